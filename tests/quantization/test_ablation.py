@@ -13,13 +13,13 @@ from search_config import change_thresholds
 
 import anybit
 from anybit.quantization.ablation import AblationSet, best_variant, remark, variants_of
-from anybit.quantization.choices import Choice
+from anybit.quantization.choices import LayerParams
 from anybit.quantization.shards import is_held, scattered
 from anybit.quantization.verdict import Verdict
 
 EXAMPLES = ROOT / "examples"
-RANGES, PLAIN = Choice(None, np.ones(1)), Choice(None, np.ones(2))
-ALL = Choice(None, simpler=(RANGES, PLAIN))
+RANGES, PLAIN = LayerParams(None, np.ones(1)), LayerParams(None, np.ones(2))
+ALL = LayerParams(None, fallbacks=(RANGES, PLAIN))
 
 
 def verdict(sqnr: float | None, agreement: float | None = None) -> Verdict:
@@ -79,7 +79,7 @@ def test_choices_that_help_are_kept() -> None:
 
 
 def test_variants_drop_more_and_more() -> None:
-    others = Choice(None)
+    others = LayerParams(None)
     variants = variants_of({"x": ALL, "y": others})  # type: ignore[dict-item]
     left = [variant.choices["x"].smoothing for variant in variants]  # type: ignore[index]
     assert left == [ALL.smoothing, RANGES.smoothing, PLAIN.smoothing]

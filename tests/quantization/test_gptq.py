@@ -19,7 +19,7 @@ from anybit.quantization import products
 from anybit.quantization.config import DEFAULT
 from anybit.quantization.factors import Moments, cholesky, factors_of
 from anybit.quantization.gptq import Refiner, gptq
-from anybit.quantization.pieces import Piece, along_channels
+from anybit.quantization.pieces import LayerRunner, along_channels
 from anybit.quantization.placement import placement_of
 from anybit.quantization.products import product_of
 from anybit.quantization.schemes import quantized, scheme
@@ -227,7 +227,7 @@ def test_layers_of_all_kinds_and_grids(name: str, words: str) -> None:
     layer = layer_of(proto)
     x = np.float32(correlated(int(np.prod(shape)) // 16, 16))
     x = np.moveaxis(x.reshape(*np.delete(shape, shape.index(16)), 16), -1, shape.index(16))
-    piece = Piece(
+    piece = LayerRunner(
         ir.from_proto(proto), layer, layer.activations[0], scheme(words, "weights"), DEFAULT
     )
     samples = [{"x": x}]
@@ -243,7 +243,7 @@ def test_long_sums_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     proto, _ = LAYERS["matmul"]
     layer = layer_of(proto)
     x = correlated(200, 16)
-    piece = Piece(ir.from_proto(proto), layer, 0, scheme("int3", "weights"), DEFAULT)
+    piece = LayerRunner(ir.from_proto(proto), layer, 0, scheme("int3", "weights"), DEFAULT)
     monkeypatch.setattr(module, "_MOST_TERMS", 6)
     (found,) = Refiner(None, None, [{"x": x[:90]}, {"x": x[90:]}]).refined(piece)
     apart = [slice(0, 5), slice(5, 10), slice(10, 16)]
@@ -263,7 +263,9 @@ def test_long_sums_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three or four matrices of one part's terms, not those of all parts."""
     monkeypatch.setattr(module, "_MOST_TERMS", 400)
     proto = multiplying("MatMul", "x w", 2000, 2, read=2000)
-    piece = Piece(ir.from_proto(proto), layer_of(proto), 0, scheme("int4", "weights"), DEFAULT)
+    piece = LayerRunner(
+        ir.from_proto(proto), layer_of(proto), 0, scheme("int4", "weights"), DEFAULT
+    )
     samples = [{"x": random(40, 2000)}]
     tracemalloc.start()
     Refiner(None, None, samples).refined(piece)
@@ -317,7 +319,7 @@ def test_channels_that_are_dead_in_the_data() -> None:
     x = correlated(80, 16).astype(np.float32)
     x[:, ::3] = 0
     layer = layer_of(proto)
-    piece = Piece(ir.from_proto(proto), layer, 0, scheme("int4", "weights"), DEFAULT)
+    piece = LayerRunner(ir.from_proto(proto), layer, 0, scheme("int4", "weights"), DEFAULT)
     (found,) = Refiner(None, None, [{"x": x}]).refined(piece)
     array = piece.smoothed(None)[0]
     assert_array_bits(found.array[::3], quantized(array, found.grid)[::3])

@@ -10,7 +10,7 @@ from small_models import model, node
 
 import anybit
 from anybit.quantization.config import DEFAULT
-from anybit.quantization.pieces import Piece
+from anybit.quantization.pieces import LayerRunner
 from anybit.quantization.ranges import within
 from anybit.quantization.smoothing import reaches
 from anybit.quantization.statistics import Statistics
@@ -95,13 +95,15 @@ def test_few_samples_show_which_candidates_are_tried_on_all(
     data = [random(1, 3 + at, 64, seed=at) for at in range(40)]
     if rank == 2:
         data = [np.concatenate([each[0] for each in data])]
-    powers, seen = Piece.powers, []
+    powers, seen = LayerRunner.powers, []
 
-    def counted(piece: Piece, grid: object, smoothing: object, samples: list, *others: object):
+    def counted(
+        piece: LayerRunner, grid: object, smoothing: object, samples: list, *others: object
+    ):
         seen.append(sum(array.size for each in samples for array in each.values()))
         return powers(piece, grid, smoothing, samples, *others)
 
-    monkeypatch.setattr(Piece, "powers", counted)
+    monkeypatch.setattr(LayerRunner, "powers", counted)
     found = []
     for few in (4, 1):
         change_thresholds(monkeypatch, "ranges", halving=few)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anybit.inputs import Array
-from anybit.quantization.choices import Choice
+from anybit.quantization.choices import LayerParams
 from anybit.quantization.config import AblationConfig
 from anybit.quantization.items import Sample
 from anybit.quantization.judging import Outputs
@@ -26,7 +26,7 @@ from anybit.quantization.verdict import Judge, Verdict, compared
 from anybit.text import counted
 from anybit.workers import Workers
 
-Choices = Mapping[Source, Choice]
+Choices = Mapping[Source, LayerParams]
 
 _ABLATIONS = (
     ("Weight rounding and bias correction", "weights rounded to nearest"),
@@ -110,7 +110,7 @@ def runner(of: Recording) -> Callable[[Sample], dict[str, Array]]:
 
 def variants_of(choices: Choices) -> list[Variant]:
     """Return the choices, and what is left of them, from most to least."""
-    most = max((len(choice.simpler) for choice in choices.values()), default=0)
+    most = max((len(choice.fallbacks) for choice in choices.values()), default=0)
     return [
         Variant(choices),
         *(
@@ -120,8 +120,8 @@ def variants_of(choices: Choices) -> list[Variant]:
     ]
 
 
-def _without(choice: Choice, level: int) -> Choice:
-    fallbacks = choice.simpler[: level + 1]
+def _without(choice: LayerParams, level: int) -> LayerParams:
+    fallbacks = choice.fallbacks[: level + 1]
     return replace(fallbacks[-1], tried=choice.tried) if fallbacks else choice
 
 

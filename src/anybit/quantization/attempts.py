@@ -9,9 +9,9 @@ from functools import cached_property
 import onnx_ir as ir
 
 from anybit.quantization.ablation import AblationSet, best_variant, remark, variants_of
-from anybit.quantization.calibration import Evidence, divided_samples, gather, surveyed
-from anybit.quantization.choices import Choice
-from anybit.quantization.common import Common, Shared, linked
+from anybit.quantization.calibration import LayerSamples, collect_stats, divided_samples, gather
+from anybit.quantization.choices import LayerParams
+from anybit.quantization.common import SharedWeight, SharedWeights, linked
 from anybit.quantization.config import QuantizeConfig, WeightConfig
 from anybit.quantization.copies import on_copies
 from anybit.quantization.insertion import written
@@ -23,10 +23,10 @@ from anybit.quantization.products import product_of
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.search import Trial
-from anybit.quantization.together import Parts, Together
+from anybit.quantization.search import LayerSearch
+from anybit.quantization.together import Parts, SharedWeightRounding
 from anybit.quantization.verdict import Verdict
-from anybit.quantization.weights import Rounded, nearest
+from anybit.quantization.weights import QuantizedWeight, nearest
 from anybit.workers import Workers
 
 Progress = Callable[[float], None]
@@ -36,7 +36,7 @@ _GATHERED = 0.3
 
 
 @dataclass(frozen=True)
-class Attempt:
+class QuantizedCandidate:
     """A quantized model.
 
     Attributes:
@@ -49,7 +49,7 @@ class Attempt:
     """
 
     plan: Plan
-    choices: Mapping[Source, Choice]
+    choices: Mapping[Source, LayerParams]
     model: ir.Model
     verdict: Verdict | None
     remarks: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class _Written:
     outputs: Recording
 
 
-class Attempts:
+class CandidateBuilder:
     """Quantizes a model by plans, one after the other.
 
     Args:
@@ -90,9 +90,9 @@ class Attempts:
         self.model, self.where, self.workers = model, where, workers
         self._samples, self._floats, self._cache = samples, floats, cache
         self.config = config
-        self._found: dict[Hashable, Choice] = {}
+        self._found: dict[Hashable, LayerParams] = {}
 
-    def attempt(self, plan: Plan, progress: Progress) -> Attempt:
+    def attempt(self, plan: Plan, progress: Progress) -> QuantizedCandidate:
         """Quantize the model by a plan, drop choices that do harm, and judge the result."""
         variants = variants_of(self.choices(plan, progress))
         if self._samples is None or len(variants) == 1:
@@ -109,24 +109,26 @@ class Attempts:
         """Return the parts of the outputs, each of which is judged by itself."""
         return self._floats.parts if self._floats else {}
 
-    def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:
+    def written(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> ir.Model:
         """The model with what was chosen."""
         weights = _weights(plan.weights, choices, self.config.weights)
         return written(self.model, weights, choices)
 
-    def judged(self, plan: Plan, choices: Mapping[Source, Choice]) -> Attempt:
+    def judged(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> QuantizedCandidate:
         """It, and what became of its outputs."""
         if self._samples is None:
-            return Attempt(plan, choices, self.written(plan, choices), None)
+            return QuantizedCandidate(plan, choices, self.written(plan, choices), None)
         return self._judged(plan, choices, self._written(plan, choices))
 
-    def _judged(self, plan: Plan, choices: Mapping[Source, Choice], found: "_Written") -> Attempt:
+    def _judged(
+        self, plan: Plan, choices: Mapping[Source, LayerParams], found: "_Written"
+    ) -> QuantizedCandidate:
         assert self._samples is not None, "asked before"
         assert self._floats is not None, "there are samples"
         verdict = judged(self._floats, found.outputs, self._samples, self.workers)
-        return Attempt(plan, choices, found.model, verdict)
+        return QuantizedCandidate(plan, choices, found.model, verdict)
 
-    def _written(self, plan: Plan, choices: Mapping[Source, Choice]) -> "_Written":
+    def _written(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> "_Written":
         model = self.written(plan, choices)
         return _Written(model, recording(model, model.graph.outputs, self.where))
 
@@ -139,7 +141,7 @@ class Attempts:
             self._floats, self._samples, apart, searched[::-1], self.workers, self.config.ablation
         )
 
-    def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
+    def choices(self, plan: Plan, progress: Progress) -> dict[Source, LayerParams]:
         """What becomes of the tensors that layers multiply."""
         keys = _keys(plan)
         wanted = [source for source, key in keys.items() if key not in self._found]
@@ -150,9 +152,9 @@ class Attempts:
 
     def _find(
         self, plan: Plan, wanted: Sequence[Source], progress: Progress
-    ) -> dict[Source, Choice]:
+    ) -> dict[Source, LayerParams]:
         assert self._samples is not None, "asked before"
-        seen = surveyed(
+        seen = collect_stats(
             self.model,
             wanted,
             self._samples,
@@ -162,7 +164,7 @@ class Attempts:
             lambda share: progress(_GATHERED * share),
         )
         given = self.model, wanted, self._samples, self.where, seen
-        together = Together(self.model, plan.weights, self.config)
+        together = SharedWeightRounding(self.model, plan.weights, self.config)
         tried = wanted if self.config.searches else ()
         again = [source for source in tried if together.concerns(source)]
 
@@ -190,14 +192,14 @@ class Attempts:
 
 def chooser(
     model: ir.Model, shared: tuple[Mapping[Layer, Scheme], QuantizeConfig]
-) -> Callable[[tuple[Evidence, Scheme | None]], tuple[Choice, Parts]]:
+) -> Callable[[tuple[LayerSamples, Scheme | None]], tuple[LayerParams, Parts]]:
     """Return a function that chooses what becomes of a tensor, by its samples and statistics."""
     weights, config = shared
-    common = Common(weights)
+    common = SharedWeights(weights)
 
-    def chosen(piece: tuple[Evidence, Scheme | None]) -> tuple[Choice, Parts]:
+    def chosen(piece: tuple[LayerSamples, Scheme | None]) -> tuple[LayerParams, Parts]:
         each, scheme = piece
-        trial = Trial(model, each.source, weights, common, config)
+        trial = LayerSearch(model, each.source, weights, common, config)
         samples = each.to_choose, each.to_decide, each.to_round
         choice = trial.choice(scheme, each.statistics, *samples)
         moments = trial.moments(choice, each.to_round)
@@ -206,22 +208,23 @@ def chooser(
     return chosen
 
 
-def _bare(choice: Choice) -> Choice:
+def _bare(choice: LayerParams) -> LayerParams:
     """Without what the quantizers of weights give, which is as large as they are."""
     weights = {layer: [*map(replace, rounded)] for layer, rounded in choice.weights.items()}
-    return replace(choice, weights=weights, simpler=tuple(map(_bare, choice.simpler)))
+    return replace(choice, weights=weights, fallbacks=tuple(map(_bare, choice.fallbacks)))
 
 
 def reviser(
-    model: ir.Model, shared: tuple[Mapping[Layer, Scheme], Mapping[Layer, Rounded], QuantizeConfig]
-) -> Callable[[tuple[Evidence, Choice]], Choice]:
+    model: ir.Model,
+    shared: tuple[Mapping[Layer, Scheme], Mapping[Layer, QuantizedWeight], QuantizeConfig],
+) -> Callable[[tuple[LayerSamples, LayerParams]], LayerParams]:
     """Return a function that tries weights that several layers have in common."""
     weights, rounded, config = shared
-    common = Common(weights)
+    common = SharedWeights(weights)
 
-    def revised(piece: tuple[Evidence, Choice]) -> Choice:
+    def revised(piece: tuple[LayerSamples, LayerParams]) -> LayerParams:
         each, choice = piece
-        trial = Trial(model, each.source, weights, common, config)
+        trial = LayerSearch(model, each.source, weights, common, config)
         given = {
             layer: (rounded[layer], *choice.weights[layer][1:])
             for layer, _ in each.source.readers
@@ -235,9 +238,9 @@ def reviser(
 def _keys(plan: Plan) -> dict[Source, Hashable]:
     """All that the choice for each tensor depends on; for those whose readers round a constant
     together that is what it is for all of them."""
-    rounded = Common(plan.weights).rounded
+    rounded = SharedWeights(plan.weights).rounded
 
-    def shared(source: Source) -> Iterator[Shared]:
+    def shared(source: Source) -> Iterator[SharedWeight]:
         return (rounded[layer] for layer, _ in source.readers if layer in rounded)
 
     found: dict[Source, Hashable] = {}
@@ -261,8 +264,8 @@ def _looked_at(plan: Plan) -> tuple[Source, ...]:
 
 
 def _weights(
-    schemes: Mapping[Layer, Scheme], choices: Mapping[Source, Choice], config: WeightConfig
-) -> dict[Layer, Sequence[Rounded]]:
+    schemes: Mapping[Layer, Scheme], choices: Mapping[Source, LayerParams], config: WeightConfig
+) -> dict[Layer, Sequence[QuantizedWeight]]:
     """Return the weights of all layers as they are stored, those without a choice included."""
     chosen = {layer: each for choice in choices.values() for layer, each in choice.weights.items()}
     return {

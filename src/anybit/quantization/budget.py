@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anybit.errors import ModelError
-from anybit.quantization.attempts import Attempt, Attempts, Progress
+from anybit.quantization.attempts import CandidateBuilder, Progress, QuantizedCandidate
 from anybit.quantization.certainty import FEWEST
-from anybit.quantization.choices import Choice
+from anybit.quantization.choices import LayerParams
 from anybit.quantization.config import SensitivityConfig
 from anybit.quantization.decibels import decibels, noise_of
 from anybit.quantization.items import Sample
-from anybit.quantization.kinds_of_budget import Known, Size, best_within
-from anybit.quantization.knapsack import Option, front
+from anybit.quantization.kinds_of_budget import SearchState, Size, best_within
+from anybit.quantization.knapsack import Assignment, front
 from anybit.quantization.mixing import (
     BASE,
     NARROW,
-    Noises,
+    NoiseTable,
     changed,
     measured,
     varied,
@@ -35,9 +35,9 @@ from anybit.quantization.precision import FLOATS
 from anybit.quantization.result import Mix
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.sensitivity import Probed
+from anybit.quantization.sensitivity import ProbeSpec
 from anybit.quantization.shards import is_held, is_taken
-from anybit.quantization.trials import Trials
+from anybit.quantization.trials import MixEvaluator
 from anybit.text import counted
 from anybit.words.budgets import Budget
 
@@ -56,8 +56,8 @@ class Mixed:
         remarks: What the budget replaces or cannot promise.
     """
 
-    attempt: Attempt
-    noises: Noises
+    attempt: QuantizedCandidate
+    noises: NoiseTable
     front: tuple[Mix, ...]
     remarks: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ class Mixed:
 def mixed(
     budget: Budget,
     wanted: Plan,
-    attempts: Attempts,
+    attempts: CandidateBuilder,
     samples: Samples,
     macs: Mapping[Layer, int],
     size: Size,
@@ -92,7 +92,9 @@ def mixed(
             "floats, and there are none; let the model give its scores, too, or say --weights"
         )
     known = _known(budget, wanted, attempts, samples, macs, size, progress)
-    try_it = Trials(known.base, attempts, lambda share: progress(_TRIED + (1 - _TRIED) * share))
+    try_it = MixEvaluator(
+        known.base, attempts, lambda share: progress(_TRIED + (1 - _TRIED) * share)
+    )
     option = best_within(known, try_it)
     attempt = try_it(option)
     remarks = _replaced(weights) + _not_promised(budget, attempt)
@@ -102,12 +104,12 @@ def mixed(
 def _known(
     budget: Budget,
     wanted: Plan,
-    attempts: Attempts,
+    attempts: CandidateBuilder,
     samples: Samples,
     macs: Mapping[Layer, int],
     size: Size,
     progress: Progress,
-) -> Known:
+) -> SearchState:
     """What is measured before any mix is tried."""
     config = attempts.config
     weights, activations = varied(wanted)
@@ -125,7 +127,7 @@ def _known(
     noises = measured(
         attempts.workers,
         attempts.model,
-        Probed(
+        ProbeSpec(
             tuple(base.weights),
             choices,
             _probed(samples, config.sensitivity),
@@ -141,10 +143,10 @@ def _known(
         lambda share: progress(_CHOSEN + _MEASURED * share),
         least,
     )
-    return Known(budget, wanted, base, least, costs, noises, size, config.budget)
+    return SearchState(budget, wanted, base, least, costs, noises, size, config.budget)
 
 
-def _front(known: Known, option: Option, factor: float) -> tuple[Mix, ...]:
+def _front(known: SearchState, option: Assignment, factor: float) -> tuple[Mix, ...]:
     """A mix that was chosen, others that are good, and those of one width, by operations."""
     told = [
         option,
@@ -158,21 +160,23 @@ def _front(known: Known, option: Option, factor: float) -> tuple[Mix, ...]:
     return tuple(sorted(once.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr)))
 
 
-def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
+def noises_of(
+    found: QuantizedCandidate, attempts: CandidateBuilder, samples: Samples
+) -> NoiseTable:
     """What each layer of a model does to its outputs at its own widths, all else being float."""
     plan = found.plan
     choices = {each: found.choices[each] for each in plan.activations}
     config = attempts.config
     probes = _probed(samples, config.sensitivity)
-    probed = Probed(
+    probed = ProbeSpec(
         tuple(plan.weights), choices, probes, attempts.where, config, parts=attempts.parts
     )
     return measured(attempts.workers, attempts.model, probed, plan, None, lambda share: None)
 
 
 def _choices(
-    base: Plan, least: int, attempts: Attempts, progress: Progress
-) -> tuple[dict[Source, Choice], dict[Source, Choice]]:
+    base: Plan, least: int, attempts: CandidateBuilder, progress: Progress
+) -> tuple[dict[Source, LayerParams], dict[Source, LayerParams]]:
     """What becomes of tensors in 8 bits, and of those that may have the fewest in so many."""
     if least > NARROW:
         found = attempts.choices(base, progress)
@@ -209,7 +213,7 @@ def _replaced(weights: Mapping[Layer, Scheme]) -> tuple[str, ...]:
     )
 
 
-def _not_promised(budget: Budget, attempt: Attempt) -> tuple[str, ...]:
+def _not_promised(budget: Budget, attempt: QuantizedCandidate) -> tuple[str, ...]:
     """What is to be said if other data may have more noise than was asked for."""
     assert attempt.verdict is not None, "there are data"
     if budget.noise is None:
@@ -231,12 +235,12 @@ def _not_promised(budget: Budget, attempt: Attempt) -> tuple[str, ...]:
     )
 
 
-def _thinned(options: Sequence[Option], most: int) -> list[Option]:
+def _thinned(options: Sequence[Assignment], most: int) -> list[Assignment]:
     step = math.ceil(len(options) / most)
     return list(options[::step])
 
 
-def _mix(plan: Plan, chosen: bool, known: Known, factor: float) -> Mix:
+def _mix(plan: Plan, chosen: bool, known: SearchState, factor: float) -> Mix:
     kinds = {str(each.kind) for each in plan.weights.values()}
     others = {str(each.kind) for each in plan.activations.values()}
     name = "/".join([*kinds, *others]) if len(kinds) == 1 and len(others) <= 1 else ""

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from anybit.inputs import Array
 from anybit.quantization.config import CalibrationConfig, QuantizeConfig
-from anybit.quantization.findings import Findings
+from anybit.quantization.findings import CalibrationStats
 from anybit.quantization.items import Sample
 from anybit.quantization.keeping import kept
 from anybit.quantization.placement import Source
@@ -25,7 +25,7 @@ from anybit.workers import Workers
 
 
 @dataclass(frozen=True)
-class Evidence:
+class LayerSamples:
     """What is known of one tensor.
 
     Attributes:
@@ -44,7 +44,7 @@ class Evidence:
     to_round: Sequence[dict[str, Array]]
 
 
-def surveyed(
+def collect_stats(
     model: ir.Model,
     sources: Sequence[Source],
     samples: Samples,
@@ -52,7 +52,7 @@ def surveyed(
     workers: Workers,
     cache: str | os.PathLike[str] | None,
     progress: Callable[[float], None],
-) -> Findings:
+) -> CalibrationStats:
     """What all samples say of some tensors, in their order.
 
     Raises:
@@ -66,7 +66,7 @@ def surveyed(
     widths = tuple(None if smoothable(each) is None else channels_of(each) for each in sources)
     tensors = recording(model, [source.value for source in sources], where)
     survey = Survey(tensors, axes, widths, folder)
-    seen = Findings.none(names, axes)
+    seen = CalibrationStats.none(names, axes)
     for shard, found in workers.map(surveyor, survey, samples.shards(workers.near)):
         seen.merge(found, shard.first)
         progress((shard.first + len(shard)) / len(samples))
@@ -78,10 +78,10 @@ def gather(
     sources: Sequence[Source],
     samples: Samples,
     where: str,
-    seen: Findings,
+    seen: CalibrationStats,
     wanted: Container[Source],
     config: QuantizeConfig,
-) -> Iterator[Evidence]:
+) -> Iterator[LayerSamples]:
     """The evidence for each tensor that is wanted, in their order, by what was seen of all.
 
     With no samples kept there are statistics alone.
@@ -89,7 +89,7 @@ def gather(
     if not config.searches:
         for source, statistics in zip(sources, seen.statistics, strict=True):
             if source in wanted:
-                yield Evidence(source, statistics, (), (), ())
+                yield LayerSamples(source, statistics, (), (), ())
         return
     limits = config.calibration
     order, _ = divided_samples(samples, limits)
@@ -119,7 +119,7 @@ def gather(
                 for each, ours in zip(parts_read[:2], numbers, strict=True)
             )
             ran = [_that_ran(each) for each in (to_choose, to_decide, parts_read[2])]
-            yield Evidence(source, statistics, ran[0], ran[1], [*ran[0], *ran[2]])
+            yield LayerSamples(source, statistics, ran[0], ran[1], [*ran[0], *ran[2]])
 
 
 def _that_ran(samples: Sequence[Sample]) -> list[Sample]:

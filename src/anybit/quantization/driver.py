@@ -33,7 +33,7 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
-from anybit.quantization.attempts import Attempts, Progress
+from anybit.quantization.attempts import CandidateBuilder, Progress
 from anybit.quantization.branches import separate
 from anybit.quantization.calibration import decides_by_others
 from anybit.quantization.config import preset
@@ -203,7 +203,7 @@ def quantize(
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
     with chosen(workers, cluster) as hands:
-        attempts = Attempts(model, where, samples, floats, hands, cache, config)
+        attempts = CandidateBuilder(model, where, samples, floats, hands, cache, config)
         if limit is None or samples is None:
             found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
             if sensitivity and samples and found.verdict and found.verdict.sqnr is not None:

@@ -52,7 +52,7 @@ def kept(
 
 
 @dataclass(frozen=True)
-class Piece:
+class ModelRun:
     """A run of the model.
 
     Attributes:
@@ -99,7 +99,9 @@ class _Runs:
         self.are_large = 2 * most * (size + given) > memory
         self.places: list[tuple[tuple[int, ...], int | None]] = []
 
-    def pieces(self, all_names: Sequence[str], names: Sequence[Sequence[str]]) -> Iterator[Piece]:
+    def pieces(
+        self, all_names: Sequence[str], names: Sequence[Sequence[str]]
+    ) -> Iterator[ModelRun]:
         """Those of the parts, of which as many samples as possible are joined, then the others."""
         for at, part in enumerate(self._parts):
             for start in range(0, len(part), self._at_once(part)):
@@ -107,12 +109,12 @@ class _Runs:
                 known = dict(self._read(numbers))
                 for feeds, count in self._joined([known[number] for number in numbers]):
                     self.places.append(((at,), None))
-                    yield Piece(feeds, all_names, count, numbers[0], False)
+                    yield ModelRun(feeds, all_names, count, numbers[0], False)
         for number, sample in self._read({*chain(*self._farthest)}):
             tensors = tuple(at for at, those in enumerate(self._farthest) if number in those)
             self.places.append((tensors, number))
             wanted = dict.fromkeys(chain.from_iterable(names[at] for at in tensors))
-            yield Piece(sample, tuple(wanted), 1, number, True)
+            yield ModelRun(sample, tuple(wanted), 1, number, True)
 
     def _at_once(self, part: Sequence[int]) -> int:
         """How many samples of a part are joined."""
@@ -129,12 +131,12 @@ class _Runs:
         return self._samples.numbered(numbers)
 
 
-def keeper(common: tuple[Recording, Mapping[str, Crop | None]]) -> Callable[[Piece], Sample]:
+def keeper(common: tuple[Recording, Mapping[str, Crop | None]]) -> Callable[[ModelRun], Sample]:
     """Who runs the model for a sample, and keeps some of the tensors."""
     tensors, crops = common
     recorder = tensors.recorder()
 
-    def of_piece(piece: Piece) -> Sample:
+    def of_piece(piece: ModelRun) -> Sample:
         found = recorder.run(piece.feeds, piece.names)
         known = {}
         for name in piece.names:

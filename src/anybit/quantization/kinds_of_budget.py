@@ -8,19 +8,19 @@ from functools import cached_property
 
 from anybit.errors import ModelError
 from anybit.quantization.config import BudgetConfig
-from anybit.quantization.knapsack import Option, front, quietest
-from anybit.quantization.mixing import BASE, Noises, changed, varied
+from anybit.quantization.knapsack import Assignment, front, quietest
+from anybit.quantization.mixing import BASE, NoiseTable, changed, varied
 from anybit.quantization.operations import evenly, quieter
 from anybit.quantization.options import Costs, parts
 from anybit.quantization.plan import Plan
-from anybit.quantization.trials import Trials, or_cheaper, or_even, quiet_enough
+from anybit.quantization.trials import MixEvaluator, or_cheaper, or_even, quiet_enough
 from anybit.words.budgets import Budget
 
 Size = Callable[[Plan], int]
 
 
 @dataclass(frozen=True)
-class Known:
+class SearchState:
     """What is known of mixes before any of them is tried.
 
     Attributes:
@@ -39,32 +39,32 @@ class Known:
     base: Plan
     least: int
     costs: Costs
-    noises: Noises
+    noises: NoiseTable
     size: Size
     config: BudgetConfig
 
     @cached_property
-    def options(self) -> list[list[Option]]:
+    def options(self) -> list[list[Assignment]]:
         """What can be chosen, part by part."""
         return self.parts(self.least)
 
-    def parts(self, least: int) -> list[list[Option]]:
+    def parts(self, least: int) -> list[list[Assignment]]:
         """Return what can be chosen, part by part, if tensors get so many bits at least."""
         return parts(self.base, self.noises, self.costs, self.config.own_widths, least)
 
-    def even(self, least: int) -> list[Option]:
+    def even(self, least: int) -> list[Assignment]:
         """All weights in one width, and all tensors in the same, but in so many bits at least."""
         weights, activations = varied(self.wanted)
         tensors = () if self.costs.by_bytes else activations
         all_picks = evenly(weights, tensors, least)
         return [self.costs.option(self.base, picks, self.noises) for picks in all_picks]
 
-    def plan(self, option: Option) -> Plan:
+    def plan(self, option: Assignment) -> Plan:
         """A mix as a plan."""
         return changed(self.base, option.picks)
 
 
-def best_within(known: Known, try_it: Trials) -> Option:
+def best_within(known: SearchState, try_it: MixEvaluator) -> Assignment:
     """The best mix that keeps the budget.
 
     Raises:
@@ -79,19 +79,19 @@ def best_within(known: Known, try_it: Trials) -> Option:
     return _within_operations(known, budget.bops * known.costs.bops(known.wanted), try_it)
 
 
-def _within_noise(known: Known, most: float, try_it: Trials) -> Option:
+def _within_noise(known: SearchState, most: float, try_it: MixEvaluator) -> Assignment:
     option = quiet_enough(known.budget, known.options, try_it, known.config)
     return or_cheaper(most, option, _possible(known.even(BASE)), try_it, known.config)
 
 
-def _within_bytes(known: Known, most: float, try_it: Trials) -> Option:
+def _within_bytes(known: SearchState, most: float, try_it: MixEvaluator) -> Assignment:
     least = front(known.options)[0]
     taken = known.size(known.plan(least))
     option = quietest(known.options, most - (taken - least.cost))
     if option is None:
         raise _impossible(known, f"{taken} bytes of constants")
 
-    def keeps(option: Option) -> bool:
+    def keeps(option: Assignment) -> bool:
         return known.size(known.plan(option)) <= most
 
     option = or_even(option, _possible(known.even(BASE)), keeps, try_it)
@@ -104,7 +104,7 @@ def _within_bytes(known: Known, most: float, try_it: Trials) -> Option:
     return option
 
 
-def _within_operations(known: Known, most: float, try_it: Trials) -> Option:
+def _within_operations(known: SearchState, most: float, try_it: MixEvaluator) -> Assignment:
     option = quietest(known.options, most)
     if option is None:
         costs, least = known.costs, front(known.options)[0]
@@ -112,7 +112,7 @@ def _within_operations(known: Known, most: float, try_it: Trials) -> Option:
         share = costs.bops(known.plan(least)) / whole if whole else 1
         raise _impossible(known, f"{100 * share:.3g} % of the operations")
 
-    def keeps(option: Option) -> bool:
+    def keeps(option: Assignment) -> bool:
         return known.costs.bops(known.plan(option)) <= most
 
     if known.least == BASE:
@@ -123,9 +123,9 @@ def _within_operations(known: Known, most: float, try_it: Trials) -> Option:
     return quieter([first, option], _possible(known.even(known.least)), keeps, try_it)
 
 
-def _impossible(known: Known, reached: str) -> ModelError:
+def _impossible(known: SearchState, reached: str) -> ModelError:
     return ModelError(f"budget {known.budget.words}: the least possible is {reached}")
 
 
-def _possible(options: Sequence[Option]) -> list[Option]:
+def _possible(options: Sequence[Assignment]) -> list[Assignment]:
     return [each for each in options if each.noise < math.inf]

@@ -20,11 +20,11 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.quantization.common import constants_of, linked
 from anybit.quantization.config import SensitivityConfig
-from anybit.quantization.knapsack import Picks
+from anybit.quantization.knapsack import Widths
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.sensitivity import Probe, Probed, answers
+from anybit.quantization.sensitivity import ProbeSpec, SensitivityProbe, answers
 from anybit.words.grammar import Integers
 from anybit.workers import Workers
 
@@ -39,7 +39,7 @@ _EVEN = (8, 6, 4, 2)
 
 
 @dataclass(frozen=True)
-class Noises:
+class NoiseTable:
     """Noise over signal of the worst output, as powers, that one tensor alone is the reason for.
 
     Attributes:
@@ -100,7 +100,7 @@ def varied(wanted: Plan) -> tuple[dict[Layer, Scheme], dict[Source, Scheme]]:
     return weights, activations
 
 
-def changed(wanted: Plan, picks: Picks) -> Plan:
+def changed(wanted: Plan, picks: Widths) -> Plan:
     """The plan with these widths."""
     weights, activations = dict(wanted.weights), dict(wanted.activations)
     for what, bits in picks:
@@ -114,12 +114,12 @@ def changed(wanted: Plan, picks: Picks) -> Plan:
 def measured(
     workers: Workers,
     model: ir.Model,
-    probed: Probed,
+    probed: ProbeSpec,
     wanted: Plan,
     enough: float | None,
     progress: Callable[[float], None],
     least: int = BASE,
-) -> Noises:
+) -> NoiseTable:
     """The noise of each layer and tensor at the widths that it may have.
 
     Widths at which weights alone are expected to make as much as is `enough` are not measured; if
@@ -150,7 +150,7 @@ def measured(
     for layers, noises in zip(groups, of_groups, strict=True):
         part = {bits: noise / len(layers) for bits, noise in noises.items()}
         weights.update(dict.fromkeys(layers, part))
-    return Noises(weights, activations)
+    return NoiseTable(weights, activations)
 
 
 def in_fewer_bits(noise: float, narrow: Sequence[float], least: int) -> dict[int, float]:
@@ -166,7 +166,7 @@ def in_fewer_bits(noise: float, narrow: Sequence[float], least: int) -> dict[int
 
 
 def _of_widths(
-    probe: Probe,
+    probe: SensitivityProbe,
     layers: Sequence[Layer],
     scheme: Scheme,
     enough: float | None,

@@ -10,11 +10,11 @@ from itertools import product
 import onnx_ir as ir
 
 from anybit.quantization.common import bytes_of, constants_of, linked
-from anybit.quantization.knapsack import Option, Picks, front
+from anybit.quantization.knapsack import Assignment, Widths, front
 from anybit.quantization.mixing import (
     BASE,
     FLOAT_BITS,
-    Noises,
+    NoiseTable,
     at_width,
     changed,
     varied,
@@ -50,13 +50,13 @@ class Costs:
             for layer, others in read_widths(wanted).items()
         )
 
-    def option(self, base: Plan, picks: Picks, noises: Noises) -> Option:
+    def option(self, base: Plan, picks: Widths, noises: NoiseTable) -> Assignment:
         """What a whole plan with these widths costs, and the noise that is expected of it."""
         plan = changed(base, picks)
         cost: float = bytes_of(plan.weights) if self.by_bytes else 0
         for layer, others in () if self.by_bytes else read_widths(plan).items():
             cost += self._of(layer, plan.weights.get(layer), others)
-        return Option(cost, noises.total(plan), picks)
+        return Assignment(cost, noises.total(plan), picks)
 
     def of(
         self, layers: Sequence[Layer], weights: Scheme | None, others: Mapping[Layer, Sequence[int]]
@@ -86,8 +86,8 @@ def read_widths(wanted: Plan) -> dict[Layer, list[int]]:
 
 
 def parts(
-    wanted: Plan, noises: Noises, costs: Costs, own_widths: int, least: int = BASE
-) -> list[list[Option]]:
+    wanted: Plan, noises: NoiseTable, costs: Costs, own_widths: int, least: int = BASE
+) -> list[list[Assignment]]:
     """Return the options of each group: layers that read one tensor or share weights.
 
     Args:
@@ -102,7 +102,7 @@ def parts(
         free_activations = {}
     found = []
     for layers, sources in _groups(wanted):
-        options: list[Option] = []
+        options: list[Assignment] = []
         possible = {
             each: [*_possible(noises.activations[each], least)]
             for each in sources
@@ -119,7 +119,7 @@ def parts(
                 list(_of_layers(each, wanted, others, noises, costs, each[0] in free))
                 for each in linked(layers, partial(_weights, wanted))
             ]
-            options += [Option(0.0, own, picks) + each for each in front(of_layers)]
+            options += [Assignment(0.0, own, picks) + each for each in front(of_layers)]
         found.append(options)
     return found
 
@@ -128,21 +128,21 @@ def _of_layers(
     layers: Sequence[Layer],
     wanted: Plan,
     others: Mapping[Layer, Sequence[int]],
-    noises: Noises,
+    noises: NoiseTable,
     costs: Costs,
     are_free: bool,
-) -> Iterator[Option]:
+) -> Iterator[Assignment]:
     """What layers can have that share weights, or of one."""
     scheme = wanted.weights.get(layers[0])
     if scheme is None or not are_free:
         fixed = [noises.weights[each][scheme.bits] for each in layers] if scheme else []
-        yield Option(costs.of(layers, scheme, others), sum(fixed))
+        yield Assignment(costs.of(layers, scheme, others), sum(fixed))
         return
     for bits in noises.weights[layers[0]]:
         noise = sum(noises.weights[each][bits] for each in layers)
         if noise < math.inf:
             picks = tuple((each, bits) for each in layers)
-            yield Option(costs.of(layers, at_width(scheme, bits), others), noise, picks)
+            yield Assignment(costs.of(layers, at_width(scheme, bits), others), noise, picks)
 
 
 def _possible(noises: Mapping[int, float], least: int) -> Iterator[int]:

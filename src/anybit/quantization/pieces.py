@@ -16,12 +16,12 @@ from anybit.quantization.config import QuantizeConfig
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.placement import Layer, Weight
 from anybit.quantization.schemes import Scheme, rounding
-from anybit.quantization.weights import Rounded, nearest
+from anybit.quantization.weights import QuantizedWeight, nearest
 
 Sample = dict[str, Array]
 
 
-class Piece:
+class LayerRunner:
     """One layer, cut out of a model.
 
     Args:
@@ -52,7 +52,7 @@ class Piece:
             for value in node.inputs
             if value is not None and value.is_initializer()
         }
-        self._nearest: dict[bytes | None, tuple[Rounded, ...]] = {}
+        self._nearest: dict[bytes | None, tuple[QuantizedWeight, ...]] = {}
         single = layer.weights[0] if scheme and len(layer.weights) == 1 else None
         self.weight = single if single is not None and single.inputs is not None else None
 
@@ -69,7 +69,7 @@ class Piece:
         channels = array.shape[self.weight.inputs] // self.weight.repeated
         return np.moveaxis(array, self.weight.inputs, 0).reshape(channels, -1)
 
-    def nearest(self, smoothing: Array | None) -> tuple[Rounded, ...]:
+    def nearest(self, smoothing: Array | None) -> tuple[QuantizedWeight, ...]:
         """Its weights, times the smoothing, rounded to nearest; none if they have no scheme."""
         if self.scheme is None:
             return ()
@@ -87,7 +87,7 @@ class Piece:
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
         samples: Sequence[Sample],
-        weights: Sequence[Rounded] = (),
+        weights: Sequence[QuantizedWeight] = (),
     ) -> float:
         """Noise over signal of the layer's output, as powers."""
         return over(self.powers(grid, smoothing, samples, weights))
@@ -97,7 +97,7 @@ class Piece:
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
         samples: Sequence[Sample],
-        weights: Sequence[Rounded] = (),
+        weights: Sequence[QuantizedWeight] = (),
     ) -> Iterator[tuple[float, float]]:
         """For each sample the powers of noise and signal of the layer's output."""
         for found, wanted, power in self._both(grid, smoothing, samples, weights):
@@ -108,7 +108,7 @@ class Piece:
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
         samples: Iterable[Sample],
-        weights: Sequence[Rounded] = (),
+        weights: Sequence[QuantizedWeight] = (),
     ) -> Iterator[tuple[Array, float]]:
         """For each sample what quantization adds to the output, and the power of that in floats.
 
@@ -123,7 +123,7 @@ class Piece:
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
         samples: Iterable[Sample],
-        weights: Sequence[Rounded],
+        weights: Sequence[QuantizedWeight],
     ) -> Iterator[tuple[Array, Array, float]]:
         """For each sample the output of the quantized layer, that in floats, and its power."""
         rounded = [each.values for each in weights or self.nearest(smoothing)]

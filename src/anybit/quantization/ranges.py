@@ -11,7 +11,7 @@ from anybit.quantization.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RangeCandidate:
     """What might have become of a tensor.
 
     Attributes:

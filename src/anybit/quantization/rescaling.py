@@ -22,13 +22,13 @@ import numpy as np
 from anybit.onnx.graph.constants import Array
 from anybit.quantization.config import AwqConfig
 from anybit.quantization.gptq import Refiner
-from anybit.quantization.pieces import Piece, smoothed_weight
+from anybit.quantization.pieces import LayerRunner, smoothed_weight
 from anybit.quantization.schemes import quantized
 from anybit.quantization.weights import nearest
 from anybit.words.block_formats import BlockFormat
 
 
-def rescaling(pieces: Sequence[Piece], refiner: Refiner, config: AwqConfig) -> Array | None:
+def rescaling(pieces: Sequence[LayerRunner], refiner: Refiner, config: AwqConfig) -> Array | None:
     """Return the factors of a tensor's channels, in float32; None if none help.
 
     None is below 1, so that no x / s is infinite. A common power of two is nothing to the scales.
@@ -60,7 +60,7 @@ def rescaling(pieces: Sequence[Piece], refiner: Refiner, config: AwqConfig) -> A
     return factors if math.isfinite(search.error(factors)) else None
 
 
-def _gains(piece: Piece, config: AwqConfig) -> bool:
+def _gains(piece: LayerRunner, config: AwqConfig) -> bool:
     """Whether a layer has a weight of few bits in blocks whose scales are powers of two."""
     scheme = piece.scheme if piece.weight is not None else None
     if scheme is None or not isinstance(scheme.kind, BlockFormat):
@@ -77,7 +77,9 @@ class _Search:
         config: The thresholds.
     """
 
-    def __init__(self, pieces: Sequence[Piece], costs: Sequence[Array], config: AwqConfig) -> None:
+    def __init__(
+        self, pieces: Sequence[LayerRunner], costs: Sequence[Array], config: AwqConfig
+    ) -> None:
         self._pieces = list(zip(pieces, costs, strict=True))
         self._config, octave = config, config.steps_per_octave
         self._steps = np.exp2(np.arange(-octave, octave + 1) / octave).astype(np.float32)

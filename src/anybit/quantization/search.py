@@ -17,24 +17,24 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.bias import correction
-from anybit.quantization.choices import Choice
-from anybit.quantization.common import Common
+from anybit.quantization.choices import LayerParams
+from anybit.quantization.common import SharedWeights
 from anybit.quantization.config import QuantizeConfig
 from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
 from anybit.quantization.factors import Moments
 from anybit.quantization.gptq import Refiner, is_fine, moments_of
-from anybit.quantization.pieces import Piece, Sample, over
+from anybit.quantization.pieces import LayerRunner, Sample, over
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.ranges import Candidate, cut_off, least, may_cut, whole, within
+from anybit.quantization.ranges import RangeCandidate, cut_off, least, may_cut, whole, within
 from anybit.quantization.rescaling import rescaling
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.smoothing import smoothed_range, smoothings
 from anybit.quantization.statistics import Statistics
-from anybit.quantization.weights import Rounded
+from anybit.quantization.weights import QuantizedWeight
 from anybit.words.block_formats import BlockFormat
 
 
-class Trial:
+class LayerSearch:
     """The layers that read a tensor, ready to be run with candidates.
 
     Args:
@@ -51,12 +51,12 @@ class Trial:
         model: ir.Model,
         source: Source,
         weights: Mapping[Layer, Scheme],
-        common: Common,
+        common: SharedWeights,
         config: QuantizeConfig,
     ) -> None:
         self._config = config
         self._pieces = [
-            Piece(model, layer, index, weights.get(layer), config)
+            LayerRunner(model, layer, index, weights.get(layer), config)
             for layer, index in source.readers
         ]
         self._source, self._name = source, str(source.value.name)
@@ -66,12 +66,12 @@ class Trial:
         self._known: dict[Hashable, dict[int, tuple[float, float]]] = {}
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[RangeCandidate, ...]:
         """What was tried: the first one, which is the whole range, and the best of the others."""
         told = list(self._told.values())
         best = sorted(told[1:], key=lambda each: each[2])[: self._config.ranges.reported]
         return tuple(
-            Candidate(self._name, *grid.ends, smoothed, error)
+            RangeCandidate(self._name, *grid.ends, smoothed, error)
             for grid, smoothed, error in (*told[:1], *best)
         )
 
@@ -82,7 +82,7 @@ class Trial:
         first: Sequence[Sample],
         second: Sequence[Sample],
         many: Sequence[Sample],
-    ) -> Choice:
+    ) -> LayerParams:
         """The best of the candidates on some samples, if it is better on others, too.
 
         Weights are rounded by what many samples say. With no scheme the tensor stays as it is, and
@@ -98,9 +98,9 @@ class Trial:
             return self._in_floats(widest, statistics, first, second, many)
         if isinstance(scheme.kind, BlockFormat) or scheme.bits >= self._config.ranges.wide_bits:
             return self._finished([self._plain(widest, second)], first, second, many)
-        decided: list[Choice] = []
+        decided: list[LayerParams] = []
 
-        def on_others(each: Choice) -> Choice:
+        def on_others(each: LayerParams) -> LayerParams:
             decided.append(self._plain(each, second))
             return decided[-1]
 
@@ -111,17 +111,17 @@ class Trial:
             self._config.ranges.kept_ratio,
         )
         # The whole range is the first that is tried on others.
-        simpler = [chosen] if chosen is decided[0] else [chosen, decided[0]]
-        return self._finished(simpler, first, second, many)
+        fallbacks = [chosen] if chosen is decided[0] else [chosen, decided[0]]
+        return self._finished(fallbacks, first, second, many)
 
     def _in_floats(
         self,
-        widest: Choice,
+        widest: LayerParams,
         statistics: Statistics,
         first: Sequence[Sample],
         second: Sequence[Sample],
         many: Sequence[Sample],
-    ) -> Choice:
+    ) -> LayerParams:
         """What stays as it is, or with channels divided so that its weights are rounded better."""
         plain = self._plain(widest, second)
         refiner = Refiner(None, None, many)
@@ -130,14 +130,14 @@ class Trial:
         factors = rescaling(self._pieces, refiner, self._config.awq) if known and many else None
         if factors is None:
             return found
-        simpler = [self._plain(replace(widest, smoothing=factors), second), plain]
+        fallbacks = [self._plain(replace(widest, smoothing=factors), second), plain]
         rescaled = partial(refiner.rescaled, by=factors)
-        other = self._refined(simpler, rescaled, first, second)
+        other = self._refined(fallbacks, rescaled, first, second)
         return other if other.error < found.error * self._config.ranges.kept_ratio else found
 
     def _promising(
-        self, widest: Choice, scheme: Scheme, statistics: Statistics, samples: Sequence[Sample]
-    ) -> list[Choice]:
+        self, widest: LayerParams, scheme: Scheme, statistics: Statistics, samples: Sequence[Sample]
+    ) -> list[LayerParams]:
         """Other candidates than the first one, with little error on some of the samples.
 
         Successive halving (Jamieson and Talwalkar, 2016, https://arxiv.org/abs/1502.07943): what is
@@ -147,17 +147,17 @@ class Trial:
         few, more = (_some(samples, share) for share in (halving**2, halving))
         self._tried(widest, few)
         smoothed = [
-            Choice(self._smoothed_grid(scheme, statistics, each), each)
+            LayerParams(self._smoothed_grid(scheme, statistics, each), each)
             for each in self._smoothings(statistics)
         ]
         cuts = may_cut(scheme.bits, statistics.per_channel)
-        others = [Choice(_grid(scheme, *each)) for each in cut_off(statistics, ranges) if cuts]
+        others = [LayerParams(_grid(scheme, *each)) for each in cut_off(statistics, ranges) if cuts]
         fractions = ranges.scaled_fractions if cuts else ()
         for each in self._best(smoothed, few, halving):
             assert each.smoothing is not None, "just given"
             low, high = smoothed_range(scheme.bits, statistics, each.smoothing, self._config)
             parts = (within(fraction, low, high) for fraction in fractions)
-            others += [each, *(Choice(_grid(scheme, *part), each.smoothing) for part in parts)]
+            others += [each, *(LayerParams(_grid(scheme, *part), each.smoothing) for part in parts)]
         return self._best(self._best(others, few, halving), more, 2)
 
     def _smoothed_grid(self, scheme: Scheme, statistics: Statistics, smoothing: Array) -> Grid:
@@ -165,42 +165,42 @@ class Trial:
         return _grid(scheme, *ends)
 
     def _best(
-        self, candidates: Sequence[Choice], samples: Sequence[Sample], share: int
-    ) -> list[Choice]:
+        self, candidates: Sequence[LayerParams], samples: Sequence[Sample], share: int
+    ) -> list[LayerParams]:
         """One of so many candidates, those with the least error."""
         errors = [self._tried(each, samples).error for each in candidates]
         most = sorted(errors)[: math.ceil(len(errors) / share)]
         return [each for each, error in zip(candidates, errors, strict=True) if error <= max(most)]
 
-    def _widest(self, scheme: Scheme | None, statistics: Statistics) -> Choice:
+    def _widest(self, scheme: Scheme | None, statistics: Statistics) -> LayerParams:
         if scheme is None:
-            return Choice(None)
+            return LayerParams(None)
         if isinstance(scheme.kind, BlockFormat):
-            return Choice(dynamic_grid(self._source, scheme.kind))
+            return LayerParams(dynamic_grid(self._source, scheme.kind))
         if not statistics.count:
-            return Choice(None)
-        return Choice(_grid(scheme, *whole(scheme.bits, statistics, self._config.ranges)))
+            return LayerParams(None)
+        return LayerParams(_grid(scheme, *whole(scheme.bits, statistics, self._config.ranges)))
 
     def _finished(
         self,
-        simpler: Sequence[Choice],
+        fallbacks: Sequence[LayerParams],
         first: Sequence[Sample],
         second: Sequence[Sample],
         many: Sequence[Sample],
-    ) -> Choice:
+    ) -> LayerParams:
         """The first of them with the weights and biases that belong to it."""
-        refiner = Refiner(simpler[0].grid, simpler[0].smoothing, many)
-        return self._refined(simpler, refiner.refined, first, second)
+        refiner = Refiner(fallbacks[0].grid, fallbacks[0].smoothing, many)
+        return self._refined(fallbacks, refiner.refined, first, second)
 
     def _refined(
         self,
-        simpler: Sequence[Choice],
-        refined: Callable[[Piece], Sequence[Rounded]],
+        fallbacks: Sequence[LayerParams],
+        refined: Callable[[LayerRunner], Sequence[QuantizedWeight]],
         first: Sequence[Sample],
         second: Sequence[Sample],
-    ) -> Choice:
+    ) -> LayerParams:
         """The first of them with weights rounded in that way, and biases that belong to it."""
-        choice = replace(simpler[0], simpler=tuple(simpler))
+        choice = replace(fallbacks[0], fallbacks=tuple(fallbacks))
         weights, errors = dict(choice.weights), dict(choice.errors)
         for piece in self._pieces:
             if not piece.scheme:
@@ -213,7 +213,7 @@ class Trial:
                 weights[piece.layer], errors[piece.layer] = found, error
         return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
 
-    def moments(self, choice: Choice, many: Sequence[Sample]) -> dict[Layer, list[Moments]]:
+    def moments(self, choice: LayerParams, many: Sequence[Sample]) -> dict[Layer, list[Moments]]:
         """Those of what each layer reads whose weights are common, part by part."""
         found: dict[Layer, list[Moments]] = {}
         for piece in self._pieces if many else ():
@@ -224,11 +224,11 @@ class Trial:
 
     def revised(
         self,
-        choice: Choice,
-        weights: Mapping[Layer, Sequence[Rounded]],
+        choice: LayerParams,
+        weights: Mapping[Layer, Sequence[QuantizedWeight]],
         first: Sequence[Sample],
         second: Sequence[Sample],
-    ) -> Choice:
+    ) -> LayerParams:
         """A choice with other weights, and with the errors and biases that belong to them."""
         errors = dict(choice.errors)
         for piece in self._pieces:
@@ -239,8 +239,8 @@ class Trial:
         return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
 
     def _corrected(
-        self, choice: Choice, first: Sequence[Sample], second: Sequence[Sample]
-    ) -> Choice:
+        self, choice: LayerParams, first: Sequence[Sample], second: Sequence[Sample]
+    ) -> LayerParams:
         """The choice with biases that make up for the mean of what it adds."""
         errors, corrections = dict(choice.errors), {}
         for piece in self._pieces:
@@ -255,7 +255,7 @@ class Trial:
             weights = np.max([piece.reach for piece in self._pieces], axis=0)
             yield from smoothings(statistics, weights, self._config.scaling)
 
-    def _plain(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
+    def _plain(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
         """A candidate that was tried, with weights rounded to nearest."""
         found = self._tried(candidate, samples)
         pieces = [piece for piece in self._pieces if piece.scheme]
@@ -263,7 +263,7 @@ class Trial:
             found, weights={each.layer: each.nearest(candidate.smoothing) for each in pieces}
         )
 
-    def _tried(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
+    def _tried(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
         errors = {
             piece.layer: over(self._powers(piece, candidate, samples)) for piece in self._pieces
         }
@@ -275,7 +275,7 @@ class Trial:
         return found
 
     def _powers(
-        self, piece: Piece, candidate: Choice, samples: Sequence[Sample]
+        self, piece: LayerRunner, candidate: LayerParams, samples: Sequence[Sample]
     ) -> Iterator[tuple[float, float]]:
         """Those of noise and signal for each sample. What was tried on some of them is known, and
         so is what has the same numbers: rounded to powers of two, smoothings often have."""

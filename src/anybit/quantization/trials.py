@@ -5,16 +5,16 @@ import math
 from collections.abc import Callable, Sequence
 
 from anybit.errors import ModelError
-from anybit.quantization.attempts import Attempt, Attempts, Progress
+from anybit.quantization.attempts import CandidateBuilder, Progress, QuantizedCandidate
 from anybit.quantization.config import BudgetConfig
 from anybit.quantization.decibels import LEAST, decibels, noise_of
-from anybit.quantization.knapsack import Option, Picks, cheaper, cheapest, front
+from anybit.quantization.knapsack import Assignment, Widths, cheaper, cheapest, front
 from anybit.quantization.mixing import changed
 from anybit.quantization.plan import Plan
 from anybit.words.budgets import Budget
 
 
-class Trials:
+class MixEvaluator:
     """The mixes that were tried: each once.
 
     Args:
@@ -23,12 +23,12 @@ class Trials:
         progress: Called with the share that is done.
     """
 
-    def __init__(self, base: Plan, attempts: Attempts, progress: Progress) -> None:
+    def __init__(self, base: Plan, attempts: CandidateBuilder, progress: Progress) -> None:
         self._base, self._attempts, self._progress = base, attempts, progress
-        self._tried: dict[Picks, Attempt] = {}
+        self._tried: dict[Widths, QuantizedCandidate] = {}
         self._count = 0
 
-    def __call__(self, option: Option) -> Attempt:
+    def __call__(self, option: Assignment) -> QuantizedCandidate:
         if option.picks not in self._tried:
             wanted = changed(self._base, option.picks)
             self._tried[option.picks] = self._attempts.attempt(wanted, self._advance)
@@ -40,14 +40,14 @@ class Trials:
         done = self._count + share
         self._progress(done / (done + 1))
 
-    def noise(self, option: Option) -> float:
+    def noise(self, option: Assignment) -> float:
         """Noise over signal of the worst output, on samples that are held back."""
         verdict = self(option).verdict
         assert verdict is not None, "there are data"
         assert verdict.sqnr is not None, "asked before"
         return noise_of(verdict.sqnr)
 
-    def quiet(self, option: Option, most: float) -> bool:
+    def quiet(self, option: Assignment, most: float) -> bool:
         """Return whether the noise is at most that, also on the ablation samples.
 
         Of several mixes, luck may help one on the samples of the verdict.
@@ -56,18 +56,21 @@ class Trials:
         other = 0.0 if ablation is None or ablation.sqnr is None else noise_of(ablation.sqnr)
         return max(self.noise(option), other) <= most
 
-    def forget(self, option: Option) -> None:
+    def forget(self, option: Assignment) -> None:
         """A model that is not wanted any more takes no memory."""
         self._tried.pop(option.picks, None)
 
-    def factor(self, option: Option) -> float:
+    def factor(self, option: Assignment) -> float:
         """How much more noise there is than was predicted."""
         return max(self.noise(option), LEAST) / max(option.noise, LEAST)
 
 
 def quiet_enough(
-    budget: Budget, options: Sequence[Sequence[Option]], try_it: Trials, config: BudgetConfig
-) -> Option:
+    budget: Budget,
+    options: Sequence[Sequence[Assignment]],
+    try_it: MixEvaluator,
+    config: BudgetConfig,
+) -> Assignment:
     """Return the cheapest mix that was tried and has no more noise than that.
 
     What is expected is corrected by what is found, until a mix is quiet enough. Then those between
@@ -76,7 +79,7 @@ def quiet_enough(
     """
     assert budget.noise is not None, "asked before"
     aim, best = config.aim * budget.noise, None
-    tried: dict[Picks, float] = {}
+    tried: dict[Widths, float] = {}
     loudest = 0.0
     for number in range(1, config.most_rounds + 1):
         option = cheapest(options, aim) or front(options)[-1]
@@ -108,12 +111,12 @@ def quiet_enough(
 
 def _between(
     most: float,
-    options: Sequence[Sequence[Option]],
+    options: Sequence[Sequence[Assignment]],
     loudest: float,
-    best: Option,
-    try_it: Trials,
+    best: Assignment,
+    try_it: MixEvaluator,
     config: BudgetConfig,
-) -> Option:
+) -> Assignment:
     """The cheapest of some mixes between one that is too noisy and one that is not."""
     ratio = max(best.noise, LEAST) / loudest
     count = min(config.between, int(math.log(ratio) / math.log(config.apart)))
@@ -130,11 +133,11 @@ def _between(
 
 def _trimmed(
     most: float,
-    options: Sequence[Sequence[Option]],
-    best: Option,
-    try_it: Trials,
+    options: Sequence[Sequence[Assignment]],
+    best: Assignment,
+    try_it: MixEvaluator,
     config: BudgetConfig,
-) -> Option:
+) -> Assignment:
     """A mix with less of what turns out not to be needed, part by part.
 
     Luck may help a part through on those that judge; what was not held back has to agree.
@@ -157,11 +160,11 @@ def _trimmed(
 
 
 def or_even(
-    option: Option,
-    evenly: Sequence[Option],
-    keeps: Callable[[Option], bool],
-    try_it: Trials,
-) -> Option:
+    option: Assignment,
+    evenly: Sequence[Assignment],
+    keeps: Callable[[Assignment], bool],
+    try_it: MixEvaluator,
+) -> Assignment:
     """The mix, or the dearest of one width for all layers that is kept, if it has less noise.
 
     What few bits are expected to lose is what rounding to nearest would, and too much at times.
@@ -172,11 +175,11 @@ def or_even(
 
 def or_cheaper(
     most: float,
-    option: Option,
-    evenly: Sequence[Option],
-    try_it: Trials,
+    option: Assignment,
+    evenly: Sequence[Assignment],
+    try_it: MixEvaluator,
     config: BudgetConfig,
-) -> Option:
+) -> Assignment:
     """The mix, or one width for all layers if that is cheaper and has no more noise than that."""
     dearest_first = sorted(evenly, key=lambda each: -each.cost)
     for each in [each for each in dearest_first if each.cost < option.cost][: config.rounds]:

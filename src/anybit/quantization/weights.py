@@ -25,7 +25,7 @@ from anybit.words.grammar import Signs
 
 
 @dataclass(frozen=True)
-class Rounded:
+class QuantizedWeight:
     """A constant weight as it is stored, with the grid that its quantizer rounds it to.
 
     Attributes:
@@ -82,7 +82,7 @@ def nearest(
     scheme: Scheme,
     config: WeightConfig,
     importance: Array | None = None,
-) -> Rounded:
+) -> QuantizedWeight:
     """Round a weight to the nearest values of a grid.
 
     The grid is that with the least error of its values, channel by channel or block by block.
@@ -99,10 +99,10 @@ def nearest(
         blocks = blocks_of(array.shape, weight, scheme.block)
         costs = costs if importance is None else blocks.split(costs)
         found = _best_grid(blocks.split(array), costs, (blocks.axis,), scheme, config)
-        return Rounded(array, _mapped(blocks.spread, found), blocks)
+        return QuantizedWeight(array, _mapped(blocks.spread, found), blocks)
     channels = weight.channels if scheme.per_channel else ()
     others = tuple(axis for axis in range(array.ndim) if axis not in channels)
-    return Rounded(array, _as_stored(_best_grid(array, costs, others, scheme, config)))
+    return QuantizedWeight(array, _as_stored(_best_grid(array, costs, others, scheme, config)))
 
 
 def _best_grid(
