@@ -109,7 +109,7 @@ def runner(of: Recording) -> Callable[[Sample], dict[str, Array]]:
 
 
 def variants_of(choices: Choices) -> list[Variant]:
-    """Return the choices, and what is left of them, from most to least."""
+    """Return all choices, then those without more and more of them."""
     most = max((len(choice.fallbacks) for choice in choices.values()), default=0)
     return [
         Variant(choices),

@@ -90,7 +90,7 @@ class CandidateBuilder:
         self.model, self.where, self.workers = model, where, workers
         self._samples, self._floats, self._cache = samples, floats, cache
         self.config = config
-        self._found: dict[Hashable, LayerParams] = {}
+        self._params: dict[Hashable, LayerParams] = {}
 
     def attempt(self, plan: Plan, progress: Progress) -> QuantizedCandidate:
         """Quantize the model by a plan, drop choices that do harm, and judge the result."""
@@ -101,32 +101,32 @@ class CandidateBuilder:
         verdicts = [self._ablation_set.verdict(model.outputs) for model in written]
         best = best_variant(verdicts)
         result = self._judged(plan, variants[best].choices, written[best])
-        said = (remark(variants[best], verdicts[best], verdicts[0]),) if best else ()
-        return replace(result, remarks=said, ablation=verdicts[best])
+        remarks = (remark(variants[best], verdicts[best], verdicts[0]),) if best else ()
+        return replace(result, remarks=remarks, ablation=verdicts[best])
 
     @property
     def parts(self) -> Mapping[str, Sequence[Part]]:
-        """Return the parts of the outputs, each of which is judged by itself."""
+        """Return the parts of the outputs, which are judged one by one."""
         return self._floats.parts if self._floats else {}
 
     def written(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> ir.Model:
-        """The model with what was chosen."""
+        """Return the model with quantizers."""
         weights = _weights(plan.weights, choices, self.config.weights)
         return written(self.model, weights, choices)
 
     def judged(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> QuantizedCandidate:
-        """It, and what became of its outputs."""
+        """Return the quantized model, and its quality on held-out samples."""
         if self._samples is None:
             return QuantizedCandidate(plan, choices, self.written(plan, choices), None)
         return self._judged(plan, choices, self._written(plan, choices))
 
     def _judged(
-        self, plan: Plan, choices: Mapping[Source, LayerParams], found: "_Written"
+        self, plan: Plan, choices: Mapping[Source, LayerParams], model: "_Written"
     ) -> QuantizedCandidate:
         assert self._samples is not None, "asked before"
         assert self._floats is not None, "there are samples"
-        verdict = judged(self._floats, found.outputs, self._samples, self.workers)
-        return QuantizedCandidate(plan, choices, found.model, verdict)
+        verdict = judged(self._floats, model.outputs, self._samples, self.workers)
+        return QuantizedCandidate(plan, choices, model.model, verdict)
 
     def _written(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> "_Written":
         model = self.written(plan, choices)
@@ -142,49 +142,51 @@ class CandidateBuilder:
         )
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, LayerParams]:
-        """What becomes of the tensors that layers multiply."""
+        """Return the parameters of each activation, searched once for the same specs."""
         keys = _keys(plan)
-        wanted = [source for source, key in keys.items() if key not in self._found]
-        if wanted and self._samples is not None:
-            for source, choice in self._find(plan, wanted, progress).items():
-                self._found[keys[source]] = choice
-        return {source: self._found[key] for source, key in keys.items() if key in self._found}
+        new = [source for source, key in keys.items() if key not in self._params]
+        if new and self._samples is not None:
+            for source, choice in self._search(plan, new, progress).items():
+                self._params[keys[source]] = choice
+        return {source: self._params[key] for source, key in keys.items() if key in self._params}
 
-    def _find(
-        self, plan: Plan, wanted: Sequence[Source], progress: Progress
+    def _search(
+        self, plan: Plan, sources: Sequence[Source], progress: Progress
     ) -> dict[Source, LayerParams]:
         assert self._samples is not None, "asked before"
-        seen = collect_stats(
+        stats = collect_stats(
             self.model,
-            wanted,
+            sources,
             self._samples,
             self.where,
             self.workers,
             self._cache,
             lambda share: progress(_GATHERED * share),
         )
-        given = self.model, wanted, self._samples, self.where, seen
+        data = self.model, sources, self._samples, self.where, stats
         together = SharedWeightRounding(self.model, plan.weights, self.config)
-        tried = wanted if self.config.searches else ()
-        again = [source for source in tried if together.concerns(source)]
+        shared = [source for source in sources if together.concerns(source)]
+        again = shared if self.config.searches else []
 
         def advance(done: int) -> None:
-            progress(_GATHERED + (1 - _GATHERED) * done / (len(wanted) + len(again)))
+            progress(_GATHERED + (1 - _GATHERED) * done / (len(sources) + len(again)))
 
         choices, revised = {}, {}
-        pieces = (
-            (each, plan.activations.get(each.source))
-            for each in gather(*given, set(wanted), self.config)
+        tasks = (
+            (samples, plan.activations.get(samples.source))
+            for samples in gather(*data, set(sources), self.config)
         )
-        found = on_copies(self.workers, self.model, chooser, (plan.weights, self.config), pieces)
-        for source, (choice, moments) in zip(wanted, found, strict=True):
+        results = on_copies(self.workers, self.model, chooser, (plan.weights, self.config), tasks)
+        for source, (choice, moments) in zip(sources, results, strict=True):
             choices[source] = choice
             together.add(source, choice, moments)
             advance(len(choices))
-        shared = plan.weights, together.rounded(), self.config
-        those = ((each, choices[each.source]) for each in gather(*given, again, self.config))
-        found_again = on_copies(self.workers, self.model, reviser, shared, those)
-        for source, choice in zip(again, found_again, strict=True):
+        common = plan.weights, together.rounded(), self.config
+        revisions = (
+            (samples, choices[samples.source]) for samples in gather(*data, again, self.config)
+        )
+        revised_choices = on_copies(self.workers, self.model, reviser, common, revisions)
+        for source, choice in zip(again, revised_choices, strict=True):
             revised[source] = choice
             advance(len(choices) + len(revised))
         return together.better(choices, revised)
@@ -193,23 +195,23 @@ class CandidateBuilder:
 def chooser(
     model: ir.Model, shared: tuple[Mapping[Layer, Scheme], QuantizeConfig]
 ) -> Callable[[tuple[LayerSamples, Scheme | None]], tuple[LayerParams, Parts]]:
-    """Return a function that chooses what becomes of a tensor, by its samples and statistics."""
+    """Return a function that searches the parameters of an activation on its samples."""
     weights, config = shared
     common = SharedWeights(weights)
 
-    def chosen(piece: tuple[LayerSamples, Scheme | None]) -> tuple[LayerParams, Parts]:
-        each, scheme = piece
-        trial = LayerSearch(model, each.source, weights, common, config)
-        samples = each.to_choose, each.to_decide, each.to_round
-        choice = trial.choice(scheme, each.statistics, *samples)
-        moments = trial.moments(choice, each.to_round)
-        return _bare(replace(choice, tried=trial.candidates)), moments
+    def chosen(task: tuple[LayerSamples, Scheme | None]) -> tuple[LayerParams, Parts]:
+        samples, scheme = task
+        search = LayerSearch(model, samples.source, weights, common, config)
+        parts = samples.to_choose, samples.to_decide, samples.to_round
+        choice = search.choice(scheme, samples.statistics, *parts)
+        moments = search.moments(choice, samples.to_round)
+        return _bare(replace(choice, tried=search.candidates)), moments
 
     return chosen
 
 
 def _bare(choice: LayerParams) -> LayerParams:
-    """Without what the quantizers of weights give, which is as large as they are."""
+    """Drop the cached values of quantized weights, which are as large as the weights."""
     weights = {layer: [*map(replace, rounded)] for layer, rounded in choice.weights.items()}
     return replace(choice, weights=weights, fallbacks=tuple(map(_bare, choice.fallbacks)))
 
@@ -218,48 +220,50 @@ def reviser(
     model: ir.Model,
     shared: tuple[Mapping[Layer, Scheme], Mapping[Layer, QuantizedWeight], QuantizeConfig],
 ) -> Callable[[tuple[LayerSamples, LayerParams]], LayerParams]:
-    """Return a function that tries weights that several layers have in common."""
+    """Return a function that tries weights that several layers share."""
     weights, rounded, config = shared
     common = SharedWeights(weights)
 
-    def revised(piece: tuple[LayerSamples, LayerParams]) -> LayerParams:
-        each, choice = piece
-        trial = LayerSearch(model, each.source, weights, common, config)
-        given = {
+    def revised(task: tuple[LayerSamples, LayerParams]) -> LayerParams:
+        samples, choice = task
+        search = LayerSearch(model, samples.source, weights, common, config)
+        shared_weights = {
             layer: (rounded[layer], *choice.weights[layer][1:])
-            for layer, _ in each.source.readers
+            for layer, _ in samples.source.readers
             if layer in rounded
         }
-        return trial.revised(choice, given, each.to_choose, each.to_decide)
+        return search.revised(choice, shared_weights, samples.to_choose, samples.to_decide)
 
     return revised
 
 
 def _keys(plan: Plan) -> dict[Source, Hashable]:
-    """All that the choice for each tensor depends on; for those whose readers round a constant
-    together that is what it is for all of them."""
+    """Return a key of everything that the parameters of each activation depend on.
+
+    Activations whose layers share the rounding of a weight have the specs of all of them in it.
+    """
     rounded = SharedWeights(plan.weights).rounded
 
     def shared(source: Source) -> Iterator[SharedWeight]:
         return (rounded[layer] for layer, _ in source.readers if layer in rounded)
 
-    found: dict[Source, Hashable] = {}
-    for group in linked(_looked_at(plan), shared):
-        of_all = tuple(
+    keys: dict[Source, Hashable] = {}
+    for group in linked(_searched(plan), shared):
+        specs = tuple(
             (
                 plan.activations.get(source),
                 *(plan.weights.get(layer) for layer, _ in source.readers),
             )
             for source in group
         )
-        found |= {source: (source.value, tuple(source.readers), of_all) for source in group}
-    return found
+        keys |= {source: (source.value, tuple(source.readers), specs) for source in group}
+    return keys
 
 
-def _looked_at(plan: Plan) -> tuple[Source, ...]:
-    """The tensors to quantize, and those that stay whose readers have weights to round."""
+def _searched(plan: Plan) -> tuple[Source, ...]:
+    """Return the activations to quantize, and float ones whose layers have weights to round."""
     read = {layer for source in plan.activations for layer, _ in source.readers}
-    others = [each for each in plan.weights if each not in read and product_of(each)]
+    others = [layer for layer in plan.weights if layer not in read and product_of(layer)]
     return *plan.activations, *sources_of(others)
 
 
@@ -267,9 +271,11 @@ def _weights(
     schemes: Mapping[Layer, Scheme], choices: Mapping[Source, LayerParams], config: WeightConfig
 ) -> dict[Layer, Sequence[QuantizedWeight]]:
     """Return the weights of all layers as they are stored, those without a choice included."""
-    chosen = {layer: each for choice in choices.values() for layer, each in choice.weights.items()}
+    chosen = {
+        layer: weights for choice in choices.values() for layer, weights in choice.weights.items()
+    }
     return {
         layer: chosen.get(layer)
-        or [nearest(array, weight, of, config) for weight, array in layer.constants]
-        for layer, of in schemes.items()
+        or [nearest(array, weight, scheme, config) for weight, array in layer.constants]
+        for layer, scheme in schemes.items()
     }

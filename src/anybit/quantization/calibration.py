@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the data say of the tensors that are to be quantized, in two passes of bounded memory."""
+"""Calibration: statistics and a few samples of each activation, in two passes over the data."""
 
 import math
 import os
@@ -26,15 +26,16 @@ from anybit.workers import Workers
 
 @dataclass(frozen=True)
 class LayerSamples:
-    """What is known of one tensor.
+    """Statistics and samples of one activation.
 
     Attributes:
-        source: The tensor.
-        statistics: Of all its values.
-        to_choose, to_decide: What the layers that read it read, by name, for some samples: one
-            of the two with its largest magnitudes each, and others, which all tensors share. With
-            more than two samples nothing is learned from those to decide by.
-        to_round: The same for those to choose by, and as many more as there is memory for.
+        source: The activation.
+        statistics: Those of all its values.
+        to_choose: Inputs, by name, of the layers that read it, on which candidates are compared:
+            samples that all activations share, and one with its largest magnitudes.
+        to_decide: The same to confirm the best candidate. With more than two samples, these are
+            others.
+        to_round: `to_choose`, and further samples for weight rounding, as memory allows.
     """
 
     source: Source
@@ -53,7 +54,7 @@ def collect_stats(
     cache: str | os.PathLike[str] | None,
     progress: Callable[[float], None],
 ) -> CalibrationStats:
-    """What all samples say of some tensors, in their order.
+    """Collect the statistics of activations over all calibration samples.
 
     Raises:
         ModelError: The model cannot be run, or a tensor holds NaN or infinity.
@@ -62,13 +63,16 @@ def collect_stats(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     names = [str(source.value.name) for source in sources]
-    axes = tuple(smoothable(each) for each in sources)
-    widths = tuple(None if smoothable(each) is None else channels_of(each) for each in sources)
+    axes = tuple(smoothable(source) for source in sources)
+    widths = tuple(
+        None if axis is None else channels_of(source)
+        for source, axis in zip(sources, axes, strict=True)
+    )
     tensors = recording(model, [source.value for source in sources], where)
     survey = Survey(tensors, axes, widths, folder)
     seen = CalibrationStats.none(names, axes)
-    for shard, found in workers.map(surveyor, survey, samples.shards(workers.near)):
-        seen.merge(found, shard.first)
+    for shard, stats in workers.map(surveyor, survey, samples.shards(workers.near)):
+        seen.merge(stats, shard.first)
         progress((shard.first + len(shard)) / len(samples))
     return seen
 
@@ -79,16 +83,16 @@ def gather(
     samples: Samples,
     where: str,
     seen: CalibrationStats,
-    wanted: Container[Source],
+    selected: Container[Source],
     config: QuantizeConfig,
 ) -> Iterator[LayerSamples]:
-    """The evidence for each tensor that is wanted, in their order, by what was seen of all.
+    """Yield the statistics and samples of each activation in `selected`, in the order of `sources`.
 
-    With no samples kept there are statistics alone.
+    Without a search there are statistics alone.
     """
     if not config.searches:
         for source, statistics in zip(sources, seen.statistics, strict=True):
-            if source in wanted:
+            if source in selected:
                 yield LayerSamples(source, statistics, (), (), ())
         return
     limits = config.calibration
@@ -104,31 +108,32 @@ def gather(
     parts = *divided, tuple(more)
     size = seen.size * (len(common) + len(more))
     together = max(1, limits.memory_bytes * len(sources) // size)
-    known = zip(sources, seen.statistics, own, strict=True)
-    left = [each for each in known if each[0] in wanted]
-    for start in range(0, len(left), together):
-        group = left[start : start + together]
+    entries = [
+        entry for entry in zip(sources, seen.statistics, own, strict=True) if entry[0] in selected
+    ]
+    for start in range(0, len(entries), together):
+        group = entries[start : start + together]
         runs = [(*chooser, *decider) for _, _, (chooser, decider) in group]
         common_to_all, alone = kept(
             model, [source for source, *_ in group], samples, parts, runs, seen.size, where, limits
         )
         for (source, statistics, numbers), far in zip(group, alone, strict=True):
-            parts_read = [_only(source, each) for each in common_to_all]
+            shared = [_only(source, inputs) for inputs in common_to_all]
             to_choose, to_decide = (
-                [*each, *(far[number] for number in ours)]
-                for each, ours in zip(parts_read[:2], numbers, strict=True)
+                [*inputs, *(far[number] for number in farthest)]
+                for inputs, farthest in zip(shared[:2], numbers, strict=True)
             )
-            ran = [_that_ran(each) for each in (to_choose, to_decide, parts_read[2])]
+            ran = [_that_ran(inputs) for inputs in (to_choose, to_decide, shared[2])]
             yield LayerSamples(source, statistics, ran[0], ran[1], [*ran[0], *ran[2]])
 
 
 def _that_ran(samples: Sequence[Sample]) -> list[Sample]:
-    """Those for which the layers ran: what stands in a branch need not."""
+    """Return the samples for which the layers ran: those in a branch need not."""
     return [sample for sample in samples if all(array.size for array in sample.values())]
 
 
 def _only(source: Source, samples: Sequence[Sample]) -> list[Sample]:
-    """What the layers that read one tensor read."""
+    """Return the inputs of the layers that read one activation."""
     names = {str(value.name) for layer, _ in source.readers for value in layer.computed}
     return [{name: sample[name] for name in sample if name in names} for sample in samples]
 
@@ -136,10 +141,12 @@ def _only(source: Source, samples: Sequence[Sample]) -> list[Sample]:
 def _own(
     farthest: Sequence[int], to_choose: Sequence[int], to_decide: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which of the samples with the largest magnitudes of a tensor are taken beside those of all,
-    to choose and to decide by: the first and the last that is not in the other part."""
-    chooser = next((each for each in farthest if each not in to_decide), None)
-    others = (each for each in reversed(farthest) if each not in (*to_choose, chooser))
+    """Select a sample to compare on and one to confirm on, from those with the largest magnitudes.
+
+    They are the first and the last one that is not in the other part.
+    """
+    chooser = next((number for number in farthest if number not in to_decide), None)
+    others = (number for number in reversed(farthest) if number not in (*to_choose, chooser))
     decider = next(others, None)
     return (
         () if chooser is None or chooser in to_choose else (chooser,),

@@ -11,7 +11,7 @@ _EVERY_TWENTIETH = tuple(1 - step / 20 for step in range(14))
 
 @dataclass(frozen=True)
 class CalibrationConfig:
-    """Which samples are used for what, and how much of them is kept in memory.
+    """The division of the calibration samples, and how much of them is kept in memory.
 
     Attributes:
         compare_samples: Samples on which candidates of a tensor are compared.
@@ -19,7 +19,7 @@ class CalibrationConfig:
         small_bytes: Bytes up to which more of both are kept, if samples are small.
         most_times: The most times as many samples that are kept then.
         rounding_samples: The most samples for weight rounding.
-        ablation_one_of: One of so many calibration samples is set apart for the ablation.
+        ablation_one_of: One of n calibration samples is set apart for the ablation.
         most_ablation: The most samples that are set apart for it.
         memory_bytes: Bytes of activations kept for the layers that are tuned together.
         crop_bytes: Bytes of one activation, and of a layer's output, kept per sample.
@@ -49,7 +49,8 @@ class RangeConfig:
         wide_bits: Bits from which on the whole range is taken, and nothing searched.
         wide_factor: The factor on the range then, which leaves room for unseen values.
         kept_ratio: Error of a kept candidate over that of the whole range, on confirming samples.
-        halving: Successive halving: one of so many samples, and of so many candidates, go on.
+        halving: Successive halving: the first rounds use one of n samples, and keep one of n
+            candidates.
         reported: Candidates that a report shows beside the whole range.
     """
 
@@ -180,7 +181,7 @@ class BudgetConfig:
         rounds: Mixes run to correct the prediction.
         most_rounds: The most of them, until one is quiet enough.
         quieter: Predicted noise of the next mix over that of one that was too noisy.
-        between: The most mixes run between a too noisy one and a quiet one.
+        mixes_between: The most mixes run between a too noisy one and a quiet one.
         apart: The least ratio of predicted noise between these.
         trims: The most parts that are tried with fewer bits at the end.
         least_saving: Share of the cost that a trim has to save.
@@ -195,7 +196,7 @@ class BudgetConfig:
     rounds: int = 3
     most_rounds: int = 8
     quieter: float = 10**-0.15
-    between: int = 5
+    mixes_between: int = 5
     apart: float = 10**-0.03
     trims: int = 8
     least_saving: float = 0.01

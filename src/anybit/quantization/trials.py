@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixes of widths, run to see what they do, and corrected by what was seen."""
+"""Mixes of widths that are run, to correct the prediction of their noise."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,8 +30,8 @@ class MixEvaluator:
 
     def __call__(self, option: Assignment) -> QuantizedCandidate:
         if option.picks not in self._tried:
-            wanted = changed(self._base, option.picks)
-            self._tried[option.picks] = self._attempts.attempt(wanted, self._advance)
+            plan = changed(self._base, option.picks)
+            self._tried[option.picks] = self._attempts.attempt(plan, self._advance)
             self._count += 1
         return self._tried[option.picks]
 
@@ -41,7 +41,7 @@ class MixEvaluator:
         self._progress(done / (done + 1))
 
     def noise(self, option: Assignment) -> float:
-        """Noise over signal of the worst output, on samples that are held back."""
+        """Noise over signal of the worst output, on held-out samples."""
         verdict = self(option).verdict
         assert verdict is not None, "there are data"
         assert verdict.sqnr is not None, "asked before"
@@ -57,11 +57,11 @@ class MixEvaluator:
         return max(self.noise(option), other) <= most
 
     def forget(self, option: Assignment) -> None:
-        """A model that is not wanted any more takes no memory."""
+        """Drop the model of a mix, to free its memory."""
         self._tried.pop(option.picks, None)
 
     def factor(self, option: Assignment) -> float:
-        """How much more noise there is than was predicted."""
+        """Return the measured noise over the predicted noise."""
         return max(self.noise(option), LEAST) / max(option.noise, LEAST)
 
 
@@ -73,9 +73,9 @@ def quiet_enough(
 ) -> Assignment:
     """Return the cheapest mix that was tried and has no more noise than that.
 
-    What is expected is corrected by what is found, until a mix is quiet enough. Then those between
-    it and the cheapest that is not are tried, cheapest first: with few samples to judge by more
-    bits are not always better. What then can have fewer bits, part by part, gets them.
+    Predictions are corrected by the measured noise, until a mix is quiet enough. Then mixes between
+    it and the cheapest one that is too noisy are tried, cheapest first: on few samples more bits
+    are not always better. Last, parts of it get fewer bits where the budget allows.
     """
     assert budget.noise is not None, "asked before"
     aim, best = config.aim * budget.noise, None
@@ -105,11 +105,11 @@ def quiet_enough(
             f"{reached:.1f} dB"
         )
     if loudest > best.noise:
-        best = _between(budget.noise, options, loudest, best, try_it, config)
+        best = _mix_between(budget.noise, options, loudest, best, try_it, config)
     return _trimmed(budget.noise, options, best, try_it, config)
 
 
-def _between(
+def _mix_between(
     most: float,
     options: Sequence[Sequence[Assignment]],
     loudest: float,
@@ -117,9 +117,9 @@ def _between(
     try_it: MixEvaluator,
     config: BudgetConfig,
 ) -> Assignment:
-    """The cheapest of some mixes between one that is too noisy and one that is not."""
+    """Return the cheapest quiet mix between one that is too noisy and one that is quiet."""
     ratio = max(best.noise, LEAST) / loudest
-    count = min(config.between, int(math.log(ratio) / math.log(config.apart)))
+    count = min(config.mixes_between, int(math.log(ratio) / math.log(config.apart)))
     for at in range(1, count + 1):
         option = cheapest(options, loudest * ratio ** (at / (count + 1)))
         if option is None or option.cost >= best.cost:
@@ -138,15 +138,15 @@ def _trimmed(
     try_it: MixEvaluator,
     config: BudgetConfig,
 ) -> Assignment:
-    """A mix with less of what turns out not to be needed, part by part.
+    """Take bits away from parts of a mix as long as it stays quiet enough.
 
-    Luck may help a part through on those that judge; what was not held back has to agree.
+    Luck may help a part on the held-out samples, so the ablation samples have to agree.
     """
     refused: dict[int, float] = {}
     for _ in range(config.trims):
         steps = cheaper(options, best, config.least_saving * best.cost)
         # What was refused once is not tried with more noise.
-        new = (each for each in steps if each.option.noise < refused.get(each.part, math.inf))
+        new = (step for step in steps if step.option.noise < refused.get(step.part, math.inf))
         step = next(new, None)
         if step is None:
             break
@@ -165,11 +165,11 @@ def or_even(
     keeps: Callable[[Assignment], bool],
     try_it: MixEvaluator,
 ) -> Assignment:
-    """The mix, or the dearest of one width for all layers that is kept, if it has less noise.
+    """Return the mix, or the dearest uniform width within the budget if that has less noise.
 
-    What few bits are expected to lose is what rounding to nearest would, and too much at times.
+    Predictions are those of rounding to nearest, and at times too high for few bits.
     """
-    dearest_first = sorted(evenly, key=lambda each: (-each.cost, each.noise))
+    dearest_first = sorted(evenly, key=lambda even: (-even.cost, even.noise))
     return min(option, next(filter(keeps, dearest_first), option), key=try_it.noise)
 
 
@@ -180,10 +180,10 @@ def or_cheaper(
     try_it: MixEvaluator,
     config: BudgetConfig,
 ) -> Assignment:
-    """The mix, or one width for all layers if that is cheaper and has no more noise than that."""
-    dearest_first = sorted(evenly, key=lambda each: -each.cost)
-    for each in [each for each in dearest_first if each.cost < option.cost][: config.rounds]:
-        if try_it.noise(each) > most:
+    """Return the mix, or a uniform width if that is cheaper and quiet enough."""
+    dearest_first = sorted(evenly, key=lambda even: -even.cost)
+    for even in [even for even in dearest_first if even.cost < option.cost][: config.rounds]:
+        if try_it.noise(even) > most:
             break
-        option = each
+        option = even
     return option
