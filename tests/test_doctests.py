@@ -13,10 +13,8 @@ import anybit
 
 
 def has_its_framework(module: str) -> bool:
-    """False for `anybit.torch...`, `anybit.jax...` and learned rounding where their framework is
-    missing."""
+    """Return False for `anybit.torch...` and `anybit.jax...` where the framework is missing."""
     _, package, *_ = [*module.split("."), ""]
-    package = "torch" if ".learned" in module else package
     return package not in ("torch", "jax") or importlib.util.find_spec(package) is not None
 
 

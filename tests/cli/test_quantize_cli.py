@@ -263,4 +263,4 @@ def test_effort_is_said_in_the_report(files: Shell) -> None:
     assert "--effort fast" in json.loads(Path("r.json").read_text())["command"]
     code, _, err = files(*arguments, "slow")
     assert code == 2
-    assert 'unknown effort "slow"; known: fast, default, best' in err
+    assert 'unknown effort "slow"; known: fast, default' in err

@@ -18,6 +18,7 @@ import anybit
 from anybit import ModelError
 from anybit.onnx import reference_ops
 from anybit.quantization.blocks import Blocks, blocks_of
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.placement import Weight, placement_of
 from anybit.quantization.schemes import scheme
 from anybit.quantization.weights import nearest
@@ -30,7 +31,7 @@ def test_what_is_written_is_what_was_rounded(words: str, opset: int) -> None:
     """In ONNX Runtime and in ONNX's own evaluator with our functions, bit for bit."""
     proto = layers_of_all_kinds(opset)
     wanted = {
-        layer.name: nearest(array, weight, scheme(words, "weights")).values
+        layer.name: nearest(array, weight, scheme(words, "weights"), DEFAULT.weights).values
         for layer in placement_of(ir.from_proto(onnx.shape_inference.infer_shapes(proto))).layers
         for weight, array in layer.constants
     }
@@ -70,7 +71,9 @@ def test_scales_of_the_least_error_lower_the_error() -> None:
         ("nvfp4 absmax", "nvfp4 mse", 0.85),
     ):
         errors = [
-            np.square(nearest(array, weight, scheme(words, "weights")).values - array).sum()
+            np.square(
+                nearest(array, weight, scheme(words, "weights"), DEFAULT.weights).values - array
+            ).sum()
             for words in (plain, chosen)
         ]
         assert errors[1] < share * errors[0]

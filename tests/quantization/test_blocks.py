@@ -9,6 +9,7 @@ from block_models import telling_blocks
 from oracle import blocks as oracle
 from passes import random
 
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.placement import Weight
 from anybit.quantization.schemes import scheme
 from anybit.quantization.weights import nearest
@@ -20,7 +21,7 @@ RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.MSE]
 
 def rounded(blocks: np.ndarray, words: str) -> np.ndarray:
     """A weight whose rows are blocks, as it is quantized."""
-    return nearest(blocks, Weight(1, (0,), 1), scheme(words, "weights")).values
+    return nearest(blocks, Weight(1, (0,), 1), scheme(words, "weights"), DEFAULT.weights).values
 
 
 def exact(blocks: np.ndarray) -> list[list[Fraction]]:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from anybit.quantization.certainty import FEWEST, Spread, is_surely_less, upper_bound
+from anybit.quantization.certainty import FEWEST, Spread, upper_bound
 
 
 def pairs(noise: np.ndarray, signal: np.ndarray) -> list[tuple[float, float]]:
@@ -96,21 +96,3 @@ def test_many_samples_are_added_up_in_groups(count: int) -> None:
     if count < 512:
         assert spread.upper_bound() == exact
     assert len(spread._pairs) <= 512
-
-
-@pytest.mark.parametrize(
-    ("noises", "others", "surely"),
-    [
-        ([1.0] * 8, [1.2, 1.3, 1.1, 1.2, 1.3, 1.2, 1.1, 1.2], True),
-        ([1.0] * 8, [1.0] * 7 + [100.0], False),
-        ([1.0] * 8, [1.0] * 8, False),
-        ([1.0, 2.0] * 4, [2.0, 1.0] * 4, False),
-        ([1.0] * 8, [1.0] * 7 + [np.inf], True),
-        ([np.inf] * 8, [np.inf] * 8, False),
-        ([1.0], [2.0], True),
-        ([], [], False),
-    ],
-)
-def test_what_is_surely_less(noises: list[float], others: list[float], surely: bool) -> None:
-    assert is_surely_less(noises, others) is surely
-    assert not is_surely_less(others, noises)

@@ -6,10 +6,10 @@ import onnx_ir as ir
 import pytest
 from float_models import NETWORKS, data_for
 from passes import random
+from search_config import change_thresholds
 from small_models import model, node
 
 import anybit
-from anybit.quantization import calibration, crops, keeping
 from anybit.quantization.crops import Crop
 
 
@@ -38,9 +38,7 @@ def test_quantizers_that_are_chosen_by_parts_are_good(
 ) -> None:
     network, data = NETWORKS[name](), data_for(name, 40)
     whole = anybit.quantize(network, data)
-    monkeypatch.setattr(crops, "LARGEST", 256)
-    for each in (calibration, keeping):
-        monkeypatch.setattr(each, "MEMORY", 2**14)
+    change_thresholds(monkeypatch, "calibration", crop_bytes=256, memory_bytes=2**14)
     parts = anybit.quantize(network, data)
     again = anybit.quantize(network, data, workers=1)
     assert parts.verdict is not None
@@ -56,7 +54,7 @@ def test_a_tensor_that_cannot_be_cut_for_all_its_readers_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One of them multiplies it with itself, in integers, and another one in floats."""
-    monkeypatch.setattr(crops, "LARGEST", 2**10)
+    change_thresholds(monkeypatch, "calibration", crop_bytes=2**10)
     nodes = [
         node("Transpose", "x", "turned", domain="", perm=[0, 2, 1]),
         node("MatMul", "turned x", "gram", domain="", name="gram"),

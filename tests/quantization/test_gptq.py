@@ -16,9 +16,10 @@ from small_models import model, node
 import anybit
 from anybit.quantization import gptq as module
 from anybit.quantization import products
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.factors import Moments, cholesky, factors_of
-from anybit.quantization.gptq import gptq, refined
-from anybit.quantization.pieces import Piece, along_channels
+from anybit.quantization.gptq import Refiner, gptq
+from anybit.quantization.pieces import LayerRunner, along_channels
 from anybit.quantization.placement import placement_of
 from anybit.quantization.products import product_of
 from anybit.quantization.schemes import quantized, scheme
@@ -52,7 +53,7 @@ def test_nearly_the_best_of_all_roundings(words: str, terms: int) -> None:
     best = np.full(len(w), np.inf)
     for each in itertools.product(values, repeat=terms):
         best = np.minimum(best, noise(x, w, np.float32(each)[None]))
-    factors = factors_of(moments_of(x))
+    factors = factors_of(moments_of(x), DEFAULT.gptq)
     found = gptq(w[None], factors, lambda v, _: quantized(v.astype(np.float32), grid))[0]
     assert np.isin(found, values).all()
     assert (noise(x, w, found) >= best * (1 - 1e-6)).all()
@@ -67,7 +68,7 @@ def test_no_error_is_larger_than_that_of_half_a_step_in_each_direction() -> None
     """Babai's bound: sum d_i^2 / 4 for a step of 1, as long as nothing is clipped."""
     x, w = correlated(300, 100), random(20, 100, seed=5)
     moments = moments_of(x)
-    factors = factors_of(moments)
+    factors = factors_of(moments, DEFAULT.gptq)
     off = w - gptq(w[None], factors, lambda v, _: np.rint(v))[0]
     (sums,) = moments.sums
     damped = sums + 0.1 / 3 * np.trace(sums) / 100 * np.eye(100)  # of 300 rows
@@ -80,7 +81,7 @@ def test_terms_without_correlation_are_rounded_to_nearest() -> None:
     w = random(3, 8, 100, seed=1)
     sizes = np.square(random(3, 100, seed=2)).astype(np.float64)
     sizes[1] = 0
-    factors = factors_of(Moments(sizes[:, None] * np.eye(100), 1000))
+    factors = factors_of(Moments(sizes[:, None] * np.eye(100), 1000), DEFAULT.gptq)
     np.testing.assert_array_equal(gptq(w, factors, lambda v, _: np.rint(v)), np.rint(w))
 
 
@@ -91,8 +92,12 @@ def test_what_few_rows_say_is_believed_less(rows: int) -> None:
     x = random(rows + 1000, 100) * np.arange(1, 101, dtype=np.float32) ** -0.7 @ directions
     w, known, others = random(20, 100, seed=5), moments_of(x[:rows]), x[rows:]
     many = Moments(known.sums, 10**6)
-    assert (known.damping, many.damping) == (pytest.approx(10 / rows), 0.01)
-    found = [gptq(w[None], factors_of(each), lambda v, _: np.rint(v))[0] for each in (known, many)]
+    dampings = [moments.damping(DEFAULT.gptq) for moments in (known, many)]
+    assert dampings == [pytest.approx(10 / rows), 0.01]
+    found = [
+        gptq(w[None], factors_of(moments, DEFAULT.gptq), lambda v, _: np.rint(v))[0]
+        for moments in (known, many)
+    ]
     careful, believing = (noise(others, w, each).sum() for each in found)
     assert careful < 0.9 * believing
     assert careful < 0.6 * noise(others, w, np.rint(w)).sum()
@@ -111,7 +116,7 @@ def test_factors_by_pieces_are_those_of_numpy(terms: int) -> None:
 def test_weights_are_rounded_one_after_the_other(terms: int) -> None:
     """The formula, term by term."""
     x, w = correlated(300, terms), random(5, terms, seed=5) * 3
-    factors = factors_of(moments_of(x))
+    factors = factors_of(moments_of(x), DEFAULT.gptq)
     order, triangle = factors.order[0], factors.triangle[0]
     wanted = np.zeros((5, terms))
     for i in reversed(range(terms)):
@@ -222,9 +227,11 @@ def test_layers_of_all_kinds_and_grids(name: str, words: str) -> None:
     layer = layer_of(proto)
     x = np.float32(correlated(int(np.prod(shape)) // 16, 16))
     x = np.moveaxis(x.reshape(*np.delete(shape, shape.index(16)), 16), -1, shape.index(16))
-    piece = Piece(ir.from_proto(proto), layer, layer.activations[0], scheme(words, "weights"))
+    piece = LayerRunner(
+        ir.from_proto(proto), layer, layer.activations[0], scheme(words, "weights"), DEFAULT
+    )
     samples = [{"x": x}]
-    found, *others = refined(piece, None, None, samples)
+    found, *others = Refiner(None, None, samples).refined(piece)
     np.testing.assert_array_equal(found.values, found.array)
     plain, *same = piece.nearest(None)
     assert found.array.shape == plain.array.shape
@@ -236,9 +243,9 @@ def test_long_sums_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     proto, _ = LAYERS["matmul"]
     layer = layer_of(proto)
     x = correlated(200, 16)
-    piece = Piece(ir.from_proto(proto), layer, 0, scheme("int3", "weights"))
+    piece = LayerRunner(ir.from_proto(proto), layer, 0, scheme("int3", "weights"), DEFAULT)
     monkeypatch.setattr(module, "_MOST_TERMS", 6)
-    (found,) = refined(piece, None, None, [{"x": x[:90]}, {"x": x[90:]}])
+    (found,) = Refiner(None, None, [{"x": x[:90]}, {"x": x[90:]}]).refined(piece)
     apart = [slice(0, 5), slice(5, 10), slice(10, 16)]
     columns = product_of(layer).matrix(found.array)[0]
     wanted = product_of(layer).matrix(piece.smoothed(None)[0])[0]
@@ -246,7 +253,9 @@ def test_long_sums_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     for part in apart:
         step = steps[:, part.start]
         on_grid = lambda v, _, step=step: np.clip(np.rint(v / step), -3, 3) * step  # noqa: E731
-        alone = gptq(wanted[None, :, part], factors_of(moments_of(x[:, part])), on_grid)[0]
+        alone = gptq(
+            wanted[None, :, part], factors_of(moments_of(x[:, part]), DEFAULT.gptq), on_grid
+        )[0]
         np.testing.assert_allclose(columns[:, part], alone, rtol=1e-6)
 
 
@@ -254,10 +263,12 @@ def test_long_sums_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three or four matrices of one part's terms, not those of all parts."""
     monkeypatch.setattr(module, "_MOST_TERMS", 400)
     proto = multiplying("MatMul", "x w", 2000, 2, read=2000)
-    piece = Piece(ir.from_proto(proto), layer_of(proto), 0, scheme("int4", "weights"))
+    piece = LayerRunner(
+        ir.from_proto(proto), layer_of(proto), 0, scheme("int4", "weights"), DEFAULT
+    )
     samples = [{"x": random(40, 2000)}]
     tracemalloc.start()
-    refined(piece, None, None, samples)
+    Refiner(None, None, samples).refined(piece)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 5 * 400**2 * 8, peak
@@ -308,7 +319,7 @@ def test_channels_that_are_dead_in_the_data() -> None:
     x = correlated(80, 16).astype(np.float32)
     x[:, ::3] = 0
     layer = layer_of(proto)
-    piece = Piece(ir.from_proto(proto), layer, 0, scheme("int4", "weights"))
-    (found,) = refined(piece, None, None, [{"x": x}])
+    piece = LayerRunner(ir.from_proto(proto), layer, 0, scheme("int4", "weights"), DEFAULT)
+    (found,) = Refiner(None, None, [{"x": x}]).refined(piece)
     array = piece.smoothed(None)[0]
     assert_array_bits(found.array[::3], quantized(array, found.grid)[::3])

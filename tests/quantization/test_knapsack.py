@@ -8,26 +8,27 @@ import numpy as np
 import pytest
 
 from anybit import ModelError
-from anybit.quantization.knapsack import Option, cheaper, cheapest, front, hull, quietest
+from anybit.quantization.config import DEFAULT
+from anybit.quantization.knapsack import Assignment, cheaper, cheapest, front, hull, quietest
 from anybit.quantization.trials import quiet_enough
 from anybit.words.budgets import budget
 
 
-def random_parts(seed: int) -> list[list[Option]]:
+def random_parts(seed: int) -> list[list[Assignment]]:
     numbers = np.random.default_rng(seed)
     return [
         [
-            Option(int(numbers.integers(1, 30)), int(numbers.integers(0, 40)), ((part, at),))
+            Assignment(int(numbers.integers(1, 30)), int(numbers.integers(0, 40)), ((part, at),))
             for at in range(numbers.integers(1, 6))
         ]
         for part in range(numbers.integers(1, 6))
     ]
 
 
-def all_mixes(parts: list[list[Option]]) -> list[Option]:
+def all_mixes(parts: list[list[Assignment]]) -> list[Assignment]:
     found = []
     for taken in product(*parts):
-        mix = Option(0, 0)
+        mix = Assignment(0, 0)
         for each in taken:
             mix = mix + each
         found.append(mix)
@@ -86,7 +87,7 @@ def test_most_limits_are_met_as_well_as_can_be() -> None:
 
 
 def test_hulls_have_no_point_that_others_beat() -> None:
-    options = [Option(*each) for each in ((1, 10), (2, 10), (2, 9), (3, 2), (4, 3), (5, 1))]
+    options = [Assignment(*each) for each in ((1, 10), (2, 10), (2, 9), (3, 2), (4, 3), (5, 1))]
     assert [(each.cost, each.noise) for each in hull(options)] == [(1, 10), (3, 2), (5, 1)]
 
 
@@ -118,41 +119,43 @@ class _Mixes:
     """Mixes with the noise that a function says, on what judges and on few others."""
 
     def __init__(
-        self, noise: Callable[[Option], float], few: Callable[[Option], float] | None = None
+        self,
+        noise: Callable[[Assignment], float],
+        other: Callable[[Assignment], float] | None = None,
     ) -> None:
-        self._noise, self._few = noise, few or noise
-        self.tried: list[Option] = []
-        self.forgotten: list[Option] = []
+        self._noise, self._other = noise, other or noise
+        self.tried: list[Assignment] = []
+        self.forgotten: list[Assignment] = []
 
-    def noise(self, option: Option) -> float:
+    def noise(self, option: Assignment) -> float:
         if option not in self.tried:
             self.tried.append(option)
         return self._noise(option)
 
-    def quiet(self, option: Option, most: float) -> bool:
-        return max(self.noise(option), self._few(option)) <= most
+    def quiet(self, option: Assignment, most: float) -> bool:
+        return max(self.noise(option), self._other(option)) <= most
 
-    def factor(self, option: Option) -> float:
+    def factor(self, option: Assignment) -> float:
         return max(self.noise(option), 1e-30) / max(option.noise, 1e-30)
 
-    def forget(self, option: Option) -> None:
+    def forget(self, option: Assignment) -> None:
         self.forgotten.append(option)
 
 
-def _chosen(words: str, parts: list[list[Option]], tried: _Mixes) -> Option:
-    return quiet_enough(budget(words), parts, tried)  # type: ignore[arg-type]
+def _chosen(words: str, parts: list[list[Assignment]], tried: _Mixes) -> Assignment:
+    return quiet_enough(budget(words), parts, tried, DEFAULT.budget)  # type: ignore[arg-type]
 
 
-def _wide(count: int, noise: float = 1e-4) -> list[list[Option]]:
+def _wide(count: int, noise: float = 1e-4) -> list[list[Assignment]]:
     """Parts of which each may have more bits."""
     return [
-        [Option(1.0, noise, ((part, 8),)), Option(100.0, noise / 100, ((part, 16),))]
+        [Assignment(1.0, noise, ((part, 8),)), Assignment(100.0, noise / 100, ((part, 16),))]
         for part in range(count)
     ]
 
 
 def test_a_mix_that_is_tried_again_is_counted_once() -> None:
-    parts = [[Option(1.0, 0.1, (("a", 8),)), Option(2.0, 0.05, (("a", 16),))]]
+    parts = [[Assignment(1.0, 0.1, (("a", 8),)), Assignment(2.0, 0.05, (("a", 16),))]]
     with pytest.raises(ModelError, match=r"the best of 1 that were tried gives 3\.0 dB"):
         _chosen("40dB", parts, _Mixes(lambda option: 0.5))
 
@@ -174,7 +177,7 @@ def test_the_cheapest_mix_between_is_found() -> None:
     lucky = cheapest(parts, first.noise / 1.3)
     assert lucky is not None
 
-    def noise(option: Option) -> float:
+    def noise(option: Assignment) -> float:
         enough = option.cost == lucky.cost or option.cost > lucky.cost + 300
         return 0.99e-3 if enough else 2e-3
 
@@ -186,9 +189,12 @@ def test_the_cheapest_mix_between_is_found() -> None:
 
 def test_what_can_do_with_fewer_bits_gets_them() -> None:
     """Of what was expected of one part nothing is true."""
-    parts = [*_wide(12), [Option(1.0, 8e-4, (("a", 8),)), Option(500.0, 1e-6, (("a", 16),))]]
+    parts = [
+        *_wide(12),
+        [Assignment(1.0, 8e-4, (("a", 8),)), Assignment(500.0, 1e-6, (("a", 16),))],
+    ]
 
-    def noise(option: Option) -> float:
+    def noise(option: Assignment) -> float:
         return option.noise - (8e-4 if ("a", 8) in option.picks else 0)
 
     tried = _Mixes(noise)
@@ -200,12 +206,15 @@ def test_what_can_do_with_fewer_bits_gets_them() -> None:
 
 def test_luck_is_no_reason_for_fewer_bits() -> None:
     """What judges would have it, and few others would not."""
-    parts = [*_wide(12), [Option(1.0, 8e-4, (("a", 8),)), Option(500.0, 1e-6, (("a", 16),))]]
+    parts = [
+        *_wide(12),
+        [Assignment(1.0, 8e-4, (("a", 8),)), Assignment(500.0, 1e-6, (("a", 16),))],
+    ]
 
-    def noise(option: Option) -> float:
+    def noise(option: Assignment) -> float:
         return option.noise - (8e-4 if ("a", 8) in option.picks else 0)
 
-    tried = _Mixes(noise, few=lambda option: option.noise)
+    tried = _Mixes(noise, other=lambda option: option.noise)
     found = _chosen("30dB", parts, tried)
     assert ("a", 16) in found.picks
     assert any(("a", 8) in each.picks for each in tried.forgotten)
@@ -213,7 +222,8 @@ def test_luck_is_no_reason_for_fewer_bits() -> None:
 
 def test_a_mix_without_any_noise_is_found_beside_one_that_has_too_much() -> None:
     parts = [
-        [Option(1.0, 1e-8, ((part, 8),)), Option(2.0, 0.0, ((part, 16),))] for part in range(20)
+        [Assignment(1.0, 1e-8, ((part, 8),)), Assignment(2.0, 0.0, ((part, 16),))]
+        for part in range(20)
     ]
     tried = _Mixes(lambda option: 1.0 if option.noise else 0.0)
     assert tried.noise(_chosen("60dB", parts, tried)) == 0

@@ -5,7 +5,8 @@ import onnx_ir as ir
 from passes import random
 from small_models import model, node
 
-from anybit.quantization.pieces import Piece
+from anybit.quantization.config import DEFAULT
+from anybit.quantization.pieces import LayerRunner
 from anybit.quantization.placement import placement_of
 from anybit.quantization.schemes import scheme
 
@@ -16,7 +17,9 @@ def test_samples_that_nobody_keeps_are_told_apart() -> None:
         model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
     )
     (layer,) = placement_of(network).layers
-    piece = Piece(network, layer, 0, scheme("int3", "weights"))
+    piece = LayerRunner(network, layer, 0, scheme("int3", "weights"), DEFAULT)
     kept = [{"x": random(2, 4, seed=seed)} for seed in range(100)]
     found = list(piece.powers(None, None, (dict(each) for each in kept)))
-    assert found == list(Piece(network, layer, 0, piece.scheme).powers(None, None, kept))
+    assert found == list(
+        LayerRunner(network, layer, 0, piece.scheme, DEFAULT).powers(None, None, kept)
+    )

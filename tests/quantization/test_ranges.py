@@ -5,11 +5,12 @@ import numpy as np
 import onnx
 import pytest
 from passes import random
+from search_config import change_thresholds
 from small_models import model, node
 
 import anybit
-from anybit.quantization import search
-from anybit.quantization.pieces import Piece
+from anybit.quantization.config import DEFAULT
+from anybit.quantization.pieces import LayerRunner
 from anybit.quantization.ranges import within
 from anybit.quantization.smoothing import reaches
 from anybit.quantization.statistics import Statistics
@@ -73,10 +74,11 @@ def test_how_far_channels_go() -> None:
     x[5] = [8, -4, 0.125, 0]
     statistics.add(x)
     wanted = [[-1, -4, -0.5, -4], [8, 2, 0.625, 8]]
-    np.testing.assert_array_equal(reaches(statistics), wanted)
+    np.testing.assert_array_equal(reaches(statistics, DEFAULT.scaling), wanted)
     few = Statistics("x", -1)
     few.add(x[:16])
-    np.testing.assert_array_equal(reaches(few), [[-4, -4, -2, -4], [8, 8, 2.125, 8]])
+    expected = [[-4, -4, -2, -4], [8, 8, 2.125, 8]]
+    np.testing.assert_array_equal(reaches(few, DEFAULT.scaling), expected)
 
 
 @pytest.mark.parametrize("rank", [3, 2])
@@ -93,16 +95,18 @@ def test_few_samples_show_which_candidates_are_tried_on_all(
     data = [random(1, 3 + at, 64, seed=at) for at in range(40)]
     if rank == 2:
         data = [np.concatenate([each[0] for each in data])]
-    powers, seen = Piece.powers, []
+    powers, seen = LayerRunner.powers, []
 
-    def counted(piece: Piece, grid: object, smoothing: object, samples: list, *others: object):
+    def counted(
+        piece: LayerRunner, grid: object, smoothing: object, samples: list, *others: object
+    ):
         seen.append(sum(array.size for each in samples for array in each.values()))
         return powers(piece, grid, smoothing, samples, *others)
 
-    monkeypatch.setattr(Piece, "powers", counted)
+    monkeypatch.setattr(LayerRunner, "powers", counted)
     found = []
     for few in (4, 1):
-        monkeypatch.setattr(search, "_FEW", few)
+        change_thresholds(monkeypatch, "ranges", halving=few)
         (layer,) = anybit.quantize(proto, data).layers
         found.append((sum(seen), layer.sqnr))
         seen.clear()

@@ -12,8 +12,9 @@ from small_models import model, node
 
 import anybit
 from anybit.quantization import search
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.gptq import Refiner
-from anybit.quantization.pieces import Piece, smoothed_weight
+from anybit.quantization.pieces import LayerRunner, smoothed_weight
 from anybit.quantization.placement import placement_of
 from anybit.quantization.rescaling import rescaling
 from anybit.quantization.schemes import scheme
@@ -28,25 +29,26 @@ def product(weights: Array) -> ir.Model:
     return ir.from_proto(model([node("MatMul", "x w", domain="")], {"w": weights}, inputs=shapes))
 
 
-def piece_of(weights: Array, words: str) -> Piece:
+def piece_of(weights: Array, words: str) -> LayerRunner:
     of = product(weights)
     (layer,) = placement_of(of).layers
-    return Piece(of, layer, 0, scheme(words, "weights"))
+    return LayerRunner(of, layer, 0, scheme(words, "weights"), DEFAULT)
 
 
-def factors_for(piece: Piece, x: Array) -> Array | None:
+def factors_for(piece: LayerRunner, x: Array) -> Array | None:
     samples = [{"x": x}]
-    return rescaling([piece], Refiner(None, None, samples))
+    return rescaling([piece], Refiner(None, None, samples), DEFAULT.awq)
 
 
-def noise_of(piece: Piece, x: Array, factors: Array | None) -> float:
+def noise_of(piece: LayerRunner, x: Array, factors: Array | None) -> float:
     """The squared error of all weights, times the power of what each is multiplied with."""
     ((weight, array),) = piece.layer.constants
     s = np.ones(len(array), np.float32) if factors is None else factors
     power = np.square(x, dtype=np.float64).mean(axis=0)[:, None]
     assert piece.scheme is not None
     costs = np.broadcast_to(power / np.square(s, dtype=np.float64)[:, None], array.shape)
-    rounded = nearest(smoothed_weight(array, weight, s), weight, piece.scheme, costs).values
+    scaled = smoothed_weight(array, weight, s)
+    rounded = nearest(scaled, weight, piece.scheme, DEFAULT.weights, costs).values
     return float((np.square(rounded / s[:, None] - array, dtype=np.float64) * power).sum())
 
 

@@ -14,6 +14,7 @@ from hashlib import sha256
 import anybit
 import numpy as np
 import onnx_ir as ir
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.factors import Moments, factors_of
 from onnx import TensorProto, helper, numpy_helper
 
@@ -29,7 +30,7 @@ graph = helper.make_graph(nodes, "graph", *ends, [numpy_helper.from_array(w, "w"
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 moments = Moments(np.zeros((1, 513, 513)))
 moments.add([rng.standard_normal((1, 2047, 513)).astype(np.float32)])
-factors = factors_of(moments)
+factors = factors_of(moments, DEFAULT.gptq)
 found = anybit.quantize(model, x, weights="int4")
 for each in (moments.sums, factors.triangle, factors.diagonal):
     print(sha256(each.tobytes()).hexdigest())

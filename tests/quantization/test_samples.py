@@ -6,6 +6,7 @@ import re
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from anybit.array_files import open_arrays
 from anybit.inputs import Tensor
 from anybit.onnx.files.reader import read_copy
 from anybit.quantization import independence, keeping
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.placement import placement_of, sources_of
 from anybit.quantization.samples import Samples
 from anybit.quantization.shards import Shard, is_held, is_taken
@@ -478,7 +480,7 @@ def test_large_samples_behind_a_small_one_are_not_all_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are read again for each run instead."""
-    monkeypatch.setattr(keeping, "MEMORY", 2**17)
+    config = replace(DEFAULT.calibration, memory_bytes=2**17)
     passes: list[int] = []
     everything = Shard.read
 
@@ -497,7 +499,7 @@ def test_large_samples_behind_a_small_one_are_not_all_held(
     proto = read_copy(network)
     sources = sources_of(placement_of(proto).layers)
     parts = tuple(range(8)), tuple(range(8, 15))
-    keeping.kept(proto, sources, samples, parts, [()], 32000, "")
+    keeping.kept(proto, sources, samples, parts, [()], 32000, "", config)
     assert max(passes) == 2
 
 

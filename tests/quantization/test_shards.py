@@ -5,6 +5,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from anybit.array_files import StoredArray, write_members
 from anybit.inputs import Tensor
 from anybit.quantization import attempts, calibration, judging, sensitivity
 from anybit.quantization import samples as samples_module
-from anybit.quantization.calibration import gather, surveyed
-from anybit.quantization.effort import effort
-from anybit.quantization.findings import Findings
+from anybit.quantization.calibration import collect_stats, gather
+from anybit.quantization.config import DEFAULT
+from anybit.quantization.findings import CalibrationStats
 from anybit.quantization.placement import placement_of, sources_of
 from anybit.quantization.recording import Recorder
 from anybit.quantization.samples import Samples
@@ -97,17 +98,15 @@ def test_two_processes_give_the_same_though_one_is_killed_in_every_step(
 
 @pytest.mark.parametrize("rows", [4, 20, 60, 300])
 @pytest.mark.parametrize("farthest", range(6))
-def test_nothing_is_learned_from_samples_that_decide(
-    rows: int, farthest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calibration, "_MOST_TIMES", 1)
+def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -> None:
+    config = replace(DEFAULT, calibration=replace(DEFAULT.calibration, most_times=1))
     data = random(rows, 4)
     data[[farthest * 7 % rows, farthest * 11 % rows]] += np.float32([[30], [20]])
     samples = Samples(data, (X,))
     network = ir.from_proto(onnx.shape_inference.infer_shapes(small()))
     source = sources_of(placement_of(network).layers)[0]
-    seen = surveyed(network, [source], samples, "m", Here(), None, lambda share: None)
-    (found,) = gather(network, [source], samples, "m", seen, [source], effort("default"))
+    seen = collect_stats(network, [source], samples, "m", Here(), None, lambda share: None)
+    (found,) = gather(network, [source], samples, "m", seen, [source], config)
     to_choose, to_decide, to_round = (
         {row.tobytes() for each in part for row in each["x"]}
         for part in (found.to_choose, found.to_decide, found.to_round)
@@ -253,20 +252,20 @@ def test_other_models_and_data_have_other_files(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 15
 
 
-def findings(samples: int = 5) -> Findings:
-    found = Findings.none(["a", "b", "c"], [-1, None, None])
+def findings(samples: int = 5) -> CalibrationStats:
+    found = CalibrationStats.none(["a", "b", "c"], [-1, None, None])
     for number in range(samples):
         array = random(6, 4, seed=number)
         found.add(number, {"a": array, "b": array[:0], "c": array.ravel() * 100})
     return found
 
 
-def same(a: Findings | None, b: Findings) -> bool:
+def same(a: CalibrationStats | None, b: CalibrationStats) -> bool:
     return a is not None and pickle.dumps(a) == pickle.dumps(b)
 
 
-def read(path: Path, samples: int = 5) -> Findings | None:
-    return Findings.read(path, ["a", "b", "c"], [-1, None, None], [4, None, None], samples)
+def read(path: Path, samples: int = 5) -> CalibrationStats | None:
+    return CalibrationStats.read(path, ["a", "b", "c"], [-1, None, None], [4, None, None], samples)
 
 
 def test_files_hold_all_that_was_found(tmp_path: Path) -> None:

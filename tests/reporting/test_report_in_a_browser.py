@@ -138,7 +138,7 @@ def test_open_layers_fit(browser: Browser, path: Path, scheme: str, width: int) 
 def test_options_of_commands_are_in_one_line(browser: Browser, tmp_path: Path, width: int) -> None:
     verdict = Verdict(3.0, 0.5, 3, seen=False)
     report = Report(
-        "m", (), verdict=verdict, command="anybit quantize m -o q --data d --effort best"
+        "m", (), verdict=verdict, command="anybit quantize m -o q --data d --effort fast"
     )
     left = {"a/very/long/name": "its sizes are free; compile fixed ones (--shape)"}
     written = tmp_path / "report.html"

@@ -101,9 +101,9 @@ def quantize(
     budget: Annotated[
         str | None,
         typer.Option(
-            metavar="4MB|30dB|50%bops|2ms",
-            help="A mix of widths: so much for constants, so good outputs, that share of the "
-            "operations on bits, or such a time of a run, compiled, on this machine.",
+            metavar="4MB|30dB|50%bops",
+            help="Search mixed precision within a budget: constant size (4MB), output SQNR (30dB) "
+            "or relative bit operations (50%bops).",
         ),
     ] = None,
     sensitivity: Annotated[
@@ -116,8 +116,8 @@ def quantize(
     effort: Annotated[
         str,
         typer.Option(
-            metavar="fast|default|best",
-            help="How much is tried: one pass over the data, what is worth its time, or all.",
+            metavar="fast|default",
+            help="fast: one pass over the data, whole ranges, weights rounded to nearest.",
         ),
     ] = "default",
     workers: Workers = None,

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From float models to few bits: `quantize`.
+"""Post-training quantization: `quantize`.
 
-Models in float16 and float64 are computed in float32 first (`precision`). Quantizers go before
-what multiplies and adds up (`placement`). The data (`items`, `samples`) are read in two passes,
-shard by shard, by workers (`calibration`, `survey`, `recording`); what is kept of them is counts
-and extremes (`statistics`, `findings`), and a few samples, on which ranges and smoothing are
-chosen by the error of layers (`search`, `weights`). What was chosen is written into the model
-(`insertion`) and judged on other data (`verdict`, `certainty`). How much of it is done is one word
-(`effort`); with the most, weights are learned in PyTorch (`learned`).
+Layers are placed in float32 (`precision`, `placement`), and specs assigned to them (`plan`). Two
+passes over the data, shard by shard, give statistics and a few samples of each activation
+(`calibration`, `survey`, `statistics`). On these the parameters of each layer are searched
+(`search`, `weights`, `gptq`). Quantizers are inserted (`insertion`), choices that harm the whole
+network dropped (`ablation`), and the result judged on held-out samples (`verdict`, `certainty`).
+All thresholds are in `config`.
 
-Words say what each layer gets (`plan`). A budget (`budget`) finds widths for them instead: by what
-rounding a layer does to the outputs (`sensitivity`, `mixing`) and what it costs (`knapsack`,
-`macs`), with a few `attempts`.
+A budget searches mixed precision (`budget`): by the sensitivity of the outputs to each layer
+(`sensitivity`, `mixing`) and its cost (`knapsack`, `macs`), with a few `attempts`.
 """
 
 from anybit.quantization.driver import quantize

@@ -8,13 +8,14 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from anybit.quantization.calibration import Evidence, divided_samples, gather, surveyed
-from anybit.quantization.choices import Choice
-from anybit.quantization.common import Common, Shared, linked
+from anybit.quantization.ablation import AblationSet, best_variant, remark, variants_of
+from anybit.quantization.calibration import LayerSamples, collect_stats, divided_samples, gather
+from anybit.quantization.choices import LayerParams
+from anybit.quantization.common import SharedWeight, SharedWeights, linked
+from anybit.quantization.config import QuantizeConfig, WeightConfig
 from anybit.quantization.copies import on_copies
-from anybit.quantization.effort import Effort
 from anybit.quantization.insertion import written
-from anybit.quantization.judging import Few, Outputs, few_of, judged
+from anybit.quantization.judging import Outputs, judged
 from anybit.quantization.parts import Part
 from anybit.quantization.placement import Layer, Source, sources_of
 from anybit.quantization.plan import Plan
@@ -22,11 +23,10 @@ from anybit.quantization.products import product_of
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.search import Trial
-from anybit.quantization.simpler import best, outdone
-from anybit.quantization.together import Parts, Together
+from anybit.quantization.search import LayerSearch
+from anybit.quantization.together import Parts, SharedWeightRounding
 from anybit.quantization.verdict import Verdict
-from anybit.quantization.weights import Rounded, nearest
+from anybit.quantization.weights import QuantizedWeight, nearest
 from anybit.workers import Workers
 
 Progress = Callable[[float], None]
@@ -36,7 +36,7 @@ _GATHERED = 0.3
 
 
 @dataclass(frozen=True)
-class Attempt:
+class QuantizedCandidate:
     """A quantized model.
 
     Attributes:
@@ -44,17 +44,16 @@ class Attempt:
         choices: What became of the tensors that layers multiply.
         model: The model.
         verdict: What that did to the outputs; None without data.
-        remarks: What became of choices that did harm.
-        few: What it does to the outputs for few samples that were not held back; None where these
-            were not asked, since there was nothing that they might decide.
+        remarks: The choices that were dropped because they did harm.
+        ablation: The quality on the ablation samples; None if there was nothing to drop.
     """
 
     plan: Plan
-    choices: Mapping[Source, Choice]
+    choices: Mapping[Source, LayerParams]
     model: ir.Model
     verdict: Verdict | None
     remarks: tuple[str, ...] = ()
-    few: Verdict | None = None
+    ablation: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class _Written:
     outputs: Recording
 
 
-class Attempts:
+class CandidateBuilder:
     """Quantizes a model by plans, one after the other.
 
     Args:
@@ -75,7 +74,7 @@ class Attempts:
         floats: The outputs of the model; None without data.
         workers: Who reads the data, chooses and judges.
         cache: A folder for what is found in them; None for none.
-        effort: How much is tried.
+        config: The thresholds of the search.
     """
 
     def __init__(
@@ -86,213 +85,197 @@ class Attempts:
         floats: Outputs | None,
         workers: Workers,
         cache: str | os.PathLike[str] | None,
-        effort: Effort,
+        config: QuantizeConfig,
     ) -> None:
         self.model, self.where, self.workers = model, where, workers
-        self._samples, self._floats, self._cache, self._effort = samples, floats, cache, effort
-        self._found: dict[Hashable, Choice] = {}
+        self._samples, self._floats, self._cache = samples, floats, cache
+        self.config = config
+        self._params: dict[Hashable, LayerParams] = {}
 
-    def attempt(self, plan: Plan, progress: Progress) -> Attempt:
-        """The model quantized by a plan, and judged."""
-        chosen: Mapping[Source, Choice] = self.choices(plan, progress)
-        if self._samples is None:
-            return self.judged(plan, chosen)
-        tried: list[tuple[Mapping[Source, Choice], _Written, Verdict]] = []
-
-        def by_few(some: Mapping[Source, Choice]) -> Verdict:
-            these = self._written(plan, some)
-            tried.append((some, these, self._few.verdict(these.outputs)))
-            return tried[-1][2]
-
-        choices, said = best(chosen, by_few)
-        kept = next((each for each in tried if each[0] is choices), None)
-        of_simpler = [verdict for _, _, verdict in tried[1:]]
-        tried.clear()
-        if kept is None:
-            return self.judged(plan, choices)
-        _, these, few = kept
-        found = replace(self._judged(plan, choices, these), few=few)
-        instead, better = self._outdone(plan, chosen, found, of_simpler)
-        said = better or said
-        return replace(instead or found, remarks=(said,) if said else ())
-
-    def _outdone(
-        self, plan: Plan, choices: Mapping[Source, Choice], kept: Attempt, few: Sequence[Verdict]
-    ) -> tuple[Attempt | None, str | None]:
-        """What does far better on the samples that were held back, of simpler choices of which a
-        few samples said that."""
-        tried: list[Attempt] = []
-
-        def by_held(some: Mapping[Source, Choice]) -> Verdict:
-            tried.append(replace(self.judged(plan, some), few=few[len(tried)]))
-            assert tried[-1].verdict is not None, "there are samples"
-            return tried[-1].verdict
-
-        assert kept.few is not None, "asked before"
-        assert kept.verdict is not None, "there are samples"
-        found, said = outdone(choices, kept.few, kept.verdict, by_held)
-        return next((each for each in tried if each.choices is found), None), said
+    def attempt(self, plan: Plan, progress: Progress) -> QuantizedCandidate:
+        """Quantize the model by a plan, drop choices that do harm, and judge the result."""
+        variants = variants_of(self.choices(plan, progress))
+        if self._samples is None or len(variants) == 1:
+            return self.judged(plan, variants[0].choices)
+        written = [self._written(plan, variant.choices) for variant in variants]
+        verdicts = [self._ablation_set.verdict(model.outputs) for model in written]
+        best = best_variant(verdicts)
+        result = self._judged(plan, variants[best].choices, written[best])
+        remarks = (remark(variants[best], verdicts[best], verdicts[0]),) if best else ()
+        return replace(result, remarks=remarks, ablation=verdicts[best])
 
     @property
     def parts(self) -> Mapping[str, Sequence[Part]]:
-        """Return the parts of the outputs, each of which is judged by itself."""
+        """Return the parts of the outputs, which are judged one by one."""
         return self._floats.parts if self._floats else {}
 
-    def written(self, plan: Plan, choices: Mapping[Source, Choice]) -> ir.Model:
-        """The model with what was chosen."""
-        return written(self.model, _weights(plan.weights, choices), choices)
+    def written(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> ir.Model:
+        """Return the model with quantizers."""
+        weights = _weights(plan.weights, choices, self.config.weights)
+        return written(self.model, weights, choices)
 
-    def judged(self, plan: Plan, choices: Mapping[Source, Choice]) -> Attempt:
-        """It, and what became of its outputs."""
+    def judged(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> QuantizedCandidate:
+        """Return the quantized model, and its quality on held-out samples."""
         if self._samples is None:
-            return Attempt(plan, choices, self.written(plan, choices), None)
+            return QuantizedCandidate(plan, choices, self.written(plan, choices), None)
         return self._judged(plan, choices, self._written(plan, choices))
 
-    def _judged(self, plan: Plan, choices: Mapping[Source, Choice], found: "_Written") -> Attempt:
+    def _judged(
+        self, plan: Plan, choices: Mapping[Source, LayerParams], model: "_Written"
+    ) -> QuantizedCandidate:
         assert self._samples is not None, "asked before"
         assert self._floats is not None, "there are samples"
-        verdict = judged(self._floats, found.outputs, self._samples, self.workers)
-        return Attempt(plan, choices, found.model, verdict)
+        verdict = judged(self._floats, model.outputs, self._samples, self.workers)
+        return QuantizedCandidate(plan, choices, model.model, verdict)
 
-    def _written(self, plan: Plan, choices: Mapping[Source, Choice]) -> "_Written":
+    def _written(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> "_Written":
         model = self.written(plan, choices)
         return _Written(model, recording(model, model.graph.outputs, self.where))
 
     @cached_property
-    def _few(self) -> Few:
-        """The samples that show whether fewer choices do better, first those set apart."""
-        samples = self._samples
-        assert samples is not None, "asked before"
-        assert self._floats is not None, "there are samples"
-        known, unknown = divided_samples(samples)
-        return few_of(self._floats, samples, unknown, known[::-1], self.workers)
-
-    def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
-        """What becomes of the tensors that layers multiply."""
-        keys = _keys(plan)
-        wanted = [source for source, key in keys.items() if key not in self._found]
-        if wanted and self._samples is not None:
-            for source, choice in self._find(plan, wanted, progress).items():
-                self._found[keys[source]] = choice
-        return {source: self._found[key] for source, key in keys.items() if key in self._found}
-
-    def _find(
-        self, plan: Plan, wanted: Sequence[Source], progress: Progress
-    ) -> dict[Source, Choice]:
+    def _ablation_set(self) -> AblationSet:
         assert self._samples is not None, "asked before"
-        seen = surveyed(
+        assert self._floats is not None, "there are samples"
+        searched, apart = divided_samples(self._samples, self.config.calibration)
+        return AblationSet(
+            self._floats, self._samples, apart, searched[::-1], self.workers, self.config.ablation
+        )
+
+    def choices(self, plan: Plan, progress: Progress) -> dict[Source, LayerParams]:
+        """Return the parameters of each activation, searched once for the same specs."""
+        keys = _keys(plan)
+        new = [source for source, key in keys.items() if key not in self._params]
+        if new and self._samples is not None:
+            for source, choice in self._search(plan, new, progress).items():
+                self._params[keys[source]] = choice
+        return {source: self._params[key] for source, key in keys.items() if key in self._params}
+
+    def _search(
+        self, plan: Plan, sources: Sequence[Source], progress: Progress
+    ) -> dict[Source, LayerParams]:
+        assert self._samples is not None, "asked before"
+        stats = collect_stats(
             self.model,
-            wanted,
+            sources,
             self._samples,
             self.where,
             self.workers,
             self._cache,
             lambda share: progress(_GATHERED * share),
         )
-        given = self.model, wanted, self._samples, self.where, seen
-        together = Together(self.model, plan.weights)
-        tried = wanted if self._effort.kept else ()
-        again = [source for source in tried if together.concerns(source)]
+        data = self.model, sources, self._samples, self.where, stats
+        together = SharedWeightRounding(self.model, plan.weights, self.config)
+        shared = [source for source in sources if together.concerns(source)]
+        again = shared if self.config.searches else []
 
         def advance(done: int) -> None:
-            progress(_GATHERED + (1 - _GATHERED) * done / (len(wanted) + len(again)))
+            progress(_GATHERED + (1 - _GATHERED) * done / (len(sources) + len(again)))
 
         choices, revised = {}, {}
-        pieces = (
-            (each, plan.activations.get(each.source))
-            for each in gather(*given, set(wanted), self._effort)
+        tasks = (
+            (samples, plan.activations.get(samples.source))
+            for samples in gather(*data, set(sources), self.config)
         )
-        found = on_copies(self.workers, self.model, chooser, plan.weights, pieces)
-        for source, (choice, moments) in zip(wanted, found, strict=True):
+        results = on_copies(self.workers, self.model, chooser, (plan.weights, self.config), tasks)
+        for source, (choice, moments) in zip(sources, results, strict=True):
             choices[source] = choice
             together.add(source, choice, moments)
             advance(len(choices))
-        shared = plan.weights, together.rounded()
-        those = ((each, choices[each.source]) for each in gather(*given, again, self._effort))
-        found_again = on_copies(self.workers, self.model, reviser, shared, those)
-        for source, choice in zip(again, found_again, strict=True):
+        common = plan.weights, together.rounded(), self.config
+        revisions = (
+            (samples, choices[samples.source]) for samples in gather(*data, again, self.config)
+        )
+        revised_choices = on_copies(self.workers, self.model, reviser, common, revisions)
+        for source, choice in zip(again, revised_choices, strict=True):
             revised[source] = choice
             advance(len(choices) + len(revised))
         return together.better(choices, revised)
 
 
 def chooser(
-    model: ir.Model, weights: Mapping[Layer, Scheme]
-) -> Callable[[tuple[Evidence, Scheme | None]], tuple[Choice, Parts]]:
-    """Who chooses what becomes of a tensor, by what is known of it."""
-    common = Common(weights)
+    model: ir.Model, shared: tuple[Mapping[Layer, Scheme], QuantizeConfig]
+) -> Callable[[tuple[LayerSamples, Scheme | None]], tuple[LayerParams, Parts]]:
+    """Return a function that searches the parameters of an activation on its samples."""
+    weights, config = shared
+    common = SharedWeights(weights)
 
-    def chosen(piece: tuple[Evidence, Scheme | None]) -> tuple[Choice, Parts]:
-        each, scheme = piece
-        trial = Trial(model, each.source, weights, common)
-        samples = each.to_choose, each.to_decide, each.to_round
-        choice = trial.choice(scheme, each.statistics, *samples)
-        moments = trial.moments(choice, each.to_round)
-        return _bare(replace(choice, tried=trial.candidates)), moments
+    def chosen(task: tuple[LayerSamples, Scheme | None]) -> tuple[LayerParams, Parts]:
+        samples, scheme = task
+        search = LayerSearch(model, samples.source, weights, common, config)
+        parts = samples.to_choose, samples.to_decide, samples.to_round
+        choice = search.choice(scheme, samples.statistics, *parts)
+        moments = search.moments(choice, samples.to_round)
+        return _bare(replace(choice, tried=search.candidates)), moments
 
     return chosen
 
 
-def _bare(choice: Choice) -> Choice:
-    """Without what the quantizers of weights give, which is as large as they are."""
+def _bare(choice: LayerParams) -> LayerParams:
+    """Drop the cached values of quantized weights, which are as large as the weights."""
     weights = {layer: [*map(replace, rounded)] for layer, rounded in choice.weights.items()}
-    return replace(choice, weights=weights, simpler=tuple(map(_bare, choice.simpler)))
+    return replace(choice, weights=weights, fallbacks=tuple(map(_bare, choice.fallbacks)))
 
 
 def reviser(
-    model: ir.Model, shared: tuple[Mapping[Layer, Scheme], Mapping[Layer, Rounded]]
-) -> Callable[[tuple[Evidence, Choice]], Choice]:
-    """Who tries weights that several layers have in common."""
-    weights, rounded = shared
-    common = Common(weights)
+    model: ir.Model,
+    shared: tuple[Mapping[Layer, Scheme], Mapping[Layer, QuantizedWeight], QuantizeConfig],
+) -> Callable[[tuple[LayerSamples, LayerParams]], LayerParams]:
+    """Return a function that tries weights that several layers share."""
+    weights, rounded, config = shared
+    common = SharedWeights(weights)
 
-    def revised(piece: tuple[Evidence, Choice]) -> Choice:
-        each, choice = piece
-        trial = Trial(model, each.source, weights, common)
-        given = {
+    def revised(task: tuple[LayerSamples, LayerParams]) -> LayerParams:
+        samples, choice = task
+        search = LayerSearch(model, samples.source, weights, common, config)
+        shared_weights = {
             layer: (rounded[layer], *choice.weights[layer][1:])
-            for layer, _ in each.source.readers
+            for layer, _ in samples.source.readers
             if layer in rounded
         }
-        return trial.revised(choice, given, each.to_choose, each.to_decide)
+        return search.revised(choice, shared_weights, samples.to_choose, samples.to_decide)
 
     return revised
 
 
 def _keys(plan: Plan) -> dict[Source, Hashable]:
-    """All that the choice for each tensor depends on; for those whose readers round a constant
-    together that is what it is for all of them."""
-    rounded = Common(plan.weights).rounded
+    """Return a key of everything that the parameters of each activation depend on.
 
-    def shared(source: Source) -> Iterator[Shared]:
+    Activations whose layers share the rounding of a weight have the specs of all of them in it.
+    """
+    rounded = SharedWeights(plan.weights).rounded
+
+    def shared(source: Source) -> Iterator[SharedWeight]:
         return (rounded[layer] for layer, _ in source.readers if layer in rounded)
 
-    found: dict[Source, Hashable] = {}
-    for group in linked(_looked_at(plan), shared):
-        of_all = tuple(
+    keys: dict[Source, Hashable] = {}
+    for group in linked(_searched(plan), shared):
+        specs = tuple(
             (
                 plan.activations.get(source),
                 *(plan.weights.get(layer) for layer, _ in source.readers),
             )
             for source in group
         )
-        found |= {source: (source.value, tuple(source.readers), of_all) for source in group}
-    return found
+        keys |= {source: (source.value, tuple(source.readers), specs) for source in group}
+    return keys
 
 
-def _looked_at(plan: Plan) -> tuple[Source, ...]:
-    """The tensors to quantize, and those that stay whose readers have weights to round."""
+def _searched(plan: Plan) -> tuple[Source, ...]:
+    """Return the activations to quantize, and float ones whose layers have weights to round."""
     read = {layer for source in plan.activations for layer, _ in source.readers}
-    others = [each for each in plan.weights if each not in read and product_of(each)]
+    others = [layer for layer in plan.weights if layer not in read and product_of(layer)]
     return *plan.activations, *sources_of(others)
 
 
 def _weights(
-    schemes: Mapping[Layer, Scheme], choices: Mapping[Source, Choice]
-) -> dict[Layer, Sequence[Rounded]]:
-    """The weights of all layers as they are stored, those that nothing was chosen for included."""
-    chosen = {layer: each for choice in choices.values() for layer, each in choice.weights.items()}
+    schemes: Mapping[Layer, Scheme], choices: Mapping[Source, LayerParams], config: WeightConfig
+) -> dict[Layer, Sequence[QuantizedWeight]]:
+    """Return the weights of all layers as they are stored, those without a choice included."""
+    chosen = {
+        layer: weights for choice in choices.values() for layer, weights in choice.weights.items()
+    }
     return {
-        layer: chosen.get(layer) or [nearest(each, weight, of) for weight, each in layer.constants]
-        for layer, of in schemes.items()
+        layer: chosen.get(layer)
+        or [nearest(array, weight, scheme, config) for weight, array in layer.constants]
+        for layer, scheme in schemes.items()
     }

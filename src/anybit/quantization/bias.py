@@ -13,15 +13,15 @@ import numpy as np
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.dynamic import DynamicGrid
-from anybit.quantization.pieces import Piece, Sample
-from anybit.quantization.weights import Rounded
+from anybit.quantization.pieces import LayerRunner, Sample
+from anybit.quantization.weights import QuantizedWeight
 
 
 def correction(
-    piece: Piece,
+    piece: LayerRunner,
     grid: Grid | DynamicGrid | None,
     smoothing: Array | None,
-    weights: Sequence[Rounded],
+    weights: Sequence[QuantizedWeight],
     first: Sequence[Sample],
     second: Sequence[Sample],
 ) -> tuple[Array, float] | None:

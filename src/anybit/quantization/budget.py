@@ -11,19 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anybit.errors import ModelError
-from anybit.quantization.attempts import Attempt, Attempts, Progress
+from anybit.quantization.attempts import CandidateBuilder, Progress, QuantizedCandidate
 from anybit.quantization.certainty import FEWEST
-from anybit.quantization.choices import Choice
+from anybit.quantization.choices import LayerParams
+from anybit.quantization.config import SensitivityConfig
 from anybit.quantization.decibels import decibels, noise_of
 from anybit.quantization.items import Sample
-from anybit.quantization.kinds_of_budget import Known, Size, best_within
-from anybit.quantization.knapsack import Option, front
-from anybit.quantization.latency import STORED, Clock, latency
+from anybit.quantization.kinds_of_budget import SearchState, Size, best_within
+from anybit.quantization.knapsack import Assignment, front
 from anybit.quantization.mixing import (
     BASE,
     NARROW,
-    TOO_MUCH,
-    Noises,
+    NoiseTable,
     changed,
     measured,
     varied,
@@ -36,16 +35,12 @@ from anybit.quantization.precision import FLOATS
 from anybit.quantization.result import Mix
 from anybit.quantization.samples import Samples
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.sensitivity import Probed
+from anybit.quantization.sensitivity import ProbeSpec
 from anybit.quantization.shards import is_held, is_taken
-from anybit.quantization.trials import Trials
+from anybit.quantization.trials import MixEvaluator
 from anybit.text import counted
 from anybit.words.budgets import Budget
 
-_SAMPLES, _ITEMS, _TOGETHER = 40, 2, 5
-# No layer gets more than that of the noise that is allowed.
-_SHARE = 0.25
-_MOST_POINTS = 100
 # Shares of the time: choices at the base widths, sensitivity; the rest are rounds.
 _CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
 
@@ -58,11 +53,11 @@ class Mixed:
         attempt: The model.
         noises: What its tensors do to the outputs.
         front: The best mixes, and those of one width, by bytes and operations.
-        remarks: How long a run takes, if that was asked for; what is not promised.
+        remarks: What the budget replaces or cannot promise.
     """
 
-    attempt: Attempt
-    noises: Noises
+    attempt: QuantizedCandidate
+    noises: NoiseTable
     front: tuple[Mix, ...]
     remarks: tuple[str, ...] = ()
 
@@ -70,7 +65,7 @@ class Mixed:
 def mixed(
     budget: Budget,
     wanted: Plan,
-    attempts: Attempts,
+    attempts: CandidateBuilder,
     samples: Samples,
     macs: Mapping[Layer, int],
     size: Size,
@@ -96,30 +91,27 @@ def mixed(
             f"budget {budget.words}: mixes are told apart by what they add to outputs that are "
             "floats, and there are none; let the model give its scores, too, or say --weights"
         )
-    clock = Clock(next(iter(samples)))
-    known = _known(budget, wanted, attempts, samples, macs, size, clock, progress)
-    try_it = Trials(
-        known.base, attempts, clock, lambda share: progress(_TRIED + (1 - _TRIED) * share)
+    known = _known(budget, wanted, attempts, samples, macs, size, progress)
+    try_it = MixEvaluator(
+        known.base, attempts, lambda share: progress(_TRIED + (1 - _TRIED) * share)
     )
     option = best_within(known, try_it)
     attempt = try_it(option)
     remarks = _replaced(weights) + _not_promised(budget, attempt)
-    if budget.seconds is not None:
-        remarks += (clock.remark(try_it.seconds(option)),)
     return Mixed(attempt, known.noises, _front(known, option, try_it.factor(option)), remarks)
 
 
 def _known(
     budget: Budget,
     wanted: Plan,
-    attempts: Attempts,
+    attempts: CandidateBuilder,
     samples: Samples,
     macs: Mapping[Layer, int],
     size: Size,
-    clock: Clock,
     progress: Progress,
-) -> Known:
+) -> SearchState:
     """What is measured before any mix is tried."""
+    config = attempts.config
     weights, activations = varied(wanted)
     # With activations as floats operations fall with the bytes of weights.
     by_bytes = budget.bytes is not None or (budget.noise is not None and not activations)
@@ -128,46 +120,63 @@ def _known(
     base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
     least = BASE
     if budget.bops is not None and tensors:
-        least = least_width(budget.bops * costs.bops(wanted) / max(costs.bops(base), 1))
+        least = least_width(
+            budget.bops * costs.bops(wanted) / max(costs.bops(base), 1), config.budget.exact_bits
+        )
     choices, narrow = _choices(base, least, attempts, lambda share: progress(_CHOSEN * share))
     noises = measured(
         attempts.workers,
         attempts.model,
-        Probed(
-            tuple(base.weights), choices, _probed(samples), attempts.where, narrow, attempts.parts
+        ProbeSpec(
+            tuple(base.weights),
+            choices,
+            _probed(samples, config.sensitivity),
+            attempts.where,
+            config,
+            narrow,
+            attempts.parts,
         ),
         base,
-        TOO_MUCH if budget.noise is None else _SHARE * budget.noise,
+        config.sensitivity.too_much
+        if budget.noise is None
+        else config.budget.layer_share * budget.noise,
         lambda share: progress(_CHOSEN + _MEASURED * share),
         least,
     )
-    if budget.seconds is not None:
-        stored = {bits: changed(base, tuple((each, bits) for each in weights)) for bits in STORED}
-        costs = replace(costs, latency=latency(attempts.model, stored, choices, clock))
-    return Known(budget, wanted, base, least, costs, noises, size)
+    return SearchState(budget, wanted, base, least, costs, noises, size, config.budget)
 
 
-def _front(known: Known, option: Option, factor: float) -> tuple[Mix, ...]:
+def _front(known: SearchState, option: Assignment, factor: float) -> tuple[Mix, ...]:
     """A mix that was chosen, others that are good, and those of one width, by operations."""
-    told = [option, *_thinned(front(known.options)), *known.even(BASE), *known.even(known.least)]
+    told = [
+        option,
+        *_thinned(front(known.options), known.config.front_points),
+        *known.even(BASE),
+        *known.even(known.least),
+    ]
     plans = [changed(known.base, each.picks) for each in told]
     mixes = [_mix(each, each is plans[0], known, factor) for each in plans]
     once = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
     return tuple(sorted(once.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr)))
 
 
-def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
+def noises_of(
+    found: QuantizedCandidate, attempts: CandidateBuilder, samples: Samples
+) -> NoiseTable:
     """What each layer of a model does to its outputs at its own widths, all else being float."""
     plan = found.plan
     choices = {each: found.choices[each] for each in plan.activations}
-    where, parts = attempts.where, attempts.parts
-    probed = Probed(tuple(plan.weights), choices, _probed(samples), where, parts=parts)
+    config = attempts.config
+    probes = _probed(samples, config.sensitivity)
+    probed = ProbeSpec(
+        tuple(plan.weights), choices, probes, attempts.where, config, parts=attempts.parts
+    )
     return measured(attempts.workers, attempts.model, probed, plan, None, lambda share: None)
 
 
 def _choices(
-    base: Plan, least: int, attempts: Attempts, progress: Progress
-) -> tuple[dict[Source, Choice], dict[Source, Choice]]:
+    base: Plan, least: int, attempts: CandidateBuilder, progress: Progress
+) -> tuple[dict[Source, LayerParams], dict[Source, LayerParams]]:
     """What becomes of tensors in 8 bits, and of those that may have the fewest in so many."""
     if least > NARROW:
         found = attempts.choices(base, progress)
@@ -181,15 +190,16 @@ def _choices(
     }
 
 
-def _probed(samples: Samples) -> list[Sample]:
-    """A few samples from everywhere; less if one is all that was given together."""
+def _probed(samples: Samples, config: SensitivityConfig) -> list[Sample]:
+    """Return batches of calibration samples, spread evenly over the data."""
     numbers = [each for each in range(len(samples)) if not is_held(each)]
-    most = _SAMPLES if samples.apart else _ITEMS
+    most = config.samples if samples.apart else config.whole_items
     step = math.ceil(len(numbers) / most)
     wanted = frozenset(each for at, each in enumerate(numbers) if is_taken(at, step))
     found = [each for _, each in samples.numbered(wanted)]
-    starts = range(0, len(found), _TOGETHER)
-    return [each for at in starts for each in samples.joined(found[at : at + _TOGETHER])]
+    step = config.batch_samples
+    starts = range(0, len(found), step)
+    return [each for at in starts for each in samples.joined(found[at : at + step])]
 
 
 def _replaced(weights: Mapping[Layer, Scheme]) -> tuple[str, ...]:
@@ -203,7 +213,7 @@ def _replaced(weights: Mapping[Layer, Scheme]) -> tuple[str, ...]:
     )
 
 
-def _not_promised(budget: Budget, attempt: Attempt) -> tuple[str, ...]:
+def _not_promised(budget: Budget, attempt: QuantizedCandidate) -> tuple[str, ...]:
     """What is to be said if other data may have more noise than was asked for."""
     assert attempt.verdict is not None, "there are data"
     if budget.noise is None:
@@ -225,12 +235,12 @@ def _not_promised(budget: Budget, attempt: Attempt) -> tuple[str, ...]:
     )
 
 
-def _thinned(options: Sequence[Option]) -> list[Option]:
-    step = math.ceil(len(options) / _MOST_POINTS)
+def _thinned(options: Sequence[Assignment], most: int) -> list[Assignment]:
+    step = math.ceil(len(options) / most)
     return list(options[::step])
 
 
-def _mix(plan: Plan, chosen: bool, known: Known, factor: float) -> Mix:
+def _mix(plan: Plan, chosen: bool, known: SearchState, factor: float) -> Mix:
     kinds = {str(each.kind) for each in plan.weights.values()}
     others = {str(each.kind) for each in plan.activations.values()}
     name = "/".join([*kinds, *others]) if len(kinds) == 1 and len(others) <= 1 else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the data say of the tensors that are to be quantized, in two passes of bounded memory."""
+"""Calibration: statistics and a few samples of each activation, in two passes over the data."""
 
 import math
 import os
@@ -10,10 +10,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from anybit.inputs import Array
-from anybit.quantization.effort import Effort
-from anybit.quantization.findings import Findings
+from anybit.quantization.config import CalibrationConfig, QuantizeConfig
+from anybit.quantization.findings import CalibrationStats
 from anybit.quantization.items import Sample
-from anybit.quantization.keeping import MEMORY, kept
+from anybit.quantization.keeping import kept
 from anybit.quantization.placement import Source
 from anybit.quantization.recording import recording
 from anybit.quantization.samples import Samples
@@ -23,26 +23,19 @@ from anybit.quantization.statistics import Statistics
 from anybit.quantization.survey import Survey, surveyor
 from anybit.workers import Workers
 
-_TO_CHOOSE, _TO_DECIDE = 12, 6
-# Rows of few numbers say little each: so many times as many samples are kept as fit into that.
-_MOST_TIMES, _SMALL = 8, 2**20
-# So many samples at most say how to round weights.
-_TO_ROUND = 128
-# One of so many is set apart to decide about the whole, and so many at most.
-_APART, _MOST_APART = 6, 64
-
 
 @dataclass(frozen=True)
-class Evidence:
-    """What is known of one tensor.
+class LayerSamples:
+    """Statistics and samples of one activation.
 
     Attributes:
-        source: The tensor.
-        statistics: Of all its values.
-        to_choose, to_decide: What the layers that read it read, by name, for some samples: one
-            of the two with its largest magnitudes each, and others, which all tensors share. With
-            more than two samples nothing is learned from those to decide by.
-        to_round: The same for those to choose by, and as many more as there is memory for.
+        source: The activation.
+        statistics: Those of all its values.
+        to_choose: Inputs, by name, of the layers that read it, on which candidates are compared:
+            samples that all activations share, and one with its largest magnitudes.
+        to_decide: The same to confirm the best candidate. With more than two samples, these are
+            others.
+        to_round: `to_choose`, and further samples for weight rounding, as memory allows.
     """
 
     source: Source
@@ -52,7 +45,7 @@ class Evidence:
     to_round: Sequence[dict[str, Array]]
 
 
-def surveyed(
+def collect_stats(
     model: ir.Model,
     sources: Sequence[Source],
     samples: Samples,
@@ -60,8 +53,8 @@ def surveyed(
     workers: Workers,
     cache: str | os.PathLike[str] | None,
     progress: Callable[[float], None],
-) -> Findings:
-    """What all samples say of some tensors, in their order.
+) -> CalibrationStats:
+    """Collect the statistics of activations over all calibration samples.
 
     Raises:
         ModelError: The model cannot be run, or a tensor holds NaN or infinity.
@@ -70,13 +63,16 @@ def surveyed(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     names = [str(source.value.name) for source in sources]
-    axes = tuple(smoothable(each) for each in sources)
-    widths = tuple(None if smoothable(each) is None else channels_of(each) for each in sources)
+    axes = tuple(smoothable(source) for source in sources)
+    widths = tuple(
+        None if axis is None else channels_of(source)
+        for source, axis in zip(sources, axes, strict=True)
+    )
     tensors = recording(model, [source.value for source in sources], where)
     survey = Survey(tensors, axes, widths, folder)
-    seen = Findings.none(names, axes)
-    for shard, found in workers.map(surveyor, survey, samples.shards(workers.near)):
-        seen.merge(found, shard.first)
+    seen = CalibrationStats.none(names, axes)
+    for shard, stats in workers.map(surveyor, survey, samples.shards(workers.near)):
+        seen.merge(stats, shard.first)
         progress((shard.first + len(shard)) / len(samples))
     return seen
 
@@ -86,54 +82,58 @@ def gather(
     sources: Sequence[Source],
     samples: Samples,
     where: str,
-    seen: Findings,
-    wanted: Container[Source],
-    effort: Effort,
-) -> Iterator[Evidence]:
-    """The evidence for each tensor that is wanted, in their order, by what was seen of all.
+    seen: CalibrationStats,
+    selected: Container[Source],
+    config: QuantizeConfig,
+) -> Iterator[LayerSamples]:
+    """Yield the statistics and samples of each activation in `selected`, in the order of `sources`.
 
-    With no samples kept there are statistics alone.
+    Without a search there are statistics alone.
     """
-    if not effort.kept:
+    if not config.searches:
         for source, statistics in zip(sources, seen.statistics, strict=True):
-            if source in wanted:
-                yield Evidence(source, statistics, (), (), ())
+            if source in selected:
+                yield LayerSamples(source, statistics, (), (), ())
         return
-    order, _ = divided_samples(samples)
-    common = order[: _count(seen.size, effort.kept)]
-    divided = _divided(common)
+    limits = config.calibration
+    order, _ = divided_samples(samples, limits)
+    common = order[: _count(seen.size, limits)]
+    divided = _divided(common, limits)
     allowed = frozenset(order)
     own = [_own([-i for _, i in pair if -i in allowed], *divided) for pair in seen.farthest]
     deciding = {number for _, decider in own for number in decider}
     others = [number for number in order[len(common) :] if number not in deciding]
-    more = others[: max(effort.kept * min(_TO_ROUND, MEMORY // seen.size) - len(common), 0)]
+    most = min(limits.rounding_samples, limits.memory_bytes // seen.size)
+    more = others[: max(most - len(common), 0)]
     parts = *divided, tuple(more)
-    together = max(1, MEMORY * len(sources) // (seen.size * (len(common) + len(more))))
-    known = zip(sources, seen.statistics, own, strict=True)
-    left = [each for each in known if each[0] in wanted]
-    for start in range(0, len(left), together):
-        group = left[start : start + together]
+    size = seen.size * (len(common) + len(more))
+    together = max(1, limits.memory_bytes * len(sources) // size)
+    entries = [
+        entry for entry in zip(sources, seen.statistics, own, strict=True) if entry[0] in selected
+    ]
+    for start in range(0, len(entries), together):
+        group = entries[start : start + together]
         runs = [(*chooser, *decider) for _, _, (chooser, decider) in group]
         common_to_all, alone = kept(
-            model, [source for source, *_ in group], samples, parts, runs, seen.size, where
+            model, [source for source, *_ in group], samples, parts, runs, seen.size, where, limits
         )
         for (source, statistics, numbers), far in zip(group, alone, strict=True):
-            parts_read = [_only(source, each) for each in common_to_all]
+            shared = [_only(source, inputs) for inputs in common_to_all]
             to_choose, to_decide = (
-                [*each, *(far[number] for number in ours)]
-                for each, ours in zip(parts_read[:2], numbers, strict=True)
+                [*inputs, *(far[number] for number in farthest)]
+                for inputs, farthest in zip(shared[:2], numbers, strict=True)
             )
-            ran = [_that_ran(each) for each in (to_choose, to_decide, parts_read[2])]
-            yield Evidence(source, statistics, ran[0], ran[1], [*ran[0], *ran[2]])
+            ran = [_that_ran(inputs) for inputs in (to_choose, to_decide, shared[2])]
+            yield LayerSamples(source, statistics, ran[0], ran[1], [*ran[0], *ran[2]])
 
 
 def _that_ran(samples: Sequence[Sample]) -> list[Sample]:
-    """Those for which the layers ran: what stands in a branch need not."""
+    """Return the samples for which the layers ran: those in a branch need not."""
     return [sample for sample in samples if all(array.size for array in sample.values())]
 
 
 def _only(source: Source, samples: Sequence[Sample]) -> list[Sample]:
-    """What the layers that read one tensor read."""
+    """Return the inputs of the layers that read one activation."""
     names = {str(value.name) for layer, _ in source.readers for value in layer.computed}
     return [{name: sample[name] for name in sample if name in names} for sample in samples]
 
@@ -141,10 +141,12 @@ def _only(source: Source, samples: Sequence[Sample]) -> list[Sample]:
 def _own(
     farthest: Sequence[int], to_choose: Sequence[int], to_decide: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which of the samples with the largest magnitudes of a tensor are taken beside those of all,
-    to choose and to decide by: the first and the last that is not in the other part."""
-    chooser = next((each for each in farthest if each not in to_decide), None)
-    others = (each for each in reversed(farthest) if each not in (*to_choose, chooser))
+    """Select a sample to compare on and one to confirm on, from those with the largest magnitudes.
+
+    They are the first and the last one that is not in the other part.
+    """
+    chooser = next((number for number in farthest if number not in to_decide), None)
+    others = (number for number in reversed(farthest) if number not in (*to_choose, chooser))
     decider = next(others, None)
     return (
         () if chooser is None or chooser in to_choose else (chooser,),
@@ -152,28 +154,33 @@ def _own(
     )
 
 
-def _count(size: int, times: int) -> int:
-    """Of how few samples of that many bytes all is kept, or of so many times as many."""
-    fewest = times * (_TO_CHOOSE + _TO_DECIDE)
-    return fewest * min(max(_SMALL // (size * fewest), 1), _MOST_TIMES)
+def _count(size: int, config: CalibrationConfig) -> int:
+    """Return the number of calibration samples to keep in full, for a size in bytes per sample."""
+    fewest = config.compare_samples + config.confirm_samples
+    return fewest * min(max(config.small_bytes // (size * fewest), 1), config.most_times)
 
 
-def divided_samples(samples: Samples) -> tuple[list[int], list[int]]:
-    """The numbers of those that are not held back, by a hash: to choose by, and to decide about
-    what was chosen for all layers. These are for nothing else but statistics."""
+def divided_samples(samples: Samples, config: CalibrationConfig) -> tuple[list[int], list[int]]:
+    """Divide the numbers of the samples that are not held out, in the order of a hash.
+
+    The first part is for the search, the second for the ablation, and else for statistics alone.
+    """
     numbers = [index for index in range(len(samples)) if not is_held(index)]
     order = sorted(numbers, key=scattered)
-    apart = min(len(order) // _APART, _MOST_APART)
+    apart = min(len(order) // config.ablation_one_of, config.most_ablation)
     return order[: len(order) - apart], order[len(order) - apart :]
 
 
-def decides_by_others(samples: Samples) -> bool:
-    """Whether there are enough samples for some to decide about what others chose."""
-    to_choose, to_decide = _divided(divided_samples(samples)[0])
+def decides_by_others(samples: Samples, config: CalibrationConfig) -> bool:
+    """Return whether there are samples to confirm candidates that others were compared on."""
+    to_choose, to_decide = _divided(divided_samples(samples, config)[0], config)
     return set(to_choose).isdisjoint(to_decide)
 
 
-def _divided(numbers: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Two parts to choose by and one to decide by, as far as there are several."""
-    to_choose = math.ceil(len(numbers) * _TO_CHOOSE / (_TO_CHOOSE + _TO_DECIDE))
+def _divided(
+    numbers: list[int], config: CalibrationConfig
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Divide samples into those to compare candidates on, and those to confirm the best on."""
+    fewest = config.compare_samples + config.confirm_samples
+    to_choose = math.ceil(len(numbers) * config.compare_samples / fewest)
     return tuple(numbers[:to_choose]), tuple(numbers[to_choose:] or numbers)

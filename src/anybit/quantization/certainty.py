@@ -57,11 +57,6 @@ class Spread:
             self._pairs = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
             self._size, self._last = 2 * self._size, 2 * self._size
 
-    @property
-    def noises(self) -> tuple[float, ...]:
-        """The noise of what was added."""
-        return tuple(noise for noise, _ in self._pairs)
-
     def upper_bound(self) -> float | None:
         """An estimated upper bound of noise over signal; None where there is none."""
         return upper_bound(self._pairs)
@@ -100,19 +95,6 @@ def upper_bound(
     t = _student(confidence, count - 1)
     more = t + skewness * (1 + 2 * t * t) / (6 * math.sqrt(count))
     return ratio + more * deviation / math.sqrt(count)
-
-
-def is_surely_less(noises: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether the first of pairs are less, and not by chance: by Student's t of their differences,
-    one-sided. With a single loud pair that is never so; where the others are not finite, always."""
-    with np.errstate(invalid="ignore"):
-        less = np.asarray(others, np.float64) - np.asarray(noises, np.float64)
-    if not np.isfinite(less).all():
-        return bool(np.isfinite(noises).all())
-    if len(less) < 2:
-        return bool((less > 0).any())
-    mean, deviation = float(less.mean()), float(less.std(ddof=1))
-    return mean > _student(CONFIDENCE, len(less) - 1) * deviation / math.sqrt(len(less))
 
 
 def _student(confidence: float, freedom: int) -> float:

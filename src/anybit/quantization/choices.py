@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a tensor that layers multiply, and of their weights."""
+"""Quantization parameters of an activation, and of the layers that read it."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,43 +8,42 @@ from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.placement import Layer
-from anybit.quantization.ranges import Candidate
-from anybit.quantization.weights import Rounded
+from anybit.quantization.ranges import RangeCandidate
+from anybit.quantization.weights import QuantizedWeight
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What becomes of a tensor.
+class LayerParams:
+    """Quantization parameters of an activation, and of the layers that read it.
 
     Attributes:
-        grid: The values that it is rounded to; None if it stays as it is.
-        smoothing: Per channel, what it is divided by before, and its weights are multiplied with.
-        errors: Of the layers that read it, noise over signal, as powers; not known of what was not
-            tried.
-        corrections: What is added to the biases of layers that read it.
-        weights: Those of layers that read it, as they are stored, times the smoothing; those of
-            layers that are not named here are rounded to nearest.
-        tried: What else was tried, the best first, and the whole range.
-        simpler: The same with weights rounded to nearest and biases as they were, and the same of
-            the whole range, if that is another one; none of what was not tried.
+        grid: The activation's grid; None if it stays float.
+        smoothing: Factors per channel: the activation is divided by them, and weights multiplied.
+        errors: Noise over signal of each layer, as powers; empty if nothing was searched.
+        corrections: What is added to the biases of layers.
+        weights: Weights of layers as they are stored, times the factors; those of other layers are
+            rounded to nearest.
+        tried: Other candidates, the best first, after the whole range.
+        fallbacks: The same without weight rounding and bias correction, and, if other than that,
+            the same of the whole range; empty if nothing was searched.
     """
 
     grid: Grid | DynamicGrid | None
     smoothing: Array | None = None
     errors: Mapping[Layer, float] = field(default_factory=dict)
     corrections: Mapping[Layer, Array] = field(default_factory=dict)
-    weights: Mapping[Layer, Sequence[Rounded]] = field(default_factory=dict)
-    tried: tuple[Candidate, ...] = ()
-    simpler: tuple["Choice", ...] = ()
+    weights: Mapping[Layer, Sequence[QuantizedWeight]] = field(default_factory=dict)
+    tried: tuple[RangeCandidate, ...] = ()
+    fallbacks: tuple["LayerParams", ...] = ()
 
     @property
     def error(self) -> float:
-        """That of all layers."""
+        """Return the mean error of the layers."""
         return sum(self.errors.values()) / len(self.errors)
 
     @property
     def numbers(self) -> tuple[Hashable, ...]:
-        """What candidates for one tensor differ in."""
+        """Return a key of the numbers in which candidates for one tensor differ."""
         factors = None if self.smoothing is None else self.smoothing.tobytes()
         if isinstance(self.grid, IntegerGrid):
             return factors, self.grid.scale.tobytes(), self.grid.zeropt.tobytes(), self.grid.codes

@@ -64,7 +64,7 @@ def bytes_of(schemes: Mapping[Layer, Scheme]) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
+class SharedWeight:
     """What several layers have one rounding for: their first weight.
 
     Attributes:
@@ -76,7 +76,7 @@ class Shared:
     parts: tuple[slice, ...]
 
 
-class Common:
+class SharedWeights:
     """What layers have in common.
 
     Args:
@@ -89,7 +89,7 @@ class Common:
     """
 
     def __init__(self, weights: Mapping[Layer, Scheme]) -> None:
-        self.rounded: dict[Layer, Shared] = {}
+        self.rounded: dict[Layer, SharedWeight] = {}
         self.apart: set[Layer] = set()
         readers: dict[Hashable, list[tuple[Layer, Weight]]] = {}
         for layer, scheme in weights.items():
@@ -105,5 +105,5 @@ class Common:
             product = product_of(layer)
             if product and weight is product.weight and not is_fine(weights[layer]):
                 (_, array), *_ = layer.constants
-                shared = Shared(layers, tuple(parts_of(product.matrix(array).shape[2])))
+                shared = SharedWeight(layers, tuple(parts_of(product.matrix(array).shape[2])))
                 self.rounded.update(dict.fromkeys(layers, shared))

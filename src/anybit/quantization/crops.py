@@ -13,8 +13,6 @@ from anybit.onnx.graph.constants import Array
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.products import product_of
 
-# What is kept of a tensor for a sample, and what layers make of that, take no more bytes.
-LARGEST = 2**20
 # Strips begin at places that follow one another by this share of all.
 _GOLDEN = (5**0.5 - 1) / 2
 
@@ -55,16 +53,21 @@ class Crop:
         return np.take(x, np.arange(start, start + kept), axis)
 
 
-def crops_of(sources: Sequence[Source]) -> dict[str, Crop | None]:
-    """How tensors are made smaller, by name, so that all that read them work on what is left."""
+def crops_of(sources: Sequence[Source], most: int) -> dict[str, Crop | None]:
+    """Return how tensors are cut, by name, so that all layers that read them work on the rest.
+
+    Args:
+        sources: The tensors.
+        most: Bytes of a tensor, and of a layer's output, kept per sample.
+    """
     readers: dict[ir.Value, list[tuple[Layer, int]]] = {}
     for source in sources:
         readers.setdefault(source.value, []).extend(source.readers)
-    return {str(value.name): _crop_for(each) for value, each in readers.items()}
+    return {str(value.name): _crop_for(each, most) for value, each in readers.items()}
 
 
-def _crop_for(readers: Sequence[tuple[Layer, int]]) -> Crop | None:
-    crops = [_crop(layer) for layer, _ in readers]
+def _crop_for(readers: Sequence[tuple[Layer, int]], most: int) -> Crop | None:
+    crops = [_crop(layer, most) for layer, _ in readers]
     known = [each for each in crops if each is not None]
     if len(known) < len(crops) or len({each.axis for each in known}) != 1:
         return None
@@ -72,14 +75,14 @@ def _crop_for(readers: Sequence[tuple[Layer, int]]) -> Crop | None:
     return Crop(known[0].axis, least, largest)
 
 
-def _crop(layer: Layer) -> Crop | None:
+def _crop(layer: Layer, most: int) -> Crop | None:
     """Rows of a product; of a convolution, what lies along the first axis of an image."""
     product = product_of(layer)
     fixed = layer.bias is not None and layer.bias_axis is None  # it may have rows
     if product is None or fixed or len(layer.weights) > 1 or len(layer.computed) > 1:
         return None
     ((weight, array),) = layer.constants
-    largest = int(LARGEST / max(1.0, _growth(array.shape, weight.channels, weight.inputs)))
+    largest = int(most / max(1.0, _growth(array.shape, weight.channels, weight.inputs)))
     if not product.windows:
         return Crop(-2 if layer.x_axis == -1 else -1, 1, largest)
     dilations = attribute_of(layer.node, "dilations", ()) or (1,)

@@ -4,7 +4,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import onnx_ir as ir
@@ -34,11 +33,11 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
-from anybit.quantization.attempts import Attempts, Progress
+from anybit.quantization.attempts import CandidateBuilder, Progress
 from anybit.quantization.branches import separate
-from anybit.quantization.calibration import decides_by_others, divided_samples
+from anybit.quantization.calibration import decides_by_others
+from anybit.quantization.config import preset
 from anybit.quantization.dynamic import OPSET
-from anybit.quantization.effort import effort as effort_of
 from anybit.quantization.independence import independent
 from anybit.quantization.judging import outputs_of
 from anybit.quantization.logarithms import logarithms
@@ -46,7 +45,7 @@ from anybit.quantization.macs import multiplications
 from anybit.quantization.nonfinite import nonfinite
 from anybit.quantization.placement import placement_of
 from anybit.quantization.plan import FLOAT, Plan, plan
-from anybit.quantization.precision import in_float32
+from anybit.quantization.precision import compute_in_float32
 from anybit.quantization.result import Quantized
 from anybit.quantization.rows import Sizes, idle, row
 from anybit.quantization.samples import Data, Samples
@@ -62,11 +61,6 @@ from anybit.words.thresholds import thresholds
 from anybit.workers import chosen
 
 _POWER_OF_TWO = "power-of-two"
-_NOT_LEARNED = (
-    'Rounding was not learned, which needs PyTorch: pip install "anybit[torch]", or take --effort '
-    "default."
-)
-_NO_DATA = "There were no data: nothing was learned from them, and weights are rounded to nearest."
 _NOT_MEASURED = (
     "What each layer does to the outputs was not measured, which needs data and a float output."
 )
@@ -74,12 +68,8 @@ _NOT_JUDGED = (
     "What each layer adds is not said: there are too few samples for some to have no part in its "
     "choices."
 )
-_TOO_FEW = (
-    "Rounding was not learned: one of six samples that are not held back decides about it; give "
-    "at least eight, better hundreds."
-)
-# The share of the time until the verdict, and of that until weights are learned.
-_CHOSEN, _BEFORE = 0.9, 0.5
+# The share of the time until the verdict.
+_CHOSEN = 0.9
 
 
 @seldom_collected()
@@ -141,16 +131,14 @@ def quantize(
             for hls4ml with one power-of-two scale per tensor. Remarks say what `anybit.check`
             finds for it after `anybit.clean(result, target=target)`.
         budget: A mix of widths, instead of one for all: "4MB" for the constants, "50%bops" of the
-            operations on bits that the words above stand for, "2ms" for a run of one sample,
-            compiled, on this machine, or "30dB" on the outputs. Integers
+            operations on bits that the words above stand for, or "30dB" on the outputs. Integers
             that are not named in `layers` get the widths that harm the outputs least: weights 2 to
             8 bits or 16, activations 8 or 16, these as said where bytes are counted, and down to 4
             bits where operations are.
         sensitivity: Whether to measure what each layer alone does to the outputs, before biases
             make up for it: as many runs as there are layers. A budget does it anyway.
-        effort: "fast" runs the model once for each sample: ranges are whole, and weights rounded to
-            nearest. "best" keeps four times as many samples to choose by, and learns how weights
-            of few bits are rounded, if PyTorch is installed: that takes minutes.
+        effort: "default", or "fast": runs the model once per sample, takes the whole range of each
+            tensor and rounds weights to nearest.
         workers: So many processes read the data, choose and judge; without it, threads of this one.
             Nothing else depends on who does it.
         cluster: The address of a Ray cluster that does it instead ("auto", "ray://HOST:PORT"), or
@@ -172,14 +160,14 @@ def quantize(
     advance = progress or (lambda share: None)
     if scales not in (None, _POWER_OF_TWO):
         raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
-    limit, much = None if budget is None else parsed(budget), effort_of(effort)
+    limit, config = None if budget is None else parsed(budget), preset(effort)
     limits = thresholds(fail_below, has_data=data is not None)
     check_target(target)
     if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
         raise ModelError(f"cache {os.fspath(cache)!r} is not a folder; name one, or a new one")
     if limit is not None and data is None:
         raise ModelError("a budget needs data to find what layers do to the outputs; give some")
-    model, remarks, narrow = _prepared(source, where)
+    model, remarks = _prepared(source, where)
     origin = origin_of(source) if isinstance(source, str | os.PathLike) else {}
     named = [keep] if isinstance(keep, str) else keep
     said = (weights, activations or FLOAT), layers or {}, named, scales is not None
@@ -209,21 +197,15 @@ def quantize(
     check_weights(wanted.layers)
     samples, floats, macs = None, None, {}
     if data is not None:
-        samples = Samples(data, declared_inputs(model.graph, where), narrow=narrow)
+        samples = Samples(data, declared_inputs(model.graph, where))
         floats = outputs_of(model, where)
         samples.take_whole_unless(independent(floats.recording.recorder(alone=False).run))
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
-    learns = much.learned and samples is not None and find_spec("torch") is not None
-    choosing = _BEFORE if learns else 1.0
-
-    def chosen_so_far(share: float) -> None:
-        advance(choosing * share)
-
     with chosen(workers, cluster) as hands:
-        attempts = Attempts(model, where, samples, floats, hands, cache, much)
+        attempts = CandidateBuilder(model, where, samples, floats, hands, cache, config)
         if limit is None or samples is None:
-            found = attempts.attempt(wanted, lambda share: chosen_so_far(_CHOSEN * share))
+            found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
             if sensitivity and samples and found.verdict and found.verdict.sqnr is not None:
                 from anybit.quantization.budget import noises_of
 
@@ -231,29 +213,19 @@ def quantize(
         else:
             from anybit.quantization.budget import mixed
 
-            mix = mixed(limit, wanted, attempts, samples, macs, size, chosen_so_far)
+            mix = mixed(limit, wanted, attempts, samples, macs, size, advance)
             found, noises = mix.attempt, mix.noises
-        if learns and samples is not None:
-            from anybit.quantization.learned.driver import with_learned_weights
-
-            found = with_learned_weights(
-                found, attempts, samples, lambda share: advance(_BEFORE + (1 - _BEFORE) * share)
-            )
     advance(1.0)
     found.model.metadata_props.update(origin)
     if found.verdict is not None:
         found = replace(found, verdict=replace(found.verdict, thresholds=limits))
     if integer_only:
         found.model.metadata_props[INTEGER_ONLY] = "1"
-    judged = samples is None or decides_by_others(samples)
-    if much.kept and not judged:
+    judged = samples is None or decides_by_others(samples, config.calibration)
+    if config.searches and not judged:
         remarks += (_NOT_JUDGED,)
     if sensitivity and noises is None:
         remarks += (_NOT_MEASURED,)
-    if much.learned and not learns:
-        remarks += (_NO_DATA if samples is None else _NOT_LEARNED,)
-    if learns and samples is not None and not divided_samples(samples)[1]:
-        remarks += (_TOO_FEW,)
     return Quantized(
         found.model,
         tuple(row(layer, found, macs, noises, judged) for layer in found.plan.layers),
@@ -275,9 +247,8 @@ def quantize(
     )
 
 
-def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...], frozenset[str]]:
-    """A copy, with constants folded and batch normalization in the weights; what is to be said; the
-    inputs in float64 that it computes in float32."""
+def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...]]:
+    """Return a copy with constants folded and batch normalization in the weights, and remarks."""
     model = read_copy(source)
     inline(model, source)
     # Files of old versions list their constants among the inputs. Nobody replaces them from now on.
@@ -295,13 +266,13 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
             "model that it was made of"
         )
     with errors_named_after(source):
-        remarks, narrow = in_float32(model)
+        remarks = compute_in_float32(model)
     apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
     separate(model)
     *_, asked = apply(model, source, Normalize(), InferShapes(), AskTypes())
     if asked.modified:
         apply(model, source, InferShapes())
-    return model, remarks, narrow
+    return model, remarks
 
 
 def _check_integers(wanted: Plan, limit: Budget | None) -> None:

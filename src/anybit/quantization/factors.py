@@ -12,9 +12,8 @@ import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.runtime import make_session, run_session
+from anybit.quantization.config import GptqConfig
 
-# Of the mean of the diagonal of H, what is added to it at least, and times the terms per row.
-_LEAST, _PER_TERM = 0.01, 0.1
 # Terms that are handled with one product of matrices.
 TOGETHER = 32
 # The pieces of such a product.
@@ -92,16 +91,16 @@ class Moments:
             self.sums += np.multiply(squares, 4.0**exponent, dtype=np.float64)
             self.rows += block.shape[1]
 
-    @property
-    def damping(self) -> float:
-        """The share of the mean of the diagonal that is added to it: the more the fewer the rows.
+    def damping(self, config: GptqConfig) -> float:
+        """Return the share of the diagonal's mean that is added to it: more for fewer rows.
 
         Few know little of the directions in which they are short, and what is rounded there at no
         cost to them costs others. Shrinking covariances to a multiple of the identity (Ledoit and
         Wolf, 2004, https://doi.org/10.1016/S0047-259X(03)00096-4) adds as much where the variance
         of the eigenvalues is ten times the square of their mean.
         """
-        return max(_LEAST, _PER_TERM * float(self.sums.shape[1]) / max(self.rows, 1))
+        terms_per_row = float(self.sums.shape[1]) / max(self.rows, 1)
+        return max(config.damping, config.damping_per_term * terms_per_row)
 
     def merge(self, other: "Moments") -> None:
         """Add those of other rows."""
@@ -130,13 +129,13 @@ def _square() -> onnxruntime.InferenceSession:
     return make_session(ir.from_onnx_text(_SQUARE), threads=1)
 
 
-def factors_of(moments: Moments) -> Factors:
-    """The factors of X^T X, damped; zeros are allowed."""
+def factors_of(moments: Moments, config: GptqConfig) -> Factors:
+    """Return the factors of X^T X, damped; zeros are allowed."""
     sizes = np.diagonal(moments.sums, axis1=1, axis2=2).copy()
     order = np.argsort(sizes, axis=1, kind="stable")
     groups = np.arange(len(sizes))[:, None, None]
     turned = moments.sums[groups, order[:, :, None], order[:, None]]
-    share = moments.damping
+    share = moments.damping(config)
     del moments  # as large as what follows
     damping = share * sizes.mean(axis=1, keepdims=True)
     # Where there is nothing but zeros any rounding is as good as nearest.

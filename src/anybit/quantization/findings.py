@@ -38,7 +38,7 @@ _LISTED = {
 
 
 @dataclass
-class Findings:
+class CalibrationStats:
     """What samples say of some tensors.
 
     Attributes:
@@ -53,7 +53,7 @@ class Findings:
     size: int = 1
 
     @classmethod
-    def none(cls, names: Sequence[str], axes: Sequence[int | None]) -> "Findings":
+    def none(cls, names: Sequence[str], axes: Sequence[int | None]) -> "CalibrationStats":
         """Before the first sample."""
         statistics = [Statistics(name, axis) for name, axis in zip(names, axes, strict=True)]
         return cls(statistics, [[] for _ in names])
@@ -69,7 +69,7 @@ class Findings:
         for place, reach in enumerate(reaches):
             self.farthest[place] = _two([*self.farthest[place], (reach, -number)])
 
-    def merge(self, other: "Findings", first: int) -> None:
+    def merge(self, other: "CalibrationStats", first: int) -> None:
         """Add those of other samples, whose numbers start from there."""
         self.size = max(self.size, other.size)
         for mine, theirs in zip(self.statistics, other.statistics, strict=True):
@@ -121,7 +121,7 @@ class Findings:
         axes: Sequence[int | None],
         widths: Sequence[int | None],
         samples: int,
-    ) -> "Findings | None":
+    ) -> "CalibrationStats | None":
         """What a file holds of so many samples and such tensors, with so many channels each; None
         if it is not there, or damaged, or something else."""
         try:

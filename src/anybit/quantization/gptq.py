@@ -28,17 +28,15 @@ from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.factors import TOGETHER, Factors, Moments, add_product, factors_of
-from anybit.quantization.pieces import Piece, Sample, smoothed_weight
+from anybit.quantization.pieces import LayerRunner, Sample, smoothed_weight
 from anybit.quantization.products import Product, product_of
 from anybit.quantization.schemes import Scheme, operator_for
-from anybit.quantization.weights import Rounded, nearest
+from anybit.quantization.weights import QuantizedWeight, nearest
 
 # Weights of more bits are rounded to nearest.
 _MOST_BITS = 8
 # Sums of more terms are handled in parts, as if these had nothing to do with one another.
 _MOST_TERMS = 2048
-# Rows that are looked at: so many per term, and so many in any case.
-_ROWS_PER_TERM, _ROWS = 8, 1024
 
 Nearest = Callable[[Array, Array], Array]
 
@@ -74,23 +72,6 @@ def is_fine(scheme: Scheme) -> bool:
     return scheme.bits > _MOST_BITS
 
 
-def refined(
-    piece: Piece,
-    grid: Grid | DynamicGrid | None,
-    smoothing: Array | None,
-    samples: Sequence[Sample],
-) -> tuple[Rounded, ...]:
-    """The weights of a layer on their grids, by what it reads; none if there is no such way.
-
-    Args:
-        piece: The layer.
-        grid: That of what it reads; None if that stays as it is.
-        smoothing: As for the piece.
-        samples: What to learn from.
-    """
-    return Refiner(grid, smoothing, samples).refined(piece)
-
-
 class Refiner:
     """Rounds the weights of layers that read the same tensor, quantized in the same way.
 
@@ -106,13 +87,13 @@ class Refiner:
         self._grid, self._smoothing, self._samples = grid, smoothing, samples
         self._last: tuple[Hashable, Factors] | None = None
 
-    def refined(self, piece: Piece) -> tuple[Rounded, ...]:
+    def refined(self, piece: LayerRunner) -> tuple[QuantizedWeight, ...]:
         """The weights of a layer on their grids; none if there is no such way."""
         if product_of(piece.layer) is None or piece.scheme is None:
             return ()
         return refined_by(piece, self._smoothing, self._factors(piece))
 
-    def rescaled(self, piece: Piece, by: Array) -> tuple[Rounded, ...]:
+    def rescaled(self, piece: LayerRunner, by: Array) -> tuple[QuantizedWeight, ...]:
         """The same where channels of the tensor are divided by s, too, and nothing is rounded
         then."""
         product = product_of(piece.layer)
@@ -123,7 +104,7 @@ class Refiner:
         factors = self._factors(piece)
         return refined_by(piece, by, lambda part: factors(part).divided(s[:, part]))
 
-    def costs(self, piece: Piece) -> Array | None:
+    def costs(self, piece: LayerRunner) -> Array | None:
         """What an error in each element of a layer's first weight costs, once the others have made
         up for what they can; None where that is not known."""
         product = product_of(piece.layer)
@@ -131,7 +112,7 @@ class Refiner:
             return None
         return _all_costs(product, piece.layer.constants[0][1].shape, self._factors(piece))
 
-    def _factors(self, piece: Piece) -> Callable[[slice], Factors]:
+    def _factors(self, piece: LayerRunner) -> Callable[[slice], Factors]:
         product = product_of(piece.layer)
         assert product is not None, "asked before"
         reads = product.reads(piece.layer.constants[0][1].shape)
@@ -142,14 +123,14 @@ class Refiner:
             key = reads, part.start
             if self._last is None or self._last[0] != key:
                 self._last = None
-                self._last = key, factors_of(moments(part))
+                self._last = key, factors_of(moments(part), piece.config.gptq)
             return self._last[1]
 
         return factors
 
 
 def moments_of(
-    piece: Piece,
+    piece: LayerRunner,
     grid: Grid | DynamicGrid | None,
     smoothing: Array | None,
     samples: Sequence[Sample],
@@ -161,7 +142,8 @@ def moments_of(
 
     def moments(part: slice) -> Moments:
         terms = part.stop - part.start
-        most = -(-max(_ROWS, _ROWS_PER_TERM * terms) // len(samples))
+        config = piece.config.gptq
+        most = -(-max(config.least_rows, config.rows_per_term * terms) // len(samples))
         found = Moments(np.zeros((product.groups, terms, terms)))
         become = piece.reader(grid, smoothing)
         read = map(piece.read, samples)
@@ -176,8 +158,8 @@ def moments_of(
 
 
 def refined_by(
-    piece: Piece, smoothing: Array | None, factors: Callable[[slice], Factors]
-) -> tuple[Rounded, ...]:
+    piece: LayerRunner, smoothing: Array | None, factors: Callable[[slice], Factors]
+) -> tuple[QuantizedWeight, ...]:
     """The weights of a layer with a product on their grids, by the factors for some terms."""
     product = product_of(piece.layer)
     assert product is not None, "asked before"
@@ -186,7 +168,7 @@ def refined_by(
     matrix = product.matrix(array)
     factors = _last_kept(factors)
     costs = _all_costs(product, array.shape, factors)
-    best = nearest(array, product.weight, piece.scheme, costs)
+    best = nearest(array, product.weight, piece.scheme, piece.config.weights, costs)
     on_grid = _rounding(product, best)
     # Backwards: the factors of the last part are still known.
     found = [
@@ -194,7 +176,7 @@ def refined_by(
         for part in reversed(parts_of(matrix.shape[2]))
     ]
     stored = product.array(np.concatenate(found[::-1], axis=2), array.shape).astype(np.float32)
-    return (Rounded(stored, best.grid, best.blocks), *piece.nearest(smoothing)[1:])
+    return (QuantizedWeight(stored, best.grid, best.blocks), *piece.nearest(smoothing)[1:])
 
 
 def _last_kept(factors: Callable[[slice], Factors]) -> Callable[[slice], Factors]:
@@ -235,7 +217,7 @@ def _costs(factors: Factors) -> Array:
     return found[:, None]
 
 
-def _rounding(product: Product, rounded: Rounded) -> Callable[[int, Array, Array], Array]:
+def _rounding(product: Product, rounded: QuantizedWeight) -> Callable[[int, Array, Array], Array]:
     """Rounds columns of the weight's matrix to its grid, from some term on."""
     found = operator_for(rounded.grid)
     shape = rounded.array.shape

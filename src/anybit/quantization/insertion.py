@@ -16,13 +16,13 @@ from anybit.onnx.graph.walk import nodes_in
 from anybit.ops.grids import Grid, IntegerGrid
 from anybit.quantization.blocks import Blocks
 from anybit.quantization.branches import anchor, holders_in
-from anybit.quantization.choices import Choice
+from anybit.quantization.choices import LayerParams
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.nodes import Nodes
 from anybit.quantization.pieces import along_channels
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.schemes import operator_for, quantized
-from anybit.quantization.weights import Rounded
+from anybit.quantization.weights import QuantizedWeight
 
 _BIAS_CODES = range(-(2**31), 2**31)
 # A step of a bias is not more than this share of the largest.
@@ -32,7 +32,9 @@ _SLICE_WITH_INPUTS = 10
 
 
 def written(
-    model: ir.Model, weights: Mapping[Layer, Sequence[Rounded]], choices: Mapping[Source, Choice]
+    model: ir.Model,
+    weights: Mapping[Layer, Sequence[QuantizedWeight]],
+    choices: Mapping[Source, LayerParams],
 ) -> ir.Model:
     """A copy of a model with quantizers: tensors as chosen, weights in the order of the layer's."""
     copy = model.clone()
@@ -74,10 +76,12 @@ class Writer:
         self._weights: dict[tuple[ir.Value, bytes], ir.Value] = {}
 
     def write(
-        self, weights: Mapping[Layer, Sequence[Rounded]], choices: Mapping[Source, Choice]
+        self,
+        weights: Mapping[Layer, Sequence[QuantizedWeight]],
+        choices: Mapping[Source, LayerParams],
     ) -> None:
         """Quantize tensors as chosen, and put weights, in the order of the layer's, in place."""
-        read: dict[Layer, Choice] = {}
+        read: dict[Layer, LayerParams] = {}
         for source, choice in choices.items():
             if source.anchors:
                 self._anchored(source, choice)
@@ -89,7 +93,7 @@ class Writer:
         for layer in dict.fromkeys([*weights, *read]):
             self._constants(layer, weights.get(layer, ()), read.get(layer))
 
-    def _activation(self, source: Source, choice: Choice) -> ir.Value:
+    def _activation(self, source: Source, choice: LayerParams) -> ir.Value:
         layer, value = source.readers[0][0], source.value
         name, before = str(value.name), anchor(value, layer.node, self._holders)
         result = value
@@ -110,7 +114,7 @@ class Writer:
             return result
         return self._quantizer(before, result, choice.grid, name)
 
-    def _anchored(self, source: Source, choice: Choice) -> None:
+    def _anchored(self, source: Source, choice: LayerParams) -> None:
         """Quantize the tensors from which a source is moved, on one grid."""
         if choice.grid is None:  # no sample runs it
             return
@@ -122,7 +126,9 @@ class Writer:
             for node, index in uses:
                 node.replace_input_with(index, result)
 
-    def _constants(self, layer: Layer, rounded: Sequence[Rounded], x: Choice | None) -> None:
+    def _constants(
+        self, layer: Layer, rounded: Sequence[QuantizedWeight], x: LayerParams | None
+    ) -> None:
         """Quantize the weights of a layer, if they are rounded, and its bias."""
         for weight, each in zip(layer.weights, rounded, strict=False):
             old = layer.node.inputs[weight.index]
@@ -138,7 +144,7 @@ class Writer:
             if rounded and x.grid is not None:
                 self._bias(layer, x.grid, rounded[0].grid)
 
-    def _constant(self, node: ir.Node, old: ir.Value, rounded: Rounded) -> ir.Value:
+    def _constant(self, node: ir.Node, old: ir.Value, rounded: QuantizedWeight) -> ir.Value:
         name, (array, grid) = str(old.name), rounded.cut
         if not np.isfinite(quantized(rounded.array, rounded.grid)).all():
             raise ModelError(
@@ -237,7 +243,7 @@ class Writer:
         return Nodes(self._model, self._editor, before, name)
 
 
-def _digest(rounded: Rounded) -> bytes:
+def _digest(rounded: QuantizedWeight) -> bytes:
     """The same for weights that are the same and are quantized in the same way."""
     found = operator_for(rounded.grid)
     parts = [rounded.array, *found.call.parameters.values()]

@@ -13,7 +13,6 @@ import numpy as np
 
 from anybit.array_files import open_arrays, write_members
 from anybit.errors import ModelError
-from anybit.formats import LARGEST_FLOAT32
 from anybit.inputs import Array, Tensor, bound, check_shape, check_sizes, matched
 from anybit.text import counted, listed
 
@@ -57,14 +56,12 @@ class Reader:
         steps: For inputs that are taken apart, how many rows of them a sample has.
         apart: Whether rows are samples of their own.
         labels: The name of an array that is read beside the inputs; None for none.
-        narrow: The inputs in float64 that the model computes in float32.
     """
 
     inputs: tuple[Tensor, ...]
     steps: Mapping[str, int]
     apart: bool
     labels: str | None = None
-    narrow: Collection[str] = ()
 
     def opened(self, item: object, where: str) -> Mapping[str, Rows]:
         """The arrays of an item, by the names of inputs and labels.
@@ -133,25 +130,18 @@ class Reader:
         with _naming(where):
             feeds = bound(self.inputs, arrays)
         for name, array in feeds.items():
-            fits = self._fitting(name, array)
-            if not fits.all():
-                place = np.argwhere(~fits)[0].tolist()
+            finite = np.isfinite(array) if array.dtype.kind == "f" else np.array(True)
+            if not finite.all():
+                place = np.argwhere(~finite)[0].tolist()
                 given = np.asarray(arrays[name])[tuple(place)]
                 if place:
                     place[0] += (sample[name].rows.start or 0) + before * self.steps.get(name, 0)
                 at = f" at {place}" if place else ""
                 said = f"holds NaN or infinity{at}; leave it out"
                 if np.isfinite(given):
-                    type = np.float32 if name in self.narrow else array.dtype
-                    said = f"holds {given:g}{at}, beyond {np.dtype(type)}; scale it or leave it out"
+                    said = f"holds {given:g}{at}, beyond {array.dtype}; scale it or leave it out"
                 raise ModelError(f"{where}input {name!r} {said}")
         return feeds
-
-    def _fitting(self, name: str, array: Array) -> Array:
-        """Which of its numbers the model computes with, or that all are."""
-        if array.dtype.kind != "f":
-            return np.array(True)
-        return np.abs(array) <= LARGEST_FLOAT32 if name in self.narrow else np.isfinite(array)
 
     def place(self, number: int) -> str:
         """What to call one of the samples of an item: by rows, as an array has them."""

@@ -9,17 +9,13 @@ from itertools import chain
 import onnx_ir as ir
 
 from anybit.onnx.memory import give_back
+from anybit.quantization.config import CalibrationConfig
 from anybit.quantization.crops import Crop, crops_of
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Source
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.workers import Here
-
-MEMORY = 2**28
-"""The bytes of what the layers of one group read, for the samples that are kept."""
-# Samples that are joined make so many runs, if they are as many: some of them are looked at alone.
-_RUNS = 4
 
 
 def kept(
@@ -30,6 +26,7 @@ def kept(
     farthest: Sequence[Sequence[int]],
     size: int,
     where: str,
+    config: CalibrationConfig,
 ) -> tuple[list[list[Sample]], list[dict[int, Sample]]]:
     """What the layers that read some tensors read: for samples of all tensors, as many as possible
     in one run, and for each tensor for samples of its own."""
@@ -37,8 +34,8 @@ def kept(
     names = [tuple(dict.fromkeys(str(value.name) for value in values)) for values in read]
     everything = dict.fromkeys(value for values in read for value in values)
     tensors = recording(model, list(everything), where)
-    crops = crops_of(sources)
-    runs = _Runs(samples, parts, farthest, size)
+    crops = crops_of(sources, config.crop_bytes)
+    runs = _Runs(samples, parts, farthest, size, config)
     # One at a time, if one takes that much.
     hands = Here(1 if runs.are_large else None)
     common: list[list[Sample]] = [[] for _ in parts]
@@ -55,7 +52,7 @@ def kept(
 
 
 @dataclass(frozen=True)
-class Piece:
+class ModelRun:
     """A run of the model.
 
     Attributes:
@@ -88,19 +85,23 @@ class _Runs:
         parts: Sequence[tuple[int, ...]],
         farthest: Sequence[Sequence[int]],
         size: int,
+        config: CalibrationConfig,
     ) -> None:
         self._samples, self._parts, self._farthest = samples, parts, farthest
+        self._least_runs, memory = config.least_runs, config.memory_bytes
         given = sum(array.nbytes for array in next(iter(samples)).values())
-        self._together = max(1, MEMORY // (size + given))
+        self._together = max(1, memory // (size + given))
         numbers = {*chain(*parts), *chain(*farthest)}
         sizes = list(samples.sizes())
-        is_little = sum(sizes[number] for number in numbers) <= MEMORY
+        is_little = sum(sizes[number] for number in numbers) <= memory
         self._known = dict(samples.numbered(numbers)) if is_little else {}
         most = max(map(self._at_once, parts), default=1)
-        self.are_large = 2 * most * (size + given) > MEMORY
+        self.are_large = 2 * most * (size + given) > memory
         self.places: list[tuple[tuple[int, ...], int | None]] = []
 
-    def pieces(self, all_names: Sequence[str], names: Sequence[Sequence[str]]) -> Iterator[Piece]:
+    def pieces(
+        self, all_names: Sequence[str], names: Sequence[Sequence[str]]
+    ) -> Iterator[ModelRun]:
         """Those of the parts, of which as many samples as possible are joined, then the others."""
         for at, part in enumerate(self._parts):
             for start in range(0, len(part), self._at_once(part)):
@@ -108,16 +109,16 @@ class _Runs:
                 known = dict(self._read(numbers))
                 for feeds, count in self._joined([known[number] for number in numbers]):
                     self.places.append(((at,), None))
-                    yield Piece(feeds, all_names, count, numbers[0], False)
+                    yield ModelRun(feeds, all_names, count, numbers[0], False)
         for number, sample in self._read({*chain(*self._farthest)}):
             tensors = tuple(at for at, those in enumerate(self._farthest) if number in those)
             self.places.append((tensors, number))
             wanted = dict.fromkeys(chain.from_iterable(names[at] for at in tensors))
-            yield Piece(sample, tuple(wanted), 1, number, True)
+            yield ModelRun(sample, tuple(wanted), 1, number, True)
 
     def _at_once(self, part: Sequence[int]) -> int:
         """How many samples of a part are joined."""
-        return max(min(self._together, math.ceil(len(part) / _RUNS)), 1)
+        return max(min(self._together, math.ceil(len(part) / self._least_runs)), 1)
 
     def _joined(self, samples: list[Sample]) -> Iterator[tuple[Sample, int]]:
         joined = self._samples.joined(samples)
@@ -130,12 +131,12 @@ class _Runs:
         return self._samples.numbered(numbers)
 
 
-def keeper(common: tuple[Recording, Mapping[str, Crop | None]]) -> Callable[[Piece], Sample]:
+def keeper(common: tuple[Recording, Mapping[str, Crop | None]]) -> Callable[[ModelRun], Sample]:
     """Who runs the model for a sample, and keeps some of the tensors."""
     tensors, crops = common
     recorder = tensors.recorder()
 
-    def of_piece(piece: Piece) -> Sample:
+    def of_piece(piece: ModelRun) -> Sample:
         found = recorder.run(piece.feeds, piece.names)
         known = {}
         for name in piece.names:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the best mix of widths is within each kind of budget: noise, time, bytes, operations."""
+"""What the best mix of widths is within each kind of budget: noise, bytes, operations."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from anybit.errors import ModelError
-from anybit.quantization.knapsack import Option, front, quietest
-from anybit.quantization.mixing import BASE, Noises, changed, varied
+from anybit.quantization.config import BudgetConfig
+from anybit.quantization.knapsack import Assignment, front, quietest
+from anybit.quantization.mixing import BASE, NoiseTable, changed, varied
 from anybit.quantization.operations import evenly, quieter
 from anybit.quantization.options import Costs, parts
 from anybit.quantization.plan import Plan
-from anybit.quantization.trials import Trials, in_time, or_cheaper, or_even, quiet_enough
+from anybit.quantization.trials import MixEvaluator, or_cheaper, or_even, quiet_enough
 from anybit.words.budgets import Budget
 
 Size = Callable[[Plan], int]
 
 
 @dataclass(frozen=True)
-class Known:
+class SearchState:
     """What is known of mixes before any of them is tried.
 
     Attributes:
@@ -30,6 +31,7 @@ class Known:
         costs: What widths cost.
         noises: What they do to the outputs.
         size: The bytes of all constants, by a plan.
+        config: The thresholds.
     """
 
     budget: Budget
@@ -37,27 +39,32 @@ class Known:
     base: Plan
     least: int
     costs: Costs
-    noises: Noises
+    noises: NoiseTable
     size: Size
+    config: BudgetConfig
 
     @cached_property
-    def options(self) -> list[list[Option]]:
+    def options(self) -> list[list[Assignment]]:
         """What can be chosen, part by part."""
-        return parts(self.base, self.noises, self.costs, self.least)
+        return self.parts(self.least)
 
-    def even(self, least: int) -> list[Option]:
+    def parts(self, least: int) -> list[list[Assignment]]:
+        """Return what can be chosen, part by part, if tensors get so many bits at least."""
+        return parts(self.base, self.noises, self.costs, self.config.own_widths, least)
+
+    def even(self, least: int) -> list[Assignment]:
         """All weights in one width, and all tensors in the same, but in so many bits at least."""
         weights, activations = varied(self.wanted)
         tensors = () if self.costs.by_bytes else activations
         all_picks = evenly(weights, tensors, least)
         return [self.costs.option(self.base, picks, self.noises) for picks in all_picks]
 
-    def plan(self, option: Option) -> Plan:
+    def plan(self, option: Assignment) -> Plan:
         """A mix as a plan."""
         return changed(self.base, option.picks)
 
 
-def best_within(known: Known, try_it: Trials) -> Option:
+def best_within(known: SearchState, try_it: MixEvaluator) -> Assignment:
     """The best mix that keeps the budget.
 
     Raises:
@@ -66,38 +73,25 @@ def best_within(known: Known, try_it: Trials) -> Option:
     budget = known.budget
     if budget.noise is not None:
         return _within_noise(known, budget.noise, try_it)
-    if budget.seconds is not None:
-        return _within_seconds(known, budget.seconds, try_it)
     if budget.bytes is not None:
         return _within_bytes(known, budget.bytes, try_it)
-    assert budget.bops is not None, "one of the four"
+    assert budget.bops is not None, "one of the three"
     return _within_operations(known, budget.bops * known.costs.bops(known.wanted), try_it)
 
 
-def _within_noise(known: Known, most: float, try_it: Trials) -> Option:
-    option = quiet_enough(known.budget, known.options, try_it)
-    return or_cheaper(most, option, _possible(known.even(BASE)), try_it)
+def _within_noise(known: SearchState, most: float, try_it: MixEvaluator) -> Assignment:
+    option = quiet_enough(known.budget, known.options, try_it, known.config)
+    return or_cheaper(most, option, _possible(known.even(BASE)), try_it, known.config)
 
 
-def _within_seconds(known: Known, most: float, try_it: Trials) -> Option:
-    assert known.costs.latency is not None, "measured"
-    rest = known.costs.latency.rest
-
-    def keeps(option: Option) -> bool:
-        return rest + option.cost <= most and try_it.seconds(option) <= most
-
-    option = in_time(known.budget, known.options, rest, try_it)
-    return or_even(option, _possible(known.even(BASE)), keeps, try_it)
-
-
-def _within_bytes(known: Known, most: float, try_it: Trials) -> Option:
+def _within_bytes(known: SearchState, most: float, try_it: MixEvaluator) -> Assignment:
     least = front(known.options)[0]
     taken = known.size(known.plan(least))
     option = quietest(known.options, most - (taken - least.cost))
     if option is None:
         raise _impossible(known, f"{taken} bytes of constants")
 
-    def keeps(option: Option) -> bool:
+    def keeps(option: Assignment) -> bool:
         return known.size(known.plan(option)) <= most
 
     option = or_even(option, _possible(known.even(BASE)), keeps, try_it)
@@ -110,7 +104,7 @@ def _within_bytes(known: Known, most: float, try_it: Trials) -> Option:
     return option
 
 
-def _within_operations(known: Known, most: float, try_it: Trials) -> Option:
+def _within_operations(known: SearchState, most: float, try_it: MixEvaluator) -> Assignment:
     option = quietest(known.options, most)
     if option is None:
         costs, least = known.costs, front(known.options)[0]
@@ -118,20 +112,20 @@ def _within_operations(known: Known, most: float, try_it: Trials) -> Option:
         share = costs.bops(known.plan(least)) / whole if whole else 1
         raise _impossible(known, f"{100 * share:.3g} % of the operations")
 
-    def keeps(option: Option) -> bool:
+    def keeps(option: Assignment) -> bool:
         return known.costs.bops(known.plan(option)) <= most
 
     if known.least == BASE:
         return or_even(option, _possible(known.even(BASE)), keeps, try_it)
     # First without fewer bits of tensors: what is tried before may change a choice a bit.
-    wide = quietest(parts(known.base, known.noises, known.costs), most)
+    wide = quietest(known.parts(BASE), most)
     first = or_even(wide or option, _possible(known.even(BASE)), keeps, try_it)
     return quieter([first, option], _possible(known.even(known.least)), keeps, try_it)
 
 
-def _impossible(known: Known, reached: str) -> ModelError:
+def _impossible(known: SearchState, reached: str) -> ModelError:
     return ModelError(f"budget {known.budget.words}: the least possible is {reached}")
 
 
-def _possible(options: Sequence[Option]) -> list[Option]:
+def _possible(options: Sequence[Assignment]) -> list[Assignment]:
     return [each for each in options if each.noise < math.inf]

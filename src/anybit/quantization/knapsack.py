@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 from anybit.quantization.decibels import LEAST
 
-Picks: TypeAlias = tuple[tuple[Any, int], ...]
+Widths: TypeAlias = tuple[tuple[Any, int], ...]
 
 
 @dataclass(frozen=True)
-class Option:
+class Assignment:
     """What can be chosen.
 
     Attributes:
@@ -30,20 +30,22 @@ class Option:
 
     cost: float
     noise: float
-    picks: Picks = ()
+    picks: Widths = ()
 
-    def __add__(self, other: "Option") -> "Option":
-        return Option(self.cost + other.cost, self.noise + other.noise, self.picks + other.picks)
+    def __add__(self, other: "Assignment") -> "Assignment":
+        return Assignment(
+            self.cost + other.cost, self.noise + other.noise, self.picks + other.picks
+        )
 
     @property
-    def turned(self) -> "Option":
+    def turned(self) -> "Assignment":
         """With cost and noise in one another's place."""
         return replace(self, cost=self.noise, noise=self.cost)
 
 
-def hull(options: Iterable[Option]) -> list[Option]:
+def hull(options: Iterable[Assignment]) -> list[Assignment]:
     """Those that are best for some multiplier, from the cheapest to the one with least noise."""
-    found: list[Option] = []
+    found: list[Assignment] = []
     for each in sorted(options, key=lambda option: (option.cost, option.noise)):
         if found and each.noise >= found[-1].noise:
             continue
@@ -53,7 +55,7 @@ def hull(options: Iterable[Option]) -> list[Option]:
     return found
 
 
-def front(parts: Sequence[Iterable[Option]]) -> list[Option]:
+def front(parts: Sequence[Iterable[Assignment]]) -> list[Assignment]:
     """The mixes of one option per part that are best for some multiplier, cheapest first."""
     hulls = [hull(options) for options in parts]
     taken = [options[0] for options in hulls]
@@ -64,14 +66,14 @@ def front(parts: Sequence[Iterable[Option]]) -> list[Option]:
     return found
 
 
-def cheapest(parts: Sequence[Iterable[Option]], most_noise: float) -> Option | None:
+def cheapest(parts: Sequence[Iterable[Assignment]], most_noise: float) -> Assignment | None:
     """A mix of little cost whose noise is no more than that; None if there is none."""
     parts = [list(options) for options in parts]
     found = quietest([[each.turned for each in options] for options in parts], most_noise)
     return None if found is None else found.turned
 
 
-def quietest(parts: Sequence[Iterable[Option]], most_cost: float) -> Option | None:
+def quietest(parts: Sequence[Iterable[Assignment]], most_cost: float) -> Assignment | None:
     """A mix of little noise that costs no more than that; None if there is none.
 
     The last one on the front that does; then single options are exchanged for what brings most,
@@ -102,11 +104,11 @@ class Exchange:
     """
 
     part: int
-    option: Option
-    mix: Option
+    option: Assignment
+    mix: Assignment
 
 
-def cheaper(parts: Sequence[Iterable[Option]], mix: Option, least: float) -> list[Exchange]:
+def cheaper(parts: Sequence[Iterable[Assignment]], mix: Assignment, least: float) -> list[Exchange]:
     """What makes a mix cheaper, by so much at least; what saves most for its noise comes first."""
     parts, picks = [list(options) for options in parts], frozenset(mix.picks)
     taken = [next(each for each in options if picks.issuperset(each.picks)) for options in parts]
@@ -120,7 +122,7 @@ def cheaper(parts: Sequence[Iterable[Option]], mix: Option, least: float) -> lis
     return [each for _, each in sorted(found, key=lambda pair: pair[0])]
 
 
-def _steps(hulls: Sequence[Sequence[Option]]) -> list[tuple[int, Option]]:
+def _steps(hulls: Sequence[Sequence[Assignment]]) -> list[tuple[int, Assignment]]:
     """The steps along all hulls: which part, and what it goes to; best ones first."""
     steps = [
         (-_gain(before, after), index, at)
@@ -130,7 +132,9 @@ def _steps(hulls: Sequence[Sequence[Option]]) -> list[tuple[int, Option]]:
     return [(index, hulls[index][at]) for _, index, at in sorted(steps)]
 
 
-def _filled(parts: Sequence[Iterable[Option]], taken: list[Option], left: float) -> list[Option]:
+def _filled(
+    parts: Sequence[Iterable[Assignment]], taken: list[Assignment], left: float
+) -> list[Assignment]:
     while True:
         gains = [
             (taken[index].noise - each.noise, -index, each)
@@ -145,14 +149,14 @@ def _filled(parts: Sequence[Iterable[Option]], taken: list[Option], left: float)
         taken[-index] = best
 
 
-def _gain(before: Option, after: Option) -> float:
+def _gain(before: Assignment, after: Assignment) -> float:
     """By how much noise falls for what it costs."""
     return (before.noise - after.noise) / (after.cost - before.cost)
 
 
-def _sum(options: Sequence[Option]) -> Option:
+def _sum(options: Sequence[Assignment]) -> Assignment:
     """All of them as one. Sums are the same in whatever order the steps were taken."""
-    return Option(
+    return Assignment(
         sum(each.cost for each in options),
         sum(each.noise for each in options),
         tuple(pick for each in options for pick in each.picks),

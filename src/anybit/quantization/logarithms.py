@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.quantization.attempts import Attempt
+from anybit.quantization.attempts import QuantizedCandidate
 from anybit.quantization.branches import reachable
 from anybit.text import listed, shown
 
@@ -20,7 +20,7 @@ _OPERATORS = {
 _EFFECTS = OpTrait.DATA_MOVEMENT | OpTrait.MEAN | OpTrait.REDUCTION | OpTrait.MATMUL
 
 
-def logarithms(found: Attempt, model: ir.Model) -> tuple[str, ...]:
+def logarithms(found: QuantizedCandidate, model: ir.Model) -> tuple[str, ...]:
     """What is to be said of quantized layers behind which a logarithm is taken, if the outputs are
     not what they were."""
     if found.verdict is None or found.verdict.passed:

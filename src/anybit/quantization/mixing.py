@@ -19,11 +19,12 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.quantization.common import constants_of, linked
-from anybit.quantization.knapsack import Picks
+from anybit.quantization.config import SensitivityConfig
+from anybit.quantization.knapsack import Widths
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.plan import Plan
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.sensitivity import Probe, Probed, answers
+from anybit.quantization.sensitivity import ProbeSpec, SensitivityProbe, answers
 from anybit.words.grammar import Integers
 from anybit.workers import Workers
 
@@ -35,15 +36,10 @@ ACTIVATIONS = (8, 16)
 NARROW = 4
 """The fewest bits that they get, where operations on bits are few."""
 _EVEN = (8, 6, 4, 2)
-_MEASURED = (8, 6, 4)
-# By how much the noise grows from one to the next.
-_NEXT = 16
-# A network whose outputs have so much noise is not near the float one, where powers add.
-TOO_MUCH = 0.1
 
 
 @dataclass(frozen=True)
-class Noises:
+class NoiseTable:
     """Noise over signal of the worst output, as powers, that one tensor alone is the reason for.
 
     Attributes:
@@ -104,7 +100,7 @@ def varied(wanted: Plan) -> tuple[dict[Layer, Scheme], dict[Source, Scheme]]:
     return weights, activations
 
 
-def changed(wanted: Plan, picks: Picks) -> Plan:
+def changed(wanted: Plan, picks: Widths) -> Plan:
     """The plan with these widths."""
     weights, activations = dict(wanted.weights), dict(wanted.activations)
     for what, bits in picks:
@@ -118,12 +114,12 @@ def changed(wanted: Plan, picks: Picks) -> Plan:
 def measured(
     workers: Workers,
     model: ir.Model,
-    probed: Probed,
+    probed: ProbeSpec,
     wanted: Plan,
     enough: float | None,
     progress: Callable[[float], None],
     least: int = BASE,
-) -> Noises:
+) -> NoiseTable:
     """The noise of each layer and tensor at the widths that it may have.
 
     Widths at which weights alone are expected to make as much as is `enough` are not measured; if
@@ -137,6 +133,7 @@ def measured(
             layers=layers,
             scheme=wanted.weights[layers[0]],
             enough=enough if layers[0] in free else None,
+            config=probed.config.sensitivity,
         )
         for layers in groups
     ]
@@ -153,7 +150,7 @@ def measured(
     for layers, noises in zip(groups, of_groups, strict=True):
         part = {bits: noise / len(layers) for bits, noise in noises.items()}
         weights.update(dict.fromkeys(layers, part))
-    return Noises(weights, activations)
+    return NoiseTable(weights, activations)
 
 
 def in_fewer_bits(noise: float, narrow: Sequence[float], least: int) -> dict[int, float]:
@@ -169,20 +166,24 @@ def in_fewer_bits(noise: float, narrow: Sequence[float], least: int) -> dict[int
 
 
 def _of_widths(
-    probe: Probe, layers: Sequence[Layer], scheme: Scheme, enough: float | None
+    probe: SensitivityProbe,
+    layers: Sequence[Layer],
+    scheme: Scheme,
+    enough: float | None,
+    config: SensitivityConfig,
 ) -> dict[int, float]:
     """The noise of weights by their width; of their own alone if `enough` is None."""
     if enough is None:
         return {scheme.bits: probe.of_weights(layers, scheme)[0]}
     errors: dict[int, float] = {}
     factors: list[float] = []
-    for bits in _MEASURED:
+    for bits in config.weight_widths:
         noise, errors[bits] = probe.of_weights(layers, at_width(scheme, bits))
         if not noise and bits == BASE:
             return {each: 0.0 if each >= BASE else math.inf for each in WIDTHS}
-        if noise and errors[bits] and (noise < TOO_MUCH or not factors):
+        if noise and errors[bits] and (noise < config.too_much or not factors):
             factors.append(math.log(noise / errors[bits]))
-        if noise * _NEXT >= enough:
+        if noise * config.next_width >= enough:
             break
     for bits in _EVEN:
         if bits not in errors:

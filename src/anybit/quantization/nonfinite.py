@@ -8,13 +8,13 @@ import onnx_ir as ir
 
 from anybit.compiler.operators import varying_inputs
 from anybit.onnx.graph.names import label_of
-from anybit.quantization.attempts import Attempt
+from anybit.quantization.attempts import QuantizedCandidate
 from anybit.quantization.intervals import Intervals
 from anybit.quantization.steep import is_finite, steep_argument
 from anybit.text import listed, shown
 
 
-def nonfinite(found: Attempt, model: ir.Model) -> tuple[str, ...]:
+def nonfinite(found: QuantizedCandidate, model: ir.Model) -> tuple[str, ...]:
     """Return the remark, if the outputs of held-out samples are not finite and a node explains it.
 
     Such a node divides by a number that no constant keeps from 0, or takes its root or logarithm.

@@ -10,23 +10,25 @@ they had the same.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from anybit.quantization.knapsack import Option, Picks
+from anybit.quantization.knapsack import Assignment, Widths
 from anybit.quantization.mixing import BASE, NARROW, WIDTHS
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.trials import Trials
-
-# The fewest bits whose noise that of 8 bits tells: ranges are the same, or nearly.
-_KNOWN = 6
+from anybit.quantization.trials import MixEvaluator
 
 
-def least_width(share: float) -> int:
-    """The fewest bits that tensors get, by the share of the operations that 8 bits of all take."""
+def least_width(share: float, exact_bits: int) -> int:
+    """Return the fewest bits that tensors get, by the share of the operations that 8 bits take.
+
+    Args:
+        share: The share.
+        exact_bits: The fewest bits whose noise follows from that of 8: ranges are nearly the same.
+    """
     if share >= 1:
         return BASE
-    return _KNOWN if BASE * math.sqrt(share) >= _KNOWN else NARROW
+    return exact_bits if BASE * math.sqrt(share) >= exact_bits else NARROW
 
 
-def evenly(weights: Iterable[Layer], tensors: Iterable[Source], least: int) -> Iterator[Picks]:
+def evenly(weights: Iterable[Layer], tensors: Iterable[Source], least: int) -> Iterator[Widths]:
     """All weights in one width, and all tensors in the same, but in so many bits at least."""
     weights, tensors = list(weights), list(tensors)
     for bits in WIDTHS:
@@ -35,11 +37,11 @@ def evenly(weights: Iterable[Layer], tensors: Iterable[Source], least: int) -> I
 
 
 def quieter(
-    mixes: Sequence[Option],
-    even: Sequence[Option],
-    keeps: Callable[[Option], bool],
-    try_it: Trials,
-) -> Option:
+    mixes: Sequence[Assignment],
+    even: Sequence[Assignment],
+    keeps: Callable[[Assignment], bool],
+    try_it: MixEvaluator,
+) -> Assignment:
     """The one of some mixes, and of the dearest even one that is kept, with the least noise.
 
     They are tried in their order.

@@ -10,12 +10,11 @@ from itertools import product
 import onnx_ir as ir
 
 from anybit.quantization.common import bytes_of, constants_of, linked
-from anybit.quantization.knapsack import Option, Picks, front
-from anybit.quantization.latency import Latency
+from anybit.quantization.knapsack import Assignment, Widths, front
 from anybit.quantization.mixing import (
     BASE,
     FLOAT_BITS,
-    Noises,
+    NoiseTable,
     at_width,
     changed,
     varied,
@@ -26,8 +25,6 @@ from anybit.quantization.schemes import Scheme
 
 # Far more than any product of two widths.
 _OUTWEIGHED = 2**20
-# Groups of more tensors than this have one width for all of them.
-_MOST_TENSORS = 4
 
 
 @dataclass(frozen=True)
@@ -40,13 +37,11 @@ class Costs:
             the widths of both factors.
         narrow_first: Whether operations on more than 8 bits, which no kernel for integers does, are
             avoided before anything else is.
-        latency: Where seconds count instead, those of all layers.
     """
 
     macs: Mapping[Layer, int]
     by_bytes: bool
     narrow_first: bool
-    latency: Latency | None = None
 
     def bops(self, wanted: Plan) -> float:
         """Operations on bits of a whole plan."""
@@ -55,13 +50,13 @@ class Costs:
             for layer, others in read_widths(wanted).items()
         )
 
-    def option(self, base: Plan, picks: Picks, noises: Noises) -> Option:
+    def option(self, base: Plan, picks: Widths, noises: NoiseTable) -> Assignment:
         """What a whole plan with these widths costs, and the noise that is expected of it."""
         plan = changed(base, picks)
         cost: float = bytes_of(plan.weights) if self.by_bytes else 0
         for layer, others in () if self.by_bytes else read_widths(plan).items():
             cost += self._of(layer, plan.weights.get(layer), others)
-        return Option(cost, noises.total(plan), picks)
+        return Assignment(cost, noises.total(plan), picks)
 
     def of(
         self, layers: Sequence[Layer], weights: Scheme | None, others: Mapping[Layer, Sequence[int]]
@@ -73,8 +68,6 @@ class Costs:
 
     def _of(self, layer: Layer, weights: Scheme | None, others: Sequence[int]) -> float:
         widths = self._widths(layer, weights, others)
-        if self.latency is not None:
-            return self.latency.of(layer, max(widths) if max(widths) > BASE else widths[0])
         outweighed = self.narrow_first and max(widths) > BASE
         return self.macs[layer] * (_OUTWEIGHED if outweighed else math.prod(widths))
 
@@ -92,21 +85,30 @@ def read_widths(wanted: Plan) -> dict[Layer, list[int]]:
     return found
 
 
-def parts(wanted: Plan, noises: Noises, costs: Costs, least: int = BASE) -> list[list[Option]]:
-    """What can be chosen, group by group: layers that read one tensor, or share weights, go
-    together. Tensors get `least` bits at least."""
+def parts(
+    wanted: Plan, noises: NoiseTable, costs: Costs, own_widths: int, least: int = BASE
+) -> list[list[Assignment]]:
+    """Return the options of each group: layers that read one tensor or share weights.
+
+    Args:
+        wanted: The plan at its base widths.
+        noises: The noise of each width.
+        costs: The cost of each width.
+        own_widths: The most tensors of a group that may differ in width.
+        least: The fewest bits of tensors.
+    """
     free, free_activations = varied(wanted)
     if costs.by_bytes:
         free_activations = {}
     found = []
     for layers, sources in _groups(wanted):
-        options: list[Option] = []
+        options: list[Assignment] = []
         possible = {
             each: [*_possible(noises.activations[each], least)]
             for each in sources
             if each in free_activations
         }
-        for widths in _together(sources, wanted, possible):
+        for widths in _together(sources, wanted, possible, own_widths):
             own = sum(noises.activations[each][widths[each]] for each in sources)
             picks = tuple((each, widths[each]) for each in sources if each in free_activations)
             others = {
@@ -117,7 +119,7 @@ def parts(wanted: Plan, noises: Noises, costs: Costs, least: int = BASE) -> list
                 list(_of_layers(each, wanted, others, noises, costs, each[0] in free))
                 for each in linked(layers, partial(_weights, wanted))
             ]
-            options += [Option(0.0, own, picks) + each for each in front(of_layers)]
+            options += [Assignment(0.0, own, picks) + each for each in front(of_layers)]
         found.append(options)
     return found
 
@@ -126,21 +128,21 @@ def _of_layers(
     layers: Sequence[Layer],
     wanted: Plan,
     others: Mapping[Layer, Sequence[int]],
-    noises: Noises,
+    noises: NoiseTable,
     costs: Costs,
     are_free: bool,
-) -> Iterator[Option]:
+) -> Iterator[Assignment]:
     """What layers can have that share weights, or of one."""
     scheme = wanted.weights.get(layers[0])
     if scheme is None or not are_free:
         fixed = [noises.weights[each][scheme.bits] for each in layers] if scheme else []
-        yield Option(costs.of(layers, scheme, others), sum(fixed))
+        yield Assignment(costs.of(layers, scheme, others), sum(fixed))
         return
     for bits in noises.weights[layers[0]]:
         noise = sum(noises.weights[each][bits] for each in layers)
         if noise < math.inf:
             picks = tuple((each, bits) for each in layers)
-            yield Option(costs.of(layers, at_width(scheme, bits), others), noise, picks)
+            yield Assignment(costs.of(layers, at_width(scheme, bits), others), noise, picks)
 
 
 def _possible(noises: Mapping[int, float], least: int) -> Iterator[int]:
@@ -151,11 +153,14 @@ def _possible(noises: Mapping[int, float], least: int) -> Iterator[int]:
 
 
 def _together(
-    sources: Sequence[Source], wanted: Plan, possible: Mapping[Source, Sequence[int]]
+    sources: Sequence[Source],
+    wanted: Plan,
+    possible: Mapping[Source, Sequence[int]],
+    own_widths: int,
 ) -> Iterator[dict[Source, int]]:
     """The widths that tensors of one group can have."""
     fixed = {each: wanted.activations[each].bits for each in sources}
-    if len(possible) > _MOST_TENSORS:
+    if len(possible) > own_widths:
         for bits in sorted(set.intersection(*map(set, possible.values()))):
             yield fixed | dict.fromkeys(possible, bits)
         return

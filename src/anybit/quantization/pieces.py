@@ -12,15 +12,16 @@ from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.cut import cut
 from anybit.onnx.runtime import make_session, run_session
 from anybit.ops.grids import Grid
+from anybit.quantization.config import QuantizeConfig
 from anybit.quantization.dynamic import DynamicGrid
 from anybit.quantization.placement import Layer, Weight
 from anybit.quantization.schemes import Scheme, rounding
-from anybit.quantization.weights import Rounded, nearest
+from anybit.quantization.weights import QuantizedWeight, nearest
 
 Sample = dict[str, Array]
 
 
-class Piece:
+class LayerRunner:
     """One layer, cut out of a model.
 
     Args:
@@ -28,11 +29,19 @@ class Piece:
         layer: The layer.
         index: The input that is quantized.
         scheme: That of its weights; None leaves them as they are.
+        config: The thresholds of the search.
     """
 
-    def __init__(self, model: ir.Model, layer: Layer, index: int, scheme: Scheme | None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        layer: Layer,
+        index: int,
+        scheme: Scheme | None,
+        config: QuantizeConfig,
+    ) -> None:
         node = layer.node
-        self.scheme = scheme
+        self.scheme, self.config = scheme, config
         self.layer = layer
         self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
         self._fragment = cut(model, [node], [next(each for each in node.outputs if each.name)])
@@ -43,7 +52,7 @@ class Piece:
             for value in node.inputs
             if value is not None and value.is_initializer()
         }
-        self._nearest: dict[bytes | None, tuple[Rounded, ...]] = {}
+        self._nearest: dict[bytes | None, tuple[QuantizedWeight, ...]] = {}
         single = layer.weights[0] if scheme and len(layer.weights) == 1 else None
         self.weight = single if single is not None and single.inputs is not None else None
 
@@ -60,14 +69,14 @@ class Piece:
         channels = array.shape[self.weight.inputs] // self.weight.repeated
         return np.moveaxis(array, self.weight.inputs, 0).reshape(channels, -1)
 
-    def nearest(self, smoothing: Array | None) -> tuple[Rounded, ...]:
+    def nearest(self, smoothing: Array | None) -> tuple[QuantizedWeight, ...]:
         """Its weights, times the smoothing, rounded to nearest; none if they have no scheme."""
         if self.scheme is None:
             return ()
         key = None if smoothing is None else smoothing.tobytes()
         if key not in self._nearest:
             found = [
-                nearest(array, weight, self.scheme)
+                nearest(array, weight, self.scheme, self.config.weights)
                 for weight, array in zip(self.layer.weights, self.smoothed(smoothing), strict=True)
             ]
             self._nearest = {key: tuple(found)}  # of one smoothing after the other
@@ -78,7 +87,7 @@ class Piece:
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
         samples: Sequence[Sample],
-        weights: Sequence[Rounded] = (),
+        weights: Sequence[QuantizedWeight] = (),
     ) -> float:
         """Noise over signal of the layer's output, as powers."""
         return over(self.powers(grid, smoothing, samples, weights))
@@ -88,7 +97,7 @@ class Piece:
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
         samples: Sequence[Sample],
-        weights: Sequence[Rounded] = (),
+        weights: Sequence[QuantizedWeight] = (),
     ) -> Iterator[tuple[float, float]]:
         """For each sample the powers of noise and signal of the layer's output."""
         for found, wanted, power in self._both(grid, smoothing, samples, weights):
@@ -99,7 +108,7 @@ class Piece:
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
         samples: Iterable[Sample],
-        weights: Sequence[Rounded] = (),
+        weights: Sequence[QuantizedWeight] = (),
     ) -> Iterator[tuple[Array, float]]:
         """For each sample what quantization adds to the output, and the power of that in floats.
 
@@ -114,7 +123,7 @@ class Piece:
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
         samples: Iterable[Sample],
-        weights: Sequence[Rounded],
+        weights: Sequence[QuantizedWeight],
     ) -> Iterator[tuple[Array, Array, float]]:
         """For each sample the output of the quantized layer, that in floats, and its power."""
         rounded = [each.values for each in weights or self.nearest(smoothing)]

@@ -6,18 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from anybit.quantization.config import RangeConfig
 from anybit.quantization.statistics import Statistics
-
-_SHARES = (1e-5, 1e-4, 1e-3, 1e-2)
-FRACTIONS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
-# Bits from which on ranges are twice as wide as what was seen, and nothing is chosen.
-WIDE, _SPARE = 12, 2.0
-# A step that is kept has to lower the error by so much, where it was not chosen.
-WORTH = 0.98
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RangeCandidate:
     """What might have become of a tensor.
 
     Attributes:
@@ -45,15 +39,19 @@ _Candidate = TypeVar("_Candidate")
 _Tried = TypeVar("_Tried", bound=Tried)
 
 
-def spare(bits: int, statistics: Statistics) -> float:
-    """By how much more than the whole range is taken: few values do not show how far others go,
-    and where there are bits to spare that costs nothing."""
-    return _SPARE if bits >= WIDE else 1 + 1 / math.sqrt(max(statistics.count, 1))
+def spare(bits: int, statistics: Statistics, config: RangeConfig) -> float:
+    """Return the factor on the whole range that leaves room for unseen values.
+
+    Few values do not show how far others go, and with bits to spare room costs nothing.
+    """
+    if bits >= config.wide_bits:
+        return config.wide_factor
+    return 1 + 1 / math.sqrt(max(statistics.count, 1))
 
 
-def whole(bits: int, statistics: Statistics) -> tuple[float, float]:
-    """The range that holds all that was seen."""
-    factor = spare(bits, statistics)
+def whole(bits: int, statistics: Statistics, config: RangeConfig) -> tuple[float, float]:
+    """Return the range that holds all values, and some room."""
+    factor = spare(bits, statistics, config)
     return statistics.lowest * factor, statistics.highest * factor
 
 
@@ -66,12 +64,12 @@ def may_cut(bits: int, values: float) -> bool:
     return values >= 1 << bits
 
 
-def cut_off(statistics: Statistics) -> Iterator[tuple[float, float]]:
-    """Ranges that leave something out; none where nothing was seen."""
+def cut_off(statistics: Statistics, config: RangeConfig) -> Iterator[tuple[float, float]]:
+    """Yield clipped ranges; none if there are no values."""
     if not statistics.count:
         return
-    yield from statistics.quantiles(*_SHARES)
-    for fraction in (*FRACTIONS, 0.3, 0.2):
+    yield from statistics.quantiles(*config.quantile_shares)
+    for fraction in config.fractions:
         yield within(fraction, statistics.lowest, statistics.highest)
 
 
@@ -86,15 +84,20 @@ def least(
     candidates: Sequence[_Candidate],
     first: Callable[[_Candidate], _Tried],
     second: Callable[[_Candidate], _Tried],
+    kept_ratio: float,
 ) -> _Tried:
-    """The candidate with the least error on some samples, if it is better on others, too.
+    """Return the candidate with the least error, or the first one if others do not confirm it.
 
-    Otherwise it is the first one. What is given was tried on the others.
+    Args:
+        candidates: The candidates.
+        first: Tries a candidate on the samples that candidates are compared on.
+        second: Tries a candidate on the samples that confirm it; its result is returned.
+        kept_ratio: Its error over that of the first candidate, at most, on the latter.
     """
     errors = [first(each).error for each in candidates]
     best = errors.index(min(errors))
     chosen = second(candidates[0])
     if best:
         other = second(candidates[best])
-        chosen = other if other.error <= chosen.error * WORTH else chosen
+        chosen = other if other.error <= chosen.error * kept_ratio else chosen
     return chosen

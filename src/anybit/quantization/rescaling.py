@@ -20,42 +20,35 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
+from anybit.quantization.config import AwqConfig
 from anybit.quantization.gptq import Refiner
-from anybit.quantization.pieces import Piece, smoothed_weight
+from anybit.quantization.pieces import LayerRunner, smoothed_weight
 from anybit.quantization.schemes import quantized
 from anybit.quantization.weights import nearest
 from anybit.words.block_formats import BlockFormat
 
-# Weights of so many bits are near enough to what they were.
-_FINE = 8
-_STRENGTHS = (0.0, 0.25, 0.5)
-# By what factors are multiplied in search of better ones, and how often.
-_STEPS = np.exp2(np.arange(-8, 9) / 8).astype(np.float32)
-_ROUNDS = 2
-# By what share less an error has to be, and how faint channels are at most beside the largest.
-_WORTH, _FAINTEST = 1e-3, 1e-4
 
-
-def rescaling(pieces: Sequence[Piece], refiner: Refiner) -> Array | None:
-    """The factors of the channels that some layers read, in float32; None where there are none.
+def rescaling(pieces: Sequence[LayerRunner], refiner: Refiner, config: AwqConfig) -> Array | None:
+    """Return the factors of a tensor's channels, in float32; None if none help.
 
     None is below 1, so that no x / s is infinite. A common power of two is nothing to the scales.
 
     Args:
         pieces: The layers that read a tensor.
         refiner: What knows what errors of weights cost, by some samples.
+        config: The thresholds.
     """
-    if not all(_gains(piece) for piece in pieces):
+    if not all(_gains(piece, config) for piece in pieces):
         return None
     costs = [each for each in map(refiner.costs, pieces) if each is not None]
     if len(costs) < len(pieces):
         return None
     if not all(np.isfinite(each).all() and each.any() for each in costs):
         return None
-    search = _Search(pieces, costs)
+    search = _Search(pieces, costs, config)
     starts = [(search.error(each), each) for each in search.starts()]
     least, factors = min(starts, key=lambda each: each[0])
-    for _ in range(_ROUNDS):
+    for _ in range(config.rounds):
         others = search.better(factors)
         error = search.error(others)
         if not error < least:
@@ -67,12 +60,12 @@ def rescaling(pieces: Sequence[Piece], refiner: Refiner) -> Array | None:
     return factors if math.isfinite(search.error(factors)) else None
 
 
-def _gains(piece: Piece) -> bool:
+def _gains(piece: LayerRunner, config: AwqConfig) -> bool:
     """Whether a layer has a weight of few bits in blocks whose scales are powers of two."""
     scheme = piece.scheme if piece.weight is not None else None
     if scheme is None or not isinstance(scheme.kind, BlockFormat):
         return False
-    return scheme.bits < _FINE and not scheme.kind.second_scale
+    return scheme.bits < config.fine_bits and not scheme.kind.second_scale
 
 
 class _Search:
@@ -81,17 +74,22 @@ class _Search:
     Args:
         pieces: The layers.
         costs: What an error in each element of their weights costs.
+        config: The thresholds.
     """
 
-    def __init__(self, pieces: Sequence[Piece], costs: Sequence[Array]) -> None:
+    def __init__(
+        self, pieces: Sequence[LayerRunner], costs: Sequence[Array], config: AwqConfig
+    ) -> None:
         self._pieces = list(zip(pieces, costs, strict=True))
+        self._config, octave = config, config.steps_per_octave
+        self._steps = np.exp2(np.arange(-octave, octave + 1) / octave).astype(np.float32)
 
     def starts(self) -> Iterator[Array]:
         """Factors that follow from what errors cost in a channel."""
         of_all = sum(piece.by_channel(costs).mean(axis=1) for piece, costs in self._pieces)
-        power = np.maximum(of_all, np.max(of_all) * _FAINTEST**2)
+        power = np.maximum(of_all, np.max(of_all) * self._config.faintest**2)
         logarithms = np.log2(power) / 2
-        for strength in _STRENGTHS:
+        for strength in self._config.strengths:
             yield np.exp2(strength * (logarithms - logarithms.mean())).astype(np.float32)
 
     def error(self, factors: Array) -> float:
@@ -100,9 +98,9 @@ class _Search:
 
     def better(self, factors: Array) -> Array:
         """Factors with less error on the grids of those."""
-        errors, as_is = self._errors(factors, _STEPS), len(_STEPS) // 2
-        gains = errors.min(axis=0) < errors[as_is] * (1 - _WORTH)
-        return np.asarray(factors * _STEPS[np.where(gains, errors.argmin(axis=0), as_is)])
+        errors, as_is = self._errors(factors, self._steps), len(self._steps) // 2
+        gains = errors.min(axis=0) < errors[as_is] * (1 - self._config.least_gain)
+        return np.asarray(factors * self._steps[np.where(gains, errors.argmin(axis=0), as_is)])
 
     def _errors(self, factors: Array, steps: Array) -> Array:
         """What the errors of each channel of weights cost, for factors times each of the steps, on
@@ -115,7 +113,7 @@ class _Search:
                 assert piece.scheme is not None, "it has a weight"
                 (array,) = piece.smoothed(factors)
                 costs = smoothed_weight(costs, piece.weight, 1 / squares)
-                grid = nearest(array, piece.weight, piece.scheme, costs).grid
+                grid = nearest(array, piece.weight, piece.scheme, piece.config.weights, costs).grid
                 for at, step in enumerate(steps):
                     noise = quantized(array * step, grid) / step - array
                     square = np.square(noise, dtype=np.float64) * costs

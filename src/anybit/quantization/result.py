@@ -11,7 +11,7 @@ import onnx_ir as ir
 from anybit.onnx.conversion import convert
 from anybit.onnx.files.writer import Result, save
 from anybit.onnx.forms import Form
-from anybit.quantization.ranges import Candidate
+from anybit.quantization.ranges import RangeCandidate
 from anybit.quantization.verdict import Verdict
 from anybit.text import counted, sized
 
@@ -52,7 +52,7 @@ class QuantizedLayer:
     sqnr: float | None
     output_sqnr: float | None
     smoothed: bool
-    tried: tuple[Candidate, ...] = ()
+    tried: tuple[RangeCandidate, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from anybit.onnx.graph.walk import nodes_in, tensors_in
-from anybit.quantization.attempts import Attempt
+from anybit.quantization.attempts import QuantizedCandidate
 from anybit.quantization.common import bytes_of
 from anybit.quantization.decibels import decibels
-from anybit.quantization.mixing import FLOAT_BITS, Noises
+from anybit.quantization.mixing import FLOAT_BITS, NoiseTable
 from anybit.quantization.placement import Layer
 from anybit.quantization.plan import Plan
 from anybit.quantization.result import QuantizedLayer
@@ -43,9 +43,9 @@ class Sizes:
 
 def row(
     layer: Layer,
-    found: Attempt,
+    found: QuantizedCandidate,
     macs: Mapping[Layer, int],
-    noises: Noises | None,
+    noises: NoiseTable | None,
     judged: bool,
 ) -> QuantizedLayer:
     """What became of a layer.
@@ -85,7 +85,7 @@ def row(
     )
 
 
-def idle(found: Attempt) -> tuple[str, ...]:
+def idle(found: QuantizedCandidate) -> tuple[str, ...]:
     """What is to be said of layers in branches that no sample took."""
     names = {
         layer.name: None

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, islice, repeat
 from pathlib import Path
@@ -53,7 +53,6 @@ class Samples:
             temporary folder: another time it may be shuffled.
         inputs: The model's.
         labels: The name of an array beside the inputs, which `shares` gives along with them.
-        narrow: The inputs in float64 that the model computes in float32.
 
     Raises:
         ModelError: There are no samples, or one does not fit the model, or holds NaN or infinity.
@@ -64,14 +63,13 @@ class Samples:
         data: Data,
         inputs: tuple[Tensor, ...],
         labels: str | None = None,
-        narrow: Collection[str] = (),
     ) -> None:
         free = {each.name: each.shape[0] for each in inputs if each.shape and each.rows is None}
         others = {size for each in inputs for size in (each.shape or ())[1:]} - {None}
         fixed = {each.name: each.rows for each in inputs if each.rows is not None}
         steps: dict[str, int] = dict.fromkeys(free, 1) if free else fixed
         apart = others.isdisjoint(free.values())
-        self._reader = Reader(inputs, steps, apart, labels, narrow)
+        self._reader = Reader(inputs, steps, apart, labels)
         self._together, self._joinable = bool(free), False
         self._why = "not all inputs have the same rows along their first axis"
         self._folder: Path | None = None

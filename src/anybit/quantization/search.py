@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which range and which smoothing a tensor gets: those with the least error of what reads it.
+"""Search of the range and the scaling of one activation, by the error of the layers that read it.
 
-The error of a tensor itself misleads: a range that is good for most of its values can be the one
-that ruins a sum. So every candidate is tried in the layers that read the tensor, with quantized
-weights, on samples of the data, and compared with what the layers give in floats.
+The error of the activation itself misleads: a range that is good for most of its values can be the
+one that ruins a sum. So every candidate is tried in the layers, with quantized weights, on samples
+of the data, and compared with the outputs of the float layers.
 """
 
 import math
@@ -17,67 +17,61 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.quantization.bias import correction
-from anybit.quantization.choices import Choice
-from anybit.quantization.common import Common
+from anybit.quantization.choices import LayerParams
+from anybit.quantization.common import SharedWeights
+from anybit.quantization.config import QuantizeConfig
 from anybit.quantization.dynamic import DynamicGrid, dynamic_grid
 from anybit.quantization.factors import Moments
 from anybit.quantization.gptq import Refiner, is_fine, moments_of
-from anybit.quantization.pieces import Piece, Sample, over
+from anybit.quantization.pieces import LayerRunner, Sample, over
 from anybit.quantization.placement import Layer, Source
-from anybit.quantization.ranges import (
-    WIDE,
-    WORTH,
-    Candidate,
-    cut_off,
-    least,
-    may_cut,
-    whole,
-    within,
-)
+from anybit.quantization.ranges import RangeCandidate, cut_off, least, may_cut, whole, within
 from anybit.quantization.rescaling import rescaling
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.smoothing import smoothed_range, smoothings
 from anybit.quantization.statistics import Statistics
-from anybit.quantization.weights import Rounded
+from anybit.quantization.weights import QuantizedWeight
 from anybit.words.block_formats import BlockFormat
 
-_FRACTIONS = (0.9, 0.8, 0.7, 0.6)
-_MOST_TOLD = 7
-# One of so many samples shows which of so many candidates are worth the others.
-_FEW = 4
 
-
-class Trial:
-    """The layers that read a tensor, ready to be run with candidates.
+class LayerSearch:
+    """The layers that read an activation, ready to be run with candidates.
 
     Args:
         model: The float model.
-        source: The tensor.
-        weights: The schemes of the weights of layers; those of others stay as they are.
-        common: What is known of constants that several layers read: here they are rounded to
-            nearest.
+        source: The activation.
+        weights: The specs of the weights of layers; weights of other layers stay float.
+        common: Weights that several layers share: here they are rounded to nearest.
+        config: The thresholds.
     """
 
     def __init__(
-        self, model: ir.Model, source: Source, weights: Mapping[Layer, Scheme], common: Common
+        self,
+        model: ir.Model,
+        source: Source,
+        weights: Mapping[Layer, Scheme],
+        common: SharedWeights,
+        config: QuantizeConfig,
     ) -> None:
+        self._config = config
         self._pieces = [
-            Piece(model, layer, index, weights.get(layer)) for layer, index in source.readers
+            LayerRunner(model, layer, index, weights.get(layer), config)
+            for layer, index in source.readers
         ]
         self._source, self._name = source, str(source.value.name)
         self._common = common
         self._smooth = not any(layer in common.apart for layer, _ in source.readers)
-        self._told: dict[int, tuple[Grid | DynamicGrid, bool, float]] = {}
-        self._known: dict[Hashable, dict[int, tuple[float, float]]] = {}
+        self._tried_grids: dict[int, tuple[Grid | DynamicGrid, bool, float]] = {}
+        self._powers_of: dict[Hashable, dict[int, tuple[float, float]]] = {}
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """What was tried: the first one, which is the whole range, and the best of the others."""
-        told = list(self._told.values())
-        best = sorted(told[1:], key=lambda each: each[2])[:_MOST_TOLD]
+    def candidates(self) -> tuple[RangeCandidate, ...]:
+        """Return the whole range, and the best of the other candidates."""
+        tried = list(self._tried_grids.values())
+        best = sorted(tried[1:], key=lambda candidate: candidate[2])
         return tuple(
-            Candidate(self._name, *grid.ends, smoothed, error)
-            for grid, smoothed, error in (*told[:1], *best)
+            RangeCandidate(self._name, *grid.ends, smoothed, error)
+            for grid, smoothed, error in (*tried[:1], *best[: self._config.ranges.reported])
         )
 
     def choice(
@@ -87,207 +81,234 @@ class Trial:
         first: Sequence[Sample],
         second: Sequence[Sample],
         many: Sequence[Sample],
-    ) -> Choice:
-        """The best of the candidates on some samples, if it is better on others, too.
+    ) -> LayerParams:
+        """Return the best candidate, if samples that it was not selected on confirm it.
 
-        Weights are rounded by what many samples say. With no scheme the tensor stays as it is, and
-        only they are chosen. With no samples it is the first candidate, and nothing is tried.
+        Args:
+            scheme: The spec of the activation; None leaves it float, and only weights are rounded.
+            statistics: The activation's.
+            first: Samples that candidates are compared on.
+            second: Samples that confirm the best; without them the whole range is taken.
+            many: Samples for weight rounding.
         """
         widest = self._widest(scheme, statistics)
         if not second:
-            common = (piece for piece in self._pieces if piece.layer in self._common.rounded)
-            return replace(widest, weights={piece.layer: piece.nearest(None) for piece in common})
-        # A branch may have run for none of those to choose by.
+            shared = (piece for piece in self._pieces if piece.layer in self._common.rounded)
+            return replace(widest, weights={piece.layer: piece.nearest(None) for piece in shared})
+        # A branch need not have run for any of the first samples.
         first, many = first or second, many or second
         if scheme is None:
             return self._in_floats(widest, statistics, first, second, many)
-        if isinstance(scheme.kind, BlockFormat) or scheme.bits >= WIDE:
-            return self._finished([self._plain(widest, second)], first, second, many)
-        decided: list[Choice] = []
+        if isinstance(scheme.kind, BlockFormat) or scheme.bits >= self._config.ranges.wide_bits:
+            return self._finished([self._with_nearest_weights(widest, second)], first, second, many)
+        confirmed: list[LayerParams] = []
 
-        def on_others(each: Choice) -> Choice:
-            decided.append(self._plain(each, second))
-            return decided[-1]
+        def confirm(candidate: LayerParams) -> LayerParams:
+            confirmed.append(self._with_nearest_weights(candidate, second))
+            return confirmed[-1]
 
-        chosen = least(
+        best = least(
             [widest, *self._promising(widest, scheme, statistics, first)],
-            lambda each: self._tried(each, first),
-            on_others,
+            lambda candidate: self._tried(candidate, first),
+            confirm,
+            self._config.ranges.kept_ratio,
         )
-        # The whole range is the first that is tried on others.
-        simpler = [chosen] if chosen is decided[0] else [chosen, decided[0]]
-        return self._finished(simpler, first, second, many)
+        # The whole range is the first candidate that is confirmed.
+        fallbacks = [best] if best is confirmed[0] else [best, confirmed[0]]
+        return self._finished(fallbacks, first, second, many)
 
     def _in_floats(
         self,
-        widest: Choice,
+        widest: LayerParams,
         statistics: Statistics,
         first: Sequence[Sample],
         second: Sequence[Sample],
         many: Sequence[Sample],
-    ) -> Choice:
-        """What stays as it is, or with channels divided so that its weights are rounded better."""
-        plain = self._plain(widest, second)
+    ) -> LayerParams:
+        """Return the parameters of a float activation, with AWQ scaling if that helps."""
+        nearest = self._with_nearest_weights(widest, second)
         refiner = Refiner(None, None, many)
-        found = self._refined([plain], refiner.refined, first, second)
-        known = self._smooth and statistics.channels is not None
-        factors = rescaling(self._pieces, refiner) if known and many else None
+        unscaled = self._refined([nearest], refiner.refined, first, second)
+        scalable = self._smooth and statistics.channels is not None
+        factors = rescaling(self._pieces, refiner, self._config.awq) if scalable and many else None
         if factors is None:
-            return found
-        simpler = [self._plain(replace(widest, smoothing=factors), second), plain]
+            return unscaled
+        scaled_nearest = self._with_nearest_weights(replace(widest, smoothing=factors), second)
         rescaled = partial(refiner.rescaled, by=factors)
-        other = self._refined(simpler, rescaled, first, second)
-        return other if other.error < found.error * WORTH else found
+        scaled = self._refined([scaled_nearest, nearest], rescaled, first, second)
+        return (
+            scaled if scaled.error < unscaled.error * self._config.ranges.kept_ratio else unscaled
+        )
 
     def _promising(
-        self, widest: Choice, scheme: Scheme, statistics: Statistics, samples: Sequence[Sample]
-    ) -> list[Choice]:
-        """Other candidates than the first one, with little error on some of the samples.
+        self, widest: LayerParams, scheme: Scheme, statistics: Statistics, samples: Sequence[Sample]
+    ) -> list[LayerParams]:
+        """Return the other candidates that have little error on some of the samples.
 
-        Successive halving (Jamieson and Talwalkar, 2016, https://arxiv.org/abs/1502.07943): what is
-        bad everywhere need not be tried everywhere. The ranges of few smoothings are cut off.
+        Successive halving (Jamieson and Talwalkar, 2016, https://arxiv.org/abs/1502.07943): a
+        candidate that is bad on few samples is not tried on all. Only the ranges of the best
+        scalings are clipped.
         """
-        few, more = (_some(samples, share) for share in (_FEW**2, _FEW))
+        ranges, halving = self._config.ranges, self._config.ranges.halving
+        few, more = (_some(samples, share) for share in (halving**2, halving))
         self._tried(widest, few)
-        smoothed = [
-            Choice(_grid(scheme, *smoothed_range(scheme.bits, statistics, each)), each)
-            for each in self._smoothings(statistics)
+        scaled = [
+            LayerParams(self._smoothed_grid(scheme, statistics, factors), factors)
+            for factors in self._smoothings(statistics)
         ]
         cuts = may_cut(scheme.bits, statistics.per_channel)
-        others = [Choice(_grid(scheme, *each)) for each in cut_off(statistics) if cuts]
-        fractions = _FRACTIONS if cuts else ()
-        for each in self._best(smoothed, few, _FEW):
-            assert each.smoothing is not None, "just given"
-            low, high = smoothed_range(scheme.bits, statistics, each.smoothing)
-            parts = (within(fraction, low, high) for fraction in fractions)
-            others += [each, *(Choice(_grid(scheme, *part), each.smoothing) for part in parts)]
-        return self._best(self._best(others, few, _FEW), more, 2)
+        clipped = cut_off(statistics, ranges) if cuts else ()
+        candidates = [LayerParams(_grid(scheme, *ends)) for ends in clipped]
+        for candidate in self._best(scaled, few, halving):
+            factors = candidate.smoothing
+            assert factors is not None, "it was just set"
+            low, high = smoothed_range(scheme.bits, statistics, factors, self._config)
+            candidates.append(candidate)
+            for fraction in ranges.scaled_fractions if cuts else ():
+                grid = _grid(scheme, *within(fraction, low, high))
+                candidates.append(LayerParams(grid, factors))
+        return self._best(self._best(candidates, few, halving), more, 2)
+
+    def _smoothed_grid(self, scheme: Scheme, statistics: Statistics, smoothing: Array) -> Grid:
+        ends = smoothed_range(scheme.bits, statistics, smoothing, self._config)
+        return _grid(scheme, *ends)
 
     def _best(
-        self, candidates: Sequence[Choice], samples: Sequence[Sample], share: int
-    ) -> list[Choice]:
-        """One of so many candidates, those with the least error."""
-        errors = [self._tried(each, samples).error for each in candidates]
-        most = sorted(errors)[: math.ceil(len(errors) / share)]
-        return [each for each, error in zip(candidates, errors, strict=True) if error <= max(most)]
+        self, candidates: Sequence[LayerParams], samples: Sequence[Sample], share: int
+    ) -> list[LayerParams]:
+        """Return the share of the candidates with the least error: one of `share`."""
+        errors = [self._tried(candidate, samples).error for candidate in candidates]
+        lowest = sorted(errors)[: math.ceil(len(errors) / share)]
+        return [
+            candidate
+            for candidate, error in zip(candidates, errors, strict=True)
+            if error <= max(lowest)
+        ]
 
-    def _widest(self, scheme: Scheme | None, statistics: Statistics) -> Choice:
+    def _widest(self, scheme: Scheme | None, statistics: Statistics) -> LayerParams:
         if scheme is None:
-            return Choice(None)
+            return LayerParams(None)
         if isinstance(scheme.kind, BlockFormat):
-            return Choice(dynamic_grid(self._source, scheme.kind))
+            return LayerParams(dynamic_grid(self._source, scheme.kind))
         if not statistics.count:
-            return Choice(None)
-        return Choice(_grid(scheme, *whole(scheme.bits, statistics)))
+            return LayerParams(None)
+        return LayerParams(_grid(scheme, *whole(scheme.bits, statistics, self._config.ranges)))
 
     def _finished(
         self,
-        simpler: Sequence[Choice],
+        fallbacks: Sequence[LayerParams],
         first: Sequence[Sample],
         second: Sequence[Sample],
         many: Sequence[Sample],
-    ) -> Choice:
-        """The first of them with the weights and biases that belong to it."""
-        refiner = Refiner(simpler[0].grid, simpler[0].smoothing, many)
-        return self._refined(simpler, refiner.refined, first, second)
+    ) -> LayerParams:
+        """Return the first of them with rounded weights and corrected biases."""
+        refiner = Refiner(fallbacks[0].grid, fallbacks[0].smoothing, many)
+        return self._refined(fallbacks, refiner.refined, first, second)
 
     def _refined(
         self,
-        simpler: Sequence[Choice],
-        refined: Callable[[Piece], Sequence[Rounded]],
+        fallbacks: Sequence[LayerParams],
+        refined: Callable[[LayerRunner], Sequence[QuantizedWeight]],
         first: Sequence[Sample],
         second: Sequence[Sample],
-    ) -> Choice:
-        """The first of them with weights rounded in that way, and biases that belong to it."""
-        choice = replace(simpler[0], simpler=tuple(simpler))
+    ) -> LayerParams:
+        """Return the first of them with weights rounded by a function, and corrected biases."""
+        choice = replace(fallbacks[0], fallbacks=tuple(fallbacks))
         weights, errors = dict(choice.weights), dict(choice.errors)
         for piece in self._pieces:
             if not piece.scheme:
                 continue
             if is_fine(piece.scheme) or piece.layer in self._common.rounded:
                 continue
-            found = refined(piece)
-            error = piece.error(choice.grid, choice.smoothing, second, found)
+            rounded = refined(piece)
+            error = piece.error(choice.grid, choice.smoothing, second, rounded)
             if error < errors[piece.layer]:
-                weights[piece.layer], errors[piece.layer] = found, error
+                weights[piece.layer], errors[piece.layer] = rounded, error
         return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
 
-    def moments(self, choice: Choice, many: Sequence[Sample]) -> dict[Layer, list[Moments]]:
-        """Those of what each layer reads whose weights are common, part by part."""
-        found: dict[Layer, list[Moments]] = {}
+    def moments(self, choice: LayerParams, many: Sequence[Sample]) -> dict[Layer, list[Moments]]:
+        """Return X^T X of the input of each layer with shared weights, one per slice of terms."""
+        moments: dict[Layer, list[Moments]] = {}
         for piece in self._pieces if many else ():
             if shared := self._common.rounded.get(piece.layer):
-                of = moments_of(piece, choice.grid, choice.smoothing, many)
-                found[piece.layer] = [of(part) for part in shared.parts]
-        return found
+                of_terms = moments_of(piece, choice.grid, choice.smoothing, many)
+                moments[piece.layer] = [of_terms(part) for part in shared.parts]
+        return moments
 
     def revised(
         self,
-        choice: Choice,
-        weights: Mapping[Layer, Sequence[Rounded]],
+        choice: LayerParams,
+        weights: Mapping[Layer, Sequence[QuantizedWeight]],
         first: Sequence[Sample],
         second: Sequence[Sample],
-    ) -> Choice:
-        """A choice with other weights, and with the errors and biases that belong to them."""
+    ) -> LayerParams:
+        """Return the parameters with other weights, and their errors and bias corrections."""
         errors = dict(choice.errors)
         for piece in self._pieces:
             if piece.layer in weights:
-                given = weights[piece.layer]
-                errors[piece.layer] = piece.error(choice.grid, choice.smoothing, second, given)
+                rounded = weights[piece.layer]
+                errors[piece.layer] = piece.error(choice.grid, choice.smoothing, second, rounded)
         weights = {**choice.weights, **weights}
         return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
 
     def _corrected(
-        self, choice: Choice, first: Sequence[Sample], second: Sequence[Sample]
-    ) -> Choice:
-        """The choice with biases that make up for the mean of what it adds."""
+        self, choice: LayerParams, first: Sequence[Sample], second: Sequence[Sample]
+    ) -> LayerParams:
+        """Return the parameters with biases that cancel the mean error."""
         errors, corrections = dict(choice.errors), {}
         for piece in self._pieces:
             weights = choice.weights.get(piece.layer, ())
-            found = correction(piece, choice.grid, choice.smoothing, weights, first, second)
-            if found is not None:
-                corrections[piece.layer], errors[piece.layer] = found
+            corrected = correction(piece, choice.grid, choice.smoothing, weights, first, second)
+            if corrected is not None:
+                corrections[piece.layer], errors[piece.layer] = corrected
         return replace(choice, errors=errors, corrections=corrections)
 
     def _smoothings(self, statistics: Statistics) -> Iterator[Array]:
         if self._smooth and all(piece.weight is not None for piece in self._pieces):
             weights = np.max([piece.reach for piece in self._pieces], axis=0)
-            yield from smoothings(statistics, weights)
+            yield from smoothings(statistics, weights, self._config.scaling)
 
-    def _plain(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
-        """A candidate that was tried, with weights rounded to nearest."""
-        found = self._tried(candidate, samples)
-        pieces = [piece for piece in self._pieces if piece.scheme]
-        return replace(
-            found, weights={each.layer: each.nearest(candidate.smoothing) for each in pieces}
-        )
+    def _with_nearest_weights(
+        self, candidate: LayerParams, samples: Sequence[Sample]
+    ) -> LayerParams:
+        """Return a candidate with its errors, and weights rounded to nearest."""
+        tried = self._tried(candidate, samples)
+        weights = {
+            piece.layer: piece.nearest(candidate.smoothing)
+            for piece in self._pieces
+            if piece.scheme
+        }
+        return replace(tried, weights=weights)
 
-    def _tried(self, candidate: Choice, samples: Sequence[Sample]) -> Choice:
+    def _tried(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
+        """Return a candidate with its errors on samples."""
         errors = {
             piece.layer: over(self._powers(piece, candidate, samples)) for piece in self._pieces
         }
-        found = replace(candidate, errors=errors)
-        # Those that are tried again on other samples have been told.
-        if candidate.grid is not None and id(candidate.grid) not in self._told:
-            told = candidate.grid, candidate.smoothing is not None, found.error
-            self._told[id(candidate.grid)] = told  # which keeps its number
-        return found
+        tried, grid = replace(candidate, errors=errors), candidate.grid
+        # The first errors of a candidate are the ones that are reported.
+        if grid is not None and id(grid) not in self._tried_grids:
+            # An entry keeps its grid alive, so that its id stays unique.
+            self._tried_grids[id(grid)] = grid, candidate.smoothing is not None, tried.error
+        return tried
 
     def _powers(
-        self, piece: Piece, candidate: Choice, samples: Sequence[Sample]
+        self, piece: LayerRunner, candidate: LayerParams, samples: Sequence[Sample]
     ) -> Iterator[tuple[float, float]]:
-        """Those of noise and signal for each sample. What was tried on some of them is known, and
-        so is what has the same numbers: rounded to powers of two, smoothings often have."""
-        known = self._known.setdefault((piece.layer, *candidate.numbers), {})
-        new = [each for each in samples if id(each) not in known]
+        """Return the powers of noise and signal for each sample, computed once each.
+
+        Candidates with the same numbers share them: scalings by powers of two often coincide.
+        """
+        powers = self._powers_of.setdefault((piece.layer, *candidate.numbers), {})
+        new = [sample for sample in samples if id(sample) not in powers]
         if new:
-            found = piece.powers(candidate.grid, candidate.smoothing, new)
-            known.update(zip(map(id, new), found, strict=True))
-        return (known[id(each)] for each in samples)
+            pairs = piece.powers(candidate.grid, candidate.smoothing, new)
+            powers.update(zip(map(id, new), pairs, strict=True))
+        return (powers[id(sample)] for sample in samples)
 
 
 def _some(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
-    """One of so many samples, and the last one, which has the largest magnitudes."""
+    """Return one of `share` samples, and the last one, which has the largest magnitudes."""
     return [*samples[:-1][: max(len(samples) // share, 1)], samples[-1]]
 
 

@@ -20,7 +20,8 @@ from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.runtime import make_session, run_session
 from anybit.quantization.branches import anchor, holders_in
-from anybit.quantization.choices import Choice
+from anybit.quantization.choices import LayerParams
+from anybit.quantization.config import QuantizeConfig
 from anybit.quantization.copies import on_copies
 from anybit.quantization.decibels import noise_of
 from anybit.quantization.items import Sample
@@ -40,31 +41,33 @@ _TOGETHER = 8
 
 
 @dataclass(frozen=True)
-class Probed:
-    """What a Probe is made of, beside the model.
+class ProbeSpec:
+    """The data of a SensitivityProbe, beside the model.
 
     Attributes:
         layers: The layers whose weights are rounded.
         choices: The tensors that layers multiply, and what becomes of them.
         samples: What it is run on.
         where: The model's name, for messages.
+        config: The thresholds.
         narrow: What becomes of some of the tensors in fewer bits.
         parts: The parts of the outputs, of which the worst counts.
     """
 
     layers: tuple[Layer, ...]
-    choices: Mapping[Source, Choice]
+    choices: Mapping[Source, LayerParams]
     samples: Sequence[Sample]
     where: str
-    narrow: Mapping[Source, Choice] = field(default_factory=dict)
+    config: QuantizeConfig
+    narrow: Mapping[Source, LayerParams] = field(default_factory=dict)
     parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
 
-    def tried(self, source: Source) -> list[Choice]:
+    def tried(self, source: Source) -> list[LayerParams]:
         """What becomes of a tensor, and then that in fewer bits, if there is that."""
         return [self.choices[source], *([self.narrow[source]] if source in self.narrow else [])]
 
 
-class Probe:
+class SensitivityProbe:
     """The float model, ready to be run with one of its tensors rounded.
 
     Noise is that over the signal of the worst output, as powers.
@@ -73,7 +76,7 @@ class Probe:
         ModelError: No output is a float.
     """
 
-    def __init__(self, model: ir.Model, probed: Probed) -> None:
+    def __init__(self, model: ir.Model, probed: ProbeSpec) -> None:
         choices, samples = probed.choices, probed.samples
         values = [source.value for source in choices]
         self._probed = probed
@@ -121,11 +124,12 @@ class Probe:
                 name = str(self._weights[_read(layer, weight)].name)
                 if name in rounded:
                     continue
+                config = self._probed.config.weights
                 if smoothing is None:
-                    values = nearest(array, weight, scheme).values
+                    values = nearest(array, weight, scheme, config).values
                 else:
                     values = nearest(
-                        smoothed_weight(array, weight, smoothing), weight, scheme
+                        smoothed_weight(array, weight, smoothing), weight, scheme, config
                     ).values
                     values = smoothed_weight(values, weight, 1 / smoothing)
                 rounded[name] = values
@@ -194,19 +198,19 @@ class Probe:
         return run_session(self._session, sample | self._feeds | dict(changed))
 
 
-Question: TypeAlias = Callable[[Probe], Answer]
+Question: TypeAlias = Callable[[SensitivityProbe], Answer]
 
 
-def prober(model: ir.Model, probed: Probed) -> Callable[[Question[Any]], Any]:
+def prober(model: ir.Model, probed: ProbeSpec) -> Callable[[Question[Any]], Any]:
     """Who answers questions about noise."""
-    probe = Probe(model, probed)
+    probe = SensitivityProbe(model, probed)
     return lambda question: question(probe)
 
 
 def answers(
     workers: Workers,
     model: ir.Model,
-    probed: Probed,
+    probed: ProbeSpec,
     questions: Sequence[Question[Answer]],
     progress: Callable[[float], None],
 ) -> tuple[dict[Source, list[float]], list[Answer]]:
@@ -215,7 +219,9 @@ def answers(
     judges = {source: [Judge() for _ in probed.tried(source)] for source in probed.choices}
     parts = [range(len(judges))[at : at + _TOGETHER] for at in range(0, len(judges), _TOGETHER)]
     pieces = list(product(range(len(probed.samples)), parts))
-    first = (partial(Probe.of_activations, sample=at, sources=part) for at, part in pieces)
+    first = (
+        partial(SensitivityProbe.of_activations, sample=at, sources=part) for at, part in pieces
+    )
     asked: Iterator[Question[Any]] = chain(first, questions)
     found = on_copies(workers, model, prober, probed, asked)
     count = len(pieces) + len(questions)
@@ -232,7 +238,7 @@ def answers(
     return {source: [*map(_noise, each)] for source, each in judges.items()}, told
 
 
-def _rounded(x: Array, choice: Choice, layer: Layer) -> Array:
+def _rounded(x: Array, choice: LayerParams, layer: Layer) -> Array:
     if choice.grid is None or not x.size:  # what no sample ran, or not this one
         return x
     if choice.smoothing is None:

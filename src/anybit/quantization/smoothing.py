@@ -12,46 +12,37 @@ from collections.abc import Iterator
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
+from anybit.quantization.config import QuantizeConfig, ScalingConfig
 from anybit.quantization.placement import Source
 from anybit.quantization.ranges import spare
 from anybit.quantization.statistics import Statistics
 
-_STRENGTHS = (0.3, 0.5, 0.7, 0.85, 1.0)
-# Channels that go further than these shares of the largest are brought back.
-_OUTLIERS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.0625)
-# Channels that were nearly dead are not blown up without end.
-_FARTHEST = 24
-# Over the number of values, the share of the whole range that is added: how much further the next
-# one goes is not known, and with so few values nothing is.
-_UNKNOWN = 16
-# And of no more than so many times what was seen of a channel: otherwise a single one that is large
-# would keep the others from being divided.
-_TIMES = 16
 
-
-def smoothings(statistics: Statistics, weights: Array) -> Iterator[Array]:
-    """What a tensor might be divided by, per channel, if anything is known of its channels.
+def smoothings(statistics: Statistics, weights: Array, config: ScalingConfig) -> Iterator[Array]:
+    """Yield candidate factors of a tensor's channels; none without statistics of channels.
 
     Args:
         statistics: The tensor's.
-        weights: The largest magnitude of what each channel is multiplied with.
+        weights: The largest magnitude of the weights of each channel.
+        config: The thresholds.
     """
     if statistics.channels is None:
         return
-    reach = np.abs(reaches(statistics)).max(axis=0)
+    reach = np.abs(reaches(statistics, config)).max(axis=0)
     if weights.shape != reach.shape or not (reach.any() and weights.any()):
         return
     safe = np.where(weights > 0, reach, 1.0)
-    for strength in _STRENGTHS:
+    farthest = config.largest_exponent
+    for strength in config.strengths:
         wish = safe**strength / np.where(weights > 0, weights, 1.0) ** (1 - strength)
         exponents = np.rint(np.log2(wish) - np.median(np.log2(wish)))
-        yield np.exp2(np.clip(exponents, -_FARTHEST, _FARTHEST)).astype(np.float32)
-    for share in _OUTLIERS:
+        yield np.exp2(np.clip(exponents, -farthest, farthest)).astype(np.float32)
+    for share in config.outlier_shares:
         beyond = np.ceil(np.log2(np.maximum(reach / (share * reach.max()), 1.0)))
-        yield np.exp2(np.minimum(beyond, _FARTHEST)).astype(np.float32)
+        yield np.exp2(np.minimum(beyond, farthest)).astype(np.float32)
 
 
-def reaches(statistics: Statistics) -> Array:
+def reaches(statistics: Statistics, config: ScalingConfig) -> Array:
     """How far each channel goes, down and up.
 
     One that is divided has a range of its own, and loses what goes further; in that of the whole
@@ -62,15 +53,18 @@ def reaches(statistics: Statistics) -> Array:
     seen = statistics.channels
     assert seen is not None, "who smooths asked for them"
     whole = np.array([[min(statistics.lowest, 0.0)], [max(statistics.highest, 0.0)]])
-    most = _TIMES * np.abs(seen).max(axis=0).astype(np.float64)
-    added = np.clip(whole, -most, most) * min(_UNKNOWN / statistics.per_channel, 1.0)
+    most = config.headroom_times * np.abs(seen).max(axis=0).astype(np.float64)
+    added = np.clip(whole, -most, most) * min(config.headroom / statistics.per_channel, 1.0)
     further = np.clip(seen + added, *whole)
     return np.where(seen.any(axis=0), further, whole)
 
 
-def smoothed_range(bits: int, statistics: Statistics, smoothing: Array) -> tuple[float, float]:
-    """The range that holds all channels as far as they go, once they are divided."""
-    channels = reaches(statistics) / smoothing * spare(bits, statistics)
+def smoothed_range(
+    bits: int, statistics: Statistics, smoothing: Array, config: QuantizeConfig
+) -> tuple[float, float]:
+    """Return the range that holds all channels as far as they go, once they are divided."""
+    room = spare(bits, statistics, config.ranges)
+    channels = reaches(statistics, config.scaling) / smoothing * room
     return float(channels.min()), float(channels.max())
 
 

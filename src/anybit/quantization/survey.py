@@ -12,7 +12,7 @@ import onnxruntime  # type: ignore[import-untyped]
 
 from anybit._native import isa
 from anybit.errors import ModelError
-from anybit.quantization.findings import FORMAT, Findings
+from anybit.quantization.findings import FORMAT, CalibrationStats
 from anybit.quantization.items import Sample
 from anybit.quantization.recording import Recording
 from anybit.quantization.shards import Shard, is_held
@@ -35,7 +35,7 @@ class Survey:
     cache: Path | None = None
 
 
-def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
+def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, CalibrationStats]]:
     """Who looks at the samples of shards that are not held back, and gives back each with what is
     found, numbered from its first.
 
@@ -45,14 +45,14 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, Findings]]:
     """
     recorder = survey.recording.recorder()
 
-    def found(shard: Shard) -> tuple[Shard, Findings]:
+    def found(shard: Shard) -> tuple[Shard, CalibrationStats]:
         path = None if survey.cache is None else survey.cache / f"{_digest(survey, shard)}.npz"
         names = survey.recording.names
         if path is not None:
-            known = Findings.read(path, names, survey.axes, survey.widths, len(shard))
+            known = CalibrationStats.read(path, names, survey.axes, survey.widths, len(shard))
             if known is not None:
                 return shard, known
-        made = Findings.none(names, survey.axes)
+        made = CalibrationStats.none(names, survey.axes)
         for number, sample in _calibration(shard):
             seen = recorder.run(sample, kept=False)
             with _naming(shard, number):

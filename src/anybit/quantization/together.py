@@ -11,37 +11,41 @@ from functools import partial
 
 import onnx_ir as ir
 
-from anybit.quantization.choices import Choice
-from anybit.quantization.common import Common, Shared
+from anybit.quantization.choices import LayerParams
+from anybit.quantization.common import SharedWeight, SharedWeights
+from anybit.quantization.config import GptqConfig, QuantizeConfig
 from anybit.quantization.factors import Factors, Moments, factors_of
 from anybit.quantization.gptq import refined_by
-from anybit.quantization.pieces import Piece
+from anybit.quantization.pieces import LayerRunner
 from anybit.quantization.placement import Layer, Source
 from anybit.quantization.schemes import Scheme
-from anybit.quantization.weights import Rounded
+from anybit.quantization.weights import QuantizedWeight
 
 Parts = Mapping[Layer, list[Moments]]
 
 
-class Together:
+class SharedWeightRounding:
     """Rounds what the readers of several tensors have in common.
 
     Args:
         model: The float model.
         weights: The schemes of the weights of all layers.
+        config: The thresholds of the search.
     """
 
-    def __init__(self, model: ir.Model, weights: Mapping[Layer, Scheme]) -> None:
-        self.common = Common(weights)
-        self._model, self._weights = model, weights
-        self._sums: dict[Shared, list[Moments]] = {}
-        self._read: dict[Shared, tuple[Layer, int, Choice]] = {}
+    def __init__(
+        self, model: ir.Model, weights: Mapping[Layer, Scheme], config: QuantizeConfig
+    ) -> None:
+        self.common = SharedWeights(weights)
+        self._model, self._weights, self._config = model, weights, config
+        self._sums: dict[SharedWeight, list[Moments]] = {}
+        self._read: dict[SharedWeight, tuple[Layer, int, LayerParams]] = {}
 
     def concerns(self, source: Source) -> bool:
         """Whether layers that read a tensor have a constant in common."""
         return any(layer in self.common.rounded for layer, _ in source.readers)
 
-    def add(self, source: Source, choice: Choice, moments: Parts) -> None:
+    def add(self, source: Source, choice: LayerParams, moments: Parts) -> None:
         """What became of a tensor, and the moments of what such layers read then."""
         for layer, index in source.readers:
             if layer not in moments:
@@ -54,21 +58,23 @@ class Together:
             for total, part in zip(self._sums[shared], moments[layer], strict=True):
                 total.merge(part)
 
-    def rounded(self) -> dict[Layer, Rounded]:
+    def rounded(self) -> dict[Layer, QuantizedWeight]:
         """The first weight of each layer that has it in common. The moments are used up."""
         found = {}
         while self._sums:
             shared, sums = self._sums.popitem()
             layer, index, choice = self._read[shared]
-            piece = Piece(self._model, layer, index, self._weights[layer])
+            piece = LayerRunner(self._model, layer, index, self._weights[layer], self._config)
             by_start = {part.start: each for part, each in zip(shared.parts, sums, strict=True)}
-            of_all, *_ = refined_by(piece, choice.smoothing, partial(_factors, by_start))
+            of_all, *_ = refined_by(
+                piece, choice.smoothing, partial(_factors, by_start, self._config.gptq)
+            )
             found.update(dict.fromkeys(shared.layers, of_all))
         return found
 
     def better(
-        self, choices: Mapping[Source, Choice], revised: Mapping[Source, Choice]
-    ) -> dict[Source, Choice]:
+        self, choices: Mapping[Source, LayerParams], revised: Mapping[Source, LayerParams]
+    ) -> dict[Source, LayerParams]:
         """The choices, with what is revised of them for a constant where that has less error."""
         if not revised:
             return dict(choices)
@@ -87,15 +93,15 @@ class Together:
         }
 
 
-def _factors(by_start: Mapping[int, Moments], part: slice) -> Factors:
-    return factors_of(by_start[part.start])
+def _factors(by_start: Mapping[int, Moments], config: GptqConfig, part: slice) -> Factors:
+    return factors_of(by_start[part.start], config)
 
 
-def _errors(choices: Mapping[Source, Choice]) -> dict[Layer, float]:
+def _errors(choices: Mapping[Source, LayerParams]) -> dict[Layer, float]:
     return {layer: each for choice in choices.values() for layer, each in choice.errors.items()}
 
 
-def _mixed(choice: Choice, revised: Choice, kept: set[Layer]) -> Choice:
+def _mixed(choice: LayerParams, revised: LayerParams, kept: set[Layer]) -> LayerParams:
     """What is revised for some layers, and the rest."""
     corrections = {
         layer: each for layer, each in choice.corrections.items() if layer not in kept

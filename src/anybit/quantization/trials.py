@@ -1,53 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixes of widths, run to see what they do, and corrected by what was seen."""
+"""Mixes of widths that are run, to correct the prediction of their noise."""
 
 import math
 from collections.abc import Callable, Sequence
 
 from anybit.errors import ModelError
-from anybit.quantization.attempts import Attempt, Attempts, Progress
+from anybit.quantization.attempts import CandidateBuilder, Progress, QuantizedCandidate
+from anybit.quantization.config import BudgetConfig
 from anybit.quantization.decibels import LEAST, decibels, noise_of
-from anybit.quantization.knapsack import Option, Picks, cheaper, cheapest, front, quietest
-from anybit.quantization.latency import Clock
+from anybit.quantization.knapsack import Assignment, Widths, cheaper, cheapest, front
 from anybit.quantization.mixing import changed
 from anybit.quantization.plan import Plan
-from anybit.text import duration
 from anybit.words.budgets import Budget
 
-_ROUNDS = 3
-# How many there are at most until one is quiet enough, and how much quieter the next is expected to
-# be than those that were not.
-_MOST_ROUNDS, _QUIETER = 8, 10**-0.15
-# How many are tried between that one and those that were not, and how far apart they are at least.
-_MOST_BETWEEN, _APART = 5, 10**-0.03
-# How often a part of what was found is tried with fewer bits, and the share that this has to save.
-_MOST_TRIMS, _WORTH = 8, 0.01
-# What is aimed at, as a share of the noise that is allowed, and what is worth no other round.
-_AIM, _NEAR = 10**-0.02, 10**-0.05
-_AIM_SECONDS, _NEAR_SECONDS = 0.97, 0.93
 
-
-class Trials:
+class MixEvaluator:
     """The mixes that were tried: each once.
 
     Args:
         base: What they differ from in widths.
         attempts: What quantizes the model.
-        clock: What times mixes.
         progress: Called with the share that is done.
     """
 
-    def __init__(self, base: Plan, attempts: Attempts, clock: Clock, progress: Progress) -> None:
-        self._base, self._attempts = base, attempts
-        self._clock, self._progress = clock, progress
-        self._tried: dict[Picks, Attempt] = {}
-        self._seconds: dict[Picks, float] = {}
+    def __init__(self, base: Plan, attempts: CandidateBuilder, progress: Progress) -> None:
+        self._base, self._attempts, self._progress = base, attempts, progress
+        self._tried: dict[Widths, QuantizedCandidate] = {}
         self._count = 0
 
-    def __call__(self, option: Option) -> Attempt:
+    def __call__(self, option: Assignment) -> QuantizedCandidate:
         if option.picks not in self._tried:
-            wanted = changed(self._base, option.picks)
-            self._tried[option.picks] = self._attempts.attempt(wanted, self._advance)
+            plan = changed(self._base, option.picks)
+            self._tried[option.picks] = self._attempts.attempt(plan, self._advance)
             self._count += 1
         return self._tried[option.picks]
 
@@ -56,59 +40,60 @@ class Trials:
         done = self._count + share
         self._progress(done / (done + 1))
 
-    def noise(self, option: Option) -> float:
-        """Noise over signal of the worst output, on samples that are held back."""
+    def noise(self, option: Assignment) -> float:
+        """Noise over signal of the worst output, on held-out samples."""
         verdict = self(option).verdict
         assert verdict is not None, "there are data"
         assert verdict.sqnr is not None, "asked before"
         return noise_of(verdict.sqnr)
 
-    def quiet(self, option: Option, most: float) -> bool:
-        """Whether there is no more noise than that, and none on few samples that are not held back:
-        where several mixes are tried, luck helps one of them on those that judge."""
-        few = self(option).few
-        known = 0.0 if few is None or few.sqnr is None else noise_of(few.sqnr)
-        return max(self.noise(option), known) <= most
+    def quiet(self, option: Assignment, most: float) -> bool:
+        """Return whether the noise is at most that, also on the ablation samples.
 
-    def forget(self, option: Option) -> None:
-        """A model that is not wanted any more takes no memory."""
+        Of several mixes, luck may help one on the samples of the verdict.
+        """
+        ablation = self(option).ablation
+        other = 0.0 if ablation is None or ablation.sqnr is None else noise_of(ablation.sqnr)
+        return max(self.noise(option), other) <= most
+
+    def forget(self, option: Assignment) -> None:
+        """Drop the model of a mix, to free its memory."""
         self._tried.pop(option.picks, None)
 
-    def seconds(self, option: Option) -> float:
-        """What a run of the compiled model takes."""
-        if option.picks not in self._seconds:
-            compiled, _ = self._clock.compiled(self(option).model)
-            self._seconds[option.picks] = self._clock.seconds(compiled)
-        return self._seconds[option.picks]
-
-    def factor(self, option: Option) -> float:
-        """How much more noise there is than was predicted."""
+    def factor(self, option: Assignment) -> float:
+        """Return the measured noise over the predicted noise."""
         return max(self.noise(option), LEAST) / max(option.noise, LEAST)
 
 
-def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Trials) -> Option:
-    """The cheapest mix that was tried and has no more noise than that.
+def quiet_enough(
+    budget: Budget,
+    options: Sequence[Sequence[Assignment]],
+    try_it: MixEvaluator,
+    config: BudgetConfig,
+) -> Assignment:
+    """Return the cheapest mix that was tried and has no more noise than that.
 
-    What is expected is corrected by what is found, until a mix is quiet enough. Then those between
-    it and the cheapest that is not are tried, cheapest first: with few samples to judge by more
-    bits are not always better. What then can have fewer bits, part by part, gets them.
+    Predictions are corrected by the measured noise, until a mix is quiet enough. Then mixes between
+    it and the cheapest one that is too noisy are tried, cheapest first: on few samples more bits
+    are not always better. Last, parts of it get fewer bits where the budget allows.
     """
     assert budget.noise is not None, "asked before"
-    aim, best = _AIM * budget.noise, None
-    tried: dict[Picks, float] = {}
+    aim, best = config.aim * budget.noise, None
+    tried: dict[Widths, float] = {}
     loudest = 0.0
-    for number in range(1, _MOST_ROUNDS + 1):
+    for number in range(1, config.most_rounds + 1):
         option = cheapest(options, aim) or front(options)[-1]
         tried[option.picks] = noise = try_it.noise(option)
         if noise > budget.noise:
             loudest = max(loudest, option.noise)
         elif best is None or option.cost < best.cost:
             best = option
-        if best is not None and (loudest or number >= _ROUNDS or noise >= budget.noise * _NEAR):
+        near = noise >= budget.noise * config.near
+        if best is not None and (loudest or number >= config.rounds or near):
             break
-        aim = _AIM * budget.noise / try_it.factor(option)
+        aim = config.aim * budget.noise / try_it.factor(option)
         if best is None:
-            aim = min(aim, _QUIETER * option.noise)
+            aim = min(aim, config.quieter * option.noise)
     if best is None:
         quietest_of_all = front(options)[-1]
         tried[quietest_of_all.picks] = noise = try_it.noise(quietest_of_all)
@@ -120,20 +105,21 @@ def quiet_enough(budget: Budget, options: Sequence[Sequence[Option]], try_it: Tr
             f"{reached:.1f} dB"
         )
     if loudest > best.noise:
-        best = _between(budget.noise, options, loudest, best, try_it)
-    return _trimmed(budget.noise, options, best, try_it)
+        best = _mix_between(budget.noise, options, loudest, best, try_it, config)
+    return _trimmed(budget.noise, options, best, try_it, config)
 
 
-def _between(
+def _mix_between(
     most: float,
-    options: Sequence[Sequence[Option]],
+    options: Sequence[Sequence[Assignment]],
     loudest: float,
-    best: Option,
-    try_it: Trials,
-) -> Option:
-    """The cheapest of some mixes between one that is too noisy and one that is not."""
+    best: Assignment,
+    try_it: MixEvaluator,
+    config: BudgetConfig,
+) -> Assignment:
+    """Return the cheapest quiet mix between one that is too noisy and one that is quiet."""
     ratio = max(best.noise, LEAST) / loudest
-    count = min(_MOST_BETWEEN, int(math.log(ratio) / math.log(_APART)))
+    count = min(config.mixes_between, int(math.log(ratio) / math.log(config.apart)))
     for at in range(1, count + 1):
         option = cheapest(options, loudest * ratio ** (at / (count + 1)))
         if option is None or option.cost >= best.cost:
@@ -146,17 +132,21 @@ def _between(
 
 
 def _trimmed(
-    most: float, options: Sequence[Sequence[Option]], best: Option, try_it: Trials
-) -> Option:
-    """A mix with less of what turns out not to be needed, part by part.
+    most: float,
+    options: Sequence[Sequence[Assignment]],
+    best: Assignment,
+    try_it: MixEvaluator,
+    config: BudgetConfig,
+) -> Assignment:
+    """Take bits away from parts of a mix as long as it stays quiet enough.
 
-    Luck may help a part through on those that judge; what was not held back has to agree.
+    Luck may help a part on the held-out samples, so the ablation samples have to agree.
     """
     refused: dict[int, float] = {}
-    for _ in range(_MOST_TRIMS):
-        steps = cheaper(options, best, _WORTH * best.cost)
+    for _ in range(config.trims):
+        steps = cheaper(options, best, config.least_saving * best.cost)
         # What was refused once is not tried with more noise.
-        new = (each for each in steps if each.option.noise < refused.get(each.part, math.inf))
+        new = (step for step in steps if step.option.noise < refused.get(step.part, math.inf))
         step = next(new, None)
         if step is None:
             break
@@ -170,51 +160,30 @@ def _trimmed(
 
 
 def or_even(
-    option: Option,
-    evenly: Sequence[Option],
-    keeps: Callable[[Option], bool],
-    try_it: Trials,
-) -> Option:
-    """The mix, or the dearest of one width for all layers that is kept, if it has less noise.
+    option: Assignment,
+    evenly: Sequence[Assignment],
+    keeps: Callable[[Assignment], bool],
+    try_it: MixEvaluator,
+) -> Assignment:
+    """Return the mix, or the dearest uniform width within the budget if that has less noise.
 
-    What few bits are expected to lose is what rounding to nearest would, and too much at times.
+    Predictions are those of rounding to nearest, and at times too high for few bits.
     """
-    dearest_first = sorted(evenly, key=lambda each: (-each.cost, each.noise))
+    dearest_first = sorted(evenly, key=lambda even: (-even.cost, even.noise))
     return min(option, next(filter(keeps, dearest_first), option), key=try_it.noise)
 
 
-def or_cheaper(most: float, option: Option, evenly: Sequence[Option], try_it: Trials) -> Option:
-    """The mix, or one width for all layers if that is cheaper and has no more noise than that."""
-    dearest_first = sorted(evenly, key=lambda each: -each.cost)
-    for each in [each for each in dearest_first if each.cost < option.cost][:_ROUNDS]:
-        if try_it.noise(each) > most:
+def or_cheaper(
+    most: float,
+    option: Assignment,
+    evenly: Sequence[Assignment],
+    try_it: MixEvaluator,
+    config: BudgetConfig,
+) -> Assignment:
+    """Return the mix, or a uniform width if that is cheaper and quiet enough."""
+    dearest_first = sorted(evenly, key=lambda even: -even.cost)
+    for even in [even for even in dearest_first if even.cost < option.cost][: config.rounds]:
+        if try_it.noise(even) > most:
             break
-        option = each
+        option = even
     return option
-
-
-def in_time(
-    budget: Budget, options: Sequence[Sequence[Option]], rest: float, try_it: Trials
-) -> Option:
-    """The quietest mix that was tried and takes no longer than that; costs are seconds.
-
-    What is not chosen takes the rest. Times of layers do not quite add up, so that what is aimed at
-    is corrected by what the whole takes.
-    """
-    assert budget.seconds is not None, "asked before"
-    aim, best = _AIM_SECONDS * budget.seconds, None
-    tried: dict[Picks, float] = {}
-    for _ in range(_ROUNDS):
-        option = quietest(options, aim - rest) or front(options)[0]
-        tried[option.picks] = taken = try_it.seconds(option)
-        if taken <= budget.seconds and (best is None or option.noise < best.noise):
-            best = option
-        if _NEAR_SECONDS * budget.seconds <= taken <= budget.seconds:
-            break
-        aim *= _AIM_SECONDS * budget.seconds / taken
-    if best is None:
-        raise ModelError(
-            f"budget {budget.words}: not reached; the fastest of {len(tried)} that were tried "
-            f"takes {duration(min(tried.values()))} on this machine"
-        )
-    return best

@@ -205,16 +205,6 @@ class Judge:
         return min(known) if known and len(known) == len(floats) else None
 
     @property
-    def noises(self) -> tuple[float, ...]:
-        """The noise of each sample in the worst output, over all of its signal; of neighbours
-        together where they are many, and none where there are no floats."""
-        floats = (each for each in self._outputs.values() if each.is_float)
-        worst = min(floats, key=lambda each: each.sqnr, default=None)
-        if worst is None:
-            return ()
-        return tuple(noise / (worst.signal or 1.0) for noise in worst.spread.noises)
-
-    @property
     def mse(self) -> float | None:
         """The mean squared difference of all floats; None where there are none."""
         noise = sum(each.noise for each in self._outputs.values())

@@ -17,18 +17,15 @@ from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid, IntegerGrid
 from anybit.quantization.block_scales import candidates
 from anybit.quantization.blocks import Blocks, blocks_of
+from anybit.quantization.config import WeightConfig
 from anybit.quantization.placement import Layer, Weight
 from anybit.quantization.schemes import Scheme, quantized
 from anybit.words.block_formats import BlockFormat
 from anybit.words.grammar import Signs
 
-_SHARES = tuple(1 - step / 20 for step in range(14))
-# From this width on nothing is gained by cutting off.
-_WIDE = 8
-
 
 @dataclass(frozen=True)
-class Rounded:
+class QuantizedWeight:
     """A constant weight as it is stored, with the grid that its quantizer rounds it to.
 
     Attributes:
@@ -80,9 +77,13 @@ def stored_bytes(array: Array, weight: Weight, scheme: Scheme | None) -> int:
 
 
 def nearest(
-    array: Array, weight: Weight, scheme: Scheme, importance: Array | None = None
-) -> Rounded:
-    """A weight that its quantizer rounds to the nearest values of its grid.
+    array: Array,
+    weight: Weight,
+    scheme: Scheme,
+    config: WeightConfig,
+    importance: Array | None = None,
+) -> QuantizedWeight:
+    """Round a weight to the nearest values of a grid.
 
     The grid is that with the least error of its values, channel by channel or block by block.
 
@@ -90,24 +91,27 @@ def nearest(
         array: The weight in floats.
         weight: Which one of its layer it is.
         scheme: Its scheme.
+        config: The candidates of its range.
         importance: By what the squared error of each element is multiplied; None for 1.
     """
     costs = np.ones(()) if importance is None else importance
     if scheme.block:
         blocks = blocks_of(array.shape, weight, scheme.block)
         costs = costs if importance is None else blocks.split(costs)
-        found = _best_grid(blocks.split(array), costs, (blocks.axis,), scheme)
-        return Rounded(array, _mapped(blocks.spread, found), blocks)
+        found = _best_grid(blocks.split(array), costs, (blocks.axis,), scheme, config)
+        return QuantizedWeight(array, _mapped(blocks.spread, found), blocks)
     channels = weight.channels if scheme.per_channel else ()
     others = tuple(axis for axis in range(array.ndim) if axis not in channels)
-    return Rounded(array, _as_stored(_best_grid(array, costs, others, scheme)))
+    return QuantizedWeight(array, _as_stored(_best_grid(array, costs, others, scheme, config)))
 
 
-def _best_grid(array: Array, costs: Array, others: tuple[int, ...], scheme: Scheme) -> Grid:
-    """Of the candidates that with the least squared error along some axes, for each of the rest."""
+def _best_grid(
+    array: Array, costs: Array, others: tuple[int, ...], scheme: Scheme, config: WeightConfig
+) -> Grid:
+    """Return the grid with the least squared error along some axes, for each of the rest."""
     best: Grid | None = None
     least: Array | None = None
-    tried = list(_candidates(array, others, scheme))
+    tried = list(_candidates(array, others, scheme, config))
     for grid in tried if len(tried) > 1 else ():
         with np.errstate(all="ignore"):  # infinite where float32 ends
             noise = quantized(array, _as_stored(grid)) - array
@@ -121,7 +125,9 @@ def _best_grid(array: Array, costs: Array, others: tuple[int, ...], scheme: Sche
     return tried[0] if best is None else best
 
 
-def _candidates(array: Array, others: tuple[int, ...], scheme: Scheme) -> Iterator[Grid]:
+def _candidates(
+    array: Array, others: tuple[int, ...], scheme: Scheme, config: WeightConfig
+) -> Iterator[Grid]:
     low, high = array.min(axis=others, keepdims=True), array.max(axis=others, keepdims=True)
     if isinstance(scheme.kind, BlockFormat):
         yield from candidates(np.maximum(-low, high), scheme.kind, scheme.rule)
@@ -130,7 +136,7 @@ def _candidates(array: Array, others: tuple[int, ...], scheme: Scheme) -> Iterat
         mean = np.abs(array).mean(axis=others, keepdims=True, dtype=np.float64)
         yield scheme.grid(-mean, mean)
     else:
-        for share in (1.0,) if scheme.bits >= _WIDE else _SHARES:
+        for share in (1.0,) if scheme.bits >= config.wide_bits else config.shares:
             yield scheme.grid(low * share, high * share)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from anybit.layers.layer import Layer
 from anybit.quantization import Mix, Verdict
-from anybit.quantization.ranges import Candidate
+from anybit.quantization.ranges import RangeCandidate
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class ReportedLayer:
     output_sqnr: float | None = None
     noise: float | None = None
     smoothed: bool = False
-    tried: tuple[Candidate, ...] = ()
+    tried: tuple[RangeCandidate, ...] = ()
 
     @property
     def name(self) -> str:

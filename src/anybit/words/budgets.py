@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a mix of widths may take, in words: `4MB`, `30dB`, `50%bops`, `2ms`."""
+"""What a mix of widths may take, in words: `4MB`, `30dB`, `50%bops`."""
 
 import math
 import re
@@ -14,11 +14,7 @@ _SIZES = {
     **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmg", 1)},
     **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmg", 1)},
 }
-_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-_KNOWN = (
-    'say a size ("4MB", "500KiB"), a quality ("30dB"), a share of the work ("50%bops") or a time '
-    '("2ms")'
-)
+_KNOWN = 'say a size ("4MB", "500KiB"), a quality ("30dB") or a share of the work ("50%bops")'
 
 
 @dataclass(frozen=True)
@@ -31,14 +27,12 @@ class Budget:
         noise: The most noise over signal of the worst output, as powers.
         bops: The most operations on bits, as a share of those that all layers take at the widths
             that were said for weights and activations.
-        seconds: The most that a run of the compiled model takes on this machine.
     """
 
     words: str
     bytes: float | None = None
     noise: float | None = None
     bops: float | None = None
-    seconds: float | None = None
 
 
 def budget(words: str) -> Budget:
@@ -60,8 +54,6 @@ def budget(words: str) -> Budget:
         if unit != "bops" or amount > 1000:
             raise ModelError(f'budget {words!r}: shares are of the work, such as "50%bops"')
         return Budget(words, bops=amount / 100)
-    if unit in _TIMES:
-        return Budget(words, seconds=amount * _TIMES[unit])
     if unit == "db" and amount <= 150:
         return Budget(words, noise=10 ** (-amount / 10))
     if unit in _SIZES:

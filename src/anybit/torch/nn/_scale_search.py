@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from anybit.ops.int_quant import codes_of
+from anybit.quantization.config import DEFAULT
 from anybit.quantization.placement import Weight
-from anybit.quantization.ranges import FRACTIONS, WIDE, cut_off, least, may_cut, spare, whole
+from anybit.quantization.ranges import cut_off, least, may_cut, spare, whole
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.weights import nearest
@@ -23,7 +24,9 @@ from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQua
 from anybit.torch.nn._words import words
 from anybit.words.grammar import Integers, Kind, Signs
 
-# Fractions of the range, besides those of `anybit.quantize`.
+_RANGES = DEFAULT.ranges
+# Fractions of the range per channel, and others besides those of `anybit.quantize`.
+_FRACTIONS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 _SHORTER = (0.32, 0.25, 0.2, 0.16, 0.125, 0.1, 0.08, 0.064, 0.05, 0.04, 0.032, 0.025, 0.02)
 
 Consumer = Callable[[torch.Tensor], torch.Tensor]
@@ -65,18 +68,19 @@ class ScaleSearch:
         bits = bits_of(self._quantizer)
         if self._quantizer.scale.layout.per_channel:
             assert statistics.channels is not None
-            low, high = statistics.channels * spare(bits, statistics)
-            shorter = [(low * fraction, high * fraction) for fraction in FRACTIONS]
+            low, high = statistics.channels * spare(bits, statistics, _RANGES)
+            shorter = [(low * fraction, high * fraction) for fraction in _FRACTIONS]
         else:
-            low, high = whole(bits, statistics)
-            shorter = [*cut_off(statistics)]
+            low, high = whole(bits, statistics, _RANGES)
+            shorter = [*cut_off(statistics, _RANGES)]
         shorter += [(low * fraction, high * fraction) for fraction in _SHORTER]
-        may_clip = bits < WIDE and may_cut(bits, statistics.count / self._channels)
+        may_clip = bits < _RANGES.wide_bits and may_cut(bits, statistics.count / self._channels)
         ranges = [(low, high), *(shorter if may_clip else ())]
         best = least(
             [range_scale(self._quantizer, *map(np.asarray, bounds)) for bounds in ranges],
             lambda scale: self._evaluate(scale, samples),
             lambda scale: self._evaluate(scale, held_out),
+            _RANGES.kept_ratio,
         )
         return best.scale
 
@@ -146,7 +150,8 @@ def weight_scale(quantizer: Quantizer, weight: torch.Tensor) -> torch.Tensor | N
     )
     axes = (layout.channel_axis(weight),) if layout.per_channel else ()
     array = weight.detach().float().cpu().numpy()
-    scale = torch.from_numpy(np.asarray(nearest(array, Weight(0, axes, None), scheme).grid.scale))
+    rounded = nearest(array, Weight(0, axes, None), scheme, DEFAULT.weights)
+    scale = torch.from_numpy(np.asarray(rounded.grid.scale))
     scale = scale.flatten() if layout.per_channel else scale.reshape(())
     # Any scale is exact for zeros; learning can start from this one.
     dims = layout.shared_axes(weight)
