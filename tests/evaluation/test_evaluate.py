@@ -87,7 +87,7 @@ def test_functions_and_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     for metric, message in (
         ("my_metrics:smallest", "my_metrics has no function smallest"),
         ("my_metrics:broken", "raised KeyError: 'z'"),
-        ("my_metrics:nothing", "must give finite numbers"),
+        ("my_metrics:nothing", "must return finite numbers"),
         ("my_broken:f", "cannot be imported: ModuleNotFoundError: .*there_is_no_such_module"),
         ("no_such_module_at_all:f", "cannot be imported"),
         ("accuracy", "metric must be top1, top5"),
@@ -196,8 +196,8 @@ def test_the_engine_is_chosen() -> None:
         ([], {"labels": RIGHT[:7]}, "there are 7 labels, fewer than rows"),
         ([], {"labels": [*RIGHT, 1, 1]}, "there are 14 labels for 12 rows"),
         ([], {"labels": np.int64(3)}, "one per row or sample"),
-        ([], {"labels": RIGHT / 2}, "labels must be numbers of classes, got float64"),
-        ([], {"labels": RIGHT + 6}, "labels reach from .* and the model has 6 classes"),
+        ([], {"labels": RIGHT / 2}, r"labels must be class indices \(integers\), got float64"),
+        ([], {"labels": RIGHT + 6}, "labels range from .* and the model has 6 classes"),
         (
             [],
             {"labels": "truth"},
@@ -207,7 +207,7 @@ def test_the_engine_is_chosen() -> None:
         ([], {"labels": ""}, "it holds one array without a name"),
         ([], {"labels": "x"}, "labels are called 'x', and so is an input"),
         ([], {"labels": [[1], [2, 3]]}, "labels are not an array"),
-        ([], {"labels": RIGHT, "metric": "mse"}, "are not like output 'y'"),
+        ([], {"labels": RIGHT, "metric": "mse"}, "and output 'y' has shape"),
     ],
 )
 def test_what_is_refused(others: list[Any], arguments: dict[str, Any], message: str) -> None:

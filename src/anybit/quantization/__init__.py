@@ -3,7 +3,7 @@
 
 Models in float16 and float64 are computed in float32 first (`precision`). Quantizers go before
 what multiplies and adds up (`placement`). The data (`items`, `samples`) are read in two passes,
-shard by shard, by workers (`calibration`, `survey`, `recording`); what is kept of them is counts
+shard by shard, in parallel (`calibration`, `survey`, `recording`); what is kept of them is counts
 and extremes (`statistics`, `findings`), and a few samples, on which ranges and smoothing are
 chosen by the error of layers (`search`, `weights`). What was chosen is written into the model
 (`insertion`) and judged on other data (`verdict`, `certainty`). How much of it is done is one word

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from anybit.parallel import Executor
 from anybit.quantization.calibration import Evidence, divided_samples, gather, surveyed
 from anybit.quantization.choices import Choice
 from anybit.quantization.common import Common, Shared, linked
@@ -27,7 +28,6 @@ from anybit.quantization.simpler import best, outdone
 from anybit.quantization.together import Parts, Together
 from anybit.quantization.verdict import Verdict
 from anybit.quantization.weights import Rounded, nearest
-from anybit.workers import Workers
 
 Progress = Callable[[float], None]
 
@@ -73,7 +73,7 @@ class Attempts:
         where: Its name, for messages.
         samples: The data; None for weights alone.
         floats: The outputs of the model; None without data.
-        workers: Who reads the data, chooses and judges.
+        executor: What runs tasks on shards, tensors and layers.
         cache: A folder for what is found in them; None for none.
         effort: How much is tried.
     """
@@ -84,11 +84,11 @@ class Attempts:
         where: str,
         samples: Samples | None,
         floats: Outputs | None,
-        workers: Workers,
+        executor: Executor,
         cache: str | os.PathLike[str] | None,
         effort: Effort,
     ) -> None:
-        self.model, self.where, self.workers = model, where, workers
+        self.model, self.where, self.executor = model, where, executor
         self._samples, self._floats, self._cache, self._effort = samples, floats, cache, effort
         self._found: dict[Hashable, Choice] = {}
 
@@ -151,7 +151,7 @@ class Attempts:
     def _judged(self, plan: Plan, choices: Mapping[Source, Choice], found: "_Written") -> Attempt:
         assert self._samples is not None, "asked before"
         assert self._floats is not None, "there are samples"
-        verdict = judged(self._floats, found.outputs, self._samples, self.workers)
+        verdict = judged(self._floats, found.outputs, self._samples, self.executor)
         return Attempt(plan, choices, found.model, verdict)
 
     def _written(self, plan: Plan, choices: Mapping[Source, Choice]) -> "_Written":
@@ -165,7 +165,7 @@ class Attempts:
         assert samples is not None, "asked before"
         assert self._floats is not None, "there are samples"
         known, unknown = divided_samples(samples)
-        return few_of(self._floats, samples, unknown, known[::-1], self.workers)
+        return few_of(self._floats, samples, unknown, known[::-1], self.executor)
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, Choice]:
         """What becomes of the tensors that layers multiply."""
@@ -185,7 +185,7 @@ class Attempts:
             wanted,
             self._samples,
             self.where,
-            self.workers,
+            self.executor,
             self._cache,
             lambda share: progress(_GATHERED * share),
         )
@@ -202,14 +202,14 @@ class Attempts:
             (each, plan.activations.get(each.source))
             for each in gather(*given, set(wanted), self._effort)
         )
-        found = on_copies(self.workers, self.model, chooser, plan.weights, pieces)
+        found = on_copies(self.executor, self.model, chooser, plan.weights, pieces)
         for source, (choice, moments) in zip(wanted, found, strict=True):
             choices[source] = choice
             together.add(source, choice, moments)
             advance(len(choices))
         shared = plan.weights, together.rounded()
         those = ((each, choices[each.source]) for each in gather(*given, again, self._effort))
-        found_again = on_copies(self.workers, self.model, reviser, shared, those)
+        found_again = on_copies(self.executor, self.model, reviser, shared, those)
         for source, choice in zip(again, found_again, strict=True):
             revised[source] = choice
             advance(len(choices) + len(revised))

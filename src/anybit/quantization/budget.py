@@ -131,7 +131,7 @@ def _known(
         least = least_width(budget.bops * costs.bops(wanted) / max(costs.bops(base), 1))
     choices, narrow = _choices(base, least, attempts, lambda share: progress(_CHOSEN * share))
     noises = measured(
-        attempts.workers,
+        attempts.executor,
         attempts.model,
         Probed(
             tuple(base.weights), choices, _probed(samples), attempts.where, narrow, attempts.parts
@@ -162,7 +162,7 @@ def noises_of(found: Attempt, attempts: Attempts, samples: Samples) -> Noises:
     choices = {each: found.choices[each] for each in plan.activations}
     where, parts = attempts.where, attempts.parts
     probed = Probed(tuple(plan.weights), choices, _probed(samples), where, parts=parts)
-    return measured(attempts.workers, attempts.model, probed, plan, None, lambda share: None)
+    return measured(attempts.executor, attempts.model, probed, plan, None, lambda share: None)
 
 
 def _choices(

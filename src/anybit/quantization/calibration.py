@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from anybit.inputs import Array
+from anybit.parallel import Executor
 from anybit.quantization.effort import Effort
 from anybit.quantization.findings import Findings
 from anybit.quantization.items import Sample
@@ -21,7 +22,6 @@ from anybit.quantization.shards import is_held, scattered
 from anybit.quantization.smoothing import channels_of, smoothable
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.survey import Survey, surveyor
-from anybit.workers import Workers
 
 _TO_CHOOSE, _TO_DECIDE = 12, 6
 # Rows of few numbers say little each: so many times as many samples are kept as fit into that.
@@ -57,7 +57,7 @@ def surveyed(
     sources: Sequence[Source],
     samples: Samples,
     where: str,
-    workers: Workers,
+    executor: Executor,
     cache: str | os.PathLike[str] | None,
     progress: Callable[[float], None],
 ) -> Findings:
@@ -75,7 +75,7 @@ def surveyed(
     tensors = recording(model, [source.value for source in sources], where)
     survey = Survey(tensors, axes, widths, folder)
     seen = Findings.none(names, axes)
-    for shard, found in workers.map(surveyor, survey, samples.shards(workers.near)):
+    for shard, found in executor.map(surveyor, survey, samples.shards(executor.is_local)):
         seen.merge(found, shard.first)
         progress((shard.first + len(shard)) / len(samples))
     return seen

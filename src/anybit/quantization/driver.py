@@ -34,6 +34,7 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.preparation import apply, errors_named_after, inline
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+from anybit.parallel import open_executor
 from anybit.quantization.attempts import Attempts, Progress
 from anybit.quantization.branches import separate
 from anybit.quantization.calibration import decides_by_others, divided_samples
@@ -59,7 +60,6 @@ from anybit.words.budgets import budget as parsed
 from anybit.words.grammar import Integers, Signs
 from anybit.words.meant import unknown
 from anybit.words.thresholds import thresholds
-from anybit.workers import chosen
 
 _POWER_OF_TWO = "power-of-two"
 _NOT_LEARNED = (
@@ -97,7 +97,6 @@ def quantize(
     budget: str | None = None,
     sensitivity: bool = False,
     effort: str = "default",
-    workers: int | None = None,
     cluster: str | None = None,
     cache: str | os.PathLike[str] | None = None,
     fail_below: str | None = None,
@@ -151,11 +150,10 @@ def quantize(
         effort: "fast" runs the model once for each sample: ranges are whole, and weights rounded to
             nearest. "best" keeps four times as many samples to choose by, and learns how weights
             of few bits are rounded, if PyTorch is installed: that takes minutes.
-        workers: So many processes read the data, choose and judge; without it, threads of this one.
-            Nothing else depends on who does it.
-        cluster: The address of a Ray cluster that does it instead ("auto", "ray://HOST:PORT"), or
-            "local" for one of this machine, which ends with the work. Its machines need this
-            package, and see data that are given as paths.
+        cluster: The address of a Ray cluster ("auto", "ray://HOST:PORT") that runs the work, or
+            "local" to start one on this machine for it. Its machines need this package, and must
+            see data given as paths. By default threads of this process run it:
+            `anybit.num_threads()`, but at most 8. The result is the same.
         cache: A folder for what is found in the data, where another run, after this one was
             stopped, say, takes it from.
         fail_below: What `verdict.passed` asks for: "10dB" of SQNR, "95%" agreement, both
@@ -163,7 +161,7 @@ def quantize(
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
-        ChildProcessError: Workers ended again and again before they were done.
+        ChildProcessError: Processes of the cluster ended again and again.
         ModelError: The model cannot be read or run, has quantizers already, or nothing that could
             be quantized; words that are not known; data that are missing or do not fit; a
             budget that no mix keeps, with the figure that was reached.
@@ -220,8 +218,8 @@ def quantize(
     def chosen_so_far(share: float) -> None:
         advance(choosing * share)
 
-    with chosen(workers, cluster) as hands:
-        attempts = Attempts(model, where, samples, floats, hands, cache, much)
+    with open_executor(cluster) as executor:
+        attempts = Attempts(model, where, samples, floats, executor, cache, much)
         if limit is None or samples is None:
             found = attempts.attempt(wanted, lambda share: chosen_so_far(_CHOSEN * share))
             if sensitivity and samples and found.verdict and found.verdict.sqnr is not None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from anybit.inputs import Array
+from anybit.parallel import Executor
 from anybit.quantization.items import Sample
 from anybit.quantization.parts import Part, parts_of
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.shards import Shard, is_held
 from anybit.quantization.verdict import Comparison, Judge, Verdict, compared
-from anybit.workers import Workers
 
 # What a float model gives for a few samples.
 _MEMORY = 2**27
@@ -56,7 +56,7 @@ def outputs_of(model: ir.Model, where: str) -> Outputs:
     return Outputs(recording(model, model.graph.outputs, where), parts_of(model))
 
 
-def judged(floats: Outputs, quantized: Recording, samples: Samples, workers: Workers) -> Verdict:
+def judged(floats: Outputs, quantized: Recording, samples: Samples, executor: Executor) -> Verdict:
     """What quantization did to the outputs of a model, on samples that were held back.
 
     Raises:
@@ -65,7 +65,7 @@ def judged(floats: Outputs, quantized: Recording, samples: Samples, workers: Wor
     only = len(samples) == 1
     judge = Judge()
     pair = Pair(floats.recording, quantized, only, floats.parts)
-    for shard in workers.map(comparer, pair, samples.shards(workers.near)):
+    for shard in executor.map(comparer, pair, samples.shards(executor.is_local)):
         for number, each in shard:
             judge.add(each, number)
     return judge.verdict(seen=only)
@@ -89,7 +89,7 @@ class Few:
         floats: The outputs of the model.
         samples: The samples. Where outputs take too much memory, the first of them.
         counts: How many are joined in each.
-        workers: Who runs it.
+        executor: What runs it.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class Few:
         floats: Outputs,
         samples: Sequence[Sample],
         counts: Sequence[int],
-        workers: Workers,
+        executor: Executor,
     ) -> None:
-        self._workers, self._parts = workers, floats.parts
+        self._executor, self._parts = executor, floats.parts
         self._samples, self._floats, size = list(samples), [], 0
         for each in self._outputs(floats.recording):
             self._floats.append(each)
@@ -118,7 +118,7 @@ class Few:
         return FewVerdict(**found, noises=judge.noises)
 
     def _outputs(self, of: Recording) -> Iterator[dict[str, Array]]:
-        return self._workers.map(runner, of, self._samples)
+        return self._executor.map(runner, of, self._samples)
 
 
 def few_of(
@@ -126,7 +126,7 @@ def few_of(
     samples: Samples,
     first: Sequence[int],
     others: Sequence[int],
-    workers: Workers,
+    executor: Executor,
 ) -> Few:
     """A few samples with some numbers, and if these are not many, with others, to judge by."""
     those = samples.fitting([*first, *others][:_FEW], _FEW_BYTES)
@@ -135,7 +135,7 @@ def few_of(
     at_once = min(_AT_ONCE, largest * max(len(those) // _PARTS, 1))
     parts = [those[: len(first)], those[len(first) :]]
     pieces = [each for part in parts if part for each in samples.several(part, at_once)]
-    return Few(floats, pieces, [*map(samples.count, pieces)], workers)
+    return Few(floats, pieces, [*map(samples.count, pieces)], executor)
 
 
 def runner(of: Recording) -> Callable[[Sample], dict[str, Array]]:

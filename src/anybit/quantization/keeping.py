@@ -9,12 +9,12 @@ from itertools import chain
 import onnx_ir as ir
 
 from anybit.onnx.memory import give_back
+from anybit.parallel import ThreadExecutor
 from anybit.quantization.crops import Crop, crops_of
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Source
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
-from anybit.workers import Here
 
 MEMORY = 2**28
 """The bytes of what the layers of one group read, for the samples that are kept."""
@@ -40,10 +40,10 @@ def kept(
     crops = crops_of(sources)
     runs = _Runs(samples, parts, farthest, size)
     # One at a time, if one takes that much.
-    hands = Here(1 if runs.are_large else None)
+    executor = ThreadExecutor(1 if runs.are_large else None)
     common: list[list[Sample]] = [[] for _ in parts]
     alone: list[dict[int, Sample]] = [{} for _ in sources]
-    found = hands.map(keeper, (tensors, crops), runs.pieces(tensors.names, names))
+    found = executor.map(keeper, (tensors, crops), runs.pieces(tensors.names, names))
     for sample, (places, number) in zip(found, runs.places, strict=True):
         for at in places:
             if number is None:

@@ -18,6 +18,7 @@ from functools import partial
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.parallel import Executor
 from anybit.quantization.common import constants_of, linked
 from anybit.quantization.knapsack import Picks
 from anybit.quantization.placement import Layer, Source
@@ -25,7 +26,6 @@ from anybit.quantization.plan import Plan
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.sensitivity import Probe, Probed, answers
 from anybit.words.grammar import Integers
-from anybit.workers import Workers
 
 FLOAT_BITS = 32
 BASE = 8
@@ -116,7 +116,7 @@ def changed(wanted: Plan, picks: Picks) -> Plan:
 
 
 def measured(
-    workers: Workers,
+    executor: Executor,
     model: ir.Model,
     probed: Probed,
     wanted: Plan,
@@ -140,7 +140,7 @@ def measured(
         )
         for layers in groups
     ]
-    of_sources, of_groups = answers(workers, model, probed, questions, progress)
+    of_sources, of_groups = answers(executor, model, probed, questions, progress)
     activations = {}
     for source, (noise, *narrow) in of_sources.items():
         base = wanted.activations[source].bits
