@@ -26,7 +26,7 @@ def product(noise: float = 0) -> onnx.ModelProto:
 
 
 def figures(**options: Any) -> dict[str, Any]:
-    """All but the times."""
+    """Evaluate two models, and return all figures but the times."""
     evaluation = anybit.evaluate(product(), product(0.1), **options).to_json()
     for row in evaluation["models"]:
         assert row.pop("seconds") > 0

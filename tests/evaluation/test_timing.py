@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `evaluate` takes the time of: no test here asks a clock."""
+"""The sessions that `evaluate` measures, without asking a clock."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def product() -> onnx.ModelProto:
 
 
 class Clock:
-    """Time passes when a model runs, by as much as is said."""
+    """A clock that advances by the given seconds when the model runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Iterator[float]) -> None:
         self.now, self.runs, self._seconds = 0.0, 0, seconds
@@ -50,14 +50,14 @@ class Clock:
         ([2.0**-20] * 2000, 1000, 2.0**-20),
     ],
 )
-def test_the_least_time_of_several_runs_counts(
+def test_seconds_per_row_is_the_minimum_of_several_runs(
     monkeypatch: pytest.MonkeyPatch, seconds: list[float], runs: int, least: float
 ) -> None:
     """Slow models run three times, fast ones for a tenth of a second or a thousand times."""
     clock = Clock(monkeypatch, iter(seconds))
-    found = seconds_per_row(product(), anybit.load(product()), {"x": ROWS}, 4)
+    result = seconds_per_row(product(), anybit.load(product()), {"x": ROWS}, 4)
     assert clock.runs == runs
-    assert found == pytest.approx(least / 4)
+    assert result == pytest.approx(least / 4)
 
 
 def session_of(source: Any) -> onnxruntime.InferenceSession:
@@ -67,7 +67,7 @@ def session_of(source: Any) -> onnxruntime.InferenceSession:
     return getattr(engine, "session", None) or engine._session
 
 
-def test_files_without_our_operators_run_with_default_options(tmp_path: Path) -> None:
+def test_timing_runs_standard_files_with_default_options(tmp_path: Path) -> None:
     onnx.save(product(), tmp_path / "net.onnx")
     for source in (product(), tmp_path / "net.onnx", str(tmp_path / "net.onnx")):
         options = session_of(source).get_session_options()
@@ -77,7 +77,7 @@ def test_files_without_our_operators_run_with_default_options(tmp_path: Path) ->
             options.get_session_config_entry("session.disable_quant_qdq")
 
 
-def test_files_with_our_operators_run_exactly() -> None:
+def test_timing_runs_files_with_our_operators_exactly() -> None:
     source, _ = quantized_weight()
     options = session_of(source).get_session_options()
     assert options.graph_optimization_level == NONE
@@ -85,19 +85,19 @@ def test_files_with_our_operators_run_exactly() -> None:
     assert options.get_session_config_entry("session.disable_quant_qdq") == "1"
 
 
-def test_sessions_use_num_threads() -> None:
+def test_timing_uses_num_threads() -> None:
     with parallel_tasks.num_threads(3):
         for source in (product(), quantized_weight()[0]):
             assert session_of(source).get_session_options().intra_op_num_threads == 3
 
 
-def test_compiled_models_run_as_they_are() -> None:
+def test_timing_runs_compiled_models_as_they_are() -> None:
     quantized = anybit.quantize(product(), ROWS, effort="fast", fail_below="none")
     compiled = anybit.compile(quantized.model)
     assert _warm_model(quantized.model, compiled, {"x": ROWS[:1]}) is compiled
 
 
-def test_what_default_options_refuse_runs_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timing_falls_back_to_an_exact_session(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: object) -> None:
         raise anybit.ModelError("optimized to death")
 
@@ -105,17 +105,17 @@ def test_what_default_options_refuse_runs_exactly(monkeypatch: pytest.MonkeyPatc
     assert session_of(product()).get_session_options().graph_optimization_level == NONE
 
 
-def test_values_stay_those_of_the_exact_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The optimized session is for the time alone."""
+def test_evaluate_takes_values_from_the_exact_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the optimized session for the time alone."""
     taken = []
 
     class Noted(timing._OptimizedEngine):
         def run(self, feeds: Any) -> dict[str, Array]:
             taken.append(feeds["x"])
-            return {name: np.full_like(each, 7) for name, each in super().run(feeds).items()}
+            return {name: np.full_like(array, 7) for name, array in super().run(feeds).items()}
 
     monkeypatch.setattr(timing, "_OptimizedEngine", Noted)
-    found = anybit.evaluate(product(), product(), data=ROWS)
-    assert found.models[1].sqnr == np.inf
-    assert {each.tobytes() for each in taken} == {ROWS[:1].tobytes()}
+    result = anybit.evaluate(product(), product(), data=ROWS)
+    assert result.models[1].sqnr == np.inf
+    assert {array.tobytes() for array in taken} == {ROWS[:1].tobytes()}
     assert len(taken) >= 8

@@ -29,9 +29,8 @@ class Executor(Protocol):
     Cancellation: a caller may close the iterator at any time. Tasks that wait are not started.
     Tasks that run are finished, and their results are dropped.
 
-    What may be sent: threads take any object. A cluster needs a context, tasks and results that
-    can be pickled. NumPy arrays are sent without a copy in the pickle. Nodes and values of an
-    `onnx_ir.Model` refer to their whole graph; `quantization.copies` sends their places instead.
+    What may be sent: threads take any object. A cluster pickles the context, tasks and results.
+    A node or value of an `onnx_ir.Model` would bring its whole graph: see `quantization.copies`.
     """
 
     @property
