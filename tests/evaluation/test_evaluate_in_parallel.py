@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`evaluate` gives the same figures for any number of threads, and on copies of the models."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from small_models import model, node
 import anybit
 from anybit import ModelError
 from anybit.evaluation import driver
+from anybit.evaluation.scoring import Scorer
 
 ROWS = random(100, 4)
 RIGHT = np.arange(100) % 3
@@ -58,6 +60,18 @@ def test_evaluate_gives_the_same_figures_on_pickled_copies(
     expected = figures(**options)
     monkeypatch.setattr(driver, "open_executor", parallel_tasks.open_pickling_executor)
     assert figures(**options) == expected
+
+
+def test_evaluate_runs_few_samples_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    barrier, score = threading.Barrier(2), Scorer.score
+
+    def score_together(scorer: Scorer, sample: Any, labels: Any) -> Any:
+        barrier.wait(60)  # passes only if both samples run
+        return score(scorer, sample, labels)
+
+    monkeypatch.setattr(Scorer, "score", score_together)
+    with parallel_tasks.num_threads(2):
+        assert figures(data=ROWS[:2])["samples"] == 2
 
 
 def test_metric_is_called_by_one_thread_at_a_time() -> None:

@@ -24,6 +24,9 @@ from anybit.quantization.shards import Shard
 from anybit.quantization.verdict import Judge
 from anybit.text import listed
 
+# Shards have up to 16 samples. Few samples make smaller shards, so that all threads have work.
+_SHARD_SIZE, _MIN_SHARDS = 16, 32
+
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -207,7 +210,8 @@ def _labelled_shards(
 ) -> Iterator[tuple[Shard, list[RowLabels]]]:
     """Yield the shards, with the rows and labels of their samples."""
     row_labels = _row_labels(samples, labels)
-    for shard in samples.shards(is_local):
+    size = max(1, min(len(samples) // _MIN_SHARDS, _SHARD_SIZE))
+    for shard in samples.shards(is_local, size):
         yield shard, list(islice(row_labels, len(shard)))
     next(row_labels, None)  # checks that no labels are left
 
