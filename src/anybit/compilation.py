@@ -24,12 +24,11 @@ from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, save
 from anybit.onnx.analysis.carriers import Carrier
 from anybit.onnx.analysis.ranges import Ranges, carriers_of
-from anybit.onnx.files.collection import seldom_collected
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.shapes import has_free_sizes
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.preparation import errors_named_after, followable, runnable
+from anybit.onnx.process import relaxed_gc, silence_onnx_logs
 from anybit.speed import measured
 
 
@@ -90,8 +89,8 @@ class Compiled(Model):
         return Model(RuntimeEngine(model, str(path)))
 
 
-@quiet()
-@seldom_collected()
+@silence_onnx_logs()
+@relaxed_gc()
 def compile(
     source: Source,
     *,

@@ -46,18 +46,18 @@ def on_copies(
     if executor.is_local:
         yield from executor.map(lambda shared: make_worker(model, shared), context, tasks)
         return
-    here = _ModelPickles(model)
-    job = serialize(model), make_worker, here.dumps(context)
-    for message in executor.map(_remote_worker, job, map(here.dumps, tasks)):
-        result: Result = here.loads(message)
+    local = _ModelPickles(model)
+    job = serialize(model), make_worker, local.dumps(context)
+    for message in executor.map(_remote_worker, job, map(local.dumps, tasks)):
+        result: Result = local.loads(message)
         yield result
 
 
 def _remote_worker(job: tuple[Any, MakeWorker[Any, Any, Any], bytes]) -> Callable[[bytes], bytes]:
     message, make_worker, context = job
-    there = _ModelPickles(restored(*message))
-    worker = make_worker(there.model, there.loads(context))
-    return lambda task: there.dumps(worker(there.loads(task)))
+    remote = _ModelPickles(restored(*message))
+    worker = make_worker(remote.model, remote.loads(context))
+    return lambda task: remote.dumps(worker(remote.loads(task)))
 
 
 class _ModelPickles:

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.inputs import declared_inputs
 from anybit.lowbit.quantizers import INTEGER_ONLY
-from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.origin import origin_of
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
@@ -33,6 +32,7 @@ from anybit.onnx.passes import (
     StandardLayout,
 )
 from anybit.onnx.preparation import apply, errors_named_after, inline
+from anybit.onnx.process import relaxed_gc
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.parallel import open_executor
 from anybit.quantization.attempts import Attempts, Progress
@@ -82,7 +82,7 @@ _TOO_FEW = (
 _CHOSEN, _BEFORE = 0.9, 0.5
 
 
-@seldom_collected()
+@relaxed_gc()
 def quantize(
     source: ModelSource,
     data: Data | None = None,

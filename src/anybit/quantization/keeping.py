@@ -8,7 +8,7 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from anybit.onnx.memory import give_back
+from anybit.onnx.process import trim_heap
 from anybit.parallel import ThreadExecutor
 from anybit.quantization.crops import Crop, crops_of
 from anybit.quantization.items import Sample
@@ -50,7 +50,7 @@ def kept(
                 common[at].append(sample)
             else:
                 alone[at][number] = {name: sample[name] for name in names[at] if name in sample}
-    give_back()  # the session is gone
+    trim_heap()  # the session is gone
     return common, alone
 
 

@@ -8,15 +8,15 @@ import onnx
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import Array, array_of, in_memory
 from anybit.onnx.graph.walk import initializers_in
+from anybit.onnx.process import silence_onnx_logs
 
 # Below this a tensor travels in the message, where every optimization of a runtime sees it.
 _LARGE = 64 * 1024
 
 
-@quiet()
+@silence_onnx_logs()
 def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str, Array]]:
     """The bytes of the model without its large initializers, and those initializers by name.
 
@@ -48,7 +48,7 @@ def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str,
         raise ModelError(f"the model is too large to hand over: {error}") from error
 
 
-@quiet()
+@silence_onnx_logs()
 def restored(message: bytes, tensors: Mapping[str, Array]) -> ir.Model:
     """The model of which `serialize` made a message, and tensors beside it."""
     model = ir.from_proto(onnx.load_model_from_string(message))

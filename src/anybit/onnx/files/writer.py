@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.files.origin import relative_origin
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import in_memory
 from anybit.onnx.graph.walk import initializers_in, tensors_in
+from anybit.onnx.process import silence_onnx_logs
 
 # Up to here one file is handiest. Serializing holds several copies of what is in the message, so
 # beyond it tensors are streamed to a file of their own.
@@ -35,7 +35,7 @@ class Result:
         save(self.model, path)
 
 
-@quiet()
+@silence_onnx_logs()
 def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str]) -> None:
     """Write a model; tensors of more than 256 MiB in all go to `<name>.data` beside it.
 
