@@ -157,6 +157,11 @@ def test_quantize_starts_a_cluster_on_this_machine(tmp_path: Path) -> None:
         *("--data", ROOT / "examples" / "digits.npz", "--effort", "fast", "-o"),
     ]
     environment = {name: text for name, text in os.environ.items() if "RAY_" not in name}
-    for name, options in (("threads.onnx", []), ("ray.onnx", ["--cluster", "local"])):
-        subprocess.run([*command, tmp_path / name, *options], check=True, env=environment)
+    subprocess.run([*command, tmp_path / "threads.onnx"], check=True, env=environment)
+    call = [*command, tmp_path / "ray.onnx", "--cluster", "local"]
+    for _ in range(5):  # Ray gives up after 30 s on a busy machine
+        result = subprocess.run(call, capture_output=True, text=True, check=False, env=environment)
+        if "timed out during startup" not in result.stderr:
+            break
+    assert result.returncode == 0, result.stderr
     assert (tmp_path / "ray.onnx").read_bytes() == (tmp_path / "threads.onnx").read_bytes()

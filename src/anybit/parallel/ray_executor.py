@@ -56,6 +56,11 @@ class RayExecutor:
                 raise ModelError(
                     f'{address} needs the client of Ray ({error}): pip install "anybit[ray]"'
                 ) from error
+            except ConnectionError:
+                raise
+            except Exception as error:  # Ray's exceptions have no common base
+                reason = next(iter(str(error).splitlines()), type(error).__name__)
+                raise ModelError(f"cluster {address}: Ray cannot connect: {reason}") from error
 
     def map(
         self,

@@ -50,7 +50,7 @@ def kept(
                 common[at].append(sample)
             else:
                 alone[at][number] = {name: sample[name] for name in names[at] if name in sample}
-    trim_heap()  # the session is gone
+    trim_heap(tensors.nbytes)  # the session is gone
     return common, alone
 
 

@@ -33,7 +33,7 @@ class Recorder:
 
     def __init__(self, of: "Recording", alone: bool) -> None:
         self._where, self._names = of.where, of.names
-        trim_heap()  # a session of the model is large
+        trim_heap(of.nbytes)  # an earlier session
         try:
             self._session = session_of(of.message, of.tensors, of.nodes, threads=int(alone))
         except Exception as error:  # the runtime's exceptions have no common base
@@ -80,6 +80,11 @@ class Recording:
             ModelError: The model cannot be loaded.
         """
         return Recorder(self, alone)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the model."""
+        return len(self.message) + sum(array.nbytes for array in self.tensors.values())
 
     @cached_property
     def digest(self) -> bytes:
