@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models on the same data: metrics, distance from the first, labels in every form, refusals."""
+"""Models on the same data: metrics, similarity to the first, labels in every form, refusals."""
 
 import tracemalloc
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit evaluate`: the quality of models on data, and their distance from a reference."""
+"""`anybit evaluate`: the quality of models on data, and their similarity to a reference."""
 
 import math
 import sys
@@ -56,7 +56,7 @@ def evaluate(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Measure models on data: a metric, the distance from the first model, time and size.
+    """Measure models on data: a metric, similarity to the first model, time and size.
 
     Data are read a few rows at a time, as by anybit quantize. Each sample is run by itself.
     """

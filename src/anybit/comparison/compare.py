@@ -27,13 +27,11 @@ from anybit.made_up_inputs import (
     with_sizes,
 )
 from anybit.onnx import Source
-from anybit.onnx.process import relaxed_gc
 
 # The share of the time that one run takes. Most is spent on comparing tensors.
 _SHARE_OF_A_RUN = 0.15
 
 
-@relaxed_gc()
 def diff(
     a: Source,
     b: Source | Mapping[str, npt.ArrayLike] | None = None,

@@ -86,7 +86,7 @@ def evaluate(
     cluster: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Evaluation:
-    """Measure models on data: quality, distance from the first model, time and size.
+    """Measure models on data: quality, similarity to the first model, time and size.
 
     Data are read as `quantize` reads them, a few rows at a time. Samples run in parallel, with one
     thread for a sample: the figures are the same for any number of threads or machines.

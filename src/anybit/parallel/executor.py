@@ -46,8 +46,8 @@ class Executor(Protocol):
         """Yield the result of each task, in order.
 
         Args:
-            make_worker: Makes the function that runs tasks. It is called once per process and
-                context, and must be importable from a module.
+            make_worker: Makes the function that runs tasks, once per process and context. Other
+                machines must be able to import it.
             context: What all tasks share, such as a model. It is sent once per process.
             tasks: The arguments of that function.
 

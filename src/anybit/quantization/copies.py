@@ -38,8 +38,8 @@ def on_copies(
     Args:
         executor: What runs the tasks.
         model: The model. The names of its values are unique.
-        make_worker: Makes the function that runs tasks, from the model and the context. It must be
-            importable from a module.
+        make_worker: Makes the function that runs tasks, from the model and the context. Other
+            machines must be able to import it.
         context: What all tasks share.
         tasks: The arguments of that function, taken as workers become free.
     """
