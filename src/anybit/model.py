@@ -21,11 +21,10 @@ from anybit.inputs import (
     slice_of,
 )
 from anybit.onnx import Source, read
-from anybit.onnx.files.collection import seldom_collected
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.operators.opsets import obstacle
 from anybit.onnx.ort_values import is_numpy_dtype
+from anybit.onnx.process import relaxed_gc, silence_onnx_logs
 from anybit.onnx.quantizers.float4 import float4_obstacle
 from anybit.onnx.runtime import exact_session_options, reason, run_session
 
@@ -51,8 +50,8 @@ class Engine(Protocol):
         """
 
 
-@quiet()
-@seldom_collected()
+@silence_onnx_logs()
+@relaxed_gc()
 def load(source: Source) -> "Model":
     """Load a model, normalize it, fold its quantized weights and make it ready to run.
 

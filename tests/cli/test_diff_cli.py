@@ -55,7 +55,7 @@ def test_different(shell: Shell) -> None:
         "  [0, 0]: A 0, B 0.5, 1 step apart",
         "  [0, 2]: A -0, B -0.5, 1 step apart",
         "  Hint: rounding_mode is ROUND in A and HALF_UP in B.",
-        "  Hint: all 2 elements that differ: half-way between two steps before; "
+        "  Hint: all 2 elements that differ: half-way between two steps; "
         "the two sides round ties differently.",
         "4 tensors compared: 3 equal, 1 different (1 of them, marked *, made from equal tensors).",
     ]
@@ -100,7 +100,7 @@ def test_json(shell: Shell) -> None:
     assert found["counts"] == {"compared": 1, "equal": 0, "tolerated": 0, "different": 1}
     (tensor,) = found["tensors"]
     assert tensor["differing"] == tensor["nans"] == 1
-    assert (tensor["largest"], tensor["ulps"], tensor["verdict"]) == (None, None, "different")
+    assert (tensor["largest"], tensor["ulps"], tensor["outcome"]) == (None, None, "different")
     assert tensor["samples"] == [{"index": [0, 3], "a": 3.5, "b": None, "steps": None}]
     assert shell("diff", "model.onnx", "nan.npz", "--report", "out.json")[1] != ""
     assert json.loads(Path("out.json").read_text()) == found

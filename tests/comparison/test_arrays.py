@@ -14,7 +14,7 @@ TYPES = [np.float32, np.float64, np.longdouble, np.int8, np.bool_, ml_dtypes.bfl
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0, 4)])
-def test_copies_have_the_same_bits(dtype: Any, shape: tuple[int, ...]) -> None:
+def test_same_bits_is_true_for_copies(dtype: Any, shape: tuple[int, ...]) -> None:
     array = np.ones(shape, dtype)
     assert same_bits(array, array.copy())
     if array.size:
@@ -23,19 +23,19 @@ def test_copies_have_the_same_bits(dtype: Any, shape: tuple[int, ...]) -> None:
         assert not same_bits(array, other)
 
 
-def test_bits_are_compared_and_not_values() -> None:
+def test_same_bits_compares_bits_not_values() -> None:
     assert not same_bits(np.array([0.0]), np.array([-0.0]))
     nan = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)
     assert same_bits(nan, nan.copy())
     assert not same_bits(nan, nan[::-1])
 
 
-def test_other_shapes_and_types_are_not_the_same() -> None:
+def test_same_bits_is_false_for_other_shapes_and_dtypes() -> None:
     assert not same_bits(np.zeros((1, 4)), np.zeros(4))
     assert not same_bits(np.zeros(4, np.float32), np.zeros(4, np.int32))
 
 
-def test_layouts_in_memory_do_not_count() -> None:
+def test_same_bits_ignores_the_memory_layout() -> None:
     array = np.arange(6.0).reshape(2, 3)
     assert same_bits(array, np.asfortranarray(array))
     assert same_bits(array[:, ::2], array[:, ::2].copy())

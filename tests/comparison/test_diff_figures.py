@@ -11,7 +11,7 @@ from diff_models import X, layers
 from onnx import helper
 from small_models import array, model, node, quantized_input
 
-from anybit.comparison import Verdict, diff
+from anybit.comparison import Outcome, diff
 from anybit.comparison.measure import Tolerance, measure, ulps_between
 from anybit.comparison.steps import Step
 from anybit.errors import ModelError
@@ -24,12 +24,12 @@ EXACT = Tolerance(0, 0)
 # Inputs
 
 
-def test_random_inputs_take_the_sizes_that_one_side_fixes() -> None:
+def test_random_inputs_have_the_sizes_that_one_side_fixes() -> None:
     free = model([node("Relu", "x", domain="")], inputs={"x": ["rows", 4]})
     fixed = model([node("Relu", "z", domain="")], inputs={"z": [3, 4]})
-    found = diff(free, fixed)
-    assert found["y"].shape == (3, 4)
-    assert found.notes == ("the inputs are random numbers (seed 0)",)
+    result = diff(free, fixed)
+    assert result["y"].shape == (3, 4)
+    assert result.notes == ("the inputs are random numbers (seed 0)",)
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_random_inputs_take_the_sizes_that_one_side_fixes() -> None:
         (np.array([["a"] * 4]), "must be float32, got <U1"),
     ],
 )
-def test_inputs_that_do_not_fit(inputs: Any, message: str) -> None:
+def test_diff_refuses_inputs_that_do_not_fit(inputs: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         diff(layers(), None, inputs)
 
 
-def test_models_with_different_inputs() -> None:
+def test_diff_refuses_models_with_different_inputs() -> None:
     two = model([node("Add", "a b", domain="")], inputs={"a": [1, 4], "b": [1, 4]})
     with pytest.raises(ModelError, match=r"different inputs: the model x; the model a, b"):
         diff(layers(), two)
@@ -53,14 +53,14 @@ def test_models_with_different_inputs() -> None:
         diff(two, None, X)
     swapped = model([node("Sub", "b a", domain="")], inputs={"b": [1, 4], "a": [1, 4]})
     straight = model([node("Sub", "a b", domain="")], inputs={"a": [1, 4], "b": [1, 4]})
-    found = diff(straight, swapped, {"a": X, "b": 0 * X})
-    assert found["y"].largest == 198  # by name, not by position
+    result = diff(straight, swapped, {"a": X, "b": 0 * X})
+    assert result["y"].largest == 198  # by name, not by position
 
 
 # Tolerance
 
 
-def test_steps_that_are_tolerated_and_what_follows_from_them() -> None:
+def test_tolerated_steps_also_excuse_their_consequences() -> None:
     x = array([[0.25, 0.5, 0, 0]])
     follow = node("Mul", "y y", "z", domain="")
     sides = []
@@ -69,16 +69,17 @@ def test_steps_that_are_tolerated_and_what_follows_from_them() -> None:
         side.graph.node.append(follow)
         side.graph.output[0].name = "z"
         sides.append(side)
-    assert [each.name for each in diff(*sides, x).different] == ["y", "z"]
-    found = diff(*sides, x, steps=1)
-    assert found.equal
-    assert [each.verdict for each in found.tensors if each.operator] == [Verdict.TOLERATED] * 2
-    assert found["y"].within == 1
+    assert [tensor.name for tensor in diff(*sides, x).different] == ["y", "z"]
+    result = diff(*sides, x, steps=1)
+    assert result.equal
+    outcomes = [tensor.outcome for tensor in result.tensors if tensor.operator]
+    assert outcomes == [Outcome.TOLERATED] * 2
+    assert result["y"].within == 1
     assert diff(*sides, x, atol=0.5).equal
     assert not diff(*sides, x, steps=0.9).equal
 
 
-def test_tolerated_steps_excuse_nothing_that_starts_by_itself() -> None:
+def test_tolerated_steps_do_not_excuse_differences_without_a_step() -> None:
     """Without a quantizer there is no step to tolerate."""
     a = model([node("Relu", "x", domain="")])
     b = model([node("Abs", "x", domain="")])
@@ -87,7 +88,7 @@ def test_tolerated_steps_excuse_nothing_that_starts_by_itself() -> None:
 
 
 @pytest.mark.parametrize("option", ["steps", "atol"])
-def test_tolerances_are_numbers(option: str) -> None:
+def test_diff_refuses_tolerances_that_are_not_numbers(option: str) -> None:
     for value in (-1, float("nan")):
         with pytest.raises(ModelError, match=f"{option} must be a number >= 0, got"):
             diff(layers(), **{option: value})
@@ -96,28 +97,28 @@ def test_tolerances_are_numbers(option: str) -> None:
 # Steps
 
 
-def test_the_step_of_the_next_quantizer() -> None:
+def test_step_is_that_of_the_next_quantizer() -> None:
     a, b = layers(), layers()
     b.graph.node[2].op_type = "Sub"
-    found = diff(a, b, X)
-    assert found["added"].step_of == "quantize_y"
-    assert found["added"].steps == 0.5
-    assert found["sum"].step_of == ""
+    result = diff(a, b, X)
+    assert result["added"].step_of == "quantize_y"
+    assert result["added"].steps == 0.5
+    assert result["sum"].step_of == ""
 
 
-def test_a_step_per_channel() -> None:
+def test_step_is_per_channel() -> None:
     scale = array([[1], [4]])
     nodes = [node("Quant", "x scale zero bits")]
     constants = {"scale": scale, "zero": 0, "bits": 8}
     proto = model(nodes, constants, inputs={"x": [2, 2]})
     x = array([[1, 2], [4, 8]])
-    found = diff(proto, {"x": x, "y": x + array([[1, 0], [0, 4]])})
-    assert found["y"].steps == 1
-    assert [each.steps for each in found["y"].samples] == [1, 1]
+    result = diff(proto, {"x": x, "y": x + array([[1, 0], [0, 4]])})
+    assert result["y"].steps == 1
+    assert [sample.steps for sample in result["y"].samples] == [1, 1]
 
 
 @pytest.mark.parametrize("axis", [0, -2])
-def test_the_axis_of_linear_quantizers(axis: int) -> None:
+def test_step_follows_the_axis_of_linear_quantizers(axis: int) -> None:
     nodes = [
         node("QuantizeLinear", "x scale zero", "q", domain="", axis=axis),
         node("DequantizeLinear", "q scale zero", domain="", axis=axis),
@@ -125,24 +126,24 @@ def test_the_axis_of_linear_quantizers(axis: int) -> None:
     constants = {"scale": array([1, 4]), "zero": np.zeros(2, np.int8)}
     proto = model(nodes, constants, inputs={"x": [2, 3]})
     x = array([[1, 2, 3], [4, 8, 12]])
-    found = diff(proto, {"x": x, "y": x + array([[0, 1, 0], [4, 0, 8]]), "q": x})
-    assert found["y"].steps == 2
-    assert found["q"].steps == 9  # 12 where the code is 3: a step of a code is 1
-    assert found["q"].step_of == "itself"
+    result = diff(proto, {"x": x, "y": x + array([[0, 1, 0], [4, 0, 8]]), "q": x})
+    assert result["y"].steps == 2
+    assert result["q"].steps == 9  # 12 where the code is 3: a step of a code is 1
+    assert result["q"].step_of == "itself"
 
 
-def test_the_axis_of_dynamic_quantize() -> None:
+def test_step_follows_the_axis_of_dynamic_quantize() -> None:
     quantize = helper.make_node(
         "DynamicQuantize", ["x", "s"], ["y"], "q", domain="anybit", qtype="per_channel", axis=1
     )
     nodes = [node("Neg", "n", "x", domain=""), quantize]
     proto = model(nodes, {"s": array([1, 4])}, inputs={"n": [3, 2]}, opsets={"anybit": 1})
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
-    found = diff(proto, {"n": np.zeros((3, 2), f32), "x": np.full((3, 2), 8, f32)})
-    assert (found["x"].steps, found["x"].step_of) == (8, "q")
+    result = diff(proto, {"n": np.zeros((3, 2), f32), "x": np.full((3, 2), 8, f32)})
+    assert (result["x"].steps, result["x"].step_of) == (8, "q")
 
 
-def test_the_steps_of_a_minifloat() -> None:
+def test_step_of_a_minifloat_depends_on_the_exponent() -> None:
     """Positions count the values of the format, so that binades do not matter."""
     step = Step(np.array(0.5), np.array(3.0), np.array(7.0), quantizer="itself")
     values = 0.5 * array([0, 2**-9, 2**-6, 15, 16, 18, -18, np.inf])
@@ -157,7 +158,7 @@ def test_the_steps_of_a_minifloat() -> None:
 # Figures
 
 
-def test_ulps() -> None:
+def test_ulps_between_counts_floats() -> None:
     def one(a: float, b: float, dtype: Any = f32) -> int:
         return int(ulps_between(np.array([a], dtype), np.array([b], dtype))[0])
 
@@ -174,23 +175,23 @@ def test_ulps() -> None:
     assert one(-(2**63), 2**63 - 1, np.int64) == 2**64 - 1
 
 
-def test_nan_and_zeros() -> None:
+def test_measure_takes_nan_and_signed_zeros_as_equal() -> None:
     a = array([np.nan, np.nan, 0, -0.0, np.inf, np.inf, 1])
     b = array([np.nan, 1, -0.0, -0.0, np.inf, -np.inf, 1])
-    found = measure(a, b, Step(np.array(0.5), quantizer="itself"), EXACT)
-    assert (found.differing, found.nans, found.zero_signs) == (2, 1, 1)
-    assert (found.largest, found.steps) == (np.inf, np.inf)
-    assert found.ulps == 2 * 0x7F800000
+    result = measure(a, b, Step(np.array(0.5), quantizer="itself"), EXACT)
+    assert (result.differing, result.nans, result.zero_signs) == (2, 1, 1)
+    assert (result.largest, result.steps) == (np.inf, np.inf)
+    assert result.ulps == 2 * 0x7F800000
     only_nan = measure(a[:2], b[:2], None, EXACT)
     assert (only_nan.ulps, only_nan.largest) == (None, np.inf)
 
 
-def test_a_scale_that_is_of_no_use() -> None:
-    found = measure(array([1, 2]), array([1, 3]), Step(np.array(0.0), quantizer="itself"), EXACT)
-    assert (found.steps, found.samples[0].steps, found.largest) == (None, None, 1)
+def test_measure_ignores_a_useless_scale() -> None:
+    result = measure(array([1, 2]), array([1, 3]), Step(np.array(0.0), quantizer="itself"), EXACT)
+    assert (result.steps, result.samples[0].steps, result.largest) == (None, None, 1)
 
 
-def test_products_of_codes_and_scales_are_rounded() -> None:
+def test_measure_allows_for_rounded_products_of_codes_and_scales() -> None:
     """0.1f * 3 - 0.1f * 2 is a little more than a step of 0.1f; bfloat16 misses it by more."""
     for dtype in (f32, np.float64, np.float16, ml_dtypes.bfloat16):
         scale = np.array(0.1, dtype)
@@ -201,7 +202,7 @@ def test_products_of_codes_and_scales_are_rounded() -> None:
         assert measure(a[2:], a[:-2], step, Tolerance(1, 0)).differing == 14
 
 
-def test_bfloat16_and_four_bit_tensors() -> None:
+def test_measure_takes_bfloat16_and_four_bit_tensors() -> None:
     nodes = [
         node("Cast", "x", "half", domain="", to=onnx.TensorProto.BFLOAT16),
         node("Cast", "half", "wide", domain="", to=onnx.TensorProto.FLOAT, name="c2"),
@@ -210,28 +211,28 @@ def test_bfloat16_and_four_bit_tensors() -> None:
     ]
     proto = model(nodes, {"scale": 0.25}, opsets={"": 21}, ir_version=10)
     proto.graph.initializer.append(helper.make_tensor("zero", onnx.TensorProto.INT4, [], [0]))
-    found = diff(proto, None, X, runners=("anybit", "onnxruntime"))
-    assert found.equal
-    kinds = {each.name: each.dtype for each in found.tensors}
+    result = diff(proto, None, X, runners=("anybit", "onnxruntime"))
+    assert result.equal
+    kinds = {tensor.name: tensor.dtype for tensor in result.tensors}
     assert (kinds["half"], kinds["codes"]) == ("bfloat16", "int4")
-    np.testing.assert_array_equal(found["codes"].a.astype(int), [[1, -3, 5, 7]])
+    np.testing.assert_array_equal(result["codes"].a.astype(int), [[1, -3, 5, 7]])
 
 
-def test_large_integers_are_told_apart() -> None:
+def test_measure_distinguishes_large_integers() -> None:
     big = 2**62
-    found = measure(np.array([big]), np.array([big + 1]), None, EXACT)
-    assert (found.differing, found.ulps) == (1, 1)
-    assert found.samples[0].b == big + 1
+    result = measure(np.array([big]), np.array([big + 1]), None, EXACT)
+    assert (result.differing, result.ulps) == (1, 1)
+    assert result.samples[0].b == big + 1
 
 
 # Relative figures
 
 
-def test_relative_error_and_noise() -> None:
+def test_measure_relative_error_and_sqnr() -> None:
     a, b = array([[3, 0, -4, 12]]), array([[3, 0, -4, 13]])
-    found = measure(a, b, None, EXACT)
-    assert found.relative == 1 / 12
-    assert found.sqnr == pytest.approx(10 * np.log10(169 / 1))
+    result = measure(a, b, None, EXACT)
+    assert result.relative == 1 / 12
+    assert result.sqnr == pytest.approx(10 * np.log10(169 / 1))
     assert measure(a, a, None, EXACT).sqnr == np.inf
     codes = measure(np.array([1, 2], np.int8), np.array([1, 4], np.int8), None, EXACT)
     assert (codes.relative, codes.sqnr) == (1.0, pytest.approx(10 * np.log10(5 / 4)))
@@ -242,41 +243,41 @@ def test_relative_error_and_noise() -> None:
 @pytest.mark.parametrize(
     ("a", "b"), [([0, 0], [0, 1]), ([1, 1], [1, np.nan]), ([1, np.inf], [1, 2])]
 )
-def test_noise_without_bound(a: list[float], b: list[float]) -> None:
-    found = measure(array(a), array(b), None, EXACT)
-    assert (found.relative, found.sqnr) == (np.inf, -np.inf)
+def test_measure_unbounded_noise(a: list[float], b: list[float]) -> None:
+    result = measure(array(a), array(b), None, EXACT)
+    assert (result.relative, result.sqnr) == (np.inf, -np.inf)
 
 
 @pytest.mark.parametrize(
     "dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, bool]
 )
-def test_noise_of_any_type(dtype: Any) -> None:
+def test_measure_sqnr_of_any_dtype(dtype: Any) -> None:
     a, b = np.array([1, 0], dtype), np.array([1, 1], dtype)
     assert measure(a, b, None, EXACT).sqnr == 0
 
 
-def test_the_samples_are_the_largest_and_of_equal_ones_the_first() -> None:
+def test_measure_samples_the_largest_differences_ties_by_index() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         b = rng.integers(0, 4, 40).astype(f32)
-        found = measure(np.zeros(40, f32), b, None, EXACT)
+        result = measure(np.zeros(40, f32), b, None, EXACT)
         order = np.argsort(-b, kind="stable")[:5]
-        assert [each.index[0] for each in found.samples] == order.tolist()
+        assert [sample.index[0] for sample in result.samples] == order.tolist()
 
 
-def test_harm_is_the_noise_that_comes_in() -> None:
-    """Quantizing by a coarser step does harm; a sum of what is noisy already does not."""
-    found = diff(layers(), layers(b=[0.375, 0, 0, 0]), X)
-    harm = {each.name: each.harm for each in found.tensors}
-    noise = {each.name: 10 ** (-each.sqnr / 10) for each in found.tensors}
+def test_harm_is_the_noise_that_a_tensor_adds() -> None:
+    """Quantizing with a coarser step does harm. A sum of noisy inputs does not."""
+    result = diff(layers(), layers(b=[0.375, 0, 0, 0]), X)
+    harm = {tensor.name: tensor.harm for tensor in result.tensors}
+    noise = {tensor.name: 10 ** (-tensor.sqnr / 10) for tensor in result.tensors}
     assert harm["wq"] == harm["sum"] == 0
     assert harm["b"] == pytest.approx(noise["b"] ** 0.5)
     assert harm["added"] == 0
-    assert found.ranked[0] is found.worst is found["b"]
-    assert found.to_json()["ranked"][0] == "b"
+    assert result.ranked[0] is result.worst is result["b"]
+    assert result.to_json()["ranked"][0] == "b"
 
 
-def test_progress_goes_up_to_the_end() -> None:
+def test_diff_progress_rises_to_one() -> None:
     shares: list[float] = []
     diff(layers(), progress=shares.append)
     assert shares == sorted(shares)
@@ -293,17 +294,17 @@ def noisy(seed: float) -> onnx.ModelProto:
     return model([made, node("Add", "x noise", domain="")])
 
 
-def test_a_difference_that_comes_from_nowhere() -> None:
-    found = diff(noisy(1.0), noisy(2.0), X)
-    assert found.first is not None
-    assert (found.first.name, found.first.starts, found.inputs) == ("noise", True, ())
-    assert found.hints == ("seed is 1.0 in A and 2.0 in B",)
+def test_diff_starts_at_a_node_without_inputs() -> None:
+    result = diff(noisy(1.0), noisy(2.0), X)
+    assert result.first is not None
+    assert (result.first.name, result.first.starts, result.inputs) == ("noise", True, ())
+    assert result.hints == ("seed is 1.0 in A and 2.0 in B",)
 
 
-def test_extended_precision_is_compared_without_ulps() -> None:
+def test_measure_extended_precision_has_no_ulps() -> None:
     a = np.array([1, 2, 0], np.longdouble)
     b = a + np.array([np.finfo(np.longdouble).eps, 0, 0])
-    found = measure(a, b, Step(np.array(0.5), quantizer="itself"), EXACT)
-    assert (found.differing, found.ulps) == (1, None)
+    result = measure(a, b, Step(np.array(0.5), quantizer="itself"), EXACT)
+    assert (result.differing, result.ulps) == (1, None)
     assert measure(a, b, Step(np.array(0.5), quantizer="itself"), Tolerance(1, 0)).differing == 0
     assert measure(a, a.copy(), None, EXACT).differing == 0

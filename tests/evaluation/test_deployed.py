@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was evaluated is what runs: as QONNX, compiled, and as QuantizeLinear in plain ONNX Runtime.
+"""Evaluated models have the same outputs in all runtimes: `anybit`, compiled, and ONNX Runtime.
 
 Three cases are listed in which float outputs differ, and no others:
 
 * sums of products whose scales are not powers of two are rounded after each addition by float
   kernels, and once, or not at all, by a compiled layer: last bits differ;
-* where such a sum lies on the border of two codes of the next layer, these get one each: a few
-  rows differ by what one step of a code makes of the outputs;
+* where such a sum lies on the border of two codes of the next layer, the runtimes take one each: a
+  few rows differ by the effect of one step on the outputs;
 * ONNX Runtime without its optimizer multiplies weights from a DequantizeLinear with another kernel
-  than constants, which adds in another order.
+  than constants. It adds in another order.
 """
 
 from pathlib import Path
@@ -23,9 +23,9 @@ from places import ROOT
 import anybit
 
 _LAST_BITS = 3e-6
-"""Of the largest element: a few roundings of float32."""
+"""A few roundings of float32, relative to the largest element."""
 _ONE_STEP, _FEW = 0.01, 0.02
-"""Of the largest element, what a step of a code inside is worth; and the share of such rows."""
+"""The effect of one step, relative to the largest element; and the share of such rows."""
 
 NAMES = ["digits", *NETWORKS]
 POWERS = [
@@ -42,18 +42,18 @@ OTHERS = [
 
 
 def cases(formats: list[tuple[str, str]]) -> list[Any]:
-    """All formats for the digits, the first two for the others; most of them are slow."""
-    found = []
+    """Return all formats for the digits, the first two for other networks; most are slow."""
+    parameters = []
     for name in NAMES:
         for at, (weights, activations) in enumerate(formats):
             if name == "digits" or at < 2:
                 slow = () if (name == "digits" and at < 2) or at == 0 else pytest.mark.slow
-                found.append(pytest.param(name, weights, activations, marks=slow))
-    return found
+                parameters.append(pytest.param(name, weights, activations, marks=slow))
+    return parameters
 
 
 def source(name: str) -> tuple[Any, Any, dict[str, np.ndarray]]:
-    """A float model, data to calibrate with, and what to run."""
+    """Return a float model, calibration data and inputs."""
     if name == "digits":
         with np.load(ROOT / "examples" / "digits.npz") as arrays:
             rows = arrays["x"]
@@ -73,14 +73,14 @@ def deployed(
 ) -> dict[str, np.ndarray]:
     model, data, feeds = source(name)
     options = {"weights": weights, "activations": activations, "budget": budget}
-    found = anybit.quantize(model, data, **options)
+    quantized = anybit.quantize(model, data, **options)
     if budget is not None:
-        assert min(each.activation_bits for each in found.layers) < 8
-    conversion = anybit.convert(found, to="qdq")
+        assert min(layer.activation_bits for layer in quantized.layers) < 8
+    conversion = anybit.convert(quantized, to="qdq")
     assert conversion.exact
     conversion.save(folder / "qdq.onnx")
-    found.save(folder / "q.onnx")
-    compiled = anybit.compile(found)
+    quantized.save(folder / "q.onnx")
+    compiled = anybit.compile(quantized)
     (evaluated,) = anybit.load(folder / "q.onnx").run(feeds).values()
     (integers,) = compiled.run(feeds).values()
     (native,) = without_optimizer(folder / "qdq.onnx", feeds)
@@ -88,39 +88,43 @@ def deployed(
 
 
 @pytest.mark.parametrize(("name", "weights", "activations"), cases(POWERS))
-def test_sums_that_are_exact_are_the_same_bits(
+def test_exact_sums_have_the_same_bits_in_all_runtimes(
     name: str, weights: str, activations: str, tmp_path: Path
 ) -> None:
-    found = deployed(name, weights, activations, tmp_path)
-    for each in ("compiled", "qdq"):
-        np.testing.assert_array_equal(found[each], found["evaluated"], strict=True)
+    outputs = deployed(name, weights, activations, tmp_path)
+    for runtime in ("compiled", "qdq"):
+        np.testing.assert_array_equal(outputs[runtime], outputs["evaluated"], strict=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("budget", ["25%bops", pytest.param("60%bops", marks=pytest.mark.slow)])
-def test_mixes_of_few_bits_are_the_same_bits(name: str, budget: str, tmp_path: Path) -> None:
-    found = deployed(name, *POWERS[0], tmp_path, budget)
-    for each in ("compiled", "qdq"):
-        np.testing.assert_array_equal(found[each], found["evaluated"], strict=True)
+def test_mixed_precision_has_the_same_bits_in_all_runtimes(
+    name: str, budget: str, tmp_path: Path
+) -> None:
+    outputs = deployed(name, *POWERS[0], tmp_path, budget)
+    for runtime in ("compiled", "qdq"):
+        np.testing.assert_array_equal(outputs[runtime], outputs["evaluated"], strict=True)
 
 
 @pytest.mark.parametrize(("name", "weights", "activations"), cases(OTHERS))
-def test_sums_that_floats_round(name: str, weights: str, activations: str, tmp_path: Path) -> None:
-    found = deployed(name, weights, activations, tmp_path)
-    largest = np.abs(found["evaluated"]).max()
-    for each in ("compiled", "qdq"):
-        difference = np.abs(found[each] - found["evaluated"]).max(axis=-1)
-        assert difference.max() <= _ONE_STEP * largest, each
-        assert np.count_nonzero(difference > _LAST_BITS * largest) <= _FEW * difference.size, each
+def test_rounded_sums_differ_by_last_bits_or_one_step(
+    name: str, weights: str, activations: str, tmp_path: Path
+) -> None:
+    outputs = deployed(name, weights, activations, tmp_path)
+    largest = np.abs(outputs["evaluated"]).max()
+    for runtime in ("compiled", "qdq"):
+        difference = np.abs(outputs[runtime] - outputs["evaluated"]).max(axis=-1)
+        assert difference.max() <= _ONE_STEP * largest, runtime
+        assert np.count_nonzero(difference > _LAST_BITS * largest) <= _FEW * difference.size
     if name != "convolutions":  # which ends with a Gemm of one row
-        np.testing.assert_array_equal(found["qdq"], found["evaluated"], strict=True)
+        np.testing.assert_array_equal(outputs["qdq"], outputs["evaluated"], strict=True)
 
 
-def test_evaluate_runs_a_float_reference_beside_compiled_models() -> None:
+def test_evaluate_compares_compiled_models_with_a_float_reference() -> None:
     model, data, _ = source("digits")
-    found = anybit.quantize(model, data, effort="fast")
+    quantized = anybit.quantize(model, data, effort="fast")
     compiled, plain = (
-        anybit.evaluate(model, found, data=data, metric="sqnr", engine=engine).models[1].sqnr
+        anybit.evaluate(model, quantized, data=data, metric="sqnr", engine=engine).models[1].sqnr
         for engine in ("compiled", "onnxruntime")
     )
     assert compiled is not None

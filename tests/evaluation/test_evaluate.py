@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models on the same data: metrics, nearness to the first, labels in every form, refusals."""
+"""Models on the same data: metrics, similarity to the first, labels in every form, refusals."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -29,9 +29,9 @@ def noisy() -> onnx.ModelProto:
     return product(W + random(4, 6, seed=2) / 20)
 
 
-def test_nearness_is_what_the_verdict_says() -> None:
-    found = anybit.evaluate(product(), noisy(), data=ROWS)
-    first, second = found.models
+def test_evaluate_compares_with_the_first_model() -> None:
+    evaluation = anybit.evaluate(product(), noisy(), data=ROWS)
+    first, second = evaluation.models
     assert (first.sqnr, first.agreement, first.mse, first.metric) == (None,) * 4
     other = anybit.load(noisy()).run(ROWS)["y"]
     noise = np.square(other.astype(np.float64) - SCORES)
@@ -39,23 +39,23 @@ def test_nearness_is_what_the_verdict_says() -> None:
     signal = np.square(SCORES.astype(np.float64)).sum()
     assert second.sqnr == pytest.approx(10 * np.log10(signal / noise.sum()), abs=1e-3)
     assert second.agreement == np.mean(other.argmax(axis=1) == RIGHT)
-    assert (found.samples, found.rows, found.metric) == (12, 12, None)
+    assert (evaluation.samples, evaluation.rows, evaluation.metric) == (12, 12, None)
     assert second.seconds > 0
     assert (first.name, second.name, second.bytes) == ("model 1", "model 2", None)
-    assert found.to_json()["models"][1]["mse"] == second.mse
+    assert evaluation.to_json()["models"][1]["mse"] == second.mse
 
 
-def test_top1_and_top5_of_labels() -> None:
+def test_top1_and_top5_count_rows() -> None:
     labels = RIGHT.copy()
     labels[:3] = SCORES[:3].argmin(axis=1)
     labels[3:5] = np.argsort(-SCORES[3:5], axis=1)[:, 4]
     for metric, right in ((None, 7), ("top1", 7), ("top5", 9)):
-        found = anybit.evaluate(product(), data=ROWS, labels=labels, metric=metric)
-        assert found.models[0].metric == right / 12
-        assert found.metric == (metric or "top1")
+        evaluation = anybit.evaluate(product(), data=ROWS, labels=labels, metric=metric)
+        assert evaluation.models[0].metric == right / 12
+        assert evaluation.metric == (metric or "top1")
 
 
-def test_classes_that_a_model_gives_itself() -> None:
+def test_top1_takes_integer_outputs_as_classes() -> None:
     graph = [
         node("MatMul", "x w", "s", domain=""),
         node("ArgMax", "s", "y", domain="", axis=1, keepdims=0),
@@ -65,13 +65,13 @@ def test_classes_that_a_model_gives_itself() -> None:
     assert anybit.evaluate(network, data=ROWS, labels=RIGHT).models[0].metric == 1
 
 
-def worth(outputs: dict[str, np.ndarray], labels: np.ndarray | None) -> Any:
-    """Largest outputs, row by row; all of them are named after their model's."""
+def largest_or_sum(outputs: dict[str, np.ndarray], labels: np.ndarray | None) -> Any:
+    """Return the largest output per row, or the sum of the labels."""
     assert set(outputs) == {"y"}
     return outputs["y"].max(axis=1) if labels is None else float(labels.sum())
 
 
-def test_functions_and_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_metric_is_a_function_or_its_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "my_metrics.py").write_text(
         "def largest(outputs, labels):\n    return outputs['y'].max(axis=1)\n"
         "def broken(outputs, labels):\n    raise KeyError('z')\n"
@@ -79,15 +79,15 @@ def test_functions_and_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     )
     (tmp_path / "my_broken.py").write_text("import there_is_no_such_module\n")
     monkeypatch.syspath_prepend(tmp_path)
-    wanted = pytest.approx(SCORES.max(axis=1).mean())
-    for metric in (worth, "my_metrics:largest"):
-        assert anybit.evaluate(product(), data=ROWS, metric=metric).models[0].metric == wanted
-    summed = anybit.evaluate(product(), data=ROWS, labels=RIGHT, metric=worth).models[0]
+    expected = pytest.approx(SCORES.max(axis=1).mean())
+    for metric in (largest_or_sum, "my_metrics:largest"):
+        assert anybit.evaluate(product(), data=ROWS, metric=metric).models[0].metric == expected
+    summed = anybit.evaluate(product(), data=ROWS, labels=RIGHT, metric=largest_or_sum).models[0]
     assert summed.metric == pytest.approx(RIGHT.mean())
     for metric, message in (
         ("my_metrics:smallest", "my_metrics has no function smallest"),
         ("my_metrics:broken", "raised KeyError: 'z'"),
-        ("my_metrics:nothing", "must give finite numbers"),
+        ("my_metrics:nothing", "must return finite numbers"),
         ("my_broken:f", "cannot be imported: ModuleNotFoundError: .*there_is_no_such_module"),
         ("no_such_module_at_all:f", "cannot be imported"),
         ("accuracy", "metric must be top1, top5"),
@@ -97,11 +97,11 @@ def test_functions_and_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
             anybit.evaluate(product(), data=ROWS, metric=metric)
 
 
-def test_targets_of_a_regression() -> None:
-    found = anybit.evaluate(
+def test_mse_compares_the_first_output_with_labels() -> None:
+    evaluation = anybit.evaluate(
         product(), noisy(), data={"x": ROWS, "t": SCORES}, labels="t", metric="mse"
     )
-    first, second = found.models
+    first, second = evaluation.models
     assert first.metric == pytest.approx(0, abs=1e-10)
     assert second.metric == pytest.approx(second.mse, rel=1e-4)
 
@@ -110,7 +110,7 @@ def items() -> Iterator[dict[str, np.ndarray]]:
     yield from ({"x": ROWS[at : at + 3], "label": RIGHT[at : at + 3]} for at in range(0, 12, 3))
 
 
-def test_labels_in_every_form(tmp_path: Path) -> None:
+def test_evaluate_takes_labels_in_every_form(tmp_path: Path) -> None:
     np.savez(tmp_path / "both.npz", x=ROWS, label=RIGHT)
     np.savez(tmp_path / "alone.npz", ROWS, label=RIGHT)
     np.save(tmp_path / "x.npy", ROWS)
@@ -135,11 +135,11 @@ def test_labels_in_every_form(tmp_path: Path) -> None:
     for data, labels in forms:
         for rows in ("n", 2, 6):
             if rows == "n" or isinstance(data, dict):
-                found = anybit.evaluate(product(rows=rows), data=data, labels=labels)
-                assert found.models[0].metric == 1
+                evaluation = anybit.evaluate(product(rows=rows), data=data, labels=labels)
+                assert evaluation.models[0].metric == 1
 
 
-def test_rows_that_depend_on_one_another_keep_their_labels() -> None:
+def test_evaluate_keeps_labels_of_dependent_rows() -> None:
     graph = [
         node("ReduceMean", "x", "mean", domain="", axes=[0]),
         node("Sub", "x mean", "c", domain=""),
@@ -147,21 +147,22 @@ def test_rows_that_depend_on_one_another_keep_their_labels() -> None:
     ]
     network = model(graph, {"w": W}, inputs={"x": ["n", 4]})
     parts = [ROWS[:5], ROWS[5:]]
-    right = np.concatenate([((each - each.mean(axis=0)) @ W).argmax(axis=1) for each in parts])
-    found = anybit.evaluate(network, data=parts, labels=right)
-    assert (found.samples, found.rows, found.models[0].metric) == (2, 12, 1)
+    right = np.concatenate([((row - row.mean(axis=0)) @ W).argmax(axis=1) for row in parts])
+    evaluation = anybit.evaluate(network, data=parts, labels=right)
+    assert (evaluation.samples, evaluation.rows, evaluation.models[0].metric) == (2, 12, 1)
     named = [{"x": ROWS[:5], "l": right[:5]}, {"x": ROWS[5:], "l": right[5:]}]
     assert anybit.evaluate(network, data=named, labels="l").models[0].metric == 1
 
 
-def test_models_that_fix_other_numbers_of_rows() -> None:
-    found = anybit.evaluate(product(rows=2), product(rows=3), product(), data=ROWS, labels=RIGHT)
-    assert [each.metric for each in found.models] == [1, 1, 1]
-    assert (found.samples, found.rows) == (2, 12)
-    assert all(each.sqnr > 100 for each in found.models[1:])
+def test_evaluate_joins_models_with_other_numbers_of_rows() -> None:
+    models = product(rows=2), product(rows=3), product()
+    evaluation = anybit.evaluate(*models, data=ROWS, labels=RIGHT)
+    assert [row.metric for row in evaluation.models] == [1, 1, 1]
+    assert (evaluation.samples, evaluation.rows) == (2, 12)
+    assert all(row.sqnr > 100 for row in evaluation.models[1:])
 
 
-def test_outputs_of_other_names_are_matched_by_place() -> None:
+def test_evaluate_matches_outputs_by_position() -> None:
     other = model(
         [node("MatMul", "x w", "scores", domain="")],
         {"w": W},
@@ -171,7 +172,7 @@ def test_outputs_of_other_names_are_matched_by_place() -> None:
     assert anybit.evaluate(product(), other, data=ROWS).models[1].agreement == 1
 
 
-def test_the_engine_is_chosen() -> None:
+def test_evaluate_runs_either_engine() -> None:
     quantized = anybit.quantize(product(), ROWS, weights="int8 power-of-two", activations="int8")
     results = [
         anybit.evaluate(product(), quantized, data=ROWS, engine=engine).models[1].mse
@@ -196,8 +197,8 @@ def test_the_engine_is_chosen() -> None:
         ([], {"labels": RIGHT[:7]}, "there are 7 labels, fewer than rows"),
         ([], {"labels": [*RIGHT, 1, 1]}, "there are 14 labels for 12 rows"),
         ([], {"labels": np.int64(3)}, "one per row or sample"),
-        ([], {"labels": RIGHT / 2}, "labels must be numbers of classes, got float64"),
-        ([], {"labels": RIGHT + 6}, "labels reach from .* and the model has 6 classes"),
+        ([], {"labels": RIGHT / 2}, r"labels must be class indices \(integers\), got float64"),
+        ([], {"labels": RIGHT + 6}, "labels range from .* and the model has 6 classes"),
         (
             [],
             {"labels": "truth"},
@@ -207,15 +208,15 @@ def test_the_engine_is_chosen() -> None:
         ([], {"labels": ""}, "it holds one array without a name"),
         ([], {"labels": "x"}, "labels are called 'x', and so is an input"),
         ([], {"labels": [[1], [2, 3]]}, "labels are not an array"),
-        ([], {"labels": RIGHT, "metric": "mse"}, "are not like output 'y'"),
+        ([], {"labels": RIGHT, "metric": "mse"}, "and output 'y' has shape"),
     ],
 )
-def test_what_is_refused(others: list[Any], arguments: dict[str, Any], message: str) -> None:
+def test_evaluate_refuses(others: list[Any], arguments: dict[str, Any], message: str) -> None:
     with pytest.raises((ModelError, OSError), match=message):
         anybit.evaluate(product(), *others, data=ROWS, **arguments)
 
 
-def test_no_model_and_other_sizes() -> None:
+def test_evaluate_refuses_no_model_and_other_sizes() -> None:
     with pytest.raises(ModelError, match="there is no model"):
         anybit.evaluate(data=ROWS)
     wide = model([node("MatMul", "x w", domain="")], {"w": random(5, 6)}, inputs={"x": ["n", 5]})
@@ -225,7 +226,7 @@ def test_no_model_and_other_sizes() -> None:
         anybit.evaluate(product(), data={"x": ROWS, "l": RIGHT[:5]}, labels="l")
 
 
-def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
+def test_evaluate_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
     wide = 100_000
     w = np.zeros((wide, 2), np.float32)
     network = model([node("MatMul", "x w", domain="")], {"w": w}, inputs={"x": ["n", wide]})
@@ -238,7 +239,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
     assert peak < rows.nbytes / 4
 
 
-def test_progress_ends_at_one() -> None:
+def test_evaluate_progress_ends_at_one() -> None:
     seen: list[float] = []
     anybit.evaluate(product(), noisy(), data=ROWS, progress=seen.append)
     assert seen == sorted(seen)

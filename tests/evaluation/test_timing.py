@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `evaluate` takes the time of: no test here asks a clock."""
+"""The sessions that `evaluate` measures, without asking a clock."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import parallel_tasks
 import pytest
 from passes import random
 from small_models import model, node, quantized_weight
 
 import anybit
 from anybit.evaluation import timing
-from anybit.evaluation.timing import _as_users_run, seconds_per_row
+from anybit.evaluation.timing import _warm_model, seconds_per_row
 from anybit.inputs import Array
 from anybit.model import Model
-from anybit.workers.here import cores
 
 ROWS = random(4, 4)
 ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -29,12 +29,12 @@ def product() -> onnx.ModelProto:
 
 
 class Clock:
-    """Time passes when a model runs, by as much as is said."""
+    """A clock that advances by the given seconds when the model runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Iterator[float]) -> None:
         self.now, self.runs, self._seconds = 0.0, 0, seconds
         monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(timing, "_as_users_run", lambda source, model, sample: self)
+        monkeypatch.setattr(timing, "_warm_model", lambda source, model, sample: self)
 
     def run(self, feeds: dict[str, Array]) -> dict[str, Array]:
         self.now += next(self._seconds)
@@ -50,72 +50,72 @@ class Clock:
         ([2.0**-20] * 2000, 1000, 2.0**-20),
     ],
 )
-def test_the_least_time_of_several_runs_counts(
+def test_seconds_per_row_is_the_minimum_of_several_runs(
     monkeypatch: pytest.MonkeyPatch, seconds: list[float], runs: int, least: float
 ) -> None:
     """Slow models run three times, fast ones for a tenth of a second or a thousand times."""
     clock = Clock(monkeypatch, iter(seconds))
-    found = seconds_per_row(product(), anybit.load(product()), {"x": ROWS}, 4)
+    result = seconds_per_row(product(), anybit.load(product()), {"x": ROWS}, 4)
     assert clock.runs == runs
-    assert found == pytest.approx(least / 4)
+    assert result == pytest.approx(least / 4)
 
 
 def session_of(source: Any) -> onnxruntime.InferenceSession:
-    timed = _as_users_run(source, anybit.load(source), {"x": ROWS[:1]})
+    timed = _warm_model(source, anybit.load(source), {"x": ROWS[:1]})
     assert isinstance(timed, Model)
     engine: Any = timed.engine
     return getattr(engine, "session", None) or engine._session
 
 
-def test_files_without_our_operators_run_with_default_options(tmp_path: Path) -> None:
+def test_timing_runs_standard_files_with_default_options(tmp_path: Path) -> None:
     onnx.save(product(), tmp_path / "net.onnx")
     for source in (product(), tmp_path / "net.onnx", str(tmp_path / "net.onnx")):
         options = session_of(source).get_session_options()
         assert options.graph_optimization_level == ALL
-        assert options.intra_op_num_threads == cores()
+        assert options.intra_op_num_threads == anybit.num_threads()
         with pytest.raises(RuntimeError):
             options.get_session_config_entry("session.disable_quant_qdq")
 
 
-def test_files_with_our_operators_run_exactly() -> None:
+def test_timing_runs_files_with_our_operators_exactly() -> None:
     source, _ = quantized_weight()
     options = session_of(source).get_session_options()
     assert options.graph_optimization_level == NONE
-    assert options.intra_op_num_threads == cores()
+    assert options.intra_op_num_threads == anybit.num_threads()
     assert options.get_session_config_entry("session.disable_quant_qdq") == "1"
 
 
-def test_threads_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "cores", lambda: 3)
-    for source in (product(), quantized_weight()[0]):
-        assert session_of(source).get_session_options().intra_op_num_threads == 3
+def test_timing_uses_num_threads() -> None:
+    with parallel_tasks.num_threads(3):
+        for source in (product(), quantized_weight()[0]):
+            assert session_of(source).get_session_options().intra_op_num_threads == 3
 
 
-def test_compiled_models_run_as_they_are() -> None:
+def test_timing_runs_compiled_models_as_they_are() -> None:
     quantized = anybit.quantize(product(), ROWS, effort="fast", fail_below="none")
     compiled = anybit.compile(quantized.model)
-    assert _as_users_run(quantized.model, compiled, {"x": ROWS[:1]}) is compiled
+    assert _warm_model(quantized.model, compiled, {"x": ROWS[:1]}) is compiled
 
 
-def test_what_default_options_refuse_runs_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timing_falls_back_to_an_exact_session(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: object) -> None:
         raise anybit.ModelError("optimized to death")
 
-    monkeypatch.setattr(timing, "_session", fail)
+    monkeypatch.setattr(timing, "_default_session", fail)
     assert session_of(product()).get_session_options().graph_optimization_level == NONE
 
 
-def test_values_stay_those_of_the_exact_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The optimized session is for the time alone."""
+def test_evaluate_takes_values_from_the_exact_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the optimized session for the time alone."""
     taken = []
 
     class Noted(timing._OptimizedEngine):
         def run(self, feeds: Any) -> dict[str, Array]:
             taken.append(feeds["x"])
-            return {name: np.full_like(each, 7) for name, each in super().run(feeds).items()}
+            return {name: np.full_like(array, 7) for name, array in super().run(feeds).items()}
 
     monkeypatch.setattr(timing, "_OptimizedEngine", Noted)
-    found = anybit.evaluate(product(), product(), data=ROWS)
-    assert found.models[1].sqnr == np.inf
-    assert {each.tobytes() for each in taken} == {ROWS[:1].tobytes()}
+    result = anybit.evaluate(product(), product(), data=ROWS)
+    assert result.models[1].sqnr == np.inf
+    assert {array.tobytes() for array in taken} == {ROWS[:1].tobytes()}
     assert len(taken) >= 8

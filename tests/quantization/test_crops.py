@@ -3,6 +3,7 @@
 
 import numpy as np
 import onnx_ir as ir
+import parallel_tasks
 import pytest
 from float_models import NETWORKS, data_for
 from passes import random
@@ -40,7 +41,8 @@ def test_quantizers_that_are_chosen_by_parts_are_good(
     whole = anybit.quantize(network, data)
     change_thresholds(monkeypatch, "calibration", crop_bytes=256, memory_bytes=2**14)
     parts = anybit.quantize(network, data)
-    again = anybit.quantize(network, data, workers=1)
+    with parallel_tasks.num_threads(1):
+        again = anybit.quantize(network, data)
     assert parts.verdict is not None
     assert parts.verdict.sqnr is not None
     assert whole.verdict is not None

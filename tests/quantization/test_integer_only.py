@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import parallel_tasks
 import pytest
 from float_models import OPSETS, attention, data_for
 from passes import random
@@ -14,6 +15,7 @@ from small_models import kinds, model, node
 import anybit
 from anybit import ModelError
 from anybit.layers import Guarantee
+from anybit.quantization import driver
 
 _SIZES = (3, 12, 12)
 
@@ -209,14 +211,11 @@ def test_swish_of_a_gate() -> None:
 
 
 @pytest.mark.parametrize("name", ["mobile", "dense"])
-def test_what_each_layer_does_to_the_outputs(name: str) -> None:
-    """Of what is put together, or moved and read by others, too; whoever measures it."""
-    found = [
-        anybit.quantize(
-            NETWORKS[name](), _data(6), integer_only=True, sensitivity=True, workers=workers
-        )
-        for workers in (None, 2)
-    ]
+def test_what_each_layer_does_to_the_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is put together, or moved and read by others, too; also on a copy of the model."""
+    found = [anybit.quantize(NETWORKS[name](), _data(6), integer_only=True, sensitivity=True)]
+    monkeypatch.setattr(driver, "open_executor", parallel_tasks.open_pickling_executor)
+    found += [anybit.quantize(NETWORKS[name](), _data(6), integer_only=True, sensitivity=True)]
     of_outputs = [[each.output_sqnr for each in every.layers] for every in found]
     assert of_outputs[0] == of_outputs[1]
     assert all(each is not None and each > 15 for each in of_outputs[0])

@@ -6,14 +6,17 @@ from typing import Any
 
 import numpy as np
 import onnx
+import parallel_tasks
 import pytest
 from passes import random
 from small_models import model, node
 
 import anybit
+from anybit.evaluation import driver as evaluation_driver
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.preparation import apply
+from anybit.quantization import driver as quantization_driver
 from anybit.quantization.parts import Part, parts_of
 from anybit.quantization.verdict import Judge, Verdict, compared
 
@@ -293,18 +296,17 @@ def test_the_order_of_outputs_and_samples_is_kept() -> None:
     assert verdict.sqnr == min(each.sqnr for each in verdict.outputs if each.sqnr is not None)
 
 
-def test_workers_judge_the_same_parts() -> None:
+def test_pickled_copies_have_the_same_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     data = random(40, 6, 5, 5, seed=3)
-    words = {"weights": "int4", "effort": "fast"}
-    here, there = (
-        anybit.quantize(detector(), data, workers=workers, **words).verdict for workers in (None, 1)
-    )
-    assert here is not None
-    assert here == there
-    assert len(here.outputs) == 2
-    near, far = (
-        anybit.evaluate(detector(), detector(), data=data, workers=workers).models[1].outputs
-        for workers in (None, 1)
-    )
-    assert near == far
-    assert len(near) == 2
+
+    def results() -> tuple[Any, Any]:
+        verdict = anybit.quantize(detector(), data, weights="int4", effort="fast").verdict
+        evaluation = anybit.evaluate(detector(), detector(), data=data)
+        assert verdict is not None
+        return verdict, evaluation.models[1].outputs
+
+    verdict, outputs = results()
+    assert (len(verdict.outputs), len(outputs)) == (2, 2)
+    for module in (quantization_driver, evaluation_driver):
+        monkeypatch.setattr(module, "open_executor", parallel_tasks.open_pickling_executor)
+    assert results() == (verdict, outputs)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import parallel_tasks
 import pytest
 from passes import random
 from small_models import model, node
@@ -308,7 +309,8 @@ def test_samples_behind_the_last_that_is_kept_are_not_read(
     network = model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
     rows = random(400, 4)
     rows[0] *= 100
-    anybit.quantize(network, rows, workers=1)
+    with parallel_tasks.num_threads(1):
+        anybit.quantize(network, rows)
     first, second, *_ = passes
     assert len(first) == 300
     assert 8 * 18 <= len(second) <= 8 * 18 + 2
@@ -339,17 +341,18 @@ def test_data_that_do_not_fit(data: Any, message: str) -> None:
         Samples(data, (X,))
 
 
-@pytest.mark.parametrize("workers", [1, None])
+@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_where_no_number_is(tmp_path: Path, workers: int | None, compressed: bool) -> None:
+def test_where_no_number_is(tmp_path: Path, threads: int, compressed: bool) -> None:
     """Also in files that are read once, and dealt out in parts."""
     rows = random(60, 4)
     np.save(tmp_path / "a.npy", rows)
     rows[37, 3] = np.nan
     (np.savez_compressed if compressed else np.savez)(tmp_path / "b.npz", x=rows)
     proto = model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
-    with pytest.raises(ModelError, match=r"b.npz: input 'x' holds NaN or infinity at \[37, 3\]"):
-        anybit.quantize(proto, tmp_path, workers=workers)
+    message = r"b.npz: input 'x' holds NaN or infinity at \[37, 3\]"
+    with parallel_tasks.num_threads(threads), pytest.raises(ModelError, match=message):
+        anybit.quantize(proto, tmp_path)
 
 
 def dicts(rows: np.ndarray, _: Path) -> list[dict[str, np.ndarray]]:

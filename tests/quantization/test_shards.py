@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same bytes whoever reads the data, and whatever was found in them before."""
 
-import os
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator
@@ -9,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import doomed
 import numpy as np
 import onnx
 import onnx_ir as ir
+import parallel_tasks
 import pytest
 from float_models import NETWORKS, data_for
 from passes import random
@@ -22,7 +21,8 @@ import anybit
 from anybit import ModelError
 from anybit.array_files import StoredArray, write_members
 from anybit.inputs import Tensor
-from anybit.quantization import attempts, calibration, judging, sensitivity
+from anybit.parallel import ThreadExecutor
+from anybit.quantization import driver
 from anybit.quantization import samples as samples_module
 from anybit.quantization.calibration import collect_stats, gather
 from anybit.quantization.config import DEFAULT
@@ -31,7 +31,6 @@ from anybit.quantization.placement import placement_of, sources_of
 from anybit.quantization.recording import Recorder
 from anybit.quantization.samples import Samples
 from anybit.quantization.shards import is_held
-from anybit.workers import Here
 
 X = Tensor("x", np.dtype(np.float32), ("rows", 4))
 ROWS = random(100, 4)
@@ -60,40 +59,27 @@ def made(name: str = "small", rows: int = 100, **options: Any) -> tuple[bytes, A
 
 
 @pytest.mark.parametrize("name", ["convolutions", "small"])
-def test_threads_give_the_same_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = made(name, workers=1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(7))
-    assert made(name) == wanted
-    # As on macOS and Windows, which do not say what a process may use.
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert made(name) == wanted
+def test_threads_give_the_same_bytes(name: str) -> None:
+    with parallel_tasks.num_threads(1):
+        expected = made(name)
+    with parallel_tasks.num_threads(7):
+        assert made(name) == expected
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(7, marks=pytest.mark.slow)])
-def test_processes_find_the_same_mix(workers: int) -> None:
-    options = {"budget": "25%bops", "rows": 40}
-    wanted = made(workers=1, **options)
-    assert made(workers=workers, **options) == wanted
-    assert made(**options) == wanted
-
-
-def test_two_processes_give_the_same_though_one_is_killed_in_every_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "options",
+    [{"weights": "int4", "sensitivity": True}, {"budget": "25%bops", "rows": 40}],
+    ids=["sensitivity", "budget"],
+)
+def test_pickled_copies_give_the_same_bytes(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"weights": "int4", "sensitivity": True}
-    wanted = made(workers=1, **options)
-    monkeypatch.setenv(doomed.FOLDER, str(tmp_path))
-    monkeypatch.setattr(calibration, "surveyor", doomed.surveyor)
-    monkeypatch.setattr(attempts, "chooser", doomed.chooser)
-    monkeypatch.setattr(sensitivity, "prober", doomed.prober)
-    monkeypatch.setattr(judging, "comparer", doomed.comparer)
-    assert made(workers=2, **options) == wanted
-    assert {each.name for each in tmp_path.iterdir()} == {
-        "surveyor",
-        "chooser",
-        "prober",
-        "comparer",
-    }
+    with parallel_tasks.num_threads(1):
+        expected = made(**options)
+    with parallel_tasks.num_threads(7):
+        assert made(**options) == expected
+    monkeypatch.setattr(driver, "open_executor", parallel_tasks.open_pickling_executor)
+    assert made(**options) == expected
 
 
 @pytest.mark.parametrize("rows", [4, 20, 60, 300])
@@ -105,7 +91,9 @@ def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -
     samples = Samples(data, (X,))
     network = ir.from_proto(onnx.shape_inference.infer_shapes(small()))
     source = sources_of(placement_of(network).layers)[0]
-    seen = collect_stats(network, [source], samples, "m", Here(), None, lambda share: None)
+    seen = collect_stats(
+        network, [source], samples, "m", ThreadExecutor(), None, lambda share: None
+    )
     (found,) = gather(network, [source], samples, "m", seen, [source], config)
     to_choose, to_decide, to_round = (
         {row.tobytes() for each in part for row in each["x"]}
@@ -120,8 +108,12 @@ def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_seven_processes_give_the_same_bytes(name: str) -> None:
-    assert made(name, workers=7) == made(name, workers=1)
+def test_pickled_copies_of_all_networks_give_the_same_bytes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = made(name)
+    monkeypatch.setattr(driver, "open_executor", parallel_tasks.open_pickling_executor)
+    assert made(name) == expected
 
 
 @pytest.mark.parametrize("size", [4, 12, 64])
@@ -225,21 +217,22 @@ class Counted:
 
 
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = made(workers=1)
-    count = Counted(monkeypatch)
-    folder = tmp_path / "new" / "cache"
-    count.last = 60
-    with pytest.raises(KeyboardInterrupt):
-        made(workers=1, cache=folder)
-    kept = sorted(folder.iterdir())
-    assert 2 < len(kept) < 7
-    count.last, count.runs = 10**9, 0
-    assert made(workers=1, cache=folder) == wanted
-    second = count.runs
-    count.runs = 0
-    assert made(workers=1, cache=folder) == wanted
-    assert len(list(folder.iterdir())) == 7
-    assert second - count.runs == 75 - 12 * len(kept)
+    with parallel_tasks.num_threads(1):  # Counted is not made for several
+        expected = made()
+        count = Counted(monkeypatch)
+        folder = tmp_path / "new" / "cache"
+        count.last = 60
+        with pytest.raises(KeyboardInterrupt):
+            made(cache=folder)
+        kept = sorted(folder.iterdir())
+        assert 2 < len(kept) < 7
+        count.last, count.runs = 10**9, 0
+        assert made(cache=folder) == expected
+        second = count.runs
+        count.runs = 0
+        assert made(cache=folder) == expected
+        assert len(list(folder.iterdir())) == 7
+        assert second - count.runs == 75 - 12 * len(kept)
 
 
 def test_other_models_and_data_have_other_files(tmp_path: Path) -> None:

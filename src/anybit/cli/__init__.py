@@ -27,7 +27,7 @@ from anybit.cli import (
 )
 from anybit.errors import ModelError
 from anybit.interrupts import end_at_once, raise_again
-from anybit.onnx.files.collection import seldom_collected
+from anybit.onnx.process import relaxed_gc
 from anybit.text import problem, shown
 
 
@@ -112,7 +112,7 @@ def main() -> None:
     atexit.register(_leave)
     ended = raise_again()
     try:
-        with seldom_collected():
+        with relaxed_gc():
             code = app(prog_name="anybit", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = 130

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit diff`: where two models, two runtimes, or a model and recorded tensors disagree."""
+"""`anybit diff`: compare two models, two runtimes, or a model and recorded tensors."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.errors import ModelError
 from anybit.text import counted, shown
 
-# What is left out first where a terminal has no room for all of it.
+# Columns that a narrow terminal drops first.
 _SPARED = ("node", "elements", "step of", "ulps", "within", "made by", "relative", "steps")
 _NAMES = ("tensor", "made by", "node", "in B", "step of")
 
@@ -31,8 +31,8 @@ Other: TypeAlias = Annotated[
     Path | None,
     typer.Argument(
         metavar="B",
-        help="Another .onnx file, or an .npz of tensors by name that were recorded elsewhere; "
-        "without it, A is compared under two runners.",
+        help="Another .onnx file, or an .npz of recorded tensors by name. Without it, A runs on "
+        "two runners.",
     ),
 ]
 Runners: TypeAlias = Annotated[
@@ -40,9 +40,8 @@ Runners: TypeAlias = Annotated[
     typer.Option(
         "--with",
         metavar="RUNNER[,RUNNER]",
-        help=f"What runs A, and what runs B if that is another: {', '.join(RUNNERS)}; anybit by "
-        "default. Without B, one name stands for anybit and that one, and the default is "
-        "onnxruntime.",
+        help=f"Runners of A and B (default: anybit): {', '.join(RUNNERS)}. Without B, one name "
+        "stands for anybit and that runner (default: onnxruntime).",
     ),
 ]
 Report: TypeAlias = Annotated[
@@ -50,8 +49,8 @@ Report: TypeAlias = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write a page with pictures to FILE.html, or all figures as JSON to FILE.json or to a "
-        "file without a suffix; may be repeated.",
+        help="Write the comparison: HTML if FILE ends in .html, JSON if it ends in .json or has no "
+        "suffix. Repeatable.",
     ),
 ]
 Steps: TypeAlias = Annotated[
@@ -59,11 +58,11 @@ Steps: TypeAlias = Annotated[
     typer.Option(
         min=0,
         metavar="N",
-        help="Differences up to this many quantization steps count as equal.",
+        help="Tolerance in quantization steps.",
     ),
 ]
 Tolerance: TypeAlias = Annotated[
-    float, typer.Option(min=0, metavar="X", help="Differences up to this count as equal.")
+    float, typer.Option(min=0, metavar="X", help="Absolute tolerance.")
 ]
 
 
@@ -76,48 +75,47 @@ def diff(
     steps: Steps = 0.0,
     atol: Tolerance = 0.0,
     show_all: Annotated[
-        bool, typer.Option("--all", help="List all tensors, in the order in which A computes.")
+        bool, typer.Option("--all", help="List all tensors, in the order in which A computes them.")
     ] = False,
     as_json: Json = False,
     reports: Report = None,
 ) -> None:
-    """Find the first tensor in which two models or two runtimes differ, and what harms most.
+    """Find the first tensor in which two models or two runtimes differ, and the most harmful ones.
 
-    All tensors are compared, by name or by position. The exit code is 0 if they are equal, 1 if
-    not.
+    All tensors are compared, by name or by position. Exit status: 0 if they are equal, 1 if not.
     """
     check_reports(reports or ())
     check_overwrites(report_paths(reports), [("A", a), ("B", b), *input_paths("--input", inputs)])
     first, second, names = _sides(a, b, runners)
     feeds = gather_inputs(first, inputs) if inputs else None
     with percentage(f"Comparing {escape(a.name)}") as advance:
-        found = compare(
+        difference = compare(
             first, second, feeds, names, Tolerances(steps, atol), advance, sizes_given(shapes)
         )
-    write_reports(reports or (), lambda: _json(found), lambda: page(found))
+    write_reports(reports or (), lambda: _json(difference), lambda: page(difference))
     if as_json:
-        print(_json(found), end="")
+        print(_json(difference), end="")
     else:
-        show(found, show_all)
-    raise typer.Exit(0 if found.equal else 1)
+        show(difference, show_all)
+    raise typer.Exit(0 if difference.equal else 1)
 
 
-def _json(found: Difference) -> str:
-    return json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n"
+def _json(difference: Difference) -> str:
+    return json.dumps(difference.to_json(), indent=2, allow_nan=False) + "\n"
 
 
 def _sides(
     a: Path, b: Path | None, runners: str | None
 ) -> tuple[Network, Network | Side, tuple[str, str]]:
-    """What is compared, and what runs it."""
+    """Return the two sides and their runners."""
     record = b is not None and b.suffix == ".npz"
-    given = [] if runners is None else [name.strip() for name in runners.split(",")]
-    if len(given) > 2 - record:
-        what = "one runner" if record else "one runner or two"
-        raise ModelError(f"--with must name {what} here, of {', '.join(RUNNERS)}; got {runners!r}")
-    names = given or ["anybit"]
+    names = [] if runners is None else [name.strip() for name in runners.split(",")]
+    if len(names) > 2 - record:
+        limit = "one runner" if record else "one runner or two"
+        raise ModelError(f"--with must name {limit} here, of {', '.join(RUNNERS)}; got {runners!r}")
     if b is None and len(names) < 2:
-        names = ["anybit", *(given or ["onnxruntime"])]
+        names = ["anybit", *(names or ["onnxruntime"])]
+    names = names or ["anybit"]
     first = Network(a)
     second: Network | Side = first
     if b is not None:
@@ -125,23 +123,24 @@ def _sides(
     return first, second, (names[0], names[-1])
 
 
-def show(found: Difference, show_all: bool) -> None:
+def show(difference: Difference, show_all: bool) -> None:
+    """Print a comparison to the terminal."""
     console = stdout()
-    for side, name in (("A", found.a), ("B", found.b)):
+    for side, name in (("A", difference.a), ("B", difference.b)):
         console.print(Text(f"{side}  {shown(name)}"))
-    tensors = found.tensors if show_all else found.ranked[: wording.MOST_ROWS]
+    tensors = difference.tensors if show_all else difference.ranked[: wording.MAX_ROWS]
     if tensors:
         rows = wording.rows(tensors, shapes=False)
         show_rows(rows, _SPARED, _NAMES, wording.NUMBERS, console)
-    if not show_all and len(found.different) > len(tensors):
-        more = len(found.different) - len(tensors)
+    if not show_all and len(difference.different) > len(tensors):
+        more = len(difference.different) - len(tensors)
         console.print(f"{counted(more, 'more tensor')} differ, which add less; --all lists them.")
-    if found.first is not None:
-        console.print(Text(wording.first_difference(found)))
-        for each in found.first.samples:
-            console.print(Text(f"  {wording.sample(each)}"))
-        for hint in found.hints:
+    if difference.first is not None:
+        console.print(Text(wording.first_difference(difference)))
+        for sample in difference.first.samples:
+            console.print(Text(f"  {wording.element(sample)}"))
+        for hint in difference.hints:
             console.print(Text(f"  Hint: {hint}."))
-    for remark in wording.remarks(found):
+    for remark in wording.remarks(difference):
         console.print(Text(f"Note: {remark}."))
-    console.print(Text(wording.summary(found), style="green" if found.equal else "bold"))
+    console.print(Text(wording.summary(difference), style="green" if difference.equal else "bold"))

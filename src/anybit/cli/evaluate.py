@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit evaluate`: how good models are on data, and how near to one another."""
+"""`anybit evaluate`: the quality of models on data, and their similarity to a reference."""
 
 import math
 import sys
@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from anybit.cli._cluster import Cluster
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._engines import Engine, RunBy
 from anybit.cli._report import Json, deliver
-from anybit.cli._workers import Cluster, Workers
 from anybit.evaluation import Evaluated, Evaluation
 from anybit.evaluation import evaluate as evaluate_models
 from anybit.quantization.output_quality import OutputQuality
@@ -27,7 +27,7 @@ _DEFAULT_COLUMNS = ("sqnr", "agreement")
 def evaluate(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL", help="The .onnx files; the first is the reference."),
+        typer.Argument(metavar="MODEL", help="The .onnx files. The first one is the reference."),
     ],
     data: Annotated[
         Path,
@@ -40,68 +40,68 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The array in the data that holds labels, or FILE.npy with one for each row.",
+            help="Labels: the name of an array in the data, or FILE.npy with one per row.",
         ),
     ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
             metavar="METRIC",
-            help="top1, top5, mse, sqnr, agreement, or module:function, which is called with the "
-            "outputs for a sample, by name, and its labels or None. top1 if there are labels.",
+            help="Metric: top1, top5, mse, sqnr, agreement, or module:function, called with the "
+            "outputs of a sample by name and its labels or None (default: top1 if there are "
+            "labels).",
         ),
     ] = None,
     engine: Engine = RunBy.ONNXRUNTIME,
-    workers: Workers = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Measure models on data: the metric, how near each is to the first, time and size.
+    """Measure models on data: a metric, similarity to the first model, time and size.
 
-    Data are read a few rows at a time, as anybit quantize reads them; each sample is computed by
-    itself.
+    Data are read a few rows at a time, as by anybit quantize. Each sample is run by itself.
     """
     if metric is not None and ":" in metric and "" not in sys.path:
-        sys.path.append("")  # modules in the current folder, behind all others
+        sys.path.append("")  # modules in the current folder, after all others
     with percentage("Evaluating") as advance:
-        found = evaluate_models(
+        evaluation = evaluate_models(
             *models,
             data=data,
             labels=labels,
             metric=metric,
             engine=engine,
-            workers=workers,
             cluster=cluster,
             progress=advance,
         )
-    deliver(found.to_json(), as_json, None)
+    deliver(evaluation.to_json(), as_json, None)
     if not as_json:
-        _show(found)
+        _show(evaluation)
 
 
-def _show(found: Evaluation) -> None:
+def _show(evaluation: Evaluation) -> None:
     console = stdout()
-    rows = [_row(each, found.metric) for each in found.models]
-    agree = any(each.agreement is not None for each in found.models)
+    rows = [_row(model, evaluation.metric) for model in evaluation.models]
+    has_agreement = any(model.agreement is not None for model in evaluation.models)
     for row in rows:
-        del row["correlation" if agree else "agreement"]
+        del row["correlation" if has_agreement else "agreement"]
     if len(rows) == 1:
         rows = [{name: text for name, text in row.items() if text} for row in rows]
     show(rows, _SPARED, ("model",), tuple(rows[0])[1:], console)
-    for each in found.models:
-        if len(each.outputs) > 1:
-            worst = min(each.outputs, key=lambda part: math.inf if part.sqnr is None else part.sqnr)
+    for model in evaluation.models:
+        if len(model.outputs) > 1:
+            worst = min(
+                model.outputs, key=lambda part: math.inf if part.sqnr is None else part.sqnr
+            )
             console.print(
                 Text(
-                    f"{each.name}: the worst of {len(each.outputs)} outputs and parts "
-                    f"is {shown(worst.name)}{_of_part(worst)}"
+                    f"{model.name}: the worst of {len(model.outputs)} outputs and parts "
+                    f"is {shown(worst.name)}{_sqnr_suffix(worst)}"
                 )
             )
-    counts = f"{counted(found.samples, 'sample')}, {counted(found.rows, 'row')}"
+    counts = f"{counted(evaluation.samples, 'sample')}, {counted(evaluation.rows, 'row')}"
     console.print(f"{counts}; the others are compared with the first" if len(rows) > 1 else counts)
 
 
-def _of_part(part: OutputQuality) -> str:
+def _sqnr_suffix(part: OutputQuality) -> str:
     return "" if part.sqnr is None else f", {_decibels(part.sqnr)}"
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
+from anybit.cli._cluster import Cluster
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
@@ -24,7 +25,6 @@ from anybit.cli._report import (
     typed,
     write_reports,
 )
-from anybit.cli._workers import Cache, Cluster, Workers
 from anybit.cli.convert import show_remarks
 from anybit.errors import ModelError
 from anybit.onnx.conversion import Conversion
@@ -120,9 +120,15 @@ def quantize(
             help="fast: one pass over the data, whole ranges, weights rounded to nearest.",
         ),
     ] = "default",
-    workers: Workers = None,
     cluster: Cluster = None,
-    cache: Cache = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Cache calibration statistics in DIR; an interrupted run resumes from it.",
+        ),
+    ] = None,
     fail_below: Annotated[
         str | None,
         typer.Option(
@@ -173,7 +179,6 @@ def quantize(
             budget=budget,
             sensitivity=sensitivity,
             effort=effort,
-            workers=workers,
             cluster=cluster,
             cache=cache,
             fail_below=fail_below,

@@ -26,7 +26,7 @@ from anybit.cli._engines import Engine, RunBy
 from anybit.cli._files import check_overwrites
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, sizes_given
 from anybit.errors import ModelError
-from anybit.evaluation.contest import ENGINES
+from anybit.evaluation.scoring import ENGINES
 from anybit.inputs import Array, in_numpy_dtype
 from anybit.made_up_inputs import (
     made_up_note,

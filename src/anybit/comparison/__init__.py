@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where two models, two runtimes, or a model and recorded tensors disagree.
+"""Tensor-by-tensor comparison of two models, two runtimes, or a model and recorded tensors.
 
-diff              compare every tensor, not only the outputs
-Difference        what was found; `to_json` writes it down
-page              the same as a page with pictures
+diff              compare all tensors, not only the outputs
+Difference        the result; `to_json` gives its figures
+page              the result as an HTML report
 TensorDifference  one pair of tensors
-RUNNERS           what can run a model, by name
+RUNNERS           runtimes that run a model, by name
 """
 
 from anybit.comparison.compare import diff
-from anybit.comparison.measure import Sample
+from anybit.comparison.measure import ElementDifference
 from anybit.comparison.report.html import page
 from anybit.comparison.results import (
     Difference,
     Match,
     NodeInput,
+    Outcome,
     TensorDifference,
-    Verdict,
 )
 from anybit.comparison.sides.runners import RUNNERS
 
 __all__ = [
     "RUNNERS",
     "Difference",
+    "ElementDifference",
     "Match",
     "NodeInput",
-    "Sample",
+    "Outcome",
     "TensorDifference",
-    "Verdict",
     "diff",
     "page",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the arrays of a comparison may be: those of NumPy, and those of ml_dtypes."""
+"""Properties of arrays with the dtypes of NumPy and of ml_dtypes."""
 
 import math
 from typing import Any, TypeAlias
@@ -10,17 +10,17 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def is_number(array: Array) -> bool:
-    """Whether it holds real numbers, those of ml_dtypes among them."""
+    """Return whether an array holds real numbers, those of ml_dtypes included."""
     return array.dtype.kind in "fiub" or (array.dtype.kind == "V" and array.dtype.names is None)
 
 
 def is_float(array: Array) -> bool:
-    """Whether it holds floating-point numbers. NumPy sees the types of ml_dtypes as bytes."""
+    """Return whether an array holds floats. NumPy takes the dtypes of ml_dtypes for bytes."""
     return array.dtype.kind == "f" or "float" in array.dtype.name
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Whether two arrays are bit for bit one: most that are compared are."""
+    """Return whether two arrays have the same shape, dtype and bits, as most pairs have."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     bits = f"u{math.gcd(a.dtype.itemsize, 8)}"
@@ -28,5 +28,5 @@ def same_bits(a: Array, b: Array) -> bool:
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape without its sizes of 1."""
+    """Return a shape without its sizes of 1."""
     return tuple(size for size in shape if size != 1)

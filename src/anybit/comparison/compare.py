@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`diff`: run two sides, pair their tensors, measure the pairs."""
+"""`diff`: run two sides and compare their tensors."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy.typing as npt
 
 from anybit.comparison.arrays import Array
+from anybit.comparison.difference import difference_of
 from anybit.comparison.feeds import (
     Rows,
     common_inputs,
-    given_inputs,
+    feeds_of_a,
+    feeds_of_b,
     input_pairs,
-    renamed,
 )
-from anybit.comparison.judge import judged
 from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference
 from anybit.comparison.sides.network import Network, Side, recorded
@@ -27,13 +27,11 @@ from anybit.made_up_inputs import (
     with_sizes,
 )
 from anybit.onnx import Source
-from anybit.onnx.files.collection import seldom_collected
 
-# Measuring the tensors of a network takes longer than computing them.
+# The share of the time that one run takes. Most is spent on comparing tensors.
 _SHARE_OF_A_RUN = 0.15
 
 
-@seldom_collected()
 def diff(
     a: Source,
     b: Source | Mapping[str, npt.ArrayLike] | None = None,
@@ -44,35 +42,32 @@ def diff(
     atol: float = 0,
     progress: Callable[[float], None] | None = None,
 ) -> Difference:
-    """Compare every tensor of two models, of one model under two runners, or with recorded ones.
+    """Compare all tensors of two models, of one model on two runners, or with recorded tensors.
 
-    Both sides get the same inputs. Every tensor that a node of the main graph makes is compared,
-    those that were folded into constants too; and stored constants of one name, if there are two
-    models. Tensors belong together by name; where names differ, as outputs, or by position among
-    tensors of the same shape, type and kind of node.
+    Both sides get the same inputs. The outputs of all nodes of the main graph are compared, folded
+    constants included; and stored constants of the same name, if there are two models.
+    Tensors are matched by name; else as outputs, or by position among tensors of the same shape,
+    type and kind of node.
 
     Args:
         a: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
-        b: Another model; None for a again; or arrays by tensor name, recorded elsewhere: those
-            may hold a few of the tensors only, and `y` stands for the output of a model that has
-            one.
-        inputs: One array per input of a by name, or just the array where there is one input;
-            normally distributed numbers from seed 0 if they are not given. Inputs of b are
-            matched by name, else by position. Of more rows than the models take, the first ones
-            are run; `notes` of the result say so. With recorded tensors that hold the inputs by
-            name (`x` for a single input), those are taken.
-        runners: What runs a and b: names in `RUNNERS`; `anybit` for both if they are not given,
-            or `anybit` and `onnxruntime` for one model. The second is not used for recorded ones.
+        b: Another model; None for a again; or recorded arrays by tensor name. These may be a few of
+            the tensors, and `y` stands for the output of a model with one output.
+        inputs: One array per input of a by name, or the array of the only input. The default is
+            normally distributed numbers from seed 0, or the inputs among recorded tensors (`x` for
+            the only input). Inputs of b are matched by name, else by position. If there are more
+            rows than the models take, the first ones are run; a note of the result reports it.
+        runners: The runners of a and b, names in `RUNNERS`. The default is `anybit` for both, or
+            `anybit` and `onnxruntime` for one model. Recorded tensors need no second runner.
         steps: Elements that differ by up to this many quantization steps count as equal. A tensor
-            whose step is not known then only counts as different if it differs although what it
-            is computed from is equal, or if that is different itself.
+            without a step then counts as different only if all its inputs are equal, or if one of
+            them is different.
         atol: Elements that differ by no more than this count as equal.
-        progress: Called now and then with the share that is done, from 0 to 1.
+        progress: Called with the share that is done, from 0 to 1.
 
     Raises:
         ModelError: A model that cannot be read or run, inputs that do not fit, an unknown or
-            missing runner, or no tensor that could be compared.
-        ValueError: `steps` or `atol` that is not a number >= 0.
+            missing runner, negative `steps` or `atol`, or no pair of tensors.
 
     >>> import onnx
     >>> model = onnx.parser.parse_model(
@@ -99,9 +94,9 @@ def compare(
     progress: Callable[[float], None] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Difference:
-    """`diff` of networks that have been read, or of one and recorded tensors.
+    """Compare networks, or a network and recorded tensors, as `diff` does.
 
-    `shapes` are those of made-up inputs.
+    `shapes` are the shapes of random inputs.
     """
     for name, value in (("steps", tolerance.steps), ("atol", tolerance.atol)):
         if not value >= 0:
@@ -115,7 +110,7 @@ def compare(
         inputs = _recorded_inputs(first, record)
     pairs = input_pairs(first, other)
     common = with_sizes(common_inputs(pairs), shapes or {})
-    feeds, rows = (random_inputs(common), None) if inputs is None else given_inputs(common, inputs)
+    feeds, rows = (random_inputs(common), None) if inputs is None else feeds_of_a(common, inputs)
     notes = [] if rows is None else [rows.note]
     if inputs is None:
         notes.append(made_up_note(common))
@@ -123,20 +118,20 @@ def compare(
         left = _side(first, runners[0], feeds)
         report(_SHARE_OF_A_RUN)
         if record is None:
-            right = _side(other, runners[1], renamed(feeds, pairs, other.label))
+            right = _side(other, runners[1], feeds_of_b(feeds, pairs, other.label))
         else:
             right = _first_rows(record, left, rows)
         report(2 * _SHARE_OF_A_RUN)
-    before = 2 * _SHARE_OF_A_RUN
-    found = judged(
+    ran = 2 * _SHARE_OF_A_RUN
+    difference = difference_of(
         left,
         right,
         tolerance,
         tuple(notes),
-        lambda share: report(before + (1 - before) * share),
+        lambda share: report(ran + (1 - ran) * share),
     )
     report(1.0)
-    return found
+    return difference
 
 
 def _side(network: Network, runner: str, feeds: Mapping[str, Array]) -> Side:
@@ -146,19 +141,19 @@ def _side(network: Network, runner: str, feeds: Mapping[str, Array]) -> Side:
 
 
 def _recorded_inputs(network: Network, record: Side) -> dict[str, Array]:
-    names = [each.name for each in network.inputs]
-    # The only array that was recorded is rather an output.
-    found = matched(names, record.arrays, "x", only=False)
-    missing = [name for name in names if name not in found]
+    names = [tensor.name for tensor in network.inputs]
+    # A single recorded array is an output rather than the input.
+    inputs = matched(names, record.arrays, "x", only=False)
+    missing = [name for name in names if name not in inputs]
     if missing:
         raise ModelError(
             f"the recorded tensors do not hold the model's input {', '.join(missing)}: pass inputs"
         )
-    return found
+    return inputs
 
 
 def _first_rows(record: Side, side: Side, rows: Rows | None) -> Side:
-    """The recorded tensors of those rows that were run."""
+    """Return the recorded tensors, cut to the rows that were run."""
     if rows is None:
         return record
     arrays = {

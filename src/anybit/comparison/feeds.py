@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs of both sides: one set of arrays, whatever each side calls them."""
+"""The inputs of both sides: the same arrays under the names of each side."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,76 +12,78 @@ from anybit.inputs import Feeds, Tensor, check_shape, converted, fitted, slice_o
 
 @dataclass(frozen=True)
 class Rows:
-    """The first `taken` of the `given` rows of the inputs are run."""
+    """The first `run` rows of the inputs are run, of `total`."""
 
-    given: int
-    taken: int
+    total: int
+    run: int
 
     @property
     def note(self) -> str:
-        return f"the inputs have {self.given} rows; the first {self.taken} were run"
+        return f"the inputs have {self.total} rows; the first {self.run} were run"
 
     def of(self, array: Array) -> Array:
-        """The rows of an array that has one per row of the inputs; other arrays as they are."""
-        return array[: self.taken] if array.ndim and len(array) == self.given else array
+        """Return an array cut to these rows, if it has one row per row of the inputs."""
+        return array[: self.run] if array.ndim and len(array) == self.total else array
 
 
 def input_pairs(a: Network, b: Network) -> list[tuple[Tensor, Tensor]]:
-    """The inputs that belong together: by name if all of them do, else by position.
+    """Pair the inputs of two networks: by name if all names agree, else by position.
 
     Raises:
         ModelError: The models have different numbers of inputs.
     """
     if len(a.inputs) != len(b.inputs):
-        names = [", ".join(each.name for each in side.inputs) or "none" for side in (a, b)]
+        names = [
+            ", ".join(tensor.name for tensor in network.inputs) or "none" for network in (a, b)
+        ]
         raise ModelError(
             f"the models take different inputs: {a.label} {names[0]}; {b.label} {names[1]}"
         )
-    named = {each.name: each for each in b.inputs}
-    if all(each.name in named for each in a.inputs):
-        return [(each, named[each.name]) for each in a.inputs]
+    by_name = {tensor.name: tensor for tensor in b.inputs}
+    if all(tensor.name in by_name for tensor in a.inputs):
+        return [(tensor, by_name[tensor.name]) for tensor in a.inputs]
     return list(zip(a.inputs, b.inputs, strict=True))
 
 
 def common_inputs(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """The inputs of A, with the sizes that only B fixes."""
-    return [replace(ours, shape=_common_shape(ours, theirs)) for ours, theirs in pairs]
+    """Return the inputs of A, with the sizes that only B fixes."""
+    return [replace(a, shape=_common_shape(a, b)) for a, b in pairs]
 
 
-def _common_shape(ours: Tensor, theirs: Tensor) -> tuple[int | str | None, ...] | None:
-    if ours.shape is None or theirs.shape is None or len(ours.shape) != len(theirs.shape):
-        return theirs.shape if ours.shape is None else ours.shape
-    sizes = zip(ours.shape, theirs.shape, strict=True)
-    return tuple(our if isinstance(our, int) else their for our, their in sizes)
+def _common_shape(a: Tensor, b: Tensor) -> tuple[int | str | None, ...] | None:
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return b.shape if a.shape is None else a.shape
+    sizes = zip(a.shape, b.shape, strict=True)
+    return tuple(size_a if isinstance(size_a, int) else size_b for size_a, size_b in sizes)
 
 
-def given_inputs(inputs: Sequence[Tensor], given: Feeds) -> tuple[dict[str, Array], Rows | None]:
-    """The arrays by A's names, as A's types, and which rows of what was given they are.
+def feeds_of_a(inputs: Sequence[Tensor], arrays: Feeds) -> tuple[dict[str, Array], Rows | None]:
+    """Return the arrays under A's names and in A's types, and their rows if not all are run.
 
     Raises:
         ModelError: A missing or unknown name, or an array that does not fit the model.
     """
-    feeds, slices = fitted(inputs, given)
+    feeds, slices = fitted(inputs, arrays)
     if slices == 1:
         return feeds, None
     first = slice_of(feeds, 0, slices)
-    name = next(each.name for each in inputs if each.rows is not None)
+    name = next(tensor.name for tensor in inputs if tensor.rows is not None)
     return first, Rows(len(feeds[name]), len(first[name]))
 
 
-def renamed(
+def feeds_of_b(
     feeds: Mapping[str, Array], pairs: Iterable[tuple[Tensor, Tensor]], label: str
 ) -> dict[str, Array]:
-    """The inputs of B, from those of A. Messages name B by its label.
+    """Return the inputs of B, from those of A.
 
     Raises:
-        ModelError: An array that does not fit B.
+        ModelError: An array that does not fit B, which the message names by its label.
     """
-    found = {}
-    for ours, theirs in pairs:
+    renamed = {}
+    for a, b in pairs:
         try:
-            found[theirs.name] = converted(feeds[ours.name], theirs)
-            check_shape(theirs, found[theirs.name])
+            renamed[b.name] = converted(feeds[a.name], b)
+            check_shape(b, renamed[b.name])
         except ModelError as error:
             raise ModelError(f"{label}: {error}") from error
-    return found
+    return renamed

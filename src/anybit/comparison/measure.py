@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By how much two arrays of one shape differ."""
+"""Figures of the difference between two arrays of one shape."""
 
 import math
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from anybit.comparison.arrays import Array, is_float, same_bits
 from anybit.comparison.steps import Step
 from anybit.ops.grids import Spacing
 
-_SAMPLES = 5
+_MAX_SAMPLES = 5
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What counts as equal: a difference up to `atol`, or up to that many steps."""
+    """Differences up to `atol`, or up to that many steps, count as equal."""
 
     steps: float
     atol: float
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One differing element; `steps` is None where the step is not known."""
+class ElementDifference:
+    """One differing element. `steps` is the difference in steps; None without a step."""
 
     index: tuple[int, ...]
     a: float
@@ -32,8 +32,8 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The figures of `TensorDifference` that follow from the elements alone."""
+class Figures:
+    """The figures of `TensorDifference` that depend on the elements alone."""
 
     differing: int
     within: int
@@ -44,51 +44,51 @@ class Measured:
     steps: float | None
     nans: int
     zero_signs: int
-    samples: tuple[Sample, ...]
+    samples: tuple[ElementDifference, ...]
 
 
-def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Measured:
-    """The figures for two arrays of one shape. NaN equals NaN, and 0 equals -0."""
+def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Figures:
+    """Return the figures of two arrays of one shape. NaN equals NaN, and 0 equals -0."""
     if same_bits(a, b):
-        return _nothing(step)
+        return _equal(step)
     same_type = a.dtype == b.dtype
     left, right = (a, b) if same_type else (a.astype(np.float64), b.astype(np.float64))
     unequal = differing_elements(left, right)
     zero_signs = _zero_signs(left, right)
     if not unequal.any():
-        return _nothing(step, ulps=0 if same_type else None, zero_signs=zero_signs)
+        return _equal(step, ulps=0 if same_type else None, zero_signs=zero_signs)
     x, y = left[unequal], right[unequal]
     distance = _distance(x, y)
-    picked = None if step is None else step.at(unequal)
-    steps = None if picked is None else _in_steps(picked, x, y)
+    spacing = None if step is None else step.at(unequal)
+    steps = None if spacing is None else _in_steps(spacing, x, y)
     excess = distance > tolerance.atol
-    if picked is not None and steps is not None and tolerance.steps > 0:
-        excess &= ~(steps <= tolerance.steps + _rounding(picked, a, x, y))
+    if spacing is not None and steps is not None and tolerance.steps > 0:
+        excess &= ~(steps <= tolerance.steps + _rounding_slack(spacing, a, x, y))
     differing = int(np.count_nonzero(excess))
-    known = np.array([]) if steps is None else steps[~np.isnan(steps)]
+    valid_steps = np.array([]) if steps is None else steps[~np.isnan(steps)]
     relative, sqnr = _against_signal(left, distance)
-    return Measured(
+    return Figures(
         differing=differing,
         within=len(x) - differing,
         largest=float(distance.max()),
         relative=relative,
         sqnr=sqnr,
         ulps=_largest_ulps(x, y) if same_type else None,
-        steps=float(known.max()) if known.size else None,
+        steps=float(valid_steps.max()) if valid_steps.size else None,
         nans=int(np.count_nonzero(_nan(x) != _nan(y))),
         zero_signs=zero_signs,
         samples=_samples(unequal, x, y, distance, steps),
     )
 
 
-def _nothing(step: Step | None, ulps: int | None = 0, zero_signs: int = 0) -> Measured:
-    """The figures of arrays whose elements are equal."""
+def _equal(step: Step | None, ulps: int | None = 0, zero_signs: int = 0) -> Figures:
+    """Return the figures of arrays with equal elements."""
     steps = None if step is None else 0.0
-    return Measured(0, 0, 0.0, 0.0, np.inf, ulps, steps, 0, zero_signs, ())
+    return Figures(0, 0, 0.0, 0.0, np.inf, ulps, steps, 0, zero_signs, ())
 
 
 def differing_elements(a: Array, b: Array) -> Array:
-    """A mask of the elements that are not equal."""
+    """Return a mask of the elements that are not equal."""
     unequal = np.asarray(a != b)
     if unequal.any():
         unequal &= ~(_nan(a) & _nan(b))
@@ -96,7 +96,7 @@ def differing_elements(a: Array, b: Array) -> Array:
 
 
 def differences(a: Array, b: Array, step: Step | None) -> Array:
-    """b - a per element: in steps if there is one, else absolute. Infinite for NaN to number."""
+    """Return b - a, in steps if there is one, else absolute; infinite for NaN against a number."""
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
         result = np.array(y - x if step is None else step.positions(y) - step.positions(x))
@@ -106,10 +106,10 @@ def differences(a: Array, b: Array, step: Step | None) -> Array:
 
 
 def ulps_between(a: Array, b: Array) -> Array:
-    """How many values of their type lie between two floats, plus one; 0 for equal ones.
+    """Return the number of floats between two values, plus one; 0 for equal values.
 
-    Exact, as uint64. Infinities are the neighbours of the largest numbers; there must be no NaN.
-    For integers and booleans it is the difference.
+    The result is exact, in uint64. Infinities are the neighbours of the largest numbers. NaN is not
+    allowed. For integers and booleans the result is the difference.
     """
     x, y = _ordered(a), _ordered(b)
     # The distance may exceed the signed type; modulo 2^64 it is exact.
@@ -117,7 +117,7 @@ def ulps_between(a: Array, b: Array) -> Array:
 
 
 def _ordered(array: Array) -> Array:
-    """Integers in the order of the values: the bits of a float, with those of negatives turned."""
+    """Return int64 in the order of the values: the bits of floats, reversed for negative ones."""
     if array.dtype == np.uint64:
         return np.asarray((array ^ np.uint64(2**63)).view(np.int64))
     if not is_float(array):
@@ -151,17 +151,16 @@ def _widened(floats: Array) -> Array:
 
 
 def _against_signal(a: Array, distance: Array) -> tuple[float, float]:
-    """The largest difference over the largest magnitude of A, and A over the difference in dB.
+    """Return the largest difference over the largest magnitude in A, and the SQNR in dB.
 
-    `distance` is that of the elements that differ. What is infinite or NaN on one side only is
-    noise without bound.
+    `distance` has the elements that differ. Infinity or NaN on one side only is unbounded noise.
     """
     values = np.abs(a.astype(np.float64))
     signal = values[np.isfinite(values)]
     largest = float(signal.max(initial=0))
     if not largest or not np.isfinite(distance).all():
         return np.inf, -np.inf
-    # In units of the largest, so that no square leaves the range of floats.
+    # In units of the largest, so that no square overflows.
     noise = float(np.sum(np.square(distance / largest)))
     power = float(np.sum(np.square(signal / largest)))
     sqnr = 10 * np.log10(power / noise) if noise else np.inf
@@ -169,7 +168,7 @@ def _against_signal(a: Array, distance: Array) -> tuple[float, float]:
 
 
 def _in_steps(step: Spacing, x: Array, y: Array) -> Array:
-    """NaN where the step itself is of no use."""
+    """Return the distance in steps; NaN where the step is 0, infinite or NaN."""
     with np.errstate(all="ignore"):
         steps = np.abs(step.positions(x) - step.positions(y))
     steps = np.where(_nan(x) != _nan(y), np.inf, steps)
@@ -177,8 +176,8 @@ def _in_steps(step: Spacing, x: Array, y: Array) -> Array:
     return np.asarray(np.where(usable, steps, np.nan))
 
 
-def _rounding(step: Spacing, original: Array, x: Array, y: Array) -> Array:
-    """By how much two multiples of a step may miss them: each is rounded to its type."""
+def _rounding_slack(step: Spacing, original: Array, x: Array, y: Array) -> Array:
+    """Return the error, in steps, of two multiples of a step that are rounded to their type."""
     if not is_float(original):
         return np.zeros(len(x))
     epsilon = float(np.spacing(np.ones((), original.dtype)))
@@ -197,31 +196,31 @@ def _largest_ulps(x: Array, y: Array) -> int | None:
 
 def _samples(
     unequal: Array, x: Array, y: Array, distance: Array, steps: Array | None
-) -> tuple[Sample, ...]:
+) -> tuple[ElementDifference, ...]:
     order = _largest(distance if steps is None else np.where(np.isnan(steps), -1, steps))
     places = np.flatnonzero(unequal)[order]
     axes = np.unravel_index(places, unequal.shape) if unequal.ndim else ()
-    indices = zip(*(each.tolist() for each in axes), strict=True) if axes else [()]
+    indices = zip(*(axis.tolist() for axis in axes), strict=True) if axes else [()]
     apart = np.full(len(order), np.nan) if steps is None else steps[order]
     figures = (_numbers(x[order]), _numbers(y[order]), apart.tolist())
     return tuple(
-        Sample(index, a, b, None if math.isnan(each) else each)
-        for index, a, b, each in zip(indices, *figures, strict=True)
+        ElementDifference(index, a, b, None if math.isnan(in_steps) else in_steps)
+        for index, a, b, in_steps in zip(indices, *figures, strict=True)
     )
 
 
 def _largest(values: Array) -> Array:
-    """The places of the largest few, of equal ones the first. Sorting all would take long."""
-    if len(values) <= _SAMPLES:
+    """Return the indices of the largest values, ties by index. Sorting all would be slow."""
+    if len(values) <= _MAX_SAMPLES:
         return np.argsort(-values, kind="stable")
-    limit = np.partition(values, -_SAMPLES)[-_SAMPLES]
+    limit = np.partition(values, -_MAX_SAMPLES)[-_MAX_SAMPLES]
     above = np.flatnonzero(values > limit)
     above = above[np.argsort(-values[above], kind="stable")]
-    return np.concatenate([above, np.flatnonzero(values == limit)[: _SAMPLES - len(above)]])
+    return np.concatenate([above, np.flatnonzero(values == limit)[: _MAX_SAMPLES - len(above)]])
 
 
 def _numbers(values: Array) -> list[float]:
-    """Python numbers; integers stay integers, which may be larger than floats can tell apart."""
+    """Return Python numbers. Integers stay integers: floats cannot represent all of them."""
     if values.dtype.kind not in "iu":
         values = values.astype(np.int8 if values.dtype.kind == "b" else np.float64)
     numbers: list[float] = values.tolist()

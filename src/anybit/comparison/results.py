@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a comparison finds."""
+"""The result of a comparison."""
 
 import math
 from collections.abc import Iterator
@@ -10,36 +10,36 @@ from typing import Any
 import numpy as np
 
 from anybit.comparison.arrays import Array
-from anybit.comparison.measure import Sample
+from anybit.comparison.measure import ElementDifference
 from anybit.comparison.steps import Step
 
 
 class Match(StrEnum):
-    """How the tensor of B that belongs to one of A was found."""
+    """Kinds of matches of two tensors."""
 
     NAME = "name"
     OUTPUT = "output"
-    """Both are the same output of their models, by position."""
+    """Both are the output at the same position of their models."""
     POSITION = "position"
-    """Both have the same shape and type, come from the same kind of node, and lie alike between
-    the tensors that were matched otherwise."""
+    """Both have the same shape, type and kind of node, and the same position between tensors that
+    were matched by name or as outputs."""
 
 
-class Verdict(StrEnum):
-    """What was found for a pair of tensors."""
+class Outcome(StrEnum):
+    """The outcome of the comparison of two tensors."""
 
     EQUAL = "equal"
     TOLERATED = "tolerated"
-    """They differ, but only as far as is allowed, or as follows from what is allowed."""
+    """They differ by no more than the tolerance, or as a consequence of tolerated differences."""
     DIFFERENT = "different"
 
 
 @dataclass(frozen=True)
 class NodeInput:
-    """An input of a node; `verdict` is None for one that was not compared."""
+    """An input of a node. The outcome is None if it was not compared."""
 
     name: str
-    verdict: Verdict | None
+    outcome: Outcome | None
 
 
 @dataclass(frozen=True)
@@ -47,32 +47,32 @@ class TensorDifference:
     """A pair of tensors. NaN equals NaN, and 0 equals -0.
 
     Attributes:
-        name, other_name: In A and in B.
-        matched: How the two were found to belong together.
-        node, operator: What made the tensor in A; "" for a stored constant.
-        shape, other_shape, dtype, other_dtype: Of both.
-        elements: How many A has.
-        differing: How many elements differ by more than is allowed; all of them if the shapes
-            differ by more than sizes of 1.
-        within: How many differ by what is allowed.
+        name, other_name: The names in A and in B.
+        matched: How the two were matched.
+        node, operator: The node that computes the tensor in A; "" for a stored constant.
+        shape, other_shape, dtype, other_dtype: The shapes and types in A and in B.
+        elements: The number of elements in A.
+        differing: The number of elements that differ by more than the tolerance; all of them if the
+            shapes differ by more than sizes of 1.
+        within: The number of elements that differ by no more than the tolerance.
         largest: The largest absolute difference; infinite for NaN against a number.
-        relative: That over the largest magnitude in A.
+        relative: The largest difference over the largest magnitude in A.
         sqnr: The signal-to-noise ratio in dB, with A as the signal and B - A as the noise:
             infinite for equal tensors, minus infinity where NaN or infinity meets a number.
-        harm: How much noise comes in here: the root of what noise / signal, as powers, is more
-            than that of the noisiest tensor that this one is computed from.
+        harm: The noise that this tensor adds: the square root of its noise / signal, as powers,
+            minus the largest noise / signal of the inputs of its node.
         ulps: The largest number of floats between the two values, plus 1, in their own type; for
             integers the plain difference. None if the types differ, or only NaN meets numbers.
-        steps: The largest difference in quantization steps; None if the step is not known.
-        step_of: Whose step that is: "itself" if a quantizer made the tensor, else the name of a
-            quantizer that reads it.
+        steps: The largest difference in quantization steps; None without a step.
+        step_of: The quantizer with that step: "itself" if it computes the tensor, else the name of
+            a quantizer that reads it.
         nans: Elements that are NaN on one side only.
         zero_signs: Elements that are 0 on one side and -0 on the other. They count as equal.
-        verdict: What follows.
-        starts: Whether the two are not equal although all that they are computed from is.
+        outcome: Whether the two count as equal.
+        starts: Whether the two are not equal although all inputs of the node are.
         samples: A few elements that differ, the largest differences first.
-        a, b: The tensors themselves, in one shape.
-        step: The step as a number per element, as far as it broadcasts.
+        a, b: The tensors, in one shape.
+        step: The step per element, as an array that broadcasts.
     """
 
     name: str
@@ -96,16 +96,16 @@ class TensorDifference:
     step_of: str
     nans: int
     zero_signs: int
-    verdict: Verdict
+    outcome: Outcome
     starts: bool
-    samples: tuple[Sample, ...]
+    samples: tuple[ElementDifference, ...]
     a: Array = field(repr=False, compare=False)
     b: Array = field(repr=False, compare=False)
     step: Step | None = field(repr=False, compare=False)
 
     @property
     def made_by(self) -> str:
-        """The node in words; "constant" for a stored tensor."""
+        """Return the operator and name of the node; "constant" for a stored tensor."""
         return f"{self.operator} {self.node}".strip() or "constant"
 
     @property
@@ -118,13 +118,13 @@ class Difference:
     """The result of `anybit.diff`.
 
     Attributes:
-        a, b: What was compared: a file, and what ran it.
+        a, b: The file and the runner of each side.
         tensors: All pairs, in the order in which A computes them.
-        unmatched_a, unmatched_b: Computed tensors that the other side lacks.
-        inputs: The inputs of the node that made the first differing tensor.
-        hints: What explains the first difference, where that is evident.
-        notes: What the reader of the figures must know.
-        tolerated_steps, atol: What was allowed.
+        unmatched_a, unmatched_b: Computed tensors without a counterpart.
+        inputs: The inputs of the node that computes the first differing tensor.
+        hints: Evident causes of the first difference.
+        notes: Remarks on the comparison.
+        tolerated_steps, atol: The tolerance.
     """
 
     a: str
@@ -140,71 +140,74 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether no pair differs by more than is allowed. Unmatched tensors do not count."""
+        """Return whether no pair differs by more than the tolerance, unmatched tensors aside."""
         return self.first is None
 
     @property
     def different(self) -> tuple[TensorDifference, ...]:
-        return tuple(each for each in self.tensors if each.verdict is Verdict.DIFFERENT)
+        return tuple(tensor for tensor in self.tensors if tensor.outcome is Outcome.DIFFERENT)
 
     @property
     def first(self) -> TensorDifference | None:
-        """The first pair that differs, in the order in which A computes."""
+        """Return the first pair that differs, in the order in which A computes."""
         return next(iter(self.different), None)
 
     @property
     def ranked(self) -> tuple[TensorDifference, ...]:
-        """The pairs that differ, the most harmful first: where most noise comes in."""
-        return tuple(sorted(self.different, key=lambda each: -each.harm))
+        """Return the pairs that differ, by falling harm."""
+        return tuple(sorted(self.different, key=lambda tensor: -tensor.harm))
 
     @property
     def worst(self) -> TensorDifference | None:
-        """The most harmful pair."""
+        """Return the pair with the largest harm."""
         return next(iter(self.ranked), None)
 
     def __getitem__(self, name: str) -> TensorDifference:
-        """The pair with that name in A."""
-        for each in self.tensors:
-            if each.name == name:
-                return each
+        """Return the pair with that name in A."""
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
         raise KeyError(name)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it but the tensors themselves, as what `json.dump` takes.
+        """Return all figures, without the tensors, as a dict for `json.dump`.
 
-        NaN and infinities, which JSON does not have, are None.
+        NaN and infinities are None: JSON does not have them.
         """
         counts = {
             "compared": len(self.tensors),
-            **{str(kind): sum(each.verdict is kind for each in self.tensors) for kind in Verdict},
+            **{
+                str(outcome): sum(tensor.outcome is outcome for tensor in self.tensors)
+                for outcome in Outcome
+            },
         }
         record = dict(_entries(self))
-        record["tensors"] = [dict(_entries(each)) for each in self.tensors]
+        record["tensors"] = [dict(_entries(tensor)) for tensor in self.tensors]
         record |= {
             "equal": self.equal,
             "counts": counts,
             "first": self.first.name if self.first else None,
             "worst": self.worst.name if self.worst else None,
-            "ranked": [each.name for each in self.ranked],
+            "ranked": [tensor.name for tensor in self.ranked],
         }
         plain: dict[str, Any] = _plain(record)
         return plain
 
 
 def _entries(record: Any) -> Iterator[tuple[str, Any]]:
-    """The fields that are compared: those without the tensors."""
-    for each in fields(record):
-        if each.compare:
-            yield each.name, getattr(record, each.name)
+    """Yield the fields of a dataclass that take part in comparisons: those without tensors."""
+    for entry in fields(record):
+        if entry.compare:
+            yield entry.name, getattr(record, entry.name)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, Sample | NodeInput):
-        return {name: _plain(each) for name, each in _entries(value)}
+        return [_plain(item) for item in value]
+    if isinstance(value, ElementDifference | NodeInput):
+        return {name: _plain(item) for name, item in _entries(value)}
     if isinstance(value, float | np.floating) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, StrEnum) else value

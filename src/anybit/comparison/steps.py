@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large one quantization step of a tensor is: that of its quantizer, or of its next reader."""
+"""The quantization step of a tensor: that of the quantizer that computes or reads it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,30 +25,30 @@ class Step(Spacing):
 
 
 def step_of(value: ir.Value, arrays: Arrays, traces: Traces) -> Step | None:
-    """The step of a tensor of a normalized graph, given what the graph's tensors hold.
+    """Return the step of a tensor of a normalized graph with these arrays.
 
-    None if no quantizer makes or reads it, or if the scale is unknown or does not broadcast.
+    The result is None without a quantizer, or if its scale is unknown or does not broadcast.
     """
     array = arrays.get(value.name or "")
     if array is None:
         return None
     for quantizer, label in _quantizers(value, arrays, traces):
-        if not is_float(array):  # codes of a quantizer: their step is 1
+        if not is_float(array):  # codes of a quantizer have steps of 1
             return Step(np.ones(()), quantizer=label)
-        found = quantizer.spacing(array.shape, made=label == "itself")
-        if found is not None:
-            return Step(found.scale, found.mantissa_bitwidth, found.exponent_bias, quantizer=label)
+        spacing = quantizer.spacing(array.shape, made=label == "itself")
+        if spacing is not None:
+            bits, bias = spacing.mantissa_bitwidth, spacing.exponent_bias
+            return Step(spacing.scale, bits, bias, quantizer=label)
     return None
 
 
 def _quantizers(value: ir.Value, arrays: Arrays, traces: Traces) -> Iterator[tuple[Quantizer, str]]:
     producer = value.producer()
-    made = None
-    if producer is not None:  # a dequantizer gives values on a grid, too
-        made = quantizer_of(producer, traces, arrays) or own_node(producer, arrays)
-    if made is not None:
-        yield made, "itself"
+    if producer is not None:  # values of a dequantizer lie on a grid, too
+        quantizer = quantizer_of(producer, traces, arrays) or own_node(producer, arrays)
+        if quantizer is not None:
+            yield quantizer, "itself"
     for reader, index in value.uses():
-        read = quantizer_of(reader, traces, arrays) if index == 0 else None
-        if read is not None:
-            yield read, label_of(reader)
+        quantizer = quantizer_of(reader, traces, arrays) if index == 0 else None
+        if quantizer is not None:
+            yield quantizer, label_of(reader)

@@ -35,14 +35,13 @@ from anybit.model import RuntimeEngine
 from anybit.onnx import Source
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.ranges import Ranges, input_values
-from anybit.onnx.files.collection import seldom_collected
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.shapes import has_free_sizes
 from anybit.onnx.preparation import followable, runnable
+from anybit.onnx.process import relaxed_gc, silence_onnx_logs
 
 
-@quiet()
-@seldom_collected()
+@silence_onnx_logs()
+@relaxed_gc()
 def compile(
     source: Source,
     *,

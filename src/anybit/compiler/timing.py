@@ -30,13 +30,13 @@ from anybit.made_up_inputs import random_inputs
 from anybit.model import Model, RuntimeEngine
 from anybit.onnx import Source, prepare, read
 from anybit.onnx.files.origin import find_origin
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.ort_values import ort_value
 from anybit.onnx.passes import InferShapes, RemoveQuantizers
 from anybit.onnx.passes.remove_quantizers import has_quantizers
 from anybit.onnx.preparation import apply
+from anybit.onnx.process import silence_onnx_logs
 from anybit.onnx.runtime import (
     FAILURES,
     exact_session_options,
@@ -201,7 +201,7 @@ Call: TypeAlias = Callable[[], object]
 Feeds: TypeAlias = Mapping[str, Array]
 
 
-@quiet()
+@silence_onnx_logs()
 def measured(
     source: Source,
     compiled: Model,

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good models are, and how near to one another: `evaluate`.
+"""`evaluate`: the quality of models on data, their similarity to a reference, time and size.
 
-The data are read as `quantize` reads them, sample by sample; each goes through all models
-(`driver`), with its labels if there are any (`labels`). What outputs are worth is added up in
-`metrics`; how near two models are, by the `Judge` of `quantize`.
+Data are read as `quantize` reads them, sample by sample: `driver` reads samples and `labels`,
+`scoring` runs every model on a sample, `metrics` scores outputs, `timing` measures latency.
 """
 
-from anybit.evaluation.driver import evaluate
-from anybit.evaluation.result import Evaluated, Evaluation
+from anybit.evaluation.driver import Evaluated, Evaluation, evaluate
 
 __all__ = ["Evaluated", "Evaluation", "evaluate"]

@@ -1,27 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run models on the same data, and say what comes of it."""
+"""`evaluate`: run several models on the same data and summarize their scores."""
 
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from anybit.errors import ModelError
-from anybit.evaluation.contest import Contest, Scored, Share, scorer
-from anybit.evaluation.labels import Apart, LabelSource, named_in_data
-from anybit.evaluation.metrics import Function, Metric, metric_of
-from anybit.evaluation.result import Evaluated, Evaluation
+from anybit.evaluation.labels import LabelSource, SeparateLabels, label_name
+from anybit.evaluation.metrics import Function, Metric, parse_metric
+from anybit.evaluation.scoring import RowLabels, SampleScore, Scorer, make_shard_scorer
 from anybit.evaluation.timing import seconds_per_row
 from anybit.inputs import Tensor
 from anybit.onnx import Source
+from anybit.parallel import open_executor
 from anybit.quantization.independence import independent
+from anybit.quantization.output_quality import OutputQuality
 from anybit.quantization.samples import Data, Samples
 from anybit.quantization.shards import Shard
 from anybit.quantization.verdict import Judge
 from anybit.text import listed
-from anybit.workers import chosen
+
+# Shards have up to 16 samples. Few samples make smaller shards, so that all threads have work.
+_SHARD_SIZE, _MIN_SHARDS = 16, 32
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The figures of one model. Comparisons with the first model are None for that model itself.
+
+    Attributes:
+        name: Its path, or "model 2".
+        metric: The mean of the metric over the data; None without a metric.
+        sqnr, correlation, agreement: As in the verdict of `quantize`, of the worst output or part.
+            The agreement is that of class distributions and integers; without any, that of the
+            logits of a classifier.
+        outputs: The figures of each output or part.
+        mse: The mean squared difference over the elements of all float outputs.
+        seconds: The time per row: the minimum of several runs of the first sample on this machine,
+            with `anybit.num_threads()` threads. Files without operators of this package run with
+            the default options of ONNX Runtime, others as `anybit.load` runs them.
+        bytes: The size of the file and of its `.data` file; None for models that are not a file.
+    """
+
+    name: str
+    metric: float | None
+    sqnr: float | None
+    agreement: float | None
+    mse: float | None
+    seconds: float
+    bytes: int | None
+    correlation: float | None = None
+    outputs: tuple[OutputQuality, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of `evaluate`.
+
+    Attributes:
+        models: The figures of each model, in order. The first model is the reference.
+        metric: The name of the metric; None without one.
+        samples, rows: The numbers of samples and of rows.
+    """
+
+    models: tuple[Evaluated, ...]
+    metric: str | None
+    samples: int
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures as a dict for `json.dump`."""
+        return asdict(self)
 
 
 def evaluate(
@@ -30,176 +83,190 @@ def evaluate(
     labels: LabelSource | None = None,
     metric: str | Function | None = None,
     engine: str = "onnxruntime",
-    workers: int | None = None,
     cluster: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Evaluation:
-    """Measure models on data: how good they are, how near to the first one, how fast.
+    """Measure models on data: quality, similarity to the first model, time and size.
 
-    The data are read again and again, a few rows at a time, as `quantize` reads them. Each sample
-    goes through all models before the next one is read.
+    Data are read as `quantize` reads them, a few rows at a time. Samples run in parallel, with one
+    thread for a sample: the figures are the same for any number of threads or machines.
 
     Args:
-        models: As for `anybit.load`. Outputs of all others are compared with those of the first, by
-            name, or by place where the names are not the same.
+        models: As for `anybit.load`. Outputs of the others are compared with those of the first, by
+            name, or by position if the names differ.
         data: As for `quantize`.
         labels: The name of an array in the data that is not an input; or the path of an .npy, or an
-            array, with a label for each row.
-        metric: "top1" or "top5": the share of rows whose label is among so many largest elements
-            of the first output of shape [rows, classes]. "mse": the mean squared difference of the
-            first output from labels. "module:function", or a function: called with the outputs for
-            a sample, by name, and its labels or None, it gives a number or one for each row, and
-            the mean of all of them counts. Without labels "mse", "sqnr" and "agreement" compare
-            models. By default it is "top1", if there are labels.
-        engine: "onnxruntime", or "compiled" for what `anybit.compile` makes of the models.
-        workers: So many processes do it, each on one core; figures are the same for any number of
-            them. Without it this one does, one sample after the other, on all cores.
-        cluster: The address of a Ray cluster that does it instead, as for `quantize`.
+            array, with one label per row.
+        metric: "top1" or "top5": the share of rows whose label is among the one or five largest
+            elements of the first output of shape [rows, classes]. "mse": the mean squared
+            difference between the first output and the labels. "module:function", or a function:
+            called with the outputs of a sample by name and its labels or None, one call at a time
+            and in any order. It returns a number, or one per row; the metric is the mean of all.
+            Without labels "mse", "sqnr" and "agreement" compare models. The default is "top1" if
+            there are labels.
+        engine: "onnxruntime", or "compiled" for the result of `anybit.compile`.
+        cluster: The address of a Ray cluster that runs the models, as for `quantize`. By default
+            threads of this process run them.
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
-        ChildProcessError: Workers ended again and again before they were done.
-        ModelError: A model that cannot be run; models that take different inputs; data and labels
-            that do not fit; a metric that is not known or fails.
+        ChildProcessError: Processes of the cluster ended again and again.
+        ModelError: A model that cannot be run, models with different inputs, data or labels that do
+            not fit, or a metric that is unknown or fails.
     """
-    wanted = metric_of(metric, labels is not None)
-    _check(models, wanted)
-    names = [_name(each, at) for at, each in enumerate(models, 1)]
-    alone = workers is not None or cluster is not None
-    contest = Contest(models, names, engine, metric, labels is not None, alone)
-    inputs, name = _inputs(contest), named_in_data(labels)
-    if any(each.name == name for each in inputs):
-        raise ModelError(f"labels are called {name!r}, and so is an input: name another array")
-    samples = Samples(data, inputs, name)
-    samples.take_whole_unless(independent(contest.models[0].run))
-    scores = [_Score() for _ in models]
+    parsed_metric = parse_metric(metric, labels is not None)
+    _check_comparable(models, parsed_metric)
+    names = [_name(source, index) for index, source in enumerate(models, 1)]
+    scorer = Scorer(models, names, engine, metric, labels is not None)
+    inputs, array_name = _common_inputs(scorer), label_name(labels)
+    if any(tensor.name == array_name for tensor in inputs):
+        raise ModelError(
+            f"labels are called {array_name!r}, and so is an input: name another array"
+        )
+    samples = Samples(data, inputs, array_name)
+    samples.take_whole_unless(independent(scorer.models[0].run))
+    totals = [_Totals() for _ in models]
     done = rows = 0
-    with chosen(workers if alone else 1, cluster) as hands:
-        for found in hands.map(scorer, contest, _pieces(samples, labels, hands.near)):
-            for count, sample in found:
-                rows += count
-                for score, each in zip(scores, sample, strict=True):
-                    score.add(each)
-            done += len(found)
+    with open_executor(cluster) as executor:
+        tasks = _labelled_shards(samples, labels, executor.is_local)
+        for shard_scores in executor.map(make_shard_scorer, scorer, tasks):
+            for sample_rows, scores in shard_scores:
+                rows += sample_rows
+                for model_totals, score in zip(totals, scores, strict=True):
+                    model_totals.add(score)
+            done += len(shard_scores)
             if progress is not None:
                 progress(done / len(samples))
-    first, (count, _) = next(iter(samples)), next(iter(samples.shares()))
-    result = [
-        each.evaluated(title, wanted, source, seconds_per_row(source, model, first, count))
-        for each, title, source, model in zip(scores, names, models, contest.models, strict=True)
+    first, (first_rows, _) = next(iter(samples)), next(iter(samples.shares()))
+    results = [
+        model_totals.result(
+            name, parsed_metric, source, seconds_per_row(source, model, first, first_rows)
+        )
+        for model_totals, name, source, model in zip(
+            totals, names, models, scorer.models, strict=True
+        )
     ]
-    said = wanted.name if isinstance(wanted, Metric) else wanted
-    return Evaluation(tuple(result), said, len(samples), rows)
+    metric_name = parsed_metric.name if isinstance(parsed_metric, Metric) else parsed_metric
+    return Evaluation(tuple(results), metric_name, len(samples), rows)
 
 
-@dataclass
-class _Score:
-    """What is added up of a model."""
+class _Totals:
+    """The running totals of one model, added in the order of the samples."""
 
-    _judge: Judge = field(default_factory=Judge)
-    _worth: float = 0.0
-    _values: int = 0
+    def __init__(self) -> None:
+        self._judge = Judge()
+        self._total, self._count = 0.0, 0
 
-    def add(self, sample: Scored) -> None:
-        self._worth += sample.worth
-        self._values += sample.values
-        if sample.compared is not None:
-            self._judge.add(sample.compared)
+    def add(self, score: SampleScore) -> None:
+        self._total += score.total
+        self._count += score.count
+        if score.comparison is not None:
+            self._judge.add(score.comparison)
 
-    def evaluated(
-        self, name: str, wanted: Metric | str | None, source: Source, seconds: float
+    def result(
+        self, name: str, metric: Metric | str | None, source: Source, seconds: float
     ) -> Evaluated:
         verdict = self._judge.verdict(seen=False)
-        found = Evaluated(
+        agreement = verdict.agreement
+        result = Evaluated(
             name=name,
-            metric=self._worth / self._values if self._values else None,
+            metric=self._total / self._count if self._count else None,
             sqnr=verdict.sqnr,
-            agreement=(
-                verdict.logits_agreement if verdict.agreement is None else verdict.agreement
-            ),
+            agreement=verdict.logits_agreement if agreement is None else agreement,
             correlation=verdict.correlation,
             outputs=verdict.outputs,
             mse=self._judge.mse,
             seconds=seconds,
-            bytes=_size(source),
+            bytes=_file_size(source),
         )
-        return replace(found, metric=getattr(found, wanted)) if isinstance(wanted, str) else found
+        return (
+            replace(result, metric=getattr(result, metric)) if isinstance(metric, str) else result
+        )
 
 
-def _check(models: Sequence[Source], wanted: Metric | str | None) -> None:
+def _check_comparable(models: Sequence[Source], metric: Metric | str | None) -> None:
     if not models:
         raise ModelError("there is no model to evaluate")
-    if len(models) == 1 and not isinstance(wanted, Metric):
-        what = f"metric {wanted} compares models" if wanted else "one model is like itself"
-        raise ModelError(f"{what}: give another model, or labels")
+    if len(models) == 1 and not isinstance(metric, Metric):
+        reason = f"metric {metric} compares models" if metric else "one model is like itself"
+        raise ModelError(f"{reason}: give another model, or labels")
 
 
 def _name(source: Source, index: int) -> str:
     return str(source) if isinstance(source, str | os.PathLike) else f"model {index}"
 
 
-def _size(source: Source) -> int | None:
+def _file_size(source: Source) -> int | None:
+    """Return the bytes of a file and of its external data; None for other sources."""
     if not isinstance(source, str | os.PathLike):
         return None
     path = Path(source)
-    beside = path.with_name(f"{path.name}.data")
-    return path.stat().st_size + (beside.stat().st_size if beside.exists() else 0)
+    external = path.with_name(f"{path.name}.data")
+    return path.stat().st_size + (external.stat().st_size if external.exists() else 0)
 
 
-def _pieces(
-    samples: Samples, labels: LabelSource | None, near: bool
-) -> Iterator[tuple[Shard, list[Share]]]:
-    """The shards, with the rows and labels of their samples."""
-    shares = _shares(samples, labels)
-    for shard in samples.shards(near):
-        yield shard, list(islice(shares, len(shard)))
-    next(shares, None)  # there may be labels left
+def _labelled_shards(
+    samples: Samples, labels: LabelSource | None, is_local: bool
+) -> Iterator[tuple[Shard, list[RowLabels]]]:
+    """Yield the shards, with the rows and labels of their samples."""
+    row_labels = _row_labels(samples, labels)
+    size = max(1, min(len(samples) // _MIN_SHARDS, _SHARD_SIZE))
+    for shard in samples.shards(is_local, size):
+        yield shard, list(islice(row_labels, len(shard)))
+    next(row_labels, None)  # checks that no labels are left
 
 
-def _shares(samples: Samples, labels: LabelSource | None) -> Iterator[Share]:
-    """The rows and labels of each sample."""
-    if labels is None or named_in_data(labels) is not None:
+def _row_labels(samples: Samples, labels: LabelSource | None) -> Iterator[RowLabels]:
+    """Yield the rows and labels of each sample."""
+    if labels is None or label_name(labels) is not None:
         yield from samples.shares()
         return
-    apart = Apart(labels, len(samples))
+    separate = SeparateLabels(labels, len(samples))
     for rows, _ in samples.shares():
-        yield rows, apart.next(rows)
-    apart.check_used()
+        yield rows, separate.next(rows)
+    separate.check_used()
 
 
-def _inputs(contest: Contest) -> tuple[Tensor, ...]:
-    """What all of them take: with the sizes that any of them fixes.
+def _common_inputs(scorer: Scorer) -> tuple[Tensor, ...]:
+    """Return the inputs of all models, with the sizes that any of them fixes.
 
     Raises:
-        ModelError: Other names, or sizes that are not the same.
+        ModelError: The models have different input names or sizes.
     """
-    first, *others = contest.models
-    name, *names = contest.names
-    found = {each.name: each for each in first.inputs}
-    for other, title in zip(others, names, strict=True):
-        given = {each.name: each for each in other.inputs}
-        both = [_both(found[each], given[each]) for each in found if each in given]
-        if given.keys() != found.keys() or None in both:
+    first, *others = scorer.models
+    first_name, *other_names = scorer.names
+    common = {tensor.name: tensor for tensor in first.inputs}
+    for model, name in zip(others, other_names, strict=True):
+        inputs = {tensor.name: tensor for tensor in model.inputs}
+        merged = [
+            _merged_sizes(tensor, inputs[tensor.name])
+            for tensor in common.values()
+            if tensor.name in inputs
+        ]
+        if inputs.keys() != common.keys() or None in merged:
             raise ModelError(
-                f"{name} takes {listed(map(str, first.inputs))}, and {title} "
-                f"{listed(map(str, other.inputs))}: models are compared on the same inputs"
+                f"{first_name} takes {listed(map(str, first.inputs))}, and {name} "
+                f"{listed(map(str, model.inputs))}: models are compared on the same inputs"
             )
-        found = {each.name: each for each in both if each is not None}
-    return tuple(found.values())
+        common = {tensor.name: tensor for tensor in merged if tensor is not None}
+    return tuple(common.values())
 
 
-def _both(a: Tensor, b: Tensor) -> Tensor | None:
-    """The first with the sizes of both, if they agree. Runs may differ in rows."""
+def _merged_sizes(a: Tensor, b: Tensor) -> Tensor | None:
+    """Return a with the sizes that a or b fixes, or None if they disagree.
+
+    Models may fix different numbers of rows: the result has their least common multiple.
+    """
     if a.shape is None or b.shape is None:
         return replace(a, shape=b.shape if a.shape is None else a.shape)
     if len(a.shape) != len(b.shape):
         return None
     sizes: list[int | str | None] = []
-    for axis, (one, other) in enumerate(zip(a.shape, b.shape, strict=True)):
-        if not isinstance(one, int) or not isinstance(other, int):
-            sizes.append(other if isinstance(other, int) else one)
-        elif axis == 0 or one == other:
-            sizes.append(math.lcm(one, other))
+    for axis, (size_a, size_b) in enumerate(zip(a.shape, b.shape, strict=True)):
+        if not isinstance(size_a, int) or not isinstance(size_b, int):
+            sizes.append(size_b if isinstance(size_b, int) else size_a)
+        elif axis == 0 or size_a == size_b:
+            sizes.append(math.lcm(size_a, size_b))
         else:
             return None
     return replace(a, shape=tuple(sizes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels: an array in the data, or one by itself."""
+"""Labels: an array in the data, or a file or array of their own."""
 
 import os
 from pathlib import Path
@@ -18,52 +18,52 @@ LabelSource: TypeAlias = str | os.PathLike[str] | npt.ArrayLike
 """The name of an array in the data; or the path of an .npy, or an array, for all rows in order."""
 
 
-def named_in_data(labels: LabelSource | None) -> str | None:
-    """The name of the array in the data, where it is one."""
+def label_name(labels: LabelSource | None) -> str | None:
+    """Return the name of the array in the data; None if the labels are elsewhere."""
     return labels if isinstance(labels, str) and not labels.endswith(".npy") else None
 
 
-class Apart:
-    """Labels that are not among the data: one for each row, or one for each sample.
+class SeparateLabels:
+    """Labels from outside the data, one per row or one per sample.
 
     Raises:
-        ModelError: A file that cannot be read, or what is not an array.
+        ModelError: A file that cannot be read, or labels that are not an array.
     """
 
     def __init__(self, labels: LabelSource, samples: int) -> None:
-        self._all: Rows
+        self._labels: Rows
         if isinstance(labels, str | os.PathLike):
             arrays = open_arrays(Path(labels))
             if len(arrays) != 1:
                 raise ModelError(f"{labels} holds {counted(len(arrays), 'array')}; give one")
-            self._all = next(iter(arrays.values()))
+            self._labels = next(iter(arrays.values()))
         else:
             try:
-                self._all = np.asarray(labels)
+                self._labels = np.asarray(labels)
             except ValueError as error:  # ragged
                 raise ModelError(f"labels are not an array: {error}") from error
-        if not self._all.shape:
+        if not self._labels.shape:
             raise ModelError("labels must be one per row or sample, got a single number")
-        self._by_sample = self._all.shape[0] == samples
-        self._taken = 0
+        self._per_sample = self._labels.shape[0] == samples
+        self._used = 0
 
     def next(self, rows: int) -> Array:
-        """Those of the next sample, which has so many rows.
+        """Return the labels of the next sample, which has that number of rows.
 
         Raises:
-            ModelError: There are too few.
+            ModelError: There are too few labels.
         """
-        start = self._taken
-        self._taken += 1 if self._by_sample else rows
-        if self._taken > self._all.shape[0]:
+        start = self._used
+        self._used += 1 if self._per_sample else rows
+        if self._used > self._labels.shape[0]:
             raise ModelError(
-                f"there are {counted(self._all.shape[0], 'label')}, fewer than rows in the data"
+                f"there are {counted(self._labels.shape[0], 'label')}, fewer than rows in the data"
             )
-        return self._all[start : self._taken]
+        return self._labels[start : self._used]
 
     def check_used(self) -> None:
-        """ModelError if there are more labels than data."""
-        if self._taken < self._all.shape[0]:
+        """Raise ModelError if there are more labels than rows or samples."""
+        if self._used < self._labels.shape[0]:
             raise ModelError(
-                f"there are {counted(self._all.shape[0], 'label')} for {self._taken} rows of data"
+                f"there are {counted(self._labels.shape[0], 'label')} for {self._used} rows of data"
             )

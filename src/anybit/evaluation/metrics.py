@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the outputs of one model are worth."""
+"""Metrics: a score of the outputs of one model on one sample."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -14,84 +14,86 @@ from anybit.inputs import Array
 from anybit.text import sizes
 
 Function: TypeAlias = Callable[[dict[str, Array], Array | None], npt.ArrayLike]
-"""From the outputs for a sample, by name, and its labels, to a number or one for each row."""
+"""Maps the outputs of a sample, by name, and its labels to a number, or one per row."""
 
-BETWEEN = ("sqnr", "agreement", "mse")
-"""What compares a model with the first one, and needs no labels."""
+COMPARISONS = ("sqnr", "agreement", "mse")
+"""Metrics that compare a model with the first one, and need no labels."""
 
 _BUILT_IN = "top1, top5, mse, sqnr, agreement, or module:function"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A name, and the function behind it."""
+    """A function with a name."""
 
     name: str
     function: Function
 
     def __call__(self, outputs: Mapping[str, Array], labels: Array | None) -> Array:
-        """Its values for a sample.
+        """Return the values of a sample, in float64.
 
         Raises:
-            ModelError: The function fails, or gives something else than numbers.
+            ModelError: The function raises, or does not return finite numbers.
         """
         try:
-            found = np.asarray(self.function(dict(outputs), labels), np.float64).ravel()
+            values = np.asarray(self.function(dict(outputs), labels), np.float64).ravel()
         except ModelError:
             raise
-        except Exception as error:  # it is not ours
+        except Exception as error:  # of a user's function
             raise ModelError(
                 f"metric {self.name} raised {type(error).__name__}: {error}"
             ) from error
-        if not np.isfinite(found).all() or not found.size:
-            raise ModelError(f"metric {self.name} must give finite numbers, got {found.tolist()}")
-        return found
+        if not np.isfinite(values).all() or not values.size:
+            raise ModelError(
+                f"metric {self.name} must return finite numbers, got {values.tolist()}"
+            )
+        return values
 
 
-def metric_of(given: "str | Function | None", has_labels: bool) -> Metric | str | None:
-    """The metric, or its name where it compares models, or None where none was asked for.
+def parse_metric(metric: "str | Function | None", has_labels: bool) -> Metric | str | None:
+    """Return the metric; its name if it compares models; None if there is no metric.
 
     Raises:
-        ModelError: A name that is not known; one that needs labels, without these.
+        ModelError: An unknown name, or a metric that needs labels without them.
     """
-    if given is None:
-        return Metric("top1", _top(1)) if has_labels else None
-    if not isinstance(given, str):
-        return Metric(getattr(given, "__name__", "metric"), given)
-    if given == "mse" and has_labels:
+    if metric is None:
+        return Metric("top1", _top_accuracy(1)) if has_labels else None
+    if not isinstance(metric, str):
+        return Metric(getattr(metric, "__name__", "metric"), metric)
+    if metric == "mse" and has_labels:
         return Metric("mse", _squared_errors)
-    if given in BETWEEN:
-        return given
-    if given in ("top1", "top5"):
+    if metric in COMPARISONS:
+        return metric
+    if metric in ("top1", "top5"):
         if not has_labels:
-            raise ModelError(f"metric {given} needs labels: name the array that holds them")
-        return Metric(given, _top(int(given[3:])))
-    return Metric(given, _imported(given))
+            raise ModelError(f"metric {metric} needs labels: name the array that holds them")
+        return Metric(metric, _top_accuracy(int(metric[3:])))
+    return Metric(metric, _import_function(metric))
 
 
-def _imported(spelled: str) -> Function:
-    module, colon, name = spelled.partition(":")
-    if not (module and colon and name):
-        raise ModelError(f"metric must be {_BUILT_IN}; got {spelled!r}")
+def _import_function(metric: str) -> Function:
+    module_name, colon, name = metric.partition(":")
+    if not (module_name and colon and name):
+        raise ModelError(f"metric must be {_BUILT_IN}; got {metric!r}")
     try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:  # a module of the user's, with errors of its own
+        module: Any = importlib.import_module(module_name)
+    except Exception as error:  # of a user's module
         raise ModelError(
-            f"metric {spelled}: {module} cannot be imported: {type(error).__name__}: {error}"
+            f"metric {metric}: {module_name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    function = getattr(found, name, None)
+    function = getattr(module, name, None)
     if not callable(function):
-        raise ModelError(f"metric {spelled}: {module} has no function {name}")
+        raise ModelError(f"metric {metric}: {module_name} has no function {name}")
     return function  # type: ignore[no-any-return]
 
 
-def _top(most: int) -> Function:
-    """For each row, whether its label is among the places of so many largest elements."""
+def _top_accuracy(limit: int) -> Function:
+    """Return the metric that tells for each row whether its label is in the top classes."""
 
-    def right(outputs: dict[str, Array], labels: Array | None) -> Array:
-        assert labels is not None, "metric_of asks for them"
+    def is_in_top(outputs: dict[str, Array], labels: Array | None) -> Array:
+        assert labels is not None, "parse_metric checks it"
         if labels.dtype.kind not in "iu":
-            raise ModelError(f"labels must be numbers of classes, got {labels.dtype}")
+            raise ModelError(f"labels must be class indices (integers), got {labels.dtype}")
         scores = _scores(outputs)
         classes = labels.reshape(-1)
         if len(classes) != len(scores):
@@ -100,19 +102,18 @@ def _top(most: int) -> Function:
             return np.equal(scores, classes)
         if classes.min(initial=0) < 0 or classes.max(initial=0) >= scores.shape[1]:
             raise ModelError(
-                f"labels reach from {classes.min()} to {classes.max()}, and the model has "
+                f"labels range from {classes.min()} to {classes.max()}, and the model has "
                 f"{scores.shape[1]} classes"
             )
-        # Of equal scores the first counts more, as for argmax.
-        order = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, :most]
-        found: Array = (order == classes[:, None]).any(axis=1)
-        return found
+        # Of equal scores the first ranks higher, as for argmax.
+        order = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, :limit]
+        return np.asarray((order == classes[:, None]).any(axis=1))
 
-    return right
+    return is_in_top
 
 
 def _scores(outputs: Mapping[str, Array]) -> Array:
-    """The first output with rows of classes, or else the first with a class for each row."""
+    """Return the first output of shape [rows, classes], else the first with one class per row."""
     for array in outputs.values():
         if array.ndim == 2 and array.shape[1] > 1:
             return array
@@ -120,17 +121,16 @@ def _scores(outputs: Mapping[str, Array]) -> Array:
         if array.dtype.kind in "iu" and array.size == max(array.shape, default=1):
             return array.reshape(-1)
     shapes = ", ".join(f"{name} {sizes(array.shape)}" for name, array in outputs.items())
-    raise ModelError(f"no output has rows of classes, [rows, classes]; there are {shapes}")
+    raise ModelError(f"no output has the shape [rows, classes]; the outputs are {shapes}")
 
 
 def _squared_errors(outputs: dict[str, Array], labels: Array | None) -> Array:
-    """Of the first output, which labels are to be like."""
-    assert labels is not None, "metric_of knows that there are some"
+    """Return the squared difference between the first output and the labels."""
+    assert labels is not None, "parse_metric checks it"
     name, array = next(iter(outputs.items()))
     if array.size != labels.size:
         raise ModelError(
-            f"labels of shape {list(labels.shape)} are not like output {name!r}, "
+            f"labels have shape {list(labels.shape)}, and output {name!r} has shape "
             f"{list(array.shape)}"
         )
-    found: Array = np.square(array.astype(np.float64).ravel() - labels.ravel())
-    return found
+    return np.asarray(np.square(array.astype(np.float64).ravel() - labels.ravel()))

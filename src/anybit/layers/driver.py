@@ -11,12 +11,12 @@ from anybit.layers.layer import Analyzed
 from anybit.layers.observing import observe
 from anybit.onnx.analysis.analysis import analyze as follow
 from anybit.onnx.analysis.ranges import Ranges, by_name, input_values
-from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source
 from anybit.onnx.preparation import followable
+from anybit.onnx.process import relaxed_gc
 
 
-@seldom_collected()
+@relaxed_gc()
 def analyze(
     source: Source,
     *,

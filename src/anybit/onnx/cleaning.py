@@ -12,8 +12,6 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from anybit.errors import ModelError
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.checks.targets.hls4ml_names import is_usable
-from anybit.onnx.files.collection import seldom_collected
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.passes import (
@@ -41,6 +39,7 @@ from anybit.onnx.passes import (
     UseNames,
 )
 from anybit.onnx.preparation import apply, inline, reported
+from anybit.onnx.process import relaxed_gc, silence_onnx_logs
 
 _Steps: TypeAlias = tuple[Callable[[], InPlacePass], ...]
 
@@ -67,8 +66,8 @@ class Cleaned(Result):
     remarks: tuple[str, ...] = ()
 
 
-@quiet()
-@seldom_collected()
+@silence_onnx_logs()
+@relaxed_gc()
 def clean(
     source: Source,
     *,

@@ -12,8 +12,6 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
 from anybit.onnx.fencing import Fencing, fence
-from anybit.onnx.files.collection import seldom_collected
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.forms import Form
@@ -40,6 +38,7 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.passes.add_functions import opset_for_functions
 from anybit.onnx.preparation import apply, errors_named_after, inline, reported
+from anybit.onnx.process import relaxed_gc, silence_onnx_logs
 from anybit.onnx.qdq.nbits import Lifted, lift_nbits
 from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.onnx.qdq.qlinear import is_integer_operator
@@ -90,8 +89,8 @@ class Conversion(Result):
         }
 
 
-@quiet()
-@seldom_collected()
+@silence_onnx_logs()
+@relaxed_gc()
 def convert(
     source: Source,
     *,

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.walk import nodes_in
@@ -26,6 +25,7 @@ from anybit.onnx.passes import (
     StandardLayout,
 )
 from anybit.onnx.passes.expand_multi_threshold import OPSET
+from anybit.onnx.process import silence_onnx_logs
 from anybit.onnx.report import Report
 
 # In each round, Reshapes are resolved that depend on those of the last one.
@@ -118,7 +118,7 @@ def inline(model: ir.Model, source: Source) -> None:
         check_counts(model)
 
 
-@quiet()
+@silence_onnx_logs()
 def apply(
     model: ir.Model, source: Source, *passes: ir.passes.InPlacePass
 ) -> tuple[ir.passes.PassResult, ...]:

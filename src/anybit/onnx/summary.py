@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from anybit import text
-from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import initializers_in, nodes_in, tensors_in
@@ -17,6 +16,7 @@ from anybit.onnx.operators.known import unknown_operators
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.onnx.preparation import apply
+from anybit.onnx.process import relaxed_gc
 from anybit.onnx.quantizer_summary import (
     ParameterSummary,
     QuantizerSummary,
@@ -62,7 +62,7 @@ class Summary:
     unknown_operators: tuple[str, ...]
 
 
-@seldom_collected()
+@relaxed_gc()
 def info(source: Source) -> Summary:
     """Describe a model; it is not run. Scales that constant nodes compute are computed.
 

@@ -14,9 +14,9 @@ import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
 from anybit.onnx.fencing import Fencing, explained
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.process import silence_onnx_logs
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_quantize, scaling_of
 from anybit.onnx.runtime import make_session, plain_session, run_session
@@ -86,12 +86,12 @@ class Reference:
     feeds: tuple[dict[str, Array], ...]
     expected: tuple[dict[str, Array], ...]
 
-    @quiet()
+    @silence_onnx_logs()
     def problem(self, model: ir.Model) -> str:
         """Return the error of plain ONNX Runtime for a model with these results."""
         return self._problem(model, *_SETTINGS[0][1:])
 
-    @quiet()
+    @silence_onnx_logs()
     def setting(self, model: ir.Model) -> str:
         """Return the setting that a session needs besides the defaults; empty if nothing helps."""
         for setting, entries, level in _SETTINGS[1:]:
@@ -117,7 +117,7 @@ class Reference:
         return f"changes its outputs by up to {worst:.2g} of the largest" if worst > _SAME else ""
 
 
-@quiet()
+@silence_onnx_logs()
 def reference_of(model: ir.Model, typed: ir.Model | None = None) -> Reference | None:
     """Run a model as it is on numbers of several magnitudes.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anybit.inputs import Array
+from anybit.parallel import Executor
 from anybit.quantization.choices import LayerParams
 from anybit.quantization.config import AblationConfig
 from anybit.quantization.items import Sample
@@ -24,7 +25,6 @@ from anybit.quantization.recording import Recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.verdict import Judge, Verdict, compared
 from anybit.text import counted
-from anybit.workers import Workers
 
 Choices = Mapping[Source, LayerParams]
 
@@ -60,7 +60,7 @@ class AblationSet:
         samples: The data.
         apart: The numbers of the samples that no search has used.
         others: Those of further samples, for when these are few.
-        workers: Who runs the models.
+        executor: What runs the models.
         config: The most samples and bytes.
     """
 
@@ -70,10 +70,10 @@ class AblationSet:
         samples: Samples,
         apart: Sequence[int],
         others: Sequence[int],
-        workers: Workers,
+        executor: Executor,
         config: AblationConfig,
     ) -> None:
-        self._workers, self._parts = workers, floats.parts
+        self._executor, self._parts = executor, floats.parts
         numbers = samples.fitting([*apart, *others][: config.samples], config.input_bytes)
         groups = (numbers[: len(apart)], numbers[len(apart) :])
         batches = [
@@ -100,7 +100,7 @@ class AblationSet:
         return replace(judge.verdict(seen=True), samples=self._count)
 
     def _outputs(self, of: Recording, batches: Sequence[Sample]) -> Iterator[dict[str, Array]]:
-        return self._workers.map(runner, of, batches)
+        return self._executor.map(runner, of, batches)
 
 
 def runner(of: Recording) -> Callable[[Sample], dict[str, Array]]:

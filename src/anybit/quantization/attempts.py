@@ -8,6 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from anybit.parallel import Executor
 from anybit.quantization.ablation import AblationSet, best_variant, remark, variants_of
 from anybit.quantization.calibration import LayerSamples, collect_stats, divided_samples, gather
 from anybit.quantization.choices import LayerParams
@@ -27,7 +28,6 @@ from anybit.quantization.search import LayerSearch
 from anybit.quantization.together import Parts, SharedWeightRounding
 from anybit.quantization.verdict import Verdict
 from anybit.quantization.weights import QuantizedWeight, nearest
-from anybit.workers import Workers
 
 Progress = Callable[[float], None]
 
@@ -72,7 +72,7 @@ class CandidateBuilder:
         where: Its name, for messages.
         samples: The data; None for weights alone.
         floats: The outputs of the model; None without data.
-        workers: Who reads the data, chooses and judges.
+        executor: What runs tasks on shards, tensors and layers.
         cache: A folder for what is found in them; None for none.
         config: The thresholds of the search.
     """
@@ -83,11 +83,11 @@ class CandidateBuilder:
         where: str,
         samples: Samples | None,
         floats: Outputs | None,
-        workers: Workers,
+        executor: Executor,
         cache: str | os.PathLike[str] | None,
         config: QuantizeConfig,
     ) -> None:
-        self.model, self.where, self.workers = model, where, workers
+        self.model, self.where, self.executor = model, where, executor
         self._samples, self._floats, self._cache = samples, floats, cache
         self.config = config
         self._params: dict[Hashable, LayerParams] = {}
@@ -125,7 +125,7 @@ class CandidateBuilder:
     ) -> QuantizedCandidate:
         assert self._samples is not None, "asked before"
         assert self._floats is not None, "there are samples"
-        verdict = judged(self._floats, model.outputs, self._samples, self.workers)
+        verdict = judged(self._floats, model.outputs, self._samples, self.executor)
         return QuantizedCandidate(plan, choices, model.model, verdict)
 
     def _written(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> "_Written":
@@ -138,7 +138,7 @@ class CandidateBuilder:
         assert self._floats is not None, "there are samples"
         searched, apart = divided_samples(self._samples, self.config.calibration)
         return AblationSet(
-            self._floats, self._samples, apart, searched[::-1], self.workers, self.config.ablation
+            self._floats, self._samples, apart, searched[::-1], self.executor, self.config.ablation
         )
 
     def choices(self, plan: Plan, progress: Progress) -> dict[Source, LayerParams]:
@@ -159,7 +159,7 @@ class CandidateBuilder:
             sources,
             self._samples,
             self.where,
-            self.workers,
+            self.executor,
             self._cache,
             lambda share: progress(_GATHERED * share),
         )
@@ -176,7 +176,7 @@ class CandidateBuilder:
             (samples, plan.activations.get(samples.source))
             for samples in gather(*data, set(sources), self.config)
         )
-        results = on_copies(self.workers, self.model, chooser, (plan.weights, self.config), tasks)
+        results = on_copies(self.executor, self.model, chooser, (plan.weights, self.config), tasks)
         for source, (choice, moments) in zip(sources, results, strict=True):
             choices[source] = choice
             together.add(source, choice, moments)
@@ -185,7 +185,7 @@ class CandidateBuilder:
         revisions = (
             (samples, choices[samples.source]) for samples in gather(*data, again, self.config)
         )
-        revised_choices = on_copies(self.workers, self.model, reviser, common, revisions)
+        revised_choices = on_copies(self.executor, self.model, reviser, common, revisions)
         for source, choice in zip(again, revised_choices, strict=True):
             revised[source] = choice
             advance(len(choices) + len(revised))

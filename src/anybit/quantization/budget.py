@@ -125,7 +125,7 @@ def _known(
         )
     choices, narrow = _choices(base, least, attempts, lambda share: progress(_CHOSEN * share))
     noises = measured(
-        attempts.workers,
+        attempts.executor,
         attempts.model,
         ProbeSpec(
             tuple(base.weights),
@@ -171,7 +171,7 @@ def noises_of(
     probed = ProbeSpec(
         tuple(plan.weights), choices, probes, attempts.where, config, parts=attempts.parts
     )
-    return measured(attempts.workers, attempts.model, probed, plan, None, lambda share: None)
+    return measured(attempts.executor, attempts.model, probed, plan, None, lambda share: None)
 
 
 def _choices(

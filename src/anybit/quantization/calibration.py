@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from anybit.inputs import Array
+from anybit.parallel import Executor
 from anybit.quantization.config import CalibrationConfig, QuantizeConfig
 from anybit.quantization.findings import CalibrationStats
 from anybit.quantization.items import Sample
@@ -21,7 +22,6 @@ from anybit.quantization.shards import is_held, scattered
 from anybit.quantization.smoothing import channels_of, smoothable
 from anybit.quantization.statistics import Statistics
 from anybit.quantization.survey import Survey, surveyor
-from anybit.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def collect_stats(
     sources: Sequence[Source],
     samples: Samples,
     where: str,
-    workers: Workers,
+    executor: Executor,
     cache: str | os.PathLike[str] | None,
     progress: Callable[[float], None],
 ) -> CalibrationStats:
@@ -71,7 +71,7 @@ def collect_stats(
     tensors = recording(model, [source.value for source in sources], where)
     survey = Survey(tensors, axes, widths, folder)
     seen = CalibrationStats.none(names, axes)
-    for shard, stats in workers.map(surveyor, survey, samples.shards(workers.near)):
+    for shard, stats in executor.map(surveyor, survey, samples.shards(executor.is_local)):
         seen.merge(stats, shard.first)
         progress((shard.first + len(shard)) / len(samples))
     return seen

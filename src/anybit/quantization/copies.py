@@ -1,132 +1,109 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on a model by those who have it, or a copy: what is sent refers to its nodes and values.
+"""Parallel work on a model whose tasks refer to its nodes and values.
 
-Layers and tensors that are sent are those of the receiver's model, and what comes back speaks of
-those of the sender's. Who works in the same process gets the things themselves.
+Threads share the model. Other machines get a copy of it, once; what is sent to them, and what comes
+back, holds places of nodes and names of values instead of these themselves.
 """
 
 import io
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
 from anybit.onnx.files.message import restored, serialize
-from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.walk import nodes_in
-from anybit.workers import Workers
+from anybit.parallel import Executor
 
-Common = TypeVar("Common")
-Piece = TypeVar("Piece")
+Context = TypeVar("Context")
+Task = TypeVar("Task")
 Result = TypeVar("Result")
-Content = TypeVar("Content")
 
-# A node, one of its outputs, or a value that no node computes.
+# The place of a node and the index of one of its outputs, or the name of another value.
 _Reference: TypeAlias = tuple[int, int | None] | str | None
 
-Hire = Callable[[ir.Model, Common], Callable[[Piece], Result]]
+MakeWorker = Callable[[ir.Model, Context], Callable[[Task], Result]]
 
 
 def on_copies(
-    workers: Workers,
+    executor: Executor,
     model: ir.Model,
-    hire: Hire[Common, Piece, Result],
-    common: Common,
-    pieces: Iterable[Piece],
+    make_worker: MakeWorker[Context, Task, Result],
+    context: Context,
+    tasks: Iterable[Task],
 ) -> Iterator[Result]:
-    """The results of all pieces, in order.
+    """Yield the result of each task on a model, in order.
 
     Args:
-        workers: Who does them.
-        model: What they work on. Its values have names of their own.
-        hire: Makes a worker of a model and of what is common; a function of a module.
-        common: The same for all pieces.
-        pieces: Taken a few at a time.
+        executor: What runs the tasks.
+        model: The model. The names of its values are unique.
+        make_worker: Makes the function that runs tasks, from the model and the context. Other
+            machines must be able to import it.
+        context: What all tasks share.
+        tasks: The arguments of that function, taken as workers become free.
     """
-    known = _Known(model)
-    job = known, hire, _Parcel(known, common)
-    for each in workers.map(_hired, job, (_Parcel(known, piece) for piece in pieces)):
-        found: Result = each.opened(known)
-        yield found
+    if executor.is_local:
+        yield from executor.map(lambda shared: make_worker(model, shared), context, tasks)
+        return
+    local = _ModelPickles(model)
+    job = serialize(model), make_worker, local.dumps(context)
+    for message in executor.map(_remote_worker, job, map(local.dumps, tasks)):
+        result: Result = local.loads(message)
+        yield result
 
 
-class _Known:
-    """A model whose nodes and values sender and receiver call the same. It is sent as a copy."""
+def _remote_worker(job: tuple[Any, MakeWorker[Any, Any, Any], bytes]) -> Callable[[bytes], bytes]:
+    message, make_worker, context = job
+    remote = _ModelPickles(restored(*message))
+    worker = make_worker(remote.model, remote.loads(context))
+    return lambda task: remote.dumps(worker(remote.loads(task)))
+
+
+class _ModelPickles:
+    """Pickles in which nodes and values of a model are references, the same for its copies."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.nodes = tuple(nodes_in(model.graph))
         self.places = {node: place for place, node in enumerate(self.nodes)}
 
-    def given(self, name: str) -> ir.Value:
-        """A value that no node computes."""
-        constant = self.model.graph.initializers.get(name)
-        return constant or next(each for each in self.model.graph.inputs if each.name == name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _received, serialize(self.model)
-
-
-def _received(message: bytes, tensors: Mapping[str, Array]) -> _Known:
-    return _Known(restored(message, tensors))
-
-
-class _Parcel(Generic[Content]):
-    """What refers to nodes and values of a model; on its way these are their places and names."""
-
-    def __init__(self, known: _Known, content: Content) -> None:
-        self._known, self._content = known, content
-
-    def __reduce__(self) -> tuple[Any, ...]:
+    def dumps(self, content: object) -> bytes:
+        """Return the pickle of an object."""
         file = io.BytesIO()
-        _Pickler(file, self._known).dump(self._content)
-        return _Closed, (file.getvalue(),)
+        _Pickler(file, self).dump(content)
+        return file.getvalue()
 
-    def opened(self, known: _Known) -> Content:
-        """What is in it, for who knows the model."""
-        return self._content
-
-
-@dataclass(frozen=True)
-class _Closed:
-    message: bytes
-
-    def opened(self, known: _Known) -> Any:
-        return _Unpickler(io.BytesIO(self.message), known).load()
+    def loads(self, message: bytes) -> Any:
+        """Return the object of a pickle, with the nodes and values of this model."""
+        return _Unpickler(io.BytesIO(message), self).load()
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, known: _Known) -> None:
+    def __init__(self, file: io.BytesIO, pickles: _ModelPickles) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._known = known
+        self._places = pickles.places
 
-    def persistent_id(self, each: object) -> _Reference | None:
-        if isinstance(each, ir.Node):
-            return self._known.places[each], None
-        if not isinstance(each, ir.Value):
+    def persistent_id(self, content: object) -> _Reference | None:
+        if isinstance(content, ir.Node):
+            return self._places[content], None
+        if not isinstance(content, ir.Value):
             return None
-        maker = each.producer()
-        return each.name if maker is None else (self._known.places[maker], each.index())
+        producer = content.producer()
+        return content.name if producer is None else (self._places[producer], content.index())
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, known: _Known) -> None:
+    def __init__(self, file: io.BytesIO, pickles: _ModelPickles) -> None:
         super().__init__(file)
-        self._known = known
+        self._nodes, self._graph = pickles.nodes, pickles.model.graph
 
     def persistent_load(self, reference: _Reference) -> ir.Node | ir.Value:
         if not isinstance(reference, tuple):
-            return self._known.given(str(reference))
+            constant = self._graph.initializers.get(str(reference))
+            return constant or next(
+                value for value in self._graph.inputs if value.name == reference
+            )
         place, output = reference
-        node = self._known.nodes[place]
+        node = self._nodes[place]
         return node if output is None else node.outputs[output]
-
-
-def _hired(
-    job: tuple[_Known, Hire[Any, Any, Any], _Parcel[Any]],
-) -> Callable[[_Parcel[Any]], _Parcel[Any]]:
-    known, hire, common = job
-    worker = hire(known.model, common.opened(known))
-    return lambda piece: _Parcel(known, worker(piece.opened(known)))

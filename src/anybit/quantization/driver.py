@@ -11,7 +11,6 @@ import onnx_ir as ir
 from anybit.compiler.prepare.eligibility import INTEGER_ONLY
 from anybit.errors import ModelError
 from anybit.inputs import declared_inputs
-from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.origin import origin_of
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
@@ -32,7 +31,9 @@ from anybit.onnx.passes import (
     StandardLayout,
 )
 from anybit.onnx.preparation import apply, errors_named_after, inline
+from anybit.onnx.process import relaxed_gc
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+from anybit.parallel import open_executor
 from anybit.quantization.attempts import CandidateBuilder, Progress
 from anybit.quantization.branches import separate
 from anybit.quantization.calibration import decides_by_others
@@ -58,7 +59,6 @@ from anybit.words.budgets import budget as parsed
 from anybit.words.grammar import Integers, Signs
 from anybit.words.meant import unknown
 from anybit.words.thresholds import thresholds
-from anybit.workers import chosen
 
 _POWER_OF_TWO = "power-of-two"
 _NOT_MEASURED = (
@@ -72,7 +72,7 @@ _NOT_JUDGED = (
 _CHOSEN = 0.9
 
 
-@seldom_collected()
+@relaxed_gc()
 def quantize(
     source: ModelSource,
     data: Data | None = None,
@@ -87,7 +87,6 @@ def quantize(
     budget: str | None = None,
     sensitivity: bool = False,
     effort: str = "default",
-    workers: int | None = None,
     cluster: str | None = None,
     cache: str | os.PathLike[str] | None = None,
     fail_below: str | None = None,
@@ -139,11 +138,10 @@ def quantize(
             make up for it: as many runs as there are layers. A budget does it anyway.
         effort: "default", or "fast": runs the model once per sample, takes the whole range of each
             tensor and rounds weights to nearest.
-        workers: So many processes read the data, choose and judge; without it, threads of this one.
-            Nothing else depends on who does it.
-        cluster: The address of a Ray cluster that does it instead ("auto", "ray://HOST:PORT"), or
-            "local" for one of this machine, which ends with the work. Its machines need this
-            package, and see data that are given as paths.
+        cluster: The address of a Ray cluster ("auto", "ray://HOST:PORT") that runs the work, or
+            "local" to start one on this machine for it. Its machines need this package, and must
+            see data given as paths. By default threads of this process run it:
+            `anybit.num_threads()`, but at most 8. The result is the same.
         cache: A folder for what is found in the data, where another run, after this one was
             stopped, say, takes it from.
         fail_below: What `verdict.passed` asks for: "10dB" of SQNR, "95%" agreement, both
@@ -151,7 +149,7 @@ def quantize(
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
-        ChildProcessError: Workers ended again and again before they were done.
+        ChildProcessError: Processes of the cluster ended again and again.
         ModelError: The model cannot be read or run, has quantizers already, or nothing that could
             be quantized; words that are not known; data that are missing or do not fit; a
             budget that no mix keeps, with the figure that was reached.
@@ -202,8 +200,8 @@ def quantize(
         samples.take_whole_unless(independent(floats.recording.recorder(alone=False).run))
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
-    with chosen(workers, cluster) as hands:
-        attempts = CandidateBuilder(model, where, samples, floats, hands, cache, config)
+    with open_executor(cluster) as executor:
+        attempts = CandidateBuilder(model, where, samples, floats, executor, cache, config)
         if limit is None or samples is None:
             found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
             if sensitivity and samples and found.verdict and found.verdict.sqnr is not None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from anybit.parallel import Executor
 from anybit.quantization.parts import Part, parts_of
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
 from anybit.quantization.shards import Shard, is_held
 from anybit.quantization.verdict import Comparison, Judge, Verdict, compared
-from anybit.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def outputs_of(model: ir.Model, where: str) -> Outputs:
     return Outputs(recording(model, model.graph.outputs, where), parts_of(model))
 
 
-def judged(floats: Outputs, quantized: Recording, samples: Samples, workers: Workers) -> Verdict:
+def judged(floats: Outputs, quantized: Recording, samples: Samples, executor: Executor) -> Verdict:
     """What quantization did to the outputs of a model, on samples that were held back.
 
     Raises:
@@ -57,7 +57,7 @@ def judged(floats: Outputs, quantized: Recording, samples: Samples, workers: Wor
     only = len(samples) == 1
     judge = Judge()
     pair = Pair(floats.recording, quantized, only, floats.parts)
-    for shard in workers.map(comparer, pair, samples.shards(workers.near)):
+    for shard in executor.map(comparer, pair, samples.shards(executor.is_local)):
         for number, each in shard:
             judge.add(each, number)
     return judge.verdict(seen=only)

@@ -8,14 +8,14 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from anybit.onnx.memory import give_back
+from anybit.onnx.process import trim_heap
+from anybit.parallel import ThreadExecutor
 from anybit.quantization.config import CalibrationConfig
 from anybit.quantization.crops import Crop, crops_of
 from anybit.quantization.items import Sample
 from anybit.quantization.placement import Source
 from anybit.quantization.recording import Recording, recording
 from anybit.quantization.samples import Samples
-from anybit.workers import Here
 
 
 def kept(
@@ -37,17 +37,17 @@ def kept(
     crops = crops_of(sources, config.crop_bytes)
     runs = _Runs(samples, parts, farthest, size, config)
     # One at a time, if one takes that much.
-    hands = Here(1 if runs.are_large else None)
+    executor = ThreadExecutor(1 if runs.are_large else None)
     common: list[list[Sample]] = [[] for _ in parts]
     alone: list[dict[int, Sample]] = [{} for _ in sources]
-    found = hands.map(keeper, (tensors, crops), runs.pieces(tensors.names, names))
+    found = executor.map(keeper, (tensors, crops), runs.pieces(tensors.names, names))
     for sample, (places, number) in zip(found, runs.places, strict=True):
         for at in places:
             if number is None:
                 common[at].append(sample)
             else:
                 alone[at][number] = {name: sample[name] for name in names[at] if name in sample}
-    give_back()  # the session is gone
+    trim_heap(tensors.nbytes)  # the session is gone
     return common, alone
 
 

@@ -18,6 +18,7 @@ from functools import partial
 import onnx_ir as ir
 
 from anybit.errors import ModelError
+from anybit.parallel import Executor
 from anybit.quantization.common import constants_of, linked
 from anybit.quantization.config import SensitivityConfig
 from anybit.quantization.knapsack import Widths
@@ -26,7 +27,6 @@ from anybit.quantization.plan import Plan
 from anybit.quantization.schemes import Scheme
 from anybit.quantization.sensitivity import ProbeSpec, SensitivityProbe, answers
 from anybit.words.grammar import Integers
-from anybit.workers import Workers
 
 FLOAT_BITS = 32
 BASE = 8
@@ -112,7 +112,7 @@ def changed(wanted: Plan, picks: Widths) -> Plan:
 
 
 def measured(
-    workers: Workers,
+    executor: Executor,
     model: ir.Model,
     probed: ProbeSpec,
     wanted: Plan,
@@ -137,7 +137,7 @@ def measured(
         )
         for layers in groups
     ]
-    of_sources, of_groups = answers(workers, model, probed, questions, progress)
+    of_sources, of_groups = answers(executor, model, probed, questions, progress)
     activations = {}
     for source, (noise, *narrow) in of_sources.items():
         base = wanted.activations[source].bits

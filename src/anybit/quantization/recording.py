@@ -12,8 +12,8 @@ from anybit.errors import ModelError
 from anybit.onnx.files.message import serialize
 from anybit.onnx.graph.constants import Array, is_constant
 from anybit.onnx.graph.walk import inner_graphs
-from anybit.onnx.memory import give_back
 from anybit.onnx.preparation import runnable
+from anybit.onnx.process import trim_heap
 from anybit.onnx.runtime import reason, run_session, session_of
 from anybit.quantization.branches import expose
 from anybit.quantization.items import Sample
@@ -33,7 +33,7 @@ class Recorder:
 
     def __init__(self, of: "Recording", alone: bool) -> None:
         self._where, self._names = of.where, of.names
-        give_back()  # a session of the model is large
+        trim_heap(of.nbytes)  # an earlier session
         try:
             self._session = session_of(of.message, of.tensors, of.nodes, threads=int(alone))
         except Exception as error:  # the runtime's exceptions have no common base
@@ -80,6 +80,11 @@ class Recording:
             ModelError: The model cannot be loaded.
         """
         return Recorder(self, alone)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the model."""
+        return len(self.message) + sum(array.nbytes for array in self.tensors.values())
 
     @cached_property
     def digest(self) -> bytes:

@@ -133,7 +133,7 @@ class Samples:
             self._count = sum(1 if count is None else count for count in counts)
         return self._count
 
-    def shards(self, near: bool = True) -> Iterator[Shard]:
+    def shards(self, near: bool = True, size: int | None = None) -> Iterator[Shard]:
         """All of them, in order. How many a shard has depends on how many there are, and on
         nothing else, so that what is made of shards is the same whoever reads them.
 
@@ -142,8 +142,9 @@ class Samples:
 
         Args:
             near: Whether those who read them see the temporary files of this process.
+            size: The number of samples of a shard, if there are not too many; 16 by default.
         """
-        size = _SHARD
+        size = size or _SHARD
         while size * _SHARDS < len(self):
             size *= 2
         portions: list[Portion] = []

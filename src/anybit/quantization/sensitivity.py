@@ -19,6 +19,7 @@ from anybit.inputs import Array
 from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.runtime import make_session, run_session
+from anybit.parallel import Executor
 from anybit.quantization.branches import anchor, holders_in
 from anybit.quantization.choices import LayerParams
 from anybit.quantization.config import QuantizeConfig
@@ -32,7 +33,6 @@ from anybit.quantization.recording import recording
 from anybit.quantization.schemes import Scheme, quantized
 from anybit.quantization.verdict import Comparison, Judge, compared
 from anybit.quantization.weights import nearest
-from anybit.workers import Workers
 
 Answer = TypeVar("Answer")
 
@@ -208,7 +208,7 @@ def prober(model: ir.Model, probed: ProbeSpec) -> Callable[[Question[Any]], Any]
 
 
 def answers(
-    workers: Workers,
+    executor: Executor,
     model: ir.Model,
     probed: ProbeSpec,
     questions: Sequence[Question[Answer]],
@@ -223,7 +223,7 @@ def answers(
         partial(SensitivityProbe.of_activations, sample=at, sources=part) for at, part in pieces
     )
     asked: Iterator[Question[Any]] = chain(first, questions)
-    found = on_copies(workers, model, prober, probed, asked)
+    found = on_copies(executor, model, prober, probed, asked)
     count = len(pieces) + len(questions)
     for done, (_, part) in enumerate(pieces, 1):
         these = [*judges.values()][part.start : part.stop]

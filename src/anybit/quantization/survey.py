@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers do with shards of the data: look at the tensors of their samples."""
+"""Statistics of the tensors in one shard of the data."""
 
 import platform
 from collections.abc import Callable, Iterator

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from anybit.layers.layer import Layer
-from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.reader import Source
 from anybit.onnx.preparation import followable
+from anybit.onnx.process import relaxed_gc
 from anybit.quantization import Quantized
 from anybit.quantization.samples import Data
 from anybit.reporting.facts import Report, ReportedLayer, Sample
@@ -18,7 +18,7 @@ from anybit.reporting.running import run
 from anybit.reporting.sizes import sizes, stored_bytes
 
 
-@seldom_collected()
+@relaxed_gc()
 def report(
     source: Source,
     data: Data | None = None,

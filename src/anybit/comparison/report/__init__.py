@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a comparison found, in words and pictures."""
+"""Text and HTML reports of a comparison."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What explains a difference, said only where it is evident."""
+"""Hints: evident causes of a difference."""
 
 from collections.abc import Iterator
 
@@ -15,61 +15,63 @@ from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.quantizer import inputs_of
 from anybit.text import counted, shown
 
-_LONGEST_VALUE = 40
+_MAX_VALUE_LENGTH = 40
 
 
-def hints(
-    found: TensorDifference,
+def first_difference_hints(
+    tensor: TensorDifference,
     a: ir.Value | None,
     b: ir.Value | None,
-    known_a: Arrays,
-    known_b: Arrays,
+    arrays_a: Arrays,
+    arrays_b: Arrays,
 ) -> Iterator[str]:
-    """What is known of the first difference, whose inputs are equal.
+    """Yield the evident causes of the first difference, whose inputs are equal.
 
-    `known_a` and `known_b` are all tensors of a side, by name.
+    `arrays_a` and `arrays_b` are all tensors of a side, by name.
     """
-    ours, theirs = (None if each is None else each.producer() for each in (a, b))
-    if ours is None:
+    node_a, node_b = (None if value is None else value.producer() for value in (a, b))
+    if node_a is None:
         if a is not None:
             yield from _readers(a)
         return
-    if theirs is not None and theirs.op_identifier() == ours.op_identifier():
-        yield from _attributes(ours, theirs)
-        yield from _parameters(ours, theirs, known_a, known_b)
-    if _only_ties(found, ours, known_a):
-        count = found.differing + found.within
+    if node_b is not None and node_b.op_identifier() == node_a.op_identifier():
+        yield from _attributes(node_a, node_b)
+        yield from _parameters(node_a, node_b, arrays_a, arrays_b)
+    if _only_ties(tensor, node_a, arrays_a):
+        count = tensor.differing + tensor.within
         which = "the element that differs" if count == 1 else f"all {count} elements that differ"
-        yield f"{which}: half-way between two steps before; the two sides round ties differently"
+        yield f"{which}: half-way between two steps; the two sides round ties differently"
 
 
-def hidden(ours: ir.Node, theirs: ir.Node, known_a: Arrays, known_b: Arrays) -> Iterator[str]:
-    """In what two quantizers differ whose results are equal."""
-    if not inputs_of(ours) or theirs.op_identifier() != ours.op_identifier():
+def parameter_hints(a: ir.Node, b: ir.Node, arrays_a: Arrays, arrays_b: Arrays) -> Iterator[str]:
+    """Yield the differences between the parameters of two quantizers of one operator."""
+    if not inputs_of(a) or b.op_identifier() != a.op_identifier():
         return
-    if operator_of(ours) is not None:  # all attributes are written out
-        yield from _attributes(ours, theirs)
-    yield from _parameters(ours, theirs, known_a, known_b)
+    if operator_of(a) is not None:  # all attributes are explicit
+        yield from _attributes(a, b)
+    yield from _parameters(a, b, arrays_a, arrays_b)
 
 
 def _readers(constant: ir.Value) -> Iterator[str]:
-    """What a stored tensor is for: the first of the nodes that read it."""
+    """Yield the first node that reads a constant."""
     readers = [(node, index) for node, index in constant.uses() if node.name]
     if not readers:
         return
     node, index = readers[0]
-    names = ["x", *(each.name for each in inputs_of(node)[1:])]
+    names = ["x", *(parameter.name for parameter in inputs_of(node)[1:])]
     use = f" as its {names[index]}" if inputs_of(node) and index < len(names) else ""
     more = f", and {counted(len(readers) - 1, 'more node')}" if len(readers) > 1 else ""
     yield f"{node.op_type} {shown(node.name or '')} reads it{use}{more}"
 
 
-def _parameters(ours: ir.Node, theirs: ir.Node, known_a: Arrays, known_b: Arrays) -> Iterator[str]:
-    inputs = zip(inputs_of(ours)[1:], ours.inputs[1:], theirs.inputs[1:], strict=False)
-    for declared, first, second in inputs:
-        name = declared.name
-        a = None if first is None else known_a.get(first.name or "")
-        b = None if second is None else known_b.get(second.name or "")
+def _parameters(
+    node_a: ir.Node, node_b: ir.Node, arrays_a: Arrays, arrays_b: Arrays
+) -> Iterator[str]:
+    inputs = zip(inputs_of(node_a)[1:], node_a.inputs[1:], node_b.inputs[1:], strict=False)
+    for parameter, value_a, value_b in inputs:
+        name = parameter.name
+        a = None if value_a is None else arrays_a.get(value_a.name or "")
+        b = None if value_b is None else arrays_b.get(value_b.name or "")
         if a is None or b is None or same_bits(a, b):
             continue
         try:
@@ -77,17 +79,17 @@ def _parameters(ours: ir.Node, theirs: ir.Node, known_a: Arrays, known_b: Arrays
         except ValueError:
             yield f"{name} has the shape {list(a.shape)} in A and {list(b.shape)} in B"
             continue
-        places = np.argwhere(differing_elements(a, b))
-        if len(places):
-            at = tuple(places[0].tolist())
-            more = f" and {counted(len(places) - 1, 'more place')}" if len(places) > 1 else ""
-            where = f" at {list(at)}{more}" if a.size > 1 else ""
-            yield f"{name} is {value(a[at])} in A and {value(b[at])} in B{where}"
+        indices = np.argwhere(differing_elements(a, b))
+        if len(indices):
+            index = tuple(indices[0].tolist())
+            more = f" and {counted(len(indices) - 1, 'more place')}" if len(indices) > 1 else ""
+            where = f" at {list(index)}{more}" if a.size > 1 else ""
+            yield f"{name} is {value(a[index])} in A and {value(b[index])} in B{where}"
 
 
-def _attributes(ours: ir.Node, theirs: ir.Node) -> Iterator[str]:
-    for name in sorted(ours.attributes.keys() | theirs.attributes.keys()):
-        values = [_shown(node.attributes.get(name)) for node in (ours, theirs)]
+def _attributes(a: ir.Node, b: ir.Node) -> Iterator[str]:
+    for name in sorted(a.attributes.keys() | b.attributes.keys()):
+        values = [_shown(node.attributes.get(name)) for node in (a, b)]
         if values[0] != values[1]:
             yield f"{name} is {values[0]} in A and {values[1]} in B"
 
@@ -96,25 +98,26 @@ def _shown(attribute: ir.Attr | None) -> str:
     if attribute is None:
         return "not given"
     text = str(attribute.value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}..."
 
 
-def _only_ties(found: TensorDifference, node: ir.Node, arrays: Arrays) -> bool:
-    """Whether each differing element was half-way between the two results, one step apart."""
-    given = next(iter(node.inputs), None)  # random numbers and constants have none
-    x = None if given is None else arrays.get(given.name or "")
-    if found.step is None or found.step.quantizer != "itself" or x is None:
+def _only_ties(tensor: TensorDifference, node: ir.Node, arrays: Arrays) -> bool:
+    """Return whether all differing elements are rounded ties: half-way between adjacent steps."""
+    value = next(iter(node.inputs), None)  # random numbers and constants have none
+    x = None if value is None else arrays.get(value.name or "")
+    if tensor.step is None or tensor.step.quantizer != "itself" or x is None:
         return False
-    if not found.same_shape or x.shape != found.a.shape or x.dtype.kind != "f":
+    if not tensor.same_shape or x.shape != tensor.a.shape or x.dtype.kind != "f":
         return False
-    if found.a.dtype.kind != "f" or found.b.dtype.kind != "f":
+    if tensor.a.dtype.kind != "f" or tensor.b.dtype.kind != "f":
         return False
-    mask = differing_elements(found.a, found.b)
-    step = found.step.at(mask)
-    before, ours, theirs = (each[mask].astype(np.float64) for each in (x, found.a, found.b))
+    epsilon = np.finfo(x.dtype).eps
+    mask = differing_elements(tensor.a, tensor.b)
+    step = tensor.step.at(mask)
+    x, a, b = (array[mask].astype(np.float64) for array in (x, tensor.a, tensor.b))
     with np.errstate(all="ignore"):
-        apart = np.abs(step.positions(ours) - step.positions(theirs))
+        steps = np.abs(step.positions(a) - step.positions(b))
         # Products of codes and a scale are rounded, and so is the quantizer's division.
-        slack = 2 * np.finfo(x.dtype).eps * np.maximum(np.abs(ours), np.abs(theirs))
-        half_way = np.abs(before - (ours + theirs) / 2) <= slack
-    return bool(np.all(half_way) and np.all(np.round(apart, 3) == 1))
+        slack = 2 * epsilon * np.maximum(np.abs(a), np.abs(b))
+        half_way = np.abs(x - (a + b) / 2) <= slack
+    return bool(np.all(half_way) and np.all(np.round(steps, 3) == 1))

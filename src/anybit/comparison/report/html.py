@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result as one page that needs nothing else."""
+"""The HTML report of a comparison: one self-contained file."""
 
 from collections.abc import Sequence
 from html import escape
@@ -14,47 +14,48 @@ _STYLE = "tr.different td{background:var(--mark)}tr.tolerated td{color:var(--fai
 _LEVELS = "".join(f".level{level}{{fill:var(--level{level})}}" for level in range(6))
 
 
-def page(found: Difference) -> str:
-    """A page for light and dark mode, without scripts. All names in it are escaped."""
-    title = "No differences" if found.equal else "Differences"
+def page(difference: Difference) -> str:
+    """Return the report, for light and dark mode, without scripts. All names are escaped."""
+    title = "No differences" if difference.equal else "Differences"
     sides = "".join(
-        f"<dt>{side}</dt><dd>{_text(name)}</dd>" for side, name in (("A", found.a), ("B", found.b))
+        f"<dt>{side}</dt><dd>{_text(name)}</dd>"
+        for side, name in (("A", difference.a), ("B", difference.b))
     )
     body = [
         f"<h1>{title}</h1>",
         f"<dl>{sides}</dl>",
-        f"<p>{_text(wording.summary(found))}</p>",
-        _list([_text(remark) for remark in wording.remarks(found)]),
-        *_first(found),
-        *_pictures(found),
-        *_tensors(found),
-        *_unmatched("A", found.unmatched_a),
-        *_unmatched("B", found.unmatched_b),
+        f"<p>{_text(wording.summary(difference))}</p>",
+        _list([_text(remark) for remark in wording.remarks(difference)]),
+        *_first(difference),
+        *_pictures(difference),
+        *_tensors(difference),
+        *_unmatched("A", difference.unmatched_a),
+        *_unmatched("B", difference.unmatched_b),
     ]
     return document(f"anybit diff: {title.lower()}", body, _STYLE + _LEVELS)
 
 
-def _first(found: Difference) -> list[str]:
-    if found.first is None:
+def _first(difference: Difference) -> list[str]:
+    if difference.first is None:
         return []
     return [
         "<h2>The first difference</h2>",
-        f"<p>{_text(wording.first_difference(found))}</p>",
-        _list([f"Hint: {_text(hint)}" for hint in found.hints]),
-        _list([_text(wording.sample(each)) for each in found.first.samples]),
+        f"<p>{_text(wording.first_difference(difference))}</p>",
+        _list([f"Hint: {_text(hint)}" for hint in difference.hints]),
+        _list([_text(wording.element(sample)) for sample in difference.first.samples]),
     ]
 
 
-def _pictures(found: Difference) -> list[str]:
-    """Of the most harmful tensor, and of the first if that is another one."""
-    chosen: dict[str, TensorDifference] = {}
-    for title, tensor in (("Most harmful", found.worst), ("First", found.first)):
+def _pictures(difference: Difference) -> list[str]:
+    """Draw the most harmful tensor, and the first if that is another one."""
+    selected: dict[str, TensorDifference] = {}
+    for title, tensor in (("Most harmful", difference.worst), ("First", difference.first)):
         if tensor is not None and tensor.same_shape and tensor.elements:
-            if tensor in chosen.values():
+            if tensor in selected.values():
                 continue
-            chosen[title] = tensor
+            selected[title] = tensor
     parts = []
-    for title, tensor in chosen.items():
+    for title, tensor in selected.items():
         parts.append(f"<h2>{title} tensor: {_text(shown(tensor.name))}</h2>")
         of = f", step of {tensor.step_of}" if tensor.step is not None else ""
         origin = f"Made by {tensor.made_by}" if tensor.operator else "A stored constant"
@@ -63,16 +64,18 @@ def _pictures(found: Difference) -> list[str]:
     return parts
 
 
-def _tensors(found: Difference) -> list[str]:
-    """The most harmful tensors, and all of them."""
-    worst = found.ranked[: wording.MOST_ROWS]
+def _tensors(difference: Difference) -> list[str]:
+    """Return tables of the most harmful tensors, and of all tensors."""
+    worst = difference.ranked[: wording.MAX_ROWS]
     parts = ["<h2>The most harmful tensors</h2>", _table(worst)] if len(worst) > 1 else []
-    return [*parts, "<h2>All tensors</h2>", _table(found.tensors)] if found.tensors else []
+    return (
+        [*parts, "<h2>All tensors</h2>", _table(difference.tensors)] if difference.tensors else []
+    )
 
 
 def _table(tensors: Sequence[TensorDifference]) -> str:
     rows = wording.rows(tensors, shapes=True)
-    return table(rows, wording.NUMBERS, [tensor.verdict for tensor in tensors])
+    return table(rows, wording.NUMBERS, [tensor.outcome for tensor in tensors])
 
 
 def _unmatched(side: str, names: tuple[str, ...]) -> list[str]:

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was found, in words and in rows of text, for a terminal and for a page."""
+"""Sentences and table rows of a comparison, for the terminal and the HTML report."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 
-from anybit.comparison.measure import Sample
-from anybit.comparison.results import Difference, Match, TensorDifference, Verdict
+from anybit.comparison.measure import ElementDifference
+from anybit.comparison.results import Difference, Match, Outcome, TensorDifference
 from anybit.text import counted, listed, shown, sizes
 
-_STATES = {
-    Verdict.EQUAL: "equal",
-    Verdict.TOLERATED: "within the tolerance",
-    Verdict.DIFFERENT: "different",
+_OUTCOMES = {
+    Outcome.EQUAL: "equal",
+    Outcome.TOLERATED: "within the tolerance",
+    Outcome.DIFFERENT: "different",
     None: "not compared",
 }
 
@@ -29,36 +30,35 @@ NUMBERS = (
 """The columns of `rows` that hold numbers."""
 
 START = "*"
-"""The mark, in a column without a heading, of a pair that differs although all it is computed from
-is equal."""
+"""Marks a pair that differs although all inputs of its node are equal, in an unnamed column."""
 
-MOST_ROWS = 20
-"""As many tensors are listed if nobody asks for all."""
+MAX_ROWS = 20
+"""The number of tensors in the default list."""
 
-# Beyond, a difference is not one of rounding, and the relative error says more.
-_MOST_ULPS = 1000
+# Above this, the difference is not a rounding error, and the relative error tells more.
+_MAX_ULPS = 1000
 
 
 def rows(tensors: Iterable[TensorDifference], *, shapes: bool) -> list[dict[str, str]]:
-    """One row of texts per pair, by heading. Columns that are empty in all rows are left out.
+    """Return a row of texts per pair, by heading, without columns that are empty in all rows.
 
-    Without `shapes` only those that differ are given.
+    Without `shapes` only shapes that differ are in the rows.
     """
-    found = [_row(each, shapes) for each in tensors]
-    used = {heading for row in found for heading, text in row.items() if text}
-    return [{heading: row[heading] for heading in row if heading in used} for row in found]
+    all_rows = [_row(tensor, shapes) for tensor in tensors]
+    used = {heading for row in all_rows for heading, text in row.items() if text}
+    return [{heading: row[heading] for heading in row if heading in used} for row in all_rows]
 
 
 def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
-    ours, theirs = sizes(tensor.shape), sizes(tensor.other_shape)
-    same = ours if every_shape else ""
+    shape_a, shape_b = sizes(tensor.shape), sizes(tensor.other_shape)
+    same_shape = shape_a if every_shape else ""
     return {
         "": START * tensor.starts,
         "tensor": shown(tensor.name),
         "made by": tensor.operator or "constant",
         "node": "" if tensor.node == tensor.name else shown(tensor.node),
-        "in B": _other(tensor),
-        "shape": same if ours == theirs else f"{ours} / {theirs}",
+        "in B": _counterpart(tensor),
+        "shape": same_shape if shape_a == shape_b else f"{shape_a} / {shape_b}",
         "elements": str(tensor.elements),
         "differ": str(tensor.differing),
         "within": str(tensor.within) if tensor.within else "",
@@ -66,91 +66,93 @@ def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
         "relative": percent(tensor.relative) if tensor.largest else "",
         "SQNR dB": f"{tensor.sqnr:.1f}" if tensor.sqnr != math.inf else "",
         "adds": percent(tensor.harm) if tensor.harm else "",
-        "ulps": number(tensor.ulps) if tensor.ulps is None or tensor.ulps <= _MOST_ULPS else "",
+        "ulps": number(tensor.ulps) if tensor.ulps is None or tensor.ulps <= _MAX_ULPS else "",
         "steps": number(tensor.steps),
         "step of": shown(tensor.step_of),
     }
 
 
-def _other(tensor: TensorDifference) -> str:
-    """The tensor of B, where that is not simply the one of the same name."""
+def _counterpart(tensor: TensorDifference) -> str:
+    """Return the tensor of B, if its name or type differs."""
     types = f" {tensor.other_dtype} / {tensor.dtype}" if tensor.dtype != tensor.other_dtype else ""
     if tensor.matched is Match.NAME:
         return types.strip()
     return f"{shown(tensor.other_name)} (by {tensor.matched}){types}"
 
 
-def summary(found: Difference) -> str:
-    """How many pairs there are of each kind."""
-    kinds = {kind: sum(each.verdict is kind for each in found.tensors) for kind in Verdict}
-    parts = [f"{kinds[Verdict.EQUAL]} equal"]
-    if kinds[Verdict.TOLERATED]:
-        parts.append(f"{kinds[Verdict.TOLERATED]} within the tolerance")
-    parts.append(f"{kinds[Verdict.DIFFERENT]} different")
-    starts = sum(each.starts for each in found.different)
+def summary(difference: Difference) -> str:
+    """Return a sentence with the number of pairs per outcome."""
+    counts = Counter(tensor.outcome for tensor in difference.tensors)
+    parts = [f"{counts[Outcome.EQUAL]} equal"]
+    if counts[Outcome.TOLERATED]:
+        parts.append(f"{counts[Outcome.TOLERATED]} within the tolerance")
+    parts.append(f"{counts[Outcome.DIFFERENT]} different")
+    starts = sum(tensor.starts for tensor in difference.different)
     if starts:
         parts[-1] += f" ({starts} of them, marked {START}, made from equal tensors)"
-    others = [f"{len(names)} of {side}" for side, names in _unmatched(found) if names]
+    others = [f"{len(names)} of {side}" for side, names in _unmatched(difference) if names]
     missing = f" Without a counterpart: {' and '.join(others)}." if others else ""
-    positions = sum(each.matched is not Match.NAME for each in found.tensors)
+    positions = sum(tensor.matched is not Match.NAME for tensor in difference.tensors)
     by = f" {positions} of them matched by position, not by name." if positions else ""
-    return f"{counted(len(found.tensors), 'tensor')} compared: {', '.join(parts)}.{by}{missing}"
+    return (
+        f"{counted(len(difference.tensors), 'tensor')} compared: {', '.join(parts)}.{by}{missing}"
+    )
 
 
-def remarks(found: Difference) -> list[str]:
-    """What the reader must know besides: notes, tolerance, signs of zeros."""
-    remarks = list(found.notes)
-    allowed = [_steps(found.tolerated_steps)] if found.tolerated_steps else []
-    allowed += [f"{found.atol:g}"] if found.atol else []
+def remarks(difference: Difference) -> list[str]:
+    """Return remarks on the comparison: notes, tolerance, signs of zeros."""
+    remarks = list(difference.notes)
+    allowed = [_steps(difference.tolerated_steps)] if difference.tolerated_steps else []
+    allowed += [f"{difference.atol:g}"] if difference.atol else []
     if allowed:
         remarks.append(f"differences up to {' or '.join(allowed)} count as equal")
-    signs = [each for each in found.tensors if each.zero_signs]
+    signs = [tensor for tensor in difference.tensors if tensor.zero_signs]
     if signs:
-        names = listed([shown(each.name) for each in signs])
+        names = listed([shown(tensor.name) for tensor in signs])
         remarks.append(f"0 and -0 count as equal; they meet in {names}")
     return remarks
 
 
-def first_difference(found: Difference) -> str:
-    """The first pair that differs, and the state of what it was made from."""
-    first = found.first
+def first_difference(difference: Difference) -> str:
+    """Return a sentence with the first pair that differs, and the outcomes of its inputs."""
+    first = difference.first
     if first is None:
         return ""
     sentence = f"The first tensor that differs is {shown(first.name)}"
     if not first.operator:
         return f"{sentence}, a stored constant."
-    states: dict[str, list[str]] = {}
-    for each in found.inputs:
-        states.setdefault(_STATES[each.verdict], []).append(shown(each.name))
-    inputs = [f" Inputs {state}: {listed(names)}." for state, names in states.items()]
+    outcomes: dict[str, list[str]] = {}
+    for node_input in difference.inputs:
+        outcomes.setdefault(_OUTCOMES[node_input.outcome], []).append(shown(node_input.name))
+    inputs = [f" Inputs {outcome}: {listed(names)}." for outcome, names in outcomes.items()]
     return f"{sentence}, made by {shown(first.made_by)}.{''.join(inputs)}"
 
 
-def sample(each: Sample) -> str:
-    """An element on both sides."""
-    apart = "" if each.steps is None else f", {_steps(each.steps)} apart"
-    return f"{list(each.index)}: A {value(each.a)}, B {value(each.b)}{apart}"
+def element(sample: ElementDifference) -> str:
+    """Return the values of an element on both sides."""
+    apart = "" if sample.steps is None else f", {_steps(sample.steps)} apart"
+    return f"{list(sample.index)}: A {value(sample.a)}, B {value(sample.b)}{apart}"
 
 
-def value(of: float) -> str:
-    """A number with all the digits that tell float32 values apart."""
-    return str(of) if isinstance(of, int) else f"{of:.9g}"
+def value(number: float) -> str:
+    """Return a number in enough digits to tell float32 values apart."""
+    return str(number) if isinstance(number, int) else f"{number:.9g}"
 
 
-def percent(of: float) -> str:
-    """A share in three digits."""
-    return f"{100 * of:.3g} %" if math.isfinite(of) else str(of)
+def percent(share: float) -> str:
+    """Return a share in percent, in three digits."""
+    return f"{100 * share:.3g} %" if math.isfinite(share) else str(share)
 
 
-def number(of: float | None) -> str:
-    """A figure in four digits; "" for None."""
-    return "" if of is None else f"{of:.4g}"
+def number(figure: float | None) -> str:
+    """Return a number in four digits; "" for None."""
+    return "" if figure is None else f"{figure:.4g}"
 
 
-def _steps(of: float) -> str:
-    text = number(of)
+def _steps(count: float) -> str:
+    text = number(count)
     return f"{text} step{'' if text == '1' else 's'}"
 
 
-def _unmatched(found: Difference) -> list[tuple[str, tuple[str, ...]]]:
-    return [("A", found.unmatched_a), ("B", found.unmatched_b)]
+def _unmatched(difference: Difference) -> list[tuple[str, tuple[str, ...]]]:
+    return [("A", difference.unmatched_a), ("B", difference.unmatched_b)]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can run a model, and what it says of every tensor."""
+"""The two sides of a comparison, and the runners that compute their tensors."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One side of a comparison: a graph whose tensors are all known."""
+"""One side of a comparison: a graph, and the arrays of its tensors."""
 
 import os
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ from anybit.onnx.preparation import apply
 
 
 class Network:
-    """A model as it is written, with every operator under its one name; nothing is folded.
+    """A model as its file has it, with normalized operators; nothing is folded.
 
     Attributes:
-        label: The file, as messages name it.
-        model: The normalized model. It is not to be changed.
-        inputs: What it takes.
+        label: The name of the file, for messages.
+        model: The normalized model. Do not change it.
+        inputs: The inputs of the model.
     """
 
     def __init__(self, source: Source) -> None:
@@ -41,17 +41,17 @@ class Network:
 
     @cached_property
     def values(self) -> list[ir.Value]:
-        """Constants and computed tensors, each before what reads it. Inputs are not among them."""
-        found: dict[ir.Value, None] = {}
+        """Return constants and computed tensors, in topological order, without model inputs."""
+        values: dict[ir.Value, None] = {}
         for node in self.model.graph:
             for value in node.inputs:
                 if value is not None and is_constant(value):
-                    found.setdefault(value)
-            found.update(dict.fromkeys(value for value in node.outputs if value.name))
-        return list(found)
+                    values.setdefault(value)
+            values.update(dict.fromkeys(value for value in node.outputs if value.name))
+        return list(values)
 
     def constants(self) -> dict[str, Array]:
-        """The stored tensors that nodes read, by name."""
+        """Return the constants that nodes read, by name."""
         return {
             value.name or "": array
             for value in self.values
@@ -61,9 +61,9 @@ class Network:
 
 @dataclass(frozen=True)
 class Side:
-    """Tensors by name, and the graph that they belong to if there is one.
+    """Arrays by tensor name, and the graph of these tensors, if there is one.
 
-    `arrays` holds what nodes make and what is stored, `feeds` what the graph was given.
+    `arrays` has computed tensors and constants, `feeds` the inputs of the graph.
     """
 
     label: str
@@ -72,7 +72,7 @@ class Side:
     feeds: Mapping[str, Array] = field(default_factory=dict)
 
     def computed(self) -> list[ir.Value]:
-        """What nodes make, in their order, as far as it is known what it holds."""
+        """Return the outputs of nodes, in topological order, whose arrays are there."""
         if self.network is None:
             return []
         return [
@@ -83,7 +83,7 @@ class Side:
 
 
 def kind_of(value: ir.Value) -> str:
-    """What makes it: an operator, or "quantizer" for any that gives values on a grid."""
+    """Return the operator that computes a value; "quantizer" for all quantizers."""
     node = value.producer()
     if node is None:
         return ""
@@ -95,15 +95,15 @@ def kind_of(value: ir.Value) -> str:
 
 
 def recorded(arrays: Mapping[str, Any], label: str = "recorded tensors") -> Side:
-    """Tensors from elsewhere.
+    """Return a side of recorded tensors.
 
     Raises:
-        ModelError: One that holds no numbers.
+        ModelError: A tensor that does not hold numbers.
     """
-    found = {}
+    numbers = {}
     for name, value in arrays.items():
         array = np.asarray(value)
         if not is_number(array):
             raise ModelError(f"{label}: {name!r} holds {array.dtype}, expected numbers")
-        found[str(name)] = array
-    return Side(label, found)
+        numbers[str(name)] = array
+    return Side(label, numbers)

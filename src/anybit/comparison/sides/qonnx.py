@@ -17,10 +17,10 @@ from anybit.errors import ModelError
 
 
 def run_qonnx(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Every node by QONNX's own operators, or by ONNX Runtime if it is a standard one.
+    """Run QONNX operators with QONNX, and standard operators with ONNX Runtime.
 
     Raises:
-        ModelError: QONNX is not installed, or does not work here.
+        ModelError: QONNX cannot be imported.
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -31,8 +31,8 @@ def run_qonnx(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
         wrapper = wrappers.ModelWrapper(_proto(model, feeds)).transform(inference.InferShapes())
         with _accepted_files(executor, model.ir_version or 8):
             context = executor.execute_onnx(wrapper, dict(feeds), return_full_exec_context=True)
-    made = {value.name for node in model.graph for value in node.outputs}
-    return {name: np.asarray(array) for name, array in context.items() if name in made}
+    computed = {value.name for node in model.graph for value in node.outputs}
+    return {name: np.asarray(array) for name, array in context.items() if name in computed}
 
 
 def _module(name: str) -> Any:
@@ -46,13 +46,13 @@ def _module(name: str) -> Any:
 
 
 def _proto(model: ir.Model, feeds: Mapping[str, Array]) -> onnx.ModelProto:
-    """The model with the sizes of these inputs: QONNX runs fixed shapes only."""
+    """Return the model with the shapes of these inputs: QONNX runs fixed shapes only."""
     fixed = model.clone()
     for value in fixed.graph.inputs:
         if value.name is not None and value.name in feeds:
             value.shape = ir.Shape(feeds[value.name].shape)
     proto: onnx.ModelProto = ir.to_proto(fixed)
-    # What the file says of shapes inside may be about other sizes.
+    # Shapes of intermediate tensors in the file may belong to other input sizes.
     del proto.graph.value_info[:]
     for value in proto.graph.output:
         value.type.tensor_type.ClearField("shape")
@@ -61,10 +61,10 @@ def _proto(model: ir.Model, feeds: Mapping[str, Array]) -> onnx.ModelProto:
 
 @contextmanager
 def _accepted_files(executor: Any, ir_version: int) -> Iterator[None]:
-    """Let QONNX write its models of one node in a version of the format that the runtime reads.
+    """Make QONNX write its one-node models in an IR version that ONNX Runtime reads.
 
-    It writes them in the newest that the onnx package has, and that is often newer than the
-    runtime's. There is no setting; its function is replaced while it runs, in this process.
+    QONNX uses the newest version of the onnx package, which ONNX Runtime may not support. There is
+    no setting: the function is replaced in this process while QONNX runs.
     """
     original = executor.qonnx_make_model
     executor.qonnx_make_model = partial(original, ir_version=ir_version)

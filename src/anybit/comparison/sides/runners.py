@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can run a model: each runner gives every tensor that the nodes of the main graph make.
+"""Runners: runtimes that return the outputs of all nodes of the main graph.
 
 A runner takes a normalized model, which it does not change, and the inputs by name. Tensors that
-it does not have, because it merged nodes, are missing from what it gives; so are those that are
-no tensors of numbers.
+it does not compute, because it fuses nodes, are missing from the result.
 """
 
 import tempfile
@@ -30,32 +29,31 @@ from anybit.onnx.runtime import make_session, reason, run_session
 Arrays: TypeAlias = dict[str, Array]
 Runner: TypeAlias = Callable[[ir.Model, Mapping[str, Array]], Arrays]
 
-# The runtime's own, for what our sessions set otherwise.
+# Defaults of ONNX Runtime that the sessions of this package change.
 _DEFAULTS = {"session.disable_quant_qdq": "0", "session.qdq_matmulnbits_accuracy_level": "4"}
 
 
 def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
-    """What `anybit.load` runs: constants are folded, and what they were folded to is given too."""
-    exposed, folded = _folded(_exposed(model))
+    """Run the graph as `anybit.load` does, and return folded constants, too."""
+    exposed, folded = _fold_constants(_exposed(model))
     if not exposed.graph.outputs:
         return folded
     return folded | run_session(make_session(prepared(exposed, exposed, normalized=True)), feeds)
 
 
 def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
-    """Every node as it stands: no optimization, nothing folded."""
+    """Run the nodes without optimization or constant folding."""
     exposed = _exposed(model)
     return run_session(make_session(runnable(exposed, exposed)), feeds)
 
 
 def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
-    """Constants are folded, and then the runtime's own defaults apply.
+    """Fold constants, and run with the default options of ONNX Runtime.
 
-    Tensors that are outputs keep the runtime from merging the nodes around them. So it optimizes
-    the model as it is and writes down the result, and the tensors are those of the result. The
-    model's outputs are the session's own.
+    ONNX Runtime does not fuse nodes around graph outputs. So it optimizes the model as it is, and
+    the tensors are those of the optimized file. The model's outputs come from the first session.
     """
-    _, constants = _folded(_exposed(model))
+    _, constants = _fold_constants(_exposed(model))
     folded = model.clone()
     runnable(folded, folded)
     FoldConstants()(folded)
@@ -69,12 +67,12 @@ def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
         session = make_session(folded, options)
         optimized = make_session(_exposed(read(path)))
     results = run_session(optimized, feeds) | run_session(session, feeds)
-    wanted = {value.name for node in model.graph for value in node.outputs}
-    return constants | {name: array for name, array in results.items() if name in wanted}
+    names = {value.name for node in model.graph for value in node.outputs}
+    return constants | {name: array for name, array in results.items() if name in names}
 
 
 def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
-    """ONNX's own evaluator in Python, and our operators' readable references."""
+    """Run the evaluator of the onnx package, with the reference code of our operators."""
     from onnx.reference import ReferenceEvaluator
 
     from anybit.onnx import reference_ops
@@ -105,40 +103,40 @@ RUNNERS: dict[str, Runner] = {
     "reference": _run_reference,
     "qonnx": run_qonnx,
 }
-"""What can run a model, by name.
+"""Runners by name.
 
-    anybit                  what `anybit.load` runs: constants folded, then node by node
-    compiled                what `anybit.compile` makes: quantized layers on integers
-    onnxruntime             ONNX Runtime, every node as it stands
-    onnxruntime-optimized   constants folded, then ONNX Runtime's defaults, which merge nodes
-    reference               the ONNX project's evaluator in Python
-    qonnx                   QONNX's executor, if qonnx is installed
+    anybit                  as `anybit.load`: constants folded, then node by node
+    compiled                as `anybit.compile`: quantized layers on integers
+    onnxruntime             ONNX Runtime without optimization
+    onnxruntime-optimized   constants folded, then ONNX Runtime with its default options
+    reference               the Python evaluator of the onnx package
+    qonnx                   the executor of QONNX, if qonnx is installed
 
-The first five know the operators of this package.
+The first five have the operators of this package.
 """
 
 
 def check_runner(name: str) -> None:
-    """ModelError for a name of no runner."""
+    """Raise ModelError for an unknown runner."""
     if name not in RUNNERS:
         raise ModelError(f"runner must be one of {', '.join(RUNNERS)}, got {name!r}")
 
 
 def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str) -> Arrays:
-    """Every tensor that a runner computes.
+    """Return all tensors that a runner computes.
 
     Raises:
-        ModelError: The runner is not known, or cannot run the model.
+        ModelError: The runner is unknown, or cannot run the model.
     """
     check_runner(runner)
-    if runner != "qonnx":  # which has operators of its own
+    if runner != "qonnx":  # it has operators of its own
         check_known(model, label)
     try:
         results = RUNNERS[runner](model, feeds)
     except ModelError as error:
         raise ModelError(f"{label}: {error}") from error
-    except Exception as error:  # the runtimes' exceptions have no common base
-        # Messages of Python's own exceptions, a KeyError above all, say little by themselves.
+    except Exception as error:  # the exceptions of runtimes have no common base
+        # The message of a KeyError, for example, is unclear without its type.
         kind = f"{type(error).__name__}: " if type(error).__module__ == "builtins" else ""
         message = f"{label} cannot be run by {runner}: {kind}{reason(error)}"
         raise ModelError(message) from error
@@ -146,25 +144,25 @@ def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str
 
 
 def _exposed(model: ir.Model) -> ir.Model:
-    """A copy whose outputs are all that the nodes of its main graph make."""
+    """Return a copy whose outputs are those of all nodes of the main graph."""
     exposed = model.clone()
     outputs = exposed.graph.outputs
     present = set(outputs)
-    made = (value for node in exposed.graph for value in node.outputs if value.name)
-    outputs.extend(value for value in made if value not in present)
+    computed = (value for node in exposed.graph for value in node.outputs if value.name)
+    outputs.extend(value for value in computed if value not in present)
     return exposed
 
 
-def _folded(model: ir.Model) -> tuple[ir.Model, Arrays]:
-    """The model with constants folded, and the outputs that turned out to be constant.
+def _fold_constants(model: ir.Model) -> tuple[ir.Model, Arrays]:
+    """Fold constants in place, and return the model and its constant outputs.
 
-    They are outputs no longer. The model is changed.
+    Constant outputs are removed from the graph.
     """
     FoldConstants()(model)
     graph = model.graph
     constants = {value.name or "": value for value in graph.outputs if is_constant(value)}
     for name, value in constants.items():
         graph.outputs.remove(value)
-        if not value.uses():  # a session refuses stored tensors that it has no use for
+        if not value.uses():  # a session refuses unused initializers
             del graph.initializers[name]
     return model, {name: array_of(value) for name, value in constants.items()}

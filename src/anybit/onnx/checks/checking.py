@@ -19,8 +19,6 @@ from anybit.onnx.checks.finding import Finding, error, grouped, name_of
 from anybit.onnx.checks.subject import Subject, subject_of
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.checks.usable import repair
-from anybit.onnx.files.collection import seldom_collected
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.passes import (
@@ -30,12 +28,13 @@ from anybit.onnx.passes import (
     Normalize,
     StandardLayout,
 )
+from anybit.onnx.process import relaxed_gc, silence_onnx_logs
 
 __all__ = ["TARGETS", "Finding", "check"]
 
 
-@quiet()
-@seldom_collected()
+@silence_onnx_logs()
+@relaxed_gc()
 def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
     """Return everything that is wrong with a model, in one pass; it is not changed.
 

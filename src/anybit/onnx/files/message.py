@@ -8,15 +8,15 @@ import onnx
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import Array, array_of, in_memory
 from anybit.onnx.graph.walk import initializers_in
+from anybit.onnx.process import silence_onnx_logs
 
 # Smaller tensors stay in the message, where every optimization of a runtime sees them.
 _LARGE = 64 * 1024
 
 
-@quiet()
+@silence_onnx_logs()
 def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str, Array]]:
     """Return the bytes of a model without its large initializers, and those by name.
 
@@ -47,7 +47,7 @@ def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str,
         raise ModelError(f"the model is too large to hand over: {error}") from error
 
 
-@quiet()
+@silence_onnx_logs()
 def restored(message: bytes, tensors: Mapping[str, Array]) -> ir.Model:
     """Return the model that `serialize` was called with, from its message and tensors."""
     model = ir.from_proto(onnx.load_model_from_string(message))

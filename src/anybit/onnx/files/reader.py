@@ -21,9 +21,9 @@ from anybit.onnx.files.checks import (
     check_versions,
 )
 from anybit.onnx.files.origin import resolve_origin
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.writer import Result
 from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.process import silence_onnx_logs
 from anybit.text import problem
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Result
@@ -35,7 +35,7 @@ _LARGEST_PROTO = 2**31 - 1
 _LARGE_MESSAGE, _LARGE_TENSOR = 2**24, 2**16
 
 
-@quiet()
+@silence_onnx_logs()
 def read(source: Source) -> ir.Model:
     """Return a model as it is, after checks for anything harmful to the program that runs it.
 

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.files.origin import relative_origin
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.constants import in_memory
 from anybit.onnx.graph.walk import initializers_in, tensors_in
+from anybit.onnx.process import silence_onnx_logs
 
 # Serializing holds several copies of the message, so the tensors of larger models are streamed to a
 # file of their own.
@@ -35,7 +35,7 @@ class Result:
         save(self.model, path)
 
 
-@quiet()
+@silence_onnx_logs()
 def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str]) -> None:
     """Write a model; tensors of more than 256 MiB in total go to `<name>.data` beside it.
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.inference import infer
 from anybit.onnx.graph.propagation import propagates_little
 from anybit.onnx.graph.shapes import declarable, merged, note
@@ -14,6 +13,7 @@ from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.operators.schemas import register
+from anybit.onnx.process import silence_onnx_logs
 from anybit.onnx.quantizers.nodes import dtype_of
 
 
@@ -25,7 +25,7 @@ class InferShapes(InPlacePass):
     passed on.
     """
 
-    @quiet()
+    @silence_onnx_logs()
     def call(self, model: ir.Model) -> PassResult:
         with suppress(RuntimeError):  # onnx before 1.19 cannot do this
             register()

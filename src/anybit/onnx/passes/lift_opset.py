@@ -5,9 +5,9 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.names import described
+from anybit.onnx.process import silence_onnx_logs
 
 # From this version on, Hardmax has one axis. The converters rewrite Softmax and LogSoftmax, which
 # changed in the same way, but not Hardmax.
@@ -43,7 +43,7 @@ class LiftOpset(InPlacePass):
         model.graph.opset_imports.update(dict.fromkeys(undeclared, 1))
         problem = "its operators have no newer form"
         try:
-            with quiet():
+            with silence_onnx_logs():
                 ConvertVersionPass(self._opset, fallback=True)(model)
         except Exception as error:  # the converters have no error class of their own
             problem = str(error)

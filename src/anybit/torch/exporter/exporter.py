@@ -15,7 +15,6 @@ from onnx_ir.passes.common import OutputFixPass, RemoveUnusedOpsetsPass
 from anybit.errors import ModelError
 from anybit.onnx import read, save
 from anybit.onnx.checks.checking import Finding, check
-from anybit.onnx.files.quiet import quiet
 from anybit.onnx.passes import (
     DropMetadata,
     DropZeros,
@@ -30,6 +29,7 @@ from anybit.onnx.passes import (
     Simplify,
 )
 from anybit.onnx.preparation import apply
+from anybit.onnx.process import silence_onnx_logs
 from anybit.torch.exporter.capture import (
     Shapes,
     batch_shapes,
@@ -128,7 +128,7 @@ def export(
     return Exported(Path(path), read(path), findings, difference)
 
 
-@quiet()
+@silence_onnx_logs()
 def _translate(
     module: torch.nn.Module, program: torch.export.ExportedProgram, opset: int
 ) -> ir.Model:

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The option `--cluster` of the commands that read data."""
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+Cluster: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, or local to start one on "
+        "this machine (default: threads in this process). Results are identical.",
+    ),
+]

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers of every step of `quantize` and `evaluate` that kill their process after the first task.
+
+Processes of the cluster import this module.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from anybit.evaluation import scoring
+from anybit.quantization import attempts, judging, sensitivity, survey
+
+FOLDER = "KILLED_WORKERS"
+"""The environment variable with the folder that gets a file per step whose process was killed."""
+
+
+def surveyor(*job: Any) -> Callable[[Any], Any]:
+    """Return the worker for statistics of a shard."""
+    return _killed_once("surveyor", survey.surveyor(*job))
+
+
+def chooser(*job: Any) -> Callable[[Any], Any]:
+    """Return the worker that chooses the quantizer of a tensor."""
+    return _killed_once("chooser", attempts.chooser(*job))
+
+
+def prober(*job: Any) -> Callable[[Any], Any]:
+    """Return the worker that measures sensitivity."""
+    return _killed_once("prober", sensitivity.prober(*job))
+
+
+def comparer(*job: Any) -> Callable[[Any], Any]:
+    """Return the worker that compares outputs."""
+    return _killed_once("comparer", judging.comparer(*job))
+
+
+def make_shard_scorer(*job: Any) -> Callable[[Any], Any]:
+    """Return the worker that evaluates models."""
+    return _killed_once("make_shard_scorer", scoring.make_shard_scorer(*job))
+
+
+def _killed_once(step: str, worker: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    mark = Path(os.environ[FOLDER]) / step
+
+    def run(task: Any) -> Any:
+        result = worker(task)
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return run
