@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of an integer region: the records of `anybit/compiler/program/program.py`, which says what they
-// mean, as they are read from an encoded program. A test compares the two.
+// The program of an integer region: the records of `anybit/compiler/program/program.py`, which
+// explains them, as they are read from an encoded program. A test compares the two.
 #pragma once
 
 #include <cstdint>
