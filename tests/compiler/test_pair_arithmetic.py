@@ -115,7 +115,7 @@ def test_pair_arithmetic_equals_products_of_any_scales(seed):
     assert p.Multiply in instructions
 
 
-@pytest.mark.parametrize(("between", "kind"), [(ADD, p.Add), ("d = Mul (a, b)", p.Multiply)])
+@pytest.mark.parametrize(("middle", "kind"), [(ADD, p.Add), ("d = Mul (a, b)", p.Multiply)])
 @pytest.mark.parametrize("last", ["signed", "asymmetric", "linear"])
 def test_pair_arithmetic_repeats_roundings_of_graph(middle, kind, last):
     """Use pairs half way between two codes, where roundings decide."""

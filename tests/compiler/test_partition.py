@@ -221,7 +221,7 @@ def test_partition_supports_concat_and_split():
 
 
 @pytest.mark.parametrize(
-    "behind",
+    "after",
     [
         "q = Q(t)",
         "r = Relu (t)\n q = U(r)",
@@ -259,7 +259,7 @@ def test_hoist_quantizers_before_resize(mode, regions):
 
 
 @pytest.mark.parametrize(
-    "behind",
+    "after",
     [
         "r = Mul (t, gains)\n q = Q(r)",  # they differ between the channels
         "q = Q(t)\n other = Neg (t)",

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of integers: programs of few bits that compute exactly what a float graph does."""
+"""Compiler from quantized models to programs of integers that give the same results."""

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of an integer region: the records of `anybit/lowbit/program.py`, which says what they
-// mean, as they are read from an encoded program. A test compares the two.
+// The program of an integer region: the records of `anybit/compiler/program/program.py`, which
+// explains them, as they are read from an encoded program. A test compares the two.
 #pragma once
 
 #include <cstdint>
@@ -278,7 +278,7 @@ struct Program {
   }
 };
 
-// A program as it is written down, see `anybit/lowbit/encoding.py`.
+// A program as it is written down, see `anybit/compiler/program/encoding.py`.
 struct Encoded {
   std::span<const std::int64_t> words;
   Bytes bytes;
@@ -291,7 +291,7 @@ struct Encoded {
 Program read_program(const Encoded& encoded);
 
 // Throws Error unless every run of the program stays within its tensors and its tables, and gives
-// what `anybit/lowbit/reference.py` gives.
+// what `anybit/compiler/program/reference.py` gives.
 void verify(const Program& program);
 
 }  // namespace anybit::lowbit

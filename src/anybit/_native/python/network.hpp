@@ -7,7 +7,7 @@
 namespace anybit {
 
 // Adds the class Network to the module, and what this side believes of programs, for the test that
-// compares it with `anybit/lowbit/program.py`.
+// compares it with `anybit/compiler/program/program.py`.
 void add_networks(const nb::module_& module);
 
 }  // namespace anybit

@@ -69,10 +69,7 @@ class Lowerer:
             return Reason("its channels lie along another axis than those of its constants")
         target = IntegerTensor(expression.value, layout, grid, root.stage)
         source = RegionInput(root.value, root.sizes, layout)
-        try:
-            return self._quantize(source, function, target, 1 if uniform else layout.channels)
-        except UNSUPPORTED as error:
-            return Reason(str(error))
+        return self._quantize(source, function, target, 1 if uniform else layout.channels)
 
     def compute_codes(
         self, expression: Expression, grid: IntegerGrid
@@ -104,13 +101,10 @@ class Lowerer:
         output = RegionOutput(expression.value, expression.layout, root.stage)
         if expression.pending is not None:
             return None
-        try:
-            if isinstance(root, TensorRoot):
-                return self._dequantize(expression, root.tensor, output)
-            if isinstance(root, AccumulatorRoot):
-                return self._float_product(expression, root, output)
-        except UNSUPPORTED:  # its nodes cannot be evaluated on single elements
-            pass
+        if isinstance(root, TensorRoot):
+            return self._dequantize(expression, root.tensor, output)
+        if isinstance(root, AccumulatorRoot):
+            return self._float_product(expression, root, output)
         return None
 
     def gives_floats(self, expression: Expression) -> bool:
@@ -118,10 +112,7 @@ class Lowerer:
         root = expression.root
         if expression.pending is not None or not isinstance(root, AccumulatorRoot):
             return False
-        try:
-            return self._requantizer.float_epilogue(expression, root) is not None
-        except UNSUPPORTED:
-            return False
+        return self._requantizer.float_epilogue(expression, root) is not None
 
     def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
         """Lower a change of the order of axes; elements stay in the order of the graph."""
@@ -155,16 +146,15 @@ class Lowerer:
         function: ElementFunction,
         target: IntegerTensor,
         channels: int,
-    ) -> Lowered[IntegerTensor]:
-        """Lower a quantizer of float32.
-
-        Raises:
-            Unsupported, OffGridError: No thresholds give its codes.
-        """
+    ) -> Lowered[IntegerTensor] | Reason:
+        """Lower a quantizer of float32 to thresholds."""
         grid = target.grid
         if not function.parts:  # a value that is on a grid by declaration
             function = ElementFunction().then(grid.round, monotone=True, uniform=True)
-        levels, fields = self._requantizer.quantizer(function, grid, channels)
+        quantizer = self._requantizer.quantizer(function, grid, channels)
+        if isinstance(quantizer, Reason):
+            return quantizer
+        levels, fields = quantizer
         # Codes for other readers, such as the zero of a padding, may be out of its reach.
         first = target
         if levels < grid.levels:
@@ -251,7 +241,10 @@ class Lowerer:
     def _dequantize(
         self, expression: Expression, source: IntegerTensor, output: RegionOutput
     ) -> Lowered[RegionOutput] | None:
-        results = expression.function(self._model)(_columns(source.grid.values, expression))
+        try:
+            results = expression.function(self._model)(_columns(source.grid.values, expression))
+        except UNSUPPORTED:  # its nodes cannot be evaluated on single elements
+            return None
         if results.dtype != np.float32:
             return None
         fields = {"values": _merge_rows(results.T).ravel()}

@@ -65,7 +65,7 @@ def find_pair_arithmetic(
     if index.shape[1] != 1:
         return None
     root, index = expression.root, index[:, 0]
-    assert isinstance(root, PairRoot), "asked before"
+    assert isinstance(root, PairRoot), "checked before"
     sources = root.first.grid, root.second.grid
     indices = np.indices([source.levels for source in sources]).reshape(2, -1)
     zeros = np.array([zero_index(source) for source in sources], np.int32)

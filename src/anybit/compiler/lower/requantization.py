@@ -41,13 +41,8 @@ class Requantizer(Protocol):
 
     def quantizer(
         self, function: ElementFunction, grid: IntegerGrid, channels: int
-    ) -> tuple[int, dict[str, Any]]:
-        """Return the number of codes and the fields of a Quantize of float32.
-
-        Raises:
-            Unsupported: There is none.
-            OffGridError: The function leaves the grid.
-        """
+    ) -> tuple[int, dict[str, Any]] | Reason:
+        """Return the number of codes and the fields of a Quantize of float32."""
 
 
 def zero_index(grid: IntegerGrid) -> int:

@@ -69,8 +69,8 @@ def _window_of_weights(
 ) -> tuple[Array, p.Window, int]:
     """Return the weights in the order of a program, their window, and the number of groups."""
     node, layout = product.node, product.layout
-    assert layout is not None, "asked before"
-    assert product.codes is not None, "asked before"
+    assert layout is not None, "checked before"
+    assert product.codes is not None, "checked before"
     codes = product.codes.astype(np.int64)
     kernel = codes.shape[2:] if node.op_type == "Conv" else ()
     window = derive_window(node, kernel, source.layout, y) if kernel else SINGLE
@@ -85,7 +85,7 @@ def _window_of_weights(
 
 def _scales(product: ProductAnalysis, weights: Array, source: IntegerTensor) -> Array:
     """Return the value of one unit of the accumulators per channel, float32."""
-    assert product.scale is not None, "asked before"
+    assert product.scale is not None, "checked before"
     own = product.scale.astype(np.float64).reshape(-1)
     scales = source.grid.scale * np.broadcast_to(own, weights.shape[:1])
     sizes = np.abs(weights).sum(axis=(1, 2, 3))

@@ -93,7 +93,7 @@ def _transpose(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
 def _rename(values: Values, expression: Expression, y: ir.Value, layout: Layout) -> Expression:
     """Give the same elements another name and layout; a tensor of codes stays the tensor."""
     if _is_tensor(expression):
-        assert isinstance(expression.root, TensorRoot), "asked before"
+        assert isinstance(expression.root, TensorRoot), "checked before"
         return values.set_tensor(y, replace(expression.root.tensor, value=y, layout=layout))
     return _relabel(values, expression, y, layout)
 

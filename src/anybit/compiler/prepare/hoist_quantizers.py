@@ -80,7 +80,7 @@ def _hoist(moving: ir.Node, chain: list[ir.Node], editor: Editor) -> list[str]:
         y, before = x, moving.outputs[0]
         for node in chain:
             after = node.outputs[0]
-            assert after.dtype is not None, "asked before"
+            assert after.dtype is not None, "checked before"
             y = editor.insert(
                 last,
                 node.op_type,

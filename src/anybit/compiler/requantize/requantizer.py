@@ -49,19 +49,20 @@ class CachingRequantizer:
 
     def float_epilogue(self, expression: Expression, root: AccumulatorRoot) -> p.Arithmetic | None:
         """Return the epilogue from accumulators to float32; None if there is none."""
-        return replay_floats(expression.function(self._model), root)
+        try:
+            return replay_floats(expression.function(self._model), root)
+        except UNSUPPORTED:  # its nodes cannot be evaluated on single elements
+            return None
 
     def quantizer(
         self, function: ElementFunction, grid: IntegerGrid, channels: int
-    ) -> tuple[int, dict[str, Any]]:
-        """Return the number of codes and the fields of a Quantize of float32.
-
-        Raises:
-            Unsupported: There is none.
-            OffGridError: The function leaves the grid.
-        """
-        levels = find_highest_index(function, grid.index, channels) + 1
-        return levels, make_quantize_fields(function, grid.index, levels, channels)
+    ) -> tuple[int, dict[str, Any]] | Reason:
+        """Return the number of codes and the fields of a Quantize of float32."""
+        try:
+            levels = find_highest_index(function, grid.index, channels) + 1
+            return levels, make_quantize_fields(function, grid.index, levels, channels)
+        except UNSUPPORTED as error:
+            return Reason(str(error))
 
 
 def requantize(

@@ -78,8 +78,8 @@ def _float_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Node]]:
 
 def _store(weight: ir.Value, node: ir.Node, abstract: AbstractValue, editor: Editor) -> None:
     codes = abstract.codes
-    assert codes is not None, "asked before"
-    assert abstract.integers is not None, "asked before"
+    assert codes is not None, "checked before"
+    assert abstract.integers is not None, "checked before"
     name = str(weight.name)
     stored = editor.constant(f"{name}_codes", ir.Tensor(abstract.integers.astype(np.int8)))
     scale = editor.parameter(name, "scale", abstract.broadcast(codes.scale), ir.DataType.FLOAT)
