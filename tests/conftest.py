@@ -7,7 +7,6 @@ import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-import places  # noqa: F401  refuses to skip what CI must have
 import pytest
 from backends import Backend, installed_backends, marks
 from shell import Shell

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from places import MODELS, needs_models
+from places import every_model, needs_models
 from rich.console import Console
 from shell import Shell, Y
 from small_models import DOMAIN, model, node, quantized_input, quantized_weight
@@ -275,7 +275,7 @@ def test_info_lists_unknown_operators(shell: Shell) -> None:
 
 
 @needs_models
-@pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
+@every_model
 def test_real_models(shell: Shell, path: Path) -> None:
     arrays = str(path.with_suffix(".npz"))
     code, out, err = shell(
