@@ -36,6 +36,7 @@ DOCUMENTS = external_folder(DOCUMENTS_VARIABLE)
 needs_models = pytest.mark.skipif(
     not HAS_MODELS, reason=f"no test models: set {MODELS_VARIABLE} to their folder"
 )
+needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 # One skipped item instead of none where the models are missing.
 every_model = pytest.mark.parametrize(
     "path", sorted(MODELS.glob("*.onnx")) or [MODELS / "missing.onnx"], ids=lambda path: path.stem
