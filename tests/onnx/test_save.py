@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import small_models
+from places import needs_pipes
 
 import anybit
 from anybit.errors import ModelError
