@@ -4,6 +4,8 @@
 import contextlib
 import gc
 import os
+import random
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -37,6 +39,40 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         option.numprocesses = "auto"
         option.maxprocesses = option.maxprocesses or MOST_PROCESSES
         option.dist = "worksteal" if option.dist == "no" else option.dist
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the parametrizations that the marker `sample` leaves out as slow."""
+    tests: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for parametrizations in tests.values():
+        if marker := parametrizations[0].get_closest_marker("sample"):
+            quick = sample(parametrizations, *marker.args)
+            for item in parametrizations:
+                if item not in quick:
+                    item.add_marker("slow")
+
+
+def sample(items: list[pytest.Function], count: int = 1) -> list[pytest.Function]:
+    """Return at least `count` items, with every value of each parameter.
+
+    The items of a single parameter are evenly spaced instead.
+    """
+    covering, covered = [], set()
+    for may_overlap in (False, True):  # first the items whose values are all new
+        for item in items:
+            values = set(enumerate(item.callspec._idlist))
+            if not values <= covered and (may_overlap or not values & covered):
+                covering.append(item)
+                covered |= values
+    if len(covering) == len(items):
+        return items[:: -(-len(items) // count)]
+    others = [item for item in items if item not in covering]
+    random.Random(0).shuffle(others)
+    return covering + others[: max(0, count - len(covering))]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -96,6 +96,7 @@ def test_sums_that_are_exact_are_the_same_bits(
         np.testing.assert_array_equal(found[each], found["evaluated"], strict=True)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("budget", ["25%bops", pytest.param("60%bops", marks=pytest.mark.slow)])
 def test_mixes_of_few_bits_are_the_same_bits(name: str, budget: str, tmp_path: Path) -> None:

@@ -316,7 +316,7 @@ def check_bits(network: Network) -> None:
 
 
 @given(network=networks())
-@QUICK
+@settings(QUICK, max_examples=15)
 def test_sharing_a_sum_changes_no_bits(network):
     check_bits(network)
 

@@ -17,6 +17,7 @@ def test_bad_models_are_refused_in_words(name):
         anybit.compile(proto)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", CHAINS)
 def test_long_chains_give_what_they_gave(name):
     proto = CHAINS[name](300)

@@ -6,10 +6,10 @@ import pytest
 
 
 def test_a_sample(capsys: pytest.CaptureFixture[str]) -> None:
-    found = fuzz_models.search(range(0, 500, fuzz_models.CHUNK), float("inf"))
+    found = fuzz_models.search(range(0, 150, fuzz_models.CHUNK), float("inf"))
     told = capsys.readouterr().out
     assert found == 0, told
-    assert told == "500 cases, 0 faults\n"
+    assert told == "150 cases, 0 faults\n"
 
 
 def test_a_case_is_its_number() -> None:

@@ -185,6 +185,7 @@ def test_schemas_go_at_exit() -> None:
     assert done.stdout.split() == ["True", "False"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("steps", PROGRAMS.values(), ids=PROGRAMS)
 def test_interpreter_exits_cleanly(steps: list[str]) -> None:
     """Left to itself, onnx frees Python functions after the interpreter has gone: 1.19 hangs."""
