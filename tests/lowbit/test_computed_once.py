@@ -322,7 +322,7 @@ def test_sharing_a_sum_changes_no_bits(network):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))  # which workers share
+@pytest.mark.parametrize("part", range(2))  # which workers share
 @given(network=networks())
 @LONG
 def test_many_networks_compute_each_sum_once(network, part):

@@ -4,7 +4,6 @@
 What is compared are numbers: 0 equals -0. The only elements left out are `undefined_in_onnx`.
 """
 
-import pytest
 from form_sessions import LEVELS, answers, checked
 from forms import Form, Kind, batches, differences, on_every_case, questions, together
 
@@ -12,7 +11,6 @@ import anybit.onnx
 from anybit.onnx.conversion import convert
 
 
-@pytest.mark.sample(30)
 @on_every_case
 def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()

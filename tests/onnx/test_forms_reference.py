@@ -77,7 +77,6 @@ def answerable(form: Form, kind: Kind, asked: Sequence[Question]) -> Iterator[Me
         yield from batches(kind, group, together(form, kind), opset=OPSET)
 
 
-@pytest.mark.sample(30)
 @on_every_case
 def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
