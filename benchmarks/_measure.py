@@ -2,6 +2,7 @@
 """Measuring side by side: contestants take turns in one run, the best time of each counts."""
 
 import argparse
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -42,6 +43,13 @@ def _seconds(call: Call, repeats: int) -> float:
     for _ in range(repeats):
         call()
     return time.perf_counter() - start
+
+
+def models_folder() -> Path:
+    """Return the folder of networks that ANYBIT_TEST_MODELS names."""
+    if not (folder := os.environ.get("ANYBIT_TEST_MODELS")):
+        raise SystemExit("no models: set ANYBIT_TEST_MODELS to a folder of NAME.onnx and NAME.npz")
+    return Path(folder)
 
 
 def machine() -> str:

@@ -11,12 +11,11 @@ that need a newer opset have a large part of their time in onnxscript's version 
 import warnings
 from pathlib import Path
 
-from _measure import arguments, best_times, machine, show, versions
+from _measure import arguments, best_times, machine, models_folder, show, versions
 
 import anybit
 from anybit.onnx.conversion import Form
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "models"
 OURS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 
 
@@ -52,10 +51,13 @@ def row(path: Path, rounds: int) -> tuple[str, ...]:
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("models", nargs="*", type=Path, help="those in ../shared/models by default")
+    parser.add_argument("models", nargs="*", type=Path, help="default: all in ANYBIT_TEST_MODELS")
     options = parser.parse_args()
     print(f"{machine()}; {versions('anybit', 'onnx', 'onnx-ir', 'onnxscript', 'qonnx')}")
-    rows = [row(path, options.rounds) for path in options.models or sorted(SHARED.glob("*.onnx"))]
+    rows = [
+        row(path, options.rounds)
+        for path in options.models or sorted(models_folder().glob("*.onnx"))
+    ]
     columns = ("model", *Form, "QONNX", "times faster (qcdq)", "QONNX converts")
     show("From the file to the converted model", columns, rows, options.markdown)
 

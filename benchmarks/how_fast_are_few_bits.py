@@ -11,19 +11,18 @@ look names up nor allocate results; ours is `Model.run` of what `anybit.compile`
     int8      the same in the runtime's 8-bit integers: QLinearConv, QGemm, scales per channel. It
               rounds by float factors, so that it is near the float graph; ours equals it
 
-Those of the QONNX zoo are read from ../shared/models; the others are made here, see `_layers.py`.
+Networks of the QONNX zoo are read from the folder ANYBIT_TEST_MODELS; `_layers.py` makes the rest.
 """
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
 from _layers import CNV, KWS, TFC, Network, written
-from _measure import Call, arguments, best_times, machine, show, versions
+from _measure import Call, arguments, best_times, machine, models_folder, show, versions
 from _peers import Float32, Int8
 from _quantized import NETWORKS, quantized
 
@@ -32,7 +31,6 @@ import anybit.onnxruntime
 from anybit.compiler.program.network import Network as Kernels
 from anybit.compiler.program.program import Product
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "models"
 OPTIMIZED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
 MOST_SECONDS, MOST_MORE = 5.0, 0.05
 WRITTEN = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -59,7 +57,7 @@ class Row:
         """The model for that many rows, with its weights still to be quantized."""
         if self.network in NETWORKS:
             return quantized(self.network, self.batch)
-        path = SHARED / f"{self.network}.onnx"
+        path = models_folder() / f"{self.network}.onnx"
         return anybit.clean(path, batch=self.batch, keep_quantizers=True)
 
     def peers(self, x: np.ndarray) -> dict[str, Call]:

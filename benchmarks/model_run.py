@@ -10,7 +10,7 @@ The argument of `--qonnx` is the Python of an environment of its own, made with
 since QONNX 1.0.0 reads no model with a newer onnx. One row of input is run, as QONNX does. Both
 sides take turns, five times; each figure is the shortest time. QONNX's includes no loading
 and no clean-up of the model; ours is the whole of `Model.run`. Without models, those in
-../shared/models are taken.
+the folder ANYBIT_TEST_MODELS are taken.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from pathlib import Path
 import numpy as np
 
 ROUNDS = 5
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "models"
 
 
 def shortest(run: Callable[[], object], seconds: float) -> float:
@@ -101,10 +100,12 @@ def main() -> None:
         return
     if arguments.qonnx is None:
         parser.error("--qonnx is needed: the Python of an environment with QONNX 1.0.0")
+    from _measure import models_folder
+
     print(f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}\n")
     print("| model | QONNX | Model.run | times faster | largest difference |")
     print("|---|---|---|---|---|")
-    for model in arguments.models or sorted(SHARED.glob("*.onnx")):
+    for model in arguments.models or sorted(models_folder().glob("*.onnx")):
         theirs, ours, difference = compare(model, arguments.qonnx)
         print(
             f"| {model.stem} | {theirs * 1e3:.1f} ms | {ours * 1e6:.1f} us "

@@ -5,53 +5,48 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from backends import COMPILED, Backend, installed_backends, marks
+from backends import COMPILED, Backend, installed_backends, marks, row_faults
 from cases import Case, answer, assert_same_bits, every_case
 
-# Programs of many more take longer per row: compilers are not linear.
+# Rows per compiled program; compile time grows faster than the number of rows.
 ROWS = 15
+TABLES = {
+    name: [case for _, case in rows] for name, rows in groupby(every_case(), lambda row: row[0])
+}
 
 
-def single_rows() -> list[Any]:
-    """Rows that run one by one; where they are compiled, those that are refused and must say so.
+def tables() -> list[Any]:
+    """Return (back-end, operator, rows); compiling back-ends run only rows that must be refused.
 
-    A row's back-ends stand together, so that one process asks the oracle once for all of them.
+    The back-ends of an operator stand together: one process asks the oracle once for all of them.
     """
-    backends = [(backend, marks(backend)) for backend in installed_backends()]
     return [
-        pytest.param(backend, name, case, marks=marked, id=f"{backend}-{name}-{case.name}")
-        for name, case in every_case()
-        for backend, marked in backends
-        if backend not in COMPILED or case.raises is not None
+        pytest.param(backend, name, rows, marks=marks(backend), id=f"{backend}-{name}")
+        for name, cases in TABLES.items()
+        for backend in installed_backends()
+        if (rows := [case for case in cases if backend not in COMPILED or case.raises is not None])
     ]
 
 
 def programs() -> list[Any]:
-    """All other rows, some to a program."""
-    found = []
-    for name, rows in groupby(every_case(), lambda row: row[0]):
-        cases = [case for _, case in rows if case.raises is None]
-        for first in range(0, len(cases), ROWS):
-            some = cases[first : first + ROWS]
-            found += [
-                pytest.param(
-                    backend, name, some, marks=marks(backend), id=f"{backend}-{name}-{first}"
-                )
-                for backend in installed_backends()
-                if backend in COMPILED
-            ]
-    return found
+    """Return (back-end, operator, rows) of compiling back-ends, some rows per program."""
+    return [
+        pytest.param(
+            backend, name, valid[at : at + ROWS], marks=marks(backend), id=f"{backend}-{name}-{at}"
+        )
+        for name, cases in TABLES.items()
+        if (valid := [case for case in cases if case.raises is None])
+        for at in range(0, len(valid), ROWS)
+        for backend in installed_backends()
+        if backend in COMPILED
+    ]
 
 
-@pytest.mark.parametrize(("backend", "operator", "case"), single_rows(), indirect=["backend"])
-def test_case(backend: Backend, operator: str, case: Case) -> None:
-    if case.raises is not None:
-        error, pattern = case.raises
-        with pytest.raises(error, match=pattern):
-            backend.apply(operator, *case.inputs, **case.attributes)
-        return
-    actual = backend.apply(operator, *case.inputs, **case.attributes)
-    assert_same_bits(actual, answer(operator, case), case)
+@pytest.mark.parametrize(("backend", "operator", "cases"), tables(), indirect=["backend"])
+def test_table(backend: Backend, operator: str, cases: list[Case]) -> None:
+    """Run all rows, and report those that fail by name with what is wrong."""
+    faults = row_faults(backend, operator, cases)
+    assert not faults, f"{len(faults)} of {len(cases)} rows fail:\n" + "\n".join(faults[:20])
 
 
 @pytest.mark.parametrize(("backend", "operator", "cases"), programs(), indirect=["backend"])

@@ -17,7 +17,7 @@ from faulty_models import (
     weighted,
 )
 from onnx import helper
-from places import EXAMPLE, MODELS, needs_models
+from places import EXAMPLE, every_model, needs_models
 from small_models import model, node, quantized_input, quantized_weight
 
 from anybit.errors import ModelError
@@ -89,7 +89,7 @@ def test_unknown_targets() -> None:
 
 
 @needs_models
-@pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
+@every_model
 def test_real_models_have_no_errors(path: Path) -> None:
     findings = check(path)
     assert {finding.severity for finding in findings} == {"warning"}, findings

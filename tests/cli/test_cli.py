@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from places import MODELS, needs_models
+from places import every_model, needs_models, needs_pipes
 from rich.console import Console
 from shell import Shell, Y
 from small_models import DOMAIN, model, node, quantized_input, quantized_weight
@@ -275,7 +275,7 @@ def test_info_lists_unknown_operators(shell: Shell) -> None:
 
 
 @needs_models
-@pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
+@every_model
 def test_real_models(shell: Shell, path: Path) -> None:
     arrays = str(path.with_suffix(".npz"))
     code, out, err = shell(
@@ -347,6 +347,7 @@ def test_info_of_a_quantizer_with_text_for_a_scale(shell: Shell) -> None:
     assert "scale" in shell.fails("run", "text.onnx", "--input", "x.npy")
 
 
+@needs_pipes
 def test_what_is_no_file_is_written_to_and_not_replaced(shell: Shell) -> None:
     """A pipe here; a device, as /dev/null, is the same."""
     onnx.save(quantized_input(), "m.onnx")

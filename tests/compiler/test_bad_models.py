@@ -17,6 +17,7 @@ def test_compile_reports_bad_models(name):
         anybit.compile(proto)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", CHAINS)
 def test_compile_equals_graph_for_long_chains(name):
     proto = CHAINS[name](300)

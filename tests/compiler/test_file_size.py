@@ -58,6 +58,7 @@ def network(kernel: int, activation: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("activation", ["relu", "hard swish", "gate"])
 def test_file_size_is_within_a_tenth_of_weights(

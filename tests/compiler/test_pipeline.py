@@ -5,13 +5,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from places import MODELS
+from places import MODELS, needs_models
 
 import anybit
 from anybit.layers import Guarantee
 from anybit.onnxruntime import library_path
 
-pytestmark = pytest.mark.skipif(not MODELS.exists(), reason="the shared models are missing")
+pytestmark = needs_models
 
 
 def rows_of(name, more):

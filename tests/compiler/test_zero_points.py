@@ -82,6 +82,7 @@ class Network:
         return [f"{name}_s", f"{name}_z"]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("kind", ["MatMul", "Conv"])
 @pytest.mark.parametrize("seed", range(8))
 def test_compile_covers_same_layers_after_conversion_to_qonnx(kind: str, seed: int) -> None:

@@ -96,6 +96,7 @@ def test_exact_sums_have_the_same_bits_in_all_runtimes(
         np.testing.assert_array_equal(outputs[runtime], outputs["evaluated"], strict=True)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("budget", ["25%bops", pytest.param("60%bops", marks=pytest.mark.slow)])
 def test_mixed_precision_has_the_same_bits_in_all_runtimes(

@@ -37,6 +37,7 @@ FAILING = """
 """
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     ("size", "dtype", "call", "calls"),

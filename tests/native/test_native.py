@@ -32,6 +32,7 @@ def threads() -> Iterator[Callable[[int], None]]:
     anybit.set_num_threads(before)
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     "shape", [(64, 64, 128), (4, 3, 87381), (8192, 8, 8), (3, 5, 7), (2, 300, 700), (512, 1, 1025)]
@@ -127,6 +128,7 @@ time.sleep(0.2)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_temporaries(layout: str) -> None:
     """Peak memory is the output and at most 1 MiB, by the process's own high-water mark."""

@@ -109,6 +109,7 @@ def test_others_have_no_gradient() -> None:
             assert not hasattr(_core, f"{operator.name}_backward")
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("wide", [False, True], ids=["as_is", "float64"])
 @each_operator
 def test_cases(operator: Operator, wide: bool, isas: list[str]) -> None:

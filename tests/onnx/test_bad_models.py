@@ -11,6 +11,7 @@ import pytest
 from bad_models import BAD_MODELS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from places import needs_pipes
 from shell import Shell
 from small_models import model, node, quantized_input, quantized_weight
 
@@ -41,6 +42,7 @@ def test_no_models(tmp_path: Path, content: bytes, message: str) -> None:
         load(tmp_path / "bad.onnx")
 
 
+@needs_pipes
 def test_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")

@@ -11,6 +11,7 @@ import pytest
 from bombs import BOMBS, CHAINS
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", BOMBS)
 def test_bombs(kind: str) -> None:
     assert fuzz_bombs.fault(kind) == ""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from cleaned import assert_array_bits, clean, shapes
 from onnx import helper
-from places import MODELS, needs_models
+from places import every_model, needs_models
 from shell import Shell
 from small_models import DOMAIN, kinds, model, node, quantized_input, quantized_weight
 
@@ -20,7 +20,6 @@ from anybit.onnx.checks.checking import check
 from anybit.onnx.files.writer import save
 
 X = np.array([[0.3, -0.8, 1.2, 99]], np.float32)
-REAL = sorted(MODELS.glob("*.onnx"))
 
 
 def data(cleaned: ir.Model) -> bytes:
@@ -164,7 +163,7 @@ def test_every_value_gets_a_shape() -> None:
 
 
 @needs_models
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+@every_model
 def test_real_models(path: Path, tmp_path: Path) -> None:
     """Bit for bit, for the recorded inputs, at three batch sizes; twice is once."""
     with np.load(path.with_suffix(".npz")) as arrays:

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from bombs import CHAINS
 from onnx import helper
-from places import MODELS, needs_models
+from places import every_model, needs_models
 from small_models import DOMAIN, array, kinds, model, node, quantized_weight
 
 import anybit
@@ -298,7 +298,7 @@ def test_subgraphs_are_folded() -> None:
 
 
 @needs_models
-@pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
+@every_model
 def test_real_weights(path: Any) -> None:
     result = prepare(path)
     for item in result.graph:

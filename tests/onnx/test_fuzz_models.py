@@ -6,10 +6,10 @@ import pytest
 
 
 def test_a_sample(capsys: pytest.CaptureFixture[str]) -> None:
-    actual = fuzz_models.search(range(0, 500, fuzz_models.CHUNK), float("inf"))
+    actual = fuzz_models.search(range(0, 150, fuzz_models.CHUNK), float("inf"))
     message = capsys.readouterr().out
     assert actual == 0, message
-    assert message == "500 cases, 0 faults\n"
+    assert message == "150 cases, 0 faults\n"
 
 
 def test_a_case_is_its_number() -> None:

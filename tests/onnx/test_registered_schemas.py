@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 from onnx_ir.passes.common import ShapeInferencePass
-from places import MODELS, needs_models
+from places import every_model, needs_models
 from small_models import DOMAIN, quantized_input
 
 from anybit.onnx import read, register
@@ -59,11 +59,8 @@ def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
     return {value.name: value.type.tensor_type for value in known_values}
 
 
-ZOO = sorted(MODELS.glob("*.onnx")) or [MODELS / "none.onnx"]
-
-
 @needs_models
-@pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
+@every_model
 @pytest.mark.parametrize("data_prop", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_every_tensor_of_the_models_is_typed(path: Any, data_prop: bool, dynamic: bool) -> None:
@@ -84,7 +81,7 @@ def test_every_tensor_of_the_models_is_typed(path: Any, data_prop: bool, dynamic
 
 
 @needs_models
-@pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
+@every_model
 def test_shape_inference_of_onnx_ir(path: Any) -> None:
     result = read(path)
     Normalize()(result)
@@ -188,6 +185,7 @@ def test_schemas_go_at_exit() -> None:
     assert done.stdout.split() == ["True", "False"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("steps", PROGRAMS.values(), ids=PROGRAMS)
 def test_interpreter_exits_cleanly(steps: list[str]) -> None:
     """Left to itself, onnx frees Python functions after the interpreter has gone: 1.19 hangs."""

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import small_models
+from places import needs_pipes
 
 import anybit
 from anybit.errors import ModelError
@@ -40,6 +41,7 @@ def test_one_file(tmp_path: Path) -> None:
     onnx.checker.check_model(str(tmp_path / "m.onnx"))
 
 
+@needs_pipes
 @pytest.mark.usefixtures("in_two_files")
 def test_pipes_are_written_to(tmp_path: Path) -> None:
     """And not replaced by a file, though the model is one that would get two."""

@@ -24,7 +24,7 @@ from forms import FORMS, NATIVE, Form, Kind, Merged, Question, batches, question
 from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, between
 from native_cases import native_cases
 from onnx import ModelProto, parser
-from places import MODELS
+from places import HAS_MODELS, MODELS
 
 import anybit
 from anybit.compiler.compiled import Compiled
@@ -151,7 +151,7 @@ def _fusible_row(files: Files, limit: int) -> None:
 
 
 def _network_rows(files: Files) -> None:
-    for name in EXACT_NETWORKS if MODELS.is_dir() else ():
+    for name in EXACT_NETWORKS if HAS_MODELS else ():
         path = MODELS / f"{name}.onnx"
         with np.load(path.with_suffix(".npz")) as arrays:
             x = arrays["x"][:1]
@@ -166,7 +166,7 @@ def _compiled_rows(files: Files) -> None:
     model = parser.parse_model(BETWEEN_REGIONS)
     x = np.linspace(-9, 9, 42, dtype=np.float32).reshape(7, 6)
     _compiled_row(files, "compiled: regions and float nodes", model, x)
-    for name in COMPILED_NETWORKS if MODELS.is_dir() else ():
+    for name in COMPILED_NETWORKS if HAS_MODELS else ():
         path = MODELS / f"{name}.onnx"
         with np.load(path.with_suffix(".npz")) as arrays:
             _compiled_row(files, "compiled: networks", path, arrays["x"][:1])

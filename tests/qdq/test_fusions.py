@@ -28,6 +28,7 @@ def check(proto: onnx.ModelProto, form: Form) -> None:
             np.testing.assert_array_equal(actual, expected[name], f"{name}, {level}")
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("form", NATIVE)
 @pytest.mark.parametrize("quantizer", QUANTIZERS)
 @pytest.mark.parametrize("before", BEFORE)

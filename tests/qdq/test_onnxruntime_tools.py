@@ -109,6 +109,7 @@ def compiled_layers(path: Path, x: np.ndarray, expected: np.ndarray) -> int:
     return len(taken)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("types", TYPES, ids="-".join)
 @pytest.mark.parametrize("extra", COMBINATIONS, ids=lambda item: "+".join(item) or "plain")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
-from places import MODELS, needs_models
+from places import every_model, needs_models
 from qdq_models import (
     STYLES,
     TYPES,
@@ -138,7 +138,7 @@ def test_a_quantizer_of_halves_comes_back() -> None:
 
 @needs_models
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
+@every_model
 def test_real_models(path: Any, style: str) -> None:
     """There and back: the same quantizers and, bit for bit, the same results."""
     lifted = Lifted(Written(path, style).proto)

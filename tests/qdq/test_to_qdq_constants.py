@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import helper
-from places import MODELS, needs_models
+from places import every_model, needs_models
 from qdq_models import (
     CHANNELS,
     STYLES,
@@ -196,7 +196,7 @@ def test_constants_that_do_not_broadcast() -> None:
 
 @needs_models
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
+@every_model
 def test_real_models(path: Any, style: str) -> None:
     """Nothing is left, and the weights are what they were, bit for bit."""
     written = Written(path, style)

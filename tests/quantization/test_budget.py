@@ -157,6 +157,7 @@ def test_tensors_get_as_few_bits_as_all_would(share: float, bits: int) -> None:
     assert least_width(share, DEFAULT.budget.exact_bits) == bits
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ["digits", *NETWORKS])
 @pytest.mark.parametrize("share", ["35%bops", "50%bops", "75%bops"])
 def test_fewer_bits_of_tensors_are_taken_where_that_is_better(

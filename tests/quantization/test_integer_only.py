@@ -134,6 +134,7 @@ def _data(count: int = 8) -> list[dict[str, np.ndarray]]:
     return [{"x": random(2, *_SIZES, seed=seed)} for seed in range(count)]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("scales", [None, "power-of-two"])
 def test_all_of_it_is_integer(name: str, scales: str | None) -> None:
@@ -210,6 +211,7 @@ def test_swish_of_a_gate() -> None:
     assert made[sigmoid.inputs[0]].op_type == "IntQuant"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["mobile", "dense"])
 def test_what_each_layer_does_to_the_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what is put together, or moved and read by others, too; also on a copy of the model."""
@@ -244,6 +246,7 @@ def gated(mean: str, axes: list[int] | None, keepdims: int, as_input: bool) -> o
     return n.head(n.op("Flatten", y) if keepdims else y, 8, pooled=True)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize(
     ("mean", "axes", "as_input", "opset"),

@@ -25,6 +25,7 @@ def layer() -> onnx.ModelProto:
     return model(nodes, constants, inputs={"x": ["rows", 16]}, opsets=OPSETS)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("reach", [1e30, 1e38, 3.3e38])
 @pytest.mark.parametrize(
     ("words", "least"),
@@ -67,6 +68,7 @@ def at_the_end() -> dict[str, np.ndarray]:
     return {"some": x, "positive": np.abs(x), "negative": -np.abs(x), "signs": signs}
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", at_the_end())
 @pytest.mark.parametrize(
     ("words", "least"),

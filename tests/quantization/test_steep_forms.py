@@ -195,6 +195,7 @@ def gelu(g: _Graph, h: str) -> str:
 AWAY: dict[str, Body] = {each.__name__: each for each in (sigmoid, swish, softsign, softplus, gelu)}
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("name", STEEP)
 def test_integer_only_keeps_steep_functions_finite(name: str, residual: bool) -> None:
@@ -214,6 +215,7 @@ def test_integer_only_keeps_steep_functions_finite(name: str, residual: bool) ->
     np.testing.assert_array_equal(anybit.compile(found).run(x)["y"], y)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("name", STEEP)
 def test_integer_only_costs_little_where_functions_are_steep(name: str, residual: bool) -> None:

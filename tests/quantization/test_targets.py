@@ -55,6 +55,7 @@ def quantizers(quantized: ir.Model) -> dict[str, dict[str, object]]:
     return found
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     "options",

@@ -3,7 +3,8 @@
 
 import enum
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,7 +12,7 @@ import array_api_strict
 import numpy as np
 import ort_backend
 import pytest
-from cases import Case
+from cases import Case, answer, assert_same_bits
 
 import anybit.ops
 
@@ -20,7 +21,7 @@ STRICT_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8
 
 
 def strict(x: Any) -> Any:
-    """x as an array of array_api_strict, which has no half precision and copies everything."""
+    """Return x as an array of array_api_strict, which has no half precision and copies all data."""
     x = np.asarray(x)
     if x.dtype.name not in STRICT_DTYPES:
         pytest.skip(f"array_api_strict has no {x.dtype}")
@@ -44,6 +45,7 @@ class Backend(enum.StrEnum):
     JAX_JIT = "jax-jit"
 
     def apply(self, operator: str, *inputs: Any, **attributes: Any) -> Any:
+        """Compute one call."""
         match self:
             case Backend.REFERENCE:
                 return OPERATORS[operator].reference(*inputs, **attributes)
@@ -79,7 +81,7 @@ class Backend(enum.StrEnum):
                 return OPERATORS[operator].function(*inputs, **attributes)
 
     def apply_all(self, operator: str, calls: Sequence[Case]) -> list[Any]:
-        """Many calls in one compiled program: tracing and compiling cost more than the calls."""
+        """Compute many calls in one program: tracing and compiling cost more than the calls."""
         if self is Backend.TORCH_COMPILE:
             import torch_backend
 
@@ -89,8 +91,8 @@ class Backend(enum.StrEnum):
         return jax_backend.evaluate_all_jitted(operator, calls)
 
 
-# What a back-end needs beside the packages of the tests. Where it is missing nothing is skipped:
-# thousands of skipped rows would hide others.
+# Packages of back-ends. Rows of missing ones are not collected: thousands of skipped rows would
+# hide others.
 PACKAGES = {
     Backend.TORCH: "torch",
     Backend.TORCH_COMPILE: "torch",
@@ -98,16 +100,49 @@ PACKAGES = {
     Backend.JAX: "jax",
     Backend.JAX_JIT: "jax",
 }
-# Their compilers take a good part of a second for each row, so that rows share programs.
+# Back-ends that compile for half a second per call: their rows share programs.
 COMPILED = {Backend.TORCH_COMPILE, Backend.JAX_JIT}
 SLOW = {Backend.TORCH_COMPILE}
 
 
 def installed_backends() -> list[Backend]:
-    """Those that ANYBIT_BACKENDS names, or all: rows of others are not even collected."""
-    asked = os.environ.get("ANYBIT_BACKENDS", " ".join(Backend)).split()
-    return [Backend(each) for each in asked if each not in PACKAGES or find_spec(PACKAGES[each])]
+    """Return the installed back-ends among those that ANYBIT_BACKENDS names (default: all)."""
+    names = os.environ.get("ANYBIT_BACKENDS", " ".join(Backend)).split()
+    return [Backend(name) for name in names if name not in PACKAGES or find_spec(PACKAGES[name])]
 
 
 def marks(backend: Backend) -> list[pytest.MarkDecorator]:
+    """Return the marks of tests on a back-end."""
     return [pytest.mark.slow] if backend in SLOW else []
+
+
+def row_fault(backend: Backend, operator: str, case: Case) -> str | None:
+    """Return what is wrong with a back-end's result or error, None if it is right."""
+    try:
+        actual = backend.apply(operator, *case.inputs, **case.attributes)
+    except Exception as error:
+        if case.raises is None or not isinstance(error, case.raises[0]):
+            return f"{type(error).__name__}: {error}"
+        return None if re.search(case.raises[1], str(error)) else f"wrong message: {error}"
+    if case.raises is not None:
+        return f"returned {actual!r} instead of raising {case.raises[0].__name__}"
+    try:
+        assert_same_bits(actual, answer(operator, case), case)
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+def row_faults(backend: Backend, operator: str, cases: Iterable[Case]) -> list[str]:
+    """Return the faults of all rows that a back-end supports, which must not be none."""
+    faults, supported = [], 0
+    for case in cases:
+        try:
+            fault = row_fault(backend, operator, case)
+        except pytest.skip.Exception:
+            continue
+        supported += 1
+        if fault is not None:
+            faults.append(f"{case.name}: {fault}")
+    assert supported, f"{backend} supports no row of {operator}"
+    return faults

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real browser, spoken to through its debugging pipe: no driver is needed."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+fcntl = pytest.importorskip("fcntl", reason="no pipes of this kind here")
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )

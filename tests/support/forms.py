@@ -6,6 +6,7 @@ as much about each of them as a model per case would, in a fraction of the time.
 """
 
 import itertools
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,8 +27,9 @@ from anybit.onnx.forms import Form
 
 Test = TypeVar("Test")
 
-SAMPLE = 17
-"""The quick tests take one case in so many: a prime, since cases come in regular patterns."""
+SAMPLE, LARGE_SAMPLE = 17, 3
+"""Steps through the cases in quick and slow tests: primes, because cases have regular patterns."""
+QUICK_COMBINATIONS = 30
 ANCHOR = "anchor"
 """An input that the results of weights are added to: 0, which no optimizer knows."""
 
@@ -244,12 +246,15 @@ def same_numbers(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def on_every_case(test: Test) -> Test:
-    """Run a test for each operator, form and kind; on a sample of the cases, and slowly on all."""
-    for names, values in (
-        ("operator", OPERATORS),
-        ("form", FORMS),
-        ("kind", Kind),
-        ("every", [SAMPLE, pytest.param(1, marks=pytest.mark.slow)]),
-    ):
-        test = pytest.mark.parametrize(names, values)(test)
-    return test
+    """Parametrize a test by operator, form, kind and the step through the cases.
+
+    Quick tests take few cases of some combinations, slow ones many cases of all.
+    """
+    combinations = list(itertools.product(OPERATORS, FORMS, Kind))
+    quick = random.Random(0).sample(combinations, QUICK_COMBINATIONS)
+    values = [(*combination, SAMPLE) for combination in quick]
+    values += [
+        pytest.param(*combination, LARGE_SAMPLE, marks=pytest.mark.slow)
+        for combination in combinations
+    ]
+    return pytest.mark.parametrize(("operator", "form", "kind", "every"), values)(test)

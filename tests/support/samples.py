@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sample code of the operator documents."""
+"""Sample implementations in the operator specifications."""
 
 import re
 
 import numpy as np
 import pytest
-from places import SEEDS
+from places import DOCUMENTS, DOCUMENTS_VARIABLE
 
 
 def samples(function: str) -> list[dict]:
-    """The namespaces of the operator documents' own sample code that define `function`."""
-    if not SEEDS.is_dir():
-        pytest.skip("the operator documents are missing: no ../shared/seeds")
-    found = []
-    for path in sorted(SEEDS.glob("*.txt")):
+    """Return the namespaces of the sample implementations that define `function`."""
+    if DOCUMENTS is None:
+        pytest.skip(f"no operator specifications: set {DOCUMENTS_VARIABLE} to their folder")
+    namespaces = []
+    for path in sorted(DOCUMENTS.glob("*.txt")):
         text = path.read_text(encoding="utf-8")
         blocks = re.findall(r"```python\n(.*?)(?:```|\Z)", text, re.DOTALL) or [
             text.rpartition("Sample Implementation")[2].partition("import numpy as np")[2]
@@ -21,8 +21,8 @@ def samples(function: str) -> list[dict]:
         namespace: dict = {"np": np}
         if f"def {function}(" in text:
             for block in blocks:
-                if "def " in block:  # example code calls functions that nobody defines
+                if "def " in block:  # example code calls undefined functions
                     exec(block.partition("\nx = np.random")[0], namespace)
-            found.append(namespace)
-    assert found, f"no document defines {function}"
-    return found
+            namespaces.append(namespace)
+    assert namespaces, f"no specification defines {function}"
+    return namespaces

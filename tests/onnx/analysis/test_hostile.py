@@ -168,6 +168,7 @@ def chain(kind: str, count: int) -> onnx.ModelProto:
 CHAINS = ["Relu", "Flatten", "Sigmoid", "Add", "Max", "MatMul"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", CHAINS)
 def test_long_chains_take_linear_time(kind: str) -> None:
     """Counted are calls: four times the nodes make four times as many."""

@@ -20,6 +20,7 @@ STEPS = CodeRanges(
 )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fold", [False, True], ids=["quantized weights", "folded weights"])
 @pytest.mark.parametrize("exact", [True, False], ids=["powers of two", "any scales"])
 def test_random_graphs(exact: bool, fold: bool) -> None:
@@ -32,6 +33,7 @@ def test_random_graphs(exact: bool, fold: bool) -> None:
     check()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fold", [False, True], ids=["quantized weights", "folded weights"])
 @pytest.mark.parametrize("qdq", [False, True], ids=["ours", "QDQ"])
 def test_networks(qdq: bool, fold: bool) -> None:
