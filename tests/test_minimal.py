@@ -46,4 +46,4 @@ def test_command_line_starts() -> None:
         [sys.executable, "-m", "anybit", "--help"], capture_output=True, text=True, check=True
     )
     assert "run" in done.stdout
-    assert "info" in done.stdout
+    assert "inspect" in done.stdout

@@ -39,20 +39,17 @@ if TYPE_CHECKING:
     from anybit.compilation import Compiled, compile
     from anybit.errors import ModelError
     from anybit.evaluation import Evaluated, Evaluation, evaluate
-    from anybit.layers import Analyzed, analyze
+    from anybit.inspection import ModelReport, inspect
     from anybit.model import Model, load
     from anybit.onnx import save
     from anybit.onnx.checks.checking import Finding, check
     from anybit.onnx.cleaning import Cleaned, clean
     from anybit.onnx.conversion import Conversion, convert
-    from anybit.onnx.summary import Summary, info
     from anybit.quantization import Quantized, quantize
-    from anybit.reporting import Report, report
 
     __version__: str
 
 __all__ = [
-    "Analyzed",
     "Cleaned",
     "Compiled",
     "Conversion",
@@ -62,11 +59,9 @@ __all__ = [
     "Finding",
     "Model",
     "ModelError",
+    "ModelReport",
     "Quantized",
-    "Report",
     "RoundingMode",
-    "Summary",
-    "analyze",
     "bipolar_quant",
     "check",
     "clean",
@@ -78,12 +73,11 @@ __all__ = [
     "evaluate",
     "float_quant",
     "formats",
-    "info",
+    "inspect",
     "int_quant",
     "load",
     "num_threads",
     "quantize",
-    "report",
     "save",
     "set_num_threads",
     "trunc",
@@ -92,7 +86,6 @@ __all__ = [
 
 # Models need onnx and onnxruntime, which take a second to import; arrays need neither.
 _LAZY = {
-    "Analyzed": "anybit.layers",
     "Cleaned": "anybit.onnx.cleaning",
     "Compiled": "anybit.compilation",
     "Conversion": "anybit.onnx.conversion",
@@ -102,20 +95,17 @@ _LAZY = {
     "Finding": "anybit.onnx.checks.checking",
     "Model": "anybit.model",
     "ModelError": "anybit.errors",
+    "ModelReport": "anybit.inspection",
     "Quantized": "anybit.quantization",
-    "Report": "anybit.reporting",
-    "Summary": "anybit.onnx.summary",
-    "analyze": "anybit.layers",
     "check": "anybit.onnx.checks.checking",
     "clean": "anybit.onnx.cleaning",
     "compile": "anybit.compilation",
     "convert": "anybit.onnx.conversion",
     "diff": "anybit.comparison",
     "evaluate": "anybit.evaluation",
-    "info": "anybit.onnx.summary",
+    "inspect": "anybit.inspection",
     "load": "anybit.model",
     "quantize": "anybit.quantization",
-    "report": "anybit.reporting",
     "save": "anybit.onnx",
 }
 

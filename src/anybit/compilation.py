@@ -12,7 +12,6 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from anybit.errors import ModelError
 from anybit.inputs import Array, Tensor, declared, declared_inputs
-from anybit.layers.layer import Guarantee
 from anybit.lowbit.compiler import expose, plan, rewritten
 from anybit.lowbit.emission import Region
 from anybit.lowbit.float_weights import store_codes
@@ -30,6 +29,7 @@ from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.shapes import has_free_sizes
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.preparation import errors_named_after, followable, runnable
+from anybit.quant_types.layer_info import Guarantee
 from anybit.speed import measured
 
 
@@ -117,7 +117,7 @@ def compile(
         source: As for `anybit.load`. It is not changed.
         guarantee: The weakest class of layers that are compiled; the others stay float.
         input_ranges: What inputs hold, by name, or the only one, where no quantizer says: "uint8",
-            "uint8/255", "int8*0.5"; as for `anybit.analyze`. Other values are taken for the
+            "uint8/255", "int8*0.5"; as for `anybit.inspect`. Other values are taken for the
             nearest of these.
         shapes: Of inputs, by name, whose sizes the file leaves free: layers of unknown sizes stay
             float. The result is for these; if they say one row, and the file any number, for any.

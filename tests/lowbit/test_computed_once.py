@@ -16,10 +16,10 @@ from written_models import FOUR, QUANTIZED, made, rows, weights
 import anybit
 from anybit._native import _core
 from anybit.compilation import NetworkEngine
-from anybit.layers import Guarantee
 from anybit.lowbit import regions
 from anybit.lowbit.compiler import float_readers, plan
 from anybit.onnx.preparation import followable
+from anybit.quant_types.layer_info import Guarantee
 
 QUICK = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

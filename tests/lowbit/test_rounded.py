@@ -10,7 +10,6 @@ import onnx_ir as ir
 import pytest
 
 import anybit
-from anybit.layers.layer import Guarantee
 from anybit.lowbit import program as p
 from anybit.lowbit import tails
 from anybit.lowbit.functions import Function, Nodes
@@ -22,6 +21,7 @@ from anybit.lowbit.staircases import Range
 from anybit.lowbit.tails import Sum
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.preparation import followable
+from anybit.quant_types.layer_info import Guarantee
 
 HARD_SWISH = "a = Add(x, three) c = Clip(a, none, six) m = Mul(x, c) d = Div(m, six)"
 QUANT = "q = qonnx.custom_op.general.Quant"

@@ -10,7 +10,7 @@ from onnx import numpy_helper, parser
 from written_models import QUANTIZED, made
 
 import anybit
-from anybit.lowbit import wording
+from anybit.inspection import report_compilation, text
 from anybit.lowbit.report import Report
 from anybit.lowbit.speed import Seconds, Speed
 from anybit.lowbit.timing import _instructions, timed
@@ -122,11 +122,11 @@ def test_speed_rows_give_times_and_ratios() -> None:
 
 def test_rows_of_layers_add_up_to_the_whole_run() -> None:
     report = anybit.compile(mixed("N"), time=True).report
-    table = wording.rows(report)
+    table = text.layer_rows(report_compilation(report, "m"))
     assert [row["layer"] for row in table[-2:]] == ["between layers", "3 layers"]
     assert report.speed is not None
     assert table[-1]["time"] == duration(report.speed.compiled.one_thread)
-    assert table[-1]["in floats"] == duration(report.speed.quantized_graph.one_thread)
+    assert table[-1]["float time"] == duration(report.speed.quantized_graph.one_thread)
     assert all(row["time"] for row in table)
 
 
@@ -140,7 +140,8 @@ def test_report_advises_what_to_do_about_a_slow_model() -> None:
     between = replace(two, is_integer_only=True).whole
     assert between.startswith("slower than the float model m.onnx")
     assert "--integer-only" not in between
-    free = replace(whole.compiled[0], macs=None, guarantee=None)
+    first = whole.compiled[0]
+    free = replace(first, layer=replace(first.layer, macs=None), guarantee=None)
     unknown = replace(two, layers=(*two.layers, free), has_free_sizes=True)
     assert "--shape" in unknown.whole
     assert "--integer-only" not in unknown.whole

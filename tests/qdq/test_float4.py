@@ -100,7 +100,11 @@ def test_compile_names_the_reason_for_float4_blocks(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_info_shows_float4_weights(kind: str) -> None:
-    weights = [each for each in anybit.info(network(kind)[0]).quantizers if each.tensor == "w"]
+    weights = [
+        each
+        for each in anybit.inspect(network(kind)[0], layers=False).summary.quantizers
+        if each.tensor == "w"
+    ]
     assert [(each.type, each.bits, each.constant) for each in weights] == [
         ("float4_e2m1fn", "4", True)
     ]
@@ -124,6 +128,10 @@ def test_info_of_a_float4_zero_point() -> None:
     proto, _ = network("tensor")
     proto.graph.initializer.append(helper.make_tensor("wz", TensorProto.FLOAT4E2M1, (), [0]))
     proto.graph.node[0].input.append("wz")
-    weights = [each for each in anybit.info(proto).quantizers if each.tensor == "w"]
+    weights = [
+        each
+        for each in anybit.inspect(proto, layers=False).summary.quantizers
+        if each.tensor == "w"
+    ]
     assert [each.zero_point is not None for each in weights] == [True]
     assert weights[0].codes == "float4_e2m1fn to 6"

@@ -145,5 +145,9 @@ def test_files_of_quantize_static_keep_their_values_everywhere(
     if "16" in types[0]:
         assert count == 0, "there are kernels for it now: say so in the documentation"
     anybit.check(path)
-    weights = [each for each in anybit.info(path).quantizers if each.role == "weight"]
+    weights = [
+        each
+        for each in anybit.inspect(path, layers=False).summary.quantizers
+        if each.role == "weight"
+    ]
     assert [each.constant for each in weights] == [True] * (2 if kind == "mlp" else 3)

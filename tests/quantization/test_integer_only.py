@@ -13,7 +13,7 @@ from small_models import kinds, model, node
 
 import anybit
 from anybit import ModelError
-from anybit.layers import Guarantee
+from anybit.quant_types.layer_info import Guarantee
 
 _SIZES = (3, 12, 12)
 

@@ -24,8 +24,7 @@ Reports: TypeAlias = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write what is said of each layer as a page to FILE.html, or as JSON to FILE.json or "
-        "a file without a suffix; may be repeated.",
+        help="Write the per-layer report: HTML if FILE ends in .html, JSON otherwise. Repeatable.",
     ),
 ]
 
@@ -43,13 +42,17 @@ def check_report(path: Path | None) -> None:
             raise ModelError(f"{path}: --report writes JSON here, and no page: say FILE.json")
 
 
-def check_reports(paths: Iterable[Path]) -> None:
-    """As `check_report`, of files that may be pages or JSON: their names say which."""
+def check_reports(paths: Iterable[Path], option: str = "--report") -> None:
+    """Refuse reports that cannot be written, or whose suffix is neither HTML nor JSON.
+
+    Raises:
+        ModelError: Their folder does not exist, or their suffix is another.
+    """
     for path in paths:
-        check_folder(path, "--report")
+        check_folder(path, option)
         if path.suffix.lower() not in ("", ".json", ".html"):
             raise ModelError(
-                f"{path}: --report writes a page to FILE.html, and JSON to FILE.json or a file "
+                f"{path}: {option} writes HTML to FILE.html and JSON to FILE.json or a file "
                 f"without a suffix, not {path.suffix}"
             )
 
@@ -57,7 +60,7 @@ def check_reports(paths: Iterable[Path]) -> None:
 def write_reports(
     paths: Iterable[Path], record: Callable[[], str], page: Callable[[], str]
 ) -> None:
-    """Write a text of JSON, or the page, to each file by its name. Each is made if it is wanted."""
+    """Write JSON or an HTML page to each file, as its suffix says; make only what is written."""
     for path in paths:
         write_text(path, page() if path.suffix.lower() == ".html" else record())
 

@@ -8,9 +8,6 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.errors import ModelError
-from anybit.layers.behind import quantizers_behind
-from anybit.layers.facts import connected, layers_of
-from anybit.layers.layer import Guarantee, Layer
 from anybit.lowbit.earlier import quantize_earlier
 from anybit.lowbit.elementwise import captures_of, varying_inputs
 from anybit.lowbit.emission import Region, regions_of
@@ -26,11 +23,13 @@ from anybit.lowbit.shuffles import gather_shuffled
 from anybit.lowbit.wanted import wanted_codes
 from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.carriers import Carrier
+from anybit.onnx.analysis.layers import connected, layers_of, quantizers_after
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import described, label_of
 from anybit.onnx.graph.walk import values_in
 from anybit.onnx.operators.integer_network import DOMAIN, PROGRAM, is_integer_network
 from anybit.onnx.passes import FoldConstants, InferShapes
+from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
 _MOST_WALKS = 8
 """A walk finds all that is refused but for what follows from what is refused: few do."""
@@ -105,10 +104,10 @@ def _last_walk(
         memory.shared.update(shared)
 
 
-def _known(model: ir.Model, found: Analysis) -> tuple[dict[str, Layer], list[CompiledLayer]]:
+def _known(model: ir.Model, found: Analysis) -> tuple[dict[str, LayerInfo], list[CompiledLayer]]:
     """What is known of the layers by their outputs; and those inside of nodes, which stay float."""
     known, inside = {}, []
-    layers = layers_of(model, found, quantizers_behind(found.products))
+    layers = layers_of(model, found, quantizers_after(found.products))
     for layer, product in zip(layers, found.products, strict=True):
         if product.node.graph is model.graph:
             known[layer.output] = layer
@@ -192,7 +191,8 @@ def _in_order(model: ir.Model, layers: list[CompiledLayer]) -> tuple[CompiledLay
     made = [str(value.name) for node in model.graph for value in node.outputs]
     places = {name: place for place, name in enumerate(made)}
     layers.sort(key=lambda layer: places.get(layer.output, len(places)))
-    return tuple(connected(list(model.graph), layers))
+    infos = connected(list(model.graph), [layer.layer for layer in layers])
+    return tuple(replace(layer, layer=info) for layer, info in zip(layers, infos, strict=True))
 
 
 def rewritten(model: ir.Model, regions: Iterable[Region]) -> dict[str, Region]:

@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of each layer."""
+"""The outcome of compilation for each layer."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from anybit.layers.layer import Layer
+from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
 
 @dataclass(frozen=True)
-class CompiledLayer(Layer):
-    """A layer, and how it runs.
+class CompiledLayer:
+    """A layer and how it runs.
 
     Attributes:
-        tail: What becomes of its accumulators: the name of a record, as a program has it.
-        kernel: What computes it on this machine.
-        levels: How many values the results have; 0 for floats.
-        steps: At how many accumulators the result changes, in all channels.
-        risks: Pairs of a channel and an accumulator near such a step, where float32 may differ.
-        more_risks: Whether there may be more, farther from the steps.
-        place: The numbers of its region and of its instruction there; None where it has none.
-        seconds: How long it takes for a row, with what follows it up to the next layers, where that
-            has been measured.
-        float_seconds: The same of the quantized graph, which computes it in floats.
+        layer: The layer as the analysis of the model describes it.
+        guarantee: Guarantee of the compiled layer; None if it stays float.
+        reason: Why it stays float or is not exact.
+        tail: Requantization of its accumulators: the name of a program record.
+        kernel: Kernel that computes it on this machine.
+        levels: Number of codes of the results; 0 for floats.
+        steps: Number of accumulators at which the result changes, in all channels.
+        risks: Pairs of channel and accumulator next to such a step, where float32 may differ.
+        more_risks: Whether there may be more of them, farther from the steps.
+        place: Numbers of its region and of its instruction there; None outside of regions.
+        seconds: Measured time per row, up to the next layers; None if not measured.
+        float_seconds: The same in the quantized float graph.
     """
 
+    layer: LayerInfo
+    guarantee: Guarantee | None = None
+    reason: str = ""
     tail: str = ""
     kernel: str = ""
     levels: int = 0
@@ -34,7 +39,23 @@ class CompiledLayer(Layer):
     seconds: float | None = None
     float_seconds: float | None = None
 
+    @property
+    def name(self) -> str:
+        """Return the name of the layer."""
+        return self.layer.name
 
-def compiled(layer: Layer, **known: Any) -> CompiledLayer:
-    """A layer with what became of it."""
-    return CompiledLayer(**(vars(layer) | known))
+    @property
+    def output(self) -> str:
+        """Return the name of the output of the node."""
+        return self.layer.output
+
+    @property
+    def macs(self) -> int | None:
+        """Return the multiplications per inference."""
+        return self.layer.macs
+
+
+def compiled(layer: LayerInfo, **outcome: Any) -> CompiledLayer:
+    """Return a compiled layer with the guarantee of the analysis, unless the outcome has one."""
+    defaults = {"guarantee": layer.guarantee, "reason": layer.reason}
+    return CompiledLayer(layer, **(defaults | outcome))

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.layers.layer import Layer
 from anybit.lowbit import program as p
 from anybit.lowbit.functions import Function, Nodes
 from anybit.lowbit.layers import CompiledLayer
@@ -16,6 +15,7 @@ from anybit.lowbit.places import Place
 from anybit.lowbit.tails import Sum
 from anybit.lowbit.uncovered import Uncovered
 from anybit.onnx.graph.constants import Array
+from anybit.quant_types.layer_info import LayerInfo
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class SumRoot:
     groups: int
     weights: Array
     sum: Sum
-    layer: Layer
+    layer: LayerInfo
 
     @property
     def stage(self) -> int:
@@ -145,7 +145,7 @@ class OutletRoot:
     """
 
     outlet: "Outlet"
-    layer: Layer
+    layer: LayerInfo
 
     @property
     def stage(self) -> int:

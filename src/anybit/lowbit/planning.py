@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from anybit.layers.layer import Guarantee
 from anybit.lowbit import program as p
 from anybit.lowbit.arithmetic import arithmetic_of, guessed
 from anybit.lowbit.functions import Function, are_increasing
@@ -33,6 +32,7 @@ from anybit.lowbit.thresholds import highest_index, quantize_fields
 from anybit.lowbit.uncovered import Uncovered
 from anybit.lowbit.weights import packed
 from anybit.onnx.graph.constants import Array
+from anybit.quant_types.layer_info import Guarantee
 
 _MOST_ENTRIES = 2**24
 _MANY_LEVELS = 16

@@ -14,7 +14,6 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.layers.layer import Guarantee, Layer
 from anybit.lowbit.elementwise import (
     captures_of,
     constant_axes,
@@ -35,6 +34,7 @@ from anybit.lowbit.values import Values
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.reductions import reduced_axes
+from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Walk:
         self,
         model: ir.Model,
         analysis: Analysis,
-        layers: Mapping[str, Layer],
+        layers: Mapping[str, LayerInfo],
         wanted: Mapping[ir.Value, Codes],
         guarantee: Guarantee,
         memory: Memory,

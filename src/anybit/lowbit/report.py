@@ -5,10 +5,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from anybit.layers.layer import Guarantee
 from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.program import Program
 from anybit.lowbit.speed import Speed
+from anybit.quant_types.layer_info import Guarantee
 from anybit.text import counted, percent
 
 

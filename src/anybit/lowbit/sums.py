@@ -6,7 +6,6 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from anybit.layers.layer import Guarantee, Layer
 from anybit.lowbit import program as p
 from anybit.lowbit.functions import AddConstant, Function, Mean, Nodes
 from anybit.lowbit.parts import Coded, SumRoot
@@ -21,6 +20,7 @@ from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import label_of
+from anybit.quant_types.layer_info import Guarantee, LayerInfo
 from anybit.text import counted
 
 _WEIGHTS = range(-128, 128)
@@ -75,7 +75,7 @@ def source_axis(product: ProductAnalysis, rank: int) -> int:
 
 
 def product_root(
-    product: ProductAnalysis, layer: Layer, source: Coded, y: Place
+    product: ProductAnalysis, layer: LayerInfo, source: Coded, y: Place
 ) -> tuple[SumRoot, Function]:
     """The accumulators of a product, and what the node does with them: the bias is added.
 
@@ -221,7 +221,7 @@ def mean_root(
             reached,
             np.full(place.channels, slack),
         ),
-        layer=Layer(
+        layer=LayerInfo(
             label_of(node),
             node.op_type,
             str(node.outputs[0].name),

@@ -13,13 +13,13 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.inputs import Array, declared_inputs
-from anybit.layers.facts import owners
 from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.network import Network
 from anybit.lowbit.program import Arithmetic, Dequantize, Program, Quantize
 from anybit.lowbit.report import Report
 from anybit.made_up_inputs import random_inputs
 from anybit.onnx import Source, prepare
+from anybit.onnx.analysis.layers import owners
 from anybit.onnx.ort_values import ort_value
 from anybit.onnx.runtime import exact_session_options, make_session, run_session
 
@@ -90,7 +90,7 @@ def _instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
 
 def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[str, float]:
     """The seconds that the nodes of each layer take in a model that is ready to run."""
-    known = owners(model.graph, layers)
+    known = owners(model.graph, [layer.layer for layer in layers])
     for number, node in enumerate(model.graph):
         node.name = str(number)
     declared = declared_inputs(model.graph, "the model")

@@ -1,91 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result as one page that needs nothing else."""
+"""The page of a comparison."""
 
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterator, Sequence
 
 from anybit.comparison.report import wording
 from anybit.comparison.report.pictures import heat_map, histogram
 from anybit.comparison.results import Difference, TensorDifference
-from anybit.pages import document, table
-from anybit.text import counted, shown
-
-_STYLE = "tr.different td{background:var(--mark)}tr.tolerated td{color:var(--faint)}\n"
-_LEVELS = "".join(f".level{level}{{fill:var(--level{level})}}" for level in range(6))
+from anybit.inspection.page import Block, Cell, Details, Facts, Items, Page, Section, Table, render
+from anybit.text import counted
 
 
 def page(found: Difference) -> str:
-    """A page for light and dark mode, without scripts. All names in it are escaped."""
-    title = "No differences" if found.equal else "Differences"
-    sides = "".join(
-        f"<dt>{side}</dt><dd>{_text(name)}</dd>" for side, name in (("A", found.a), ("B", found.b))
-    )
-    body = [
-        f"<h1>{title}</h1>",
-        f"<dl>{sides}</dl>",
-        f"<p>{_text(wording.summary(found))}</p>",
-        _list([_text(remark) for remark in wording.remarks(found)]),
+    """Return the comparison as an HTML page that works offline."""
+    sections = [
         *_first(found),
         *_pictures(found),
         *_tensors(found),
-        *_unmatched("A", found.unmatched_a),
-        *_unmatched("B", found.unmatched_b),
+        Section(
+            "Tensors without a counterpart",
+            [*_unmatched("A", found.unmatched_a), *_unmatched("B", found.unmatched_b)],
+        ),
     ]
-    return document(f"anybit diff: {title.lower()}", body, _STYLE + _LEVELS)
+    return render(
+        Page(
+            "No differences" if found.equal else "Differences",
+            "anybit diff",
+            wording.summary(found),
+            failed=not found.equal,
+            blocks=[Facts({"A": found.a, "B": found.b}), Items(wording.remarks(found))],
+            sections=[section for section in sections if section.blocks],
+        )
+    )
 
 
-def _first(found: Difference) -> list[str]:
-    if found.first is None:
-        return []
-    return [
-        "<h2>The first difference</h2>",
-        f"<p>{_text(wording.first_difference(found))}</p>",
-        _list([f"Hint: {_text(hint)}" for hint in found.hints]),
-        _list([_text(wording.sample(each)) for each in found.first.samples]),
-    ]
+def _first(found: Difference) -> Iterator[Section]:
+    if found.first is not None:
+        hints = [f"Hint: {hint}" for hint in found.hints]
+        samples = [wording.sample(sample) for sample in found.first.samples]
+        blocks: list[Block] = [wording.first_difference(found), Items([*hints, *samples])]
+        yield Section("The first difference", blocks)
 
 
-def _pictures(found: Difference) -> list[str]:
-    """Of the most harmful tensor, and of the first if that is another one."""
+def _pictures(found: Difference) -> Iterator[Section]:
+    """Yield charts of the most harmful tensor, and of the first if that is another one."""
     chosen: dict[str, TensorDifference] = {}
     for title, tensor in (("Most harmful", found.worst), ("First", found.first)):
         if tensor is not None and tensor.same_shape and tensor.elements:
             if tensor in chosen.values():
                 continue
             chosen[title] = tensor
-    parts = []
     for title, tensor in chosen.items():
-        parts.append(f"<h2>{title} tensor: {_text(shown(tensor.name))}</h2>")
         of = f", step of {tensor.step_of}" if tensor.step is not None else ""
         origin = f"Made by {tensor.made_by}" if tensor.operator else "A stored constant"
-        parts.append(f"<p>{_text(shown(origin + of))}.</p>")
-        parts += [histogram(tensor), heat_map(tensor)]
-    return parts
+        charts = [histogram(tensor), heat_map(tensor)]
+        yield Section(f"{title} tensor: {tensor.name}", [f"{origin}{of}.", *charts])
 
 
-def _tensors(found: Difference) -> list[str]:
-    """The most harmful tensors, and all of them."""
+def _tensors(found: Difference) -> Iterator[Section]:
+    """Yield the most harmful tensors, and all of them."""
     worst = found.ranked[: wording.MOST_ROWS]
-    parts = ["<h2>The most harmful tensors</h2>", _table(worst)] if len(worst) > 1 else []
-    return [*parts, "<h2>All tensors</h2>", _table(found.tensors)] if found.tensors else []
+    if len(worst) > 1:
+        yield Section("The most harmful tensors", [_table(worst)])
+    if found.tensors:
+        yield Section("All tensors", [_table(found.tensors)])
 
 
-def _table(tensors: Sequence[TensorDifference]) -> str:
+def _table(tensors: Sequence[TensorDifference]) -> Table:
     rows = wording.rows(tensors, shapes=True)
-    return table(rows, wording.NUMBERS, [tensor.verdict for tensor in tensors])
+    cells = [[Cell(cell) for cell in row.values()] for row in rows]
+    return Table(list(rows[0]), cells, wording.NUMBERS, [tensor.verdict for tensor in tensors])
 
 
-def _unmatched(side: str, names: tuple[str, ...]) -> list[str]:
-    if not names:
-        return []
-    items = _list([_text(shown(name)) for name in names])
-    heading = f"{counted(len(names), 'tensor')} of {side} without a counterpart"
-    return [f"<details><summary>{heading}</summary>{items}</details>"]
-
-
-def _list(items: list[str]) -> str:
-    return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
-
-
-def _text(text: str) -> str:
-    return escape(text)
+def _unmatched(side: str, names: tuple[str, ...]) -> Iterator[Details]:
+    if names:
+        yield Details(f"{counted(len(names), 'tensor')} of {side}", "", [Items(names)])
