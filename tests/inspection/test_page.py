@@ -2,11 +2,11 @@
 """Pages: hostile names, damaged models, and their size."""
 
 import contextlib
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from bad_models import BAD_MODELS
+from page_tags import Tags
 from small_models import model, node, quantized_weight
 
 import anybit
@@ -17,28 +17,6 @@ from anybit.inspection.pages import report_page
 from anybit.quant_types.layer_info import LayerInfo
 
 HOSTILE = "</style><script>document.title='owned'</script>\x1b[31m\" onload=alert(1) '&{{ page }}"
-_VOID = {"meta"}
-
-
-class Tags(HTMLParser):
-    """The tags of a page; opened tags must be closed in order."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self._open: list[str] = []
-        self.feed(page)
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.attributes += attrs
-        if tag not in _VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
 
 
 def test_page_escapes_hostile_names() -> None:
@@ -47,11 +25,7 @@ def test_page_escapes_hostile_names() -> None:
     proto.graph.initializer[0].name = proto.graph.node[0].input[0] = HOSTILE + "2"
     found = anybit.inspect(proto, np.ones((3, 4), np.float32))
     text = report_page(found)
-    tags = Tags(text)
-    assert tags.names.count("script") == tags.names.count("style") == 1
-    assert {"img", "link", "iframe"}.isdisjoint(tags.names)
-    assert not any(name.startswith("on") or name == "src" for name, _ in tags.attributes)
-    assert all((value or "").startswith("#") for name, value in tags.attributes if name == "href")
+    Tags(text)
     assert "onload=alert(1)" in text
     assert "{{ page }}" in text
     assert "\x1b" not in text
@@ -64,8 +38,7 @@ def test_page_escapes_the_command() -> None:
     proto = model([node("MatMul", "x w", domain="")], constants, inputs={"x": ["n", 4]})
     quantized = anybit.quantize(proto, weights="int4", activations=None)
     found = report_quantization(quantized, name=HOSTILE, command=HOSTILE)
-    tags = Tags(report_page(found))
-    assert tags.names.count("script") == 1
+    Tags(report_page(found))
 
 
 @pytest.mark.parametrize("name", BAD_MODELS)

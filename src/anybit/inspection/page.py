@@ -142,7 +142,7 @@ def render(page: Page) -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("anybit.inspection") / name).read_text("utf-8")
+    return (files(__package__) / name).read_text("utf-8")
 
 
 @cache

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a model report."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from anybit.inspection import charts, text
-from anybit.inspection.model_report import (
-    LayerReport,
-    ModelReport,
-    Observation,
-    QuantizedTensor,
-    WorstSample,
-)
 from anybit.inspection.page import (
     Block,
     Cell,
@@ -30,6 +25,13 @@ from anybit.inspection.page import (
 from anybit.text import amount, counted, duration, percent, shortened, shown, sized
 
 if TYPE_CHECKING:
+    from anybit.inspection.model_report import (
+        LayerReport,
+        ModelReport,
+        Observation,
+        QuantizedTensor,
+        WorstSample,
+    )
     from anybit.quantization import Mix
 
 _MAX_ROWS, _MAX_DETAILS, _MAX_REASONS, _MAX_SEGMENTS, _MAX_RISKS = 1000, 300, 50, 500, 200
@@ -268,7 +270,7 @@ def _worst(samples: Sequence[WorstSample]) -> list[Block]:
     return ["Of the held-out samples.", _table([{n: row[n] for n in names} for row in rows])]
 
 
-def _front(mixes: Sequence["Mix"]) -> list[Block]:
+def _front(mixes: Sequence[Mix]) -> list[Block]:
     """Return charts of size and bit operations over SQNR, and a table of the marked mixes."""
     finite = [mix for mix in mixes if math.isfinite(mix.sqnr)]
     costs: dict[str, tuple[Callable[[Mix], int], Callable[[int], str]]] = {
@@ -296,12 +298,12 @@ def _front(mixes: Sequence["Mix"]) -> list[Block]:
 
 
 def _cost_chart(
-    mixes: Sequence["Mix"], cost: Callable[["Mix"], int], words: Callable[[int], str], label: str
+    mixes: Sequence[Mix], cost: Callable[[Mix], int], words: Callable[[int], str], label: str
 ) -> Figure:
     left, right = min(mix.sqnr for mix in mixes), max(mix.sqnr for mix in mixes)
     low, high = min(map(cost, mixes)), max(map(cost, mixes))
 
-    def place(mix: "Mix") -> tuple[float, float]:
+    def place(mix: Mix) -> tuple[float, float]:
         return (mix.sqnr - left) / ((right - left) or 1), (cost(mix) - low) / (high - low)
 
     line = sorted(place(mix) for mix in mixes if not (mix.name or mix.chosen))

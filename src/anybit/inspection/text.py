@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports as text: tables of strings by heading, and sentences, for terminals and pages."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from anybit.inspection.model_report import (
-    FLOAT_BITS,
-    LayerQuality,
-    LayerReport,
-    ModelReport,
-    Observation,
-)
 from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.qdq.qlinear import is_integer_name
@@ -23,6 +18,12 @@ from anybit.quant_types.layer_info import Span
 from anybit.text import amount, counted, duration, listed, percent, shortened, shown, sized
 
 if TYPE_CHECKING:
+    from anybit.inspection.model_report import (
+        LayerQuality,
+        LayerReport,
+        ModelReport,
+        Observation,
+    )
     from anybit.lowbit.layers import CompiledLayer
     from anybit.lowbit.report import Report
     from anybit.quantization import Verdict
@@ -131,12 +132,14 @@ def _layer(row: LayerReport) -> Row:
         "sums": reals(layer.sums),
         "codes out": span(layer.output_codes),
         "class": row.kind,
-        **_quality(row.quality or LayerQuality()),
+        **_quality(row.quality),
         **_compiled(row.compiled),
     }
 
 
-def _quality(quality: LayerQuality) -> Row:
+def _quality(quality: LayerQuality | None) -> Row:
+    if quality is None:
+        return dict.fromkeys(("SQNR, dB", "output, dB", "noise"), "")
     return {
         "SQNR, dB": "" if quality.sqnr is None else f"{quality.sqnr:.1f}",
         "output, dB": "" if quality.output_sqnr is None else f"{quality.output_sqnr:.1f}",
@@ -144,7 +147,7 @@ def _quality(quality: LayerQuality) -> Row:
     }
 
 
-def _compiled(layer: "CompiledLayer | None") -> Row:
+def _compiled(layer: CompiledLayer | None) -> Row:
     if layer is None:
         return {}
     results = f"{layer.levels} codes" if layer.levels else "floats"
@@ -157,7 +160,7 @@ def _compiled(layer: "CompiledLayer | None") -> Row:
     }
 
 
-def risk_count(layer: "CompiledLayer") -> str:
+def risk_count(layer: CompiledLayer) -> str:
     """Return the number of accumulators at risk; "1000+" if the list is cut."""
     if not layer.risks and not layer.more_risks:
         return ""
@@ -331,11 +334,11 @@ def conclusion(report: ModelReport) -> str:
     return (
         f"{totals.exact} of {counted(totals.layers, 'layer')} exact in float32{share}. "
         f"{amount(totals.parameters)} weights take {sized(totals.weight_bytes)} at their widths, "
-        f"{sized(totals.parameters * FLOAT_BITS // 8)} as float32."
+        f"{sized(4 * totals.parameters)} as float32."
     )
 
 
-def coverage(compilation: "Report") -> str:
+def coverage(compilation: Report) -> str:
     """Return coverage and classes: "9 of 9 layers, 100 % of MACs on integers: 9 exact"."""
     classes = ", ".join(f"{count} {kind.value}" for kind, count in compilation.guarantees.items())
     return f"{compilation.coverage} on integers" + (f": {classes}" if classes else "")
@@ -347,7 +350,7 @@ def unknown_sizes(report: ModelReport) -> str:
     return f"MACs do not count layers of unknown size: {listed(names, 4)}" if names else ""
 
 
-def quality(verdict: "Verdict") -> str:
+def quality(verdict: Verdict) -> str:
     """Return the quality figures of the outputs in one line."""
     from anybit.quantization.certainty import FEWEST
 
@@ -368,7 +371,7 @@ def quality(verdict: "Verdict") -> str:
     return f"On {where}: {', '.join(figures) or 'no output to compare'}"
 
 
-def failure(verdict: "Verdict") -> str:
+def failure(verdict: Verdict) -> str:
     """Return which figures are below their thresholds; empty if none is."""
     failures = "; ".join(verdict.failures)
     return failures and f"quality check failed: {failures} (--fail-below)"
