@@ -41,10 +41,10 @@ NAVIGATION = {
     },
     "Models": {
         "Load and run": "models",
+        "Inspect": "inspect",
         "Check": "check",
         "Clean": "clean",
         "Convert": "convert",
-        "Analyze": "analyze",
         "Compile": "compile",
         "Find differences": "diff",
         "Schemas": "schemas",
@@ -53,7 +53,6 @@ NAVIGATION = {
     "From floats to few bits": {
         "Quantize": "quantize",
         "Evaluate": "evaluate",
-        "Report": "report",
         "From a laptop to a cluster": "scale_out",
         "Other tools": "other_tools",
     },
