@@ -20,6 +20,6 @@ def test_width_measures_the_widest_rows_only() -> None:
         return table
 
     console = Console(width=80)
-    found = width(rows, {"node"}, table, console)
-    assert found == console.measure(table(rows), options=console.options.update(width=999)).maximum
+    measure = width(rows, {"node"}, table, console)
+    assert measure == console.measure(table(rows), options=console.options.update(width=999)).maximum
     assert measured[0] <= 6

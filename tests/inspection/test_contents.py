@@ -16,9 +16,9 @@ from anybit.onnx.summary import Summary
 
 
 def summary(source: Any) -> Summary:
-    found = anybit.inspect(source, layers=False).summary
-    assert found is not None
-    return found
+    contents = anybit.inspect(source, layers=False).summary
+    assert contents is not None
+    return contents
 
 
 @pytest.mark.parametrize("style", ["qdq", "qcdq"])
@@ -26,17 +26,17 @@ def test_summary_lists_qdq_pairs_as_quantizers(style: str) -> None:
     proto, _ = quantized_weight()
     proto.graph.node.append(node("Quant", "y scale zeropt bitwidth", "out", name="last"))
     proto.graph.output[0].name = "out"
-    found = summary(anybit.convert(proto, to=style).model)
-    assert [each.operator for each in found.quantizers] == ["QDQ", "QDQ"]
-    weight, activation = found.quantizers
+    contents = summary(anybit.convert(proto, to=style).model)
+    assert [item.operator for item in contents.quantizers] == ["QDQ", "QDQ"]
+    weight, activation = contents.quantizers
     assert (weight.role, weight.constant, weight.shape) == ("weight", True, "[4, 3]")
     assert (activation.role, activation.constant) == ("activation", False)
     assert (activation.bits, activation.codes, activation.type) == ("3", "-4..3", "int8")
     assert activation.scale is not None
     assert (activation.scale.smallest, activation.scale.granularity) == (0.25, "per-tensor")
-    rows = text.quantizer_rows(found.quantizers)
+    rows = text.quantizer_rows(contents.quantizers)
     assert [row["of"] for row in rows] == ["weight*", "activation"]
-    (note,) = text.quantizer_notes(found)
+    (note,) = text.quantizer_notes(contents)
     assert note.startswith("0 of 2 quantizers run as nodes of the operator library; 1 are folded")
 
 
@@ -44,10 +44,10 @@ def test_summary_counts_constant_nodes() -> None:
     weight = np.ones((256, 4), np.float32)
     held = onnx.helper.make_node("Constant", [], ["w"], value=onnx.numpy_helper.from_array(weight))
     proto = model([held, node("MatMul", "w x", domain="")], inputs={"x": [4, 2]})
-    found = summary(proto)
-    assert found.constant_bytes == weight.nbytes
-    assert (found.parameters, found.weights) == (1024, {"w": "float32[256, 4]"})
-    assert found.operators == {"Constant": 1, "MatMul": 1}
+    contents = summary(proto)
+    assert contents.constant_bytes == weight.nbytes
+    assert (contents.parameters, contents.weights) == (1024, {"w": "float32[256, 4]"})
+    assert contents.operators == {"Constant": 1, "MatMul": 1}
 
 
 def test_parameters_exclude_scales_shapes_and_scalars() -> None:
@@ -60,8 +60,8 @@ def test_parameters_exclude_scales_shapes_and_scalars() -> None:
     proto.graph.output[0].name = "flat"
     for name, values in {"half": array(0.5), "shape": np.array([-1])}.items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    found = summary(proto)
-    assert (found.parameters, list(found.weights)) == (weight.size, ["weight"])
+    contents = summary(proto)
+    assert (contents.parameters, list(contents.weights)) == (weight.size, ["weight"])
 
 
 def test_parameters_include_stored_codes() -> None:
@@ -73,7 +73,7 @@ def test_shapes_have_one_spelling() -> None:
     proto = quantized_input()
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
     assert summary(proto).inputs == {"x": "float32[rows, 4]"}
-    assert [str(each) for each in anybit.load(proto).inputs] == ["x: float32[rows, 4]"]
+    assert [str(item) for item in anybit.load(proto).inputs] == ["x: float32[rows, 4]"]
 
 
 @pytest.mark.parametrize(
@@ -97,16 +97,16 @@ def test_quantizers_report_bits(
     opsets = {nodes.domain: 1}
     proto = model([nodes], constants, opsets=opsets)
     proto.graph.output[0].ClearField("type")  # that of DynamicQuantize follows from its attributes
-    (found,) = summary(proto).quantizers
-    assert (found.bits, found.codes) == (bits, codes)
+    (contents,) = summary(proto).quantizers
+    assert (contents.bits, contents.codes) == (bits, codes)
 
 
 def test_computed_bits_are_unknown() -> None:
     inputs = {"x": [1, 4], "b": []}
     proto = model([node("Quant", "x s z b")], {"s": 1, "z": 0}, inputs=inputs)
-    (found,) = summary(proto).quantizers
-    assert (found.bits, found.codes) == ("?", "")
-    assert found.parameters["bitwidth"].granularity == "computed"
+    (contents,) = summary(proto).quantizers
+    assert (contents.bits, contents.codes) == ("?", "")
+    assert contents.parameters["bitwidth"].granularity == "computed"
 
 
 def test_quantizer_json_has_parameters_and_attributes() -> None:
@@ -114,7 +114,7 @@ def test_quantizer_json_has_parameters_and_attributes() -> None:
         node("FloatQuant", "x scale four three seven", "t", rounding_mode="floor"),
         node("Trunc", "t scale seven eight one four"),
     ]
-    given = {
+    constants_ = {
         "scale": np.array([1, 2, 3, np.inf], np.float32),
         "one": 1,
         "three": 3,
@@ -122,9 +122,11 @@ def test_quantizer_json_has_parameters_and_attributes() -> None:
         "seven": 7,
         "eight": np.array(8),
     }
-    found = anybit.inspect(model(nodes, given, opsets={}), layers=False).to_json()["summary"]
-    assert found["opsets"] == {"": 13}
-    first, second = found["quantizers"]
+    contents = anybit.inspect(model(nodes, constants_, opsets={}), layers=False).to_json()[
+        "summary"
+    ]
+    assert contents["opsets"] == {"": 13}
+    first, second = contents["quantizers"]
     assert (first["role"], first["bits"], first["constant"]) == ("input", "8", False)
     assert first["codes"] == "float8_e4m3 to 480"
     assert first["attributes"]["rounding_mode"] == "FLOOR"

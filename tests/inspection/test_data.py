@@ -16,9 +16,9 @@ from anybit.inspection.pages import report_page
 
 
 def exposed(quantized: ir.Model, names: list[str]) -> onnx.ModelProto:
-    """The model with some of its tensors for outputs."""
+    """Return the model with some of its tensors as outputs."""
     copy = quantized.clone()
-    made = {value.name: value for each in copy.graph for value in each.outputs}
+    made = {value.name: value for item in copy.graph for value in item.outputs}
     copy.graph.outputs[:] = [made[name] for name in names]
     return ir.to_proto(copy)
 
@@ -27,21 +27,21 @@ def exposed(quantized: ir.Model, names: list[str]) -> onnx.ModelProto:
 def test_activation_statistics_match_exposed_tensors(name: str) -> None:
     data = data_for(name, 6)
     quantized = anybit.quantize(NETWORKS[name](), data, weights="int8", activations="uint4")
-    found = anybit.inspect(quantized, data)
-    nodes = {each.name: each for each in quantized.model.graph}
+    report = anybit.inspect(quantized, data)
+    nodes = {item.name: item for item in quantized.model.graph}
     compared = 0
-    for layer in found.layers:
+    for layer in report.layers:
         for tensor in layer.tensors:
             if tensor.role != "activations" or tensor.name == "x":
                 continue
             after = next(
-                each.producer()
-                for each in nodes[layer.name].inputs
-                if each.producer() is not None and each.producer().inputs[0].name == tensor.name
+                item.producer()
+                for item in nodes[layer.name].inputs
+                if item.producer() is not None and item.producer().inputs[0].name == tensor.name
             )
             runner = anybit.load(exposed(quantized.model, [tensor.name, after.outputs[0].name]))
-            runs = [list(runner.run(each).values()) for each in data]
-            x, y = (np.concatenate([np.ravel(each[at]) for each in runs]) for at in (0, 1))
+            runs = [list(runner.run(item).values()) for item in data]
+            x, y = (np.concatenate([np.ravel(item[at]) for item in runs]) for at in (0, 1))
             assert sum(tensor.histogram.counts) == x.size
             assert (tensor.histogram.lowest, tensor.histogram.highest) == (x.min(), x.max())
             noise = np.square(x.astype(np.float64) - y).sum() / np.square(x, dtype="d").sum()
@@ -95,17 +95,17 @@ def quantized_input() -> onnx.ModelProto:
 def test_advice_on_activations() -> None:
     proto = quantized_input()
 
-    def said(x: np.ndarray) -> str:
-        found = anybit.inspect(proto, np.float32(x)).advice
-        assert all(each.remedy for each in found)
-        return "\n".join(each.text for each in found)
+    def texts(x: np.ndarray) -> str:
+        report = anybit.inspect(proto, np.float32(x)).advice
+        assert all(item.remedy for item in report)
+        return "\n".join(item.text for item in report)
 
-    quiet = said(np.linspace(-8, 7, 64).reshape(16, 4))
+    quiet = texts(np.linspace(-8, 7, 64).reshape(16, 4))
     assert quiet == ""
-    assert "25 % of the activations of m are clipped" in said([[1, 2, 3, 20], [-3, -5, 7, 30]])
-    assert "The data use 6.67 % of the range of the activations of m" in said([[0, 1, 0, 1]])
-    assert "All values of the activations of m are 3." in said([[3, 3, 3, 3]])
-    alone = said([[0.1, 7, 0.2, 0.3], [0.1, -8, 0.2, 0.4]])
+    assert "25 % of the activations of m are clipped" in texts([[1, 2, 3, 20], [-3, -5, 7, 30]])
+    assert "The data use 6.67 % of the range of the activations of m" in texts([[0, 1, 0, 1]])
+    assert "All values of the activations of m are 3." in texts([[3, 3, 3, 3]])
+    alone = texts([[0.1, 7, 0.2, 0.3], [0.1, -8, 0.2, 0.4]])
     assert "Channel 1 alone uses 95 % of the range of the activations of m" in alone
 
 
@@ -129,7 +129,7 @@ def test_advice_names_float_layers() -> None:
     assert advice.text == "1 layer stays float: first."
     del proto.graph.node[1:]
     proto.graph.output[0].name = "y"
-    assert anybit.inspect(proto).advice == (), "a float model is no problem"
+    assert anybit.inspect(proto).advice == (), "a float model needs no advice"
 
 
 def test_computed_scales_are_not_described() -> None:
@@ -139,6 +139,6 @@ def test_computed_scales_are_not_described() -> None:
         node("MatMul", "q w", domain="", name="m"),
     ]
     constants = {"w": np.eye(4, dtype="f"), "zero": 0, "four": 4}
-    found = anybit.inspect(model(nodes, constants, inputs={"x": ["n", 4]}), np.ones((3, 4), "f"))
-    assert found.layers[0].tensors == ()
-    assert "No quantizer with a constant grid" in report_page(found)
+    report = anybit.inspect(model(nodes, constants, inputs={"x": ["n", 4]}), np.ones((3, 4), "f"))
+    assert report.layers[0].tensors == ()
+    assert "No quantizer with a constant grid" in report_page(report)

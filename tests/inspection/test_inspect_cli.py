@@ -79,13 +79,13 @@ def test_json_is_printed_and_written(shell: Shell, file: str) -> None:
     arguments = ["--json", "--data", "x.npz", "--data", "y.npz"]
     code, out, _ = shell("inspect", file, *arguments, "-o", "r.json")
     assert code == 0
-    found, written = json.loads(out), json.loads(Path("r.json").read_text())
-    for record in (found, written):
-        record["data"].pop("seconds")
-    assert found == written
-    assert (found["schema"], found["totals"]["macs"]) == (1, 12)
-    assert (found["data"]["samples"], found["data"]["observed"]) == (3, 3)
-    (layer,) = found["layers"]
+    record, written = json.loads(out), json.loads(Path("r.json").read_text())
+    for version in (record, written):
+        version["data"].pop("seconds")
+    assert record == written
+    assert (record["schema"], record["totals"]["macs"]) == (1, 12)
+    assert (record["data"]["samples"], record["data"]["observed"]) == (3, 3)
+    (layer,) = record["layers"]
     assert layer["observed"]["sums"][0] <= 0 <= layer["observed"]["sums"][1]
     _, out, _ = shell("inspect", file, "--json")
     assert json.loads(out)["layers"] == []
@@ -130,22 +130,22 @@ def test_bad_input_is_refused(shell: Shell, file: str, arguments: list[str], mes
 
 
 def test_quantize_reports_its_command(shell: Shell) -> None:
-    given = ["quantize", FLOATS, "-o", "q.onnx", "--data", DATA, "--layer", "y=int4"]
+    command_ = ["quantize", FLOATS, "-o", "q.onnx", "--data", DATA, "--layer", "y=int4"]
     reports = ["--sensitivity", "--report", "q.html", "--report", "q.json"]
-    code, out, err = shell(*given, *reports)
+    code, out, err = shell(*command_, *reports)
     assert (code, err) == (0, "")
-    found = json.loads(Path("q.json").read_text())
-    assert len(found["advice"]) == out.count("\n* ") >= 1
-    assert found["quantization"]["verdict"]["passed"]
-    assert found["data"]["samples"] == 257
-    assert found["quantization"]["verdict"]["samples"] == 65
+    record = json.loads(Path("q.json").read_text())
+    assert len(record["advice"]) == out.count("\n* ") >= 1
+    assert record["quantization"]["verdict"]["passed"]
+    assert record["data"]["samples"] == 257
+    assert record["quantization"]["verdict"]["samples"] == 65
     assert Path("q.html").read_text().count("<details ") == 3
-    command = shlex.split(found["command"])
+    command = shlex.split(record["command"])
     assert command[0] == "anybit"
     code, _, err = shell(*command[1:], "--report", "again.json")
     assert (code, err) == (0, "")
     again = json.loads(Path("again.json").read_text())
-    for record in (found, again):
-        record["data"].pop("seconds")
-    assert again == found
-    assert "not .pdf" in shell.fails(*given, "--report", "q.pdf")
+    for version in (record, again):
+        version["data"].pop("seconds")
+    assert again == record
+    assert "not .pdf" in shell.fails(*command_, "--report", "q.pdf")

@@ -23,7 +23,7 @@ NAMES = ["TFC_1W1A", "TFC_2W2A", "cnv_1w1a", "kwsmlp_w3a3", "mobilenet_w4a4", "q
 
 
 def qonnx_cost(path: Path) -> list[dict[str, Any]]:
-    """What QONNX's inference cost says of each node, with the types that its quantizers give."""
+    """Return the inference cost of QONNX for each node, with the types of its quantizers."""
     pytest.importorskip("qonnx")
     from qonnx.analysis.inference_cost import inference_cost
     from qonnx.core.modelwrapper import ModelWrapper
@@ -33,16 +33,16 @@ def qonnx_cost(path: Path) -> list[dict[str, Any]]:
 
     cleaned = ir.to_proto(prepared(onnx.load(path)))
     wrapped = ModelWrapper(cleaned).transform(InferShapes()).transform(GiveUniqueNodeNames())
-    for each in wrapped.graph.node:
-        if each.op_type in ("IntQuant", "Quant", "BipolarQuant"):
-            kind = getCustomOp(each).get_integer_datatype(wrapped)
-        elif each.op_type in ("Transpose", "Reshape", "Flatten", "MaxPool"):
-            kind = wrapped.get_tensor_datatype(each.input[0])
+    for item in wrapped.graph.node:
+        if item.op_type in ("IntQuant", "Quant", "BipolarQuant"):
+            kind = getCustomOp(item).get_integer_datatype(wrapped)
+        elif item.op_type in ("Transpose", "Reshape", "Flatten", "MaxPool"):
+            kind = wrapped.get_tensor_datatype(item.input[0])
         else:
             continue
-        wrapped.set_tensor_datatype(each.output[0], kind)
-    found = inference_cost(wrapped, discount_sparsity=False, cost_breakdown=True)
-    return list(found["node_cost"].values())
+        wrapped.set_tensor_datatype(item.output[0], kind)
+    report = inference_cost(wrapped, discount_sparsity=False, cost_breakdown=True)
+    return list(report["node_cost"].values())
 
 
 def bits_of(datatype: str) -> int:
@@ -70,9 +70,9 @@ def test_macs_and_bops_match_qonnx(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_observed_values_lie_within_proven_bounds(name: str) -> None:
     path = MODELS / f"{name}.onnx"
-    found = anybit.inspect(path, data=np.load(path.with_suffix(".npz"))["x"])
-    assert found.data is not None
-    for row in found.layers:
+    report = anybit.inspect(path, data=np.load(path.with_suffix(".npz"))["x"])
+    assert report.data is not None
+    for row in report.layers:
         layer, seen = row.layer, row.observed
         assert seen is not None
         for proven, shown in (
@@ -84,7 +84,7 @@ def test_observed_values_lie_within_proven_bounds(name: str) -> None:
                 assert proven[0] <= shown[0] <= shown[1] <= proven[1]
         assert not seen.shares or sum(seen.shares.values()) == pytest.approx(1)
         assert seen.clipped is None or 0 <= seen.clipped <= 1
-    json.dumps(found.to_json(), allow_nan=False)
+    json.dumps(report.to_json(), allow_nan=False)
 
 
 @needs_models
@@ -94,7 +94,7 @@ def test_guarantees_of_real_models() -> None:
     assert rounding.totals.bounded == 4
     assert "not a power of two" in rounding.layers[0].reason
     tagging = anybit.inspect(MODELS / "qkeras_jettagging.onnx")
-    assert [each.guarantee for each in tagging.layers] == [None, *["exact"] * 3]
+    assert [item.guarantee for item in tagging.layers] == [None, *["exact"] * 3]
     assert tagging.layers[0].reason == "nothing is known of its input"
 
 
@@ -102,8 +102,8 @@ def test_input_ranges_bound_the_layers() -> None:
     proto, _ = quantized_weight()
     (plain,) = anybit.inspect(proto).layers
     assert plain.kind == "float"
-    for given in ("uint8", {"x": "uint8"}):
-        layer = anybit.inspect(proto, input_ranges=given).layers[0].layer
+    for range_ in ("uint8", {"x": "uint8"}):
+        layer = anybit.inspect(proto, input_ranges=range_).layers[0].layer
         assert (layer.guarantee, layer.input_codes, layer.input_bits) == ("exact", (0, 255), 8)
     (bounded,) = anybit.inspect(proto, input_ranges=(-1, 1)).layers
     assert bounded.guarantee is None
@@ -142,7 +142,7 @@ def test_clipped_counts_values_that_round_beyond_the_codes(mode: str) -> None:
         "FLOOR": np.floor,
         "CEIL": np.ceil,
         "DOWN": np.trunc,
-        "UP": lambda each: np.where(each < 0, np.floor(each), np.ceil(each)),
+        "UP": lambda item: np.where(item < 0, np.floor(item), np.ceil(item)),
     }[mode](x)
     expected = np.count_nonzero((rounded > 1) | (rounded < -2))
     (layer,) = anybit.inspect(proto, data=x).layers
@@ -165,10 +165,10 @@ def test_constant_channels_are_found_along_the_axis_of_the_layer() -> None:
 
 def test_observation_on_data() -> None:
     x = np.float32([[0, 1, 7], [0, 5, 7], [1, -3, 7], [1, 0, 7]])
-    found = anybit.inspect(clipping(), data=x)
-    (layer,) = found.layers
+    report = anybit.inspect(clipping(), data=x)
+    (layer,) = report.layers
     seen = layer.observed
-    assert found.data.observed == 4
+    assert report.data.observed == 4
     assert (layer.layer.quantizer, layer.layer.output_codes) == ("q", (0, 1))
     assert (seen.sums, seen.output_codes) == ((-3, 5), (0, 1))
     assert seen.clipped == 1 / 12
@@ -176,9 +176,9 @@ def test_observation_on_data() -> None:
     assert seen.shares == {0: 8 / 12, 1: 4 / 12}
     within = anybit.inspect(clipping(), input_ranges="int4", data=x).layers[0]
     assert within.guarantee == "exact"
-    for given, wrong in (("uint4", "-3"), ("int4*2", "1"), ("-3,5", "7")):
+    for range_, wrong in (("uint4", "-3"), ("int4*2", "1"), ("-3,5", "7")):
         with pytest.raises(ModelError, match=f"'x' holds {wrong}, which is not in the range"):
-            anybit.inspect(clipping(), input_ranges=given, data=x)
+            anybit.inspect(clipping(), input_ranges=range_, data=x)
     with pytest.raises(ModelError, match="must have shape"):
         anybit.inspect(clipping(), data=np.zeros((2, 4)))
     with pytest.raises(ModelError, match="NaN"):
@@ -186,14 +186,14 @@ def test_observation_on_data() -> None:
 
 
 def test_model_without_layers() -> None:
-    found = anybit.inspect(model([node("Relu", "x", domain="")]))
-    assert found.layers == ()
-    assert found.to_json()["totals"]["macs"] == 0
-    assert "No Conv" in report_page(found)
+    report = anybit.inspect(model([node("Relu", "x", domain="")]))
+    assert report.layers == ()
+    assert report.to_json()["totals"]["macs"] == 0
+    assert "No Conv" in report_page(report)
 
 
 def test_declared_sizes_are_not_trusted() -> None:
-    """A stale shape is not believed: nothing is counted with it."""
+    """Ignore a stale shape."""
     proto, _ = quantized_weight()
     proto.graph.node[1].input[0] = "t"
     proto.graph.node.insert(1, node("Unknown", "x", "t", domain="elsewhere"))
@@ -239,7 +239,7 @@ graph (float[N, 4] x) => (float[N, 4] y)
 
 
 def test_inputs_are_the_preceding_layers() -> None:
-    """An addition belongs to the last layer that it depends on."""
+    """Assign an addition to the last layer that it depends on."""
     proto = onnx.parser.parse_model(RESIDUAL)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(4, dtype="f"), "w"))
     for rows in (anybit.inspect(proto).layers, anybit.compile(proto).report.layers):
@@ -249,7 +249,7 @@ def test_inputs_are_the_preceding_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    "why",
+    "template",
     [
         "a step of {0}.5 is not a power of two: products round",
         "its input {0!r} is not quantized: quantize it",
@@ -258,9 +258,9 @@ def test_inputs_are_the_preceding_layers() -> None:
         "its input 'the \"layer\\'s\" {0}' is not quantized: quantize it",
     ],
 )
-def test_reasons_that_differ_in_numbers_or_names_are_grouped(why: str) -> None:
+def test_reasons_that_differ_in_numbers_or_names_are_grouped(template: str) -> None:
     layers = [
-        LayerReport(LayerInfo(f"layer{n}", "MatMul", f"y{n}", reason=why.format(f"{n}")))
+        LayerReport(LayerInfo(f"layer{n}", "MatMul", f"y{n}", reason=template.format(f"{n}")))
         for n in range(6)
     ]
     (reason,) = text.reasons(layers)

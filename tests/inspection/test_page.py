@@ -23,8 +23,8 @@ def test_page_escapes_hostile_names() -> None:
     proto, _ = quantized_weight()
     proto.graph.node[1].name = HOSTILE
     proto.graph.initializer[0].name = proto.graph.node[0].input[0] = HOSTILE + "2"
-    found = anybit.inspect(proto, np.ones((3, 4), np.float32))
-    text = report_page(found)
+    report = anybit.inspect(proto, np.ones((3, 4), np.float32))
+    text = report_page(report)
     Tags(text)
     assert "onload=alert(1)" in text
     assert "{{ page }}" in text
@@ -37,8 +37,8 @@ def test_page_escapes_the_command() -> None:
     constants = {"w": np.float32(np.random.default_rng(0).normal(size=(4, 4)))}
     proto = model([node("MatMul", "x w", domain="")], constants, inputs={"x": ["n", 4]})
     quantized = anybit.quantize(proto, weights="int4", activations=None)
-    found = report_quantization(quantized, name=HOSTILE, command=HOSTILE)
-    Tags(report_page(found))
+    report = report_quantization(quantized, name=HOSTILE, command=HOSTILE)
+    Tags(report_page(report))
 
 
 @pytest.mark.parametrize("name", BAD_MODELS)
@@ -48,7 +48,7 @@ def test_page_of_a_bad_model_is_complete(name: str) -> None:
 
 
 def layer(number: int, name: str) -> LayerReport:
-    """A layer with two large histograms."""
+    """Return a layer with two large histograms."""
     rng = np.random.default_rng(number)
 
     def tensor(role: str, low: float) -> QuantizedTensor:

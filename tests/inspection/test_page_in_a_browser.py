@@ -44,14 +44,14 @@ _OPEN = "document.querySelectorAll('details').forEach(each => { each.open = true
 
 
 def with_long_names(model: str) -> onnx.ModelProto:
-    """The model with names that offer no place for a line to break."""
+    """Return the model with names that offer no place for a line to break."""
     proto = onnx.load(model)
     free = {value.name for value in [*proto.graph.input, *proto.graph.output]}
     free |= {value.name for value in proto.graph.initializer}
     for node in proto.graph.node:
         node.name = "of_a_block_of_the_encoder_" * 6 + node.name
         for names in (node.input, node.output):
-            names[:] = [each if each in free else "of_a_block_" * 12 + each for each in names]
+            names[:] = [cell if cell in free else "of_a_block_" * 12 + cell for cell in names]
     return proto
 
 
@@ -72,7 +72,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         onnx.save(with_long_names(MODEL), "long.onnx")
         onnx.save(with_long_names(FLOATS), "long_floats.onnx")
         evil = onnx.load(FLOATS)
-        next(each for each in evil.graph.node if each.op_type == "Gemm").name = HOSTILE
+        next(cell for cell in evil.graph.node if cell.op_type == "Gemm").name = HOSTILE
         onnx.save(evil, "evil.onnx")
         for name, command in COMMANDS.items():
             made[name] = folder / f"{name}.html"
@@ -89,7 +89,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_page_fits_its_window(
     browser: Browser, pages: dict[str, Path], name: str, scheme: str, width: int
 ) -> None:
-    """What is wider than the window scrolls by itself; the paper is that of the scheme."""
+    """Check that wide parts scroll by themselves, and that the scheme sets the background."""
     browser.said.clear()
     browser.open(pages[name], width=width, scheme=scheme)
     browser.value(_OPEN)
@@ -121,7 +121,7 @@ def click(browser: Browser, heading: str) -> str:
 def test_headings_sort_the_layers(browser: Browser, pages: dict[str, Path]) -> None:
     browser.said.clear()
     browser.open(pages["quantize"])
-    noise = [float(each.strip("% ")) for each in column(browser, "noise")]
+    noise = [float(cell.strip("% ")) for cell in column(browser, "noise")]
     assert noise == sorted(noise, reverse=True)
     names = column(browser, "layer")
     assert click(browser, "layer") == "ascending"

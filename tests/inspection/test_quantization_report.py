@@ -27,31 +27,31 @@ from anybit.quantization.certainty import FEWEST
 @pytest.mark.parametrize("name", NETWORKS)
 def test_report_has_the_results_of_quantize(name: str) -> None:
     quantized = anybit.quantize(NETWORKS[name](), data_for(name, 8), weights="int4")
-    found = report_quantization(quantized, name=name, command="anybit quantize")
-    assert [row.name for row in found.layers] == [row.name for row in quantized.layers]
-    assert dataclasses.replace(quantized.verdict, worst=()) == found.verdict
-    worst = found.quantization.worst
+    report = report_quantization(quantized, name=name, command="anybit quantize")
+    assert [row.name for row in report.layers] == [row.name for row in quantized.layers]
+    assert dataclasses.replace(quantized.verdict, worst=()) == report.verdict
+    worst = report.quantization.worst
     assert [row.number for row in worst] == [row.number for row in quantized.verdict.worst]
-    assert sum(row.noise for row in found.layers) == pytest.approx(1)
-    for layer, row in zip(found.layers, quantized.layers, strict=True):
+    assert sum(row.noise for row in report.layers) == pytest.approx(1)
+    for layer, row in zip(report.layers, quantized.layers, strict=True):
         assert layer.quality.sqnr == row.sqnr
         kinds = {tensor.role: tensor.kind for tensor in layer.tensors}
         assert kinds.get("weights", "") == row.weights
         assert kinds["activations"] == row.activations
         assert (layer.layer.weight_bits, layer.layer.input_bits) == (4 if row.weights else 8, 8)
         assert layer.layer.parameters == row.parameters
-    text = report_page(found)
+    text = report_page(report)
     assert "anybit quantize" in text
-    assert text.count("<details ") == len(found.layers)
-    json.dumps(found.to_json(), allow_nan=False)
+    assert text.count("<details ") == len(report.layers)
+    json.dumps(report.to_json(), allow_nan=False)
 
 
 @pytest.mark.parametrize("words", ["int3 per-tensor", "int4", "fp4_e2m1", "bipolar"])
 def test_weight_statistics_match_the_tensors(words: str) -> None:
     quantized = anybit.quantize(NETWORKS["convolutions"](), weights=words, activations=None)
-    found = report_quantization(quantized)
-    nodes = {each.name: each for each in quantized.model.graph}
-    for layer in found.layers:
+    report = report_quantization(quantized)
+    nodes = {item.name: item for item in quantized.model.graph}
+    for layer in report.layers:
         (tensor,) = layer.tensors
         quantizer = nodes[layer.name].inputs[1].producer()
         x = quantizer.inputs[0].const_value.numpy().astype(np.float64)
@@ -70,7 +70,7 @@ def test_weight_statistics_match_the_tensors(words: str) -> None:
         noise = np.square(x - y).sum() / np.square(x).sum()
         assert tensor.sqnr == pytest.approx(-10 * np.log10(noise), abs=1e-6)
         axis = 1 if layer.layer.operator == "ConvTranspose" else 0
-        reach = np.abs(x).max(axis=tuple(each for each in range(x.ndim) if each != axis))
+        reach = np.abs(x).max(axis=tuple(item for item in range(x.ndim) if item != axis))
         np.testing.assert_allclose(tensor.channel_max, reach, rtol=1e-6)
         if words != "bipolar":
             assert tensor.clipped == np.mean((steps > _last(tensor)) | (steps < -_last(tensor)))
@@ -85,26 +85,26 @@ def _last(tensor: QuantizedTensor) -> float:
 
 
 def _only(quantizer, shape) -> onnx.ModelProto:
-    """A model of one quantizer."""
+    """Return a model of one quantizer."""
     import onnx_ir as ir
 
     proto = ir.to_proto(quantizer)
-    constants = {each.name: each.const_value.numpy() for each in quantizer.inputs[1:] if each}
-    given = [each.name if each else "" for each in quantizer.inputs[1:]]
-    made = node(proto.op_type, " ".join(["x", *given]))
+    constants = {item.name: item.const_value.numpy() for item in quantizer.inputs[1:] if item}
+    parameters = [item.name if item else "" for item in quantizer.inputs[1:]]
+    made = node(proto.op_type, " ".join(["x", *parameters]))
     made.attribute.extend(proto.attribute)
     return model([made], constants, inputs={"x": list(shape)})
 
 
 def test_inspect_describes_weights_without_data() -> None:
     proto, _ = quantized_weight()
-    found = anybit.inspect(proto)
-    (layer,) = found.layers
+    report = anybit.inspect(proto)
+    (layer,) = report.layers
     (tensor,) = layer.tensors
     assert (layer.layer.weight_bits, layer.layer.input_bits) == (3, 32)
     assert (tensor.kind, tensor.lowest, tensor.highest) == ("int3", -1, 0.75)
     assert tensor.values == tuple(np.arange(-4, 4) / 4)
-    assert (layer.quality, layer.noise, found.verdict) == (None, None, None)
+    assert (layer.quality, layer.noise, report.verdict) == (None, None, None)
     assert layer.bytes == (12 * 3 + 7) // 8
 
 
@@ -113,10 +113,10 @@ def test_forms_have_equal_tensors(form: str) -> None:
     path = "examples/digits_w4a4.onnx"
     plain, other = anybit.inspect(path), anybit.inspect(anybit.convert(path, to=form))
     for one, two in zip(plain.layers, other.layers, strict=True):
-        assert [(each.role, each.kind, each.lowest, each.highest) for each in one.tensors] == [
-            (each.role, each.kind, each.lowest, each.highest) for each in two.tensors
+        assert [(item.role, item.kind, item.lowest, item.highest) for item in one.tensors] == [
+            (item.role, item.kind, item.lowest, item.highest) for item in two.tensors
         ]
-        assert [sum(each.histogram.counts) for each in two.tensors if each.histogram] == [
+        assert [sum(item.histogram.counts) for item in two.tensors if item.histogram] == [
             one.layer.parameters
         ]
 
@@ -136,9 +136,9 @@ def test_weights_that_are_not_finite_have_no_histogram(wrong: float) -> None:
     broken = weight.copy()
     broken[1, 1] = wrong
     proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(broken, "weight"))
-    found = anybit.inspect(proto)
-    assert found.layers[0].tensors[0].histogram is None
-    assert "</html>" in report_page(found)
+    report = anybit.inspect(proto)
+    assert report.layers[0].tensors[0].histogram is None
+    assert "</html>" in report_page(report)
 
 
 def test_parameters_that_do_not_broadcast_are_refused() -> None:
@@ -154,12 +154,12 @@ def test_parameters_that_do_not_broadcast_are_refused() -> None:
 def test_bytes_of_a_file_match_quantize(name: str, words: dict[str, str], tmp_path: Path) -> None:
     quantized = anybit.quantize(NETWORKS[name](), data_for(name), **words)
     quantized.save(tmp_path / "q.onnx")
-    found = anybit.inspect(tmp_path / "q.onnx")
-    assert (found.bytes_before, found.bytes_after) == (
+    report = anybit.inspect(tmp_path / "q.onnx")
+    assert (report.bytes_before, report.bytes_after) == (
         quantized.bytes_before,
         quantized.bytes_after,
     )
-    for one, other in zip(found.layers, report_quantization(quantized).layers, strict=True):
+    for one, other in zip(report.layers, report_quantization(quantized).layers, strict=True):
         assert one.bytes == other.bytes
 
 
@@ -175,12 +175,12 @@ def test_bytes_count_the_scales_of_blocks(words: str, tmp_path: Path) -> None:
     proto = model(nodes, constants, inputs={"x": ["n", 96]})
     quantized = anybit.quantize(proto, weights=words, activations=None)
     quantized.save(tmp_path / "q.onnx", to="qonnx")
-    found = anybit.inspect(tmp_path / "q.onnx")
-    assert (found.bytes_before, found.bytes_after) == (
+    report = anybit.inspect(tmp_path / "q.onnx")
+    assert (report.bytes_before, report.bytes_after) == (
         quantized.bytes_before,
         quantized.bytes_after,
     )
-    assert found.layers[0].bytes == quantized.layers[0].bytes
+    assert report.layers[0].bytes == quantized.layers[0].bytes
 
 
 def judged(verdict: Verdict) -> ModelReport:
@@ -191,11 +191,11 @@ def judged(verdict: Verdict) -> ModelReport:
 @pytest.mark.parametrize("sqnr", [3.0, 30.0])
 def test_conclusion_is_the_quality(sqnr: float, samples: int) -> None:
     verdict = Verdict(sqnr, 1.0, samples, seen=False, correlation=0.98765)
-    said = conclusion(judged(verdict))
-    assert f": SQNR {sqnr:.1f} dB, correlation 0.9877, agreement 100.0 %" in said
-    assert said.endswith(".")
-    assert ("give hundreds" in said) == (samples < FEWEST)
-    assert ("quality check failed: SQNR 3.0 dB is below 10 dB (--fail-below)" in said) == (
+    sentence = conclusion(judged(verdict))
+    assert f": SQNR {sqnr:.1f} dB, correlation 0.9877, agreement 100.0 %" in sentence
+    assert sentence.endswith(".")
+    assert ("give hundreds" in sentence) == (samples < FEWEST)
+    assert ("quality check failed: SQNR 3.0 dB is below 10 dB (--fail-below)" in sentence) == (
         sqnr < 10
     )
 
@@ -258,8 +258,8 @@ def test_advice_on_an_outlier_channel() -> None:
 
 
 def test_front_is_drawn_and_listed() -> None:
-    mixes = [Mix("", 100 * each, 10**6 * each, 10.0 + 4 * each, False) for each in range(1, 4)]
-    same = [Mix(f"int{each}/uint8", 120 * each, 2 * 10**6, 9.0 + each, False) for each in (2, 4, 8)]
+    mixes = [Mix("", 100 * item, 10**6 * item, 10.0 + 4 * item, False) for item in range(1, 4)]
+    same = [Mix(f"int{item}/uint8", 120 * item, 2 * 10**6, 9.0 + item, False) for item in (2, 4, 8)]
     front = (*mixes, *same, Mix("", 350, 10**6, 23, True), Mix("", 1, 1, math.inf, False))
     report = ModelReport("m", quantization=QuantizationReport(None, front=front))
     text = report_page(report)
@@ -272,12 +272,12 @@ def test_front_is_drawn_and_listed() -> None:
 
 def test_worst_samples_have_files(tmp_path: Path) -> None:
     data = data_for("convolutions", 8)
-    for number, each in enumerate(data):
-        np.savez(tmp_path / f"<b>{number}.npz", **each)
+    for number, item in enumerate(data):
+        np.savez(tmp_path / f"<b>{number}.npz", **item)
     quantized = anybit.quantize(NETWORKS["convolutions"](), tmp_path)
-    found = report_quantization(quantized, tmp_path)
-    assert {sample.name for sample in found.quantization.worst} == {"<b>1.npz", "<b>4.npz"}
-    text = report_page(found)
+    report = report_quantization(quantized, tmp_path)
+    assert {sample.name for sample in report.quantization.worst} == {"<b>1.npz", "<b>4.npz"}
+    text = report_page(report)
     assert "The worst samples" in text
     assert "&lt;b&gt;1.npz" in text
     assert "Candidate ranges of" in text
@@ -287,12 +287,12 @@ def test_worst_samples_have_files(tmp_path: Path) -> None:
 def test_budget_search_reports_its_front_and_output_noise() -> None:
     data = data_for("convolutions")
     quantized = anybit.quantize(NETWORKS["convolutions"](), data, budget="25dB")
-    found = report_quantization(quantized, data)
-    assert found.quantization.front == quantized.front
-    noises = [10 ** (-row.quality.output_sqnr / 10) for row in found.layers]
-    for layer, noise in zip(found.layers, noises, strict=True):
+    report = report_quantization(quantized, data)
+    assert report.quantization.front == quantized.front
+    noises = [10 ** (-row.quality.output_sqnr / 10) for row in report.layers]
+    for layer, noise in zip(report.layers, noises, strict=True):
         assert layer.noise == pytest.approx(noise / sum(noises))
-    text = report_page(found)
+    text = report_page(report)
     assert "The cost of other mixed precisions" in text
     assert text.count('<circle class="chosen"') >= 1
     assert "output, dB" in text
@@ -302,6 +302,6 @@ def test_budget_search_reports_its_front_and_output_noise() -> None:
 def test_output_noise_of_layers_adds_up(name: str) -> None:
     data = data_for(name)
     quantized = anybit.quantize(NETWORKS[name](), data, weights="int5", sensitivity=True)
-    found = report_quantization(quantized)
-    total = sum(10 ** (-row.quality.output_sqnr / 10) for row in found.layers)
-    assert -10 * math.log10(total) == pytest.approx(found.verdict.sqnr, abs=4)
+    report = report_quantization(quantized)
+    total = sum(10 ** (-row.quality.output_sqnr / 10) for row in report.layers)
+    assert -10 * math.log10(total) == pytest.approx(report.verdict.sqnr, abs=4)

@@ -12,6 +12,8 @@ import typer
 
 from anybit.cli._files import check_folder, write_text
 from anybit.errors import ModelError
+from anybit.inspection import ModelReport
+from anybit.inspection.pages import report_page
 
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")
@@ -63,6 +65,17 @@ def write_reports(
     """Write JSON or an HTML page to each file, as its suffix says; make only what is written."""
     for path in paths:
         write_text(path, page() if path.suffix.lower() == ".html" else record())
+
+
+def write_model_report(report: ModelReport, paths: Iterable[Path], *, printed: bool) -> None:
+    """Write a report to each file as HTML or JSON, and print it as JSON if asked."""
+
+    def record() -> str:
+        return json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n"
+
+    write_reports(paths, record, lambda: report_page(report))
+    if printed:
+        print(record(), end="")
 
 
 def deliver(record: Any, as_json: bool, report: Path | None) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit compile`: let the quantized layers of a model run on integers."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,13 +13,12 @@ from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
 from anybit.cli._inputs import Ranges, input_paths, sizes_given
-from anybit.cli._report import Json, Reports, check_reports, report_paths, write_reports
+from anybit.cli._report import Json, Reports, check_reports, report_paths, write_model_report
 from anybit.cli._timing import slower
 from anybit.cli._verify import verification_inputs, verify
 from anybit.compilation import Compiled, sized, with_times
 from anybit.compilation import compile as compile_model
 from anybit.inspection import ModelReport, report_compilation, text
-from anybit.inspection.pages import report_page
 from anybit.onnx.analysis.ranges import named
 from anybit.quant_types.layer_info import Guarantee
 from anybit.text import counted
@@ -109,11 +107,8 @@ def compile(
         speed = slower(floats, compiled, float_model)
         compiled.report = replace(compiled.report, speed=speed)
     report = report_compilation(compiled.report, model.name)
-    record = json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n"
-    write_reports(reports or (), lambda: record, lambda: report_page(report))
-    if as_json:
-        print(record, end="")
-    else:
+    write_model_report(report, reports or (), printed=as_json)
+    if not as_json:
         _show(report, compiled, model, output)
         _show_speed(compiled)
     if feeds and not verify(model, compiled, output, feeds, said, quiet=as_json):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit inspect`: the contents of a model, its layers, and values on data."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +15,9 @@ from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_overwrites, file_size
 from anybit.cli._inputs import Ranges
-from anybit.cli._report import Json, check_reports, write_reports
+from anybit.cli._report import Json, check_reports, write_model_report
 from anybit.inspection import ModelReport, text
 from anybit.inspection import inspect as inspect_model
-from anybit.inspection.pages import report_page
 from anybit.onnx.analysis.ranges import named
 from anybit.text import counted, shown
 
@@ -67,11 +65,8 @@ def inspect(
             input_ranges=named(ranges or ()),
             progress=advance,
         )
-    record = json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n"
-    if output is not None:
-        write_reports([output], lambda: record, lambda: report_page(report))
+    write_model_report(report, [] if output is None else [output], printed=as_json)
     if as_json:
-        print(record, end="")
         return
     console = stdout()
     _show_contents(report, model, console)

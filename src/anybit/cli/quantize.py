@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit quantize`: from a float model to one of few bits."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -21,14 +20,13 @@ from anybit.cli._report import (
     deliver,
     report_paths,
     typed,
-    write_reports,
+    write_model_report,
 )
 from anybit.cli._workers import Cache, Cluster, Workers
 from anybit.cli.convert import show_remarks
 from anybit.errors import ModelError
 from anybit.inspection import report_quantization
 from anybit.inspection.model_report import Advice
-from anybit.inspection.pages import report_page
 from anybit.onnx.conversion import Conversion
 from anybit.onnx.conversion import convert as convert_model
 from anybit.onnx.forms import Form
@@ -303,6 +301,5 @@ def _report(
 ) -> Sequence[Advice]:
     """Write the reports, and return their advice."""
     report = report_quantization(found, data, name=model.name, command=command)
-    record = json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n"
-    write_reports(paths, lambda: record, lambda: report_page(report))
+    write_model_report(report, paths, printed=False)
     return report.advice

@@ -3,7 +3,7 @@
 
 They are drawn here because a plotting library that works in one offline file weighs megabytes, and
 a page has two histograms a layer: one path each. Colours are classes of `page.css`, which has a
-light and a dark scheme. All text, but for tooltips, stands in the template.
+light and a dark scheme. The template has all text except tooltips.
 """
 
 import math

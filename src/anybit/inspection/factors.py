@@ -69,8 +69,8 @@ class Factor:
         """Return the number of elements that the layer reads, else of the stored tensor."""
         shape = self.read.shape
         sizes = [] if shape is None else [size for size in shape if isinstance(size, int)]
-        known = shape is not None and len(sizes) == len(shape)
-        return math.prod(sizes) if known else _size(self.x)
+        fixed = shape is not None and len(sizes) == len(shape)
+        return math.prod(sizes) if fixed else _size(self.x)
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -101,16 +101,14 @@ class Factor:
         """
         array = array_of(self.x)
         if isinstance(self.quantizer, OwnQuantizer):
-            found: Match | None = Match(self.quantizer.operator, self.quantizer.call)
+            quantizer: Match | None = Match(self.quantizer.operator, self.quantizer.call)
         else:
-            found = match(self.grid)
+            quantizer = match(self.grid)
         try:
-            if array.dtype.kind != "f" or found is None:
+            if array.dtype.kind != "f" or quantizer is None:
                 return self.grid.decode(array), None
-            call = found.call
-            return array, np.asarray(
-                found.operator.function(array, **call.parameters, **call.attributes)
-            )
+            function, call = quantizer.operator.function, quantizer.call
+            return array, np.asarray(function(array, **call.parameters, **call.attributes))
         except (TypeError, ValueError) as error:
             raise ModelError(f"{described(self.quantizer.node)}: {error}") from error
 

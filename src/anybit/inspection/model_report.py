@@ -260,7 +260,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class QuantizationReport:
-    """What `quantize` knows about a model.
+    """Quality and choices of `quantize`.
 
     Attributes:
         verdict: Quality of the outputs; None without data.
@@ -277,7 +277,7 @@ class QuantizationReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """What is known about a model; `str` gives text for a terminal.
+    """A description of a model; `str` gives text for a terminal.
 
     Attributes:
         name: File of the model, or "the model".

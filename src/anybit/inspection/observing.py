@@ -109,9 +109,9 @@ def _output(factor: Factor) -> ir.Value:
 
 def _check_ranges(sample: Sample, ranges: Mapping[str, Carrier]) -> None:
     for name, carrier in ranges.items():
-        why = beside(name, sample[name], carrier)
-        if why:
-            raise ModelError(f"{why}; correct the range, or the data")
+        problem = beside(name, sample[name], carrier)
+        if problem:
+            raise ModelError(f"{problem}; correct the range, or the data")
 
 
 def _bytes(sample: Sample) -> Iterator[bytes]:

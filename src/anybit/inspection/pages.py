@@ -97,8 +97,8 @@ def _sections(
     yield Section("Layers that are not exact", [Items(reasons)] if reasons else [])
     if report.quantization is not None:
         skipped = [
-            f"{shortened(name)}: {why[:300]}"
-            for name, why in list(report.quantization.skipped.items())[:_MAX_REASONS]
+            f"{shortened(name)}: {reason[:300]}"
+            for name, reason in list(report.quantization.skipped.items())[:_MAX_REASONS]
         ]
         yield Section("Layers that stay float", [Items(skipped)] if skipped else [])
         yield Section("The worst samples", _worst(report.quantization.worst))

@@ -103,11 +103,11 @@ def _with_times(rows: list[Row], report: ModelReport) -> list[Row]:
         "float time": sum(layer.float_seconds or 0.0 for layer in compilation.layers),
     }
     blank = dict.fromkeys(rows[0], "")
-    between = {name: duration(max(whole[name] - spent[name], 0.0)) for name in whole}
+    gaps = {name: duration(max(whole[name] - spent[name], 0.0)) for name in whole}
     last = (rows[count:] or [blank | {"layer": "whole run"}])[0]
     return [
         *rows[:count],
-        blank | {"layer": "between layers", "bits": "-"} | between,
+        blank | {"layer": "between layers", "bits": "-"} | gaps,
         last | {name: duration(seconds) for name, seconds in whole.items()},
     ]
 

@@ -10,41 +10,44 @@ from anybit.inspection.page import Block, Cell, Details, Facts, Items, Page, Sec
 from anybit.text import counted
 
 
-def page(found: Difference) -> str:
+def page(difference: Difference) -> str:
     """Return the comparison as an HTML page that works offline."""
     sections = [
-        *_first(found),
-        *_pictures(found),
-        *_tensors(found),
+        *_first(difference),
+        *_pictures(difference),
+        *_tensors(difference),
         Section(
             "Tensors without a counterpart",
-            [*_unmatched("A", found.unmatched_a), *_unmatched("B", found.unmatched_b)],
+            [*_unmatched("A", difference.unmatched_a), *_unmatched("B", difference.unmatched_b)],
         ),
     ]
     return render(
         Page(
-            "No differences" if found.equal else "Differences",
+            "No differences" if difference.equal else "Differences",
             "anybit diff",
-            wording.summary(found),
-            failed=not found.equal,
-            blocks=[Facts({"A": found.a, "B": found.b}), Items(wording.remarks(found))],
+            wording.summary(difference),
+            failed=not difference.equal,
+            blocks=[
+                Facts({"A": difference.a, "B": difference.b}),
+                Items(wording.remarks(difference)),
+            ],
             sections=[section for section in sections if section.blocks],
         )
     )
 
 
-def _first(found: Difference) -> Iterator[Section]:
-    if found.first is not None:
-        hints = [f"Hint: {hint}" for hint in found.hints]
-        samples = [wording.sample(sample) for sample in found.first.samples]
-        blocks: list[Block] = [wording.first_difference(found), Items([*hints, *samples])]
+def _first(difference: Difference) -> Iterator[Section]:
+    if difference.first is not None:
+        hints = [f"Hint: {hint}" for hint in difference.hints]
+        samples = [wording.sample(sample) for sample in difference.first.samples]
+        blocks: list[Block] = [wording.first_difference(difference), Items([*hints, *samples])]
         yield Section("The first difference", blocks)
 
 
-def _pictures(found: Difference) -> Iterator[Section]:
+def _pictures(difference: Difference) -> Iterator[Section]:
     """Yield charts of the most harmful tensor, and of the first if that is another one."""
     chosen: dict[str, TensorDifference] = {}
-    for title, tensor in (("Most harmful", found.worst), ("First", found.first)):
+    for title, tensor in (("Most harmful", difference.worst), ("First", difference.first)):
         if tensor is not None and tensor.same_shape and tensor.elements:
             if tensor in chosen.values():
                 continue
@@ -56,13 +59,13 @@ def _pictures(found: Difference) -> Iterator[Section]:
         yield Section(f"{title} tensor: {tensor.name}", [f"{origin}{of}.", *charts])
 
 
-def _tensors(found: Difference) -> Iterator[Section]:
+def _tensors(difference: Difference) -> Iterator[Section]:
     """Yield the most harmful tensors, and all of them."""
-    worst = found.ranked[: wording.MOST_ROWS]
+    worst = difference.ranked[: wording.MOST_ROWS]
     if len(worst) > 1:
         yield Section("The most harmful tensors", [_table(worst)])
-    if found.tensors:
-        yield Section("All tensors", [_table(found.tensors)])
+    if difference.tensors:
+        yield Section("All tensors", [_table(difference.tensors)])
 
 
 def _table(tensors: Sequence[TensorDifference]) -> Table:
