@@ -20,6 +20,6 @@ def test_width_measures_the_widest_rows_only() -> None:
         return table
 
     console = Console(width=80)
-    measure = width(rows, {"node"}, table, console)
-    assert measure == console.measure(table(rows), options=console.options.update(width=999)).maximum
+    narrow = width(rows, {"node"}, table, console)
+    assert narrow == console.measure(table(rows), options=console.options.update(width=999)).maximum
     assert measured[0] <= 6

@@ -4,7 +4,7 @@
 import dataclasses
 import json
 import math
-from pathlib import Path
+import re
 
 import numpy as np
 import onnx
@@ -29,9 +29,11 @@ def test_report_has_the_results_of_quantize(name: str) -> None:
     quantized = anybit.quantize(NETWORKS[name](), data_for(name, 8), weights="int4")
     report = report_quantization(quantized, name=name, command="anybit quantize")
     assert [row.name for row in report.layers] == [row.name for row in quantized.layers]
-    assert dataclasses.replace(quantized.verdict, worst=()) == report.verdict
-    worst = report.quantization.worst
-    assert [row.number for row in worst] == [row.number for row in quantized.verdict.worst]
+    assert report.verdict == quantized.verdict
+    assert (report.bytes_before, report.bytes_after) == (
+        quantized.bytes_before,
+        quantized.bytes_after,
+    )
     assert sum(row.noise for row in report.layers) == pytest.approx(1)
     for layer, row in zip(report.layers, quantized.layers, strict=True):
         assert layer.quality.sqnr == row.sqnr
@@ -149,40 +151,6 @@ def test_parameters_that_do_not_broadcast_are_refused() -> None:
         anybit.inspect(proto)
 
 
-@pytest.mark.parametrize("words", [{}, {"scales": "power-of-two"}, {"weights": "uint4"}])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_bytes_of_a_file_match_quantize(name: str, words: dict[str, str], tmp_path: Path) -> None:
-    quantized = anybit.quantize(NETWORKS[name](), data_for(name), **words)
-    quantized.save(tmp_path / "q.onnx")
-    report = anybit.inspect(tmp_path / "q.onnx")
-    assert (report.bytes_before, report.bytes_after) == (
-        quantized.bytes_before,
-        quantized.bytes_after,
-    )
-    for one, other in zip(report.layers, report_quantization(quantized).layers, strict=True):
-        assert one.bytes == other.bytes
-
-
-@pytest.mark.parametrize(
-    "words", ["int4 per-block 32", "uint4 per-block 16", "mxfp8", "mxint8", "nvfp4"]
-)
-def test_bytes_count_the_scales_of_blocks(words: str, tmp_path: Path) -> None:
-    constants = {
-        "w": np.random.default_rng(1).normal(size=(96, 24)).astype("f"),
-        "b": np.ones(24, "f"),
-    }
-    nodes = [node("MatMul", "x w", "m", domain=""), node("Add", "m b", domain="")]
-    proto = model(nodes, constants, inputs={"x": ["n", 96]})
-    quantized = anybit.quantize(proto, weights=words, activations=None)
-    quantized.save(tmp_path / "q.onnx", to="qonnx")
-    report = anybit.inspect(tmp_path / "q.onnx")
-    assert (report.bytes_before, report.bytes_after) == (
-        quantized.bytes_before,
-        quantized.bytes_after,
-    )
-    assert report.layers[0].bytes == quantized.layers[0].bytes
-
-
 def judged(verdict: Verdict) -> ModelReport:
     return ModelReport("m", quantization=QuantizationReport(verdict))
 
@@ -231,7 +199,7 @@ def test_layers_are_ranked_by_noise() -> None:
     report = noisy([0.0, 0.1, 0.2, 0.3])
     assert report.ranked == report.layers[::-1]
     text = report_page(report)
-    assert text.index('data-v="0.3"') < text.index('data-v="0.1"')
+    assert text.index(">30 %<") < text.index(">10 %<")
 
 
 @pytest.mark.parametrize(
@@ -270,18 +238,12 @@ def test_front_is_drawn_and_listed() -> None:
     assert "<circle" not in report_page(dataclasses.replace(report, quantization=None))
 
 
-def test_worst_samples_have_files(tmp_path: Path) -> None:
+def test_worst_samples_are_numbered() -> None:
     data = data_for("convolutions", 8)
-    for number, item in enumerate(data):
-        np.savez(tmp_path / f"<b>{number}.npz", **item)
-    quantized = anybit.quantize(NETWORKS["convolutions"](), tmp_path)
-    report = report_quantization(quantized, tmp_path)
-    assert {sample.name for sample in report.quantization.worst} == {"<b>1.npz", "<b>4.npz"}
+    report = report_quantization(anybit.quantize(NETWORKS["convolutions"](), data), data)
+    assert {sample.number for sample in report.verdict.worst} == {1, 4}
     text = report_page(report)
-    assert "The worst samples" in text
-    assert "&lt;b&gt;1.npz" in text
-    assert "Candidate ranges of" in text
-    assert "<b>1.npz" not in text
+    assert re.search("The worst samples.*>4</td>.*>1</td>", text, re.DOTALL)
 
 
 def test_budget_search_reports_its_front_and_output_noise() -> None:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anybit.inspection.advice import with_advice
-from anybit.inspection.factors import constant_bytes, find_targets
+from anybit.inspection.factors import find_targets
 from anybit.inspection.model_report import (
     LayerQuality,
     LayerReport,
     ModelReport,
     QuantizationReport,
-    WorstSample,
     totals_of,
+    weight_bytes,
 )
 from anybit.onnx.analysis.analysis import analyze
 from anybit.onnx.analysis.layers import quantizers_after
@@ -60,37 +60,25 @@ def inspect(
     >>> [(row.kind, row.layer.accumulator_bits) for row in report.layers]
     [('exact', 14), ('exact', 12), ('exact', 12)]
     """
-    return _inspect(source, data, layers or data is not None, input_ranges, progress)[0]
-
-
-def _inspect(
-    source: Source,
-    data: "Data | None",
-    layers: bool,
-    input_ranges: Ranges | None,
-    progress: Callable[[float], None] | None,
-) -> tuple[ModelReport, Sequence[str]]:
-    """Return the report, and file and position of each sample."""
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     summary = summarize(source)
     model = followable(source)
     ranges = carriers_of(input_ranges, [v for v in model.graph.inputs if not v.is_initializer()])
     analysis = analyze(model, ranges)
     targets = find_targets(model, analysis, quantizers_after(analysis.products))
-    rows = [LayerReport(target.layer, target.bytes) for target in targets]
+    rows = [LayerReport(target.layer, weight_bytes(target.layer)) for target in targets]
     report = ModelReport(
         name,
         summary=summary,
         totals=totals_of(rows),
         input_ranges={key: str(value) for key, value in by_name(input_ranges).items()},
     )
-    if not layers:
-        return report, ()
+    if not layers and data is None:
+        return report
     # Statistics come with quantization, which a summary does not need.
     from anybit.inspection.gauge import measure_weights
 
     factors = [factor for target in targets for factor in target.factors]
-    names: Sequence[str] = ()
     tensors = {factor: measure_weights(factor) for factor in factors if factor.is_constant}
     if data is None:
         from anybit.inspection.gauge import Gauge
@@ -107,14 +95,12 @@ def _inspect(
             replace(row, observed=observed)
             for row, observed in zip(rows, run.observations, strict=True)
         ]
-        report, names = replace(report, data=run.summary), run.names
+        report = replace(report, data=run.summary)
     rows = [
         replace(row, tensors=tuple(tensors[factor] for factor in target.factors))
         for row, target in zip(rows, targets, strict=True)
     ]
-    before, after = constant_bytes(model, factors)
-    report = replace(report, layers=tuple(rows), bytes_before=before, bytes_after=after)
-    return with_advice(report), names
+    return with_advice(replace(report, layers=tuple(rows)))
 
 
 def report_quantization(
@@ -137,26 +123,10 @@ def report_quantization(
     Raises:
         ModelError: The data do not fit the model.
     """
-    report, names = _inspect(result, data, True, None, progress)
+    report = inspect(result, data, progress=progress)
     by_layer = {layer.name: layer for layer in result.layers}
     rows = [_quantized(row, by_layer.get(row.name)) for row in report.layers]
     rows = list(_with_noise_shares(rows))
-    verdict = result.verdict
-    worst = [] if verdict is None else verdict.worst
-    quantization = QuantizationReport(
-        None if verdict is None else replace(verdict, worst=()),
-        result.left,
-        tuple(
-            WorstSample(
-                names[sample.number] if sample.number < len(names) else "",
-                sample.number,
-                sample.sqnr,
-                sample.agrees,
-            )
-            for sample in worst
-        ),
-        result.front,
-    )
     return with_advice(
         replace(
             report,
@@ -166,7 +136,7 @@ def report_quantization(
             layers=tuple(rows),
             bytes_before=result.bytes_before,
             bytes_after=result.bytes_after,
-            quantization=quantization,
+            quantization=QuantizationReport(result.verdict, result.left, result.front),
         )
     )
 
@@ -183,9 +153,7 @@ def _quantized(row: LayerReport, layer: "QuantizedLayer | None") -> LayerReport:
         row,
         layer=info,
         bytes=layer.bytes if layer.weights else row.bytes,
-        quality=LayerQuality(
-            layer.sqnr, layer.output_sqnr, smoothed=layer.smoothed, tried=layer.tried
-        ),
+        quality=LayerQuality(layer.sqnr, layer.output_sqnr, smoothed=layer.smoothed),
     )
 
 
@@ -213,9 +181,6 @@ def _with_noise_shares(rows: Sequence[LayerReport]) -> Iterator[LayerReport]:
 def report_compilation(compilation: "Report", name: str) -> ModelReport:
     """Describe the result of `compile`: its layers, regions and times."""
     rows = tuple(
-        LayerReport(
-            row.layer, (row.layer.parameters * row.layer.weight_bits + 7) // 8, compiled=row
-        )
-        for row in compilation.layers
+        LayerReport(row.layer, weight_bytes(row.layer), compiled=row) for row in compilation.layers
     )
     return ModelReport(name, totals=totals_of(rows), layers=rows, compilation=compilation)

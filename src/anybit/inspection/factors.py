@@ -1,13 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of a model with the quantizers of their factors, and the sizes of its constants.
+"""The layers of a model with the quantizers of their factors."""
 
-Weights count with their bit widths and the scales of their blocks, as `quantize` counts them.
-Scales and zero-points of channels do not count. A file does not distinguish a block as long as its
-axis from a channel.
-"""
-
-import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,24 +13,18 @@ from anybit.onnx.analysis.layers import connected, layers_of
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import given
-from anybit.onnx.graph.constants import Array, are_powers_of_two, array_of, is_constant
+from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.facts import Effect, bias_input_of, effect_of
 from anybit.onnx.graph.names import described, label_of
-from anybit.onnx.graph.walk import initializers_in, nodes_in
-from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.quantizers.grids import Match, match
 from anybit.onnx.quantizers.metadata import FENCE_KEY
-from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
-from anybit.ops.grids import Grid, IntegerGrid
+from anybit.ops.grids import Grid
 from anybit.quant_types.layer_info import LayerInfo
 
 _RECURRENT = ("GRU", "LSTM", "RNN")
 _MAX_MOVES = 16
-_FLOAT_BITS = 32
-# Widths of the scales of blocks: powers of two, and float32.
-_BYTE_SCALE, _FLOAT_SCALE = 8, 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,50 +36,17 @@ class Factor:
         x: The tensor before the quantizer.
         grid: The grid of the quantizer.
         axis: Channel axis, counted from the end; None if unknown.
-        read: The tensor that the layer reads.
-        moves: Data movement between the quantizer and the layer.
     """
 
     quantizer: Quantizer
     x: ir.Value
     grid: Grid
     axis: int | None
-    read: ir.Value
-    moves: tuple[ir.Node, ...]
 
     @property
     def is_constant(self) -> bool:
         """Return whether the factor is a constant weight."""
         return self.quantizer.constant
-
-    @property
-    def elements(self) -> int:
-        """Return the number of elements that the layer reads, else of the stored tensor."""
-        shape = self.read.shape
-        sizes = [] if shape is None else [size for size in shape if isinstance(size, int)]
-        fixed = shape is not None and len(sizes) == len(shape)
-        return math.prod(sizes) if fixed else _size(self.x)
-
-    @property
-    def nodes(self) -> tuple[ir.Node, ...]:
-        """Return the nodes between the stored tensor and the layer."""
-        own = self.quantizer.quantize, self.quantizer.node
-        return (*self.moves, *filter(None, own), *_producers(self.x))
-
-    @property
-    def bytes(self) -> int:
-        """Return the size of a constant at its bit width, with the scales of its blocks."""
-        scales = self.grid.scale.size * self._scale_bits
-        return math.ceil((self.elements * self.grid.bits + scales) / 8)
-
-    @property
-    def _scale_bits(self) -> int:
-        grid = self.grid
-        if not self.moves or sum(size > 1 for size in grid.scale.shape) < 2:
-            return 0  # the scales are not those of blocks
-        if not isinstance(grid, IntegerGrid) or are_powers_of_two(grid.scale).all():
-            return _BYTE_SCALE
-        return _FLOAT_SCALE + (grid.bits if grid.zeropt.any() else 0)
 
     def values(self) -> tuple[Array, Array | None]:
         """Return a constant before and after its quantizer; stored codes as grid values and None.
@@ -128,14 +83,6 @@ class Target:
     factors: tuple[Factor, ...] = ()
     product: ProductAnalysis | None = None
     after: Quantizer | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Return the size of the weights at their bit widths."""
-        weights = [factor for factor in self.factors if factor.is_constant]
-        if weights:
-            return sum(factor.bytes for factor in weights)
-        return (self.layer.parameters * self.layer.weight_bits + 7) // 8
 
 
 def find_targets(
@@ -196,11 +143,10 @@ def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> 
 
 def _factor(node: ir.Node, index: int, layout: Layout | None, traces: Traces) -> Factor | None:
     """Return the factor at an input of a layer; None if no quantizer with a grid precedes it."""
-    read = value = given(node, index)
-    moves: tuple[ir.Node, ...] = ()
+    value, moved = given(node, index), False
     for _ in range(_MAX_MOVES):
         producer = None if value is None else value.producer()
-        if producer is None or read is None:
+        if producer is None:
             return None
         if FENCE_KEY in producer.metadata_props and (producer.domain, producer.op_type) == (
             "",
@@ -216,11 +162,11 @@ def _factor(node: ir.Node, index: int, layout: Layout | None, traces: Traces) ->
             x, grid = quantizer.x, quantizer.grid
             if x is None or grid is None:
                 return None
-            axis = None if moves else _axis(node, index, layout, quantizer.constant)
-            return Factor(quantizer, x, grid, axis, read, moves)
+            axis = None if moved else _axis(node, index, layout, quantizer.constant)
+            return Factor(quantizer, x, grid, axis)
         if effect_of(producer) is not Effect.MOVE:
             return None
-        value, moves = given(producer, 0), (*moves, producer)
+        value, moved = given(producer, 0), True
     return None
 
 
@@ -250,43 +196,3 @@ def _size(value: ir.Value | None) -> int:
     for node in _producers(value):
         stored = given(node, 0)
     return 0 if stored is None or stored.const_value is None else stored.const_value.size
-
-
-def constant_bytes(model: ir.Model, factors: Iterable[Factor]) -> tuple[int, int]:
-    """Return the bytes of all constants, with weights in float32 and at their bit widths."""
-    by_node = {factor.quantizer.node: factor for factor in factors}.values()
-    weights = [factor for factor in by_node if factor.is_constant]
-    moving = {node for factor in weights for node in factor.nodes}
-    moving |= {node for factor in by_node for node in [_smoothing(factor.x)] if node is not None}
-    quantizers = {node for node, _ in operators_in(model)}
-    quantizers |= {
-        node for node in nodes_in(model.graph) if is_quantize(node) or is_dequantize(node)
-    }
-    others = sum(
-        value.const_value.nbytes
-        for value in initializers_in(model)
-        if value.const_value is not None and not _is_parameter(value, moving, quantizers)
-    )
-    floats = sum(factor.elements for factor in weights) * _FLOAT_BITS // 8
-    return others + floats, others + sum(factor.bytes for factor in weights)
-
-
-def _smoothing(x: ir.Value) -> ir.Node | None:
-    """Return the node that scales the channels of an activation by powers of two."""
-    node = x.producer()
-    if node is None or node.op_type != "Mul" or len(x.uses()) > 1:
-        return None
-    scale = node.inputs[1]
-    if scale is None or not is_constant(scale):
-        return None
-    return node if are_powers_of_two(array_of(scale)).all() else None
-
-
-def _is_parameter(
-    value: ir.Value, moving: Collection[ir.Node], quantizers: Collection[ir.Node]
-) -> bool:
-    """Return whether all uses of a constant are those of a weight or of quantizer parameters."""
-    uses = value.uses()
-    return bool(uses) and all(
-        use.node in moving or (use.node in quantizers and use.idx > 0) for use in uses
-    )

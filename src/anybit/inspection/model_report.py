@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from anybit.lowbit.layers import CompiledLayer
     from anybit.lowbit.report import Report
     from anybit.quantization import Mix, Verdict
-    from anybit.quantization.ranges import Candidate
 
 SCHEMA = 1
 """Version of the JSON; docs/schemas.md describes it."""
@@ -104,14 +103,12 @@ class LayerQuality:
         output_sqnr: SQNR of the model outputs with all other layers in float, in dB.
         noise: Share in the noise of all layers, at the model outputs if measured for all of them.
         smoothed: Whether activation channels are scaled against the weights.
-        tried: Candidate ranges of the activations: the full range and the best.
     """
 
     sqnr: float | None = None
     output_sqnr: float | None = None
     noise: float | None = None
     smoothed: bool = False
-    tried: tuple["Candidate", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,6 +190,11 @@ class Totals:
     unknown: int = 0
 
 
+def weight_bytes(layer: LayerInfo) -> int:
+    """Return the size of the constant weights of a layer at their bit width."""
+    return (layer.parameters * layer.weight_bits + 7) // 8
+
+
 def totals_of(reports: Iterable[LayerReport]) -> Totals:
     """Return the totals of layers; a layer in several regions counts once."""
     rows = list({row.layer.output: row for row in reports if row.layer.macs != 0}.values())
@@ -218,33 +220,14 @@ class DataSummary:
     """The data that a model was run on.
 
     Attributes:
-        digest: SHA-256 of names, types, shapes and bytes of all samples in order.
         samples: Number of samples.
         observed: Number of samples that were run.
         seconds: Shortest time of one sample.
     """
 
-    digest: str
     samples: int
     observed: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class WorstSample:
-    """A held-out sample with low SQNR.
-
-    Attributes:
-        name: File and position in it; empty if it is from no file.
-        number: Number among all samples.
-        sqnr: SQNR of the outputs in dB.
-        agrees: Whether the arg max is the same; None without classes.
-    """
-
-    name: str
-    number: int
-    sqnr: float
-    agrees: bool | None
 
 
 @dataclass(frozen=True)
@@ -265,13 +248,11 @@ class QuantizationReport:
     Attributes:
         verdict: Quality of the outputs; None without data.
         skipped: Layers that stay float, with the reasons.
-        worst: Held-out samples with the lowest SQNR.
         front: Mixed precisions that a budget search considered.
     """
 
     verdict: "Verdict | None"
     skipped: Mapping[str, str] = field(default_factory=dict)
-    worst: tuple[WorstSample, ...] = ()
     front: tuple["Mix", ...] = ()
 
 
@@ -284,8 +265,8 @@ class ModelReport:
         command: Command that made the model; empty if unknown.
         summary: Header, operators, quantizers and sizes of the file; None from `compile`.
         totals: Work and size of all layers.
-        bytes_before: Size of constants with float weights; None without layers.
-        bytes_after: Size of constants at their bit widths; None without layers.
+        bytes_before: Size of constants with float weights; None unless `quantize` reports it.
+        bytes_after: Size of constants at their bit widths; None unless `quantize` reports it.
         layers: Layers in graph order; empty if not requested.
         input_ranges: Ranges of the inputs that the caller stated.
         data: Data that the model was run on; None without data.

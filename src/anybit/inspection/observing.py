@@ -3,9 +3,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 import numpy as np
 import onnx_ir as ir
@@ -39,13 +38,11 @@ class DataRun:
 
     Attributes:
         summary: The data.
-        names: File and position of each sample.
         observations: Codes and sums of each layer; None where the model does not compute them.
         gauges: Statistics of the computed factors.
     """
 
     summary: DataSummary
-    names: tuple[str, ...]
     observations: tuple[Observation | None, ...]
     gauges: Mapping[Factor, Gauge]
 
@@ -80,11 +77,10 @@ def run_on_data(
         value for value in values if (producer := value.producer()) is None or producer in top
     ]
     recorder = recording(model, list(dict.fromkeys(values)), where).recorder(alone=False)
-    digest, shortest, count = sha256(), float("inf"), 0
+    shortest, count = float("inf"), 0
     step = -(-len(samples) // _MAX_SAMPLES)
     for number, sample in enumerate(samples):
         _check_ranges(sample, ranges)
-        digest.update(b"".join(_bytes(sample)))
         if is_taken(number, step):
             count += 1
             start = time.perf_counter()
@@ -98,9 +94,9 @@ def run_on_data(
             for observer in observers:
                 observer.add(arrays)
         progress((number + 1) / len(samples))
-    summary = DataSummary(digest.hexdigest(), len(samples), count, shortest)
+    summary = DataSummary(len(samples), count, shortest)
     observations = tuple(observer.observation() for observer in observers)
-    return DataRun(summary, tuple(samples.names()), observations, gauges)
+    return DataRun(summary, observations, gauges)
 
 
 def _output(factor: Factor) -> ir.Value:
@@ -112,12 +108,6 @@ def _check_ranges(sample: Sample, ranges: Mapping[str, Carrier]) -> None:
         problem = beside(name, sample[name], carrier)
         if problem:
             raise ModelError(f"{problem}; correct the range, or the data")
-
-
-def _bytes(sample: Sample) -> Iterator[bytes]:
-    for name, array in sorted(sample.items()):
-        yield repr((name, str(array.dtype), array.shape)).encode()
-        yield array.tobytes()
 
 
 @dataclass

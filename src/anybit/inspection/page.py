@@ -30,13 +30,11 @@ class Cell:
 
     Attributes:
         text: The text.
-        key: Number to sort by; None for an empty cell, or to sort by the text.
         bars: Shares from 0 to 1, drawn as bars below the text.
         link: Anchor that the text leads to.
     """
 
     text: str
-    key: float | None = None
     bars: tuple[float, ...] = ()
     link: str = ""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from anybit.inspection import charts, text
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
         ModelReport,
         Observation,
         QuantizedTensor,
-        WorstSample,
     )
-    from anybit.quantization import Mix
+    from anybit.quantization import Mix, Verdict
 
 _MAX_ROWS, _MAX_DETAILS, _MAX_REASONS, _MAX_SEGMENTS, _MAX_RISKS = 1000, 300, 50, 500, 200
 _MAX_TOOLTIPS = 16
@@ -101,7 +99,7 @@ def _sections(
             for name, reason in list(report.quantization.skipped.items())[:_MAX_REASONS]
         ]
         yield Section("Layers that stay float", [Items(skipped)] if skipped else [])
-        yield Section("The worst samples", _worst(report.quantization.worst))
+        yield Section("The worst samples", _worst(report.verdict))
 
 
 _NETWORK = (
@@ -144,7 +142,6 @@ def _facts(report: ModelReport) -> dict[str, str]:
     if report.data is not None:
         data = report.data
         pairs["data"] = f"{data.observed} of {counted(data.samples, 'sample')} were run"
-        pairs["SHA-256"] = data.digest
     pairs["note"] = text.unknown_sizes(report)
     return pairs
 
@@ -169,7 +166,7 @@ def _layer_table(
     slowest = max((_seconds(row) for row in layers), default=0.0) or 1.0
     cells = []
     for layer in layers[:_MAX_ROWS]:
-        keys, line = _keys(layer), []
+        line: list[Cell] = []
         for name, cell in by_layer[id(layer)].items():
             bars: tuple[float, ...] = ()
             if name == "acc. bits" and layer.layer.accumulator_bits:
@@ -182,7 +179,7 @@ def _layer_table(
                 times = layer.compiled.seconds, layer.compiled.float_seconds or 0.0
                 bars = (times[0] / slowest, times[1] / slowest)
             link = anchors.get(layer.layer.output, "") if name == "layer" else ""
-            line.append(Cell(shortened(cell), keys.get(name), bars, link))
+            line.append(Cell(shortened(cell), bars, link))
         cells.append(line)
     totals = rows[len(report.layers) :]
     cells += [[Cell(shortened(cell)) for cell in row.values()] for row in totals]
@@ -194,34 +191,6 @@ def _layer_table(
 def _seconds(row: LayerReport) -> float:
     times = () if row.compiled is None else (row.compiled.seconds, row.compiled.float_seconds)
     return max((seconds or 0.0 for seconds in times), default=0.0)
-
-
-def _keys(row: LayerReport) -> dict[str, float | None]:
-    """Return the numbers that columns are sorted by."""
-    layer, quality, compiled = row.layer, row.quality, row.compiled
-    ends = {
-        "codes in": layer.input_codes,
-        "weight codes": layer.weight_codes,
-        "codes out": layer.output_codes,
-        "accumulator": layer.accumulator,
-        "sums": layer.sums,
-    }
-    return {
-        **{name: None if pair is None else pair[1] - pair[0] for name, pair in ends.items()},
-        "bits": layer.weight_bits * layer.input_bits,
-        "bytes": row.bytes or None,
-        "MACs": layer.macs,
-        "BOPs": layer.bops,
-        "zeros": layer.sparsity,
-        "acc. bits": layer.accumulator_bits,
-        "any weights": layer.accumulator_bits_any,
-        "noise": row.noise,
-        "SQNR, dB": None if quality is None else quality.sqnr,
-        "output, dB": None if quality is None else quality.output_sqnr,
-        "at risk": None if compiled is None else len(compiled.risks) or None,
-        "time": None if compiled is None else compiled.seconds,
-        "float time": None if compiled is None else compiled.float_seconds,
-    }
 
 
 def _strip(layers: Sequence[LayerReport], anchors: Mapping[str, str]) -> Strip:
@@ -254,20 +223,18 @@ def _level(bits: int) -> tuple[str, str]:
     return "float", "float"
 
 
-def _worst(samples: Sequence[WorstSample]) -> list[Block]:
-    if not samples:
+def _worst(verdict: Verdict | None) -> list[Block]:
+    if verdict is None or not verdict.worst:
         return []
     rows = [
         {
             "sample": str(sample.number),
-            "file": sample.name,
             "SQNR": text.decibels(sample.sqnr),
             "arg max": {None: "", True: "same", False: "different"}[sample.agrees],
         }
-        for sample in samples
+        for sample in verdict.worst
     ]
-    names = [name for name in rows[0] if any(row[name] for row in rows)]
-    return ["Of the held-out samples.", _table([{n: row[n] for n in names} for row in rows])]
+    return ["Held-out samples, by their number among all samples.", _table(rows)]
 
 
 def _front(mixes: Sequence[Mix]) -> list[Block]:
@@ -348,7 +315,6 @@ def _details(row: LayerReport, anchor: str) -> Details:
     blocks: list[Block] = [Facts({"reads": ", ".join(layer.inputs), "quantizer": layer.quantizer})]
     if quality is not None and quality.smoothed:
         blocks.append("Its activation channels are scaled against its weights.")
-    blocks += _tried(row)
     blocks += (block for tensor in row.tensors for block in _tensor(tensor))
     if row.observed is not None and len(row.observed.shares) > 1:
         blocks.append(_code_shares(row.observed))
@@ -356,26 +322,6 @@ def _details(row: LayerReport, anchor: str) -> Details:
         blocks.append("No quantizer with a constant grid precedes it.")
     blocks += _risks(row)
     return Details(shortened(row.name), ", ".join(filter(None, about)), blocks, anchor)
-
-
-def _tried(row: LayerReport) -> Iterator[str]:
-    """Yield the candidate ranges of each tensor, the best first."""
-    tried = () if row.quality is None else row.quality.tried
-    for tensor, group in groupby(tried, key=lambda candidate: candidate.tensor):
-        whole, *others = group
-        if not others:
-            continue
-        candidates = (
-            f"{c.lowest:.4g} to {c.highest:.4g}{' scaled' if c.smoothed else ''}"
-            f"{' (all)' if c is whole else ''} {_error_db(c.error)}"
-            for c in sorted([whole, *others], key=lambda candidate: candidate.error)
-        )
-        yield f"Candidate ranges of {shortened(tensor)}: {', '.join(candidates)}"
-
-
-def _error_db(noise: float) -> str:
-    """Return noise over signal, as powers, in dB."""
-    return text.decibels(-10 * math.log10(noise) if noise > 0 else math.inf)
 
 
 def _tensor(tensor: QuantizedTensor) -> Iterator[Block]:
