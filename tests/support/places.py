@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where things lie: this checkout, and what is handed to it from outside."""
+"""Folders of the project and of shared test models."""
 
 import os
 from pathlib import Path
