@@ -127,3 +127,29 @@ def test_computed_scales_are_not_described() -> None:
     report = anybit.inspect(model(nodes, constants, inputs={"x": ["n", 4]}), np.ones((3, 4), "f"))
     assert report.layers[0].tensors == ()
     assert "No quantizer with a constant grid" in report_page(report)
+
+
+BRANCHES = """
+<ir_version: 8, opset_import: ["": 13, "qonnx.custom_op.general": 1]>
+graph (float[N, 4] x, bool c) => (float[N, 4] y)
+<float one = {1}, float none = {0}, float four = {4}>
+{
+  y = If (c) <
+    then_branch = t () => (float[N, 4] a) {
+      xq = qonnx.custom_op.general.IntQuant(x, one, none, four)
+      a = MatMul(xq, w)
+    },
+    else_branch = e () => (float[N, 4] b) { b = Identity(x) }
+  >
+}"""
+
+
+def test_layers_inside_branches_are_described_but_not_observed() -> None:
+    """Run both branches: a branch that is not taken has no values."""
+    proto = onnx.parser.parse_model(BRANCHES)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(4, dtype="f"), "w"))
+    x = np.full((1, 4), 3, np.float32)
+    data = [{"x": x, "c": np.array(taken)} for taken in (True, False)]
+    (row,) = anybit.inspect(proto, data).layers
+    assert (row.layer.input_codes, row.observed) == ((-8, 7), None)
+    assert [tensor.role for tensor in row.tensors] == ["activations"]

@@ -13,7 +13,6 @@ import typer
 from anybit.cli._files import check_folder, write_text
 from anybit.errors import ModelError
 from anybit.inspection import ModelReport
-from anybit.inspection.pages import report_page
 
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")
@@ -73,7 +72,12 @@ def write_model_report(report: ModelReport, paths: Iterable[Path], *, printed: b
     def record() -> str:
         return json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n"
 
-    write_reports(paths, record, lambda: report_page(report))
+    def page() -> str:
+        from anybit.inspection.pages import report_page
+
+        return report_page(report)
+
+    write_reports(paths, record, page)
     if printed:
         print(record(), end="")
 
