@@ -30,8 +30,6 @@ NAVIGATION = {
         "Quantize a float model": "quantize",
         "Load and run models": "models",
         "Inspect": "inspect",
-        "Analyze": "analyze",
-        "Report": "report",
         "Check": "check",
         "Clean": "clean",
         "Convert": "convert",

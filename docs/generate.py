@@ -18,7 +18,6 @@ from _figures import operator_figure, rounding_figure
 from _journey import journey_figure
 from _overview import overview_figure
 from _pages import operator_page, operator_table, rounding_modes, rounding_table
-from _report import report_figure
 from _speed import speed_table
 from _stubs import stubs
 from _support import support_table
@@ -34,7 +33,6 @@ def generated() -> dict[Path, str]:
     files = {DOCS / "images" / "rounding_modes.svg": rounding_figure(), **stubs()}
     files[DOCS / "images" / "compile.svg"] = journey_figure()
     files[DOCS / "images" / "overview.svg"] = overview_figure()
-    files[DOCS / "images" / "report.svg"] = report_figure()
     for operator in OPERATORS:
         files[DOCS / "operators" / f"{operator.name}.md"] = operator_page(operator)
         files[DOCS / "images" / f"{operator.name}.svg"] = operator_figure(operator)

@@ -28,6 +28,18 @@ def test_onnxruntime_library_is_installed() -> None:
     assert Path(anybit.onnxruntime.library_path()).is_file()
 
 
+def test_page_has_its_template(tmp_path: Path) -> None:
+    from onnx import parser
+
+    source = (
+        '<ir_version: 8, opset_import: ["": 13]> graph (float[2] x) => (float[2] y) {y = Relu(x)}'
+    )
+    anybit.inspect(parser.parse_model(source)).to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "<style>:root" in page
+    assert "querySelectorAll" in page
+
+
 def test_metadata() -> None:
     metadata = importlib.metadata.metadata("anybit")
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -46,4 +58,4 @@ def test_command_line_starts() -> None:
         [sys.executable, "-m", "anybit", "--help"], capture_output=True, text=True, check=True
     )
     assert "run" in done.stdout
-    assert "info" in done.stdout
+    assert "inspect" in done.stdout

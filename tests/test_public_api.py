@@ -171,7 +171,7 @@ def test_too_many_dimensions() -> None:
     assert anybit.int_quant(x, 1, 0, 4).shape == x.shape
 
 
-@pytest.mark.parametrize("call", [anybit.load, anybit.info, anybit.clean, anybit.compile])
+@pytest.mark.parametrize("call", [anybit.load, anybit.inspect, anybit.clean, anybit.compile])
 def test_what_is_no_model_is_said_to_be_none(call: Callable[[object], object]) -> None:
     with pytest.raises(TypeError, match=r"a model is a path, .* not int"):
         call(3)

@@ -20,7 +20,6 @@ OPERATORS = [
 ]
 PUBLIC = {
     "anybit": [
-        "Analyzed",
         "Cleaned",
         "Compiled",
         "Conversion",
@@ -30,11 +29,9 @@ PUBLIC = {
         "Finding",
         "Model",
         "ModelError",
+        "ModelReport",
         "Quantized",
-        "Report",
         "RoundingMode",
-        "Summary",
-        "analyze",
         "check",
         "clean",
         "compile",
@@ -42,11 +39,10 @@ PUBLIC = {
         "diff",
         "evaluate",
         "formats",
-        "info",
+        "inspect",
         "load",
         "num_threads",
         "quantize",
-        "report",
         "save",
         "set_num_threads",
         *OPERATORS,

@@ -22,7 +22,7 @@ class Drop {
     at("unread").textContent = "";
     try {
       if (file.size > LARGEST_FILE)
-        throw new Refused(`${file.name} has ${sizeText(file.size)}, more than this page reads; use anybit info`);
+        throw new Refused(`${file.name} has ${sizeText(file.size)}, more than this page reads; use anybit inspect`);
       this.show(file.name, new Uint8Array(await file.arrayBuffer()));
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
@@ -46,7 +46,7 @@ class Drop {
     at("model").hidden = false;
   }
 
-  /** What `anybit info --json` says of the same bytes. */
+  /** The summary that `anybit inspect --json` has of the same bytes. */
   read(bytes) {
     return summaryOf(modelIn(bytes), this.operators);
   }

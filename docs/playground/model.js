@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `anybit info` says of a model, with the same names and words; nothing of it is computed:
+// What `anybit inspect` says of a model, with the same names and words; nothing of it is computed:
 // scales that nodes compute stay unknown.
 
 const ONNX = REGISTRY.onnx;
@@ -149,7 +149,7 @@ function unpackedIntegers(raw, count, bits, type) {
   });
 }
 
-/** All of it, as `anybit info --json` has it. */
+/** All of it, as the summary of `anybit inspect --json` has it. */
 function summaryOf(model, operators) {
   const values = new Values(model, operators);
   const nodes = [...nodesIn(model.graph)];

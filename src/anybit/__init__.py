@@ -40,20 +40,17 @@ if TYPE_CHECKING:
     from anybit.compiler.pipeline import compile
     from anybit.errors import ModelError
     from anybit.evaluation import Evaluated, Evaluation, evaluate
-    from anybit.layers import Analyzed, analyze
+    from anybit.inspection import ModelReport, inspect
     from anybit.model import Model, load
     from anybit.onnx import save
     from anybit.onnx.checks.checking import Finding, check
     from anybit.onnx.cleaning import Cleaned, clean
     from anybit.onnx.conversion import Conversion, convert
-    from anybit.onnx.summary import Summary, info
     from anybit.quantization import Quantized, quantize
-    from anybit.reporting import Report, report
 
     __version__: str
 
 __all__ = [
-    "Analyzed",
     "Cleaned",
     "Compiled",
     "Conversion",
@@ -63,11 +60,9 @@ __all__ = [
     "Finding",
     "Model",
     "ModelError",
+    "ModelReport",
     "Quantized",
-    "Report",
     "RoundingMode",
-    "Summary",
-    "analyze",
     "bipolar_quant",
     "check",
     "clean",
@@ -79,12 +74,11 @@ __all__ = [
     "evaluate",
     "float_quant",
     "formats",
-    "info",
+    "inspect",
     "int_quant",
     "load",
     "num_threads",
     "quantize",
-    "report",
     "save",
     "set_num_threads",
     "trunc",
@@ -93,7 +87,6 @@ __all__ = [
 
 # Models need onnx and onnxruntime, which take a second to import; arrays need neither.
 _LAZY = {
-    "Analyzed": "anybit.layers",
     "Cleaned": "anybit.onnx.cleaning",
     "Compiled": "anybit.compiler.compiled",
     "Conversion": "anybit.onnx.conversion",
@@ -103,20 +96,17 @@ _LAZY = {
     "Finding": "anybit.onnx.checks.checking",
     "Model": "anybit.model",
     "ModelError": "anybit.errors",
+    "ModelReport": "anybit.inspection",
     "Quantized": "anybit.quantization",
-    "Report": "anybit.reporting",
-    "Summary": "anybit.onnx.summary",
-    "analyze": "anybit.layers",
     "check": "anybit.onnx.checks.checking",
     "clean": "anybit.onnx.cleaning",
     "compile": "anybit.compiler.pipeline",
     "convert": "anybit.onnx.conversion",
     "diff": "anybit.comparison",
     "evaluate": "anybit.evaluation",
-    "info": "anybit.onnx.summary",
+    "inspect": "anybit.inspection",
     "load": "anybit.model",
     "quantize": "anybit.quantization",
-    "report": "anybit.reporting",
     "save": "anybit.onnx",
 }
 

@@ -151,7 +151,7 @@ def test_interruption_of_others_is_theirs(tmp_path: Path) -> None:
 def test_a_closed_pipe(shell: Shell, tmp_path: Path) -> None:
     script = "from anybit.cli import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", script, "info", "model.onnx", "--json"],
+        [sys.executable, "-c", script, "inspect", "model.onnx", "--json"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

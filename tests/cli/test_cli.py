@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit run` and `anybit info`, in this process and as the installed program."""
+"""`anybit run`, and what all commands share, in this process and as the installed program."""
 
 import io
 import json
@@ -15,7 +15,7 @@ import pytest
 from places import every_model, needs_models, needs_pipes
 from rich.console import Console
 from shell import Shell, Y
-from small_models import DOMAIN, model, node, quantized_input, quantized_weight
+from small_models import model, node, quantized_input
 
 import anybit
 from anybit.cli import _console
@@ -109,7 +109,6 @@ def test_shapes_of_made_up_inputs(shell: Shell) -> None:
 def test_one_convention_for_programs(shell: Shell) -> None:
     """`--json` prints one document and nothing else, `--report FILE` writes the same."""
     commands = {
-        "info": ["model.onnx"],
         "check": ["model.onnx"],
         "convert": ["model.onnx", "--to", "qdq", "-o", "out.onnx"],
         "diff": ["model.onnx"],
@@ -133,7 +132,7 @@ def test_one_convention_for_programs(shell: Shell) -> None:
 def test_a_missing_file_has_one_wording(shell: Shell) -> None:
     for arguments, path in (
         (["run", "none.onnx"], "none.onnx"),
-        (["info", "none.onnx"], "none.onnx"),
+        (["inspect", "none.onnx"], "none.onnx"),
         (["check", "none.onnx"], "none.onnx"),
         (["clean", "none.onnx", "-o", "out.onnx"], "none.onnx"),
         (["convert", "none.onnx", "--to", "qdq", "-o", "out.onnx"], "none.onnx"),
@@ -212,68 +211,6 @@ def test_several_inputs_and_awkward_output_names(shell: Shell) -> None:
         assert message in shell.fails("run", "two.onnx", *arguments)
 
 
-def test_info(shell: Shell) -> None:
-    proto, _ = quantized_weight()
-    onnx.save(proto, "weight.onnx")
-    code, out, err = shell("info", "weight.onnx")
-    assert (code, err) == (0, "")
-    row = next(line.split() for line in out.splitlines() if line.startswith(" the_Quant"))
-    assert " ".join(row) == "the_Quant IntQuant weight* weight [4, 3] 3 0.25 tensor"
-    assert "in common: codes -4..3, zero-point 0, rounding ROUND" in out
-    assert "need the operator library when the model runs: 0; folded" in out
-    facts = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines()[:8]}
-    assert facts["operators"] == "1 Quant, 1 MatMul"
-    assert facts["parameters"] == "12 in 1 tensor"
-    assert facts["inputs"] == "x: float32[1, 4]"
-    assert facts["outputs"] == "y: float32[...]"
-
-
-def test_info_as_json(shell: Shell) -> None:
-    nodes = [
-        node("FloatQuant", "x scale four three seven", "t", rounding_mode="floor"),
-        node("Trunc", "t scale seven eight one four"),
-    ]
-    given = {
-        "scale": np.array([1, 2, 3, np.inf], np.float32),
-        "one": 1,
-        "three": 3,
-        "four": 4,
-        "seven": 7,
-        "eight": np.int64(8),
-    }
-    given["eight"] = np.array(8)
-    onnx.save(model(nodes, given, opsets={}), "info.onnx")
-    code, out, err = shell("info", "info.onnx", "--json")
-    assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert found["opsets"] == {"": 13}
-    assert found["inputs"] == {"x": "float32[1, 4]"}
-    assert found["operators"] == {f"{DOMAIN}::FloatQuant": 1, f"{DOMAIN}::Trunc": 1}
-    first, second = found["quantizers"]
-    assert (first["role"], first["bits"], first["constant"]) == ("input", "8", False)
-    assert first["codes"] == "float8_e4m3 to 480"
-    assert first["attributes"]["rounding_mode"] == "FLOOR"
-    assert (
-        first["parameters"]["scale"]
-        == first["scale"]
-        == {
-            "granularity": "per-channel",
-            "axis": -1,
-            "smallest": 1,
-            "largest": None,
-        }
-    )
-    assert (second["version"], second["bits"], second["role"]) == (2, "4", "activation")
-    assert second["codes"] == "-8..7"
-
-
-def test_info_lists_unknown_operators(shell: Shell) -> None:
-    onnx.save(model([node("XnorPopcountMatMul", "x")]), "unknown.onnx")
-    code, out, _ = shell("info", "unknown.onnx")
-    assert code == 0
-    assert "qonnx.custom_op.general::XnorPopcountMatMul: this model cannot be run" in out
-
-
 @needs_models
 @every_model
 def test_real_models(shell: Shell, path: Path) -> None:
@@ -282,7 +219,7 @@ def test_real_models(shell: Shell, path: Path) -> None:
         "run", str(path), "--input", arrays, "--expect", arrays, "--atol", "5e-6"
     )
     assert (code, err) == (0, ""), out
-    code, out, err = shell("info", str(path))
+    code, out, err = shell("inspect", str(path))
     assert (code, err) == (0, "")
     assert "No quantizers" not in out
 
@@ -323,9 +260,9 @@ def test_garbage_is_not_looked_for_in_what_is_imported() -> None:
 def test_the_program(shell: Shell, tmp_path: Path) -> None:
     done = program("run", "model.onnx", "--input", "both.npz", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    done = program("info", folder=tmp_path)
+    done = program("inspect", folder=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "error: Missing argument 'model' (see anybit info --help)\n"
+    assert done.stderr == "error: Missing argument 'model' (see anybit inspect --help)\n"
 
 
 @pytest.mark.parametrize("tolerance", ["nan", "-1"])
@@ -341,9 +278,9 @@ def test_expected_names_are_checked_before_the_run(shell: Shell) -> None:
     assert not Path("out.npz").exists()
 
 
-def test_info_of_a_quantizer_with_text_for_a_scale(shell: Shell) -> None:
+def test_inspect_refuses_text_as_a_scale(shell: Shell) -> None:
     onnx.save(quantized_input(scale=np.array(["a"], object)), "text.onnx")
-    assert "scale" in shell.fails("info", "text.onnx")
+    assert "scale" in shell.fails("inspect", "text.onnx")
     assert "scale" in shell.fails("run", "text.onnx", "--input", "x.npy")
 
 
@@ -376,7 +313,11 @@ def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
     ]
     constants = {"scale": 0.5, "zeropt": 0, "bitwidth": 4}
     onnx.save(model(nodes, constants, outputs=[name]), "n.onnx")
-    for arguments in (["info"], ["run"], ["convert", "--to", "qdq", "-o", "out.onnx"]):
+    for arguments in (
+        ["inspect", "--layers"],
+        ["run"],
+        ["convert", "--to", "qdq", "-o", "out.onnx"],
+    ):
         _, out, err = shell(*arguments, "n.onnx")
         assert "\x1b" not in out + err, arguments
     np.savez("other.npz", a=Y, b=Y)
@@ -388,7 +329,7 @@ def test_help_shows_no_value_for_flags(shell: Shell) -> None:
     """Versions of typer differ in that; what has a value is named in words that fit a line."""
     _, out, _ = shell("--help")
     commands = re.findall(r"^│ (\w+) ", out, re.MULTILINE)
-    assert len(commands) == 11
+    assert len(commands) == 9
     for command in commands:
         _, out, _ = shell(command, "--help")
         assert "--help" in out

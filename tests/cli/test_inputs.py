@@ -112,7 +112,7 @@ def test_sizes_of_minus_one_are_free(shell: Shell) -> None:
     onnx.save(paddle(), "paddle.onnx")
     for command in (
         ("run", "paddle.onnx"),
-        ("info", "paddle.onnx"),
+        ("inspect", "paddle.onnx", "--layers"),
         ("check", "paddle.onnx"),
         ("clean", "paddle.onnx", "-o", "cleaned.onnx"),
         ("convert", "paddle.onnx", "--to", "qdq", "-o", "qdq.onnx"),

@@ -42,8 +42,7 @@ COMMANDS = [
     "check model.onnx --report model.onnx",
     "run model.onnx --input both.npz --output both.npz",
     "run model.onnx --input x.npy --expect both.npz --output both.npz",
-    "report model.onnx --data data.npz -o data.npz",
-    "report model.onnx -o model.onnx",
+    "inspect net -o net",
 ]
 
 
@@ -62,8 +61,8 @@ def test_page_that_replaces_an_input_is_refused(files: Shell) -> None:
     before = contents()
     for command in (
         "diff model.html --report model.html",
-        "analyze model.html --report model.html",
-        "analyze model.onnx --input x.html --report x.html",
+        "inspect model.html -o model.html",
+        "inspect model.onnx --data x.html -o x.html",
         "diff model.onnx --input x=x.html --report x.html",
     ):
         assert "another name" in files.fails(*command.split())

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 import anybit
-from anybit.layers import Guarantee
+from anybit.quant_types.layer_info import Guarantee
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>
@@ -55,7 +55,7 @@ def test_guarantee_lists_all_codes_that_depend_on_order(size):
     compiled = anybit.compile(network(size, codes, order, 0.1))
     (layer,) = compiled.report.layers
     assert layer.guarantee is (Guarantee.BOUNDED if layer.risks else Guarantee.CERTIFIED)
-    assert len(layer.risks) < 16 * (layer.accumulator[1] - layer.accumulator[0])
+    assert len(layer.risks) < 16 * (layer.layer.accumulator[1] - layer.layer.accumulator[0])
     x = (random.integers(-8, 8, (3000, size)) * np.float32(0.3)).astype(np.float32)
     accumulators = np.rint(x / np.float32(0.3)).astype(np.int64) @ codes.astype(np.int64)
     risks = {(channel, at) for channel, at in layer.risks}

@@ -9,9 +9,9 @@ import pytest
 
 import anybit
 from anybit.compiler.pipeline import find_regions
-from anybit.compiler.report import table_rows
-from anybit.layers.layer import Guarantee
+from anybit.inspection import report_compilation, text
 from anybit.onnx.preparation import followable
+from anybit.quant_types.layer_info import Guarantee
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>'
 QUANT = "qonnx.custom_op.general.Quant <signed: int = {}, narrow: int = 0>"
@@ -133,10 +133,13 @@ def test_partition_supports_means():
         g = GlobalAveragePool (q)
         y = Q(g)"""
     compiled = check(network(body, y="n, 3, 1, 1"), 1)
-    assert [layer.operator for layer in compiled.report.layers] == ["Conv", "GlobalAveragePool"]
+    assert [layer.layer.operator for layer in compiled.report.layers] == [
+        "Conv",
+        "GlobalAveragePool",
+    ]
     # The table counts what the coverage counts.
     assert compiled.report.coverage.startswith("1 of 1 layer,")
-    assert table_rows(compiled.report)[-1]["layer"] == "1 layer"
+    assert text.layer_rows(report_compilation(compiled.report, "m"))[-1]["layer"] == "1 layer"
 
 
 @pytest.mark.parametrize("border", ["pads = [1, 0, 1, 2]", 'auto_pad = "SAME_LOWER"'])
@@ -150,10 +153,14 @@ def test_partition_supports_padded_means(border, quantizer):
         z = Q(g)
         y = Conv <pads = [1, 1, 1, 1]> (z, w2)"""
     compiled = check(network(body, y="n, 3, 6, 6"), 2)
-    assert [layer.operator for layer in compiled.report.layers] == ["Conv", "AveragePool", "Conv"]
+    assert [layer.layer.operator for layer in compiled.report.layers] == [
+        "Conv",
+        "AveragePool",
+        "Conv",
+    ]
     # Without the zeros means at the borders are of fewer elements, and each is another function.
     other = check(network(body.replace("include_pad = 1", "include_pad = 0"), y="n, 3, 6, 6"), 2, 2)
-    assert [layer.operator for layer in other.report.layers] == ["Conv", "Conv"]
+    assert [layer.layer.operator for layer in other.report.layers] == ["Conv", "Conv"]
 
 
 def test_partition_supports_matmul():
@@ -347,7 +354,7 @@ def test_partition_gives_codes_and_floats_of_value():
     report = check(network(body), 2).report
     assert [layer.output for layer in report.layers] == ["c", "d"]
     assert report.coverage == "2 of 2 layers, 100 % of MACs"
-    assert table_rows(report)[-1]["layer"] == "2 layers"
+    assert text.layer_rows(report_compilation(report, "m"))[-1]["layer"] == "2 layers"
 
 
 @pytest.mark.parametrize(
@@ -407,4 +414,4 @@ def test_analysis_separates_names_in_branches():
     model.graph.input.append(yes)
     # Some versions of ONNX Runtime refuse such models, others do not.
     planned = find_regions(followable(model), Guarantee.BOUNDED)
-    assert [layer.operator for layer in planned.layers] == ["Conv", "Conv"]
+    assert [layer.layer.operator for layer in planned.layers] == ["Conv", "Conv"]

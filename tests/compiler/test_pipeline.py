@@ -8,8 +8,8 @@ import pytest
 from places import MODELS, needs_models
 
 import anybit
-from anybit.layers import Guarantee
 from anybit.onnxruntime import library_path
+from anybit.quant_types.layer_info import Guarantee
 
 pytestmark = needs_models
 
@@ -39,15 +39,16 @@ def test_compile_reports_layers_of_analysis(name):
     """Report the figures of the analysis; only the compiler counts means as layers."""
     path = MODELS / f"{name}.onnx"
     made = {layer.name: layer for layer in anybit.compile(path).report.layers}
-    for layer in anybit.analyze(path).layers:
-        other = made[layer.name]
+    for row in anybit.inspect(path).layers:
+        layer, outcome = row.layer, made[row.name]
+        other = outcome.layer
         assert (layer.accumulator, layer.accumulator_bits) == (
             other.accumulator,
             other.accumulator_bits,
         )
         assert (layer.macs, layer.bops, layer.sparsity) == (other.macs, other.bops, other.sparsity)
         assert (layer.input_codes, layer.output_codes) == (other.input_codes, other.output_codes)
-        assert layer.guarantee is None or layer.guarantee.rank >= other.guarantee.rank
+        assert layer.guarantee is None or layer.guarantee.rank >= outcome.guarantee.rank
 
 
 def test_compile_whole_network_takes_any_rows():

@@ -17,10 +17,10 @@ from anybit.compiler.program.reference import apply_epilogue
 from anybit.compiler.requantize import epilogue
 from anybit.compiler.requantize.float_replay import requantize_by_replay
 from anybit.compiler.requantize.requantizer import requantize
-from anybit.layers.layer import Guarantee
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.preparation import followable
 from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.layer_info import Guarantee
 
 HARD_SWISH = "a = Add(x, three) c = Clip(a, none, six) m = Mul(x, c) d = Div(m, six)"
 QUANT = "q = qonnx.custom_op.general.Quant"

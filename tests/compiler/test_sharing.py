@@ -19,8 +19,8 @@ from anybit.compiler.compiled import NetworkEngine
 from anybit.compiler.coverage import find_float_readers
 from anybit.compiler.partition import partitioner
 from anybit.compiler.pipeline import find_regions
-from anybit.layers import Guarantee
 from anybit.onnx.preparation import followable
+from anybit.quant_types.layer_info import Guarantee
 
 QUICK = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

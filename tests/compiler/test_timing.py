@@ -10,8 +10,9 @@ from onnx import numpy_helper, parser
 from written_models import QUANTIZED, made
 
 import anybit
-from anybit.compiler.report import Report, Seconds, Speed, table_rows
+from anybit.compiler.report import Report, Seconds, Speed
 from anybit.compiler.timing import _instructions, time_layers
+from anybit.inspection import report_compilation, text
 from anybit.text import duration
 
 MIXED = """
@@ -120,11 +121,11 @@ def test_speed_rows_have_times_and_ratios() -> None:
 
 def test_table_rows_add_up_to_whole_run() -> None:
     report = anybit.compile(mixed("N"), time=True).report
-    table = table_rows(report)
+    table = text.layer_rows(report_compilation(report, "m"))
     assert [row["layer"] for row in table[-2:]] == ["between layers", "3 layers"]
     assert report.speed is not None
     assert table[-1]["time"] == duration(report.speed.compiled.one_thread)
-    assert table[-1]["in floats"] == duration(report.speed.quantized_graph.one_thread)
+    assert table[-1]["float time"] == duration(report.speed.quantized_graph.one_thread)
     assert all(row["time"] for row in table)
 
 
@@ -138,7 +139,8 @@ def test_report_names_remedy_for_slow_model() -> None:
     middle = replace(two, is_integer_only=True).whole
     assert middle.startswith("slower than the float model m.onnx")
     assert "--integer-only" not in middle
-    free = replace(whole.compiled[0], macs=None, guarantee=None)
+    first = whole.compiled[0]
+    free = replace(first, layer=replace(first.layer, macs=None), guarantee=None)
     unknown = replace(two, layers=(*two.layers, free), has_free_sizes=True)
     assert "--shape" in unknown.whole
     assert "--integer-only" not in unknown.whole

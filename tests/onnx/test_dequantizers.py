@@ -290,7 +290,9 @@ def test_no_float_takes_its_place() -> None:
 
 def test_info_shows_the_codes_that_it_reads() -> None:
     zps = np.uint8([128])
-    (actual,) = anybit.info(dequantizer({"scales": SCALES[:1], "zps": zps}, np.uint8)).quantizers
+    (actual,) = anybit.inspect(
+        dequantizer({"scales": SCALES[:1], "zps": zps}, np.uint8), layers=False
+    ).summary.quantizers
     assert (actual.operator, actual.role, actual.bits, actual.type) == (
         *("DynamicDequantize", "input", "8"),
         "",
@@ -298,7 +300,7 @@ def test_info_shows_the_codes_that_it_reads() -> None:
     assert actual.zero_point is not None
     assert actual.zero_point.largest == 128
     proto = dequantizer({"scales": SCALES}, codes=EVERY[np.int8], qtype="per_channel")
-    summary = anybit.info(proto)
+    summary = anybit.inspect(proto, layers=False).summary
     assert summary.weights == {"src": "int8[64, 4]"}
     assert summary.quantizers[0].role == "weight"
     assert summary.quantizers[0].constant
@@ -371,9 +373,9 @@ def layer(scales: np.ndarray, zps: np.ndarray | None = None, **attributes: Any) 
 )
 def test_stored_codes_are_multiplied_on_integers(scales: Any, zps: Any, attributes: Any) -> None:
     proto = layer(scales, zps, **attributes)
-    (product,) = anybit.analyze(proto).layers
-    assert product.guarantee == "exact"
-    assert product.weight_bits == 8
+    (product,) = anybit.inspect(proto).layers
+    assert product.layer.guarantee == "exact"
+    assert product.layer.weight_bits == 8
     x = np.random.default_rng(1).normal(0, 30, (50, 8)).astype(F32)
     expected = anybit.load(proto).run({"x": x})["y"]
     compiled = anybit.compile(proto)
@@ -390,5 +392,5 @@ def test_codes_with_strange_scales_are_constants_of_floats(scale: float) -> None
     proto = layer(F32([scale]))
     x = np.random.default_rng(1).normal(0, 30, (50, 8)).astype(F32)
     expected = anybit.load(proto).run({"x": x})["y"]
-    anybit.analyze(proto)
+    anybit.inspect(proto)
     same(anybit.compile(proto).run({"x": x})["y"], expected)

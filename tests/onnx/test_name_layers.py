@@ -78,4 +78,4 @@ def test_compiled_layers_have_the_names_of_modules() -> None:
     quantized = anybit.quantize(exported(), DATA, effort="fast")
     names = [layer.name for layer in anybit.compile(quantized).report.layers]
     assert names[:2] == ["backbone.3.conv2", "head/dense"]
-    assert [layer.name for layer in anybit.analyze(exported()).layers][:2] == names[:2]
+    assert [layer.name for layer in anybit.inspect(exported()).layers][:2] == names[:2]

@@ -187,6 +187,6 @@ def test_pairs_of_float4_run_as_quantizers() -> None:
     y = anybit.load(anybit.convert(proto, to="qonnx")).run(x)["y"]
     expected = np.clip(x / 0.5, -6, 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float32) * 0.5
     np.testing.assert_array_equal(y, expected)
-    (quantizer,) = anybit.info(proto).quantizers
+    (quantizer,) = anybit.inspect(proto, layers=False).summary.quantizers
     assert (quantizer.type, quantizer.bits) == ("float4_e2m1fn", "4")
     assert quantizer.codes == "float4_e2m1fn to 6"

@@ -58,8 +58,8 @@ def test_models_of_newer_opsets_run_as_of_25(opset: int) -> None:
         converted = anybit.convert(proto, to=to)
         assert converted.model.graph.opset_imports[""] == 25
         np.testing.assert_array_equal(anybit.load(converted).run(x)["y"], expected)
-    assert len(anybit.info(proto).quantizers) == 2
-    assert anybit.info(proto).opsets == {"": opset}
+    assert len(anybit.inspect(proto, layers=False).summary.quantizers) == 2
+    assert anybit.inspect(proto, layers=False).summary.opsets == {"": opset}
 
 
 @pytest.mark.parametrize("opset", [13, 24, 25, 29])

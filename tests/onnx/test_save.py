@@ -134,7 +134,9 @@ def test_results_are_saved_and_are_sources(tmp_path: Path) -> None:
         for source in (result, path):
             np.testing.assert_array_equal(anybit.load(source).run(X)["y"], expected)
             assert anybit.diff(source, small_models.quantized_input(), X)["y"].differing == 0
-            assert anybit.info(source).nodes == result.model.graph.num_nodes()
+            assert (
+                anybit.inspect(source, layers=False).summary.nodes == result.model.graph.num_nodes()
+            )
             assert not any(finding.severity == "error" for finding in anybit.check(source))
     assert ir.to_proto(cleaned.model).SerializeToString() == before
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the playground says of a model is what `anybit info` says; hostile files are refused."""
+"""What the playground says of a model is what `anybit inspect` says; hostile files are refused."""
 
 import base64
 import dataclasses
@@ -20,7 +20,7 @@ from playground_page import PAGE, needs_page, opened, wait
 from x_types import x_dtypes
 
 import anybit
-from anybit.onnx.summary import info
+from anybit.onnx.summary import summarize
 from anybit.ops.domain import Role
 
 pytestmark = [needs_browser, needs_page]
@@ -49,8 +49,8 @@ def said(browser: Browser, model: bytes) -> str:
     return str(browser.value(f"({_READ})('{base64.b64encode(model).decode()}')"))
 
 
-def assert_same_as_info(browser: Browser, model: bytes) -> None:
-    theirs: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(info(model))))
+def assert_same_as_summary(browser: Browser, model: bytes) -> None:
+    theirs: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(summarize(model))))
     ours = json.loads(said(browser, model))
     # What nodes compute of constants is one weight there, and what they compute it of is one here.
     for summary in (ours, theirs):
@@ -61,24 +61,24 @@ def assert_same_as_info(browser: Browser, model: bytes) -> None:
 @needs_models
 @pytest.mark.parametrize("name", NAMES)
 def test_models_of_others(browser: Browser, name: str) -> None:
-    assert_same_as_info(browser, (MODELS / f"{name}.onnx").read_bytes())
+    assert_same_as_summary(browser, (MODELS / f"{name}.onnx").read_bytes())
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.onnx")), ids=lambda path: path.stem)
 def test_examples(browser: Browser, path: Path) -> None:
-    assert_same_as_info(browser, path.read_bytes())
+    assert_same_as_summary(browser, path.read_bytes())
 
 
 @pytest.mark.parametrize("form", ["qdq", "qcdq", "standard"])
 def test_converted_models(browser: Browser, form: str) -> None:
-    assert_same_as_info(browser, proto(anybit.convert(EXAMPLE, to=form)))
+    assert_same_as_summary(browser, proto(anybit.convert(EXAMPLE, to=form)))
 
 
 @needs_models
 def test_signs_in_standard_types(browser: Browser) -> None:
     model = proto(anybit.convert(MODELS / "TFC_1W1A.onnx", to="qdq"))
-    assert "-1, 1" in {each.codes for each in info(model).quantizers}
-    assert_same_as_info(browser, model)
+    assert "-1, 1" in {each.codes for each in summarize(model).quantizers}
+    assert_same_as_summary(browser, model)
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float6_e3m2fn", "float16", "bfloat16"])
@@ -96,7 +96,7 @@ def test_codes_of_minifloats(browser: Browser, name: str, limit: float | None) -
     x, y = (helper.make_tensor_value_info(each, TensorProto.FLOAT, [2]) for each in "xy")
     graph = helper.make_graph([node], "g", [x], [y], tensors)
     imports = [helper.make_opsetid("", 20), helper.make_opsetid(domain, 1)]
-    assert_same_as_info(
+    assert_same_as_summary(
         browser, helper.make_model(graph, opset_imports=imports).SerializeToString()
     )
 
@@ -144,7 +144,7 @@ def test_every_operator(browser: Browser, operator: str, flags: int, widths: lis
     domains = (("", 20), (declared.onnx_domain, declared.version))
     imports = [helper.make_opsetid(*each) for each in domains]
     model = helper.make_model(graph, opset_imports=imports)
-    assert_same_as_info(browser, model.SerializeToString())
+    assert_same_as_summary(browser, model.SerializeToString())
 
 
 def proto(result: Any) -> bytes:

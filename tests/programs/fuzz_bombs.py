@@ -108,9 +108,9 @@ def spent(
 
     actions: dict[str, Callable[[bytes], object]] = {
         "load": anybit.load,
-        "info": printed,
+        "inspect": printed,
         "check": anybit.check,
-        "analyze": anybit.analyze,
+        "inspect layers": anybit.inspect,
         "compile": partial(anybit.compile, guarantee="exact"),
         "clean": anybit.clean,
         "clean the batch": partial(anybit.clean, batch="dynamic"),
@@ -137,13 +137,13 @@ def spent(
 
 
 def printed(file: bytes) -> None:
-    """`anybit info`, with its table."""
-    from anybit.cli.info import info
+    """Print the output of `anybit inspect`."""
+    from anybit.cli.inspect import inspect
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = Path(folder) / "model.onnx"
         path.write_bytes(file)
-        info(path)
+        inspect(path)
 
 
 def grown(short: Mapping[str, float], long: Mapping[str, float]) -> str:

@@ -86,7 +86,7 @@ def actions() -> dict[str, Callable[[Path], object]]:
 
     acts: dict[str, Callable[[Path], object]] = {
         "load": anybit.load,
-        "analyze": anybit.analyze,
+        "inspect": anybit.inspect,
         "check": anybit.check,
         "compile": anybit.compile,
         "clean": anybit.clean,

@@ -102,7 +102,7 @@ def test_compile_names_the_reason_for_float4_blocks(kind: str) -> None:
 def test_info_shows_float4_weights(kind: str) -> None:
     weights = [
         quantizer
-        for quantizer in anybit.info(network(kind)[0]).quantizers
+        for quantizer in anybit.inspect(network(kind)[0], layers=False).summary.quantizers
         if quantizer.tensor == "w"
     ]
     assert [(weight.type, weight.bits, weight.constant) for weight in weights] == [
@@ -128,6 +128,10 @@ def test_info_of_a_float4_zero_point() -> None:
     proto, _ = network("tensor")
     proto.graph.initializer.append(helper.make_tensor("wz", TensorProto.FLOAT4E2M1, (), [0]))
     proto.graph.node[0].input.append("wz")
-    weights = [quantizer for quantizer in anybit.info(proto).quantizers if quantizer.tensor == "w"]
+    weights = [
+        quantizer
+        for quantizer in anybit.inspect(proto, layers=False).summary.quantizers
+        if quantizer.tensor == "w"
+    ]
     assert [weight.zero_point is not None for weight in weights] == [True]
     assert weights[0].codes == "float4_e2m1fn to 6"

@@ -186,4 +186,9 @@ def test_compile_of_weights_that_are_quantized_in_the_file() -> None:
     assert "1 of 1 layer" in str(compiled.report)
     x = np.float32([[0.24, 0.25, 0.75, 1000]])
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
-    assert [quantizer.constant for quantizer in anybit.info(proto).quantizers] == [True, False]
+    assert [
+        quantizer.constant for quantizer in anybit.inspect(proto, layers=False).summary.quantizers
+    ] == [
+        True,
+        False,
+    ]

@@ -147,6 +147,8 @@ def test_files_of_quantize_static_keep_their_values_everywhere(
         assert count == 0, "there are kernels for it now: say so in the documentation"
     anybit.check(path)
     weights = [
-        quantizer for quantizer in anybit.info(path).quantizers if quantizer.role == "weight"
+        quantizer
+        for quantizer in anybit.inspect(path, layers=False).summary.quantizers
+        if quantizer.role == "weight"
     ]
     assert [weight.constant for weight in weights] == [True] * (2 if kind == "mlp" else 3)

@@ -14,7 +14,7 @@ from small_models import kinds, model, node
 
 import anybit
 from anybit import ModelError
-from anybit.layers import Guarantee
+from anybit.quant_types.layer_info import Guarantee
 from anybit.quantization import driver
 
 _SIZES = (3, 12, 12)

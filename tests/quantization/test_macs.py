@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiplications of layers, against those that `analyze` proves, and by hand."""
+"""Multiplications of layers, against those that `inspect` reports, and by hand."""
 
 from float_models import attention, convolutions, data_for, recurrent
 
 import anybit
 
 
-def test_multiplications_are_those_of_analyze() -> None:
+def test_macs_match_inspect() -> None:
     found = anybit.quantize(convolutions(), data_for("convolutions", 4))
-    proven = {layer.name: layer.macs for layer in anybit.analyze(convolutions()).layers}
+    proven = {row.name: row.layer.macs for row in anybit.inspect(convolutions()).layers}
     assert {layer.name: layer.macs for layer in found.layers} == {
         name: proven[name] for name in ("first", "depthwise", "pointwise", "up", "head")
     }

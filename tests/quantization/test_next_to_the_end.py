@@ -10,6 +10,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
+from anybit.inspection import report_quantization
 from anybit.quantization.schemes import quantized, scheme
 
 LARGEST = np.finfo(np.float32).max
@@ -44,7 +45,7 @@ def test_a_layer_is_as_good_as_with_small_data(
     x = up_to(reach, random(128, 16))
     found = anybit.quantize(layer(), x, **words)
     assert found.verdict.sqnr > least
-    (reported,) = anybit.report(found, x).layers
+    (reported,) = report_quantization(found, x).layers
     (activations,) = [each for each in reported.tensors if each.role == "activations"]
     assert activations.clipped < 0.1
     assert anybit.evaluate(layer(), found, data=x).models[1].sqnr > least

@@ -13,16 +13,14 @@ from typer.core import TyperCommand, TyperGroup
 
 import anybit
 from anybit.cli import (
-    analyze,
     check,
     clean,
     compile,
     convert,
     diff,
     evaluate,
-    info,
+    inspect,
     quantize,
-    report,
     run,
 )
 from anybit.errors import ModelError
@@ -65,15 +63,13 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.command(cls=_Command)(run.run)
-app.command(cls=_Command)(info.info)
+app.command(cls=_Command)(inspect.inspect)
 app.command(cls=_Command)(check.check)
-app.command(cls=_Command)(analyze.analyze)
 app.command(cls=_Command)(clean.clean)
 app.command(cls=_Command)(convert.convert)
 app.command(cls=_Command)(diff.diff)
 app.command(cls=_Command)(compile.compile)
 app.command(cls=_Command)(quantize.quantize)
-app.command(cls=_Command)(report.report)
 app.command(cls=_Command)(evaluate.evaluate)
 
 

@@ -2,7 +2,7 @@
 """Tables that fit the terminal: of rows that are too wide some columns are left out."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 
 from rich.box import SIMPLE_HEAD
@@ -97,11 +97,6 @@ def fits(
 ) -> bool:
     """Whether all of the table has room, so that nothing goes over several lines."""
     return width(rows, names, table, console) <= console.width
-
-
-def joined(cells: Iterable[Sequence[Text]]) -> list[Text]:
-    """Plain rows of one line each as one row of many lines: it looks the same, in half the time."""
-    return [Text("\n").join(column) for column in zip(*cells, strict=True)]
 
 
 def show(

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.text import Text
 
 from anybit.cli._columns import show
+from anybit.inspection.text import correlation, decibels, failure, quality
 from anybit.quantization import Verdict
 from anybit.quantization.output_quality import OutputQuality
-from anybit.reporting.wording import correlation, decibels, failure, quality
 
 _MOST_ROWS = 12
 _SPARED = ("kind", "correlation")

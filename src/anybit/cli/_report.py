@@ -12,6 +12,7 @@ import typer
 
 from anybit.cli._files import check_folder, write_text
 from anybit.errors import ModelError
+from anybit.inspection import ModelReport
 
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")
@@ -24,8 +25,7 @@ Reports: TypeAlias = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write what is said of each layer as a page to FILE.html, or as JSON to FILE.json or "
-        "a file without a suffix; may be repeated.",
+        help="Write the per-layer report: HTML if FILE ends in .html, JSON otherwise. Repeatable.",
     ),
 ]
 
@@ -43,13 +43,17 @@ def check_report(path: Path | None) -> None:
             raise ModelError(f"{path}: --report writes JSON here, and no page: say FILE.json")
 
 
-def check_reports(paths: Iterable[Path]) -> None:
-    """As `check_report`, of files that may be pages or JSON: their names say which."""
+def check_reports(paths: Iterable[Path], option: str = "--report") -> None:
+    """Refuse reports that cannot be written, or whose suffix is neither HTML nor JSON.
+
+    Raises:
+        ModelError: Their folder does not exist, or their suffix is another.
+    """
     for path in paths:
-        check_folder(path, "--report")
+        check_folder(path, option)
         if path.suffix.lower() not in ("", ".json", ".html"):
             raise ModelError(
-                f"{path}: --report writes a page to FILE.html, and JSON to FILE.json or a file "
+                f"{path}: {option} writes HTML to FILE.html and JSON to FILE.json or a file "
                 f"without a suffix, not {path.suffix}"
             )
 
@@ -57,9 +61,25 @@ def check_reports(paths: Iterable[Path]) -> None:
 def write_reports(
     paths: Iterable[Path], record: Callable[[], str], page: Callable[[], str]
 ) -> None:
-    """Write a text of JSON, or the page, to each file by its name. Each is made if it is wanted."""
+    """Write JSON or an HTML page to each file, as its suffix says; make only what is written."""
     for path in paths:
         write_text(path, page() if path.suffix.lower() == ".html" else record())
+
+
+def write_model_report(report: ModelReport, paths: Iterable[Path], *, printed: bool) -> None:
+    """Write a report to each file as HTML or JSON, and print it as JSON if asked."""
+
+    def record() -> str:
+        return json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n"
+
+    def page() -> str:
+        from anybit.inspection.pages import report_page
+
+        return report_page(report)
+
+    write_reports(paths, record, page)
+    if printed:
+        print(record(), end="")
 
 
 def deliver(record: Any, as_json: bool, report: Path | None) -> None:

@@ -17,9 +17,9 @@ from anybit.comparison.sides.network import Network, recorded
 from anybit.compiler.compiled import Compiled
 from anybit.errors import ModelError
 from anybit.inputs import Array, fitted
-from anybit.layers import Guarantee
 from anybit.onnx.analysis.ranges import input_values, violation
 from anybit.onnx.cleaning import clean
+from anybit.quant_types.layer_info import Guarantee
 from anybit.text import counted, listed, shown
 
 _LAST_BITS = 1e-5

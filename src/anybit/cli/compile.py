@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit compile`: let the quantized layers of a model run on integers."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,22 +13,20 @@ from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
 from anybit.cli._inputs import Ranges, input_paths, sizes_given
-from anybit.cli._report import Json, Reports, check_reports, plain, report_paths, write_reports
+from anybit.cli._report import Json, Reports, check_reports, report_paths, write_model_report
 from anybit.cli._timing import slower
 from anybit.cli._verify import verification_inputs, verify
 from anybit.compiler.compiled import Compiled
 from anybit.compiler.pipeline import compile as compile_model
 from anybit.compiler.prepare.input_shapes import fix_shapes
-from anybit.compiler.report import summarize, table_rows
-from anybit.compiler.report_page import page
 from anybit.compiler.timing import add_times
-from anybit.layers import Guarantee
-from anybit.layers.wording import NUMBERS, reasons
+from anybit.inspection import ModelReport, report_compilation, text
 from anybit.onnx.analysis.ranges import named
+from anybit.quant_types.layer_info import Guarantee
 from anybit.text import counted
 
 # What is left out first where a terminal has no room for all of it.
-_SPARED = ("operator", "kernel", "results", "MACs", "in floats", "acc. bits")
+_SPARED = ("operator", "kernel", "results", "MACs", "float time", "acc. bits")
 
 
 def compile(
@@ -111,12 +108,10 @@ def compile(
     else:
         speed = slower(floats, compiled, float_model)
         compiled.report = replace(compiled.report, speed=speed)
-    record = json.dumps(plain(compiled.report.to_json()), indent=2, allow_nan=False) + "\n"
-    write_reports(reports or (), lambda: record, lambda: page(compiled.report, model.name))
-    if as_json:
-        print(record, end="")
-    else:
-        _show(compiled, model, output)
+    report = report_compilation(compiled.report, model.name)
+    write_model_report(report, reports or (), printed=as_json)
+    if not as_json:
+        _show(report, compiled, model, output)
         _show_speed(compiled)
     if feeds and not verify(model, compiled, output, feeds, said, quiet=as_json):
         raise typer.Exit(1)
@@ -127,23 +122,22 @@ def _show_speed(compiled: Compiled) -> None:
     if speed is None:
         return
     console = stdout()
-    show(speed.rows(), ("default threads",), ("one row",), NUMBERS, console)
+    show(speed.rows(), ("default threads",), ("one row",), text.NUMBERS, console)
     console.print(Text(compiled.report.whole))
     if speed.note:
         console.print(Text(f"note: {speed.note}"))
 
 
-def _show(compiled: Compiled, model: Path, output: Path) -> None:
+def _show(report: ModelReport, compiled: Compiled, model: Path, output: Path) -> None:
     console = stdout()
-    report = compiled.report
     if report.layers:
-        show(table_rows(report), _SPARED, ("layer",), NUMBERS, console)
-    for reason in reasons(report.layers):
+        show(text.layer_rows(report), _SPARED, ("layer",), text.NUMBERS, console)
+    for reason in text.reasons(report.layers):
         console.print(Text(reason))
-    console.print(Text(summarize(report), style="bold"))
+    console.print(Text(text.conclusion(report), style="bold"))
     sizes = f"{file_size(output)} (was {file_size(model)})"
-    regions = f"{counted(len(report.programs), 'integer region')}, {sizes}"
+    regions = f"{counted(len(compiled.report.programs), 'integer region')}, {sizes}"
     console.print(f"{output} written, {regions}", markup=False, soft_wrap=True)
-    if not report.programs:
+    if not compiled.report.programs:
         note = f"Nothing runs on integers: {output} computes in floats, as {model} does."
         console.print(Text(note, style="bold red"), soft_wrap=True)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit quantize`: from a float model to one of few bits."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -20,19 +19,19 @@ from anybit.cli._report import (
     Reports,
     check_reports,
     deliver,
-    plain,
     report_paths,
     typed,
-    write_reports,
+    write_model_report,
 )
 from anybit.cli.convert import show_remarks
 from anybit.errors import ModelError
+from anybit.inspection import report_quantization
+from anybit.inspection.model_report import Advice
 from anybit.onnx.conversion import Conversion
 from anybit.onnx.conversion import convert as convert_model
 from anybit.onnx.forms import Form
 from anybit.quantization import Quantized, QuantizedLayer
 from anybit.quantization import quantize as quantize_model
-from anybit.reporting import Finding, page, report
 from anybit.text import amount, counted, percent
 
 _FLOAT = "float"
@@ -190,13 +189,13 @@ def quantize(
         found.save(output, to=to)
     else:
         converted.save(output)
-    told: Sequence[Finding] = ()
+    advice: Sequence[Advice] = ()
     if reports:
-        told = _report(found, model, data, reports, typed(context, "reports", "as_json"))
+        advice = _report(found, model, data, reports, typed(context, "reports", "as_json"))
     conversion = None if converted is None else converted.to_json()
     deliver(found.to_json() | {"conversion": conversion}, as_json, None)
     if not as_json:
-        _show(found, model, output, converted, told)
+        _show(found, model, output, converted, advice)
     if found.verdict is not None and not found.verdict.passed:
         raise typer.Exit(1)
 
@@ -219,7 +218,7 @@ def _show(
     model: Path,
     output: Path,
     converted: Conversion | None,
-    told: Iterable[Finding],
+    advice: Iterable[Advice],
 ) -> None:
     console = stdout()
     rows = [
@@ -255,8 +254,8 @@ def _show(
         show_remarks(converted, console)
         if words := _spelled_out(converted):
             console.print(Text(words), soft_wrap=True)
-    for each in told:
-        console.print(Text(each.words))
+    for item in advice:
+        console.print(Text(str(item)))
     if found.verdict is None:
         console.print(
             "Not judged: there were no data. Quantize with --data DATA, or compare both models "
@@ -304,9 +303,8 @@ def _mix(found: Quantized) -> str:
 
 def _report(
     found: Quantized, model: Path, data: Path | None, paths: Sequence[Path], command: str
-) -> Sequence[Finding]:
-    """Write the reports, and what is striking."""
-    made = report(found, data, name=model.name, command=command)
-    record = json.dumps(plain(made.to_json()), indent=2, allow_nan=False) + "\n"
-    write_reports(paths, lambda: record, lambda: page(made))
-    return made.findings
+) -> Sequence[Advice]:
+    """Write the reports, and return their advice."""
+    report = report_quantization(found, data, name=model.name, command=command)
+    write_model_report(report, paths, printed=False)
+    return report.advice

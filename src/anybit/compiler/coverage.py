@@ -11,7 +11,7 @@ from anybit.compiler.encode import Region
 from anybit.compiler.layer import CompiledLayer, merge_layers
 from anybit.compiler.operators import captures_of, varying_inputs
 from anybit.compiler.partition.partitioner import Partition
-from anybit.layers.facts import connected
+from anybit.onnx.analysis.layers import connected
 from anybit.onnx.graph.names import label_of
 
 
@@ -27,7 +27,8 @@ def collect_layers(
     outputs = [str(value.name) for node in analyzed.model.graph for value in node.outputs]
     positions = {name: position for position, name in enumerate(outputs)}
     layers.sort(key=lambda layer: positions.get(layer.output, len(positions)))
-    return tuple(connected(list(analyzed.model.graph), layers))
+    infos = connected(list(analyzed.model.graph), [layer.layer for layer in layers])
+    return tuple(replace(layer, layer=info) for layer, info in zip(layers, infos, strict=True))
 
 
 def find_float_readers(model: ir.Model, regions: Sequence[Region]) -> dict[str, str]:

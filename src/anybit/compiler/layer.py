@@ -2,16 +2,19 @@
 """Layers of a compiled model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
-from anybit.layers.layer import Guarantee, Layer
+from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
 
 @dataclass(frozen=True)
-class CompiledLayer(Layer):
+class CompiledLayer:
     """A layer and its integer code.
 
     Attributes:
+        layer: The layer as the value analysis describes it.
+        guarantee: Guarantee of the compiled layer; None if it stays float32.
+        reason: Why it stays float32, or is not exact.
         tail: Epilogue of its accumulators: the name of a record of the program.
         kernel: Kernel that computes it on this machine.
         levels: Number of values of its results; 0 for float32.
@@ -23,6 +26,9 @@ class CompiledLayer(Layer):
         float_seconds: The same in the quantized graph, which computes it in float32.
     """
 
+    layer: LayerInfo
+    guarantee: Guarantee | None = None
+    reason: str = ""
     tail: str = ""
     kernel: str = ""
     levels: int = 0
@@ -34,17 +40,32 @@ class CompiledLayer(Layer):
     float_seconds: float | None = None
 
     @classmethod
-    def of(cls, layer: Layer) -> "CompiledLayer":
+    def of(cls, layer: LayerInfo) -> "CompiledLayer":
         """Return a layer without integer code."""
-        return cls(**{field.name: getattr(layer, field.name) for field in fields(Layer)})
+        return cls(layer, layer.guarantee, layer.reason)
 
     @classmethod
-    def in_float(cls, layer: Layer, reason: str) -> "CompiledLayer":
+    def in_float(cls, layer: LayerInfo, reason: str) -> "CompiledLayer":
         """Return a layer that stays float32 for a reason."""
-        return replace(cls.of(layer), guarantee=None, reason=reason)
+        return cls(layer, None, reason)
+
+    @property
+    def name(self) -> str:
+        """The name of the layer."""
+        return self.layer.name
+
+    @property
+    def output(self) -> str:
+        """The name of the output, which identifies the layer."""
+        return self.layer.output
+
+    @property
+    def macs(self) -> int | None:
+        """Multiplications per inference; None for unknown sizes."""
+        return self.layer.macs
 
 
-def certify(layer: Layer, *, at_risk: bool) -> Guarantee:
+def certify(layer: LayerInfo, *, at_risk: bool) -> Guarantee:
     """Return the guarantee of a layer whose accumulators are, or are not, at risk."""
     if at_risk:
         return Guarantee.BOUNDED

@@ -30,7 +30,6 @@ from anybit.compiler.rewrite.float_weights import integer_weights, store_integer
 from anybit.compiler.rewrite.regions import replace_regions
 from anybit.compiler.timing import add_times
 from anybit.errors import ModelError
-from anybit.layers.layer import Guarantee
 from anybit.model import RuntimeEngine
 from anybit.onnx import Source
 from anybit.onnx.analysis.abstract_values import AbstractValue
@@ -38,6 +37,7 @@ from anybit.onnx.analysis.ranges import Ranges, input_values
 from anybit.onnx.graph.shapes import has_free_sizes
 from anybit.onnx.preparation import followable, runnable
 from anybit.onnx.process import relaxed_gc, silence_onnx_logs
+from anybit.quant_types.layer_info import Guarantee
 
 
 @silence_onnx_logs()
@@ -66,7 +66,7 @@ def compile(
         source: As for `anybit.load`. It is not changed.
         guarantee: The weakest guarantee of layers that are compiled; the others stay float32.
         input_ranges: Values of inputs without quantizers, by name or for the only one: "uint8",
-            "uint8/255", "int8*0.5"; as for `anybit.analyze`. Other values are rounded to these.
+            "uint8/255", "int8*0.5"; as for `anybit.inspect`. Other values are rounded to these.
         shapes: Shapes of inputs, by name, whose sizes the file leaves free: layers of unknown sizes
             stay float32. A first size of 1 keeps the number of rows free where the file does.
         time: Measure layers and whole runs on one row for a few seconds. The report then has

@@ -7,8 +7,7 @@ from typing import Any
 
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.program.program import Program
-from anybit.layers.layer import Guarantee
-from anybit.layers.wording import row, with_total
+from anybit.quant_types.layer_info import Guarantee
 from anybit.text import counted, duration, percent
 
 _CLEARLY = 1.1
@@ -186,75 +185,3 @@ class Report:
 
     def __str__(self) -> str:
         return self.coverage
-
-
-_HEADINGS = (
-    *("layer", "operator", "class", "bits", "MACs", "acc. bits", "results", "at risk", "kernel"),
-    *("time", "in floats"),
-)
-
-
-def table_rows(report: Report) -> list[dict[str, str]]:
-    """Return one row per layer, and one for the whole model.
-
-    With times there is a row for the time between layers, so that all add up to that of a whole
-    run. Columns without entries are left out.
-    """
-    all_rows = [row(layer) | _run(layer) for layer in report.layers]
-    headings = [heading for heading in _HEADINGS if any(row[heading] for row in all_rows)]
-    cells = [{heading: row[heading] for heading in headings} for row in all_rows]
-    table = with_total(report.layers, cells)
-    if report.speed is None or "time" not in headings:
-        return table
-    return _with_total_times(table[: len(cells)], table[len(cells) :], report, report.speed)
-
-
-def _with_total_times(
-    layers: list[dict[str, str]], total: list[dict[str, str]], report: Report, speed: Speed
-) -> list[dict[str, str]]:
-    """Return the rows of layers, one of the time between them, and one of whole runs."""
-    whole = {"time": speed.compiled.one_thread, "in floats": speed.quantized_graph.one_thread}
-    spent = {
-        "time": sum(layer.seconds or 0.0 for layer in report.layers),
-        "in floats": sum(layer.float_seconds or 0.0 for layer in report.layers),
-    }
-    blank = dict.fromkeys(layers[0], "")
-    rest = {name: _time(max(whole[name] - spent[name], 0.0)) for name in whole}
-    last = (total or [blank | {"layer": "whole run"}])[0]
-    return [
-        *layers,
-        blank | {"layer": "between layers", "bits": "-"} | rest,
-        last | {name: _time(seconds) for name, seconds in whole.items()},
-    ]
-
-
-def _run(layer: CompiledLayer) -> dict[str, str]:
-    results = f"{layer.levels} codes" if layer.levels else "floats"
-    return {
-        "results": f"{results} by {layer.tail.lower()}" if layer.tail else "",
-        "at risk": format_risks(layer),
-        "kernel": layer.kernel,
-        "time": _time(layer.seconds),
-        "in floats": _time(layer.float_seconds),
-    }
-
-
-def format_risks(layer: CompiledLayer) -> str:
-    """Return the number of accumulators at risk; "1000+" if not all were tested."""
-    return (
-        f"{len(layer.risks)}{'+' if layer.more_risks else ''}"
-        if layer.risks or layer.more_risks
-        else ""
-    )
-
-
-def _time(seconds: float | None) -> str:
-    return "" if seconds is None else duration(seconds)
-
-
-def summarize(report: Report) -> str:
-    """Return coverage and guarantees: "9 of 9 layers, 100 % of MACs on integers: 9 exact"."""
-    classes = ", ".join(
-        f"{count} {guarantee.value}" for guarantee, count in report.guarantees.items()
-    )
-    return f"{report.coverage} on integers" + (f": {classes}" if classes else "")

@@ -25,10 +25,10 @@ from anybit.compiler.program.program import Arithmetic, Dequantize, Program, Qua
 from anybit.compiler.report import Report, Seconds, Speed
 from anybit.errors import ModelError
 from anybit.inputs import Array, declared_inputs
-from anybit.layers.facts import owners
 from anybit.made_up_inputs import random_inputs
 from anybit.model import Model, RuntimeEngine
 from anybit.onnx import Source, prepare, read
+from anybit.onnx.analysis.layers import owners
 from anybit.onnx.files.origin import find_origin
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
@@ -127,7 +127,7 @@ def _instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
 
 def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[str, float]:
     """Return the seconds of the nodes of the layers, in a model that is ready to run."""
-    owning = owners(model.graph, layers)
+    owning = owners(model.graph, [layer.layer for layer in layers])
     for number, node in enumerate(model.graph):
         node.name = str(number)
     declared = declared_inputs(model.graph, "the model")

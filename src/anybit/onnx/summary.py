@@ -26,7 +26,7 @@ from anybit.onnx.quantizer_summary import (
 )
 from anybit.onnx.quantizers.quantizer import Quantizer, quantizers_in
 
-__all__ = ["ParameterSummary", "QuantizerSummary", "Summary", "info"]
+__all__ = ["ParameterSummary", "QuantizerSummary", "Summary", "summarize"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Summary:
 
 
 @relaxed_gc()
-def info(source: Source) -> Summary:
+def summarize(source: Source) -> Summary:
     """Describe a model; it is not run. Scales that constant nodes compute are computed.
 
     Args:

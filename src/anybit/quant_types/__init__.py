@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized types: the sets of values that quantizers produce."""
+"""Types of quantized values, and of the layers that compute with them."""

@@ -13,8 +13,8 @@ from carrier_cases import CASES, CHANNELS, SHAPE, Case, built, standard
 from onnx import helper
 from small_models import model, node
 
-from anybit.layers.behind import quantizers_behind
 from anybit.onnx.analysis.analysis import analyze
+from anybit.onnx.analysis.layers import quantizers_after
 from anybit.onnx.analysis.rules.table import RULES
 
 
@@ -178,7 +178,7 @@ def test_long_chains_take_linear_time(kind: str) -> None:
         profile = cProfile.Profile()
         profile.enable()
         actual = analyze(ready)
-        quantizers_behind(actual.products)
+        quantizers_after(actual.products)
         profile.disable()
         calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
     assert calls[1] < 4.4 * calls[0]

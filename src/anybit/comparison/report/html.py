@@ -1,94 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTML report of a comparison: one self-contained file."""
+"""The page of a comparison."""
 
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterator, Sequence
 
 from anybit.comparison.report import wording
 from anybit.comparison.report.pictures import heat_map, histogram
 from anybit.comparison.results import Difference, TensorDifference
-from anybit.pages import document, table
-from anybit.text import counted, shown
-
-_STYLE = "tr.different td{background:var(--mark)}tr.tolerated td{color:var(--faint)}\n"
-_LEVELS = "".join(f".level{level}{{fill:var(--level{level})}}" for level in range(6))
+from anybit.inspection.page import Block, Cell, Details, Facts, Items, Page, Section, Table, render
+from anybit.text import counted
 
 
 def page(difference: Difference) -> str:
-    """Return the report, for light and dark mode, without scripts. All names are escaped."""
-    title = "No differences" if difference.equal else "Differences"
-    sides = "".join(
-        f"<dt>{side}</dt><dd>{_text(name)}</dd>"
-        for side, name in (("A", difference.a), ("B", difference.b))
-    )
-    body = [
-        f"<h1>{title}</h1>",
-        f"<dl>{sides}</dl>",
-        f"<p>{_text(wording.summary(difference))}</p>",
-        _list([_text(remark) for remark in wording.remarks(difference)]),
+    """Return the comparison as an HTML page that works offline."""
+    sections = [
         *_first(difference),
         *_pictures(difference),
         *_tensors(difference),
-        *_unmatched("A", difference.unmatched_a),
-        *_unmatched("B", difference.unmatched_b),
+        Section(
+            "Tensors without a counterpart",
+            [*_unmatched("A", difference.unmatched_a), *_unmatched("B", difference.unmatched_b)],
+        ),
     ]
-    return document(f"anybit diff: {title.lower()}", body, _STYLE + _LEVELS)
+    return render(
+        Page(
+            "No differences" if difference.equal else "Differences",
+            "anybit diff",
+            wording.summary(difference),
+            failed=not difference.equal,
+            blocks=[
+                Facts({"A": difference.a, "B": difference.b}),
+                Items(wording.remarks(difference)),
+            ],
+            sections=[section for section in sections if section.blocks],
+        )
+    )
 
 
-def _first(difference: Difference) -> list[str]:
-    if difference.first is None:
-        return []
-    return [
-        "<h2>The first difference</h2>",
-        f"<p>{_text(wording.first_difference(difference))}</p>",
-        _list([f"Hint: {_text(hint)}" for hint in difference.hints]),
-        _list([_text(wording.element(sample)) for sample in difference.first.samples]),
-    ]
+def _first(difference: Difference) -> Iterator[Section]:
+    if difference.first is not None:
+        hints = [f"Hint: {hint}" for hint in difference.hints]
+        samples = [wording.element(sample) for sample in difference.first.samples]
+        blocks: list[Block] = [wording.first_difference(difference), Items([*hints, *samples])]
+        yield Section("The first difference", blocks)
 
 
-def _pictures(difference: Difference) -> list[str]:
-    """Draw the most harmful tensor, and the first if that is another one."""
+def _pictures(difference: Difference) -> Iterator[Section]:
+    """Yield charts of the most harmful tensor, and of the first if that is another one."""
     selected: dict[str, TensorDifference] = {}
     for title, tensor in (("Most harmful", difference.worst), ("First", difference.first)):
         if tensor is not None and tensor.same_shape and tensor.elements:
             if tensor in selected.values():
                 continue
             selected[title] = tensor
-    parts = []
     for title, tensor in selected.items():
-        parts.append(f"<h2>{title} tensor: {_text(shown(tensor.name))}</h2>")
         of = f", step of {tensor.step_of}" if tensor.step is not None else ""
         origin = f"Made by {tensor.made_by}" if tensor.operator else "A stored constant"
-        parts.append(f"<p>{_text(shown(origin + of))}.</p>")
-        parts += [histogram(tensor), heat_map(tensor)]
-    return parts
+        charts = [histogram(tensor), heat_map(tensor)]
+        yield Section(f"{title} tensor: {tensor.name}", [f"{origin}{of}.", *charts])
 
 
-def _tensors(difference: Difference) -> list[str]:
-    """Return tables of the most harmful tensors, and of all tensors."""
+def _tensors(difference: Difference) -> Iterator[Section]:
+    """Yield the most harmful tensors, and all of them."""
     worst = difference.ranked[: wording.MAX_ROWS]
-    parts = ["<h2>The most harmful tensors</h2>", _table(worst)] if len(worst) > 1 else []
-    return (
-        [*parts, "<h2>All tensors</h2>", _table(difference.tensors)] if difference.tensors else []
-    )
+    if len(worst) > 1:
+        yield Section("The most harmful tensors", [_table(worst)])
+    if difference.tensors:
+        yield Section("All tensors", [_table(difference.tensors)])
 
 
-def _table(tensors: Sequence[TensorDifference]) -> str:
+def _table(tensors: Sequence[TensorDifference]) -> Table:
     rows = wording.rows(tensors, shapes=True)
-    return table(rows, wording.NUMBERS, [tensor.outcome for tensor in tensors])
+    cells = [[Cell(cell) for cell in row.values()] for row in rows]
+    return Table(list(rows[0]), cells, wording.NUMBERS, [tensor.outcome for tensor in tensors])
 
 
-def _unmatched(side: str, names: tuple[str, ...]) -> list[str]:
-    if not names:
-        return []
-    items = _list([_text(shown(name)) for name in names])
-    heading = f"{counted(len(names), 'tensor')} of {side} without a counterpart"
-    return [f"<details><summary>{heading}</summary>{items}</details>"]
-
-
-def _list(items: list[str]) -> str:
-    return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
-
-
-def _text(text: str) -> str:
-    return escape(text)
+def _unmatched(side: str, names: tuple[str, ...]) -> Iterator[Details]:
+    if names:
+        yield Details(f"{counted(len(names), 'tensor')} of {side}", "", [Items(names)])

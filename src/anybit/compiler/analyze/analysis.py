@@ -9,14 +9,13 @@ import onnx_ir as ir
 from anybit.compiler.analyze.tensor_grids import choose_tensor_grids
 from anybit.compiler.analyze.unknown_shapes import RowShapes
 from anybit.compiler.layer import CompiledLayer
-from anybit.layers.behind import quantizers_behind
-from anybit.layers.facts import layers_of
-from anybit.layers.layer import Layer
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
+from anybit.onnx.analysis.layers import layers_of, quantizers_after
 from anybit.onnx.graph.walk import values_in
 from anybit.onnx.passes import FoldConstants, InferShapes
 from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.layer_info import LayerInfo
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +33,7 @@ class AnalyzedModel:
 
     model: ir.Model
     analysis: Analysis
-    layers: Mapping[str, Layer]
+    layers: Mapping[str, LayerInfo]
     nested: tuple[CompiledLayer, ...]
     grids: Mapping[ir.Value, IntegerGrid]
     shapes: RowShapes
@@ -69,10 +68,10 @@ def analyze_model(
 
 def _layers(
     model: ir.Model, analysis: Analysis
-) -> tuple[dict[str, Layer], tuple[CompiledLayer, ...]]:
+) -> tuple[dict[str, LayerInfo], tuple[CompiledLayer, ...]]:
     """Return the layers by their outputs, and those in branches and loops."""
     layers, nested = {}, []
-    every = layers_of(model, analysis, quantizers_behind(analysis.products))
+    every = layers_of(model, analysis, quantizers_after(analysis.products))
     for layer, product in zip(every, analysis.products, strict=True):
         if product.node.graph is model.graph:
             layers[layer.output] = layer

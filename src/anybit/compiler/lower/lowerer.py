@@ -29,9 +29,9 @@ from anybit.compiler.partition.lowering import Lowered
 from anybit.compiler.program import program as p
 from anybit.compiler.program.encoding import pack_weights
 from anybit.compiler.reason import UNSUPPORTED, Reason, Unsupported
-from anybit.layers.layer import Guarantee
 from anybit.onnx.graph.constants import Array
 from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.layer_info import Guarantee
 
 _MOST_ENTRIES = 2**24
 

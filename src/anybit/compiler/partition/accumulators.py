@@ -22,13 +22,13 @@ from anybit.compiler.partition.layout import Layout
 from anybit.compiler.partition.windows import SINGLE, derive_window, is_padded
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
-from anybit.layers.layer import Guarantee, Layer
 from anybit.onnx.analysis.products import ProductAnalysis, bits_of
 from anybit.onnx.analysis.sums import error_of
 from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import label_of
+from anybit.quant_types.layer_info import Guarantee, LayerInfo
 from anybit.text import counted
 
 _LARGEST_SUM = 2**31 - 1
@@ -39,7 +39,7 @@ _SMALLEST_FLOAT = 2.0**-126
 
 
 def accumulate_product(
-    product: ProductAnalysis, layer: Layer, source: IntegerTensor, y: Layout
+    product: ProductAnalysis, layer: LayerInfo, source: IntegerTensor, y: Layout
 ) -> tuple[AccumulatorRoot, ElementFunction]:
     """Return the accumulators of a product, and the addition of its bias.
 
@@ -198,9 +198,9 @@ def accumulate_mean(
 
 def _mean_layer(
     node: ir.Node, source: IntegerTensor, bounds: IntegerRange, *, exact: bool
-) -> Layer:
+) -> LayerInfo:
     span = int(bounds.lowest.min()), int(bounds.highest.max())
-    return Layer(
+    return LayerInfo(
         label_of(node),
         node.op_type,
         str(node.outputs[0].name),

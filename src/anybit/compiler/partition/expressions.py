@@ -12,9 +12,9 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
 from anybit.compiler.partition.layout import Layout
 from anybit.compiler.program import program as p
-from anybit.layers.layer import Layer
 from anybit.onnx.graph.constants import Array
 from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.layer_info import LayerInfo
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ class AccumulatorRoot:
     groups: int
     weights: Array
     accumulators: Accumulators
-    layer: Layer
+    layer: LayerInfo
 
     @property
     def stage(self) -> int:
@@ -175,7 +175,7 @@ class OutputRoot:
     """
 
     output: RegionOutput
-    layer: Layer
+    layer: LayerInfo
 
     @property
     def stage(self) -> int:

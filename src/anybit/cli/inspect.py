@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`anybit inspect`: the contents of a model, its layers, and values on data."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from anybit.cli._columns import show
+from anybit.cli._console import percentage, stdout
+from anybit.cli._files import check_folder, check_overwrites, file_size
+from anybit.cli._inputs import Ranges
+from anybit.cli._report import Json, check_reports, write_model_report
+from anybit.inspection import ModelReport, text
+from anybit.inspection import inspect as inspect_model
+from anybit.onnx.analysis.ranges import named
+from anybit.text import counted, shown
+
+_QUANTIZERS_SPARED = ("rounding", "zero-points", "codes", "per")
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(help="The .onnx file.")],
+    layers: Annotated[bool, typer.Option("--layers", help="Show each layer.")] = False,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DATA",
+            help="Samples to run the model on: FILE.npz (arrays by input name), FILE.npy, or a "
+            "folder of them. Repeatable. Shows observed ranges and clipping of each layer.",
+        ),
+    ] = None,
+    ranges: Ranges = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the full report: HTML if FILE ends in .html, JSON otherwise.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the contents of a model: operators, quantizers, sizes, multiplications and layers.
+
+    Bounds of codes, sums and accumulators are proven from weights and quantizers; the model runs
+    only with --data.
+    """
+    sources = [("--data", path) for path in data or ()]
+    if output is not None:
+        check_folder(output, "--output")
+        check_reports([output], "--output")
+    check_overwrites([("--output", output)], [("MODEL", model), *sources])
+    with percentage(f"Inspecting {escape(model.name)}") as advance:
+        report = inspect_model(
+            model,
+            _samples(data or ()),
+            layers=layers or output is not None,
+            input_ranges=named(ranges or ()),
+            progress=advance,
+        )
+    write_model_report(report, [] if output is None else [output], printed=as_json)
+    if as_json:
+        return
+    console = stdout()
+    _show_contents(report, model, console)
+    if layers or data:
+        _show_layers(report, console)
+    if output is not None:
+        console.print(f"{output} written", markup=False, soft_wrap=True)
+
+
+def _samples(paths: Sequence[Path]) -> Any:
+    """Return one path as it is, and the files of several."""
+    if len(paths) < 2:
+        return paths[0] if paths else None
+    from anybit.quantization.items import files_in
+
+    return [file for path in paths for file in files_in(path)]
+
+
+def _show_contents(report: ModelReport, model: Path, console: Console) -> None:
+    if report.summary is None:
+        return
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    facts = text.facts(report.summary)
+    for name, fact in {"file": f"{model} ({file_size(model)})", **facts}.items():
+        table.add_row(name, Text(shown(fact)))
+    table.add_row("work", Text(text.work(report)))
+    console.print(table)
+    rows = text.quantizer_rows(report.summary.quantizers)
+    if rows:
+        numbers = ("bits", "scales")
+        show(rows, _QUANTIZERS_SPARED, ("quantizers",), numbers, console)
+    for note in text.quantizer_notes(report.summary):
+        console.print(Text(shown(note)))
+
+
+def _show_layers(report: ModelReport, console: Console) -> None:
+    if report.layers:
+        show(text.layer_rows(report), text.SPARED, ("layer",), text.NUMBERS, console)
+    observed = text.observed_rows(report)
+    if observed and report.data is not None:
+        console.print(Text(f"Observed on {counted(report.data.observed, 'sample')}:"))
+        show(observed, text.OBSERVED_SPARED, ("layer",), text.NUMBERS, console)
+    for reason in text.reasons(report.layers):
+        console.print(Text(reason))
+    for advice in report.advice:
+        console.print(Text(str(advice)))
+    if text.unknown_sizes(report):
+        console.print(Text(f"note: {text.unknown_sizes(report)}"))
+    every = bool(report.totals.layers) and report.totals.exact == report.totals.layers
+    console.print(Text(text.conclusion(report), style="green" if every else "bold"))

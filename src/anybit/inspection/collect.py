@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model, its data, and the results of `quantize` and `compile` to a report."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from anybit.inspection.advice import with_advice
+from anybit.inspection.factors import find_targets
+from anybit.inspection.model_report import (
+    LayerQuality,
+    LayerReport,
+    ModelReport,
+    QuantizationReport,
+    totals_of,
+    weight_bytes,
+)
+from anybit.onnx.analysis.analysis import analyze
+from anybit.onnx.analysis.layers import quantizers_after
+from anybit.onnx.analysis.ranges import Ranges, by_name, input_values
+from anybit.onnx.files.reader import Source
+from anybit.onnx.preparation import followable
+from anybit.onnx.process import relaxed_gc
+from anybit.onnx.summary import summarize
+
+if TYPE_CHECKING:
+    from anybit.compiler.report import Report
+    from anybit.quantization import Quantized, QuantizedLayer
+    from anybit.quantization.samples import Data
+
+
+@relaxed_gc()
+def inspect(
+    source: Source,
+    data: "Data | None" = None,
+    *,
+    layers: bool = True,
+    input_ranges: Ranges | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> ModelReport:
+    """Describe a model: its contents, the work and the bounds of its layers, and data on it.
+
+    Bounds are proven from weights and quantizers, for every input within the ranges. The model
+    runs only with `data`.
+
+    Args:
+        source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        data: Samples as for `quantize`. The model runs on at most 64 of them.
+        layers: Whether to describe each layer; else the summary and the totals only.
+        input_ranges: Values of inputs by name, or of the only input: "uint8" (integers of a type),
+            "uint8/255" or "int8*0.5" (scaled in float32), "uint8-128/127" (with a zero-point),
+            "-1,1" or (-1, 1) (an interval).
+        progress: Called with the finished share, from 0 to 1.
+
+    Raises:
+        ModelError: The model cannot be read or run, or ranges or data do not fit it.
+
+    >>> report = inspect("examples/digits_w4a4.onnx")
+    >>> [(row.kind, row.layer.accumulator_bits) for row in report.layers]
+    [('exact', 14), ('exact', 12), ('exact', 12)]
+    """
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
+    summary = summarize(source)
+    model = followable(source)
+    ranges = input_values(input_ranges, [v for v in model.graph.inputs if not v.is_initializer()])
+    analysis = analyze(model, ranges)
+    targets = find_targets(model, analysis, quantizers_after(analysis.products))
+    rows = [LayerReport(target.layer, weight_bytes(target.layer)) for target in targets]
+    report = ModelReport(
+        name,
+        summary=summary,
+        totals=totals_of(rows),
+        input_ranges={key: str(value) for key, value in by_name(input_ranges).items()},
+    )
+    if not layers and data is None:
+        return report
+    # Statistics come with quantization, which a summary does not need.
+    from anybit.inspection.gauge import measure_weights
+
+    factors = [factor for target in targets for factor in target.factors]
+    tensors = {factor: measure_weights(factor) for factor in factors if factor.is_constant}
+    if data is None:
+        from anybit.inspection.gauge import Gauge
+
+        tensors |= {f: Gauge(f).tensor() for f in factors if not f.is_constant}
+    else:
+        from anybit.inspection.observing import run_on_data
+
+        run = run_on_data(
+            model, targets, analysis, ranges, data, name, progress or (lambda share: None)
+        )
+        tensors |= {factor: gauge.tensor() for factor, gauge in run.gauges.items()}
+        rows = [
+            replace(row, observed=observed)
+            for row, observed in zip(rows, run.observations, strict=True)
+        ]
+        report = replace(report, data=run.summary)
+    rows = [
+        replace(row, tensors=tuple(tensors[factor] for factor in target.factors))
+        for row, target in zip(rows, targets, strict=True)
+    ]
+    return with_advice(replace(report, layers=tuple(rows)))
+
+
+def report_quantization(
+    result: "Quantized",
+    data: "Data | None" = None,
+    *,
+    name: str = "",
+    command: str = "",
+    progress: Callable[[float], None] | None = None,
+) -> ModelReport:
+    """Describe the result of `quantize`: as `inspect`, with quality, noise and choices.
+
+    Args:
+        result: The quantized model.
+        data: The samples that it was calibrated with.
+        name: Name of the model in the report.
+        command: Command that made the model.
+        progress: Called with the finished share, from 0 to 1.
+
+    Raises:
+        ModelError: The data do not fit the model.
+    """
+    report = inspect(result, data, progress=progress)
+    by_layer = {layer.name: layer for layer in result.layers}
+    rows = [_quantized(row, by_layer.get(row.name)) for row in report.layers]
+    rows = list(_with_noise_shares(rows))
+    return with_advice(
+        replace(
+            report,
+            name=name or report.name,
+            command=command,
+            totals=totals_of(rows),
+            layers=tuple(rows),
+            bytes_before=result.bytes_before,
+            bytes_after=result.bytes_after,
+            quantization=QuantizationReport(result.verdict, result.left, result.front),
+        )
+    )
+
+
+def _quantized(row: LayerReport, layer: "QuantizedLayer | None") -> LayerReport:
+    """Return a layer with the results of `quantize`, and its work where sizes are free."""
+    if layer is None:
+        return row
+    info = row.layer
+    if info.macs is None and layer.macs is not None:
+        bops = layer.macs * info.input_bits * info.weight_bits
+        info = replace(info, macs=layer.macs, bops=bops)
+    return replace(
+        row,
+        layer=info,
+        bytes=layer.bytes if layer.weights else row.bytes,
+        quality=LayerQuality(layer.sqnr, layer.output_sqnr, smoothed=layer.smoothed),
+    )
+
+
+def _with_noise_shares(rows: Sequence[LayerReport]) -> Iterator[LayerReport]:
+    """Yield the layers with their shares in the noise of all."""
+    at_outputs = all(
+        row.quality.output_sqnr is not None
+        for row in rows
+        if row.quality is not None and (row.quality.sqnr, row.quality.output_sqnr) != (None, None)
+    )
+    noises = []
+    for row in rows:
+        sqnr = None
+        if row.quality is not None:
+            sqnr = row.quality.output_sqnr if at_outputs else row.quality.sqnr
+        noises.append(None if sqnr is None else 10 ** (-sqnr / 10))
+    total = sum(noise for noise in noises if noise is not None)
+    for row, noise in zip(rows, noises, strict=True):
+        if row.quality is None or noise is None or not total:
+            yield row
+        else:
+            yield replace(row, quality=replace(row.quality, noise=noise / total))
+
+
+def report_compilation(compilation: "Report", name: str) -> ModelReport:
+    """Describe the result of `compile`: its layers, regions and times."""
+    rows = tuple(
+        LayerReport(row.layer, weight_bytes(row.layer), compiled=row) for row in compilation.layers
+    )
+    return ModelReport(name, totals=totals_of(rows), layers=rows, compilation=compilation)

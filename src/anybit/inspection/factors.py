@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of a model with the quantizers of their factors."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.analysis.analysis import Analysis
+from anybit.onnx.analysis.layers import connected, layers_of
+from anybit.onnx.analysis.layouts import Layout
+from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.analysis.view import input_of
+from anybit.onnx.graph.constants import Array, array_of
+from anybit.onnx.graph.names import described, label_of
+from anybit.onnx.graph.op_traits import OpTrait, bias_input_of, has_trait
+from anybit.onnx.quantizers.grids import Match, match
+from anybit.onnx.quantizers.metadata import FENCE_KEY
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of
+from anybit.onnx.quantizers.trace import Traces
+from anybit.ops.grids import Grid
+from anybit.quant_types.layer_info import LayerInfo
+
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_MAX_MOVES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A quantized factor of a layer.
+
+    Attributes:
+        quantizer: Its quantizer.
+        x: The tensor before the quantizer.
+        grid: The grid of the quantizer.
+        axis: Channel axis, counted from the end; None if unknown.
+    """
+
+    quantizer: Quantizer
+    x: ir.Value
+    grid: Grid
+    axis: int | None
+
+    @property
+    def is_constant(self) -> bool:
+        """Return whether the factor is a constant weight."""
+        return self.quantizer.constant
+
+    def values(self) -> tuple[Array, Array | None]:
+        """Return a constant before and after its quantizer; stored codes as grid values and None.
+
+        Raises:
+            ModelError: Unreadable, or its parameters do not broadcast to it.
+        """
+        array = array_of(self.x)
+        if isinstance(self.quantizer, OwnQuantizer):
+            quantizer: Match | None = Match(self.quantizer.operator, self.quantizer.call)
+        else:
+            quantizer = match(self.grid)
+        try:
+            if array.dtype.kind != "f" or quantizer is None:
+                return self.grid.decode(array), None
+            function, call = quantizer.operator.function, quantizer.call
+            return array, np.asarray(function(array, **call.parameters, **call.attributes))
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"{described(self.quantizer.node)}: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A layer and its quantized factors.
+
+    Attributes:
+        layer: The layer.
+        factors: Its quantized factors.
+        product: The analysis of its product; None for recurrent operators.
+        after: The quantizer of its result; None if there is none.
+    """
+
+    layer: LayerInfo
+    factors: tuple[Factor, ...] = ()
+    product: ProductAnalysis | None = None
+    after: Quantizer | None = None
+
+
+def find_targets(
+    model: ir.Model, analysis: Analysis, quantizers: Sequence[Quantizer | None]
+) -> list[Target]:
+    """Return the layers of a model in graph order, with the quantizers of their factors."""
+    layers = layers_of(model, analysis, quantizers)
+    traces = Traces()
+    targets = {
+        product.node: Target(layer, _factors(product.node, product, traces), product, after)
+        for product, layer, after in zip(analysis.products, layers, quantizers, strict=True)
+    }
+    nodes = list(model.graph.all_nodes())
+    for node in nodes:
+        if node.domain == "" and node.op_type in _RECURRENT:
+            targets[node] = _recurrent(node, traces)
+    ordered = [targets[node] for node in nodes if node in targets]
+    infos = connected(nodes, [_with_widths(target) for target in ordered])
+    return [replace(target, layer=info) for target, info in zip(ordered, infos, strict=True)]
+
+
+def _recurrent(node: ir.Node, traces: Traces) -> Target:
+    layer = LayerInfo(
+        name=label_of(node),
+        operator=node.op_type,
+        output=next((str(value.name) for value in node.outputs if value.name), ""),
+        reason="the values of its states are unknown",
+        parameters=sum(_size(input_of(node, index)) for index in (1, 2)),
+    )
+    return Target(layer, _factors(node, None, traces))
+
+
+def _with_widths(target: Target) -> LayerInfo:
+    """Return the layer with the widths of grids that the analysis does not follow: floats."""
+    layer = target.layer
+    weights = [factor for factor in target.factors if factor.is_constant]
+    others = [factor for factor in target.factors if not factor.is_constant]
+    weight_bits = max((factor.grid.bits for factor in weights), default=layer.weight_bits)
+    input_bits = max((factor.grid.bits for factor in others), default=layer.input_bits)
+    parameters = layer.parameters or sum(_size(factor.x) for factor in weights)
+    if not weights and len(others) == 2:
+        weight_bits = min(factor.grid.bits for factor in others)
+    bops = None if layer.macs is None else layer.macs * weight_bits * input_bits
+    return replace(
+        layer, weight_bits=weight_bits, input_bits=input_bits, parameters=parameters, bops=bops
+    )
+
+
+def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> tuple[Factor, ...]:
+    bias, layout = bias_input_of(node), None if product is None else product.layout
+    factors = []
+    for index in (0, 1, 2) if node.op_type in _RECURRENT else (0, 1):
+        factor = None if index == bias else _factor(node, index, layout, traces)
+        if factor is not None:
+            factors.append(factor)
+    return tuple(factors)
+
+
+def _factor(node: ir.Node, index: int, layout: Layout | None, traces: Traces) -> Factor | None:
+    """Return the factor at an input of a layer; None if no quantizer with a grid precedes it."""
+    value, moved = input_of(node, index), False
+    for _ in range(_MAX_MOVES):
+        producer = None if value is None else value.producer()
+        if producer is None:
+            return None
+        if FENCE_KEY in producer.metadata_props and (producer.domain, producer.op_type) == (
+            "",
+            "Min",
+        ):
+            value = input_of(producer, 0)
+            continue
+        try:
+            quantizer = quantizer_of(producer, traces)
+        except ModelError:  # the runtime reports it
+            return None
+        if quantizer is not None:
+            x, grid = quantizer.x, quantizer.grid
+            if x is None or grid is None:
+                return None
+            axis = None if moved else _axis(node, index, layout, quantizer.constant)
+            return Factor(quantizer, x, grid, axis)
+        if not has_trait(producer, OpTrait.DATA_MOVEMENT):
+            return None
+        value, moved = input_of(producer, 0), True
+    return None
+
+
+def _axis(node: ir.Node, index: int, layout: Layout | None, constant: bool) -> int | None:
+    """Return the output channel axis of a weight, the reduction axis of activations."""
+    if layout is None:
+        return -2 if constant else -1
+    if constant:
+        return layout.weight_axis
+    if index == layout.x:
+        return layout.x_axis
+    return layout.weight_axis if node.op_type == "MatMul" else None
+
+
+def _producers(value: ir.Value | None) -> Iterator[ir.Node]:
+    """Yield the nodes that a value is computed by, along their first inputs."""
+    for _ in range(_MAX_MOVES):
+        node = None if value is None else value.producer()
+        if node is None:
+            return
+        yield node
+        value = input_of(node, 0)
+
+
+def _size(value: ir.Value | None) -> int:
+    stored = value
+    for node in _producers(value):
+        stored = input_of(node, 0)
+    return 0 if stored is None or stored.const_value is None else stored.const_value.size

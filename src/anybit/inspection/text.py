@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports as text: tables of strings by heading, and sentences, for terminals and pages."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from anybit.onnx.operators.multi_threshold import SPELLINGS
+from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.qdq.qlinear import is_integer_name
+from anybit.onnx.quantizer_summary import ParameterSummary, QuantizerSummary
+from anybit.onnx.summary import Summary
+from anybit.quant_types.layer_info import Span
+from anybit.text import amount, counted, duration, listed, percent, shortened, shown, sized
+
+if TYPE_CHECKING:
+    from anybit.compiler.layer import CompiledLayer
+    from anybit.compiler.report import Report
+    from anybit.inspection.model_report import (
+        LayerQuality,
+        LayerReport,
+        ModelReport,
+        Observation,
+    )
+    from anybit.quantization import Verdict
+
+Row = dict[str, str]
+
+NUMBERS = (
+    *("MACs", "BOPs", "bytes", "parameters", "zeros", "codes in", "codes out", "weight codes"),
+    *("accumulator", "acc. bits", "any weights", "sums", "sums seen", "in seen", "out seen"),
+    *("clipped", "constant", "at risk", "time", "float time", "1 thread", "default threads"),
+    *("SQNR, dB", "output, dB", "noise", "bits"),
+)
+"""Headings of right-aligned columns."""
+MEANINGS = {
+    "exact": "equal to the float graph, element for element, in every order of summation",
+    "certified": "the quantized results are those of every float32 evaluation",
+    "bounded": "integer sums are exact; float32 rounds them, and may differ from itself",
+    "float": "not on integers: computed as in the graph",
+}
+COLUMNS = (
+    *("layer", "operator", "result", "weight", "MACs", "BOPs", "bits", "zeros", "codes in"),
+    *("weight codes", "accumulator", "acc. bits", "any weights", "codes out", "class"),
+)
+COMPILED_COLUMNS = (
+    *("layer", "operator", "class", "bits", "MACs", "acc. bits", "results", "at risk", "kernel"),
+    *("time", "float time"),
+)
+QUANTIZED_COLUMNS = (
+    *("layer", "operator", "class", "bits", "bytes", "MACs", "SQNR, dB", "output, dB", "noise"),
+    *("acc. bits", "sums", "zeros", "result"),
+)
+# The first of these are left out where a terminal is narrow.
+SPARED = (
+    *("weight codes", "weight", "operator", "kernel", "results", "sums", "codes in", "any weights"),
+    *("codes out", "result", "zeros", "BOPs", "accumulator", "bytes", "MACs", "float time"),
+    "acc. bits",
+)
+OBSERVED_SPARED = ("most frequent codes", "codes in", "in seen", "sums", "codes out")
+_MAX_CODES, _MAX_WEIGHTS = 4, 12
+# Differences between reasons of one kind: a number, or a quoted name.
+_DETAIL = re.compile(r"""-?\d+\.\d\S*|(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
+
+
+def columns_of(report: ModelReport) -> tuple[str, ...]:
+    """Return the columns of the layer table of a report."""
+    if report.compilation is not None:
+        return COMPILED_COLUMNS
+    return COLUMNS if report.quantization is None else QUANTIZED_COLUMNS
+
+
+def layer_rows(report: ModelReport) -> list[Row]:
+    """Return a row per layer, of measured times between layers, and of the totals."""
+    columns = columns_of(report)
+    cells = [_layer(row) for row in report.layers]
+    columns = tuple(name for name in columns if any(row[name] for row in cells))
+    rows = [{name: row[name] for name in columns} for row in cells]
+    if len(rows) > 1:
+        total = {
+            "layer": counted(report.totals.layers, "layer"),
+            "MACs": amount(report.totals.macs),
+            "BOPs": amount(report.totals.bops),
+            "acc. bits": _number(report.totals.accumulator_bits),
+        }
+        rows.append({name: total.get(name, "") for name in columns})
+    return _with_times(rows, report)
+
+
+def _with_times(rows: list[Row], report: ModelReport) -> list[Row]:
+    """Return the rows with the time between layers, and that of whole runs as the last."""
+    compilation = report.compilation
+    if compilation is None or compilation.speed is None or not rows or "time" not in rows[0]:
+        return rows
+    speed, count = compilation.speed, len(report.layers)
+    whole = {"time": speed.compiled.one_thread, "float time": speed.quantized_graph.one_thread}
+    spent = {
+        "time": sum(layer.seconds or 0.0 for layer in compilation.layers),
+        "float time": sum(layer.float_seconds or 0.0 for layer in compilation.layers),
+    }
+    blank = dict.fromkeys(rows[0], "")
+    gaps = {name: duration(max(whole[name] - spent[name], 0.0)) for name in whole}
+    last = (rows[count:] or [blank | {"layer": "whole run"}])[0]
+    return [
+        *rows[:count],
+        blank | {"layer": "between layers", "bits": "-"} | gaps,
+        last | {name: duration(seconds) for name, seconds in whole.items()},
+    ]
+
+
+def _layer(row: LayerReport) -> Row:
+    layer = row.layer
+    return {
+        "layer": layer.name,
+        "operator": layer.operator,
+        "result": layer.shape,
+        "weight": layer.weight_shape,
+        "MACs": amount(layer.macs) if layer.macs != 0 else "",
+        "BOPs": amount(layer.bops) if layer.macs != 0 else "",
+        "bits": f"{layer.weight_bits} x {layer.input_bits}",
+        "bytes": sized(row.bytes) if row.bytes else "",
+        "zeros": "" if layer.sparsity is None else percent(layer.sparsity),
+        "codes in": span(layer.input_codes),
+        "weight codes": span(layer.weight_codes),
+        "accumulator": span(layer.accumulator),
+        "acc. bits": _number(layer.accumulator_bits),
+        "any weights": _number(layer.accumulator_bits_any),
+        "sums": reals(layer.sums),
+        "codes out": span(layer.output_codes),
+        "class": row.kind,
+        **_quality(row.quality),
+        **_compiled(row.compiled),
+    }
+
+
+def _quality(quality: LayerQuality | None) -> Row:
+    if quality is None:
+        return dict.fromkeys(("SQNR, dB", "output, dB", "noise"), "")
+    return {
+        "SQNR, dB": "" if quality.sqnr is None else f"{quality.sqnr:.1f}",
+        "output, dB": "" if quality.output_sqnr is None else f"{quality.output_sqnr:.1f}",
+        "noise": "" if quality.noise is None else percent(quality.noise),
+    }
+
+
+def _compiled(layer: CompiledLayer | None) -> Row:
+    if layer is None:
+        return {}
+    results = f"{layer.levels} codes" if layer.levels else "floats"
+    return {
+        "results": f"{results} by {layer.tail.lower()}" if layer.tail else "",
+        "at risk": risk_count(layer),
+        "kernel": layer.kernel,
+        "time": "" if layer.seconds is None else duration(layer.seconds),
+        "float time": "" if layer.float_seconds is None else duration(layer.float_seconds),
+    }
+
+
+def risk_count(layer: CompiledLayer) -> str:
+    """Return the number of accumulators at risk; "1000+" if the list is cut."""
+    if not layer.risks and not layer.more_risks:
+        return ""
+    return f"{len(layer.risks)}{'+' if layer.more_risks else ''}"
+
+
+def observed_rows(report: ModelReport) -> list[Row]:
+    """Return proven and observed values side by side, a row per observed layer."""
+    return [_observed(row, row.observed) for row in report.layers if row.observed is not None]
+
+
+def _observed(row: LayerReport, observed: Observation) -> Row:
+    layer = row.layer
+    ranked = sorted(observed.shares.items(), key=lambda item: -item[1])[:_MAX_CODES]
+    channels = f"{len(observed.constant_channels)} of {observed.channels}"
+    return {
+        "layer": layer.name,
+        "codes in": span(layer.input_codes),
+        "in seen": span(observed.input_codes),
+        "sums": reals(layer.sums),
+        "sums seen": reals(observed.sums),
+        "codes out": span(layer.output_codes),
+        "out seen": span(observed.output_codes),
+        "clipped": "" if observed.clipped is None else percent(observed.clipped),
+        "constant": channels if observed.channels else "",
+        "most frequent codes": ", ".join(f"{code}: {percent(share)}" for code, share in ranked),
+    }
+
+
+def reasons(layers: Iterable[LayerReport]) -> list[str]:
+    """Return why layers are not exact; reasons that differ in numbers or names are grouped."""
+    groups: dict[tuple[str, str], list[LayerReport]] = defaultdict(list)
+    for layer in layers:
+        if layer.reason:
+            groups[layer.kind, _DETAIL.sub("", layer.reason)].append(layer)
+    return [_reason(kind, group) for (kind, _), group in groups.items()]
+
+
+def _reason(kind: str, layers: Sequence[LayerReport]) -> str:
+    names, first = listed([shortened(layer.name) for layer in layers], 4), layers[0].reason
+    which = "," if all(layer.reason == first for layer in layers) else "; of the first,"
+    return f"{names}: {kind}{which} {shown(first)}"
+
+
+def facts(summary: Summary) -> Row:
+    """Return the contents of a model file by heading."""
+    opsets = ", ".join(f"{name or 'ai.onnx'} {version}" for name, version in summary.opsets.items())
+    rows = {
+        "made by": summary.producer or "unknown",
+        "format": f"IR {summary.ir_version}; opsets {opsets or 'not declared'}",
+        "inputs": ", ".join(f"{name}: {kind}" for name, kind in summary.inputs.items()),
+        "outputs": ", ".join(f"{name}: {kind}" for name, kind in summary.outputs.items()),
+        "operators": ", ".join(f"{n} {_short(name)}" for name, n in summary.operators.items()),
+        "parameters": f"{summary.parameters:,} in {counted(len(summary.weights), 'tensor')}, "
+        f"constants {sized(summary.constant_bytes)}",
+    }
+    if summary.unknown_operators:
+        names = ", ".join(summary.unknown_operators)
+        rows["unknown"] = f"{names}: this model cannot be run"
+    return rows
+
+
+def _short(operator: str) -> str:
+    """Return the name of an operator, without the domain of ours."""
+    domain, _, name = operator.rpartition("::")
+    return name if versions_of(domain, name) else operator
+
+
+def work(report: ModelReport) -> str:
+    """Return layers, multiplications and widths of a model in a sentence."""
+    totals = report.totals
+    if not totals.layers:
+        return "no Conv, ConvTranspose, Gemm or MatMul"
+    parts = [counted(totals.layers, "layer"), f"{amount(totals.macs)} MACs"]
+    parts.append(f"{amount(totals.bops)} bit operations")
+    if totals.weight_bits is not None:
+        parts.append(f"weights of {totals.weight_bits:.3g} bits ({sized(totals.weight_bytes)})")
+    if totals.accumulator_bits is not None:
+        parts.append(f"accumulators up to {totals.accumulator_bits} bits")
+    return ", ".join(parts)
+
+
+def quantizer_rows(quantizers: Iterable[QuantizerSummary]) -> list[Row]:
+    """Return a row per kind of quantizer, with their number and the range of their scales."""
+    groups: dict[tuple[str, ...], list[QuantizerSummary]] = defaultdict(list)
+    for quantizer in quantizers:
+        groups[_kind(quantizer)].append(quantizer)
+    rows = []
+    for (operator, role, bits, codes, granularity, rounding), group in groups.items():
+        rows.append(
+            {
+                "quantizers": f"{len(group)} {operator}",
+                "of": role,
+                "bits": bits,
+                "codes": codes,
+                "scales": _range(quantizer.scale for quantizer in group),
+                "per": granularity,
+                "zero-points": _range(quantizer.zero_point for quantizer in group),
+                "rounding": rounding,
+            }
+        )
+    return [{name: row[name] for name in row if any(other[name] for other in rows)} for row in rows]
+
+
+def _kind(quantizer: QuantizerSummary) -> tuple[str, ...]:
+    scale = quantizer.scale
+    return (
+        f"{quantizer.operator} {quantizer.type}".strip(),
+        quantizer.role + "*" * quantizer.constant,
+        quantizer.bits,
+        quantizer.codes,
+        "" if scale is None else scale.granularity.removeprefix("per-"),
+        str(quantizer.attributes.get("rounding_mode", "")),
+    )
+
+
+def _range(parameters: Iterable[ParameterSummary | None]) -> str:
+    ends = [
+        (parameter.smallest, parameter.largest)
+        for parameter in parameters
+        if parameter is not None
+        and parameter.smallest is not None
+        and parameter.largest is not None
+    ]
+    if not ends:
+        return ""
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    return f"{low:.4g}" if low == high else f"{low:.2g}..{high:.2g}"
+
+
+def quantizer_notes(summary: Summary) -> list[str]:
+    """Return how the quantizers run, or the weights of a model without quantizers."""
+    if summary.quantizers:
+        folded = sum(quantizer.constant for quantizer in summary.quantizers)
+        needed = sum(not q.constant and bool(q.version) for q in summary.quantizers)
+        return [
+            f"{needed} of {counted(len(summary.quantizers), 'quantizer')} run as nodes of the "
+            f"operator library; {folded} are folded at load time (*)."
+        ]
+    split = {name: tuple(name.rpartition("::")[::2]) for name in summary.operators}
+    thresholds = sum(n for name, n in summary.operators.items() if split[name] in SPELLINGS)
+    on_codes = [
+        f"{n} {name}" for name, n in summary.operators.items() if is_integer_name(*split[name])
+    ]
+    first = "No quantizers."
+    if thresholds:
+        first = f"No quantizers, but {counted(thresholds, 'MultiThreshold')}, which also quantize."
+    if on_codes:
+        first = (
+            f"No quantizers, but operators on codes ({', '.join(on_codes)}); "
+            "anybit convert --to qonnx replaces those that it can."
+        )
+    weights = [f"  {name}: {kind}" for name, kind in summary.weights.items()]
+    more = len(weights) - _MAX_WEIGHTS
+    rest = [f"  and {more} more (--json has all)"] if more > 0 else []
+    return [first + " The weights:" * bool(weights), *weights[:_MAX_WEIGHTS], *rest]
+
+
+def conclusion(report: ModelReport) -> str:
+    """Return the main figures of a report in a sentence."""
+    totals = report.totals
+    if report.compilation is not None:
+        return coverage(report.compilation)
+    if report.verdict is not None:
+        failed = failure(report.verdict)
+        return f"{quality(report.verdict)}{failed and f'; {failed}'}."
+    if not totals.layers:
+        return "No Conv, ConvTranspose, Gemm or MatMul."
+    macs = sum(row.layer.macs or 0 for row in report.layers if row.kind == "exact")
+    share = f", {percent(macs / totals.macs)} of MACs" if totals.macs and report.layers else ""
+    return (
+        f"{totals.exact} of {counted(totals.layers, 'layer')} exact in float32{share}. "
+        f"{amount(totals.parameters)} weights take {sized(totals.weight_bytes)} at their widths, "
+        f"{sized(4 * totals.parameters)} as float32."
+    )
+
+
+def coverage(compilation: Report) -> str:
+    """Return coverage and classes: "9 of 9 layers, 100 % of MACs on integers: 9 exact"."""
+    classes = ", ".join(f"{count} {kind.value}" for kind, count in compilation.guarantees.items())
+    return f"{compilation.coverage} on integers" + (f": {classes}" if classes else "")
+
+
+def unknown_sizes(report: ModelReport) -> str:
+    """Return a note on layers that the totals do not count; empty if there is none."""
+    names = [shortened(row.name) for row in report.layers if row.layer.macs is None]
+    return f"MACs do not count layers of unknown size: {listed(names, 4)}" if names else ""
+
+
+def quality(verdict: Verdict) -> str:
+    """Return the quality figures of the outputs in one line."""
+    from anybit.quantization.certainty import FEWEST
+
+    figures = []
+    if verdict.sqnr is not None:
+        figures.append(f"SQNR {decibels(verdict.sqnr)}")
+    if verdict.correlation is not None:
+        figures.append(f"correlation {correlation(verdict.correlation)}")
+    if verdict.agreement is not None:
+        figures.append(f"agreement {100 * verdict.agreement:.1f} %")
+    if verdict.logits_agreement is not None:
+        figures.append(f"same arg max {100 * verdict.logits_agreement:.1f} %")
+    where = f"{verdict.samples} held-out {'sample' if verdict.samples == 1 else 'samples'}"
+    if verdict.seen:
+        where = "the only sample, which chose the quantizers"
+    elif verdict.samples < FEWEST:
+        where += " (few: give hundreds)"
+    return f"On {where}: {', '.join(figures) or 'no output to compare'}"
+
+
+def failure(verdict: Verdict) -> str:
+    """Return which figures are below their thresholds; empty if none is."""
+    failures = "; ".join(verdict.failures)
+    return failures and f"quality check failed: {failures} (--fail-below)"
+
+
+def decibels(sqnr: float | None) -> str:
+    """Return an SQNR with its unit; empty if unknown."""
+    if sqnr is None:
+        return ""
+    return "no noise" if sqnr == math.inf else f"{sqnr:.1f} dB"
+
+
+def correlation(r: float | None) -> str:
+    """Return Pearson's r with four decimals; empty where it is not defined."""
+    return "" if r is None else f"{r:.4f}"
+
+
+def span(ends: Span | None) -> str:
+    """Return two integers as "-7..7"; empty for None."""
+    return "" if ends is None else f"{ends[0]}..{ends[1]}"
+
+
+def reals(ends: tuple[float, float] | None) -> str:
+    """Return two numbers in four digits; empty for None."""
+    return "" if ends is None else f"{ends[0]:.4g}..{ends[1]:.4g}"
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def report_text(report: ModelReport) -> str:
+    """Return the report as plain text."""
+    lines: list[str] = []
+    if report.summary is not None:
+        rows = {"file": report.name, **facts(report.summary), "work": work(report)}
+        width = max(map(len, rows))
+        lines += [f"{name:{width}}  {shown(value)}" for name, value in rows.items()]
+        lines += _plain(quantizer_rows(report.summary.quantizers))
+        lines += map(shown, quantizer_notes(report.summary))
+    if report.layers:
+        lines += [*_plain(layer_rows(report)), *_plain(observed_rows(report))]
+        lines += reasons(report.layers)
+        lines += [str(advice) for advice in report.advice]
+        lines.append(conclusion(report))
+    return "\n".join(lines)
+
+
+def _plain(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yield the lines of a table of strings."""
+    if not rows:
+        return
+    table = [list(rows[0]), *([shown(cell) for cell in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    right = [name in NUMBERS for name in rows[0]]
+    yield ""
+    for cells in table:
+        aligned = (
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(cells, widths, right, strict=True)
+        )
+        yield "  ".join(aligned).rstrip()
+    yield ""

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of an analyzed graph, the quantizers after them, and their connections."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit import text
+from anybit.errors import ModelError
+from anybit.onnx.analysis.abstract_values import AbstractValue
+from anybit.onnx.analysis.analysis import Analysis
+from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.analysis.view import input_of
+from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+from anybit.onnx.quantizers.quantizer import Quantizer, quantizer_of
+from anybit.onnx.quantizers.trace import Traces
+from anybit.quant_types.layer_info import Guarantee, LayerInfo, Span
+
+# The epilogue of a layer has at most this many nodes.
+_MAX_EPILOGUE = 64
+_SINGLE = OpTrait.DATA_MOVEMENT | OpTrait.RECTIFIER | OpTrait.ELEMENTWISE
+_EPILOGUE = _SINGLE | OpTrait.SELECTION | OpTrait.MEAN
+
+
+def quantizers_after(products: Iterable[ProductAnalysis]) -> list[Quantizer | None]:
+    """Return the first quantizer in the epilogue of each product; None where there is none.
+
+    Of a QuantizeLinear and DequantizeLinear it is the latter.
+    """
+    traces = Traces()
+    return [_quantizer_after(product.node.outputs[0], traces) for product in products]
+
+
+def _quantizer_after(value: ir.Value, traces: Traces) -> Quantizer | None:
+    waiting, seen = [value], {value}
+    while waiting and len(seen) < _MAX_EPILOGUE:
+        for node, index in islice(waiting.pop(0).uses(), _MAX_EPILOGUE):
+            quantizer = _quantizer(node, traces) if index == 0 else None
+            if quantizer is not None:
+                return quantizer
+            passes = has_trait(node, _EPILOGUE) or node.op_type == "BatchNormalization"
+            new = [output for output in node.outputs[:1] if passes and output not in seen]
+            seen.update(new)
+            waiting += new
+    return None
+
+
+def _quantizer(node: ir.Node, traces: Traces) -> Quantizer | None:
+    try:
+        quantizer = quantizer_of(node, traces)
+        if is_quantize(node):
+            # The values are those that a reader of the codes computes.
+            reader = _dequantizer(node.outputs[0])
+            quantizer = quantizer if reader is None else quantizer_of(reader, traces)
+    except ModelError:  # the runtime reports it
+        return None
+    return quantizer
+
+
+def _dequantizer(codes: ir.Value) -> ir.Node | None:
+    """Return the DequantizeLinear that reads codes, also after a Clip."""
+    for node, index in codes.uses():
+        if index == 0 and is_dequantize(node):
+            return node
+        if index == 0 and (node.domain, node.op_type) == ("", "Clip"):
+            for reader, _ in node.outputs[0].uses():
+                if is_dequantize(reader):
+                    return reader
+    return None
+
+
+def layers_of(
+    model: ir.Model, analysis: Analysis, quantizers: Sequence[Quantizer | None]
+) -> list[LayerInfo]:
+    """Return a layer for each product and the quantizer after it, without `inputs`."""
+    pairs = zip(analysis.products, quantizers, strict=True)
+    return [_layer(model, analysis, *pair) for pair in pairs]
+
+
+def _layer(
+    model: ir.Model, analysis: Analysis, product: ProductAnalysis, quantizer: Quantizer | None
+) -> LayerInfo:
+    node = product.node
+    weight = input_of(node, 1 if product.layout is None else product.layout.weight)
+    output = node.outputs[0]
+    quantized = None if quantizer is None else analysis.values.get(quantizer.node.outputs[0])
+    result = analysis.values.get(output)
+    accumulator = product.accumulator
+    span = bits = any_bits = None
+    if accumulator is not None:
+        span = int(accumulator.lowest.min(initial=0)), int(accumulator.highest.max(initial=0))
+        bits, any_bits = accumulator.bits, accumulator.any_bits
+    sums = None
+    if result is not None and not result.infinite:
+        sums = float(result.lowest.min()), float(result.highest.max())
+    return LayerInfo(
+        name=label_of(node),
+        operator=node.op_type,
+        output=str(output.name),
+        guarantee=_guarantee(product),
+        reason=product.reason,
+        shape=_shape(model, output),
+        weight_shape=_shape(model, weight),
+        parameters=0 if product.codes is None else product.codes.size,
+        macs=product.macs,
+        bops=product.bops,
+        input_bits=product.x_bits,
+        weight_bits=product.weight_bits,
+        sparsity=product.sparsity,
+        input_codes=_codes(product.x),
+        weight_codes=_codes(product.weight),
+        output_codes=_codes(quantized),
+        accumulator=span,
+        accumulator_bits=bits,
+        accumulator_bits_any=any_bits,
+        sums=sums,
+        quantizer="" if quantizer is None else label_of(quantizer.node),
+    )
+
+
+def _guarantee(product: ProductAnalysis) -> Guarantee | None:
+    if product.exact:
+        return Guarantee.EXACT
+    return None if product.accumulator is None else Guarantee.BOUNDED
+
+
+def _codes(value: AbstractValue | None) -> Span | None:
+    if value is None or value.codes is None:
+        return None
+    return int(np.min(value.codes.lowest)), int(np.max(value.codes.highest))
+
+
+def _shape(model: ir.Model, value: ir.Value | None) -> str:
+    return text.sizes(None if value is None else sizes_that_follow(value, model))
+
+
+def owners(nodes: Iterable[ir.Node], layers: Iterable[LayerInfo]) -> dict[ir.Node, str]:
+    """Return the name of the layer that each node belongs to: the last one that it depends on.
+
+    Nodes and layers are in topological order. Nodes before all layers are missing.
+    """
+    names = {layer.output: layer.name for layer in layers}
+    places = {name: place for place, name in enumerate(names.values())}
+    owner: dict[ir.Node, str] = {}
+    for node in nodes:
+        own = [names[str(value.name)] for value in node.outputs if str(value.name) in names]
+        name = max(own or _read(node, owner), key=places.__getitem__, default=None)
+        if name is not None:
+            owner[node] = name
+    return owner
+
+
+def _read(node: ir.Node, owner: Mapping[ir.Node, str]) -> set[str]:
+    producers = {value.producer() for value in node.inputs if value is not None}
+    return {owner[node] for node in producers if node is not None and node in owner}
+
+
+def connected(nodes: Sequence[ir.Node], layers: Sequence[LayerInfo]) -> list[LayerInfo]:
+    """Return the layers with `inputs`: the layers that their nodes read."""
+    owner = owners(nodes, layers)
+    inputs: dict[str, set[str]] = {layer.name: set() for layer in layers}
+    for node, name in owner.items():
+        inputs[name] |= _read(node, owner) - {name}
+    places = {layer.name: place for place, layer in enumerate(layers)}
+    return [
+        replace(layer, inputs=tuple(sorted(inputs[layer.name], key=places.__getitem__)))
+        for layer in layers
+    ]

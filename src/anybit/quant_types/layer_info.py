@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layer of a model, and the guarantee that its integer form has."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+Span: TypeAlias = tuple[int, int]
+
+
+class Guarantee(StrEnum):
+    """Relation between a layer on integers and the float graph.
+
+    EXACT: Equal to the float32 graph, element for element, in every order of summation.
+    CERTIFIED: The quantized results equal those of every float32 evaluation, although products or
+        sums round in float32. Only `compile` proves this.
+    BOUNDED: The integer sums are exact. Where float32 rounds a sum across the edge of a step,
+        another float32 evaluation may differ by that step.
+    """
+
+    EXACT = "exact"
+    CERTIFIED = "certified"
+    BOUNDED = "bounded"
+
+    @property
+    def rank(self) -> int:
+        """Return 0 for the strongest guarantee."""
+        return list(Guarantee).index(self)
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """A MatMul-like operator, or a mean, with what follows from the model alone.
+
+    Tools add their results in types of their own with a field `layer` of this type.
+
+    Attributes:
+        name: Name of the node, or of its output where the node has none.
+        operator: Operator of the node.
+        output: Name of the output: the identifier of the node, unique in a model.
+        guarantee: Guarantee in float32; None unless all factors are quantized.
+        reason: Why the layer is not exact; empty if it is.
+        inputs: Names of the preceding layers.
+        shape: Shape of the result: "[1, 64, 30, 30]".
+        weight_shape: Shape of the weight.
+        parameters: Elements of a constant weight; 0 if the weight is computed.
+        macs: Multiplications per inference, 1 for a free batch size; None for unknown sizes.
+        bops: Bit operations: macs * input_bits * weight_bits.
+        input_bits: Width of the activations; 32 for floats.
+        weight_bits: Width of the weight; 32 for floats.
+        sparsity: Share of zeros in the weight.
+        input_codes: Lowest and highest possible code of the activations.
+        weight_codes: Lowest and highest code of the weight.
+        output_codes: Lowest and highest possible code of the quantized result.
+        accumulator: Lowest and highest sum of products of codes, for this weight.
+        accumulator_bits: Width of the accumulator.
+        accumulator_bits_any: Width of the accumulator for any weights and inputs of these types.
+        sums: Lowest and highest value of a sum, bias included; None if unbounded.
+        quantizer: Name of the node that quantizes the result; empty if there is none.
+    """
+
+    name: str
+    operator: str
+    output: str
+    guarantee: Guarantee | None = None
+    reason: str = ""
+    inputs: tuple[str, ...] = ()
+    shape: str = ""
+    weight_shape: str = ""
+    parameters: int = 0
+    macs: int | None = None
+    bops: int | None = None
+    input_bits: int = 32
+    weight_bits: int = 32
+    sparsity: float | None = None
+    input_codes: Span | None = None
+    weight_codes: Span | None = None
+    output_codes: Span | None = None
+    accumulator: Span | None = None
+    accumulator_bits: int | None = None
+    accumulator_bits_any: int | None = None
+    sums: tuple[float, float] | None = None
+    quantizer: str = ""
