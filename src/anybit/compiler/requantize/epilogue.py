@@ -82,14 +82,14 @@ def requantize_exactly(
         stairs, far = _find_steps(indices, levels, sums.reach)
         check_steps(stairs, indices, sums.reach)
         tail = _cheapest(stairs, far, levels, sums.reach, shift, guess)
-        return Requantization(tail, *_count_steps(stairs, function, index, sums))
+        return Requantization(tail, *_find_step_risks(stairs, function, index, sums))
     if sums.reach.longest * sums.scales.size > _MOST_EVALUATIONS:
         raise Unsupported("what follows it rises and falls, over too many accumulators")
     table = evaluate_table(indices, sums.reach, _MOST_ENTRIES)
     steps = read_steps(table, levels, sums.reach)
     if steps is None and table.size > _MOST_ENTRIES:
         raise too_large()
-    risks = _count_steps_in_table(table, function, index, sums)
+    risks = _find_table_risks(table, function, index, sums)
     if steps is not None:
         return Requantization(
             _cheapest(steps, sums.reach, levels, sums.reach, shift, guess), *risks
@@ -148,7 +148,7 @@ def _find_steps(
     return bisect_steps(indices, levels, reach), reach
 
 
-def _count_steps(
+def _find_step_risks(
     stairs: StepFunction, function: ElementFunction, index: Index, sums: Accumulators
 ) -> tuple[int, tuple[tuple[int, int], ...], bool]:
     """Return the number of steps, the accumulators at risk, and whether there may be more.
@@ -182,7 +182,7 @@ def _count_steps(
     return steps, tuple(risks), bool(len(risky)) and radius > distance
 
 
-def _count_steps_in_table(
+def _find_table_risks(
     table: Array, function: ElementFunction, index: Index, sums: Accumulators
 ) -> tuple[int, tuple[tuple[int, int], ...], bool]:
     steps = int(np.count_nonzero(table[1:] != table[:-1]))
@@ -209,7 +209,7 @@ def find_risks_near_zero(
     table = evaluate_table(
         lambda points: index(function(sums.values(points))), near.reach, 2 * _MOST_NEAR
     )
-    steps, risks, _ = _count_steps_in_table(table, function, index, near)
+    steps, risks, _ = _find_table_risks(table, function, index, near)
     return Requantization(tail, steps, risks, bool(np.any(sums.slack > 0)))
 
 
