@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[Callable[[], torch.nn.Module], dict[str, Any], str]] = 
     "out": (
         lambda: Call(quantized_out),
         {},
-        "Call calls anybit.int_quant_out.*, which writes to a tensor.*without out=",
+        "Call calls anybit.int_quant_out.*, which writes to an argument.*without out=",
     ),
     "out in a branch": (
         lambda: Call(lambda x: torch.cond(x.sum() > 0, quantized_out, torch.clone, (x,))),

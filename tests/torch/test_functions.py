@@ -248,3 +248,17 @@ def test_quantize_model_ignores_sums_with_masks() -> None:
             return self.line(x).softmax(-1) + (1.0 - attention_mask[:, None]) * -1e9
 
     quantize_model(Masked(None), SPEC, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    [
+        (lambda model: torch.compile(model, backend="eager"), "_orig_mod.add"),
+        (torch.nn.DataParallel, "module.add"),
+        (torch.fx.symbolic_trace, "add"),
+    ],
+)
+def test_quantize_model_names_operations_inside_of_wrappers(wrap: Any, name: str) -> None:
+    model = wrap(Float(lambda model, x, *_: x + model.line(x)))
+    with pytest.warns(UserWarning, match=rf"floating point: {name} \(use QuantAdd\)"):
+        quantize_model(model, SPEC)

@@ -119,7 +119,7 @@ def test_traced_refuses_sums_of_unbounded_integers() -> None:
     column = namespace.array_input(1, "int64", (), varies=False)
     exponent = powers.floor_log2(x)
     assert (exponent + column).varies
-    with pytest.raises(NotImplementedError, match="two counts"):
+    with pytest.raises(NotImplementedError, match="two unbounded integers"):
         exponent + column + column
 
 

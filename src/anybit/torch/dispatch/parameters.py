@@ -140,7 +140,7 @@ def _as_float(value: int, declared: Input) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{declared.name} is an integer outside of the range of floats") from None
+        raise ValueError(f"{declared.name} is an integer beyond every float") from None
 
 
 def _refusal(declared: Input, value: Any) -> str:

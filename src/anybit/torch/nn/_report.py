@@ -116,7 +116,8 @@ def float_operations(model: torch.nn.Module) -> Iterator[FloatOperation]:
     yielded for modules that cannot be traced.
     """
     for name, module in model.named_modules():
-        if type(module).__module__.startswith(("torch.nn.", "torch.ao.", "anybit.")):
+        is_library = type(module).__module__.startswith(("torch.", "anybit."))
+        if is_library and not isinstance(module, torch.fx.GraphModule):
             continue
         try:
             graph = trace(module, _CallTracer(), module.training, _default_switches(module))
