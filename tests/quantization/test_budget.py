@@ -165,7 +165,7 @@ def test_fewer_bits_of_tensors_are_taken_where_that_is_better(
 ) -> None:
     source, data = _network(name)
     found = anybit.quantize(source, data, budget=share)
-    monkeypatch.setattr("anybit.quantization.budget.least_width", lambda share: 8)
+    monkeypatch.setattr("anybit.quantization.budget.least_width", lambda share, exact_bits: 8)
     wide = anybit.quantize(source, data, budget=share)
     assert {each.activation_bits for each in wide.layers} <= {8, 16}
     assert {each.activation_bits for each in found.layers} <= {4, 5, 6, 7, 8, 16}

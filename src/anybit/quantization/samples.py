@@ -36,8 +36,8 @@ Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 _SEARCHED = 256
 # The samples of a shard at least, and the shards at most.
 _SHARD, _SHARDS = 16, 4096
-# How many of several are put together, and what all of them may take.
-_TOGETHER, _MEMORY = 16, 2**28
+# The most samples that are joined in a batch.
+_TOGETHER = 16
 
 
 class Samples:
@@ -187,18 +187,18 @@ class Samples:
         """How many of them are joined in one."""
         return self._reader.count(sample) or 1
 
-    def fitting(self, numbers: Sequence[int], memory: int | None = None) -> list[int]:
-        """The first of some numbers, whose samples take no more than that, or than there is memory
-        for; one at least."""
+    def fitting(self, numbers: Sequence[int], memory: int) -> list[int]:
+        """Return the first of these samples that fit into n bytes together; at least one."""
         sizes = list(self.sizes())
         ends = accumulate(sizes[number] for number in numbers)
-        most = _MEMORY if memory is None else memory
-        few = [number for number, end in zip(numbers, ends, strict=True) if end <= most]
+        few = [number for number, end in zip(numbers, ends, strict=True) if end <= memory]
         return few or list(numbers[:1])
 
-    def several(self, numbers: Sequence[int], at_once: int = _MEMORY) -> list[Sample]:
-        """Those with some numbers, several in one as far as that gives the same, and no more than
-        so many bytes; neighbours have the same sizes often."""
+    def several(self, numbers: Sequence[int], at_once: int) -> list[Sample]:
+        """Return samples by number, joined into batches of at most n bytes where rows allow.
+
+        Neighbours often have the same shape.
+        """
         known = [each for _, each in self.numbered(frozenset(numbers))]
         most = max(sum(array.nbytes for array in each.values()) for each in known)
         step = max(min(_TOGETHER, at_once // max(most, 1)), 1)
