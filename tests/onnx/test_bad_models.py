@@ -35,13 +35,13 @@ def saved(proto: onnx.ModelProto, folder: Path) -> Path:
         (quantized_weight()[0].SerializeToString()[:150], "cut short"),
     ],
 )
-def test_no_models(tmp_path: Path, content: bytes, message: str) -> None:
+def test_read_refuses_other_contents(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "bad.onnx").write_bytes(content)
     with pytest.raises(ModelError, match=rf"bad\.onnx.*{message}"):
         load(tmp_path / "bad.onnx")
 
 
-def test_no_files(tmp_path: Path) -> None:
+def test_read_refuses_missing_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name, message in (
@@ -64,7 +64,7 @@ def test_unreadable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("proto", "message"), BAD_MODELS.values(), ids=BAD_MODELS.keys())
-def test_bad_models(
+def test_read_bad_models(
     shell: Shell,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -81,7 +81,7 @@ def test_bad_models(
 
 @pytest.mark.parametrize("bitwidth", [0, -1, 2.5, np.nan])
 @pytest.mark.parametrize("constant", [True, False], ids=["weight", "activation"])
-def test_bad_widths(
+def test_read_bad_widths(
     shell: Shell,
     tmp_path: Path,
     bitwidth: float,
@@ -94,7 +94,7 @@ def test_bad_widths(
     assert not Path("out.npz").exists()
 
 
-def test_widths_that_turn_out_bad_at_run_time(shell: Shell, tmp_path: Path) -> None:
+def test_read_widths_that_turn_out_bad_at_run_time(shell: Shell, tmp_path: Path) -> None:
     proto = model(
         [node("Quant", "x one zero bits")], {"one": 1, "zero": 0}, inputs={"x": [1, 4], "bits": []}
     )
@@ -135,7 +135,7 @@ def external(folder: Path, **entries: str) -> Path:
         ({"location": "inside.data", "offset": "4x"}, "no valid offset"),
     ],
 )
-def test_external_data(tmp_path: Path, entries: dict[str, str], message: str) -> None:
+def test_read_external_data(tmp_path: Path, entries: dict[str, str], message: str) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "secret.data").write_bytes(bytes(48))
@@ -144,7 +144,7 @@ def test_external_data(tmp_path: Path, entries: dict[str, str], message: str) ->
         load(external(folder, **entries))
 
 
-def test_external_data_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_external_data_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = load(quantized_weight()[0]).run(np.ones((1, 4)))["y"]
     path = external(tmp_path, location="inside.data")
     np.testing.assert_array_equal(load(path).run(np.ones((1, 4)))["y"], expected)
@@ -154,7 +154,7 @@ def test_external_data_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         load(path.read_bytes())
 
 
-def test_huge_intermediate_results(tmp_path: Path) -> None:
+def test_read_huge_intermediate_results(tmp_path: Path) -> None:
     nodes = [
         node("ConstantOfShape", "shape", "h", domain=""),
         node("Add", "x h", domain=""),
@@ -169,7 +169,7 @@ GOOD = quantized_weight()[0].SerializeToString()
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=4))
-def test_damaged_files(at: int, damage: bytes) -> None:
+def test_read_damaged_files(at: int, damage: bytes) -> None:
     """Bytes overwritten anywhere: the model runs, or there is a ModelError."""
     data = GOOD[:at] + damage + GOOD[at + len(damage) :]
     with contextlib.suppress(ModelError):

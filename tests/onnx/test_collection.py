@@ -19,7 +19,7 @@ def usual_threshold() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_it_waits_inside_and_is_as_before_behind() -> None:
+def test_collection_it_waits_inside_and_is_as_before_behind() -> None:
     with seldom_collected():
         assert gc.get_threshold() == (20_000, 10, 10)
         with seldom_collected():
@@ -29,20 +29,22 @@ def test_it_waits_inside_and_is_as_before_behind() -> None:
 
 
 @pytest.mark.parametrize("chosen", [(0, 10, 10), (50_000, 5, 5)])
-def test_who_has_chosen_to_wait_longer_is_left_alone(chosen: tuple[int, int, int]) -> None:
+def test_collection_keeps_higher_thresholds(
+    chosen: tuple[int, int, int],
+) -> None:
     gc.set_threshold(*chosen)
     with seldom_collected():
         assert gc.get_threshold() == chosen
     assert gc.get_threshold() == chosen
 
 
-def test_it_is_as_before_behind_an_error() -> None:
+def test_collection_it_is_as_before_after_an_error() -> None:
     with pytest.raises(ModelError):
         anybit.convert(b"no model", to="qdq")
     assert gc.get_threshold() == (700, 10, 10)
 
 
-def test_work_in_two_threads_ends_in_any_order() -> None:
+def test_collection_work_in_two_threads_ends_in_any_order() -> None:
     first, second = seldom_collected(), seldom_collected()
     first.__enter__()
     second.__enter__()

@@ -68,7 +68,7 @@ def branches() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("network", [product, branches])
-def test_values_are_nearly_the_same(network) -> None:
+def test_compute_in_float32_values_are_nearly_the_same(network) -> None:
     proto = network()
     actual = read(proto)
     expected = anybit.load(proto).run(ROWS)
@@ -97,14 +97,14 @@ def test_numbers_beyond_float32_become_its_largest() -> None:
     np.testing.assert_array_equal(b, np.float32([0]), strict=True)
 
 
-def test_constants_that_are_results_keep_their_name_and_type() -> None:
+def test_compute_in_float32_constants_that_are_results_keep_their_name_and_type() -> None:
     nodes = [node("MatMul", "x w", domain="")]
     actual = read(typed(model(nodes, {"w": W}, inputs={"x": ["n", 4]}, outputs=["y", "w"])))
     ComputeInFloat32(ir.DataType.FLOAT16)(actual)
     np.testing.assert_array_equal(anybit.load(actual).run(ROWS)["w"], W, strict=True)
 
 
-def test_floats_stay_as_they_are() -> None:
+def test_compute_in_float32_floats_stay_as_they_are() -> None:
     proto = model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ["n", 4]})
     actual = read(proto)
     assert not ComputeInFloat32(ir.DataType.FLOAT16)(actual).modified

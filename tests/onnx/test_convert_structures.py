@@ -128,7 +128,7 @@ MODELS = (branches, loop, functions, foreign, behind_relu)
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("make", MODELS)
-def test_numbers(make: Callable[[], onnx.ModelProto], form: Form) -> None:
+def test_convert_numbers(make: Callable[[], onnx.ModelProto], form: Form) -> None:
     proto = make()
     network = anybit.load(proto)
     converted = convert(proto, to=form)
@@ -143,7 +143,7 @@ def test_numbers(make: Callable[[], onnx.ModelProto], form: Form) -> None:
 
 @pytest.mark.parametrize("form", [Form.STANDARD, Form.QDQ, Form.QCDQ])
 @pytest.mark.parametrize("make", MODELS)
-def test_no_quantizer_is_left(make: Callable[[], onnx.ModelProto], form: Form) -> None:
+def test_convert_no_quantizer_is_left(make: Callable[[], onnx.ModelProto], form: Form) -> None:
     model_ = convert(make(), to=form).model
     domains = {item.domain for item in model_.graph.all_nodes()}
     assert domains <= {"", "com.microsoft"}
@@ -151,7 +151,7 @@ def test_no_quantizer_is_left(make: Callable[[], onnx.ModelProto], form: Form) -
     assert set(model_.graph.opset_imports) == domains | {""}
 
 
-def test_every_quantizer_inside_is_reported() -> None:
+def test_convert_every_quantizer_inside_is_reported() -> None:
     expected = {
         branches: {"then_node", "else_node"},
         loop: {"state_node", "weight_node"},

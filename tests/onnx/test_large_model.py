@@ -98,7 +98,7 @@ def factor(model: ir.Model, layer: int) -> ir.Value:
 
 
 @pytest.mark.parametrize("form", ["qdq", "qonnx", "standard"])
-def test_conversion(large: Path, tmp_path: Path, form: str) -> None:
+def test_large_models_conversion(large: Path, tmp_path: Path, form: str) -> None:
     assert SIZE > 2.5e9
     result = tmp_path / "result.onnx"
     command = [sys.executable, "-c", CONVERSION, str(large), form, str(result)]
@@ -140,7 +140,7 @@ def check(converted: ir.Model, source: Path, form: str) -> None:
         np.testing.assert_array_equal(stored.const_value.numpy() * scales(), expected)
 
 
-def test_a_converted_model_runs(large: Path, tmp_path: Path) -> None:
+def test_large_models_converted_model_runs(large: Path, tmp_path: Path) -> None:
     anybit.convert(large, to="qdq").save(tmp_path / "result.onnx")
     x = np.ones((1, SIDE), np.float32)
     outputs = anybit.load(tmp_path / "result.onnx").run(x)

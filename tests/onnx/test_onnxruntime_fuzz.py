@@ -104,7 +104,7 @@ def hostile(random: np.random.Generator) -> tuple[bytes, dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_hostile_nodes_raise_or_compute(seed: int) -> None:
+def test_onnxruntime_hostile_nodes_raise_or_compute(seed: int) -> None:
     random = np.random.default_rng(seed)
     for _ in range(25):
         file, feeds = hostile(random)

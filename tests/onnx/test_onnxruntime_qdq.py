@@ -15,7 +15,7 @@ F32 = np.float32
 
 @pytest.mark.parametrize("entries", [{}, {"session.disable_quant_qdq": "0"}], ids=["ours", "fused"])
 @pytest.mark.parametrize("block", [0, 16])
-def test_products_with_narrow_weights_are_those_of_floats(
+def test_onnxruntime_products_with_narrow_weights_are_those_of_floats(
     entries: dict[str, str], block: int
 ) -> None:
     """The runtime's MatMulNBits would quantize x to 8 bits. Powers of two make all sums exact."""

@@ -96,20 +96,20 @@ def check_forms(graph: RandomGraph, forms: Sequence[Form] = FORMS) -> None:
 
 @QUICK
 @given(graphs())
-def test_forms(graph: RandomGraph) -> None:
+def test_random_graphs_forms(graph: RandomGraph) -> None:
     check_forms(graph)
     np.testing.assert_array_equal(folded(graph), computed_in_session(graph))
 
 
 @QUICK
 @given(graphs(exact=False))
-def test_forms_of_any_floats(graph: RandomGraph) -> None:
+def test_random_graphs_forms_of_any_floats(graph: RandomGraph) -> None:
     check_forms(graph)
 
 
 @QUICK
 @given(graphs(fusible=True))
-def test_what_optimizers_join_with_quantizers(graph: RandomGraph) -> None:
+def test_random_graphs_fusible_with_quantizers_keep_values(graph: RandomGraph) -> None:
     check_forms(graph, NATIVE)
 
 
@@ -167,7 +167,7 @@ def check_round_trip(graph: RandomGraph, style: Form) -> None:
 @pytest.mark.parametrize("style", NATIVE)
 @QUICK
 @given(graph=graphs())
-def test_round_trips(graph: RandomGraph, style: Form) -> None:
+def test_random_graphs_round_trips(graph: RandomGraph, style: Form) -> None:
     check_round_trip(graph, style)
 
 
@@ -175,7 +175,7 @@ def test_round_trips(graph: RandomGraph, style: Form) -> None:
 @pytest.mark.parametrize("kind", [{}, {"exact": False}, {"fusible": True}], ids=str)
 @MANY
 @given(data=st.data())
-def test_many(data: st.DataObject, kind: dict[str, bool]) -> None:
+def test_random_graphs_many(data: st.DataObject, kind: dict[str, bool]) -> None:
     graph = data.draw(graphs(**kind))
     check_forms(graph)
     for style in NATIVE:

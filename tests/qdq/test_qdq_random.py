@@ -13,7 +13,7 @@ PROGRAM = module_at(ROOT / "tests" / "programs" / "qdq_random.py")
 @pytest.mark.parametrize(
     ("first", "count"), [(0, 60), pytest.param(1000, 2000, marks=pytest.mark.slow)]
 )
-def test_random_networks_keep_values_in_plain_onnxruntime(
+def test_qdq_random_networks_keep_values_in_plain_onnxruntime(
     tmp_path: Path, first: int, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed in range(first, first + count):
@@ -22,7 +22,7 @@ def test_random_networks_keep_values_in_plain_onnxruntime(
     assert f"{count} networks" in capsys.readouterr().out
 
 
-def test_random_networks_differ_without_fences(tmp_path: Path) -> None:
+def test_qdq_random_networks_differ_without_fences(tmp_path: Path) -> None:
     """On every CPU: some nodes become MatMulNBits, or round again."""
     for seed in range(12):
         PROGRAM.make(tmp_path, seed, fenced=False)

@@ -59,13 +59,13 @@ def damaged(case: Case) -> list[onnx.ModelProto]:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.filterwarnings("ignore")
-def test_nodes_that_make_no_sense(case: Case) -> None:
+def test_analysis_nodes_that_are_invalid(case: Case) -> None:
     """Only what says that a model is invalid is caught in the analysis."""
     for proto in damaged(case):
         analyze(prepared(proto))
 
 
-def test_channels_of_many_nodes() -> None:
+def test_analysis_channels_of_many_nodes() -> None:
     """So many numbers per node would be gigabytes: nodes behind the first go without."""
     count, channels = 3000, 16_000
     nodes = [
@@ -85,7 +85,7 @@ def test_channels_of_many_nodes() -> None:
     assert peak < 2**29
 
 
-def test_one_weight_of_many_products() -> None:
+def test_analysis_one_weight_of_many_products() -> None:
     """A large weight is looked at for some of them."""
     count, size = 300, 800
     nodes = [node("Quant", "x s zero four", "q", name="q"), node("Quant", "w s zero four", "wq")]
@@ -99,7 +99,7 @@ def test_one_weight_of_many_products() -> None:
     assert "too many products" in actual.products[-1].reason
 
 
-def test_joined_channels() -> None:
+def test_analysis_joined_channels() -> None:
     """Each Concat has twice the channels."""
     nodes = [node("Quant", "x s zero four", "t0", name="q")]
     nodes += [
@@ -123,7 +123,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("wrong", UNFIT)
-def test_a_product_that_cannot_be_read_is_a_row(wrong: str) -> None:
+def test_analysis_product_that_cannot_be_read_is_a_row(wrong: str) -> None:
     kind, x, shape, options = UNFIT[wrong]
     scale = np.arange(1, x[1] + 1, dtype=np.float32).reshape(-1, *[1] * (len(x) - 2))
     constants = {"w": np.ones(shape, np.float32), "s": scale, "one": 1, "zero": 0, "four": 4}
@@ -137,7 +137,7 @@ def test_a_product_that_cannot_be_read_is_a_row(wrong: str) -> None:
     assert actual.reason.startswith("invalid: ")
 
 
-def test_no_fault_of_ours_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_analysis_propagates_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a rule raises that no model can be blamed for comes out."""
 
     def broken(node: object, view: object) -> None:
@@ -169,7 +169,7 @@ CHAINS = ["Relu", "Flatten", "Sigmoid", "Add", "Max", "MatMul"]
 
 
 @pytest.mark.parametrize("kind", CHAINS)
-def test_long_chains_take_linear_time(kind: str) -> None:
+def test_analysis_long_chains_take_linear_time(kind: str) -> None:
     """Counted are calls: four times the nodes make four times as many."""
     calls = []
     for count in (200, 800):
@@ -202,7 +202,7 @@ def long_way(kind: str, count: int, codes: np.ndarray) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("kind", ["DequantizeLinear", "Transpose and Reshape"])
-def test_a_constant_that_goes_a_long_way(kind: str) -> None:
+def test_analysis_constant_that_goes_a_long_way(kind: str) -> None:
     """It is looked at, or copied, by some of many nodes."""
     codes = np.random.default_rng(0).integers(-8, 8, (2, 2**17)).astype(np.int8)
     ready = prepared(long_way(kind, 300, codes))
