@@ -27,7 +27,7 @@ def foreign(kind: str, *, domain: str = ORT, inputs: str = "x", **options: Any) 
 
 
 def added(proto: onnx.ModelProto, target: str) -> list[Finding]:
-    """The findings about operators that a target adds, without those of a missing shape."""
+    """Return a target's findings about operators, except those of a missing shape."""
     before = check(proto)
     return [
         finding

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each target cannot take."""
+"""Obstacles for each target."""
 
 from pathlib import Path
 

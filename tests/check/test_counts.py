@@ -80,7 +80,7 @@ def test_check_quantizer_with_two_outputs(action: str) -> None:
 
 
 def test_check_model_without_an_opset_is_taken_for_a_new_one() -> None:
-    """As ONNX Runtime takes it."""
+    """Accept what ONNX Runtime accepts."""
     proto = small("y = Clip(x, low, high)", "<float low = {0}, float high = {1}>")
     del proto.opset_import[0]
     assert reported_problems(proto) == []

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from carried import prepared
+from analysis_checks import prepared
 from places import MODELS, needs_models
 from small_models import model, node, quantized_weight
 

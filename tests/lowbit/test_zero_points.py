@@ -135,7 +135,7 @@ def test_clip_on_the_grid_narrows_the_type_of_codes(
     )
     imports = [helper.make_opsetid("", 13), helper.make_opsetid("qonnx.custom_op.general", 1)]
     model = followable(helper.make_model(graph, opset_imports=imports, ir_version=8))
-    codes = analyze(model).carriers[model.graph.outputs[0]].codes
+    codes = analyze(model).values[model.graph.outputs[0]].codes
     if allowed is None:
         assert codes is None or codes.allowed in (None, range(-256, 256))
     else:

@@ -75,7 +75,7 @@ def test_batches_that_cannot_change(proto: onnx.ModelProto, message: str) -> Non
                                               ([5, -1, 6], True), ([5, 4, 3], False),
                                               ([2, 5, 6], False)])  # fmt: skip
 def test_a_batch_after_another_axis(target: list[int], fits: bool) -> None:
-    """As in what recurrent layers give: steps, rows, features."""
+    """Reshape as after recurrent layers: steps, rows, features."""
     nodes = [
         node("Transpose", "x", "t", domain="", name="t", perm=[1, 0, 2, 3]),
         node("Reshape", "t target", "r", domain="", name="reshape"),

@@ -129,7 +129,7 @@ def test_a_file_with_channels_last_is_understood_everywhere(tmp_path: Path) -> N
 def test_channels_last_qonnx_computes_the_same(
     residual: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its executor on our file, and our session on the file that it makes of the same model."""
+    """Compare QONNX's executor on our file, and our session on QONNX's file."""
     execution = pytest.importorskip("qonnx.core.onnx_exec")
     monkeypatch.setattr(onnx, "IR_VERSION", 8)  # it asks the runtime for the newest
     from qonnx.core.modelwrapper import ModelWrapper

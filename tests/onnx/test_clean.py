@@ -226,7 +226,7 @@ def test_clean_bad_commands(shell: Shell, arguments: list[str], message: str) ->
 
 
 def test_clean_long_name_of_the_standard_domain() -> None:
-    """A file may import it as "ai.onnx"; the version must not get lost."""
+    """Keep the version of a standard domain that is imported as "ai.onnx"."""
     proto = model([node("Dropout", "x", "kept", domain=""), node("Relu", "kept", domain="")])
     proto.opset_import[0].domain = "ai.onnx"
     cleaned = clean(proto)

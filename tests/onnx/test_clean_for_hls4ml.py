@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `clean` writes for hls4ml: names, constants and layers that its frontend reads."""
+"""Output of `clean` for hls4ml: names, constants and layers of its frontend."""
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ QUARTER = {"quarter": 0.25, "zero": 0, "six": 6}
 
 
 def cleaned(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """The model cleaned for hls4ml and the remarks; the source stays, and so do the bytes."""
+    """Return the model cleaned for hls4ml, and the remarks; check idempotence."""
     source = proto.SerializeToString(deterministic=True)
     result = anybit.clean(proto, target="hls4ml")
     assert proto.SerializeToString(deterministic=True) == source
@@ -41,7 +41,7 @@ def codes(proto: onnx.ModelProto, severity: str = "error") -> set[str]:
 
 
 def product(x: str = "x", y: str = "y", name: str = "product") -> onnx.ModelProto:
-    """A product of a quantized input and weights, with one set of parameters for both."""
+    """Build a product of a quantized input and weights with shared parameters."""
     nodes = [
         node("IntQuant", f"{x} quarter zero six", "q", name="act"),
         node("IntQuant", "w quarter zero six", "v", name="weight"),
@@ -115,7 +115,7 @@ def test_clean_for_hls4ml_quantized_constants_have_one_reader() -> None:
 
 
 def convolution(bias: str, shape: list[int], **constants: object) -> onnx.ModelProto:
-    """A convolution, and a bias in an Add behind it."""
+    """Build a convolution followed by an Add of a bias."""
     nodes = [
         node("IntQuant", "x quarter zero six", "q", name="act"),
         node("IntQuant", "w quarter zero six", "v", name="weight"),
@@ -227,7 +227,7 @@ def test_clean_for_hls4ml_scales_that_are_powers_of_two_become_one(
 
 
 def model_of_weight(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The quantized weight as the only output."""
+    """Return a model with the quantized weight as its only output."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     del copy.graph.node[1:], copy.graph.input[:], copy.graph.output[:]

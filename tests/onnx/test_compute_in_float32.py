@@ -18,7 +18,7 @@ ROWS = random(5, 4, seed=1).astype(np.float16)
 
 
 def typed(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same with inputs and outputs in float16."""
+    """Return the model with inputs and outputs in float16."""
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
     return proto
@@ -43,7 +43,7 @@ def product() -> onnx.ModelProto:
 
 
 def branches() -> onnx.ModelProto:
-    """A constant and a value from outside, inside of If; the input is an output, too."""
+    """Use a constant and an outer value inside of If; the input is an output, too."""
     names = ("then", "else")
     graphs = {}
     for item, factor in zip(names, (1, 2), strict=True):

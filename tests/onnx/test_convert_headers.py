@@ -86,7 +86,7 @@ def test_convert_portable_models_import_remaining_version() -> None:
 
 
 def test_convert_portable_models_have_the_ir_version_of_types_that_are_inferred() -> None:
-    """The int4 codes between the two nodes have no type in the file."""
+    """Accept int4 codes without a type in the file."""
     to_codes = node("QuantizeLinear", "x s", "q", domain="", output_dtype=TensorProto.INT4)
     nodes = [to_codes, node("DequantizeLinear", "q s", "d", domain=""), node("Quant", "d s z b")]
     proto = old(model(nodes, {"s": 0.5, "z": 0, "b": 4}), 21)

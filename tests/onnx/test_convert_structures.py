@@ -29,7 +29,7 @@ def scalar(name: str, number: float) -> onnx.TensorProto:
 
 
 def branches() -> onnx.ModelProto:
-    """Each branch rounds in another way; one takes its scale from outside, one has its own."""
+    """Round differently in each branch; one scale comes from outside."""
     then = [node("Quant", "x s z b", "then", name="then_node")]
     otherwise = [node("Quant", "x own z b", "else", name="else_node", rounding_mode="FLOOR")]
     nodes = [
@@ -94,7 +94,7 @@ def functions() -> onnx.ModelProto:
 
 
 def foreign() -> onnx.ModelProto:
-    """An operator of the runtime's own between two quantizers; its result is declared."""
+    """Put a runtime operator between two quantizers; its output is declared."""
     nodes = [
         node("Quant", "x s z b", "q", name="before"),
         node("Gelu", "q", "g", domain="com.microsoft"),

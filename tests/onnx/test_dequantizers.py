@@ -72,7 +72,7 @@ def pair(zps: np.ndarray | None = None) -> onnx.ModelProto:
 
 
 def run(model: ir.Model, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """The result in ONNX Runtime with default options and without our library."""
+    """Return the result of ONNX Runtime with default options, without the operator library."""
     content = ir.to_proto(model).SerializeToString()
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(content, providers=providers)

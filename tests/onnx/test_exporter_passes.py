@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exporters leave in a graph: names that are taken, names of sizes, metadata."""
+"""Leftovers of exporters: duplicate names, names of sizes, metadata."""
 
 import onnx_ir as ir
 from small_models import model, node

@@ -99,7 +99,7 @@ def test_fence_pairs_position(quantizer: str, before: list[str]) -> None:
 
 
 def test_after_constants_and_between_pairs() -> None:
-    """A pair behind a fence needs none before it. Only the pairs that are named get any."""
+    """Fence only named pairs, and none after another fence."""
     proto = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
         graph (float[m, 4] x) => (float[m, 4] y, float[m, 4] a) {CONSTANTS} {{

@@ -80,7 +80,7 @@ def test_fix_reshapes_zero_is_the_size_that_it_stands_for() -> None:
 
 
 def test_fix_reshapes_sizes_of_one_name_stay_where_they_are() -> None:
-    """Of two free sizes each is kept; those of another tensor, or at another place, are not."""
+    """Keep each of two free sizes, except those of other tensors or positions."""
     nodes = [
         standard("Shape", "x", "s"),
         standard("Cast", "s", "c", to=onnx.TensorProto.INT32),
@@ -107,7 +107,7 @@ def test_fix_reshapes_sizes_of_one_name_stay_where_they_are() -> None:
 
 
 def fixed(proto: onnx.ModelProto) -> list[int] | None:
-    """The constant target that the last node gets."""
+    """Return the constant target of the last node."""
     result = read(proto).clone()
     Simplify(FoldConstants(), FixReshapes())(result)
     target = result.graph[-1].inputs[1].const_value

@@ -50,7 +50,7 @@ def test_fold_activations_stay() -> None:
 
 
 def test_fold_scale_and_bits_from_small_graphs() -> None:
-    """As exporters write them: scale = exp(s) * 2^-k, unsqueezed; bits rounded and clipped."""
+    """Compute scale = exp(s) * 2^-k, unsqueezed, as exporters do; bits rounded and clipped."""
     nodes = [
         node("Exp", "log_scale", "e", domain=""),
         node("Pow", "two minus_k", "p", domain=""),
@@ -149,7 +149,7 @@ def test_fold_constant_output_stays_an_output() -> None:
 
 
 def test_fold_declared_shapes_are_constants() -> None:
-    """As older exporters flatten: Shape -> Gather -> Concat -> Reshape, behind a quantizer."""
+    """Flatten as older exporters do: Shape -> Gather -> Concat -> Reshape."""
     nodes = [
         node("Mul", "x scale", "m", domain=""),
         node("Quant", "m scale zeropt bits", "q"),
@@ -197,7 +197,7 @@ def test_fold_huge_results_are_not_made(proto: onnx.ModelProto) -> None:
 
 
 def test_fold_doubling_ends() -> None:
-    """Every pair of Concats doubles the constants: forty of them would fill any memory."""
+    """Double the constants with every pair of Concats: forty would fill any memory."""
     nodes, last = [], "a b"
     for index in range(40):
         for item in "pq":
@@ -330,7 +330,7 @@ def test_fold_inference_skips_long_float_vectors() -> None:
 def test_fold_outputs_are_not_walked_through_once_per_constant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A comparison makes every tensor an output: with thousands, that took minutes."""
+    """Take linear time for thousands of outputs, as comparisons have."""
     model = read(CHAINS["constants"](300))
     model.graph.outputs.extend(node.outputs[0] for node in model.graph if node.op_type == "Neg")
     outputs, looked_at = type(model.graph.outputs), []

@@ -98,7 +98,7 @@ def test_forms_outputs(name: str, form: Form) -> None:
 @pytest.mark.parametrize("form", [Form.STANDARD, Form.PORTABLE])
 @pytest.mark.parametrize("name", MOVED)
 def test_forms_deviation_scales_are_moved(name: str, form: Form) -> None:
-    """The one optimization that changes an output here: without it, there is no difference."""
+    """Disable the one optimization that changes an output here."""
     file, x = converted_file(name, form), rows(name)
 
     def optimized(disabled: list[str]) -> np.ndarray:

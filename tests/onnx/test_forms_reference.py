@@ -38,7 +38,7 @@ OPSET = 19
 
 
 def beyond_int32(case: Case, action: str) -> np.ndarray:
-    """Where QuantizeLinear is wrong: it casts to int32 before it saturates."""
+    """Skip inputs for which QuantizeLinear is wrong: it casts to int32 before saturating."""
     x = np.asarray(case.inputs[0])
     if not action.startswith(
         ("QuantizeLinear and DequantizeLinear int", "QuantizeLinear and DequantizeLinear uint")

@@ -75,7 +75,7 @@ def test_gemm_to_matmul_weight_with_other_readers_stays() -> None:
 
 
 def test_gemm_to_matmul_exact_sums_of_any_length() -> None:
-    """Of integers times a power of two: the order of the sum plays no part."""
+    """Use integers times a power of two: the order of the sum does not matter."""
     weight = np.rint(random(1000, 5) * 8)
     nodes = [node("Gemm", "x w c", domain="", name="g")]
     constants = {"w": weight, "c": np.rint(random(5) * 4)}

@@ -56,7 +56,7 @@ def test_inference_of_sequences() -> None:
 
 
 def test_inference_only_small_tensors_are_handed_over() -> None:
-    """And all of them are still there, in their order, and no further inputs."""
+    """Keep all inputs in order, without further ones."""
     large = np.zeros((3, 1000), np.float32)
     constants = {"w": large, "sizes": np.array([2, 2]), "b": np.zeros(1000, np.float32)}
     nodes = [

@@ -83,14 +83,14 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def weight(path: Path, layer: int) -> np.ndarray:
-    """One weight of the source, read from its file."""
+    """Read one weight of the source from its file."""
     offset = 4 * SIDE**2 * layer
     data = np.fromfile(path.with_name("weights.data"), np.float32, SIDE**2, offset=offset)
     return data.reshape(SIDE, SIDE)
 
 
 def factor(model: ir.Model, layer: int) -> ir.Value:
-    """What the product of a layer multiplies with."""
+    """Return the weight of a layer's product."""
     product = next(item for item in model.graph if item.name == f"matmul{layer}")
     value = product.inputs[1]
     assert value is not None
@@ -114,7 +114,7 @@ def test_large_models_conversion(large: Path, tmp_path: Path, form: str) -> None
 
 
 def check(converted: ir.Model, source: Path, form: str) -> None:
-    """One layer: the codes, the weights as they were, or the quantized values."""
+    """Return one layer: the codes, the original weights, or the quantized values."""
     layer = LAYERS // 2
     value, original = factor(converted, layer), weight(source, layer)
     expected = anybit.int_quant(original, scales(), 0, BITS)

@@ -15,7 +15,7 @@ from anybit.onnx.passes import MeanToPool
 
 
 def mean(axes: list[int] | None, rank: int = 4, opset: int = 18, **options: Any) -> onnx.ModelProto:
-    """The mean of what is a quarter of an integer."""
+    """Average quarters of integers."""
     constants: dict[str, Any] = {"quarter": 0.25, "zero": 0, "eight": 8}
     inputs = "q"
     if axes is not None and opset >= 18:

@@ -64,7 +64,7 @@ def test_model_default_options_compute_the_graph_as_it_is_written() -> None:
 
 
 def tensor_of(path: Path, name: str, shape: list[int], x: np.ndarray) -> np.ndarray:
-    """What a model computes inside, when no other inner tensor is looked at."""
+    """Return an inner tensor of a model, computed without other inner outputs."""
     proto = onnx.load(path)
     proto.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
     return load(proto).run(x)[name]

@@ -217,7 +217,7 @@ def test_normalize_contradicting_result_type() -> None:
 
 @pytest.mark.parametrize("shape", [None, [], [2, 3], ["rows", 3]])
 def test_normalize_result_type_reaches_the_runtime(shape: list[int | str] | None) -> None:
-    """The runtime itself cannot derive it for an unknown or zero rank."""
+    """Declare types that the runtime cannot derive for an unknown or zero rank."""
     cast = helper.make_node("Cast", ["q"], ["y"], to=onnx.TensorProto.FLOAT)
     made = dynamic_quantize("u8", None)
     made.graph.node[0].output[0] = "q"

@@ -50,7 +50,7 @@ def example(operator: Operator) -> dict[str, np.ndarray]:
 
 
 def example_node(operator: Operator, **attributes: Any) -> onnx.NodeProto:
-    """The operator with attributes spelled as they are."""
+    """Return the operator with attributes under the given spellings."""
     made = node(operator, ["x", *example(operator)], ["y"])
     made.attribute.extend(helper.make_attribute(*attribute) for attribute in attributes.items())
     return made

@@ -70,7 +70,7 @@ def result(node: onnx.NodeProto, *arrays: np.ndarray) -> np.ndarray:
 
 
 def case(kind: str, x: np.ndarray) -> tuple[onnx.NodeProto, list[np.ndarray]]:
-    """A node of the operator, and what it takes besides x."""
+    """Return a node of the operator, and its inputs besides x."""
     more = [np.array(constant) for constant in INTS.get(kind, [])]
     if kind in LOGICAL:
         x = x > 0

@@ -21,7 +21,7 @@ needs_float6 = pytest.mark.skipif(
 
 
 def network(opset: int, *more: onnx.NodeProto) -> onnx.ModelProto:
-    """A quantized product, and what else is to stand before it."""
+    """Build a quantized product after further nodes."""
     scale = numpy_helper.from_array(np.float32(0.5), "s")
     tensors = [
         scale,

@@ -44,7 +44,7 @@ DATA = np.random.default_rng(1).standard_normal((64, 4), dtype=np.float32)
 
 @pytest.fixture
 def quantized(tmp_path: Path) -> Path:
-    """A quantized file in a folder beside that of its float model."""
+    """Write a quantized file next to the folder of its float model."""
     for folder in ("floats", "results"):
         (tmp_path / folder).mkdir()
     onnx.save(float_model(), tmp_path / "floats" / "m.onnx")

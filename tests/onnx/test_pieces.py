@@ -23,7 +23,7 @@ NAMED = 'opset_import: ["": 17, "qonnx.custom_op.general": 1]'
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of nodes in the pieces that are evaluated."""
+    """Collect the sizes of the evaluated subgraphs."""
     seen: list[int] = []
 
     def counting(fragment: ir.Model, feeds: Any) -> dict[str, np.ndarray]:
@@ -114,7 +114,7 @@ def test_fold_branches_share_large_constants() -> None:
 
 
 def test_fold_loop_is_never_run() -> None:
-    """It would not end; nor is what its body holds of constants lost."""
+    """Never run a Loop; constants in its body stay."""
     proto = parser.parse_model(f"""<ir_version: 8, {NAMED}>
     g (float[1] x) => (float[1] y) <bool go = {{1}}, float[1] k = {{1}}> {{
       l = Loop(, go, k) <body = b (int64 i, bool c, float[1] p) => (bool on, float[1] r) {{
@@ -128,7 +128,7 @@ def test_fold_loop_is_never_run() -> None:
 
 
 def test_fold_piece_as_a_model() -> None:
-    """With a graph inside that reads from around it, and inputs that have no type in the file."""
+    """Use an inner graph that reads outer values, and inputs without a type."""
     whole = read(
         parser.parse_model(f"""<ir_version: 8, {NAMED}>
     g (float[2] x, bool c) => (float[2] y) <float[2] w = {{1, 2}}> {{

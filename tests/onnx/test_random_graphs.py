@@ -42,13 +42,13 @@ def outputs(session: Any, graph: RandomGraph) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def folded(graph: RandomGraph) -> np.ndarray:
-    """What the operators compute, with the weights known before."""
+    """Return the results of the operators, with weights computed before."""
     return anybit.load(graph.proto).run(graph.x)["y"]
 
 
 @lru_cache(maxsize=1)
 def computed_in_session(graph: RandomGraph) -> np.ndarray:
-    """The same with the weights computed when the model runs, as DequantizeLinear does it."""
+    """Return the results with weights computed at run time, as by DequantizeLinear."""
     model = read(graph.proto)
     Normalize()(model)
     file = ir.to_proto(model).SerializeToString()
@@ -114,7 +114,7 @@ def test_random_graphs_fusible_with_quantizers_keep_values(graph: RandomGraph) -
 
 
 def values_of(model: ir.Model) -> dict[str, tuple[Any, ...]]:
-    """Which values each quantizer can give, by the name of its output."""
+    """Return the values of each quantizer, by the name of its output."""
     FoldConstants(operators=False)(model)
     ours = (quantizer for quantizer in quantizers_in(model) if quantizer.operator is not None)
     return {
@@ -135,7 +135,7 @@ def _values(quantizer: Quantizer, grid: Grid) -> tuple[Any, ...]:
 
 
 def _spread(array: np.ndarray, external: np.ndarray) -> tuple[Any, ...]:
-    """The parameter in one shape: leading ones say nothing, a single number is one."""
+    """Return the parameter in canonical shape, without leading axes of size 1."""
     full = np.broadcast_to(array, np.broadcast_shapes(array.shape, external.shape))
     shape = full.shape[next((i for i, size in enumerate(full.shape) if size != 1), full.ndim) :]
     return shape, tuple(np.ravel(full).tolist())

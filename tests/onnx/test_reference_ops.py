@@ -33,7 +33,7 @@ def run(proto: onnx.ModelProto, feeds: Mapping[str, Any] | None = None) -> Any:
 
 
 def evaluate(operator: str, *inputs: Any, **attributes: Any) -> Any:
-    """One node, with all that it reads as inputs of the model."""
+    """Build a model of one node whose inputs are model inputs."""
     declared = OPERATORS[operator]
     values = [
         value if value is None else ort_backend.as_tensor(value, described)
@@ -105,7 +105,7 @@ def test_reference_ops_attribute_names(name: str) -> None:
 
 
 def test_reference_ops_omitted_inputs() -> None:
-    """An optional input may be missing, or be there without a name."""
+    """Accept missing and unnamed optional inputs."""
     constants = {"scale": 1, "e": 2, "m": 1, "bias": 1}
     proto = model([node("FloatQuant", "x scale e m bias")], constants)
     proto.graph.node[0].input.append("")
@@ -183,7 +183,7 @@ def test_reference_ops_import_is_lazy() -> None:
 
 
 def test_reference_ops_with_and_without_schemas() -> None:
-    """The evaluator copies schemas when it is imported: their defaults must not matter."""
+    """Ignore defaults of schemas, which the evaluator copies on import."""
     step = """
 import numpy as np, onnx.reference
 proto = onnx.parser.parse_model('''

@@ -42,7 +42,7 @@ def test_save_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("in_two_files")
 def test_save_pipes_are_written_to(tmp_path: Path) -> None:
-    """And not replaced by a file, though the model is one that would get two."""
+    """Keep a special file, even for a model of two files."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     expected = anybit.load(model()).run(X)["y"]
@@ -123,7 +123,7 @@ def test_save_errors_name_the_file_that_was_asked_for(
 
 
 def test_results_are_saved_and_are_sources(tmp_path: Path) -> None:
-    """What is made from a model can be saved, and used wherever a model is taken; it stays."""
+    """Save results, and use them as sources without changing them."""
     path = tmp_path / "m.onnx"
     cleaned = anybit.clean(small_models.quantized_input())
     before = ir.to_proto(cleaned.model).SerializeToString()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the schemas say of the operators, and what shape inference finds with them."""
+"""Schemas of the operators, and shape inference with them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def one_node(
     element: int | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """All inputs of an operator are inputs of the model; the result is declared by name only."""
+    """Build a model whose inputs are those of an operator; the output has no type."""
     names = [declared.name for declared in operator.inputs]
     kinds = [declared.domain.dtypes[:1] for declared in operator.inputs]
     elements = [*(TensorProto.INT8 if "int8" in kind else 1 for kind in kinds)]
@@ -69,7 +69,7 @@ def tensor(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
 
 
 def inferred(proto: onnx.ModelProto, **options: Any) -> onnx.TypeProto.Tensor:
-    """The type of the first output."""
+    """Return the type of the first output."""
     options = {"check_type": True, "strict_mode": True, "data_prop": True, **options}
     result = onnx.shape_inference.infer_shapes(proto, **options)
     return result.graph.output[0].type.tensor_type
@@ -143,7 +143,7 @@ def test_schemas_each_imported_version_has_its_schema(operator: Operator, import
 
 
 def test_schemas_canonical_domains_only() -> None:
-    """One name in two domains would break `import onnx.reference`."""
+    """Register names in one domain only: two would break `import onnx.reference`."""
     domains = {item.domain for item in onnx.defs.get_all_schemas_with_history()}
     assert {operator.onnx_domain for operator in OPERATORS.values()} < domains
     assert not domains & CANONICAL_DOMAINS.keys()
@@ -226,7 +226,7 @@ def test_schemas_missing_inputs_and_types(operator: Operator) -> None:
 
 
 def test_schemas_attribute_of_a_function() -> None:
-    """In the body of a function the type may be the caller's to say."""
+    """Leave the type in the body of a function to its caller."""
     body = helper.make_node("DynamicQuantize", ["src", "scales"], ["y"], domain="anybit")
     body.attribute.append(
         onnx.AttributeProto(name="dst", type=onnx.AttributeProto.STRING, ref_attr_name="kind")

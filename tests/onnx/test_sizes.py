@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed from sizes that are known becomes constant, whichever other sizes are free."""
+"""Constant results of computations with known sizes, next to free sizes."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ INT32, INT64 = onnx.TensorProto.INT32, onnx.TensorProto.INT64
 
 
 def sizes_of(value: ir.Value) -> list[int | None] | None:
-    """The sizes that a value is declared to have."""
+    """Return the declared sizes of a value."""
     if value.shape is None:
         return None
     return [size if isinstance(size, int) else None for size in value.shape]
@@ -154,7 +154,7 @@ def test_sizes_known_values(case: str) -> None:
 
 
 def test_sizes_int32_stays_int32() -> None:
-    """A runtime refuses nodes that read constants of another type than what they stand for."""
+    """Keep types: a runtime refuses constants of another type."""
     nodes = [
         standard("Shape", "x", "s"),
         standard("Cast", "s", "c", to=INT32),
@@ -197,7 +197,7 @@ def test_sizes_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_sizes_whole_numbers_beyond_int64_are_not_known() -> None:
-    """A chain of squares would be a number of any length."""
+    """Limit integers: a chain of squares could have any length."""
     nodes = [standard("Shape", "x", "v0", start=1, end=2)]
     nodes += [standard("Mul", f"v{index} v{index}", f"v{index + 1}") for index in range(60)]
     graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
@@ -230,7 +230,7 @@ def folded(nodes: list[onnx.NodeProto], constants: dict[str, Any], **options: An
 
 
 def test_sizes_weights_cut_by_a_size_are_constant() -> None:
-    """As the recurrent layers of an exporter: how long a part is, is read from another tensor."""
+    """Split as in exported recurrent layers, with a length from another tensor."""
     nodes = [
         standard("Shape", "x", "size", start=1, end=2),
         standard("Mul", "size three", "end"),

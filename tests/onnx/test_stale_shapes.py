@@ -86,7 +86,7 @@ def test_stale_shapes_check_accepts_inferred_shapes(declared: str) -> None:
 
 
 def test_stale_shapes_declared_shapes_stay_without_inference() -> None:
-    """A shape behind an operator that nobody knows is kept, and nothing is computed from it."""
+    """Keep a shape after an unknown operator, but compute nothing from it."""
     proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
     g (float[n, 3] x) => (int64[2] y) <float[4, 3] a> { a = com.microsoft.Mystery(x) y = Shape(a) }
     """)
@@ -100,7 +100,7 @@ def test_stale_shapes_declared_shapes_stay_without_inference() -> None:
 
 
 def test_stale_shapes_bodies_of_loops_are_not_believed() -> None:
-    """What a body declares of its inputs is as true as what is declared elsewhere."""
+    """Distrust declared inputs of a body like other declarations."""
     proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
     g (float[n, 3] x) => (float[n, 3] y) <int64 two = {2}, int64 zero = {0}> {
       y = Loop(two, , x) <body = b (int64 i, bool go, float[1, 3] p) => (bool on, float[m, 3] r) {

@@ -71,7 +71,7 @@ def weights(values: Any, scale: Any, zeropt: Any, dtype: int, **attributes: int)
 
 
 def codes(proto: onnx.ModelProto) -> np.ndarray[Any, Any]:
-    """The codes that folding leaves before the DequantizeLinear."""
+    """Return the codes before the DequantizeLinear after folding."""
     model = read(proto)
     Normalize()(model)
     FoldConstants(operators=False)(model)
@@ -145,7 +145,7 @@ def test_fold_qdq_quantize_linear_of_constants_to_floats_takes_the_nearest(
 
 
 def all_values(dtype: int) -> np.ndarray[Any, Any]:
-    """All finite values of a floating-point type, by its bits."""
+    """Return all finite values of a floating-point type, by their bits."""
     kind = ir.DataType(dtype)
     every = np.arange(2**kind.bitwidth, dtype=np.uint8).view(kind.numpy()).astype(np.float64)
     return every[np.isfinite(every)]

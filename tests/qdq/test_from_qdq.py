@@ -210,7 +210,7 @@ def test_from_qdq_limits_that_are_codes_are_absorbed(
 
 @pytest.mark.parametrize("kind", ["limit", "sign"])
 def test_from_qdq_limits_that_enlarge_x_stay(kind: str) -> None:
-    """A limit, or a zero to compare with, of more dimensions than x gives x more of them."""
+    """Keep a limit or a zero of more dimensions, which enlarges x."""
     before = [plain("Max", "x low", "l")]
     if kind == "sign":
         before = [plain("GreaterOrEqual", "x zero", "k"), plain("Where", "k plus minus", "l")]

@@ -58,7 +58,7 @@ def test_from_qdq_biases() -> None:
 
 
 def test_from_qdq_clip_of_constants_is_their_range() -> None:
-    """As Brevitas writes weights; codes beyond it are clipped."""
+    """Clip codes beyond the range, as Brevitas does for weights."""
     proto = weights([[-3, 0, 9]], TensorProto.INT8, 0.3, 0, clip=(-4, 3))
     lifted = check(proto, ZERO)
     assert only(lifted) == integer(0.3, 3)
@@ -69,7 +69,7 @@ def test_from_qdq_clip_of_constants_is_their_range() -> None:
 
 
 def test_from_qdq_clips_of_constant_nodes() -> None:
-    """As exporters write them that have no initializers; a string is no bound."""
+    """Use Constant nodes instead of initializers; a string is not a bound."""
     proto = weights([[-3, 0, 9]], TensorProto.INT8, 0.3, 0, clip=(-4, 3))
     tensors = list(proto.graph.initializer)
     del proto.graph.initializer[:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is no quantizer stays, and what is contradictory is refused."""
+"""Nodes without a quantizer stay, and inconsistent ones are refused."""
 
 from contextlib import suppress
 from typing import Any

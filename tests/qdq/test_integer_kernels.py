@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes ONNX Runtime computes in integers, and that a fence keeps it from that."""
+"""Integer rewrites by ONNX Runtime, and fences against them."""
 
 import numpy as np
 import onnx
@@ -47,7 +47,7 @@ CAUTIOUS = {"Conv and Add"}
 
 
 def image(body: str, *, code: str = "uint8") -> ir.Model:
-    """A network of two dequantized images d and e."""
+    """Build a network of two dequantized images d and e."""
     text = f"""<ir_version: 10, opset_import: ["": 21]>
         graph (float[n, 4, 4, 4] x) => (float y) <float s = {{0.1}}, {code} z = {{0}},
             int8 zw = {{0}}, float t = {{0.13}}, int64[4] same = {{0, 4, 4, 4}},
@@ -65,7 +65,7 @@ def image(body: str, *, code: str = "uint8") -> ir.Model:
 
 
 def parsed(text: str, **constants: np.ndarray) -> ir.Model:
-    """The model of a text, whose output has any shape, with more constants."""
+    """Parse a model with an output of any shape, and add constants."""
     proto = onnx.parser.parse_model(text)
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     tensors = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
@@ -76,7 +76,7 @@ def parsed(text: str, **constants: np.ndarray) -> ir.Model:
 
 
 def optimized(model: ir.Model, folder: object) -> set[str]:
-    """The integer operators in what the installed runtime makes of a model."""
+    """Return the integer operators after optimization by the installed runtime."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = f"{folder}/optimized.onnx"
@@ -202,7 +202,7 @@ def test_integer_kernels_fence_keeps_sixteen_bits_from_narrower_products(tmp_pat
 
 
 def test_integer_kernels_fence_for_one_reader_enables_no_rewrite(tmp_path: object) -> None:
-    """A fence behind d, for the Sigmoid, leaves the MatMul floats and dequantized weights."""
+    """Fence d for the Sigmoid: the MatMul keeps floats and dequantized weights."""
     body = f"p = Sigmoid(d) r = MatMul(d, w) v = Add(r, p) {PAIR.format('g', 'p')} y = Add(v, g)"
     model = rows(body)
     assert [rewrite.reason for rewrite in rewrites_of(model)] == [Reason.ROUNDS, None]

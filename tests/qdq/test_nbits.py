@@ -232,7 +232,7 @@ def test_nbits_operators_on_codes_are_known_by_name(name: str) -> None:
 def changed(
     replaced: dict[str, np.ndarray | None] | None = None, **attributes: Any
 ) -> onnx.ModelProto:
-    """The model of BASE with other tensors and attributes; those that are None are left out."""
+    """Return the model of BASE with other tensors and attributes; None drops one."""
     tensors = {**BASE.tensors, **(replaced or {})}
     kept = {name: array for name, array in tensors.items() if array is not None}
     sizes = {**BASE.sizes, **attributes}
@@ -241,7 +241,7 @@ def changed(
 
 
 def as_input(name: str) -> onnx.ModelProto:
-    """The model of BASE with an input in the place of one of its tensors."""
+    """Return the model of BASE with an input instead of one of its tensors."""
     proto = changed({"z": packed(np.zeros((6, 3), np.int64), 4)})
     tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == name)
     value = helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims))
@@ -385,7 +385,7 @@ def test_nbits_inexact_nodes_are_replaced_where_that_is_allowed(make: Any, reaso
 
 
 def test_nbits_weights_without_quantizer_stay() -> None:
-    """A scale of 0 gives zeros, which are no values of a zero-point between two codes."""
+    """Convert a scale of 0, which has zeros regardless of the zero-point."""
     proto = changed({"z": np.full((6, 3), 7.5, np.float32), "s": np.zeros((6, 3), np.float32)})
     (step,) = Lifted(proto, allow_approximate=True).steps
     assert (step.action, step.reason) == ("kept", "no quantizer has all of its weights")

@@ -96,7 +96,7 @@ COMBINATIONS = [
 
 
 def compiled_layers(path: Path, x: np.ndarray, expected: np.ndarray) -> int:
-    """How many layers compile: of the file and of its conversion to QONNX the same."""
+    """Return the numbers of compiled layers, equal for the file and its QONNX form."""
     compiled, again = anybit.compile(path), anybit.compile(anybit.convert(path, to="qonnx"))
     taken, taken_again = (
         [layer.output for layer in item.report.layers if layer.guarantee is not None]

@@ -140,7 +140,7 @@ def test_round_trip_quantizer_of_halves_comes_back() -> None:
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
 def test_round_trip_real_models(path: Any, style: str) -> None:
-    """There and back: the same quantizers and, bit for bit, the same results."""
+    """Convert there and back: the same quantizers, and bit-identical results."""
     lifted = Lifted(Written(path, style).proto)
     assert quantizers(lifted.model) == quantizers(Lifted(path).model)
     assert not {"QuantizeLinear", "DequantizeLinear", "Where"} & set(kinds(lifted.model))

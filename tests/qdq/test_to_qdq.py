@@ -96,7 +96,7 @@ def test_to_qdq_types(
 
 
 def test_to_qdq_few_bits_per_channel() -> None:
-    """The runtime's kernel for 4 does not saturate far out either; one for 2 is wrong."""
+    """Avoid kernels of 4 bits, which do not saturate, and of 2 bits, which are wrong."""
     assert kinds(Written(int_model([0.1, 0.2])).model) == ["Min", *BARE]
     assert kinds(Written(int_model([0.1, 0.2], bits=2)).model) == CLIP
 
@@ -171,7 +171,7 @@ FLOATS = {
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_to_qdq_float8(name: str) -> None:
-    """Every float16, its neighbours in float32, and numbers far beyond the format."""
+    """Return every float16, its float32 neighbours, and numbers beyond the format."""
     scales = np.float32([1, 0.3, 2**10, 1e-3])
     every = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
     every = np.concatenate([every[np.isfinite(every)], np.float32([1e9, -1e9, 3e34, 1e-45])])

@@ -19,7 +19,7 @@ NATIVE = ("mxfp8", "mxint8 floor", "int4 per-block 32", "uint4 per-block 16")
 
 
 def plain(proto: onnx.ModelProto, level: str) -> dict[str, np.ndarray]:
-    """What ONNX Runtime without our library gives."""
+    """Return the result of ONNX Runtime without the operator library."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
@@ -76,7 +76,7 @@ def test_to_qdq_blocks_of_native_types(words: str) -> None:
 
 
 def test_to_qdq_default_options_keep_their_values() -> None:
-    """A Min hides each DequantizeLinear, of which ONNX Runtime makes products of its own."""
+    """Hide each DequantizeLinear by a Min from fusions of ONNX Runtime."""
     words = "int4 per-block 16"
     quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
     (remark,) = anybit.convert(quantized, to="qdq").remarks

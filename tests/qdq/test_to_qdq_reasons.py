@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has no native form says why, and which opset the others need."""
+"""Reasons for nodes without a native form, and opsets of the others."""
 
 import re
 from typing import Any
@@ -122,7 +122,7 @@ def test_to_qdq_needed_opset(proto: onnx.ModelProto, style: str, limit: int, nee
 
 
 def test_to_qdq_types_of_later_opsets_are_not_used() -> None:
-    """As a caller has it that does not raise the opset."""
+    """Keep the opset, as a caller that does not raise it."""
     result = read(int_model(bits=4))
     Normalize()(result)
     ToQdq(style=Form.QDQ)(result)

@@ -108,7 +108,7 @@ def test_trial_fences_are_gone_on_the_way_back() -> None:
 
 
 def test_trial_limit_of_the_next_quantizer_names_nothing() -> None:
-    """It is no lower than what comes to it, as a fence is, and goes with its own quantizer."""
+    """Keep a limit that is not lower than its input, like a fence."""
     nodes = [
         node("Quant", "x s z b", "first", signed=0),
         node("Quant", "first s z b", signed=0),
@@ -271,7 +271,7 @@ graph (float[n, 4] x) => (float[n, 1] y) <float s = {%g}, float z = {0},
 
 @pytest.mark.parametrize("scale", [1e-5, 1.0, 1e4])
 def test_trial_convert_fences_by_weights_and_not_by_inputs(scale: float) -> None:
-    """What may saturate does so on some CPU, whatever this one gives for some inputs."""
+    """Report possible saturation on any CPU, whatever this one computes."""
     converted = convert(onnx.parser.parse_model(SATURATING % (scale, 127, 127)), to="qdq")
     assert kinds(converted.model).count("Min") == 1
     assert "y (may saturate sums of 8-bit products" in converted.remarks[-1]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What abstracts say: codes per channel, units, and the codes of constants."""
+"""Abstract values: codes per channel, units, and the codes of constants."""
 
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from carried import prepared
+from analysis_checks import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import model, node
@@ -139,7 +139,7 @@ def test_analysis_unions() -> None:
 
 
 def test_analysis_exponents_by_their_bits() -> None:
-    """As fractions have them, whatever the numbers."""
+    """Compare with exact fractions."""
     random = np.random.default_rng(0)
     bits = random.integers(0, 2**32, 2000, dtype=np.uint64).astype(np.uint32)
     for values in (bits.view(np.float32), random.integers(-99, 99, 40_000).astype(np.float64)):

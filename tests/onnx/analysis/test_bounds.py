@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import onnx
 import pytest
-from carried import followed
-from carrier_cases import standard
+from analysis_cases import standard
+from analysis_checks import followed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import model
@@ -19,7 +19,7 @@ UNIT = Fraction(1, 2**24)
 
 
 def rounded(value: Fraction) -> Fraction:
-    """The nearest number of 24 bits, without bounds for its exponent."""
+    """Round to 24 bits, without bounds of the exponent."""
     if value == 0:
         return value
     exponent = 0
@@ -108,7 +108,7 @@ OVERFLOWING: dict[str, tuple[onnx.NodeProto, dict[str, np.ndarray]]] = {
 @pytest.mark.parametrize("huge", HUGE)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_analysis_sums_beyond_float32_are_unbounded(kind: str, huge: str, sign: int) -> None:
-    """A run gives infinities, which no bounds and no claim of exactness may leave out."""
+    """Include infinities of a run in bounds and exactness."""
     made, constants = OVERFLOWING[kind]
     x = np.full((1, 4, 4, 4), sign * HUGE[huge].highest, np.float32)
     actual = followed(model([made], constants, inputs={"x": x.shape}), {"x": x}, {"x": HUGE[huge]})

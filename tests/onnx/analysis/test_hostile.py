@@ -8,8 +8,8 @@ import tracemalloc
 import numpy as np
 import onnx
 import pytest
-from carried import prepared
-from carrier_cases import CASES, CHANNELS, SHAPE, Case, built, standard
+from analysis_cases import CASES, CHANNELS, SHAPE, Case, built, standard
+from analysis_checks import prepared
 from onnx import helper
 from small_models import model, node
 
@@ -28,7 +28,7 @@ def without_a_channel(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def damaged(case: Case) -> list[onnx.ModelProto]:
-    """A case with inputs left out, swapped or replaced, or with other attributes or sizes."""
+    """Build a case with missing, swapped or replaced inputs, or other attributes or sizes."""
     made = [built(case, CHANNELS[:3]), without_a_channel(built(case, CHANNELS))]
     for change in ("none", "first", "last", "swapped", "text", "numbers", "scalar", "huge"):
         proto = built(case, np.float32(0.5))
@@ -66,7 +66,7 @@ def test_analysis_nodes_that_are_invalid(case: Case) -> None:
 
 
 def test_analysis_channels_of_many_nodes() -> None:
-    """So many numbers per node would be gigabytes: nodes behind the first go without."""
+    """Drop channels of later nodes: all of them would need gigabytes."""
     count, channels = 3000, 16_000
     nodes = [
         standard("Add", f"{'q' if at == 0 else f't{at - 1}'} by", f"t{at}", name=f"n{at}")
@@ -86,7 +86,7 @@ def test_analysis_channels_of_many_nodes() -> None:
 
 
 def test_analysis_one_weight_of_many_products() -> None:
-    """A large weight is looked at for some of them."""
+    """Analyze a large weight for some of its readers only."""
     count, size = 300, 800
     nodes = [node("Quant", "x s zero four", "q", name="q"), node("Quant", "w s zero four", "wq")]
     nodes += [standard("MatMul", "q wq", f"y{at}", name=f"m{at}") for at in range(count)]
@@ -100,7 +100,7 @@ def test_analysis_one_weight_of_many_products() -> None:
 
 
 def test_analysis_joined_channels() -> None:
-    """Each Concat has twice the channels."""
+    """Double the channels with each Concat."""
     nodes = [node("Quant", "x s zero four", "t0", name="q")]
     nodes += [
         standard("Concat", f"t{at} t{at}", f"t{at + 1}", axis=1, name=f"c{at}") for at in range(40)
@@ -138,7 +138,7 @@ def test_analysis_product_that_cannot_be_read_is_a_row(wrong: str) -> None:
 
 
 def test_analysis_propagates_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a rule raises that no model can be blamed for comes out."""
+    """Propagate errors of rules that no model causes."""
 
     def broken(node: object, view: object) -> None:
         raise IndexError("a fault")
@@ -150,7 +150,7 @@ def test_analysis_propagates_internal_errors(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def chain(kind: str, count: int) -> onnx.ModelProto:
-    """So many nodes behind one another."""
+    """Follow a long chain of nodes."""
     nodes = [node("Quant", "x s zero four", "t0", name="q")]
     for at in range(count):
         reads, gives = f"t{at}", f"t{at + 1}"
@@ -184,7 +184,7 @@ def test_analysis_long_chains_take_linear_time(kind: str) -> None:
 
 
 def long_way(kind: str, count: int, codes: np.ndarray) -> onnx.ModelProto:
-    """A constant that many nodes read, or that goes through many."""
+    """Build a constant that many nodes read, or that passes through many."""
     nodes, outputs = [], ["y"]
     if kind == "DequantizeLinear":
         outputs = [f"y{at}" for at in range(count)]
@@ -203,7 +203,7 @@ def long_way(kind: str, count: int, codes: np.ndarray) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("kind", ["DequantizeLinear", "Transpose and Reshape"])
 def test_analysis_constant_that_goes_a_long_way(kind: str) -> None:
-    """It is looked at, or copied, by some of many nodes."""
+    """Look at or copy a constant for some of many nodes only."""
     codes = np.random.default_rng(0).integers(-8, 8, (2, 2**17)).astype(np.int8)
     ready = prepared(long_way(kind, 300, codes))
     tracemalloc.start()

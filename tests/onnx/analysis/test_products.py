@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from carried import followed
+from analysis_checks import followed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_models import plain, qdq, tensor
@@ -187,7 +187,7 @@ def test_product_analysis_unknown_values() -> None:
 
 
 def test_product_analysis_stored_codes() -> None:
-    """A DequantizeLinear of stored codes, behind a pair."""
+    """Analyze a DequantizeLinear of stored codes after a pair."""
     codes = np.random.default_rng(0).integers(-128, 128, (4, 3))
     tensors = [
         tensor("s", 0.5),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of inputs."""
+"""Input ranges as users write them."""
 
 import numpy as np
 import pytest
-from carried import prepared
+from analysis_checks import prepared
 from small_models import model, node
 
 from anybit.errors import ModelError

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from carried import followed
-from carrier_cases import CASES, CHANNELS, SHAPE, Case, built
+from analysis_cases import CASES, CHANNELS, SHAPE, Case, built
+from analysis_checks import followed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from carried import followed
+from analysis_checks import followed
 from hypothesis import given, settings
 from network_builder import Network
 from networks import inputs, networks
@@ -44,7 +44,7 @@ def test_analysis_networks(qdq: bool, fold: bool) -> None:
 
 
 def test_analysis_border_zeros_may_lie_outside_the_type() -> None:
-    """One bit with the zero-point 3: the codes are 0 and 1, and 3 where zeros are added."""
+    """Use one bit with zero-point 3: the codes are 0 and 1, and 3 for padding."""
     constants = {
         "s": np.float32(0.75),
         "z": np.float32(3),
