@@ -40,11 +40,11 @@ class FloatFormat:
         exponent_bias: Any integer; None stands for 2^(e-1) - 1.
         max_val: The largest finite value, where codes are reserved for infinities or NaN (448 for
             float8_e4m3fn). None stands for no reserved codes.
-        name: What `str` gives. Formats that differ in the name only are equal.
+        name: The result of `str`. Formats that only differ in the name are equal.
 
     Raises:
-        ValueError: A width or bias out of range, a max_val that is not a normal value of the
-            format, a format with values that float64 does not have.
+        ValueError: A width or bias is out of range, max_val is not a normal value of the format, or
+            the format has values that float64 does not have.
 
     >>> FloatFormat(2, 1).values()[-4:]
     array([2., 3., 4., 6.])
@@ -78,14 +78,14 @@ class FloatFormat:
         object.__setattr__(self, "max_val", self._checked_largest(max_val))
 
     def __iter__(self) -> Iterator[int | float]:
-        """exponent_bitwidth, mantissa_bitwidth, exponent_bias, max_val, as `float_quant` takes."""
+        """Yield exponent_bitwidth, mantissa_bitwidth, exponent_bias, max_val for `float_quant`."""
         yield self.exponent_bitwidth
         yield self.mantissa_bitwidth
         yield self.exponent_bias
         yield self.max_val
 
     def __contains__(self, value: float) -> bool:
-        """Whether the number is one of the format's values."""
+        """Return whether a number is one of the format's values."""
         return abs(value) <= self.max_val and self._steps(abs(value)).is_integer()
 
     def __str__(self) -> str:
@@ -93,28 +93,28 @@ class FloatFormat:
 
     @property
     def bits(self) -> int:
-        """The width of a code: sign, exponent and mantissa."""
+        """Return the width of a code: sign, exponent and mantissa."""
         return 1 + self.exponent_bitwidth + self.mantissa_bitwidth
 
     @property
     def largest(self) -> float:
-        """The largest value."""
+        """Return the largest value."""
         return self.max_val
 
     @property
     def smallest_normal(self) -> float:
-        """The smallest positive value with a leading one."""
+        """Return the smallest positive value with a leading one."""
         return math.ldexp(1.0, 1 - self.exponent_bias)
 
     @property
     def smallest_subnormal(self) -> float:
-        """The smallest positive value; without mantissa bits the smallest normal one."""
+        """Return the smallest positive value; the smallest normal one without mantissa bits."""
         return math.ldexp(1.0, 1 - self.exponent_bias - self.mantissa_bitwidth)
 
     def values(self) -> npt.NDArray[np.float64]:
-        """All finite values, ascending; zero once. ValueError for more than 2^24 of them."""
+        """Return all finite values in ascending order. ValueError for more than 2^24."""
         m = self.mantissa_bitwidth
-        # Without the sign the codes of a format count through its values in ascending order.
+        # Without the sign, codes enumerate the values of a format in ascending order.
         codes = self._code(self.max_val) + 1
         if 2 * codes - 1 > _MOST_VALUES:
             raise ValueError(
@@ -128,7 +128,7 @@ class FloatFormat:
         return np.concatenate([-positive[:0:-1], positive])
 
     def _checked_largest(self, max_val: float | None) -> float:
-        """max_val, or the largest value if no code is reserved."""
+        """Return max_val, or the largest value if no code is reserved."""
         normal = 1 - self.exponent_bias
         finest = normal - self.mantissa_bitwidth
         if finest < _LOWEST_EXPONENT or normal > _HIGHEST_EXPONENT:
@@ -152,32 +152,32 @@ class FloatFormat:
         return largest
 
     def _exponent_code(self, value: float) -> int:
-        """The exponent code of a value >= 0."""
+        """Return the exponent code of a value >= 0."""
         exponent = math.frexp(value)[1] - 1 + self.exponent_bias
         return max(exponent, 0) if value else 0
 
     def _steps(self, value: float) -> float:
-        """A value >= 0 as a multiple of the spacing around it; integral for values on the grid."""
+        """Return a value >= 0 as a multiple of the spacing around it; integral on the grid."""
         code = max(self._exponent_code(value), 1)
         return math.ldexp(value, self.exponent_bias + self.mantissa_bitwidth - code)
 
     def _code(self, value: float) -> int:
-        """The bits of a value >= 0 on the grid, as an integer."""
+        """Return the bits of a value >= 0 on the grid, as an integer."""
         code = self._exponent_code(value)
         hidden = int(code > 0) << self.mantissa_bitwidth
         return (code << self.mantissa_bitwidth) + int(self._steps(value)) - hidden
 
 
 def _integer(name: str, value: Any, lowest: int | None = None, highest: int | None = None) -> int:
-    """The value as an int, if it is one in that range."""
-    wanted = "an integer" if lowest is None else f"an integer in {lowest} .. {highest}"
+    """Return the value as an int, if it is one in that range."""
+    expected = "an integer" if lowest is None else f"an integer in {lowest} .. {highest}"
     try:
         whole: int = int(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be {wanted}, got {value!r}") from None
+        raise ValueError(f"{name} must be {expected}, got {value!r}") from None
     outside = lowest is not None and highest is not None and not lowest <= whole <= highest
     if whole != value or outside:
-        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
     return whole
 
 

@@ -105,7 +105,7 @@ REMARKS = {
 
 
 @pytest.mark.parametrize(("proto", "code", "words"), FAULTS.values(), ids=FAULTS.keys())
-def test_errors(proto: onnx.ModelProto, code: str, words: str) -> None:
+def test_check_errors(proto: onnx.ModelProto, code: str, words: str) -> None:
     findings = check(proto)
     assert code in {finding.code for finding in findings if finding.severity == "error"}, findings
     assert any(words in finding.problem for finding in findings if finding.code == code), findings
@@ -115,14 +115,14 @@ def test_errors(proto: onnx.ModelProto, code: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("largest", "remarked"), [(2**23, False), (2**24 + 2, True), (np.nan, True)]
 )
-def test_wide_codes_are_those_of_a_constant(largest: float, remarked: bool) -> None:
+def test_check_wide_codes_are_those_of_a_constant(largest: float, remarked: bool) -> None:
     constants = {"b": np.array([1, largest], np.float32) / 2, "s": 0.5, "z": 0, "w": 32}
     nodes = [node("IntQuant", "b s z w", "q"), node("Add", "x q", domain="")]
     assert ("wide-codes" in codes(check(model(nodes, constants)))) == remarked
 
 
 @pytest.mark.parametrize(("proto", "code", "words"), REMARKS.values(), ids=REMARKS.keys())
-def test_warnings(proto: onnx.ModelProto, code: str, words: str) -> None:
+def test_check_warnings(proto: onnx.ModelProto, code: str, words: str) -> None:
     findings = check(proto)
     assert code in codes(findings), findings
     assert {finding.severity for finding in findings} == {"warning"}, findings
@@ -141,11 +141,11 @@ def test_warnings(proto: onnx.ModelProto, code: str, words: str) -> None:
         model([node("BipolarQuant", "x s")], {"s": 1}),
     ],
 )
-def test_nothing_wrong(proto: onnx.ModelProto) -> None:
+def test_check_nothing_wrong(proto: onnx.ModelProto) -> None:
     assert check(proto) == ()
 
 
-def test_all_faults_at_once() -> None:
+def test_check_all_faults_at_once() -> None:
     nodes = [
         node("IntQuant", "x zero half width", "a", name="first", rounding_mode="UPWARD", signed=2),
         node("IntQuant", "a one", "b", name="second"),
@@ -175,14 +175,14 @@ def test_all_faults_at_once() -> None:
     ], findings
 
 
-def test_operators_are_told_as_the_file_spells_them() -> None:
+def test_check_operators_are_reported_as_the_file_spells_them() -> None:
     (finding,) = [
         finding for finding in check(quantized_input(scale=0)) if finding.severity == "error"
     ]
     assert (finding.node, finding.operator) == ("the_Quant", "Quant")
 
 
-def test_constants_of_small_graphs_are_seen() -> None:
+def test_check_constants_of_small_graphs_are_seen() -> None:
     nodes = [
         node("Sub", "one one", "scale", domain=""),
         node("IntQuant", "x scale zero four"),
@@ -191,7 +191,7 @@ def test_constants_of_small_graphs_are_seen() -> None:
     assert "scale-not-positive" in codes(findings)
 
 
-def test_what_is_refused_is_named_once() -> None:
+def test_check_reports_each_error_once() -> None:
     """Also where the file spells the operator in an old way."""
     (findings,) = (
         finding

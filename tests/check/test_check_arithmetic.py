@@ -10,7 +10,7 @@ from small_models import model, node
 from anybit.onnx.checks.checking import check
 
 
-def test_sums_that_float32_holds() -> None:
+def test_check_sums_that_float32_holds() -> None:
     assert check(product()) == ()
     assert check(product(bias=-1.5)) == ()
     # 127 * 128 * 1032 is the last multiple that stays below 2^24.
@@ -26,7 +26,9 @@ def test_sums_that_float32_holds() -> None:
         (product(bias=0.3), "bias-off-grid", "the bias 0.3 is not a multiple"),
     ],
 )
-def test_sums_that_float32_does_not_hold(proto: onnx.ModelProto, code: str, words: str) -> None:
+def test_check_sums_that_float32_does_not_hold(
+    proto: onnx.ModelProto, code: str, words: str
+) -> None:
     (finding,) = check(proto)
     assert (finding.severity, finding.code, finding.node) == ("warning", code, "sum")
     assert words in finding.problem
@@ -42,13 +44,13 @@ def test_sums_that_float32_does_not_hold(proto: onnx.ModelProto, code: str, word
         (convolution("MatMul", [5, 7]), 2047 * 2047 * 5),
     ],
 )
-def test_the_length_of_sums(proto: onnx.ModelProto, reach: int) -> None:
+def test_check_length_of_sums(proto: onnx.ModelProto, reach: int) -> None:
     """Behind a Relu, 12 bits are 0 .. 2047."""
     (finding,) = check(proto)
     assert f"sums reach {reach:.4g} steps" in finding.problem
 
 
-def test_means_that_round() -> None:
+def test_check_means_that_round() -> None:
     def mean(size: int) -> onnx.ModelProto:
         nodes = [
             node("IntQuant", "x one zero four", "a"),
@@ -92,7 +94,7 @@ def invalid() -> dict[str, onnx.ModelProto]:
 
 
 @pytest.mark.parametrize("name", invalid())
-def test_invalid_nodes_are_not_counted(name: str) -> None:
+def test_check_invalid_nodes_are_not_counted(name: str) -> None:
     """Nothing is caught around the analysis: whatever it does not expect would end the test."""
     findings = check(invalid()[name])
     assert "unusable" not in codes(findings)

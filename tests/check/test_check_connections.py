@@ -41,7 +41,7 @@ def conditional(then: str, other: str) -> onnx.NodeProto:
         (model([node("Relu", "one", domain="")], ONE), "constant-output", "'y'"),
     ],
 )  # fmt: skip
-def test_connections(proto: onnx.ModelProto, code: str | None, words: str) -> None:
+def test_check_connections(proto: onnx.ModelProto, code: str | None, words: str) -> None:
     findings = [
         finding for finding in check(proto) if finding.code in ("unread-input", "constant-output")
     ]
@@ -50,7 +50,7 @@ def test_connections(proto: onnx.ModelProto, code: str | None, words: str) -> No
         assert any(finding.code == code and words in finding.problem for finding in findings)
 
 
-def test_a_fixed_shape_is_the_same_for_every_input() -> None:
+def test_check_fixed_shape_is_the_same_for_every_input() -> None:
     nodes = [
         node("Shape", "x", "s", domain=""),
         node("Cast", "s", "c", domain="", to=onnx.TensorProto.FLOAT),
@@ -62,7 +62,7 @@ def test_a_fixed_shape_is_the_same_for_every_input() -> None:
     assert check(proto) == ()
 
 
-def test_findings_of_one_kind_are_one() -> None:
+def test_check_findings_of_one_kind_are_one() -> None:
     nodes = [
         node("Quant", f"x{index or ''} s{index} zero four", f"x{index + 1}", name=f"q{index}",
              rounding_mode="floor")
@@ -96,12 +96,12 @@ def float_product(max_val: float, exponent: int, mantissa: int, bias: int) -> on
 
 
 @pytest.mark.parametrize("form", [(448, 4, 3, 7), (57344, 5, 2, 15)])
-def test_sums_of_float8_are_not_counted_in_bits(form: tuple[float, int, int, int]) -> None:
+def test_check_sums_of_float8_are_not_counted_in_bits(form: tuple[float, int, int, int]) -> None:
     findings = [finding for finding in check(float_product(*form)) if finding.node == "sum"]
     assert [finding.code for finding in findings] == ["float-sums"]
     assert "exact in float32" in findings[0].problem
     assert "bits" not in findings[0].remedy.replace("every bit", "")
 
 
-def test_sums_of_float4_that_float32_holds() -> None:
+def test_check_sums_of_float4_that_float32_holds() -> None:
     assert "float-sums" not in codes(check(float_product(6, 2, 1, 1)))

@@ -27,7 +27,7 @@ def foreign(kind: str, *, domain: str = ORT, inputs: str = "x", **options: Any) 
 
 
 def added(proto: onnx.ModelProto, target: str) -> list[Finding]:
-    """The findings about operators that a target adds, without those of a missing shape."""
+    """Return a target's findings about operators, except those of a missing shape."""
     before = check(proto)
     return [
         finding
@@ -50,7 +50,9 @@ def added(proto: onnx.ModelProto, target: str) -> list[Finding]:
     ],
     ids=["Gelu", "QuickGelu", "FusedMatMul", "MatMulBnb4", "mine.Relu", "MatMulNBits"],
 )
-def test_targets_report_operators_of_other_domains(target: str, proto: onnx.ModelProto) -> None:
+def test_check_targets_report_operators_of_other_domains(
+    target: str, proto: onnx.ModelProto
+) -> None:
     (finding,) = added(proto, target)
     operator = proto.graph.node[0].op_type
     assert finding.severity == "error"
@@ -60,7 +62,7 @@ def test_targets_report_operators_of_other_domains(target: str, proto: onnx.Mode
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_targets_report_operators_of_other_domains_in_branches(target: str) -> None:
+def test_check_targets_report_operators_of_other_domains_in_branches(target: str) -> None:
     branch = helper.make_graph(
         [node("Gelu", "x", "inner", domain=ORT)],
         "branch",
@@ -81,7 +83,7 @@ def test_targets_report_operators_of_other_domains_in_branches(target: str) -> N
         assert finding.nodes == ("the_Gelu", "else_gelu")
 
 
-def test_findings_of_different_foreign_operators_stay_apart() -> None:
+def test_check_findings_of_different_foreign_operators_stay_apart() -> None:
     kinds = ["Gelu", "QuickGelu", "Odd1", "Odd2", "Gelu"]
     names = ["x", *(f"t{index}" for index in range(4)), "y"]
     nodes = [
@@ -93,7 +95,7 @@ def test_findings_of_different_foreign_operators_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("domain", ["qonnx.custom_op.general", "finn.custom_op.fpgadataflow"])
-def test_finn_has_operators_of_its_own(domain: str) -> None:
+def test_check_finn_has_operators_of_its_own(domain: str) -> None:
     proto = model(
         [node("Im2Col", "x t", domain=domain)],
         {"t": np.zeros((4, 1), np.float32)},
@@ -104,7 +106,7 @@ def test_finn_has_operators_of_its_own(domain: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_own_and_standard_operators_are_not_foreign(target: str) -> None:
+def test_check_own_and_standard_operators_are_not_foreign(target: str) -> None:
     labels = foreign("Binarizer", domain="ai.onnx.ml", threshold=0.5)
     own = quantized_input()
     assert own.graph.node[0].domain == DOMAIN
@@ -129,7 +131,7 @@ INTEGERS = [
 
 @pytest.mark.parametrize("target", ["finn", "hls4ml"])
 @pytest.mark.parametrize(("domain", "kind", "inputs"), INTEGERS)
-def test_finn_and_hls4ml_have_no_integer_operators(
+def test_check_finn_and_hls4ml_have_no_integer_operators(
     target: str, domain: str, kind: str, inputs: str
 ) -> None:
     findings = added(foreign(kind, domain=domain, inputs=inputs), target)
@@ -139,18 +141,18 @@ def test_finn_and_hls4ml_have_no_integer_operators(
 
 
 @pytest.mark.parametrize("target", ["finn", "hls4ml"])
-def test_pairs_are_reported_with_convert_as_the_remedy(target: str) -> None:
+def test_check_pairs_are_reported_with_convert_as_the_remedy(target: str) -> None:
     findings = added(pair(), target)
     assert [finding.operator for finding in findings] == ["QuantizeLinear", "DequantizeLinear"]
     assert {finding.remedy for finding in findings} == {"run anybit convert --to qonnx"}
 
 
 @pytest.mark.parametrize("target", ["standard", "qdq"])
-def test_pairs_of_onnx_are_not_foreign(target: str) -> None:
+def test_check_pairs_of_onnx_are_not_foreign(target: str) -> None:
     assert not added(pair(), target)
 
 
-def test_remedies_name_the_form_and_what_it_takes() -> None:
+def test_check_remedies_name_form_and_options() -> None:
     """Two nodes of one operator, of which only one is converted exactly, are two findings."""
     weight = NBits(40, 40)
     proto = weight.model()
@@ -164,7 +166,7 @@ def test_remedies_name_the_form_and_what_it_takes() -> None:
         ]
 
 
-def test_remedies_of_what_convert_keeps_start_from_the_float_model() -> None:
+def test_check_remedies_of_kept_nodes_requantize() -> None:
     weight = NBits()
     tensors = {**weight.tensors, "g": np.zeros(40, np.int32)}
     reordered = nbits_model(tensors, weight.sizes)

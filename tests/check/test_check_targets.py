@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each target cannot take."""
+"""Obstacles for each target."""
 
 from pathlib import Path
 
@@ -66,12 +66,12 @@ TARGET_FAULTS = [
 
 
 @pytest.mark.parametrize(("target", "proto", "code"), TARGET_FAULTS)
-def test_targets(target: str, proto: onnx.ModelProto, code: str | None) -> None:
+def test_check_targets(target: str, proto: onnx.ModelProto, code: str | None) -> None:
     added = set(check(proto, target)) - set(check(proto))
     assert code in codes(tuple(added)) if code else not added, added
 
 
-def test_scales_and_readers_of_weights_for_finn() -> None:
+def test_check_scales_and_readers_of_weights_for_finn() -> None:
     proto = weighted()
     proto.graph.node[1].input[1] = "scale"
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32([0.5, 0.25]), "scale"))
@@ -83,14 +83,14 @@ def test_scales_and_readers_of_weights_for_finn() -> None:
     assert "reader" in codes(check(proto, "finn"))
 
 
-def test_unknown_targets() -> None:
+def test_check_unknown_targets() -> None:
     with pytest.raises(ModelError, match=r"must be one of onnxruntime, .*, got 'tpu'"):
         check(quantizer(), "tpu")
 
 
 @needs_models
 @every_model
-def test_real_models_have_no_errors(path: Path) -> None:
+def test_check_real_models_have_no_errors(path: Path) -> None:
     findings = check(path)
     assert {finding.severity for finding in findings} == {"warning"}, findings
     for target in ("onnxruntime", "standard", "finn"):
@@ -98,7 +98,7 @@ def test_real_models_have_no_errors(path: Path) -> None:
         assert errors == [], target
 
 
-def test_the_example_has_nothing_wrong() -> None:
+def test_check_example_has_nothing_wrong() -> None:
     assert check(EXAMPLE) == ()
 
 

@@ -49,7 +49,7 @@ ACTIONS: dict[str, Callable[[Any], object]] = {
         (two_outputs(), "must have 1 output, got 2"),
     ],
 )
-def test_check_tells_what_the_rest_refuses(proto: onnx.ModelProto, problem: str) -> None:
+def test_check_reports_errors_of_runtimes(proto: onnx.ModelProto, problem: str) -> None:
     assert reported_problems(proto) == [problem]
     for action in ACTIONS.values():
         with pytest.raises(ModelError, match=problem):
@@ -60,7 +60,7 @@ def reported_problems(proto: onnx.ModelProto) -> list[str]:
     return [finding.problem for finding in anybit.check(proto) if finding.code == "bad-inputs"]
 
 
-def test_contributed_operators_may_change_with_the_runtime() -> None:
+def test_check_contributed_operators_may_change_with_the_runtime() -> None:
     proto = small("y = com.microsoft.Gelu(x, x)")
     assert reported_problems(proto) == ["must have 1 input, got 2"]
     assert len(anybit.clean(proto).model.graph) == 1
@@ -68,19 +68,19 @@ def test_contributed_operators_may_change_with_the_runtime() -> None:
         anybit.load(proto)
 
 
-def test_what_is_left_out_is_not_counted() -> None:
+def test_check_counts_without_omitted_inputs() -> None:
     proto = small("y = Clip(x, , high, )", "<float high = {1}>")
     assert reported_problems(proto) == []
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_quantizer_with_two_outputs(action: str) -> None:
+def test_check_quantizer_with_two_outputs(action: str) -> None:
     with pytest.raises(ModelError, match=r"node 'q' \(IntQuant\) must have 1 output, got 2"):
         ACTIONS[action](two_outputs())
 
 
-def test_a_model_without_an_opset_is_taken_for_a_new_one() -> None:
-    """As ONNX Runtime takes it."""
+def test_check_model_without_an_opset_is_taken_for_a_new_one() -> None:
+    """Accept what ONNX Runtime accepts."""
     proto = small("y = Clip(x, low, high)", "<float low = {0}, float high = {1}>")
     del proto.opset_import[0]
     assert reported_problems(proto) == []

@@ -64,7 +64,7 @@ PER_COLUMN = np.float32([[0.5, 0.25, 1, 0.125]])
         flattened(scale=PER_COLUMN[0]),
     ],
 )
-def test_weights_take_the_order(proto: onnx.ModelProto) -> None:
+def test_absorb_transposes_weights_take_the_order(proto: onnx.ModelProto) -> None:
     changed = after(proto, AbsorbTransposes())
     assert "Transpose" not in kinds(changed)
     assert len(changed.graph) == len(proto.graph.node) - 1
@@ -88,7 +88,7 @@ def test_other_transposes_stay(proto: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("value", ["t", "v0", "v1", "v2"])
-def test_what_else_is_read_keeps_its_order(value: str) -> None:
+def test_absorb_transposes_keeps_order_of_other_readers(value: str) -> None:
     proto = flattened()
     proto.graph.output.add().CopyFrom(
         onnx.helper.make_tensor_value_info(value, onnx.TensorProto.FLOAT, None)
@@ -98,7 +98,7 @@ def test_what_else_is_read_keeps_its_order(value: str) -> None:
     assert_bits(proto, changed, 8 * random(*SHAPE, seed=2))
 
 
-def test_a_weight_of_two_readers_is_copied() -> None:
+def test_absorb_transposes_weight_of_two_readers_is_copied() -> None:
     proto = flattened()
     proto.graph.node.append(node("Neg", "wq", "n", domain="", name="neg"))
     proto.graph.output.add().CopyFrom(

@@ -25,7 +25,7 @@ def network_after(kind: str, domain: str) -> ir.Model:
     return actual
 
 
-def test_what_the_runtime_knows() -> None:
+def test_ask_types_types_operators_of_the_runtime() -> None:
     actual = network_after("QuickGelu", "com.microsoft")
     assert actual.graph[1].outputs[0].dtype is None
     assert AskTypes()(actual).modified
@@ -33,13 +33,13 @@ def test_what_the_runtime_knows() -> None:
     assert not AskTypes()(actual).modified
 
 
-def test_what_nobody_knows() -> None:
+def test_ask_types_leaves_unknown_operators() -> None:
     actual = network_after("Mystery", "nobody")
     assert not AskTypes()(actual).modified
     assert actual.graph[0].outputs[0].dtype is None
 
 
-def test_layers_behind_foreign_operators_are_quantized() -> None:
+def test_ask_types_layers_after_foreign_operators_are_quantized() -> None:
     actual = anybit.quantize(network_after("QuickGelu", "com.microsoft"), random(16, 4))
     assert [layer.name for layer in actual.layers] == ["product"]
     assert actual.verdict is not None

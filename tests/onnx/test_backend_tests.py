@@ -82,17 +82,17 @@ def index(folder: Path) -> list[dict[str, Any]]:
     return json.loads((folder / "index.json").read_text(encoding="utf-8"))
 
 
-def test_some_in_onnxruntime(some: Path) -> None:
+def test_backend_tests_some_in_onnxruntime(some: Path) -> None:
     check_all(some)
 
 
 @pytest.mark.slow
-def test_all_in_onnxruntime(tmp_path: Path) -> None:
+def test_backend_tests_all_in_onnxruntime(tmp_path: Path) -> None:
     assert backend_tests.write(tmp_path, every_case()) == len(ANSWERED)
     check_all(tmp_path)
 
 
-def test_onnx_finds_them(some: Path) -> None:
+def test_backend_tests_onnx_finds_them(some: Path) -> None:
     from onnx.backend.test.loader import load_model_tests
 
     actual = load_model_tests(str(some.parent), some.name)
@@ -100,7 +100,7 @@ def test_onnx_finds_them(some: Path) -> None:
     assert all((case.rtol, case.atol) == (0, 0) for case in actual)
 
 
-def test_index_tells_which_is_which(some: Path) -> None:
+def test_backend_tests_index_tells_which_is_which(some: Path) -> None:
     for (name, case), entry in zip(SOME, index(some), strict=True):
         assert (entry["operator"], entry["case"]) == (name, case.name)
         proto = onnx.load(some / entry["folder"] / "model.onnx")
@@ -114,7 +114,7 @@ def test_index_tells_which_is_which(some: Path) -> None:
         assert entry["attributes"].keys() == {attribute.name for attribute in node.attribute}
 
 
-def test_selection_has_every_operator_and_type(some: Path) -> None:
+def test_backend_tests_selection_has_every_operator_and_type(some: Path) -> None:
     assert {entry["operator"] for entry in index(some)} == set(OPERATORS)
     kinds = Counter(
         str(tensors(some / entry["folder"], "output")[0].dtype) for entry in index(some)
@@ -122,7 +122,7 @@ def test_selection_has_every_operator_and_type(some: Path) -> None:
     assert kinds.keys() == {"float32", "float64", "float16", "bfloat16", "int8", "uint8"}
 
 
-def test_inputs_and_constants(some: Path) -> None:
+def test_backend_tests_inputs_and_constants(some: Path) -> None:
     """Parameters are constants, but for scales that are known at run time only."""
     for entry in index(some):
         at_run_time = entry["operator"] in backend_tests.AT_RUN_TIME
@@ -130,7 +130,7 @@ def test_inputs_and_constants(some: Path) -> None:
         assert (len(entry["inputs"]) > 1) == at_run_time
 
 
-def test_numbers_have_the_type_of_the_computation() -> None:
+def test_backend_tests_numbers_have_the_type_of_the_computation() -> None:
     value, declared = 0.1, backend_tests.ort_backend.BY_NAME["int_quant"].inputs[1]
     for dtype, expected in (("float16", "float32"), ("float32", "float32"), ("float64", "float64")):
         x = np.zeros(2, dtype)
@@ -142,7 +142,7 @@ def test_numbers_have_the_type_of_the_computation() -> None:
     assert backend_tests._parameter(1e300, declared, x) == np.inf
 
 
-def test_names_that_differ_in_case_only(tmp_path: Path) -> None:
+def test_backend_tests_names_that_differ_in_case_only(tmp_path: Path) -> None:
     x = (np.float32([1.5]), 1.0)
     cases = [("bipolar_quant", Case(name, x)) for name in ("up", "UP", "Up")]
     backend_tests.write(tmp_path, cases)
@@ -150,14 +150,14 @@ def test_names_that_differ_in_case_only(tmp_path: Path) -> None:
     assert names == [f"test_bipolar_quant_{name}" for name in ("up", "UP_2", "Up_3")]
 
 
-def test_refused_cases_are_left_out(tmp_path: Path) -> None:
+def test_backend_tests_refused_cases_are_left_out(tmp_path: Path) -> None:
     refused = [(name, case) for name, case in every_case() if case.raises is not None]
     assert refused
     assert backend_tests.write(tmp_path, refused) == 0
     assert index(tmp_path) == []
 
 
-def test_command(
+def test_backend_tests_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "folder"

@@ -36,14 +36,14 @@ def saved(proto: onnx.ModelProto, folder: Path) -> Path:
         (quantized_weight()[0].SerializeToString()[:150], "cut short"),
     ],
 )
-def test_no_models(tmp_path: Path, content: bytes, message: str) -> None:
+def test_read_refuses_other_contents(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "bad.onnx").write_bytes(content)
     with pytest.raises(ModelError, match=rf"bad\.onnx.*{message}"):
         load(tmp_path / "bad.onnx")
 
 
 @needs_pipes
-def test_no_files(tmp_path: Path) -> None:
+def test_read_refuses_missing_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name, message in (
@@ -66,7 +66,7 @@ def test_unreadable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("proto", "message"), BAD_MODELS.values(), ids=BAD_MODELS.keys())
-def test_bad_models(
+def test_read_bad_models(
     shell: Shell,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -83,7 +83,7 @@ def test_bad_models(
 
 @pytest.mark.parametrize("bitwidth", [0, -1, 2.5, np.nan])
 @pytest.mark.parametrize("constant", [True, False], ids=["weight", "activation"])
-def test_bad_widths(
+def test_read_bad_widths(
     shell: Shell,
     tmp_path: Path,
     bitwidth: float,
@@ -96,7 +96,7 @@ def test_bad_widths(
     assert not Path("out.npz").exists()
 
 
-def test_widths_that_turn_out_bad_at_run_time(shell: Shell, tmp_path: Path) -> None:
+def test_read_widths_that_turn_out_bad_at_run_time(shell: Shell, tmp_path: Path) -> None:
     proto = model(
         [node("Quant", "x one zero bits")], {"one": 1, "zero": 0}, inputs={"x": [1, 4], "bits": []}
     )
@@ -137,7 +137,7 @@ def external(folder: Path, **entries: str) -> Path:
         ({"location": "inside.data", "offset": "4x"}, "no valid offset"),
     ],
 )
-def test_external_data(tmp_path: Path, entries: dict[str, str], message: str) -> None:
+def test_read_external_data(tmp_path: Path, entries: dict[str, str], message: str) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "secret.data").write_bytes(bytes(48))
@@ -146,7 +146,7 @@ def test_external_data(tmp_path: Path, entries: dict[str, str], message: str) ->
         load(external(folder, **entries))
 
 
-def test_external_data_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_external_data_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = load(quantized_weight()[0]).run(np.ones((1, 4)))["y"]
     path = external(tmp_path, location="inside.data")
     np.testing.assert_array_equal(load(path).run(np.ones((1, 4)))["y"], expected)
@@ -156,7 +156,7 @@ def test_external_data_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         load(path.read_bytes())
 
 
-def test_huge_intermediate_results(tmp_path: Path) -> None:
+def test_read_huge_intermediate_results(tmp_path: Path) -> None:
     nodes = [
         node("ConstantOfShape", "shape", "h", domain=""),
         node("Add", "x h", domain=""),
@@ -171,7 +171,7 @@ GOOD = quantized_weight()[0].SerializeToString()
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=4))
-def test_damaged_files(at: int, damage: bytes) -> None:
+def test_read_damaged_files(at: int, damage: bytes) -> None:
     """Bytes overwritten anywhere: the model runs, or there is a ModelError."""
     data = GOOD[:at] + damage + GOOD[at + len(damage) :]
     with contextlib.suppress(ModelError):

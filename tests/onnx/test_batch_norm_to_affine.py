@@ -20,14 +20,16 @@ def normalization(shape: tuple[int, ...], seed: int = 0, **options: object) -> o
 
 @pytest.mark.parametrize("shape", [(3, 6), (2, 5, 9), (2, 64, 7, 5), (1, 3, 2, 3, 4)])
 @pytest.mark.parametrize("seed", range(3))
-def test_results_keep_their_bits(shape: tuple[int, ...], seed: int) -> None:
+def test_batch_norm_to_affine_results_keep_their_bits(shape: tuple[int, ...], seed: int) -> None:
     proto = normalization(shape, 10 * seed, epsilon=0.01 * seed)
     changed = after(proto, BatchNormToAffine())
     assert kinds(changed) == ["Mul", "Add"]
     assert_bits(proto, changed, random(*shape, seed=99) * 30)
 
 
-def test_a_runtime_that_rounds_elsewhere_keeps_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_norm_to_affine_runtime_that_rounds_elsewhere_keeps_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def once_rounded(*arguments: object) -> np.ndarray:
         _node, (x, scale, bias, mean, variance) = arguments[:2]  # type: ignore[misc]
         factor = scale / np.sqrt(variance + 1e-5, dtype=np.float64)
@@ -38,7 +40,7 @@ def test_a_runtime_that_rounds_elsewhere_keeps_the_node(monkeypatch: pytest.Monk
     assert kinds(changed) == ["BatchNormalization"]
 
 
-def test_what_is_not_known_stays() -> None:
+def test_batch_norm_to_affine_unknown_values_stays() -> None:
     training = normalization((2, 5, 9), training_mode=1)
     assert kinds(after(training, BatchNormToAffine())) == ["BatchNormalization"]
     computed = normalization((2, 5, 9))

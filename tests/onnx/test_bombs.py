@@ -13,17 +13,17 @@ from bombs import BOMBS, CHAINS
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", BOMBS)
-def test_bombs(kind: str) -> None:
+def test_hostile_files_bombs(kind: str) -> None:
     assert fuzz_bombs.fault(kind) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CHAINS)
-def test_long_chains(kind: str) -> None:
+def test_hostile_files_long_chains(kind: str) -> None:
     assert fuzz_bombs.fault(kind) == ""
 
 
-def test_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_files_fault_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz_bombs, "fault", lambda kind: f"{kind}: did not end")
     monkeypatch.setattr("sys.argv", ["fuzz_bombs.py", "nested"])
     with pytest.raises(SystemExit, match="True"):
@@ -31,7 +31,7 @@ def test_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ended with 1: KeyError" in _unpatched("no such bomb")
 
 
-def test_memory_of_the_parent_does_not_count() -> None:
+def test_hostile_files_memory_of_the_parent_does_not_count() -> None:
     kept = np.ones(fuzz_bombs.CHAIN_MEMORY // 8 + 2**24)
     command = "import fuzz_bombs; print(fuzz_bombs.most_resident())"
     programs = Path(fuzz_bombs.__file__).parent
@@ -41,7 +41,7 @@ def test_memory_of_the_parent_does_not_count() -> None:
     assert 2**20 < int(done.stdout) < kept.nbytes // 2
 
 
-def test_quadratic_time_is_a_fault() -> None:
+def test_hostile_files_quadratic_time_is_a_fault() -> None:
     short = {"load": 0.1, "check": 0.2, "info": 0.001}
     linear = {name: 8 * seconds for name, seconds in short.items()}
     assert fuzz_bombs.grown(short, linear) == ""
@@ -49,7 +49,7 @@ def test_quadratic_time_is_a_fault() -> None:
     assert "info" not in fuzz_bombs.grown(short, linear | {"info": 64 * 0.001})
 
 
-def test_ten_thousand_nodes_have_a_budget() -> None:
+def test_hostile_files_ten_thousand_nodes_have_a_budget() -> None:
     met = {"load": 3 * fuzz_bombs.SLOWER, "check": 10 * fuzz_bombs.SLOWER}
     assert fuzz_bombs.overdue(met, 10_000) == ""
     assert fuzz_bombs.overdue(met, 9_000) == "load 12.00 s of 10.80 s, check 40.00 s of 36.00 s"

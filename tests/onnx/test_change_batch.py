@@ -36,7 +36,7 @@ def reshaped(target: Any, shape: list[int | str], **options: Any) -> onnx.ModelP
         (reshaped([1, 2, 1, 3], [1, 2, 3]), "[batch,2,1,3]"),
     ],
 )
-def test_free_batches(proto: onnx.ModelProto, after: str) -> None:
+def test_change_batch_free_batches(proto: onnx.ModelProto, after: str) -> None:
     freed = clean(proto, batch="dynamic")
     assert shapes(freed)[1] == after
     expected = load(proto)
@@ -74,8 +74,8 @@ def test_batches_that_cannot_change(proto: onnx.ModelProto, message: str) -> Non
 @pytest.mark.parametrize(("target", "fits"), [([5, 2, 6], True), ([5, 2, -1], True),
                                               ([5, -1, 6], True), ([5, 4, 3], False),
                                               ([2, 5, 6], False)])  # fmt: skip
-def test_a_batch_behind_another_axis(target: list[int], fits: bool) -> None:
-    """As in what recurrent layers give: steps, rows, features."""
+def test_a_batch_after_another_axis(target: list[int], fits: bool) -> None:
+    """Reshape as after recurrent layers: steps, rows, features."""
     nodes = [
         node("Transpose", "x", "t", domain="", name="t", perm=[1, 0, 2, 3]),
         node("Reshape", "t target", "r", domain="", name="reshape"),
@@ -93,18 +93,18 @@ def test_a_batch_behind_another_axis(target: list[int], fits: bool) -> None:
 
 
 @pytest.mark.parametrize("batch", [0, -1, 2.5, "many"])
-def test_what_is_no_batch(batch: Any) -> None:
+def test_change_batch_refuses_invalid_sizes(batch: Any) -> None:
     with pytest.raises(ModelError, match="batch must be an integer >= 1"):
         clean(quantized_input(), batch=batch)
 
 
-def test_only_what_shares_the_batch_changes() -> None:
+def test_change_batch_changes_only_tensors_with_the_batch() -> None:
     nodes = [node("MatMul", "x w", "y", domain="", name="m"), node("Neg", "w", "z", domain="")]
     proto = model(nodes, inputs={"x": [1, 4], "w": [4, 3]}, outputs=["y", "z"])
     assert shapes(clean(proto, batch="dynamic")) == ["[batch,4]", "[4,3]", "[batch,3]", "[4,3]"]
 
 
-def test_a_free_size_keeps_its_name() -> None:
+def test_change_batch_free_size_keeps_its_name() -> None:
     assert shapes(clean(EXAMPLE, batch="dynamic")) == ["[rows,8,8]", "[rows,10]"]
     assert shapes(clean(EXAMPLE, batch=7)) == ["[7,8,8]", "[7,10]"]
     taken = model([node("Neg", "x", domain="")], inputs={"x": [1, "batch"]})
@@ -119,12 +119,14 @@ def test_a_free_size_keeps_its_name() -> None:
         ([0, 4], 4, r"'reshape' .* reshapes to \[0, 4\], which 24 elements"),
     ],
 )
-def test_free_batches_that_cannot_be_that_long(target: Any, batch: int, message: str) -> None:
+def test_change_batch_free_batches_that_cannot_be_that_long(
+    target: Any, batch: int, message: str
+) -> None:
     with pytest.raises(ModelError, match=message):
         clean(reshaped(target, ["n", 2, 3]), batch=batch)
 
 
-def test_a_free_batch_whose_output_declares_something_else() -> None:
+def test_change_batch_refuses_contradicting_outputs() -> None:
     proto = reshaped([1, -1], ["n", 2, 3])
     proto.graph.output[0].CopyFrom(
         onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", "k"])
@@ -134,7 +136,7 @@ def test_a_free_batch_whose_output_declares_something_else() -> None:
     assert shapes(clean(proto, batch=1)) == ["[1,2,3]", "[1,6]"]
 
 
-def test_a_free_batch_that_becomes_fixed_computes_what_it_did() -> None:
+def test_change_batch_from_free_to_fixed_keeps_results() -> None:
     """Also where rows are mixed: so the file says."""
     proto = reshaped([-1, 2], ["n", 2, 3])
     x = np.arange(-9, 9, dtype=np.float32).reshape(3, 2, 3)
@@ -170,7 +172,7 @@ def one(kind: str, shape: list[int], inputs: str = "x", **options: Any) -> onnx.
         (one("LpNormalization", [2, 4]), False),
     ],
 )
-def test_rows_that_are_mixed(proto: onnx.ModelProto, mixed: bool) -> None:
+def test_change_batch_rows_that_are_mixed(proto: onnx.ModelProto, mixed: bool) -> None:
     if mixed:
         with pytest.raises(ModelError, match=r"node 'mixes' .* computes with all rows together"):
             clean(proto, batch=3)
@@ -180,7 +182,7 @@ def test_rows_that_are_mixed(proto: onnx.ModelProto, mixed: bool) -> None:
     assert_array_bits(three.run(x)["y"], load(proto).run(x)["y"])
 
 
-def test_products_over_rows_and_recurrence_along_them() -> None:
+def test_change_batch_products_over_rows_and_recurrence_along_them() -> None:
     nodes = [
         node("Transpose", "x", "t", domain="", name="t"),
         node("MatMul", "t x", "m", domain="", name="mixes"),

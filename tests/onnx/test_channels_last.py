@@ -81,7 +81,9 @@ def test_networks_with_channels_last(proto: onnx.ModelProto) -> None:
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"])
 @pytest.mark.parametrize("size", [6, 7])
 @pytest.mark.parametrize("options", [{"strides": [2, 3]}, {"dilations": [2, 1]}, {"group": 3}])
-def test_paddings_are_written_out(mode: str, size: int, options: dict[str, Any]) -> None:
+def test_channels_last_paddings_are_written_out(
+    mode: str, size: int, options: dict[str, Any]
+) -> None:
     if "dilations" in options and mode.startswith("SAME"):
         options = {}  # which ONNX Runtime does not compute
     nodes = [node("Conv", "x w", domain="", name="c", auto_pad=mode, **options)]
@@ -94,7 +96,7 @@ def test_paddings_are_written_out(mode: str, size: int, options: dict[str, Any])
     assert_bits(proto, changed, x, last(x))
 
 
-def test_what_has_no_counterpart_stays() -> None:
+def test_channels_last_leaves_unsupported_nodes() -> None:
     pool = {"kernel_shape": [2, 2]}
     proto = model([node("AveragePool", "x", domain="", **pool)], inputs={"x": [1, 3, 6, 6]})
     assert kinds(after(proto, ChannelsLast())) == ["AveragePool"]
@@ -124,8 +126,10 @@ def test_a_file_with_channels_last_is_understood_everywhere(tmp_path: Path) -> N
 
 @pytest.mark.filterwarnings("ignore")  # of QONNX, about opsets
 @pytest.mark.parametrize("residual", [False, True])
-def test_qonnx_computes_the_same(residual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its executor on our file, and our session on the file that it makes of the same model."""
+def test_channels_last_qonnx_computes_the_same(
+    residual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compare QONNX's executor on our file, and our session on QONNX's file."""
     execution = pytest.importorskip("qonnx.core.onnx_exec")
     monkeypatch.setattr(onnx, "IR_VERSION", 8)  # it asks the runtime for the newest
     from qonnx.core.modelwrapper import ModelWrapper
@@ -147,7 +151,7 @@ def test_qonnx_computes_the_same(residual: bool, monkeypatch: pytest.MonkeyPatch
     assert sum(item.op_type == "Transpose" for item in ours.graph.node) <= count + 1
 
 
-def test_an_unknown_rank_is_an_error() -> None:
+def test_channels_last_unknown_rank_is_an_error() -> None:
     nodes = [
         node("Mystery", "x", "t", domain="", name="t"),
         node("BatchNormalization", "t s s s s", domain=LAST, name="n"),
@@ -157,7 +161,7 @@ def test_an_unknown_rank_is_an_error() -> None:
         StandardLayout()(ir.from_proto(proto))
 
 
-def test_transposes_cancel_and_move() -> None:
+def test_channels_last_transposes_cancel_and_move() -> None:
     def transposed(x: str, y: str, *order: int) -> onnx.NodeProto:
         return node("Transpose", x, y, domain="", name=f"t_{y}", perm=order)
 
@@ -181,7 +185,7 @@ def test_transposes_cancel_and_move() -> None:
 
 @pytest.mark.parametrize("first", [(0, 2, 1), (1, 0, 2), (2, 0, 1)])
 @pytest.mark.parametrize("second", [(0, 2, 1), (2, 1, 0), (1, 2, 0)])
-def test_transposes_in_a_row(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+def test_channels_last_transposes_in_a_row(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     nodes = [
         node("Transpose", "x", "a", domain="", name="a", perm=first),
         node("Exp", "a", "b", domain="", name="exp"),

@@ -36,7 +36,7 @@ def assert_same(proto: onnx.ModelProto, cleaned: ir.Model, x: np.ndarray = X) ->
     assert data(clean(ir.to_proto(cleaned))) == data(cleaned)
 
 
-def test_weights_are_folded() -> None:
+def test_clean_weights_are_folded() -> None:
     proto, _ = quantized_weight()
     cleaned = clean(proto)
     assert kinds(cleaned) == ["MatMul"]
@@ -44,14 +44,14 @@ def test_weights_are_folded() -> None:
     assert_same(proto, cleaned)
 
 
-def test_quantizers_can_be_kept() -> None:
+def test_clean_quantizers_can_be_kept() -> None:
     proto, _ = quantized_weight()
     cleaned = clean(proto, keep_quantizers=True)
     assert kinds(cleaned) == ["IntQuant", "MatMul"]
     assert load(ir.to_proto(cleaned)).run(X)["y"].tobytes() == load(proto).run(X)["y"].tobytes()
 
 
-def test_the_names_that_a_target_looks_for() -> None:
+def test_clean_names_that_a_target_looks_for() -> None:
     proto, _ = quantized_weight()
     cleaned = clean(ir.to_proto(clean(proto, keep_quantizers=True)), target="finn")
     assert kinds(cleaned) == ["Quant", "MatMul"]
@@ -62,7 +62,7 @@ def test_the_names_that_a_target_looks_for() -> None:
         clean(proto, target="qdq")
 
 
-def test_leftovers_go() -> None:
+def test_clean_leftovers_go() -> None:
     nodes = [
         node("Identity", "x", "a", domain="", name=""),
         node("Dropout", "a", "b mask", domain=""),
@@ -81,7 +81,7 @@ def test_leftovers_go() -> None:
     assert_same(proto, cleaned)
 
 
-def test_node_names() -> None:
+def test_clean_node_names() -> None:
     nodes = [
         node("Neg", "x", "a", domain="", name="n"),
         node("Neg", "a", "b", domain="", name=""),
@@ -104,7 +104,7 @@ def test_node_names() -> None:
         ([("t", "a"), ("a", "y")], ["y"], 0),
     ],
 )
-def test_inputs_and_outputs_keep_their_names(
+def test_clean_inputs_and_outputs_keep_their_names(
     nodes: list[tuple[str, str]], outputs: list[str], kept: int
 ) -> None:
     made = [node("Neg", "x", "t", domain="", name="neg")]
@@ -116,7 +116,7 @@ def test_inputs_and_outputs_keep_their_names(
     assert_same(proto, cleaned)
 
 
-def test_identities_inside_branches() -> None:
+def test_clean_identities_inside_branches() -> None:
     branch = [
         helper.make_graph(
             [helper.make_node("Identity", [source], [name], name=name)],
@@ -134,7 +134,7 @@ def test_identities_inside_branches() -> None:
     assert_same(proto, clean(proto))
 
 
-def test_local_functions_are_inlined() -> None:
+def test_clean_local_functions_are_inlined() -> None:
     body = [
         helper.make_node("Quant", ["a", "s", "z", "b"], ["q"], domain=DOMAIN, name="q"),
         helper.make_node("Neg", ["q"], ["c"]),
@@ -157,14 +157,14 @@ def test_local_functions_are_inlined() -> None:
     assert load(ir.to_proto(cleaned)).run(X)["y"].tolist() == [[-0.5, 0.5, -1.5, -3.5]]
 
 
-def test_every_value_gets_a_shape() -> None:
+def test_clean_every_value_gets_a_shape() -> None:
     cleaned = clean(quantized_input())
     assert shapes(cleaned) == ["[1,4]", "[1,4]"]
 
 
 @needs_models
 @every_model
-def test_real_models(path: Path, tmp_path: Path) -> None:
+def test_clean_real_models(path: Path, tmp_path: Path) -> None:
     """Bit for bit, for the recorded inputs, at three batch sizes; twice is once."""
     with np.load(path.with_suffix(".npz")) as arrays:
         x = np.concatenate([arrays["x"]] * 6)[:6]
@@ -190,7 +190,7 @@ def test_real_models(path: Path, tmp_path: Path) -> None:
             assert_array_bits(next(iter(network.run(x[:3]).values())), np.concatenate(rows))
 
 
-def test_command(shell: Shell) -> None:
+def test_clean_command(shell: Shell) -> None:
     code, out, err = shell("clean", "model.onnx", "-o", "out.onnx")
     assert (code, err) == (0, "")
     assert out.startswith("out.onnx written: 1 node (was 1), ")
@@ -219,13 +219,13 @@ def test_command(shell: Shell) -> None:
         (["model.onnx"], "output"),
     ],
 )
-def test_bad_commands(shell: Shell, arguments: list[str], message: str) -> None:
+def test_clean_bad_commands(shell: Shell, arguments: list[str], message: str) -> None:
     assert message in shell.fails("clean", *arguments)
     assert not Path("out.onnx").exists()
 
 
-def test_the_long_name_of_the_standard_domain() -> None:
-    """A file may import it as "ai.onnx"; the version must not get lost."""
+def test_clean_long_name_of_the_standard_domain() -> None:
+    """Keep the version of a standard domain that is imported as "ai.onnx"."""
     proto = model([node("Dropout", "x", "kept", domain=""), node("Relu", "kept", domain="")])
     proto.opset_import[0].domain = "ai.onnx"
     cleaned = clean(proto)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `clean` writes for hls4ml: names, constants and layers that its frontend reads."""
+"""Output of `clean` for hls4ml: names, constants and layers of its frontend."""
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ QUARTER = {"quarter": 0.25, "zero": 0, "six": 6}
 
 
 def cleaned(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """The model cleaned for hls4ml and the remarks; the source stays, and so do the bytes."""
+    """Return the model cleaned for hls4ml, and the remarks; check idempotence."""
     source = proto.SerializeToString(deterministic=True)
     result = anybit.clean(proto, target="hls4ml")
     assert proto.SerializeToString(deterministic=True) == source
@@ -41,7 +41,7 @@ def codes(proto: onnx.ModelProto, severity: str = "error") -> set[str]:
 
 
 def product(x: str = "x", y: str = "y", name: str = "product") -> onnx.ModelProto:
-    """A product of a quantized input and weights, with one set of parameters for both."""
+    """Build a product of a quantized input and weights with shared parameters."""
     nodes = [
         node("IntQuant", f"{x} quarter zero six", "q", name="act"),
         node("IntQuant", "w quarter zero six", "v", name="weight"),
@@ -63,7 +63,7 @@ def product(x: str = "x", y: str = "y", name: str = "product") -> onnx.ModelProt
         ("layer2_out", "x_layer2_out"),
     ],
 )
-def test_inputs_get_names_of_cpp(name: str, new: str) -> None:
+def test_clean_for_hls4ml_inputs_get_names_of_cpp(name: str, new: str) -> None:
     proto = product(name)
     assert "name" in codes(proto)
     written, remarks = cleaned(proto)
@@ -74,13 +74,13 @@ def test_inputs_get_names_of_cpp(name: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "X", "images", "output", "data_in", "pixel_values"])
-def test_names_that_cpp_takes_stay(name: str) -> None:
+def test_clean_for_hls4ml_names_that_cpp_takes_stay(name: str) -> None:
     written, remarks = cleaned(product(name))
     assert (written.graph.input[0].name, remarks) == (name, ())
 
 
 @pytest.mark.parametrize("name", ["conv/1", "w", "x", "int"])
-def test_nodes_get_names_of_their_own(name: str) -> None:
+def test_clean_for_hls4ml_nodes_get_names_of_their_own(name: str) -> None:
     proto = product(name=name)
     assert "name" in codes(proto)
     written, _ = cleaned(proto)
@@ -90,7 +90,7 @@ def test_nodes_get_names_of_their_own(name: str) -> None:
     assert len(names) == len(set(names))
 
 
-def test_constants_have_one_reader() -> None:
+def test_clean_for_hls4ml_constants_have_one_reader() -> None:
     proto = product()
     assert "fork" in codes(proto)
     written, _ = cleaned(proto)
@@ -99,7 +99,7 @@ def test_constants_have_one_reader() -> None:
     assert_same(proto, written, random(1, 4))
 
 
-def test_quantized_constants_have_one_reader() -> None:
+def test_clean_for_hls4ml_quantized_constants_have_one_reader() -> None:
     nodes = [
         node("IntQuant", "x quarter zero six", "q", name="act"),
         node("IntQuant", "w quarter zero six", "v", name="weight"),
@@ -115,7 +115,7 @@ def test_quantized_constants_have_one_reader() -> None:
 
 
 def convolution(bias: str, shape: list[int], **constants: object) -> onnx.ModelProto:
-    """A convolution, and a bias in an Add behind it."""
+    """Build a convolution followed by an Add of a bias."""
     nodes = [
         node("IntQuant", "x quarter zero six", "q", name="act"),
         node("IntQuant", "w quarter zero six", "v", name="weight"),
@@ -129,7 +129,9 @@ def convolution(bias: str, shape: list[int], **constants: object) -> onnx.ModelP
 
 @pytest.mark.parametrize("bias", ["b", "d"])
 @pytest.mark.parametrize("shape", [[3, 1, 1], [1, 3, 1, 1]])
-def test_constants_added_to_convolutions_become_their_bias(bias: str, shape: list[int]) -> None:
+def test_clean_for_hls4ml_constants_added_to_convolutions_become_their_bias(
+    bias: str, shape: list[int]
+) -> None:
     proto = convolution(bias, shape)
     changed = after(proto, JoinConvBias())
     assert kinds(changed)[-1] == "Conv"
@@ -155,7 +157,7 @@ def test_check_reports_constants_added_to_convolutions_with_channels_last(shape:
 
 
 @pytest.mark.parametrize("shape", [[1, 1, 1], [5], [3, 5, 5], [1, 3, 5, 5], [1, 1, 5]])
-def test_other_constants_are_added_still(shape: list[int]) -> None:
+def test_clean_for_hls4ml_other_constants_are_added_still(shape: list[int]) -> None:
     if max(shape) == 5 and shape[-1] == 5:
         shape = [3 if size == 5 else size for size in shape]
     proto = convolution("b", shape)
@@ -163,7 +165,7 @@ def test_other_constants_are_added_still(shape: list[int]) -> None:
     assert kinds(changed)[-2:] == ["Conv", "Add"]
 
 
-def test_operands_lose_axes_in_front() -> None:
+def test_clean_for_hls4ml_operands_lose_axes_in_front() -> None:
     nodes = [
         node("Mul", "x factor", "m", domain="", name="mul"),
         node("IntQuant", "m s zero six", "y", name="act"),
@@ -181,7 +183,7 @@ def test_operands_lose_axes_in_front() -> None:
     assert_same(proto, ir.to_proto(changed), random(1, 2, 4))
 
 
-def test_operands_that_give_the_rank_stay() -> None:
+def test_clean_for_hls4ml_operands_that_give_the_rank_stay() -> None:
     nodes = [node("Mul", "x factor", "y", domain="", name="mul")]
     proto = model(nodes, {"factor": random(1, 1, 4, seed=1)}, inputs={"x": [4]})
     assert list(after(proto, TrimConstants()).graph.initializers["factor"].shape) == [1, 1, 4]
@@ -206,7 +208,7 @@ def constant_quantizer(scale: object, bits: int, x: np.ndarray) -> onnx.ModelPro
         (np.float32(0.25), 4, None, None),
     ],
 )
-def test_scales_that_are_powers_of_two_become_one(
+def test_clean_for_hls4ml_scales_that_are_powers_of_two_become_one(
     scale: np.ndarray, bits: int, one_scale: float | None, new_bits: int | None
 ) -> None:
     x = np.float32([[2.3, -1.2, 0], [-0.1, 3, -9], [1.5, -0.2, 4]])
@@ -225,7 +227,7 @@ def test_scales_that_are_powers_of_two_become_one(
 
 
 def model_of_weight(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The quantized weight as the only output."""
+    """Return a model with the quantized weight as its only output."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     del copy.graph.node[1:], copy.graph.input[:], copy.graph.output[:]
@@ -249,7 +251,7 @@ def model_of_weight(proto: onnx.ModelProto) -> onnx.ModelProto:
          "AveragePool"),
     ],
 )  # fmt: skip
-def test_means_of_powers_of_two_become_convolutions(
+def test_clean_for_hls4ml_means_of_powers_of_two_become_convolutions(
     kind: str, shape: list[object], attributes: dict[str, object], expected: str
 ) -> None:
     nodes = [
@@ -287,7 +289,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("code", "nodes", "shape"), REFUSED)
-def test_check_reports_what_hls4ml_refuses(
+def test_check_reports_errors_of_hls4ml(
     code: str, nodes: list[onnx.NodeProto], shape: list[int]
 ) -> None:
     nodes = [node("IntQuant", "x quarter zero six", "q", name="act"), *nodes]
@@ -307,7 +309,7 @@ def test_check_reports_what_hls4ml_refuses(
     assert code in codes(written)
 
 
-def test_check_reports_constants_that_are_not_stored() -> None:
+def test_clean_for_hls4ml_check_reports_constants_that_are_not_stored() -> None:
     proto = product()
     scale = onnx.numpy_helper.from_array(np.float32(0.25))
     proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["k"], "scale", value=scale))
@@ -316,7 +318,7 @@ def test_check_reports_constants_that_are_not_stored() -> None:
     assert codes(cleaned(proto)[0]) == set()
 
 
-def test_check_reports_what_hls4ml_rounds() -> None:
+def test_check_reports_roundings_of_hls4ml() -> None:
     nodes = [
         node("IntQuant", "x quarter zero six", "q", name="act"),
         node("MatMul", "q w", "m", domain="", name="product"),

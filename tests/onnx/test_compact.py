@@ -40,7 +40,7 @@ DATA = np.random.default_rng(1).standard_normal((32, SIZE), dtype=np.float32)
 
 
 @pytest.mark.parametrize("weights", BITS)
-def test_quantized_files_take_the_bits_of_their_weights(
+def test_compact_form_quantized_files_take_the_bits_of_their_weights(
     float_model: onnx.ModelProto, weights: str, tmp_path: Path
 ) -> None:
     quantized = anybit.quantize(float_model, DATA, weights=weights, effort="fast")
@@ -66,7 +66,9 @@ def test_compact_files_compile_like_their_qonnx_form(
     ]
 
 
-def test_quantized_files_can_be_qonnx(float_model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_compact_form_quantized_files_can_be_qonnx(
+    float_model: onnx.ModelProto, tmp_path: Path
+) -> None:
     quantized = anybit.quantize(float_model, DATA, effort="fast")
     quantized.save(tmp_path / "q.onnx", to="qonnx")
     assert "DequantizeLinear" not in kinds(ir.load(tmp_path / "q.onnx"))

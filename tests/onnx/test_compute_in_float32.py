@@ -18,7 +18,7 @@ ROWS = random(5, 4, seed=1).astype(np.float16)
 
 
 def typed(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same with inputs and outputs in float16."""
+    """Return the model with inputs and outputs in float16."""
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
     return proto
@@ -43,7 +43,7 @@ def product() -> onnx.ModelProto:
 
 
 def branches() -> onnx.ModelProto:
-    """A constant and a value from outside, inside of If; the input is an output, too."""
+    """Use a constant and an outer value inside of If; the input is an output, too."""
     names = ("then", "else")
     graphs = {}
     for each, factor in zip(names, (1, 2), strict=True):
@@ -68,7 +68,7 @@ def branches() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("network", [product, branches])
-def test_values_are_nearly_the_same(network) -> None:
+def test_compute_in_float32_values_are_nearly_the_same(network) -> None:
     proto = network()
     actual = read(proto)
     expected = anybit.load(proto).run(ROWS)
@@ -82,14 +82,14 @@ def test_values_are_nearly_the_same(network) -> None:
     assert len([cast for cast in casts if cast.outputs[0].dtype == ir.DataType.FLOAT16]) == 1
 
 
-def test_constants_that_are_results_keep_their_name_and_type() -> None:
+def test_compute_in_float32_constants_that_are_results_keep_their_name_and_type() -> None:
     nodes = [node("MatMul", "x w", domain="")]
     actual = read(typed(model(nodes, {"w": W}, inputs={"x": ["n", 4]}, outputs=["y", "w"])))
     ComputeInFloat32()(actual)
     np.testing.assert_array_equal(anybit.load(actual).run(ROWS)["w"], W, strict=True)
 
 
-def test_floats_stay_as_they_are() -> None:
+def test_compute_in_float32_floats_stay_as_they_are() -> None:
     proto = model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ["n", 4]})
     actual = read(proto)
     assert not ComputeInFloat32()(actual).modified

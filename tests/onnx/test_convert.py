@@ -21,14 +21,14 @@ from anybit.onnx.report import Step
 X = np.float32([[0.3, -0.8, 1.2, 99]])
 
 
-def test_unknown_form() -> None:
+def test_convert_unknown_form() -> None:
     message = "to must be one of qonnx, compact, standard, portable, qdq, qcdq, got 'int8'"
     with pytest.raises(ModelError, match=message):
         anybit.convert(quantized_input(), to="int8")
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_unreadable_models(form: Form, tmp_path: Path) -> None:
+def test_convert_unreadable_models(form: Form, tmp_path: Path) -> None:
     path = tmp_path / "cut.onnx"
     path.write_bytes(quantized_input().SerializeToString()[:-20])
     with pytest.raises(ModelError, match=r"cut\.onnx.* not an ONNX model, or is cut short"):
@@ -38,7 +38,7 @@ def test_unreadable_models(form: Form, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form is not Form.QONNX])
-def test_refused_parameters_name_file_and_node(form: Form, tmp_path: Path) -> None:
+def test_convert_refused_parameters_name_file_and_node(form: Form, tmp_path: Path) -> None:
     path = tmp_path / "bad.onnx"
     onnx.save(quantized_input(bitwidth=2.5), path)
     message = r"bad\.onnx: node 'the_Quant'.*bitwidth must be an integer >= 1, got 2\.5"
@@ -48,7 +48,7 @@ def test_refused_parameters_name_file_and_node(form: Form, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("source", ["path", "bytes", "proto", "model"])
 @pytest.mark.parametrize("form", FORMS)
-def test_the_source_stays_as_it_is(source: str, form: Form, tmp_path: Path) -> None:
+def test_convert_source_stays_as_it_is(source: str, form: Form, tmp_path: Path) -> None:
     proto, _ = quantized_weight()
     before = proto.SerializeToString()
     path = tmp_path / "model.onnx"
@@ -72,7 +72,7 @@ def test_converting_again_changes_nothing(form: Form) -> None:
     assert ir.to_proto(twice.model) == ir.to_proto(once.model)
 
 
-def test_steps() -> None:
+def test_convert_steps() -> None:
     proto = model(
         [
             node("Quant", "x s z b", "a", name="plain"),
@@ -103,7 +103,7 @@ def test_steps() -> None:
 
 
 @pytest.mark.parametrize("style", NATIVE)
-def test_zero_points_are_exact_unless_that_is_waived(style: Form) -> None:
+def test_convert_zero_points_are_exact_unless_that_is_waived(style: Form) -> None:
     proto = quantized_input(zeropt=3)
     exact = anybit.convert(proto, to=style)
     (step,) = exact.steps
@@ -137,7 +137,7 @@ def qlinear_matmul() -> onnx.ModelProto:
     return model(nodes, {name: np.asarray(value) for name, value in tensors.items()}, opsets={})
 
 
-def test_what_has_no_exact_counterpart_is_refused_with_a_remedy() -> None:
+def test_convert_refuses_inexact_nodes_with_a_remedy() -> None:
     with pytest.raises(ModelError) as refused:
         anybit.convert(qlinear_matmul(), to="qonnx")
     message = str(refused.value)
@@ -170,7 +170,7 @@ MODES = [node("Quant", "x s z b", "a", name="1"), node("Quant", "a s z b", round
         (quantized_input(rounding_mode="UP"), "qdq", 13, 8),
     ],
 )
-def test_headers_rise_as_far_as_needed(
+def test_convert_headers_rise_as_far_as_needed(
     proto: onnx.ModelProto, form: str, opset: int, ir_version: int
 ) -> None:
     converted = ir.to_proto(anybit.convert(proto, to=form).model)
@@ -179,7 +179,7 @@ def test_headers_rise_as_far_as_needed(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_newer_opsets_stay(form: Form) -> None:
+def test_convert_newer_opsets_stay(form: Form) -> None:
     proto = quantized_input(bitwidth=8)
     proto.opset_import[0].version = 22
     assert anybit.convert(proto, to=form).model.graph.opset_imports[""] == 22
@@ -189,13 +189,13 @@ def test_newer_opsets_stay(form: Form) -> None:
     ("bitwidth", "limit", "action"),
     [(2, 25, "int2"), (2, 24, "int8"), (4, 21, "int4"), (4, 20, "int8"), (16, 21, "int16")],
 )
-def test_opset_limits(bitwidth: int, limit: int, action: str) -> None:
+def test_convert_opset_limits(bitwidth: int, limit: int, action: str) -> None:
     converted = anybit.convert(quantized_input(bitwidth=bitwidth), to="qdq", opset_limit=limit)
     assert converted.steps[0].action == f"QuantizeLinear and DequantizeLinear {action}"
     assert converted.model.graph.opset_imports[""] <= limit
 
 
-def test_sixteen_bits_below_their_opset() -> None:
+def test_convert_sixteen_bits_below_their_opset() -> None:
     converted = anybit.convert(quantized_input(bitwidth=16), to="qdq", opset_limit=20)
     (step,) = converted.steps
     assert (step.action, step.reason) == (
@@ -220,20 +220,22 @@ def dense_layers(bitwidth: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(("bitwidth", "share"), [(2, 0.08), (4, 0.16), (8, 0.28)])
-def test_weights_take_the_room_of_their_bits(bitwidth: int, share: float, tmp_path: Path) -> None:
+def test_convert_weights_take_the_room_of_their_bits(
+    bitwidth: int, share: float, tmp_path: Path
+) -> None:
     proto = dense_layers(bitwidth)
     path = tmp_path / "small.onnx"
     anybit.convert(proto, to="qdq").save(path)
     assert path.stat().st_size <= share * len(proto.SerializeToString())
 
 
-def test_save_is_what_the_runtime_loads(tmp_path: Path) -> None:
+def test_convert_saved_model_loads_in_runtime(tmp_path: Path) -> None:
     path = tmp_path / "saved.onnx"
     anybit.convert(quantized_input(), to="standard").save(path)
     np.testing.assert_array_equal(anybit.load(path).run(X)["y"], anybit.int_quant(X, 0.5, 0, 4))
 
 
-def test_unknown_types_are_refused_with_a_remedy() -> None:
+def test_convert_unknown_types_are_refused_with_a_remedy() -> None:
     nodes = [node("Other", "x", "t", domain="foreign"), node("Quant", "t s z b")]
     proto = model(nodes, {"s": 0.5, "z": 0, "b": 4}, opsets={"foreign": 1})
     for form in [form for form in FORMS if form is not Form.QONNX]:
@@ -262,7 +264,7 @@ def test_convert_does_not_quantize(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form is not Form.QONNX])
-def test_operators_of_others_are_named(form: Form) -> None:
+def test_convert_operators_of_others_are_named(form: Form) -> None:
     proto = float_model("y = theirs.Strange(x)", domain=', "theirs": 1')
     converted = anybit.convert(proto, to=form)
     (step,) = converted.steps
@@ -272,7 +274,7 @@ def test_operators_of_others_are_named(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_operators_of_the_ml_domain_are_not_foreign(form: Form) -> None:
+def test_convert_operators_of_the_ml_domain_are_not_foreign(form: Form) -> None:
     domain = ', "ai.onnx.ml": 3'
     proto = float_model("y = ai.onnx.ml.Binarizer <threshold = 0.5> (x)", domain=domain)
     converted = anybit.convert(proto, to=form)

@@ -28,26 +28,26 @@ def converted(proto: onnx.ModelProto, form: Form) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_has_no_quantizer_keeps_its_opset(form: Form) -> None:
+def test_convert_keeps_opset_without_quantizers(form: Form) -> None:
     plain = model([node("Neg", "x", domain="")], opsets={})
     assert opset(converted(old(plain, 9), form)) == 9
 
 
 @pytest.mark.parametrize("form", [Form.QONNX, Form.STANDARD, Form.PORTABLE])
-def test_folded_weights_need_no_opset(form: Form) -> None:
+def test_convert_folded_weights_need_no_opset(form: Form) -> None:
     proto, _ = quantized_weight()
     assert opset(converted(old(proto, 9), form)) == 9
 
 
 @pytest.mark.parametrize("style", NATIVE)
-def test_native_types_of_the_first_opset(style: Form) -> None:
+def test_convert_native_types_of_the_first_opset(style: Form) -> None:
     proto = converted(old(quantized_input(bitwidth=8), 9), style)
     assert opset(proto) == 10
     assert [item.op_type for item in proto.graph.node] == ["QuantizeLinear", "DequantizeLinear"]
 
 
 @pytest.mark.parametrize("style", NATIVE)
-def test_what_is_expanded_beside_native_types_needs_its_own_opset(style: Form) -> None:
+def test_convert_expansions_need_their_own_opset(style: Form) -> None:
     nodes = [node("Quant", "x s z b", "a"), node("Quant", "a s z b", rounding_mode="UP", name="up")]
     proto = model(nodes, {"s": 0.5, "z": 0, "b": 8})
     assert opset(converted(old(proto, 9), style)) == 13
@@ -69,7 +69,7 @@ def two_versions() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_two_versions_of_an_operator(form: Form) -> None:
+def test_convert_two_versions_of_an_operator(form: Form) -> None:
     x = np.linspace(-70, 70, 4, dtype=np.float32)[np.newaxis]
     expected = anybit.load(two_versions()).run(x)["y"]
     for version in (11, 13):
@@ -77,7 +77,7 @@ def test_two_versions_of_an_operator(form: Form) -> None:
         np.testing.assert_array_equal(anybit.load(proto).run(x)["y"], expected)
 
 
-def test_portable_models_import_what_is_left_of_two_versions() -> None:
+def test_convert_portable_models_import_remaining_version() -> None:
     portable = anybit.convert(two_versions(), to=Form.PORTABLE)
     assert portable.model.graph.opset_imports == {"": 15, DOMAIN: 2}
     reasons = {step.node: step.reason for step in portable.steps}
@@ -85,8 +85,8 @@ def test_portable_models_import_what_is_left_of_two_versions() -> None:
     assert reasons == {"one": reason, "two": "", "three": ""}
 
 
-def test_portable_models_have_the_ir_version_of_types_that_are_inferred() -> None:
-    """The int4 codes between the two nodes have no type in the file."""
+def test_convert_portable_models_have_the_ir_version_of_types_that_are_inferred() -> None:
+    """Accept int4 codes without a type in the file."""
     to_codes = node("QuantizeLinear", "x s", "q", domain="", output_dtype=TensorProto.INT4)
     nodes = [to_codes, node("DequantizeLinear", "q s", "d", domain=""), node("Quant", "d s z b")]
     proto = old(model(nodes, {"s": 0.5, "z": 0, "b": 4}), 21)
@@ -115,7 +115,7 @@ def test_an_operator_that_the_converter_would_change_is_refused() -> None:
     assert opset(converted(hardmax(11), Form.QONNX)) == 11
 
 
-def test_a_model_without_an_opset_is_refused() -> None:
+def test_convert_model_without_an_opset_is_refused() -> None:
     nodes = [node("Quant", "x s z b", "q"), node("Neg", "q", domain="")]
     proto = model(nodes, {"s": 0.5, "z": 0, "b": 4})
     del proto.opset_import[:]

@@ -29,7 +29,7 @@ def scalar(name: str, number: float) -> onnx.TensorProto:
 
 
 def branches() -> onnx.ModelProto:
-    """Each branch rounds in another way; one takes its scale from outside, one has its own."""
+    """Round differently in each branch; one scale comes from outside."""
     then = [node("Quant", "x s z b", "then", name="then_node")]
     otherwise = [node("Quant", "x own z b", "else", name="else_node", rounding_mode="FLOOR")]
     nodes = [
@@ -94,7 +94,7 @@ def functions() -> onnx.ModelProto:
 
 
 def foreign() -> onnx.ModelProto:
-    """An operator of the runtime's own between two quantizers; its result is declared."""
+    """Put a runtime operator between two quantizers; its output is declared."""
     nodes = [
         node("Quant", "x s z b", "q", name="before"),
         node("Gelu", "q", "g", domain="com.microsoft"),
@@ -128,7 +128,7 @@ MODELS = (branches, loop, functions, foreign, behind_relu)
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("make", MODELS)
-def test_numbers(make: Callable[[], onnx.ModelProto], form: Form) -> None:
+def test_convert_numbers(make: Callable[[], onnx.ModelProto], form: Form) -> None:
     proto = make()
     network = anybit.load(proto)
     converted = convert(proto, to=form)
@@ -143,7 +143,7 @@ def test_numbers(make: Callable[[], onnx.ModelProto], form: Form) -> None:
 
 @pytest.mark.parametrize("form", [Form.STANDARD, Form.QDQ, Form.QCDQ])
 @pytest.mark.parametrize("make", MODELS)
-def test_no_quantizer_is_left(make: Callable[[], onnx.ModelProto], form: Form) -> None:
+def test_convert_no_quantizer_is_left(make: Callable[[], onnx.ModelProto], form: Form) -> None:
     model_ = convert(make(), to=form).model
     domains = {item.domain for item in model_.graph.all_nodes()}
     assert domains <= {"", "com.microsoft"}
@@ -151,7 +151,7 @@ def test_no_quantizer_is_left(make: Callable[[], onnx.ModelProto], form: Form) -
     assert set(model_.graph.opset_imports) == domains | {""}
 
 
-def test_every_quantizer_inside_is_reported() -> None:
+def test_convert_every_quantizer_inside_is_reported() -> None:
     expected = {
         branches: {"then_node", "else_node"},
         loop: {"state_node", "weight_node"},

@@ -72,7 +72,7 @@ def pair(zps: np.ndarray | None = None) -> onnx.ModelProto:
 
 
 def run(model: ir.Model, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """The result in ONNX Runtime with default options and without our library."""
+    """Return the result of ONNX Runtime with default options, without the operator library."""
     content = ir.to_proto(model).SerializeToString()
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(content, providers=providers)
@@ -123,7 +123,7 @@ def test_dequantizers_become_dequantize_linear(call: str, dtype: Any, computed: 
 @pytest.mark.parametrize("computed", [(), ("scales",), ("zps",), ("scales", "zps")], ids=str)
 @pytest.mark.parametrize("form", ["standard", "portable"])
 @pytest.mark.parametrize("call", [*CALLS, "large"])
-def test_standard_operators_are_exact(call: str, form: str, computed: Any) -> None:
+def test_dequantizers_standard_operators_are_exact(call: str, form: str, computed: Any) -> None:
     """Zero-points beyond 2**24 are subtracted as they are, and the difference rounded once."""
     parameters, attributes = CALLS[call] if call != "large" else (LARGE, {})
     computed = [name for name in computed if name in parameters]
@@ -148,7 +148,7 @@ def test_standard_operators_are_exact(call: str, form: str, computed: Any) -> No
         (np.int8([3]), np.uint8, ("zps",), r"computed when the model runs, as int8"),
     ],
 )
-def test_other_zero_points_become_standard_operators(
+def test_dequantizers_other_zero_points_become_standard_operators(
     zps: np.ndarray, dtype: Any, computed: Any, reason: str
 ) -> None:
     """DequantizeLinear has zero-points of the type of its codes."""
@@ -168,7 +168,7 @@ def test_other_zero_points_become_standard_operators(
 
 
 @pytest.mark.parametrize(("attributes", "opset"), [({}, 10), ({"qtype": "per_channel"}, 13)])
-def test_the_opset_is_lifted_as_far_as_channels_need(attributes: Any, opset: int) -> None:
+def test_dequantizers_opset_is_lifted_as_far_as_channels_need(attributes: Any, opset: int) -> None:
     """Before opset 13 DequantizeLinear has one scale."""
     parameters = {"scales": SCALES if attributes else SCALES[:1]}
     proto = dequantizer(parameters, **attributes)
@@ -182,7 +182,7 @@ def test_the_opset_is_lifted_as_far_as_channels_need(attributes: Any, opset: int
         assert "DequantizeLinear" not in kinds(limited.model)
 
 
-def test_computed_zero_points_of_the_type_of_the_codes() -> None:
+def test_dequantizers_computed_zero_points_of_the_type_of_the_codes() -> None:
     parameters = {"scales": SCALES, "zps": np.int8([1, 2, 3, -128])}
     proto = dequantizer(parameters, computed=["zps"], qtype="per_channel")
     converted = anybit.convert(proto, to="qdq")
@@ -195,7 +195,7 @@ def test_computed_zero_points_of_the_type_of_the_codes() -> None:
 
 
 @pytest.mark.parametrize("form", ["qdq", "compact"])
-def test_stored_codes_stay_codes(form: str) -> None:
+def test_dequantizers_stored_codes_stay_codes(form: str) -> None:
     codes = EVERY[np.int8]
     proto = dequantizer({"scales": SCALES}, codes=codes, qtype="per_channel")
     expected = anybit.dynamic_dequantize(codes, SCALES, qtype="per_channel")
@@ -223,7 +223,7 @@ def test_stored_codes_stay_codes(form: str) -> None:
     ],
     ids=["many", "few", "axis", "unused_axis", "qtype", "float64", "int64"],
 )
-def test_bad_parameters_are_refused(
+def test_dequantizers_bad_parameters_are_refused(
     parameters: Any, attributes: Any, message: str, stored: bool, form: str
 ) -> None:
     codes = EVERY[np.int8] if stored else None
@@ -233,7 +233,7 @@ def test_bad_parameters_are_refused(
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])
-def test_codes_of_other_types_are_refused(dtype: Any) -> None:
+def test_dequantizers_codes_of_other_types_are_refused(dtype: Any) -> None:
     proto = dequantizer({"scales": F32([0.3])}, dtype)
     with pytest.raises(ModelError, match=f"src must be int8 or uint8, got.*{np.dtype(dtype)}"):
         anybit.convert(proto, to="qdq")
@@ -241,7 +241,7 @@ def test_codes_of_other_types_are_refused(dtype: Any) -> None:
     assert any("src must be int8 or uint8" in finding.problem for finding in findings)
 
 
-def test_the_pair_gives_its_values_in_every_form() -> None:
+def test_dequantizers_pair_returns_its_values_in_every_form() -> None:
     x = np.append(np.linspace(-400, 400, 63), [NAN]).astype(F32).reshape(16, 4)
     for zps in (None, np.int8([3, 0, -128, 127])):
         proto = pair(zps)
@@ -255,7 +255,7 @@ def test_the_pair_gives_its_values_in_every_form() -> None:
             same(run(converted.model, {"src": x}), expected)
 
 
-def test_the_result_is_typed_and_no_other_type() -> None:
+def test_dequantizers_result_is_typed_and_no_other_type() -> None:
     proto = dequantizer({"scales": SCALES[:1]})
     proto.graph.output[0].ClearField("type")
     model = ir.from_proto(proto)
@@ -266,7 +266,7 @@ def test_the_result_is_typed_and_no_other_type() -> None:
         anybit.convert(proto, to="standard")
 
 
-def test_it_is_no_quantizer() -> None:
+def test_dequantizers_are_not_quantizers() -> None:
     model = ir.from_proto(pair())
     anybit.onnx.passes.Normalize()(model)
     quantize, dequantize = model.graph
@@ -280,7 +280,7 @@ def test_it_is_no_quantizer() -> None:
     ]
 
 
-def test_no_float_takes_its_place() -> None:
+def test_dequantizers_no_float_takes_its_place() -> None:
     """RemoveQuantizers leaves what gives and what reads codes: one is nothing without the other."""
     model = ir.from_proto(pair())
     anybit.onnx.passes.Normalize()(model)
@@ -288,7 +288,7 @@ def test_no_float_takes_its_place() -> None:
     assert kinds(model) == ["DynamicQuantize", "DynamicDequantize"]
 
 
-def test_info_shows_the_codes_that_it_reads() -> None:
+def test_dequantizers_info_shows_the_codes_that_it_reads() -> None:
     zps = np.uint8([128])
     (actual,) = anybit.inspect(
         dequantizer({"scales": SCALES[:1], "zps": zps}, np.uint8), layers=False
@@ -307,12 +307,12 @@ def test_info_shows_the_codes_that_it_reads() -> None:
 
 
 @pytest.mark.parametrize("target", ["finn", "hls4ml"])
-def test_hardware_compilers_have_no_dequantizer(target: str) -> None:
+def test_dequantizers_hardware_compilers_have_no_dequantizer(target: str) -> None:
     findings = anybit.check(dequantizer({"scales": SCALES[:1]}, shape=[1, 4]), target)
     assert any("has no DynamicDequantize" in finding.problem for finding in findings)
 
 
-def test_checks_of_its_parameters() -> None:
+def test_dequantizers_checks_of_its_parameters() -> None:
     def codes(**parameters: Any) -> list[str]:
         return [finding.code for finding in anybit.check(dequantizer(parameters))]
 
@@ -327,7 +327,7 @@ def test_checks_of_its_parameters() -> None:
     assert codes(scales=F32([0.3]), zps=np.int16([1])) == ["bad-type", "bad-shape", "schema"]
 
 
-def test_a_step_of_its_values_is_its_scale() -> None:
+def test_dequantizers_step_of_its_values_is_its_scale() -> None:
     codes = EVERY[np.int8]
     ours = dequantizer({"scales": SCALES}, qtype="per_channel")
     other = dequantizer({"scales": SCALES * F32([1, 1, 1.5, 1])}, qtype="per_channel")
@@ -371,7 +371,9 @@ def layer(scales: np.ndarray, zps: np.ndarray | None = None, **attributes: Any) 
     ],
     ids=["scale", "zero_point", "channels", "zero_points"],
 )
-def test_stored_codes_are_multiplied_on_integers(scales: Any, zps: Any, attributes: Any) -> None:
+def test_dequantizers_stored_codes_are_multiplied_on_integers(
+    scales: Any, zps: Any, attributes: Any
+) -> None:
     proto = layer(scales, zps, **attributes)
     (product,) = anybit.inspect(proto).layers
     assert product.layer.guarantee == "exact"
@@ -388,7 +390,7 @@ def test_stored_codes_are_multiplied_on_integers(scales: Any, zps: Any, attribut
 
 
 @pytest.mark.parametrize("scale", [-0.25, 0.0, INF, NAN])
-def test_codes_with_strange_scales_are_constants_of_floats(scale: float) -> None:
+def test_dequantizers_codes_with_strange_scales_are_constants_of_floats(scale: float) -> None:
     proto = layer(F32([scale]))
     x = np.random.default_rng(1).normal(0, 30, (50, 8)).astype(F32)
     expected = anybit.load(proto).run({"x": x})["y"]

@@ -52,7 +52,7 @@ BIASES: dict[str, tuple[list[onnx.NodeProto], bool]] = {
 
 
 @pytest.mark.parametrize("case", BIASES)
-def test_bias_of_a_convolution(case: str) -> None:
+def test_drop_zeros_bias_of_a_convolution(case: str) -> None:
     nodes, dropped = BIASES[case]
     nodes = [*nodes, standard("Conv", "x w b", "y")]
     used = {name for item in nodes for name in item.input}
@@ -66,7 +66,7 @@ def test_bias_of_a_convolution(case: str) -> None:
     assert not DropZeros()(result).modified
 
 
-def test_a_bias_that_is_an_initializer_stays() -> None:
+def test_drop_zeros_bias_that_is_an_initializer_stays() -> None:
     proto = model(
         [standard("Conv", "x w stored", "y")],
         {"w": WEIGHT, "stored": np.zeros(2, np.float32)},
@@ -78,7 +78,7 @@ def test_a_bias_that_is_an_initializer_stays() -> None:
 @pytest.mark.parametrize(
     ("kind", "gates", "states"), [("LSTM", 4, 2), ("GRU", 3, 1), ("RNN", 1, 1)]
 )
-def test_first_states(kind: str, gates: int, states: int) -> None:
+def test_drop_zeros_first_states(kind: str, gates: int, states: int) -> None:
     nodes = [
         standard("Shape", "x", "batch", start=1, end=2),
         standard("Concat", "one batch hidden", "shape", axis=0),

@@ -56,7 +56,7 @@ def lowered(proto: onnx.ModelProto) -> ir.Model:
     return made
 
 
-def test_scales_may_differ(traced: list[str]) -> None:
+def test_expansions_scales_may_differ(traced: list[str]) -> None:
     made = lowered(chain("IntQuant", [(0.5, 0, 8), (0.25, 0, 8), (0.125, 0, 8), (0.5, 0, 8)]))
     assert traced == ["n0"]
     divided = [item for item in made.graph if item.op_type == "Div"]
@@ -64,19 +64,19 @@ def test_scales_may_differ(traced: list[str]) -> None:
     assert scales == [0.5, 0.25, 0.125, 0.5]
 
 
-def test_zero_points_may_differ_and_widths_may_not(traced: list[str]) -> None:
+def test_expansions_zero_points_may_differ_and_widths_may_not(traced: list[str]) -> None:
     lowered(chain("IntQuant", [(0.5, 3, 8), (0.25, -7, 8), (0.125, 5, 6)]))
     assert traced == ["n0", "n2"]
 
 
-def test_neutral_numbers_are_left_out_as_before(traced: list[str]) -> None:
+def test_expansions_neutral_numbers_are_left_out_as_before(traced: list[str]) -> None:
     made = lowered(chain("IntQuant", [(0.5, 3, 8), (1, 3, 8), (0.5, 0, 8), (0.25, 3, 8)]))
     assert traced == ["n0", "n1", "n2"]
     assert kinds(made).count("Div") == 3
     assert kinds(made).count("Add") == 3
 
 
-def test_shapes_and_types_make_a_difference(traced: list[str]) -> None:
+def test_expansions_shapes_and_types_make_a_difference(traced: list[str]) -> None:
     per_channel = np.float32([0.5, 0.25, 0.5, 0.25])
     lowered(
         chain("IntQuant", [(0.5, 0, 8), (per_channel, 0, 8), (np.float64(0.3) * np.ones(1), 0, 8)])
@@ -92,11 +92,11 @@ def test_shapes_and_types_make_a_difference(traced: list[str]) -> None:
         ("Trunc", [(0.5, 0, 8, 4), (0.25, 0, 8, 4), (1, 0, 8, 4), (0.5, 0, 8, 6)]),
     ],
 )
-def test_every_operator(kind: str, parameters: list[tuple[Any, ...]]) -> None:
+def test_expansions_every_operator(kind: str, parameters: list[tuple[Any, ...]]) -> None:
     lowered(chain(kind, parameters))
 
 
-def test_large_parameters_are_not_kept(traced: list[str]) -> None:
+def test_expansions_large_parameters_are_not_kept(traced: list[str]) -> None:
     scale = np.full((2, 4), 0.5, np.float32)
     expansions = calls.Expansions()
     made = typed(chain("IntQuant", [(scale, 0, 8), (scale, 0, 8)]))

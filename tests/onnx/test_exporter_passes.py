@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exporters leave in a graph: names that are taken, names of sizes, metadata."""
+"""Leftovers of exporters: duplicate names, names of sizes, metadata."""
 
 import onnx_ir as ir
 from small_models import model, node
@@ -13,7 +13,7 @@ def value(name: str, shape: list[int | str] | None = None) -> ir.Value:
     return ir.Value(name=name, shape=size, type=ir.TensorType(ir.DataType.FLOAT))
 
 
-def test_results_called_like_what_is_given() -> None:
+def test_exporter_passes_rename_results_named_like_inputs() -> None:
     x, stored = value("x"), value("val_0")
     stored.const_value = ir.tensor([1.0])
     first = ir.node("Add", [x, stored], name="first")
@@ -27,7 +27,7 @@ def test_results_called_like_what_is_given() -> None:
     assert not SeparateNames()(result).modified
 
 
-def test_sizes_get_the_names_of_the_caller() -> None:
+def test_exporter_passes_sizes_get_the_names_of_the_caller() -> None:
     x = value("x", ["s0", 4, "s1"])
     made = ir.node("Abs", [x])
     made.outputs[0].shape = ir.Shape(["4*s0", "s01", "s1 + s0", 7])
@@ -39,7 +39,7 @@ def test_sizes_get_the_names_of_the_caller() -> None:
     assert not NameSizes([{}])(result).modified
 
 
-def test_metadata() -> None:
+def test_exporter_passes_metadata() -> None:
     proto = model([node("Abs", "x", domain="", doc_string="line 3")])
     proto.doc_string = "made by"
     proto.metadata_props.add(key="path", value="/home")

@@ -19,7 +19,7 @@ from anybit.onnx.passes import ExtractConvBias
         ("ConvTranspose", (4, 6, 3, 3), (1, 4, 5, 5), {"strides": [2, 2]}),
     ],
 )
-def test_results_keep_their_bits(
+def test_extract_conv_bias_results_keep_their_bits(
     kind: str, weight: tuple[int, ...], shape: tuple[int, ...], options: dict[str, object]
 ) -> None:
     nodes = [node(kind, "x w b", "c", domain="", name="c", **options)]

@@ -56,7 +56,9 @@ def fenced(proto: onnx.ModelProto, form: str = "qdq", *, before: bool) -> ir.Mod
 @pytest.mark.parametrize("form", ["qdq", "qcdq"])
 @pytest.mark.parametrize("dtype", ["float", "float16"])
 @pytest.mark.parametrize("quantizer", QUANTIZERS)
-def test_values_and_the_way_back(quantizer: str, dtype: str, form: str, before: bool) -> None:
+def test_fence_pairs_values_and_the_way_back(
+    quantizer: str, dtype: str, form: str, before: bool
+) -> None:
     proto = source(QUANTIZERS[quantizer], dtype)
     bare = convert(proto, to=form, runtime="any").model
     if not any(is_dequantize(node) for node in bare.graph):
@@ -87,7 +89,7 @@ def test_values_and_the_way_back(quantizer: str, dtype: str, form: str, before: 
         ("per channel", []),  # nor is this
     ],
 )
-def test_where_they_stand(quantizer: str, before: list[str]) -> None:
+def test_fence_pairs_position(quantizer: str, before: list[str]) -> None:
     made = fenced(source(QUANTIZERS[quantizer]), before=True)
     assert kinds(made) == ["Neg", *before, *PAIR, "Min"]
     *_, dequantize, fence = made.graph
@@ -96,8 +98,8 @@ def test_where_they_stand(quantizer: str, before: list[str]) -> None:
     assert dequantize.outputs[0].name != "y"
 
 
-def test_behind_constants_and_between_pairs() -> None:
-    """A pair behind a fence needs none before it. Only the pairs that are named get any."""
+def test_after_constants_and_between_pairs() -> None:
+    """Fence only named pairs, and none after another fence."""
     proto = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
         graph (float[m, 4] x) => (float[m, 4] y, float[m, 4] a) {CONSTANTS} {{
@@ -119,7 +121,7 @@ def test_behind_constants_and_between_pairs() -> None:
     assert [value.name for value in bare.graph.outputs] == ["y", "a"]
 
 
-def test_inside_branches() -> None:
+def test_fence_pairs_inside_branches() -> None:
     proto = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
         graph (bool c, float[m, 4] x) => (float[m, 4] y) {CONSTANTS} {{

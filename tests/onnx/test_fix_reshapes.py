@@ -48,7 +48,7 @@ def reshaped(parts: str, **options: Any) -> onnx.ModelProto:
     ],
 )
 @pytest.mark.parametrize("allowzero", [0, 1])
-def test_one_free_size(parts: str, target: list[int], allowzero: int) -> None:
+def test_fix_reshapes_one_free_size(parts: str, target: list[int], allowzero: int) -> None:
     proto = reshaped(parts, allowzero=allowzero)
     result = read(proto).clone()
     simplify = Simplify(FoldConstants(), FixReshapes())
@@ -62,7 +62,7 @@ def test_one_free_size(parts: str, target: list[int], allowzero: int) -> None:
 
 
 @pytest.mark.parametrize("parts", ["zero both", "both minus", "batch both four"])
-def test_others_stay(parts: str) -> None:
+def test_fix_reshapes_others_stay(parts: str) -> None:
     """With a 0 for rows, of which there may be none, nothing follows from the number of elements;
     with two free sizes one could be any."""
     result = read(reshaped(parts)).clone()
@@ -73,14 +73,14 @@ def test_others_stay(parts: str) -> None:
     assert result.graph[-1].inputs[1].name == "target"
 
 
-def test_a_zero_is_the_size_that_it_stands_for() -> None:
+def test_fix_reshapes_zero_is_the_size_that_it_stands_for() -> None:
     proto = reshaped("batch zero four")
     assert fixed(proto) == [-1, 3, 4]
     assert fixed(reshaped("batch zero four", allowzero=1)) is None
 
 
-def test_sizes_of_one_name_stay_where_they_are() -> None:
-    """Of two free sizes each is kept; those of another tensor, or at another place, are not."""
+def test_fix_reshapes_sizes_of_one_name_stay_where_they_are() -> None:
+    """Keep each of two free sizes, except those of other tensors or positions."""
     nodes = [
         standard("Shape", "x", "s"),
         standard("Cast", "s", "c", to=onnx.TensorProto.INT32),
@@ -107,7 +107,7 @@ def test_sizes_of_one_name_stay_where_they_are() -> None:
 
 
 def fixed(proto: onnx.ModelProto) -> list[int] | None:
-    """The constant target that the last node gets."""
+    """Return the constant target of the last node."""
     result = read(proto).clone()
     Simplify(FoldConstants(), FixReshapes())(result)
     target = result.graph[-1].inputs[1].const_value

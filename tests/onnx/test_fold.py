@@ -28,7 +28,7 @@ def constants(result: ir.Model) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("rounding_mode", ["ROUND", "floor", "HALF_DOWN"])
-def test_quantized_weight(rounding_mode: str) -> None:
+def test_fold_quantized_weight(rounding_mode: str) -> None:
     proto, weight = quantized_weight(rounding_mode=rounding_mode)
     result = prepare(proto)
     assert kinds(result) == ["MatMul"]
@@ -37,7 +37,7 @@ def test_quantized_weight(rounding_mode: str) -> None:
     assert constants(result)["quantized"].tobytes() == expected.tobytes()
 
 
-def test_activations_stay() -> None:
+def test_fold_activations_stay() -> None:
     nodes = [
         node("Quant", "x scale zeropt bits", "a"),
         node("Quant", "w scale zeropt bits", "b"),
@@ -49,8 +49,8 @@ def test_activations_stay() -> None:
     assert set(constants(result)) == {"scale", "zeropt", "bits", "b"}
 
 
-def test_scale_and_bits_from_small_graphs() -> None:
-    """As exporters write them: scale = exp(s) * 2^-k, unsqueezed; bits rounded and clipped."""
+def test_fold_scale_and_bits_from_small_graphs() -> None:
+    """Compute scale = exp(s) * 2^-k, unsqueezed, as exporters do; bits rounded and clipped."""
     nodes = [
         node("Exp", "log_scale", "e", domain=""),
         node("Pow", "two minus_k", "p", domain=""),
@@ -91,7 +91,7 @@ def test_scale_and_bits_from_small_graphs() -> None:
     assert actual["t"].tobytes() == anybit.int_quant(weight, scale, 0, 4).T.tobytes()
 
 
-def test_chains_of_quantizers_and_drops() -> None:
+def test_fold_chains_of_quantizers_and_drops() -> None:
     nodes = [
         node("BipolarQuant", "w scale", "a"),
         node("Trunc", "a scale zeropt bits bits", "b"),
@@ -102,7 +102,7 @@ def test_chains_of_quantizers_and_drops() -> None:
     assert list(constants(result)) == ["b"]
 
 
-def test_optional_inputs_and_attributes_reach_the_operator() -> None:
+def test_fold_optional_inputs_and_attributes_reach_the_operator() -> None:
     nodes = [
         node("FloatQuant", "w one four three seven largest", "q", has_inf=1, rounding_mode="ceil"),
         node("MatMul", "x q", domain=""),
@@ -118,19 +118,19 @@ def test_optional_inputs_and_attributes_reach_the_operator() -> None:
     ("bitwidth", "message"),
     [(0, "got 0"), (-1, "got -1"), (2.5, r"got 2\.5"), (np.nan, "got nan")],
 )
-def test_bad_constants_name_the_node(bitwidth: float, message: str) -> None:
+def test_fold_bad_constants_name_the_node(bitwidth: float, message: str) -> None:
     proto, _ = quantized_weight(bitwidth)
     with pytest.raises(ModelError, match=f"node 'the_Quant'.*bitwidth.*{message}"):
         prepare(proto)
 
 
-def test_shapes_that_do_not_broadcast() -> None:
+def test_fold_shapes_that_do_not_broadcast() -> None:
     proto, _ = quantized_weight(np.full(7, 4, np.float32))
     with pytest.raises(ModelError, match=r"node 'the_Quant'.*bitwidth.*\(7,\)"):
         prepare(proto)
 
 
-def test_the_source_is_not_changed() -> None:
+def test_fold_source_is_not_changed() -> None:
     proto, _ = quantized_weight()
     before = proto.SerializeToString(deterministic=True)
     prepare(proto)
@@ -140,7 +140,7 @@ def test_the_source_is_not_changed() -> None:
     assert kinds(source) == ["Quant", "MatMul"]
 
 
-def test_a_constant_output_stays_an_output() -> None:
+def test_fold_constant_output_stays_an_output() -> None:
     nodes = [node("Quant", "w scale zeropt bits")]
     arguments = {"w": [1.3], "scale": 1, "zeropt": 0, "bits": 4}
     result = prepare(model(nodes, arguments, inputs={}))
@@ -148,8 +148,8 @@ def test_a_constant_output_stays_an_output() -> None:
     assert constants(result)["y"] == [1]
 
 
-def test_declared_shapes_are_constants() -> None:
-    """As older exporters flatten: Shape -> Gather -> Concat -> Reshape, behind a quantizer."""
+def test_fold_declared_shapes_are_constants() -> None:
+    """Flatten as older exporters do: Shape -> Gather -> Concat -> Reshape."""
     nodes = [
         node("Mul", "x scale", "m", domain=""),
         node("Quant", "m scale zeropt bits", "q"),
@@ -187,7 +187,7 @@ def huge(name: str, **constants_: Any) -> onnx.ModelProto:
     ],
     ids=["ConstantOfShape", "Expand", "Mul", "Gather"],
 )
-def test_huge_results_are_not_made(proto: onnx.ModelProto) -> None:
+def test_fold_huge_results_are_not_made(proto: onnx.ModelProto) -> None:
     tracemalloc.start()
     try:
         assert len(kinds(prepare(proto))) == 2
@@ -196,8 +196,8 @@ def test_huge_results_are_not_made(proto: onnx.ModelProto) -> None:
         tracemalloc.stop()
 
 
-def test_doubling_ends() -> None:
-    """Every pair of Concats doubles the constants: forty of them would fill any memory."""
+def test_fold_doubling_ends() -> None:
+    """Double the constants with every pair of Concats: forty would fill any memory."""
     nodes, last = [], "a b"
     for index in range(40):
         for item in "pq":
@@ -209,7 +209,7 @@ def test_doubling_ends() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.float32, np.int8])
-def test_the_budget_counts_bytes_in_all_passes_together(kind: type) -> None:
+def test_fold_budget_counts_bytes_in_all_passes_together(kind: type) -> None:
     nodes = [node("Concat", f"v{i} v{i}", f"v{i + 1}", domain="", axis=0) for i in range(40)]
     nodes += [
         node("Quant", "x scale zeropt bits", "q"),
@@ -222,7 +222,7 @@ def test_the_budget_counts_bytes_in_all_passes_together(kind: type) -> None:
     assert 2**20 < sum(constant.nbytes for constant in constants(converted).values()) <= 2**26
 
 
-def test_lists_of_constants_count_as_many_elements() -> None:
+def test_fold_lists_of_constants_count_as_many_elements() -> None:
     nodes = [node("Constant", "", "v0", domain="", value_ints=[1] * 2**16, name="long")]
     nodes += [node("Concat", f"v{i} v{i}", f"v{i + 1}", domain="", axis=0) for i in range(9)]
     result = prepare(model(nodes, outputs=["v9"]))
@@ -242,13 +242,13 @@ def test_lists_of_constants_count_as_many_elements() -> None:
         ("Add", [[1, 2], [1, 2, 3]]),
     ],
 )
-def test_what_is_invalid_has_no_extent(kind: str, arrays: list[list[int]]) -> None:
+def test_fold_invalid_nodes_have_no_extent(kind: str, arrays: list[list[int]]) -> None:
     inputs = [ir.Value(name=f"v{at}") for at in range(len(arrays))]
     invalid = ir.Node("", kind, inputs)
     assert result_extent(invalid, [extent_of(np.array(item)) for item in arrays]) is None
 
 
-def test_operators_can_stay() -> None:
+def test_fold_operators_can_stay() -> None:
     nodes = [
         node("Mul", "half half", "scale", domain=""),
         node("Quant", "w scale zeropt bits", "q"),
@@ -262,7 +262,7 @@ def test_operators_can_stay() -> None:
     assert constants(result)["scale"] == 0.25
 
 
-def test_large_tensors_travel_beside_the_message() -> None:
+def test_fold_large_tensors_travel_beside_the_message() -> None:
     weight = np.arange(4 * 65536, dtype=np.float32).reshape(4, -1)
     result = prepare(model([node("MatMul", "x w", domain="")], {"w": weight}))
     data, external = serialize(result)
@@ -271,7 +271,7 @@ def test_large_tensors_travel_beside_the_message() -> None:
     assert constants(result)["w"].shape == weight.shape  # the model still has it
 
 
-def test_external_data_stay_on_disk(tmp_path: Any) -> None:
+def test_fold_external_data_stay_on_disk(tmp_path: Any) -> None:
     proto = model([node("MatMul", "x w", domain="")], {"w": np.ones((4, 65536), np.float32)})
     onnx.save(
         proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0
@@ -299,7 +299,7 @@ def test_subgraphs_are_folded() -> None:
 
 @needs_models
 @every_model
-def test_real_weights(path: Any) -> None:
+def test_fold_real_weights(path: Any) -> None:
     result = prepare(path)
     for item in result.graph:
         if item.domain == DOMAIN:
@@ -314,21 +314,23 @@ def doubled(count: int) -> onnx.ModelProto:
     return model(nodes, {"v0": np.ones(1, np.float32)})
 
 
-def test_rounds_have_one_budget_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fold_rounds_have_one_budget_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise what one round adds lets the next add four times as much."""
     monkeypatch.setattr("anybit.onnx.passes.fold_constants._ROOM", 2**8)
     assert kinds(anybit.clean(doubled(4)).model) == ["Mul"]
     assert "Concat" in kinds(anybit.clean(doubled(12)).model)
 
 
-def test_inference_follows_no_long_vector_of_floats() -> None:
+def test_fold_inference_skips_long_float_vectors() -> None:
     """ONNX's data propagation does, one element at a time."""
     assert propagates_little(read(doubled(4)))
     assert not propagates_little(read(doubled(26)))
 
 
-def test_outputs_are_not_walked_through_once_per_constant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A comparison makes every tensor an output: with thousands, that took minutes."""
+def test_fold_outputs_are_not_walked_through_once_per_constant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Take linear time for thousands of outputs, as comparisons have."""
     model = read(CHAINS["constants"](300))
     model.graph.outputs.extend(node.outputs[0] for node in model.graph if node.op_type == "Neg")
     outputs, looked_at = type(model.graph.outputs), []

@@ -12,7 +12,7 @@ from anybit.onnx.conversion import convert
 
 
 @on_every_case
-def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
+def test_form_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
     actual = []
     for model in batches(kind, questions(operator, every), together(form, kind)):

@@ -84,12 +84,12 @@ def converted_file(name: str, form: Form) -> bytes:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_outputs(name: str, form: Form) -> None:
+def test_forms_outputs(name: str, form: Form) -> None:
     file = converted_file(name, form)
     for level in LEVELS:
         for library, session in sessions(form, file, level):
             if (name, level, library) == (*MOVED, "optimized", "") and form not in NATIVE:
-                continue  # test_deviation_scales_are_moved
+                continue  # test_forms_deviation_scales_are_moved
             np.testing.assert_array_equal(
                 outputs(session, rows(name)), expected(name, form, level), f"{level}, {library}"
             )
@@ -97,8 +97,8 @@ def test_outputs(name: str, form: Form) -> None:
 
 @pytest.mark.parametrize("form", [Form.STANDARD, Form.PORTABLE])
 @pytest.mark.parametrize("name", MOVED)
-def test_deviation_scales_are_moved(name: str, form: Form) -> None:
-    """The one optimization that changes an output here: without it, there is no difference."""
+def test_forms_deviation_scales_are_moved(name: str, form: Form) -> None:
+    """Disable the one optimization that changes an output here."""
     file, x = converted_file(name, form), rows(name)
 
     def optimized(disabled: list[str]) -> np.ndarray:
@@ -116,7 +116,7 @@ def test_deviation_scales_are_moved(name: str, form: Form) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_quantizer_is_reported(name: str, form: Form) -> None:
+def test_forms_every_quantizer_is_reported(name: str, form: Form) -> None:
     quantizers = [node for node in read(path_of(name)).graph if node.domain]
     if form is Form.QONNX:  # where only names change
         quantizers = [
@@ -129,7 +129,7 @@ def test_every_quantizer_is_reported(name: str, form: Form) -> None:
 
 @pytest.mark.parametrize("style", NATIVE)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_there_and_back(name: str, style: Form) -> None:
+def test_forms_there_and_back(name: str, style: Form) -> None:
     back = convert(convert(path_of(name), to=style).model, to="qonnx")
     assert back.exact
     file = checked(Form.QONNX, back).SerializeToString()

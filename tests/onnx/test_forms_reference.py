@@ -38,7 +38,7 @@ OPSET = 19
 
 
 def beyond_int32(case: Case, action: str) -> np.ndarray:
-    """Where QuantizeLinear is wrong: it casts to int32 before it saturates."""
+    """Skip inputs for which QuantizeLinear is wrong: it casts to int32 before saturating."""
     x = np.asarray(case.inputs[0])
     if not action.startswith(
         ("QuantizeLinear and DequantizeLinear int", "QuantizeLinear and DequantizeLinear uint")
@@ -81,7 +81,7 @@ def answerable(form: Form, kind: Kind, requested: Sequence[Question]) -> Iterato
 
 
 @on_every_case
-def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
+def test_forms_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
     actual = []
     for model in answerable(form, kind, questions(operator, every)):
@@ -95,7 +95,7 @@ def test_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
 
 
 @pytest.mark.parametrize("dtype_width", [2, 4, 8, 16])
-def test_deviation_large_quotients(dtype_width: int) -> None:
+def test_forms_deviation_large_quotients(dtype_width: int) -> None:
     case = computed("large", f32([3e9]), 1.0, 0.0, dtype_width)
     model = merged("large", Kind.ACTIVATION, [("int_quant", case)], OPSET)
     converted = convert(model.proto, to="qdq")
@@ -106,7 +106,7 @@ def test_deviation_large_quotients(dtype_width: int) -> None:
     assert bool(wrong) == (dtype_width != 2)
 
 
-def test_deviation_no_dequantize_linear_below_its_version() -> None:
+def test_forms_deviation_no_dequantize_linear_below_its_version() -> None:
     case = computed("plain", f32([1]), 1.0, 0.0, 8)
     model = merged("plain", Kind.ACTIVATION, [("int_quant", case)], OPSET - 1)
     converted = convert(model.proto, to="qdq")
@@ -115,7 +115,7 @@ def test_deviation_no_dequantize_linear_below_its_version() -> None:
         evaluated(Form.QDQ, model, converted)
 
 
-def test_deviation_no_comparison_of_texts_of_different_lengths() -> None:
+def test_forms_deviation_no_comparison_of_texts_of_different_lengths() -> None:
     cases = [computed(mode, f32([1]), 1.0, 0.0, 8, rounding_mode=mode) for mode in ("UP", "DOWN")]
     model = merged("modes", Kind.ACTIVATION, [("int_quant", case) for case in cases], OPSET)
     converted = convert(model.proto, to="portable")

@@ -39,14 +39,16 @@ def product(inputs: str = "x w c", **options: Any) -> onnx.ModelProto:
         (product(beta=0.0), ["Gemm"]),
     ],
 )
-def test_results_keep_their_bits(proto: onnx.ModelProto, expected: list[str]) -> None:
+def test_gemm_to_matmul_results_keep_their_bits(
+    proto: onnx.ModelProto, expected: list[str]
+) -> None:
     changed = after(proto, GemmToMatMul())
     assert kinds(changed) == expected
     shape = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
     assert_bits(proto, changed, random(*shape, seed=3))
 
 
-def test_a_quantized_weight_is_transposed_with_its_quantizer() -> None:
+def test_gemm_to_matmul_quantized_weight_is_transposed_with_its_quantizer() -> None:
     nodes = [
         node("IntQuant", "w s z b", "q", name="q"),
         node("Gemm", "x q", domain="", name="g", transB=1),
@@ -63,7 +65,7 @@ def test_a_quantized_weight_is_transposed_with_its_quantizer() -> None:
     assert_bits(proto, changed, random(2, 4, seed=3))
 
 
-def test_a_weight_with_other_readers_stays() -> None:
+def test_gemm_to_matmul_weight_with_other_readers_stays() -> None:
     nodes = [
         node("Gemm", "x w", domain="", name="g", transB=1),
         node("Neg", "w", "z", domain="", name="n"),
@@ -72,8 +74,8 @@ def test_a_weight_with_other_readers_stays() -> None:
     assert_bits(proto, after(proto, GemmToMatMul()), random(2, 4, seed=3))
 
 
-def test_exact_sums_of_any_length() -> None:
-    """Of integers times a power of two: the order of the sum plays no part."""
+def test_gemm_to_matmul_exact_sums_of_any_length() -> None:
+    """Use integers times a power of two: the order of the sum does not matter."""
     weight = np.rint(random(1000, 5) * 8)
     nodes = [node("Gemm", "x w c", domain="", name="g")]
     constants = {"w": weight, "c": np.rint(random(5) * 4)}

@@ -22,7 +22,7 @@ def described(made: ir.Model) -> dict[str, str]:
     return {value.name: f"{value.type} {value.shape}" for item in nodes for value in item.outputs}
 
 
-def test_branches_and_loops() -> None:
+def test_inference_branches_and_loops() -> None:
     """Both branches have a value of one name."""
     made = inferred(
         onnx.parser.parse_model(
@@ -48,15 +48,15 @@ def test_branches_and_loops() -> None:
     assert loop.outputs[0].dtype == ir.DataType.FLOAT
 
 
-def test_sequences_are_no_tensors() -> None:
+def test_inference_of_sequences() -> None:
     proto = model([node("SplitToSequence", "x", "y", domain="", axis=1)], opsets={})
     proto.graph.output[0].ClearField("type")
     (result,) = inferred(proto).graph.outputs
     assert isinstance(result.type, ir.SequenceType)
 
 
-def test_only_small_tensors_are_handed_over() -> None:
-    """And all of them are still there, in their order, and no further inputs."""
+def test_inference_only_small_tensors_are_handed_over() -> None:
+    """Keep all inputs in order, without further ones."""
     large = np.zeros((3, 1000), np.float32)
     constants = {"w": large, "sizes": np.array([2, 2]), "b": np.zeros(1000, np.float32)}
     nodes = [
@@ -72,7 +72,7 @@ def test_only_small_tensors_are_handed_over() -> None:
     assert described(made)["y"] == "FLOAT [n,1000]"
 
 
-def test_integers_are_followed_if_asked_for() -> None:
+def test_inference_integers_are_followed_if_asked_for() -> None:
     proto = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>
         graph (float[2, 3] x) => (y) <int64 first = {0}> {
@@ -88,7 +88,7 @@ def test_integers_are_followed_if_asked_for() -> None:
     assert described(inferred(proto, propagate=False))["y"] != "FLOAT [2]"
 
 
-def test_where_onnx_gives_up_nothing_changes() -> None:
+def test_inference_failure_changes_nothing() -> None:
     proto = model([node("Relu", "x", domain=""), node("Own", "x", "z", domain="own")], opsets={})
     made = inferred(proto)  # a domain without an import
     assert made.graph.outputs[0].shape is None
@@ -96,7 +96,7 @@ def test_where_onnx_gives_up_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize(("opset", "scales"), [(18, 2), (21, 4)])
-def test_group_normalization_keeps_the_shape(opset: int, scales: int) -> None:
+def test_inference_group_normalization_keeps_the_shape(opset: int, scales: int) -> None:
     """ONNX infers nothing for it, in branches neither."""
     made = inferred(
         onnx.parser.parse_model(
@@ -113,7 +113,7 @@ def test_group_normalization_keeps_the_shape(opset: int, scales: int) -> None:
     assert {node.op_type for node in made.graph} == {"GroupNormalization", "If"}
 
 
-def test_faults_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inference_faults_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what onnx and onnx_ir raise is taken for their having no answer."""
 
     def faulty(graph: onnx.GraphProto, like_first: object) -> None:

@@ -56,7 +56,7 @@ def expected_output() -> np.ndarray:
     return anybit.int_quant(b, a.sum(), 0, 4)
 
 
-def test_attributes_names_and_branches() -> None:
+def test_inline_functions_attributes_names_and_branches() -> None:
     proto = functions(17, 17)
     model = read(proto)
     InlineFunctions()(model)
@@ -75,7 +75,7 @@ def test_attributes_names_and_branches() -> None:
 @pytest.mark.parametrize(
     ("model", "function"), [(17, 13), (13, 17), (17, 18), (18, 17), (21, 13), (13, 21)]
 )
-def test_versions_that_differ(model: int, function: int) -> None:
+def test_inline_functions_versions_that_differ(model: int, function: int) -> None:
     proto = functions(model, function, ', "qonnx.custom_op.general": 1')
     np.testing.assert_array_equal(anybit.load(proto).run(X)["y"], expected_output())
     for form in ("qonnx", "standard"):
@@ -85,7 +85,7 @@ def test_versions_that_differ(model: int, function: int) -> None:
     assert all(finding.severity != "error" for finding in anybit.check(proto))
 
 
-def test_a_version_that_means_something_else_is_not_inlined() -> None:
+def test_inline_functions_version_that_means_something_else_is_not_inlined() -> None:
     """Hardmax looked at all axes behind its own before opset 13."""
     proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 13, "mine": 1]>
     g (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = mine.Top(x) }
@@ -95,7 +95,7 @@ def test_a_version_that_means_something_else_is_not_inlined() -> None:
         anybit.load(proto)
 
 
-def test_results_that_are_inputs() -> None:
+def test_inline_functions_results_that_are_inputs() -> None:
     proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "mine": 1]>
     g (float[2] x) => (float[2] y, float[2] z, float[2] w) { y, z, w = mine.Copy(x) }
     <domain: "mine", opset_import: ["": 17]>
@@ -108,7 +108,7 @@ def test_results_that_are_inputs() -> None:
     }
 
 
-def test_inputs_and_attributes_that_are_left_out() -> None:
+def test_inline_functions_inputs_and_attributes_that_are_left_out() -> None:
     proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "mine": 1]>
     g (float[3] x) => (float[3] y) { y = mine.Limit(x) }
     <domain: "mine", opset_import: ["": 17]>
@@ -120,7 +120,7 @@ def test_inputs_and_attributes_that_are_left_out() -> None:
     np.testing.assert_array_equal(result, [-1, 0, 5])
 
 
-def test_too_many_inputs() -> None:
+def test_inline_functions_too_many_inputs() -> None:
     proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "mine": 1]>
     g (float[3] x) => (float[3] y) { y = mine.One(x, x) }
     <domain: "mine", opset_import: ["": 17]>
@@ -149,11 +149,11 @@ def doubling(levels: int) -> onnx.ModelProto:
     )
 
 
-def test_many_calls() -> None:
+def test_inline_functions_many_calls() -> None:
     assert len(prepare(doubling(10)).graph) == 1024
 
 
-def test_too_many_calls() -> None:
+def test_inline_functions_too_many_calls() -> None:
     with pytest.raises(ModelError, match="expand to 65536 nodes, more than the 32768"):
         anybit.load(doubling(16))
 

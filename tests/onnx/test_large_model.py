@@ -83,14 +83,14 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def weight(path: Path, layer: int) -> np.ndarray:
-    """One weight of the source, read from its file."""
+    """Read one weight of the source from its file."""
     offset = 4 * SIDE**2 * layer
     data = np.fromfile(path.with_name("weights.data"), np.float32, SIDE**2, offset=offset)
     return data.reshape(SIDE, SIDE)
 
 
 def factor(model: ir.Model, layer: int) -> ir.Value:
-    """What the product of a layer multiplies with."""
+    """Return the weight of a layer's product."""
     product = next(item for item in model.graph if item.name == f"matmul{layer}")
     value = product.inputs[1]
     assert value is not None
@@ -98,7 +98,7 @@ def factor(model: ir.Model, layer: int) -> ir.Value:
 
 
 @pytest.mark.parametrize("form", ["qdq", "qonnx", "standard"])
-def test_conversion(large: Path, tmp_path: Path, form: str) -> None:
+def test_large_models_conversion(large: Path, tmp_path: Path, form: str) -> None:
     assert SIZE > 2.5e9
     result = tmp_path / "result.onnx"
     command = [sys.executable, "-c", CONVERSION, str(large), form, str(result)]
@@ -114,7 +114,7 @@ def test_conversion(large: Path, tmp_path: Path, form: str) -> None:
 
 
 def check(converted: ir.Model, source: Path, form: str) -> None:
-    """One layer: the codes, the weights as they were, or the quantized values."""
+    """Return one layer: the codes, the original weights, or the quantized values."""
     layer = LAYERS // 2
     value, original = factor(converted, layer), weight(source, layer)
     expected = anybit.int_quant(original, scales(), 0, BITS)
@@ -140,7 +140,7 @@ def check(converted: ir.Model, source: Path, form: str) -> None:
         np.testing.assert_array_equal(stored.const_value.numpy() * scales(), expected)
 
 
-def test_a_converted_model_runs(large: Path, tmp_path: Path) -> None:
+def test_large_models_converted_model_runs(large: Path, tmp_path: Path) -> None:
     anybit.convert(large, to="qdq").save(tmp_path / "result.onnx")
     x = np.ones((1, SIDE), np.float32)
     outputs = anybit.load(tmp_path / "result.onnx").run(x)

@@ -23,23 +23,23 @@ def lowered(proto: onnx.ModelProto) -> ir.Model:
     return made
 
 
-def test_the_usual_quantizer_is_short() -> None:
+def test_lower_usual_quantizer_is_short() -> None:
     assert kinds(lowered(quantized_input())) == [
         *("Div", "Greater", "Where", "Less", "Where", "Round", "Mul")
     ]
 
 
-def test_neutral_parameters_leave_no_nodes() -> None:
+def test_lower_neutral_parameters_leave_no_nodes() -> None:
     nodes = kinds(lowered(quantized_input(scale=1, zeropt=-0.0)))
     assert not {"Div", "Add", "Sub", "Mul"} & set(nodes)
 
 
-def test_a_neutral_array_that_gives_the_shape_stays() -> None:
+def test_lower_neutral_array_that_returns_the_shape_stays() -> None:
     made = lowered(quantized_input(scale=np.ones((1, 4), np.float32)))
     assert kinds(made)[0] == "Greater"  # x has that shape already
 
 
-def test_tensors_keep_their_names_and_nodes_get_names_of_their_own() -> None:
+def test_lower_tensors_keep_their_names_and_nodes_get_names_of_their_own() -> None:
     constants = {"s": 0.5, "z": 1, "b": 4}
     nodes = [
         node("Quant", "x s z b", "q", name="q/Div"),
@@ -55,7 +55,7 @@ def test_tensors_keep_their_names_and_nodes_get_names_of_their_own() -> None:
     assert len(set(produced)) == len(produced)
 
 
-def test_equal_constants_are_one_initializer() -> None:
+def test_lower_equal_constants_are_one_initializer() -> None:
     constants = {"s": 0.5, "z": 0, "b": 4}
     nodes = [node("Quant", "x s z b", "q", name="1"), node("Quant", "q s z b", name="2")]
     made = lowered(model(nodes, constants))
@@ -64,14 +64,14 @@ def test_equal_constants_are_one_initializer() -> None:
     assert len(set(contents)) == len(contents)
 
 
-def test_an_operator_that_copies_its_input_leaves_a_node_for_the_name() -> None:
+def test_lower_operator_that_copies_its_input_leaves_a_node_for_the_name() -> None:
     # A bipolar quantizer of a constant is a constant with the name of the output.
     made = lowered(model([node("BipolarQuant", "c s")], {"c": 3, "s": 0.5}, inputs={}))
     assert kinds(made) == ["Identity"]
     assert made.graph.outputs[0].name == "y"
 
 
-def test_quantizers_in_branches() -> None:
+def test_lower_quantizers_in_branches() -> None:
     branch = helper.make_graph(
         [node("Quant", "x s z b", "inner")],
         "branch",
@@ -97,20 +97,20 @@ def refused(proto: onnx.ModelProto, message: str) -> None:
         lowered(proto)
 
 
-def test_bad_parameters_are_refused_as_the_operator_does() -> None:
+def test_lower_bad_parameters_are_refused_as_the_operator_does() -> None:
     refused(quantized_input(bitwidth=2.5), r"the_Quant.*bitwidth must be an integer >= 1, got 2\.5")
     refused(quantized_input(scale=np.ones(3, np.float32)), r"scale of shape \(3,\) does not broad")
     refused(quantized_input(rounding_mode="UPWARD"), "rounding_mode must be one of")
 
 
-def test_an_unknown_type_is_refused() -> None:
+def test_lower_unknown_type_is_refused() -> None:
     proto = quantized_input()
     proto.graph.node[0].input[0] = "unknown"
     proto.graph.node.insert(0, helper.make_node("Neg", ["x"], ["unknown"]))
     refused(proto, "the type of 'unknown' is not known; declare it in the model")
 
 
-def test_an_unknown_rank_is_refused_where_it_matters() -> None:
+def test_lower_unknown_rank_is_refused_where_it_matters() -> None:
     quantize = helper.make_node("DynamicQuantize", ["x", "s"], ["y"], "dq", domain="anybit")
     per_channel = helper.make_node(
         *("DynamicQuantize", ["x", "s"], ["y"], "dq"), domain="anybit", qtype="per_channel"
@@ -139,7 +139,7 @@ def functions(attributes: list[dict[str, Any]]) -> tuple[ir.Model, dict[str, str
     return made, AddFunctions()(made).left
 
 
-def test_one_set_of_attributes_needs_no_branch() -> None:
+def test_lower_one_set_of_attributes_needs_no_branch() -> None:
     made, left = functions([{}, {}])
     (function,) = made.functions.values()
     assert "If" not in [inner.op_type for inner in function]
@@ -147,7 +147,7 @@ def test_one_set_of_attributes_needs_no_branch() -> None:
     assert not left
 
 
-def test_one_branch_per_further_set_of_attributes() -> None:
+def test_lower_one_branch_per_further_set_of_attributes() -> None:
     made, _ = functions([{}, {"signed": 0}, {"rounding_mode": "CEIL"}, {}])
     (function,) = made.functions.values()
     everything = [item.op_type for item in ir.traversal.RecursiveGraphIterator(function.graph)]
@@ -155,7 +155,7 @@ def test_one_branch_per_further_set_of_attributes() -> None:
     assert opset_for_functions(made) == 19  # the modes are compared as strings
 
 
-def test_large_constants_of_functions_stand_outside_of_branches() -> None:
+def test_lower_large_constants_of_functions_stand_outside_of_branches() -> None:
     """ONNX Runtime 1.24 to 1.26 fail otherwise."""
     made, _ = functions([{}, {"signed": 0}])
     (function,) = made.functions.values()

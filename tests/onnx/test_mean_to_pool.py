@@ -15,7 +15,7 @@ from anybit.onnx.passes import MeanToPool
 
 
 def mean(axes: list[int] | None, rank: int = 4, opset: int = 18, **options: Any) -> onnx.ModelProto:
-    """The mean of what is a quarter of an integer."""
+    """Average quarters of integers."""
     constants: dict[str, Any] = {"quarter": 0.25, "zero": 0, "eight": 8}
     inputs = "q"
     if axes is not None and opset >= 18:
@@ -49,7 +49,7 @@ def mean(axes: list[int] | None, rank: int = 4, opset: int = 18, **options: Any)
         (mean([], noop_with_empty_axes=1), ["ReduceMean"]),
     ],
 )
-def test_means_of_images(proto: onnx.ModelProto, expected: list[str]) -> None:
+def test_mean_to_pool_means_of_images(proto: onnx.ModelProto, expected: list[str]) -> None:
     changed = after(proto, MeanToPool())
     assert kinds(changed) == ["IntQuant", *expected]
     assert changed.graph[1].name == "mean"
@@ -57,7 +57,7 @@ def test_means_of_images(proto: onnx.ModelProto, expected: list[str]) -> None:
     assert_bits(proto, changed, 8 * random(*shape))
 
 
-def test_axes_that_are_computed_stay() -> None:
+def test_mean_to_pool_axes_that_are_computed_stay() -> None:
     proto = mean([2, 3])
     proto.graph.input.append(
         onnx.helper.make_tensor_value_info("axes", onnx.TensorProto.INT64, [2])
@@ -67,7 +67,9 @@ def test_axes_that_are_computed_stay() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "codes"), [((4, 8), set()), ((5, 7), {"layout"})])
-def test_hls4ml_computes_means_of_powers_of_two(sizes: tuple[int, int], codes: set[str]) -> None:
+def test_mean_to_pool_hls4ml_computes_means_of_powers_of_two(
+    sizes: tuple[int, int], codes: set[str]
+) -> None:
     proto = mean([2, 3])
     assert "layer" in {finding.code for finding in check(proto, "hls4ml")}
     for axis, size in zip((2, 3), sizes, strict=True):

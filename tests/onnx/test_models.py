@@ -48,7 +48,7 @@ def test_real_models_come_close_to_the_expected_outputs(name: str) -> None:
 
 
 @needs_models
-def test_default_options_compute_the_graph_as_it_is_written() -> None:
+def test_model_default_options_compute_the_graph_as_it_is_written() -> None:
     """Batch normalization that is merged into the weights before it gives other floats."""
     path, x, _ = shared("kwsmlp_w3a3")
     graph = ir.load(path).graph
@@ -64,13 +64,13 @@ def test_default_options_compute_the_graph_as_it_is_written() -> None:
 
 
 def tensor_of(path: Path, name: str, shape: list[int], x: np.ndarray) -> np.ndarray:
-    """What a model computes inside, when no other inner tensor is looked at."""
+    """Return an inner tensor of a model, computed without other inner outputs."""
     proto = onnx.load(path)
     proto.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
     return load(proto).run(x)[name]
 
 
-def test_quantized_weight_and_input() -> None:
+def test_model_quantized_weight_and_input() -> None:
     proto, weight = quantized_weight()
     expected = X @ anybit.int_quant(weight, 0.25, 0, 3)
     np.testing.assert_array_equal(load(proto).run(X)["y"], expected)
@@ -79,7 +79,7 @@ def test_quantized_weight_and_input() -> None:
 
 
 @pytest.mark.parametrize("kind", ["path", "text", "bytes", "proto", "model"])
-def test_sources(kind: str, tmp_path: Path) -> None:
+def test_model_sources(kind: str, tmp_path: Path) -> None:
     proto = quantized_input()
     path = tmp_path / "model.onnx"
     onnx.save(proto, path)
@@ -93,7 +93,7 @@ def test_sources(kind: str, tmp_path: Path) -> None:
     assert load(source).run(X)["y"][0, 3] == 3.5
 
 
-def test_inputs_and_outputs() -> None:
+def test_model_inputs_and_outputs() -> None:
     proto = quantized_input()
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     proto.graph.input[0].type.tensor_type.shape.dim[1].Clear()
@@ -110,13 +110,13 @@ def two_inputs() -> onnx.ModelProto:
     return model(nodes, {"one": 1, "zero": 0, "four": 4}, inputs=shapes)
 
 
-def test_named_inputs() -> None:
+def test_model_named_inputs() -> None:
     a = np.full((2, 3), 1.25, np.float32)
     np.testing.assert_array_equal(load(two_inputs()).run({"a": a, "b": a})["y"], 2)
     np.testing.assert_array_equal(load(quantized_input()).run({"x": X})["y"][0, 3], 3.5)
 
 
-def test_rows_run_slice_by_slice() -> None:
+def test_model_rows_run_slice_by_slice() -> None:
     seen = []
     network = load(two_inputs())
     a = np.arange(18, dtype=np.float32).reshape(6, 3) / 4
@@ -136,12 +136,12 @@ def test_rows_run_slice_by_slice() -> None:
         np.asfortranarray(X),
     ],
 )
-def test_forms_of_an_input(arguments: Any) -> None:
+def test_model_forms_of_an_input(arguments: Any) -> None:
     expected = anybit.int_quant(np.asarray(arguments, np.float32), 0.5, 0, 4)
     np.testing.assert_array_equal(load(quantized_input()).run(arguments)["y"], expected)
 
 
-def test_integers_are_converted_where_that_is_exact() -> None:
+def test_model_integers_are_converted_where_that_is_exact() -> None:
     network = load(quantized_input(1, 0, 30))
     assert network.run(np.array([[1, 2, 3, 2**24]]))["y"][0, 3] == 2**24
     assert network.run(np.array([[True, False, True, True]]))["y"].sum() == 3
@@ -164,12 +164,12 @@ def test_integers_are_converted_where_that_is_exact() -> None:
         ({}, "missing: x"),
     ],
 )
-def test_wrong_inputs(arguments: Any, message: str) -> None:
+def test_model_wrong_inputs(arguments: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load(quantized_input()).run(arguments)
 
 
-def test_wrong_numbers_of_rows() -> None:
+def test_model_wrong_numbers_of_rows() -> None:
     network = load(two_inputs())
     three, four = (np.ones((rows, 3), np.float32) for rows in (3, 4))
     with pytest.raises(ModelError, match=r"a multiple of 2 rows, got \[3, 3\]"):
@@ -180,14 +180,14 @@ def test_wrong_numbers_of_rows() -> None:
         network.run(four)
 
 
-def test_outputs_that_cannot_be_joined() -> None:
+def test_model_outputs_that_cannot_be_joined() -> None:
     network = load(model([node("ReduceSum", "x", keepdims=0, domain="")]))
     assert network.run(X)["y"] == X.sum()
     with pytest.raises(ModelError, match="'y' does not have one row per input row"):
         network.run(np.concatenate([X, X]))
 
 
-def test_half_precision() -> None:
+def test_model_half_precision() -> None:
     proto = quantized_input()
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
@@ -203,7 +203,7 @@ def test_a_model_without_inputs() -> None:
     np.testing.assert_array_equal(load(proto).run({})["y"], [1])
 
 
-def test_low_precision_weights() -> None:
+def test_model_low_precision_weights() -> None:
     """bfloat16 constants, which travel inside the message, are quantized too."""
     weight = np.linspace(-2, 2, 65536, dtype=np.float32).astype(ml_dtypes.bfloat16).reshape(4, -1)
     nodes = [
@@ -221,7 +221,7 @@ def test_low_precision_weights() -> None:
 
 
 @pytest.mark.slow
-def test_more_than_2_gib_of_weights(tmp_path: Path) -> None:
+def test_model_more_than_2_gib_of_weights(tmp_path: Path) -> None:
     """Five tables of half a GiB, on disk as holes; the first is quantized."""
     rows, columns, tables = 2**13, 2**14, 5
     with open(tmp_path / "tables.data", "wb") as file:
@@ -251,7 +251,7 @@ def test_more_than_2_gib_of_weights(tmp_path: Path) -> None:
     assert not result[0, 1:].any()
 
 
-def test_an_output_that_the_file_does_not_type() -> None:
+def test_model_output_that_the_file_does_not_type() -> None:
     quantizer = helper.make_node("DynamicQuantize", ["x", "s"], ["y"], domain="anybit", dst="u8")
     made = model([quantizer], {"s": np.float32([0.5])}, opsets={"anybit": 1})
     made.graph.output[0].ClearField("type")
@@ -260,12 +260,12 @@ def test_an_output_that_the_file_does_not_type() -> None:
     assert network.run(X)["y"].dtype == np.uint8
 
 
-def test_integers_that_only_seem_exact_are_refused() -> None:
+def test_model_integers_that_only_seem_exact_are_refused() -> None:
     with pytest.raises(ModelError, match="int64"):
         load(quantized_input()).run(np.full((1, 4), 2**62 + 1))
 
 
-def test_one_name_is_one_size() -> None:
+def test_model_one_name_is_one_size() -> None:
     add = helper.make_node("Add", ["a", "b"], ["y"])
     network = load(model([add], inputs={"a": ["n", 4], "b": ["n", 4]}))
     with pytest.raises(ModelError, match="'b' has n = 1, another input 3"):

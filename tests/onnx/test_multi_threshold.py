@@ -281,7 +281,7 @@ def test_bad_multi_threshold_is_refused(case: str) -> None:
     assert any(finding.code == "bad-thresholds" for finding in check(proto)), check(proto)
 
 
-def test_other_operators_of_qonnx_are_refused_by_name() -> None:
+def test_multi_threshold_other_operators_of_qonnx_are_refused_by_name() -> None:
     for name in ("XnorPopcountMatMul", "QuantAvgPool2d", "Im2Col"):
         proto = model([node(name, "x")])
         with pytest.raises(ModelError, match=f"not known: {DOMAIN}::{name}".replace(".", r"\.")):

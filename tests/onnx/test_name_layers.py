@@ -57,7 +57,7 @@ def test_name_layers_leaves_existing_names_unique() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["backbone.3.conv2", "node_MatMul_497", "backbone.*"])
-def test_layer_options_take_both_names(pattern: str) -> None:
+def test_name_layers_layer_options_take_both_names(pattern: str) -> None:
     quantized = anybit.quantize(exported(), DATA, layers={pattern: "int4"}, effort="fast")
     assert {layer.name: layer.weights for layer in quantized.layers} == {
         "backbone.3.conv2": "int4",
@@ -69,7 +69,7 @@ def test_layer_options_take_both_names(pattern: str) -> None:
     assert list(kept.left) == ["backbone.3.conv2"]
 
 
-def test_unknown_layer_names_are_refused_with_the_names_that_there_are() -> None:
+def test_name_layers_unknown_layer_names_are_refused_with_the_names_that_there_are() -> None:
     with pytest.raises(ModelError, match=r"no layer matches 'backbone\.3\.conv3'; there are back"):
         anybit.quantize(exported(), DATA, layers={"backbone.3.conv3": "int4"})
 

@@ -8,14 +8,14 @@ from anybit.onnx import read
 from anybit.onnx.graph.names import Names, described, label_of, names_of
 
 
-def test_a_wish_is_kept_or_numbered() -> None:
+def test_names_wish_is_kept_or_numbered() -> None:
     unique = Names(["a", "b_1", None])
     assert [unique(wish) for wish in ("b", "b", "b", "a", "a_1")] == [
         *("b", "b_2", "b_3", "a_1", "a_1_1"),
     ]
 
 
-def test_numbers_are_not_counted_again() -> None:
+def test_names_numbers_are_not_counted_again() -> None:
     """Take linear time for as many equal names as there may be nodes."""
     looked = []
 
@@ -37,7 +37,7 @@ def test_names_of_a_model() -> None:
         assert unique(name) == f"{name}_1"
 
 
-def test_how_a_node_is_called() -> None:
+def test_names_how_a_node_is_called() -> None:
     x = ir.Value(name="x")
     assert described(ir.node("Relu", [x], name="r")) == "node 'r' (Relu)"
     unnamed = ir.node("Relu", [x])

@@ -17,7 +17,7 @@ from anybit.onnx.runtimes import _installed
 
 
 @every_type
-def test_model_takes_arrays_of_ml_dtypes(name: str) -> None:
+def test_narrow_types_model_takes_arrays_of_ml_dtypes(name: str) -> None:
     x = all_values(name)
     model = anybit.load(to_float(name))
     assert model.inputs[0].dtype == x.dtype
@@ -27,7 +27,7 @@ def test_model_takes_arrays_of_ml_dtypes(name: str) -> None:
 
 
 @every_type
-def test_model_gives_arrays_of_ml_dtypes(name: str) -> None:
+def test_narrow_types_model_returns_arrays_of_ml_dtypes(name: str) -> None:
     values = all_values(name)
     y = anybit.load(to_codes(name)).run(values.astype(np.float32) * np.float32(0.5))["y"]
     assert y.dtype == values.dtype
@@ -37,7 +37,7 @@ def test_model_gives_arrays_of_ml_dtypes(name: str) -> None:
 
 @every_type
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32, np.bool_])
-def test_model_takes_ordinary_numbers_that_fit(name: str, dtype: type) -> None:
+def test_narrow_types_model_takes_ordinary_numbers_that_fit(name: str, dtype: type) -> None:
     x = np.array([[0, 1, 1]], dtype)
     y = anybit.load(to_float(name)).run(x)["y"]
     np.testing.assert_array_equal(y, np.float32([[0, 0.5, 0.5]]))
@@ -61,7 +61,9 @@ def test_model_takes_ordinary_numbers_that_fit(name: str, dtype: type) -> None:
     ],
     ids=lambda item: item if isinstance(item, str) else str(item.dtype),
 )
-def test_values_out_of_range_are_errors(name: str, values: np.ndarray[Any, Any]) -> None:
+def test_narrow_types_values_out_of_range_are_errors(
+    name: str, values: np.ndarray[Any, Any]
+) -> None:
     dtype = np.dtype(DTYPES[name][0])
     if _installed() < DTYPES[name][2]:
         pytest.skip("not in this ONNX Runtime")
@@ -69,7 +71,7 @@ def test_values_out_of_range_are_errors(name: str, values: np.ndarray[Any, Any])
         anybit.load(to_float(name)).run(values[None])
 
 
-def test_floats_are_rounded_to_float8() -> None:
+def test_narrow_types_floats_are_rounded_to_float8() -> None:
     x = np.float32([[17, 1.0625, 2.0**-9]])
     y = anybit.load(to_float("FLOAT8E4M3FN")).run(x)["y"]
     np.testing.assert_array_equal(y, np.float32([[8, 0.5, 2.0**-10]]))
@@ -78,7 +80,7 @@ def test_floats_are_rounded_to_float8() -> None:
 
 
 @every_type
-def test_arrays_that_numpy_has_saved_are_taken(name: str) -> None:
+def test_narrow_types_arrays_that_numpy_has_saved_are_taken(name: str) -> None:
     x = all_values(name)
     if x.dtype.kind == "f":
         pytest.skip("NumPy writes a file that it cannot read")
@@ -92,7 +94,7 @@ def test_arrays_that_numpy_has_saved_are_taken(name: str) -> None:
 
 
 @needs_int4
-def test_rows_run_slice_by_slice() -> None:
+def test_narrow_types_rows_run_slice_by_slice() -> None:
     proto = to_float("INT4")
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = 2
@@ -107,7 +109,7 @@ def test_rows_run_slice_by_slice() -> None:
 
 
 @every_type
-def test_compiled_model_takes_and_gives_the_types(name: str) -> None:
+def test_compiled_model_takes_and_returns_the_types(name: str) -> None:
     values = all_values(name)
     for proto, x in (
         (to_float(name), values),
@@ -121,7 +123,7 @@ def test_compiled_model_takes_and_gives_the_types(name: str) -> None:
 
 
 @needs_int4
-def test_compiled_layer_between_int4_input_and_output(tmp_path: Path) -> None:
+def test_narrow_types_compiled_layer_between_int4_input_and_output(tmp_path: Path) -> None:
     tensors = [
         numpy_helper.from_array(np.float32(0.5), "s"),
         numpy_helper.from_array(np.float32(8), "t"),
@@ -162,7 +164,7 @@ def test_types_that_the_runtime_lacks_are_refused_in_words() -> None:
         anybit.load(to_float("FLOAT4E2M1"))
 
 
-def test_pairs_of_float4_run_as_quantizers() -> None:
+def test_narrow_types_pairs_of_float4_run_as_quantizers() -> None:
     """ONNX Runtime has no kernels for them, but convert makes FloatQuant of them."""
     tensors = [
         numpy_helper.from_array(np.float32(0.5), "s"),

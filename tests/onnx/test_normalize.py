@@ -37,7 +37,7 @@ def attributes(result: ir.Model) -> dict[str, Any]:
 
 @pytest.mark.parametrize("domain", [*LEGACY, DOMAIN])
 @pytest.mark.parametrize(("name", "intended"), [("Quant", "IntQuant"), ("IntQuant", "IntQuant")])
-def test_names_and_domains(domain: str, name: str, intended: str) -> None:
+def test_normalize_names_and_domains(domain: str, name: str, intended: str) -> None:
     nodes = [node(name, "x scale zeropt bits", domain=domain)]
     result = normalized(model(nodes, CONSTANTS, opsets={domain: 1}))
     assert (result.graph[0].domain, result.graph[0].op_type) == (DOMAIN, intended)
@@ -45,27 +45,27 @@ def test_names_and_domains(domain: str, name: str, intended: str) -> None:
 
 
 @pytest.mark.parametrize("domain", [*LEGACY, DOMAIN])
-def test_missing_import(domain: str) -> None:
+def test_normalize_missing_import(domain: str) -> None:
     nodes = [node("TruncQuant", TRUNC_6, domain=domain)]
     result = normalized(model(nodes, CONSTANTS, opsets={}))
     assert result.graph.opset_imports[DOMAIN] == 2
     assert result.graph[0].op_type == "Trunc"
 
 
-def test_default_attributes() -> None:
+def test_normalize_default_attributes() -> None:
     result = normalized(quantized_input())
     assert attributes(result) == {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
 
 
 @pytest.mark.parametrize(("arguments", "intended"), [("floor", "FLOOR"), ("half_even", "ROUND")])
-def test_rounding_mode(arguments: str, intended: str) -> None:
+def test_normalize_rounding_mode(arguments: str, intended: str) -> None:
     assert (
         attributes(normalized(quantized_input(rounding_mode=arguments)))["rounding_mode"]
         == intended
     )
 
 
-def test_alias_of_an_attribute() -> None:
+def test_normalize_alias_of_an_attribute() -> None:
     nodes = [node("FloatQuant", "x scale bits bits bits scale", has_inf=1)]
     actual = attributes(normalized(model(nodes, CONSTANTS)))
     assert actual["has_infinity"] == 1
@@ -73,18 +73,18 @@ def test_alias_of_an_attribute() -> None:
 
 
 @pytest.mark.parametrize("declared", [{DOMAIN: 1}, {"onnx.brevitas": 1}])
-def test_trunc_with_6_inputs_in_opset_1(declared: dict[str, int]) -> None:
+def test_normalize_trunc_with_6_inputs_in_opset_1(declared: dict[str, int]) -> None:
     nodes = [node("Trunc", TRUNC_6, domain=next(iter(declared)))]
     with pytest.raises(ModelError, match=r"the_Trunc.*6 inputs, which is version 2.*version 1"):
         normalized(model(nodes, CONSTANTS, opsets=declared))
 
 
-def test_trunc_with_5_inputs_in_opset_2() -> None:
+def test_normalize_trunc_with_5_inputs_in_opset_2() -> None:
     with pytest.raises(ModelError, match=r"5 inputs, which is version 1.*version 2"):
         normalized(model([node("Trunc", TRUNC_5)], CONSTANTS, opsets={DOMAIN: 2}))
 
 
-def test_both_versions_of_trunc_leave_no_true_import() -> None:
+def test_normalize_two_versions_of_trunc_import_neither() -> None:
     nodes = [node("Trunc", TRUNC_5, "t"), node("Trunc", TRUNC_6.replace("x", "t"))]
     result = read(model(nodes, CONSTANTS, opsets={}))
     Normalize()(result)
@@ -93,12 +93,12 @@ def test_both_versions_of_trunc_leave_no_true_import() -> None:
 
 
 @pytest.mark.parametrize("inputs", ["x scale zeropt bits", TRUNC_6 + " bits"])
-def test_wrong_number_of_inputs(inputs: str) -> None:
+def test_normalize_wrong_number_of_inputs(inputs: str) -> None:
     with pytest.raises(ModelError, match=r"the_Trunc.*must have 5 or 6 inputs, got"):
         normalized(model([node("Trunc", inputs)], CONSTANTS))
 
 
-def test_missing_input() -> None:
+def test_normalize_missing_input() -> None:
     proto = model([node("Quant", "x scale zeropt bits")], CONSTANTS)
     proto.graph.node[0].input[1] = ""
     with pytest.raises(ModelError, match="lacks its input scale"):
@@ -116,12 +116,12 @@ def test_missing_input() -> None:
         ({"narrow": "yes"}, "narrow must be 0 or 1, got 'yes'"),
     ],
 )
-def test_wrong_attributes(wrong: dict[str, Any], message: str) -> None:
+def test_normalize_wrong_attributes(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=f"node 'the_Quant'.*{message}"):
         normalized(quantized_input(**wrong))
 
 
-def test_initializers_leave_the_inputs() -> None:
+def test_normalize_initializers_leave_the_inputs() -> None:
     proto = quantized_input()
     proto.graph.input.extend(
         helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -130,7 +130,7 @@ def test_initializers_leave_the_inputs() -> None:
     assert [value.name for value in normalized(proto).graph.inputs] == ["x"]
 
 
-def test_functions_with_our_names_are_dropped() -> None:
+def test_normalize_functions_with_our_names_are_dropped() -> None:
     proto = quantized_input()
     copy = helper.make_node("Identity", ["x"], ["y"])
     names = ["x", "scale", "zeropt", "bitwidth"]
@@ -141,7 +141,7 @@ def test_functions_with_our_names_are_dropped() -> None:
     assert [key[:2] for key in normalized(proto).functions] == [("mine", "Quant")]
 
 
-def test_nodes_in_subgraphs_and_functions() -> None:
+def test_normalize_nodes_in_subgraphs_and_functions() -> None:
     inner = helper.make_graph(
         [node("Quant", "x scale zeropt bits", "z", domain="onnx.brevitas")],
         "inner",
@@ -162,13 +162,13 @@ def test_nodes_in_subgraphs_and_functions() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 8, 10, 14])
-def test_ir_version_is_the_lowest_possible(version: int) -> None:
+def test_normalize_ir_version_is_the_lowest_possible(version: int) -> None:
     proto = quantized_input()
     proto.ir_version = version
     assert normalized(proto).ir_version == 8
 
 
-def test_ir_version_of_new_types() -> None:
+def test_normalize_ir_version_of_new_types() -> None:
     proto = quantized_input()
     proto.graph.initializer.append(helper.make_tensor("packed", onnx.TensorProto.INT4, [2], [1, 2]))
     assert normalized(proto).ir_version == 10
@@ -176,7 +176,7 @@ def test_ir_version_of_new_types() -> None:
 
 @needs_models
 @pytest.mark.parametrize("name", ["TFC_1W1A", "qkeras_jettagging", "cnv_1w1a"])
-def test_real_files(name: str) -> None:
+def test_normalize_real_files(name: str) -> None:
     from places import MODELS
 
     result = read(MODELS / f"{name}.onnx")
@@ -200,22 +200,24 @@ def dynamic_quantize(dst: str, declared: int | None) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(("dst", "intended"), [("s8", ir.DataType.INT8), ("u8", ir.DataType.UINT8)])
 @pytest.mark.parametrize("declared", [True, False])
-def test_result_type_follows_the_attribute(dst: str, intended: ir.DataType, declared: bool) -> None:
+def test_normalize_result_type_follows_the_attribute(
+    dst: str, intended: ir.DataType, declared: bool
+) -> None:
     arguments = ir.serde.deserialize_model(
         dynamic_quantize(dst, intended.value if declared else None)
     )
     assert Normalize()(arguments).model.graph.outputs[0].dtype == intended
 
 
-def test_contradicting_result_type() -> None:
+def test_normalize_contradicting_result_type() -> None:
     arguments = ir.serde.deserialize_model(dynamic_quantize("s8", onnx.TensorProto.UINT8))
     with pytest.raises(ModelError, match=r"'q' \(DynamicQuantize\).*INT8.*UINT8"):
         Normalize()(arguments)
 
 
 @pytest.mark.parametrize("shape", [None, [], [2, 3], ["rows", 3]])
-def test_result_type_reaches_the_runtime(shape: list[int | str] | None) -> None:
-    """The runtime itself cannot derive it for an unknown or zero rank."""
+def test_normalize_result_type_reaches_the_runtime(shape: list[int | str] | None) -> None:
+    """Declare types that the runtime cannot derive for an unknown or zero rank."""
     cast = helper.make_node("Cast", ["q"], ["y"], to=onnx.TensorProto.FLOAT)
     made = dynamic_quantize("u8", None)
     made.graph.node[0].output[0] = "q"

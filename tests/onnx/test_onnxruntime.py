@@ -50,7 +50,7 @@ def example(operator: Operator) -> dict[str, np.ndarray]:
 
 
 def example_node(operator: Operator, **attributes: Any) -> onnx.NodeProto:
-    """The operator with attributes spelled as they are."""
+    """Return the operator with attributes under the given spellings."""
     made = node(operator, ["x", *example(operator)], ["y"])
     made.attribute.extend(helper.make_attribute(*attribute) for attribute in attributes.items())
     return made
@@ -65,7 +65,7 @@ each_operator = pytest.mark.parametrize("operator", OPERATORS, ids=lambda item: 
 
 
 @each_operator
-def test_every_name_and_domain_in_files(operator: Operator) -> None:
+def test_session_every_name_and_domain_in_files(operator: Operator) -> None:
     x = as_x(operator, X)
     expected = operator.function(x, *example(operator).values())
     domains = [operator.onnx_domain]
@@ -78,7 +78,7 @@ def test_every_name_and_domain_in_files(operator: Operator) -> None:
 
 
 @each_operator
-def test_every_spelling_of_an_attribute_is_read(operator: Operator) -> None:
+def test_session_every_spelling_of_an_attribute_is_read(operator: Operator) -> None:
     for attribute in operator.attributes:
         for spelling in (attribute.onnx_name, *attribute.aliases):
             made = example_node(operator, **{spelling: 1.5})
@@ -87,7 +87,7 @@ def test_every_spelling_of_an_attribute_is_read(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize("value", ["yes", 2, -1, [1, 0], helper.make_tensor("t", 1, [1], [1])])
-def test_a_flag_is_0_or_1(value: Any) -> None:
+def test_session_flag_is_0_or_1(value: Any) -> None:
     shown = "a list" if not isinstance(value, int | str) else str(value)
     with pytest.raises(Exception, match=f"{NODE}.*attribute signed must .*{shown}"):
         load_example(OPERATORS[0], example_node(OPERATORS[0], signed=value))
@@ -103,7 +103,7 @@ def test_a_flag_is_0_or_1(value: Any) -> None:
         (None, "bitwidth", np.array(["4"], object), "bitwidth must be .* real numbers, got string"),
     ],
 )
-def test_constants_are_checked_when_a_model_is_loaded(
+def test_session_constants_are_checked_when_a_model_is_loaded(
     shape: Any, name: str, value: Any, message: str
 ) -> None:
     constants = {"scale": FOUR_BITS["scale"], "bitwidth": FOUR_BITS["bitwidth"]}
@@ -114,7 +114,7 @@ def test_constants_are_checked_when_a_model_is_loaded(
         session(model([unnamed], inputs, {"result": (F32, None)}, constants))
 
 
-def test_inputs_are_checked_at_every_run() -> None:
+def test_session_inputs_are_checked_at_every_run() -> None:
     inputs = {name: (array.dtype, [None]) for name, array in FOUR_BITS.items()}
     file = model([int_quant("x", "y")], {"x": (F32, None), **inputs}, {"y": (F32, None)}, {})
     loaded = session(file)
@@ -125,20 +125,20 @@ def test_inputs_are_checked_at_every_run() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 7, 12])
-def test_wrong_numbers_of_inputs(count: int) -> None:
+def test_session_wrong_numbers_of_inputs(count: int) -> None:
     made = helper.make_node("Trunc", ["x"] * count, ["y"], NODE, domain=QONNX)
     with pytest.raises(Exception, match=f"{NODE}.*{count}"):
         session(model([made], {"x": (F32, [])}, {"y": (F32, None)}, {}))
 
 
 @pytest.mark.parametrize("names", [["x", ""], ["x", "scale", "zeropt", ""], ["", "scale"]])
-def test_required_inputs_without_a_name(names: list[str]) -> None:
+def test_session_required_inputs_without_a_name(names: list[str]) -> None:
     made = helper.make_node("IntQuant", names, ["y"], NODE, domain=QONNX)
     with pytest.raises(Exception, match=NODE):
         session(model([made], {"x": (F32, [2])}, {"y": (F32, None)}, FOUR_BITS))
 
 
-def test_an_optional_input_without_a_name() -> None:
+def test_session_optional_input_without_a_name() -> None:
     format_ = {"scale": 1, "exponent_bitwidth": 4, "mantissa_bitwidth": 3, "exponent_bias": 7}
     constants = {name: F32([value]) for name, value in format_.items()}
     made = helper.make_node("FloatQuant", ["x", *format_, ""], ["y"], NODE, domain=QONNX)
@@ -149,12 +149,12 @@ def test_an_optional_input_without_a_name() -> None:
 
 
 @pytest.mark.parametrize("shape", [[2, 3, 4], ["n", 3, 4], ["n", "m", "k"]])
-def test_the_result_has_the_declared_shape(shape: list[Any]) -> None:
+def test_session_result_has_the_declared_shape(shape: list[Any]) -> None:
     assert session(quantizer(shape)).get_outputs()[0].shape == shape
 
 
 @pytest.mark.parametrize("shape", [[2, 3, 4], ["n", None, 4], [None, None, None], None])
-def test_shapes_flow_into_the_next_node(shape: Any) -> None:
+def test_session_shapes_flow_into_the_next_node(shape: Any) -> None:
     """Sizes and ranks that are not known must not become wrong ones."""
     matmul = helper.make_node("MatMul", ["q", "w"], ["y"])
     weights = np.ones((4, 5), F32)
@@ -165,14 +165,14 @@ def test_shapes_flow_into_the_next_node(shape: Any) -> None:
     assert inferred == [] if shape is None else inferred[-1] == 5
 
 
-def test_unnamed_unknown_sizes_stay_apart() -> None:
+def test_session_unnamed_unknown_sizes_stay_apart() -> None:
     """Two of them are not one size, though neither has a name."""
     add = helper.make_node("Add", ["q", "w"], ["y"])
     loaded = session(quantizer([None, None], add, w=np.ones((2, 3, 4), F32)))
     assert len(set(loaded.get_outputs()[0].shape)) == 3
 
 
-def test_the_type_of_the_result_follows_from_an_attribute() -> None:
+def test_session_type_of_the_result_follows_from_an_attribute() -> None:
     for dst, expected in (("s8", np.int8), ("u8", np.uint8)):
         made = helper.make_node("DynamicQuantize", ["x", "s"], ["q"], domain="anybit", dst=dst)
         identity = helper.make_node("Identity", ["q"], ["y"])
@@ -184,7 +184,7 @@ def test_the_type_of_the_result_follows_from_an_attribute() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_large_tensors_run_on_the_threads_of_the_runtime(threads: int) -> None:
+def test_session_large_tensors_run_on_the_threads_of_the_runtime(threads: int) -> None:
     large = np.random.default_rng(0).normal(0, 9, (37, 8191)).astype(F32)
     scale = np.linspace(0.1, 1, 8191, dtype=F32)
     (y,) = session(quantizer(None, scale=scale), threads=threads).run(None, {"x": large})
@@ -207,7 +207,7 @@ def test_one_session_in_many_threads() -> None:
     assert all(np.array_equal(y, Y) for y in results)
 
 
-def test_subnormals_survive_a_runtime_that_flushes_them() -> None:
+def test_session_subnormals_survive_a_runtime_that_flushes_them() -> None:
     tiny = F32([1e-40, -3e-42, 0])
     constants = FOUR_BITS | {"scale": F32([1e-42])}
     file = model([int_quant("x", "y")], {"x": (F32, None)}, {"y": (F32, None)}, constants)
@@ -219,7 +219,7 @@ def test_subnormals_survive_a_runtime_that_flushes_them() -> None:
     assert y.view(np.uint32)[0] > 0
 
 
-def test_memory_is_shared_only_where_nobody_reads_it_again() -> None:
+def test_session_memory_is_shared_only_where_no_one_reads_it_again() -> None:
     nodes = [
         helper.make_node("Neg", ["x"], ["n"]),
         int_quant("n", "a", "first"),
@@ -231,7 +231,7 @@ def test_memory_is_shared_only_where_nobody_reads_it_again() -> None:
     np.testing.assert_array_equal(loaded.run(None, {"x": X})[0], -X + quantized + quantized)
 
 
-def test_memory_of_long_models_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_memory_of_long_models_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [int_quant("x", "q"), helper.make_node("Add", ["x", "q"], ["y"])]
     proto = model(nodes, {"x": (F32, [2, 3, 4])}, {"y": (F32, None)}, FOUR_BITS)
     planned = anybit.onnxruntime.session(proto)
@@ -244,7 +244,7 @@ def test_memory_of_long_models_is_not_planned(monkeypatch: pytest.MonkeyPatch) -
         np.testing.assert_array_equal(item.run(None, {"x": X})[0], expected)
 
 
-def test_nodes_in_subgraphs_read_constants_outside() -> None:
+def test_session_nodes_in_subgraphs_read_constants_outside() -> None:
     inner = {
         "then_branch": int_quant("x", "then_y"),
         "else_branch": helper.make_node("Neg", ["x"], ["else_y"]),
@@ -263,7 +263,7 @@ def test_nodes_in_subgraphs_read_constants_outside() -> None:
         session(model([choice], inputs, {"y": (F32, None)}, wrong))
 
 
-def test_registering_again_changes_nothing() -> None:
+def test_session_registering_again_changes_nothing() -> None:
     options = onnxruntime.SessionOptions()
     for _ in range(3):
         anybit.onnxruntime.register(options)
@@ -273,7 +273,7 @@ def test_registering_again_changes_nothing() -> None:
         np.testing.assert_array_equal(loaded.run(None, {"x": X})[0], Y)
 
 
-def test_the_library_shows_one_symbol() -> None:
+def test_session_library_shows_one_symbol() -> None:
     library = ctypes.CDLL(anybit.onnxruntime.library_path())
     assert library.RegisterCustomOps
     for other in ("anybit_native", "_ZN6anybit7kernelsEv"):
@@ -292,7 +292,7 @@ def test_a_session_from_every_kind_of_source(tmp_path: Path) -> None:
             np.testing.assert_array_equal(loaded.run(None, {"x": X})[0], Y)
 
 
-def test_options_serve_several_models() -> None:
+def test_session_options_serve_several_models() -> None:
     """Large tensors of one model must not stay in options that the caller uses again."""
     options = onnxruntime.SessionOptions()
     x = np.ones((1, 200), F32)
@@ -314,7 +314,7 @@ def test_sessions_compute_the_graph_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("domain", ["qonnx.custom_op.general", "finn.custom_op.general"])
-def test_options_may_name_the_domains_that_they_need(domain):
+def test_session_options_may_name_the_domains_that_they_need(domain):
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("anybit.domains", "named")
     options.add_session_config_entry(f"anybit.domains.{domain}", "1")

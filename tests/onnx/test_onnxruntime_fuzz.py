@@ -55,7 +55,7 @@ def random_array(
 
 
 def random_dims(random: np.random.Generator, shape: tuple[int, ...]) -> list[Any] | None:
-    """What a graph may say about a shape, true or not."""
+    """Return a declared shape, true or not."""
     kind = random.integers(6)
     if kind == 0:
         return None
@@ -66,7 +66,7 @@ def random_dims(random: np.random.Generator, shape: tuple[int, ...]) -> list[Any
 
 
 def hostile(random: np.random.Generator) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A model of one node, mostly close to a right one, and what to feed it."""
+    """Return a model of one node, mostly nearly valid, and its feeds."""
     name = str(random.choice(NAMES))
     expected = [
         len(operator.inputs)
@@ -104,7 +104,7 @@ def hostile(random: np.random.Generator) -> tuple[bytes, dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_hostile_nodes_raise_or_compute(seed: int) -> None:
+def test_onnxruntime_hostile_nodes_raise_or_compute(seed: int) -> None:
     random = np.random.default_rng(seed)
     for _ in range(25):
         file, feeds = hostile(random)

@@ -15,10 +15,10 @@ F32 = np.float32
 
 @pytest.mark.parametrize("entries", [{}, {"session.disable_quant_qdq": "0"}], ids=["ours", "fused"])
 @pytest.mark.parametrize("block", [0, 16])
-def test_products_with_narrow_weights_are_those_of_floats(
+def test_onnxruntime_products_with_narrow_weights_are_those_of_floats(
     entries: dict[str, str], block: int
 ) -> None:
-    """The runtime's MatMulNBits would quantize x to 8 bits. Powers of two make all sums exact."""
+    """Avoid MatMulNBits, which quantizes x to 8 bits; powers of two make sums exact."""
     random = np.random.default_rng(0)
     x = random.integers(-1000, 1000, (5, 64)).astype(F32) / 8
     codes = random.integers(-8, 8, (64, 32))

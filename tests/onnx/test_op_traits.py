@@ -70,7 +70,7 @@ def result(node: onnx.NodeProto, *arrays: np.ndarray) -> np.ndarray:
 
 
 def case(kind: str, x: np.ndarray) -> tuple[onnx.NodeProto, list[np.ndarray]]:
-    """A node of the operator, and what it takes besides x."""
+    """Return a node of the operator, and its inputs besides x."""
     more = [np.array(constant) for constant in INTS.get(kind, [])]
     if kind in LOGICAL:
         x = x > 0
@@ -115,7 +115,7 @@ def direction(differences: np.ndarray) -> Monotonicity:
 
 
 @pytest.mark.parametrize(("kind", "at", "constants", "attributes", "expected"), DIRECTIONS)
-def test_monotonicity_matches_reference_evaluator(
+def test_op_traits_monotonicity_matches_reference_evaluator(
     kind: str, at: int, constants: list[float], attributes: dict[str, Any], expected: Monotonicity
 ) -> None:
     x = np.linspace(-6, 6, 97, dtype=np.float32)
@@ -134,7 +134,7 @@ def test_monotonicity_matches_reference_evaluator(
     assert monotonicity_of(node, node.inputs[at]) is expected
 
 
-def test_monotonicity_of_factors_of_both_signs_is_per_channel() -> None:
+def test_op_traits_monotonicity_of_factors_of_both_signs_is_per_channel() -> None:
     node = parsed(made("Mul", 2))
     factors = node.inputs[1]
     assert factors is not None
@@ -143,7 +143,7 @@ def test_monotonicity_of_factors_of_both_signs_is_per_channel() -> None:
     assert monotonicity_of(node, node.inputs[0]) is Monotonicity.MONOTONE
 
 
-def test_functions_of_the_analysis_are_elementwise() -> None:
+def test_op_traits_functions_of_the_analysis_are_elementwise() -> None:
     assert FUNCTIONS.keys() <= operators_with(OpTrait.ELEMENTWISE)
 
 
@@ -152,7 +152,7 @@ def parsed(node: onnx.NodeProto) -> ir.Node:
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.DATA_MOVEMENT))
-def test_data_movement_commutes_with_functions(kind: str) -> None:
+def test_op_traits_data_movement_commutes_with_functions(kind: str) -> None:
     node, (x, *rest) = case(kind, X)
     table = np.random.default_rng(1).standard_normal(16, dtype=np.float32)
     after = table[result(node, x, *rest).astype(int) + 5]
@@ -161,35 +161,35 @@ def test_data_movement_commutes_with_functions(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.SELECTION))
-def test_selection_commutes_with_increasing_functions(kind: str) -> None:
+def test_op_traits_selection_commutes_with_increasing_functions(kind: str) -> None:
     node, (x,) = case(kind, X)
     np.testing.assert_array_equal(result(node, np.exp2(x)), np.exp2(result(node, x)))
     assert set(result(node, x).ravel()) < set(x.ravel())
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.RECTIFIER))
-def test_rectifier_returns_x_or_zero(kind: str) -> None:
+def test_op_traits_rectifier_returns_x_or_zero(kind: str) -> None:
     node, (x,) = case(kind, X)
     y = result(node, x)
     assert np.all((y == x) | (y == 0))
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.ELEMENTWISE))
-def test_elementwise_operators_commute_with_reversal(kind: str) -> None:
+def test_op_traits_elementwise_operators_commute_with_reversal(kind: str) -> None:
     node, arrays = case(kind, np.abs(X) + 1)
     turned = result(node, *(array[..., ::-1].copy() for array in arrays))
     np.testing.assert_array_equal(turned, result(node, *arrays)[..., ::-1])
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.MEAN))
-def test_mean_operators_average(kind: str) -> None:
+def test_op_traits_mean_operators_average(kind: str) -> None:
     node, (x,) = case(kind, X)
     y = result(node, x)
     assert np.all(y == (X.mean() if y.size == 1 else X.mean((2, 3), keepdims=True)))
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.REDUCTION))
-def test_reduction_returns_one_element(kind: str) -> None:
+def test_op_traits_reduction_returns_one_element(kind: str) -> None:
     node, (x,) = case(kind, X)
     assert result(node, x).size == 1
 
@@ -198,7 +198,7 @@ SHAPES = {"Conv": (3, 4, 1, 1), "ConvTranspose": (4, 3, 1, 1), "Gemm": (4, 3), "
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.MATMUL))
-def test_bias_input_adds_to_channels(kind: str) -> None:
+def test_op_traits_bias_input_adds_to_channels(kind: str) -> None:
     shape = SHAPES[kind]
     x = X if len(shape) == 4 else X.reshape(4, 4)
     bias = np.array([0, 1, 0], np.float32)
@@ -220,45 +220,45 @@ def test_traits_of_unproven_nodes_are_empty() -> None:
     assert bias_input_of(parsed(made("Relu", 1))) is None
 
 
-def test_is_identity_accepts_identity_and_dropout() -> None:
+def test_op_traits_is_identity_accepts_identity_and_dropout() -> None:
     operators = named(~OpTrait.NONE)
     identities = [kind for kind in operators if is_identity(parsed(made(kind, 1)), OPSET)]
     assert identities == ["Dropout", "Identity"]
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.RESHAPE))
-def test_reshape_keeps_order(kind: str) -> None:
+def test_op_traits_reshape_keeps_order(kind: str) -> None:
     node, (x, *rest) = case(kind, X)
     np.testing.assert_array_equal(result(node, x, *rest).ravel(), x.ravel())
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.STEP))
-def test_step_returns_whole_numbers(kind: str) -> None:
+def test_op_traits_step_returns_whole_numbers(kind: str) -> None:
     node, (x, *rest) = case(kind, X)
     y = result(node, x, *(np.ones_like(operand) for operand in rest))
     np.testing.assert_array_equal(y, np.round(y))
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.NON_NEGATIVE))
-def test_non_negative_operators(kind: str) -> None:
+def test_op_traits_non_negative_operators(kind: str) -> None:
     assert np.all(result(made(kind, 1), X) >= 0)
 
 
 @pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div", "Pow"])
-def test_neutral_operand_returns_other_input(kind: str) -> None:
+def test_op_traits_neutral_operand_returns_other_input(kind: str) -> None:
     node = made(kind, 2)
     neutral = neutral_operand_of(parsed(node))
     np.testing.assert_array_equal(result(node, X, np.float32(neutral)), X)
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.KEEPS_SINGLE_ELEMENT))
-def test_reductions_keep_single_elements(kind: str) -> None:
+def test_op_traits_reductions_keep_single_elements(kind: str) -> None:
     x = X[:1, :1, :1, :1]
     np.testing.assert_array_equal(result(made(kind, 1), x), x)
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.NOT_LARGER))
-def test_not_larger_operators_shrink_or_keep_size(kind: str) -> None:
+def test_op_traits_not_larger_operators_shrink_or_keep_size(kind: str) -> None:
     node, (x, *rest) = case(kind, X)
     assert result(node, x, *rest).size <= x.size
 
@@ -278,7 +278,7 @@ def test_not_larger_operators_shrink_or_keep_size(kind: str) -> None:
         ({}, ..., None),
     ],
 )
-def test_reduced_axes(
+def test_op_traits_reduced_axes(
     attributes: dict[str, Any], arguments: Any, axes: tuple[int, ...] | None
 ) -> None:
     node = parsed(made("ReduceMean", 1 + (arguments is not None), **attributes))

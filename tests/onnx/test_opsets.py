@@ -21,7 +21,7 @@ needs_float6 = pytest.mark.skipif(
 
 
 def network(opset: int, *more: onnx.NodeProto) -> onnx.ModelProto:
-    """A quantized product, and what else is to stand before it."""
+    """Build a quantized product after further nodes."""
     scale = numpy_helper.from_array(np.float32(0.5), "s")
     tensors = [
         scale,
@@ -80,7 +80,7 @@ def test_other_opsets_stay(opset: int) -> None:
     ],
     ids=lambda item: getattr(item, "op_type", item),
 )
-def test_the_opset_is_the_oldest_in_which_the_operators_are_the_same(
+def test_opsets_opset_is_the_oldest_in_which_the_operators_are_the_same(
     node: onnx.NodeProto, lowest: int
 ) -> None:
     proto = network(28, node)
@@ -97,7 +97,7 @@ def test_the_opset_is_the_oldest_in_which_the_operators_are_the_same(
     )
 
 
-def test_operators_inside_branches_count() -> None:
+def test_opsets_operators_inside_branches_count() -> None:
     branch = helper.make_graph(
         [helper.make_node("Celu", ["x"], ["c"])],
         "branch",
@@ -113,7 +113,7 @@ def test_operators_inside_branches_count() -> None:
 
 
 @needs_float6
-def test_types_of_6_bits_are_not_lowered() -> None:
+def test_opsets_types_of_6_bits_are_not_lowered() -> None:
     proto = network(28, helper.make_node("Cast", ["x"], ["c"], to=FLOAT6))
     model = read(proto)
     Normalize()(model)
@@ -123,7 +123,7 @@ def test_types_of_6_bits_are_not_lowered() -> None:
 
 
 @pytest.mark.skipif(onnx.defs.onnx_opset_version() < 26, reason="onnx without newer opsets")
-def test_the_table_names_all_operators_that_changed() -> None:
+def test_opsets_table_names_all_operators_that_changed() -> None:
     changed: dict[int, set[str]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "" and schema.since_version > 25:
@@ -134,7 +134,7 @@ def test_the_table_names_all_operators_that_changed() -> None:
 
 @needs_float6
 @pytest.mark.parametrize("name", sorted(WIDENED))
-def test_pairs_and_casts_changed_by_types_of_6_bits_only(name: str) -> None:
+def test_opsets_pairs_and_casts_changed_by_types_of_6_bits_only(name: str) -> None:
     new, old = (onnx.defs.get_schema(name, opset) for opset in (28, 25))
     assert new.doc == old.doc
     assert [value.name for value in new.inputs] == [value.name for value in old.inputs]

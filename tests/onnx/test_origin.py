@@ -44,7 +44,7 @@ DATA = np.random.default_rng(1).standard_normal((64, 4), dtype=np.float32)
 
 @pytest.fixture
 def quantized(tmp_path: Path) -> Path:
-    """A quantized file in a folder beside that of its float model."""
+    """Write a quantized file next to the folder of its float model."""
     for folder in ("floats", "results"):
         (tmp_path / folder).mkdir()
     onnx.save(float_model(), tmp_path / "floats" / "m.onnx")
@@ -54,7 +54,9 @@ def quantized(tmp_path: Path) -> Path:
     return tmp_path / "results" / "q.onnx"
 
 
-def test_quantized_files_record_their_float_model_by_a_relative_path(quantized: Path) -> None:
+def test_origin_quantized_files_record_their_float_model_by_a_relative_path(
+    quantized: Path,
+) -> None:
     entries = {entry.key: entry.value for entry in onnx.load(quantized).metadata_props}
     assert entries[PATH_KEY] == "../floats/m.onnx"
     assert len(entries[HASH_KEY]) == 64
@@ -80,7 +82,7 @@ def test_origin_survives_conversion_cleaning_and_compilation(quantized: Path) ->
         assert path.samefile(floats)
 
 
-def test_saving_does_not_change_the_model_in_memory(quantized: Path) -> None:
+def test_origin_saving_does_not_change_the_model_in_memory(quantized: Path) -> None:
     model = read(quantized)
     before = dict(model.metadata_props)
     anybit.save(model, quantized.parent / "again.onnx")
@@ -88,7 +90,7 @@ def test_saving_does_not_change_the_model_in_memory(quantized: Path) -> None:
     assert os.path.isabs(before[PATH_KEY])
 
 
-def test_a_float_model_that_changed_or_is_gone_is_not_found(quantized: Path) -> None:
+def test_origin_float_model_that_changed_or_is_gone_is_not_found(quantized: Path) -> None:
     floats = quantized.parents[1] / "floats" / "m.onnx"
     floats.write_bytes(floats.read_bytes() + b" ")
     assert find_origin(read(quantized))[1].endswith("has changed since it was quantized")
@@ -99,7 +101,7 @@ def test_a_float_model_that_changed_or_is_gone_is_not_found(quantized: Path) -> 
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "\0", "x" * 10_000, "/dev/stdin", "."])
-def test_recorded_paths_are_not_trusted(path: str) -> None:
+def test_origin_recorded_paths_are_not_trusted(path: str) -> None:
     model = ir.from_proto(float_model())
     model.metadata_props.update({PATH_KEY: path, HASH_KEY: "0" * 64})
     actual, missing = find_origin(model)
@@ -107,14 +109,14 @@ def test_recorded_paths_are_not_trusted(path: str) -> None:
     assert missing
 
 
-def test_compile_time_compares_with_the_recorded_float_model(quantized: Path) -> None:
+def test_origin_compile_time_compares_with_the_recorded_float_model(quantized: Path) -> None:
     report = anybit.compile(quantized, time=True).report
     assert report.speed is not None
     assert next(iter(report.speed.peers)) == "float model m.onnx"
     assert report.speed.note == ""
 
 
-def test_compile_time_takes_another_float_model(quantized: Path) -> None:
+def test_origin_compile_time_takes_another_float_model(quantized: Path) -> None:
     other = quantized.parent / "other.onnx"
     onnx.save(float_model(), other)
     report = anybit.compile(quantized, time=True, float_model=other).report
@@ -122,7 +124,7 @@ def test_compile_time_takes_another_float_model(quantized: Path) -> None:
     assert report.speed.float_name == "float model other.onnx"
 
 
-def test_compile_time_refuses_a_float_model_of_other_inputs(quantized: Path) -> None:
+def test_origin_compile_time_refuses_a_float_model_of_other_inputs(quantized: Path) -> None:
     other = float_model()
     other.graph.input[0].name = other.graph.node[0].input[0] = "z"
     onnx.save(other, quantized.parent / "other.onnx")
@@ -131,7 +133,7 @@ def test_compile_time_refuses_a_float_model_of_other_inputs(quantized: Path) -> 
 
 
 @pytest.mark.parametrize("form", ["qonnx", "qdq"])
-def test_remove_quantizers_leaves_the_float_network(quantized: Path, form: str) -> None:
+def test_origin_remove_quantizers_leaves_the_float_network(quantized: Path, form: str) -> None:
     model = prepare(anybit.convert(quantized, to=form))
     apply(model, quantized, InferShapes(), RemoveQuantizers())
     assert not has_quantizers(model)

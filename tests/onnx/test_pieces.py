@@ -23,7 +23,7 @@ NAMED = 'opset_import: ["": 17, "qonnx.custom_op.general": 1]'
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of nodes in the pieces that are evaluated."""
+    """Collect the sizes of the evaluated subgraphs."""
     seen: list[int] = []
 
     def counting(fragment: ir.Model, feeds: Any) -> dict[str, np.ndarray]:
@@ -48,13 +48,13 @@ def weights(count: int) -> onnx.ModelProto:
     return model(nodes, arguments, inputs={"x0": [1, 4]}, outputs=[f"x{count}"])
 
 
-def test_pieces_not_nodes_make_sessions(sessions: list[int]) -> None:
+def test_fold_pieces_not_nodes_make_sessions(sessions: list[int]) -> None:
     result = prepare(weights(20))
     assert [item.op_type for item in result.graph] == ["MatMul"] * 20
     assert sessions == [20, 20]
 
 
-def test_a_piece_that_fails_is_evaluated_node_by_node(sessions: list[int]) -> None:
+def test_fold_piece_that_fails_is_evaluated_node_by_node(sessions: list[int]) -> None:
     proto = parser.parse_model(f"""<ir_version: 8, {NAMED}>
     g (float[2] x) => (float[2] y, float[2] v) <float[2] w = {{1, 2}}, float[3] u = {{1, 2, 3}},
      int64[1] five = {{5}}> {{
@@ -70,7 +70,7 @@ def test_a_piece_that_fails_is_evaluated_node_by_node(sessions: list[int]) -> No
     assert sessions == [3, 1, 1, 1]
 
 
-def test_large_results_are_computed_one_by_one(
+def test_fold_large_results_are_computed_one_by_one(
     sessions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anybit.onnx.passes.fold_constants._LARGEST_PIECE", 20)
@@ -97,7 +97,7 @@ g (float[1, 20] x, bool c) => (float[1, 20] y)
 }}"""
 
 
-def test_branches_share_large_constants() -> None:
+def test_fold_branches_share_large_constants() -> None:
     proto = parser.parse_model(BRANCHES.format(named=NAMED))
     weight = np.random.default_rng(0).standard_normal((20, 20), dtype=np.float32)
     del proto.graph.value_info[:]
@@ -113,8 +113,8 @@ def test_branches_share_large_constants() -> None:
             np.testing.assert_array_equal(result, sign * expected)
 
 
-def test_a_loop_is_never_run() -> None:
-    """It would not end; nor is what its body holds of constants lost."""
+def test_fold_loop_is_never_run() -> None:
+    """Never run a Loop; constants in its body stay."""
     proto = parser.parse_model(f"""<ir_version: 8, {NAMED}>
     g (float[1] x) => (float[1] y) <bool go = {{1}}, float[1] k = {{1}}> {{
       l = Loop(, go, k) <body = b (int64 i, bool c, float[1] p) => (bool on, float[1] r) {{
@@ -127,8 +127,8 @@ def test_a_loop_is_never_run() -> None:
         assert [item.op_type for item in prepared.graph] == ["Loop", "Mul"]
 
 
-def test_a_piece_as_a_model() -> None:
-    """With a graph inside that reads from around it, and inputs that have no type in the file."""
+def test_fold_piece_as_a_model() -> None:
+    """Use an inner graph that reads outer values, and inputs without a type."""
     whole = read(
         parser.parse_model(f"""<ir_version: 8, {NAMED}>
     g (float[2] x, bool c) => (float[2] y) <float[2] w = {{1, 2}}> {{
@@ -151,7 +151,7 @@ def test_a_piece_as_a_model() -> None:
     assert len(whole.graph) == 4, "the model has its nodes still"
 
 
-def test_nodes_of_one_name_are_told_apart() -> None:
+def test_fold_nodes_of_one_name_are_reported_apart() -> None:
     nodes = [
         node("Neg", "x", "a", domain="", name="n"),
         node("Quant", "a scale zeropt bits", "b", name="n"),

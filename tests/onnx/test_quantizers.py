@@ -53,7 +53,9 @@ def pair(dtype: Any = np.int8, zero: int = 0, *, clip: tuple[int, int] | None = 
     ],
     ids=["int8", "uint8", "zero-point", "clip", "int4"],
 )
-def test_a_pair_is_one_quantizer(proto: onnx.ModelProto, codes: range, coding: Coding) -> None:
+def test_quantizers_pair_is_one_quantizer(
+    proto: onnx.ModelProto, codes: range, coding: Coding
+) -> None:
     (actual,) = quantizers(proto)
     assert (actual.kind, actual.role, actual.node.name) == ("QDQ", "input", "dequantize")
     assert actual.quantize is not None
@@ -64,13 +66,13 @@ def test_a_pair_is_one_quantizer(proto: onnx.ModelProto, codes: range, coding: C
     assert actual.known
 
 
-def test_a_pair_of_floats() -> None:
+def test_quantizers_pair_of_floats() -> None:
     (actual,) = quantizers(pair(ml_dtypes.float8_e4m3fn))
     assert isinstance(actual.grid, FloatGrid)
     assert (str(actual.grid.format), actual.grid.bits) == ("float8_e4m3fn", 8)
 
 
-def test_a_node_of_ours_is_a_quantizer() -> None:
+def test_quantizers_node_of_ours_is_a_quantizer() -> None:
     proto = model([node("Quant", "x s z b", name="q")], {"s": 0.5, "z": 1, "b": 3})
     (actual,) = quantizers(proto)
     assert isinstance(actual, OwnQuantizer)
@@ -91,7 +93,7 @@ def test_a_node_of_ours_is_a_quantizer() -> None:
         ("Quant", {"s": 0.5, "z": 0, "b": 3}, range(-4, 4)),
     ],
 )
-def test_stored_codes_of_fewer_values_than_their_type(
+def test_quantizers_stored_codes_of_fewer_values_than_their_type(
     quantize: str, constants: dict[str, Any], codes: range
 ) -> None:
     nodes = [
@@ -106,7 +108,7 @@ def test_stored_codes_of_fewer_values_than_their_type(
     assert actual.grid.codes == codes
 
 
-def test_roles_follow_from_readers() -> None:
+def test_quantizers_roles_follow_from_readers() -> None:
     weight = np.ones((4, 4), np.float32)
     proto = model(
         [
@@ -123,7 +125,7 @@ def test_roles_follow_from_readers() -> None:
     }
 
 
-def test_codes_that_each_reader_dequantizes_are_one_quantizer() -> None:
+def test_quantizers_codes_that_each_reader_dequantizes_are_one_quantizer() -> None:
     proto = pair()
     proto.graph.node.append(node("DequantizeLinear", "q s z", "v", name="again", domain=""))
     proto.graph.node.append(node("Add", "y v", "sum", domain=""))
@@ -131,7 +133,7 @@ def test_codes_that_each_reader_dequantizes_are_one_quantizer() -> None:
     assert [quantizer.node.name for quantizer in quantizers(proto)] == ["dequantize"]
 
 
-def test_codes_that_something_else_reads() -> None:
+def test_quantizers_codes_that_something_else_reads() -> None:
     proto = pair()
     del proto.graph.node[1]
     proto.graph.output[0].name = "q"
@@ -140,7 +142,7 @@ def test_codes_that_something_else_reads() -> None:
     assert (actual.kind, actual.node.name) == ("QuantizeLinear", "quantize")
 
 
-def test_parameters_of_a_run() -> None:
+def test_quantizers_parameters_of_a_run() -> None:
     proto = model(
         [node("Quant", "x s z b", name="q")], {"z": 0, "b": 3}, inputs={"x": [2], "s": []}
     )
@@ -156,7 +158,7 @@ def test_parameters_of_a_run() -> None:
     assert spacing.positions(array([1, -0.5])).tolist() == [4, -2]
 
 
-def test_the_spacing_before_and_behind_a_trunc() -> None:
+def test_quantizers_spacing_before_and_after_a_trunc() -> None:
     constants = {"s": 0.5, "z": 0, "i": 8, "o": 2, "b": 4}
     proto = model([node("Trunc", "x s z i o b")], constants, opsets={DOMAIN: 2})
     (actual,) = quantizers(proto)
@@ -168,14 +170,14 @@ def test_the_spacing_before_and_behind_a_trunc() -> None:
     assert steps == [0.5, 2]
 
 
-def test_a_parameter_that_the_operator_refuses_has_no_grid() -> None:
+def test_quantizers_parameter_that_the_operator_refuses_has_no_grid() -> None:
     (actual,) = quantizers(model([node("Quant", "x s z b")], {"s": 1, "z": 0, "b": 2.5}))
     assert actual.grid is None
     with pytest.raises(ModelError, match=r"bitwidth must be an integer >= 1, got 2\.5"):
         actual.checked_grid()
 
 
-def test_blocks_and_computed_scales_have_no_grid() -> None:
+def test_quantizers_blocks_and_computed_scales_have_no_grid() -> None:
     proto = pair()
     proto.graph.node[1].attribute.append(onnx.helper.make_attribute("block_size", 2))
     assert [quantizer.grid for quantizer in quantizers(proto)] == [None]

@@ -42,13 +42,13 @@ def outputs(session: Any, graph: RandomGraph) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def folded(graph: RandomGraph) -> np.ndarray:
-    """What the operators compute, with the weights known before."""
+    """Return the results of the operators, with weights computed before."""
     return anybit.load(graph.proto).run(graph.x)["y"]
 
 
 @lru_cache(maxsize=1)
 def computed_in_session(graph: RandomGraph) -> np.ndarray:
-    """The same with the weights computed when the model runs, as DequantizeLinear does it."""
+    """Return the results with weights computed at run time, as by DequantizeLinear."""
     model = read(graph.proto)
     Normalize()(model)
     file = ir.to_proto(model).SerializeToString()
@@ -96,25 +96,25 @@ def check_forms(graph: RandomGraph, forms: Sequence[Form] = FORMS) -> None:
 
 @QUICK
 @given(graphs())
-def test_forms(graph: RandomGraph) -> None:
+def test_random_graphs_forms(graph: RandomGraph) -> None:
     check_forms(graph)
     np.testing.assert_array_equal(folded(graph), computed_in_session(graph))
 
 
 @QUICK
 @given(graphs(exact=False))
-def test_forms_of_any_floats(graph: RandomGraph) -> None:
+def test_random_graphs_forms_of_any_floats(graph: RandomGraph) -> None:
     check_forms(graph)
 
 
 @QUICK
 @given(graphs(fusible=True))
-def test_what_optimizers_join_with_quantizers(graph: RandomGraph) -> None:
+def test_random_graphs_fusible_with_quantizers_keep_values(graph: RandomGraph) -> None:
     check_forms(graph, NATIVE)
 
 
 def values_of(model: ir.Model) -> dict[str, tuple[Any, ...]]:
-    """Which values each quantizer can give, by the name of its output."""
+    """Return the values of each quantizer, by the name of its output."""
     FoldConstants(operators=False)(model)
     ours = (quantizer for quantizer in quantizers_in(model) if quantizer.operator is not None)
     return {
@@ -135,7 +135,7 @@ def _values(quantizer: Quantizer, grid: Grid) -> tuple[Any, ...]:
 
 
 def _spread(array: np.ndarray, external: np.ndarray) -> tuple[Any, ...]:
-    """The parameter in one shape: leading ones say nothing, a single number is one."""
+    """Return the parameter in canonical shape, without leading axes of size 1."""
     full = np.broadcast_to(array, np.broadcast_shapes(array.shape, external.shape))
     shape = full.shape[next((i for i, size in enumerate(full.shape) if size != 1), full.ndim) :]
     return shape, tuple(np.ravel(full).tolist())
@@ -167,7 +167,7 @@ def check_round_trip(graph: RandomGraph, style: Form) -> None:
 @pytest.mark.parametrize("style", NATIVE)
 @QUICK
 @given(graph=graphs())
-def test_round_trips(graph: RandomGraph, style: Form) -> None:
+def test_random_graphs_round_trips(graph: RandomGraph, style: Form) -> None:
     check_round_trip(graph, style)
 
 
@@ -175,7 +175,7 @@ def test_round_trips(graph: RandomGraph, style: Form) -> None:
 @pytest.mark.parametrize("kind", [{}, {"exact": False}, {"fusible": True}], ids=str)
 @MANY
 @given(data=st.data())
-def test_many(data: st.DataObject, kind: dict[str, bool]) -> None:
+def test_random_graphs_many(data: st.DataObject, kind: dict[str, bool]) -> None:
     graph = data.draw(graphs(**kind))
     check_forms(graph)
     for style in NATIVE:

@@ -34,7 +34,7 @@ def run(proto: onnx.ModelProto, feeds: Mapping[str, Any] | None = None) -> Any:
 
 
 def evaluate(operator: str, *inputs: Any, **attributes: Any) -> Any:
-    """One node, with all that it reads as inputs of the model."""
+    """Build a model of one node whose inputs are model inputs."""
     declared = OPERATORS[operator]
     values = [
         value if value is None else ort_backend.as_tensor(value, described)
@@ -53,7 +53,7 @@ def evaluate(operator: str, *inputs: Any, **attributes: Any) -> Any:
 
 
 @pytest.mark.parametrize("operator", CASE_TABLES)
-def test_case_tables(operator: str) -> None:
+def test_reference_ops_case_tables(operator: str) -> None:
     faults = []
     for name, case in every_case():
         if name == operator and case.raises is None:
@@ -70,14 +70,16 @@ def test_case_tables(operator: str) -> None:
 
 @pytest.mark.parametrize("domain", [DOMAIN, *CANONICAL_DOMAINS])
 @pytest.mark.parametrize("name", ["Quant", "IntQuant"])
-def test_names(domain: str, name: str) -> None:
+def test_reference_ops_names(domain: str, name: str) -> None:
     nodes = [node(name, "x scale zeropt bits", domain=domain)]
     assert run(model(nodes, CONSTANTS, opsets={domain: 1})).tolist() == QUANTIZED
 
 
 @pytest.mark.parametrize("name", ["Trunc", "TruncQuant"])
 @pytest.mark.parametrize("declared", [1, 2])
-def test_versions_are_told_apart_by_their_inputs(name: str, declared: int) -> None:
+def test_reference_ops_versions_are_reported_apart_by_their_inputs(
+    name: str, declared: int
+) -> None:
     for inputs, function, arguments in (
         (TRUNC_5, anybit.trunc_v1, (0.5, 0, 4, 4)),
         (TRUNC_6, anybit.trunc, (0.5, 0, 4, 0.5, 4)),
@@ -87,38 +89,38 @@ def test_versions_are_told_apart_by_their_inputs(name: str, declared: int) -> No
 
 
 @pytest.mark.parametrize("mode", ["FLOOR", "floor"])
-def test_rounding_mode(mode: str) -> None:
+def test_reference_ops_rounding_mode(mode: str) -> None:
     assert run(quantized_input(rounding_mode=mode)).tolist() == [[0.0, -1.0, 1.0, 3.5]]
 
 
-def test_integers_are_booleans() -> None:
+def test_reference_ops_integers_are_booleans() -> None:
     result = run(quantized_input(signed=0, narrow=1))
     assert result.tolist() == anybit.int_quant(X, 0.5, 0, 4, signed=False, narrow=True).tolist()
 
 
 @pytest.mark.parametrize("name", ["has_infinity", "has_inf", "an_attribute_of_another_tool"])
-def test_attribute_names(name: str) -> None:
+def test_reference_ops_attribute_names(name: str) -> None:
     constants = {"scale": 1, "e": 2, "m": 1, "bias": 1}
     result = run(model([node("FloatQuant", "x scale e m bias", **{name: 1})], constants))
     assert result.tolist() == [[0.5, -1.0, 1.0, 6.0]]
 
 
-def test_omitted_inputs() -> None:
-    """An optional input may be missing, or be there without a name."""
+def test_reference_ops_omitted_inputs() -> None:
+    """Accept missing and unnamed optional inputs."""
     constants = {"scale": 1, "e": 2, "m": 1, "bias": 1}
     proto = model([node("FloatQuant", "x scale e m bias")], constants)
     proto.graph.node[0].input.append("")
     assert run(proto).tolist() == [[0.5, -1.0, 1.0, 6.0]]
 
 
-def test_type_of_the_result() -> None:
+def test_reference_ops_type_of_the_result() -> None:
     for dst, expected in (("s8", np.int8), ("u8", np.uint8)):
         nodes = [node("DynamicQuantize", "x scale", domain="anybit", dst=dst)]
         proto = model(nodes, {"scale": np.float32([0.5])}, opsets={"anybit": 1})
         assert run(proto).dtype == expected
 
 
-def test_copying_function_of_an_exporter_is_not_used() -> None:
+def test_reference_ops_copying_function_of_an_exporter_is_not_used() -> None:
     proto = quantized_input()
     body = onnx.helper.make_node("Identity", ["x"], ["y"])
     names = list(proto.graph.node[0].input)
@@ -129,7 +131,7 @@ def test_copying_function_of_an_exporter_is_not_used() -> None:
     assert run(proto).tolist() == QUANTIZED
 
 
-def test_attribute_of_a_function() -> None:
+def test_reference_ops_attribute_of_a_function() -> None:
     body = node("Quant", "x scale zeropt bits")
     body.attribute.append(
         onnx.AttributeProto(
@@ -152,7 +154,7 @@ def test_attribute_of_a_function() -> None:
 # What is refused
 
 
-def test_number_of_inputs() -> None:
+def test_reference_ops_number_of_inputs() -> None:
     with pytest.raises(ModelError, match=r"the_Quant.*must have 4 inputs, got 3"):
         run(model([node("Quant", "x scale zeropt")], CONSTANTS))
 
@@ -162,7 +164,7 @@ def test_number_of_inputs() -> None:
     [({"bitwidth": 2.5}, r"the_Quant.*2\.5"), ({"rounding_mode": "DPU"}, "the_Quant.*DPU")],
     ids=["width", "mode"],
 )
-def test_refused_values_name_the_node(options: dict[str, Any], pattern: str) -> None:
+def test_reference_ops_refused_values_name_the_node(options: dict[str, Any], pattern: str) -> None:
     with pytest.raises(ModelError, match=pattern):
         run(quantized_input(**options))
 
@@ -170,19 +172,19 @@ def test_refused_values_name_the_node(options: dict[str, Any], pattern: str) -> 
 # As a part of the package
 
 
-def test_list_is_the_callers() -> None:
+def test_reference_ops_list_is_the_callers() -> None:
     before = reference_ops()
     reference_ops().clear()
     assert reference_ops() == before
 
 
-def test_import_is_lazy() -> None:
+def test_reference_ops_import_is_lazy() -> None:
     code = "import sys, anybit.onnx; sys.exit('onnx.reference' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_with_and_without_schemas() -> None:
-    """The evaluator copies schemas when it is imported: their defaults must not matter."""
+def test_reference_ops_with_and_without_schemas() -> None:
+    """Ignore defaults of schemas, which the evaluator copies on import."""
     step = """
 import numpy as np, onnx.reference
 proto = onnx.parser.parse_model('''
@@ -204,7 +206,7 @@ print(evaluator.run(None, feeds)[0].tolist())
 
 @needs_models
 @pytest.mark.parametrize("name", ["TFC_1W1A", "TFC_2W2A", "qkeras_jettagging"])
-def test_models_as_they_are(name: str) -> None:
+def test_reference_ops_models_as_they_are(name: str) -> None:
     """Legacy domains and names. What other operators compute is their own business."""
     proto = onnx.load(MODELS / f"{name}.onnx")
     ours = [item for item in proto.graph.node if versions_of(item.domain, item.op_type)]

@@ -37,7 +37,7 @@ def normalized(source: Any) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_checker_accepts_a_normalised_model(version: int) -> None:
+def test_registered_schemas_checker_accepts_a_normalised_model(version: int) -> None:
     for name in ("Quant", "IntQuant"):
         proto = quantized_input()
         proto.graph.node[0].op_type = name
@@ -47,7 +47,7 @@ def test_checker_accepts_a_normalised_model(version: int) -> None:
         check(normalized(proto))
 
 
-def test_checker_refuses_unknown_attributes() -> None:
+def test_registered_schemas_checker_refuses_unknown_attributes() -> None:
     proto = quantized_input(bits=3)
     proto.graph.output[0].CopyFrom(Y)
     with pytest.raises(onnx.checker.ValidationError, match="bits"):
@@ -63,7 +63,9 @@ def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
 @every_model
 @pytest.mark.parametrize("data_prop", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_every_tensor_of_the_models_is_typed(path: Any, data_prop: bool, dynamic: bool) -> None:
+def test_registered_schemas_every_tensor_of_the_models_is_typed(
+    path: Any, data_prop: bool, dynamic: bool
+) -> None:
     proto = normalized(path)
     del proto.graph.value_info[:]
     if dynamic:
@@ -82,7 +84,7 @@ def test_every_tensor_of_the_models_is_typed(path: Any, data_prop: bool, dynamic
 
 @needs_models
 @every_model
-def test_shape_inference_of_onnx_ir(path: Any) -> None:
+def test_registered_schemas_shape_inference_of_onnx_ir(path: Any) -> None:
     result = read(path)
     Normalize()(result)
     for node in result.graph:
@@ -109,12 +111,12 @@ def foreign() -> Iterator[onnx.defs.OpSchema]:
     assert onnx.defs.get_schema(name, version, DOMAIN).doc != "theirs"
 
 
-def test_schema_of_somebody_else_stays(foreign: onnx.defs.OpSchema) -> None:
+def test_registered_schemas_schema_of_somebody_else_stays(foreign: onnx.defs.OpSchema) -> None:
     register()
     assert onnx.defs.get_schema(foreign.name, 1, DOMAIN).doc == "theirs"
 
 
-def test_threads() -> None:
+def test_registered_schemas_threads() -> None:
     errors = []
 
     def several() -> None:
@@ -132,7 +134,7 @@ def test_threads() -> None:
     assert not errors
 
 
-def test_old_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registered_schemas_old_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anybit.onnx.operators.schemas.OpSchema", object)
     monkeypatch.setattr(onnx, "__version__", "1.18.0")
     with pytest.raises(RuntimeError, match=r"1\.19 or newer, got 1\.18\.0; upgrade"):
@@ -187,7 +189,7 @@ def test_schemas_go_at_exit() -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("steps", PROGRAMS.values(), ids=PROGRAMS)
-def test_interpreter_exits_cleanly(steps: list[str]) -> None:
+def test_registered_schemas_interpreter_exits_cleanly(steps: list[str]) -> None:
     """Left to itself, onnx frees Python functions after the interpreter has gone: 1.19 hangs."""
     if any("onnxscript" in step for step in steps):
         pytest.importorskip("onnxscript")

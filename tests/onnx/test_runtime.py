@@ -14,7 +14,7 @@ from anybit.onnx.runtime import make_session, run_session
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", [(), (2, 3), (0, 3)])
-def test_results_are_arrays_of_their_own(dtype: Any, shape: tuple[int, ...]) -> None:
+def test_runtime_results_are_arrays_of_their_own(dtype: Any, shape: tuple[int, ...]) -> None:
     """Not of the memory of the runtime, which holds on to more of it than one result takes."""
     kind = ir.DataType.from_numpy(np.dtype(dtype)).value
     nodes = [helper.make_node("Identity", ["x"], [name]) for name in "yz"]

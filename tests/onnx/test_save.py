@@ -35,7 +35,7 @@ def in_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_LARGEST_SINGLE_FILE", 16)
 
 
-def test_one_file(tmp_path: Path) -> None:
+def test_save_one_file(tmp_path: Path) -> None:
     save(model(), tmp_path / "m.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
     onnx.checker.check_model(str(tmp_path / "m.onnx"))
@@ -43,8 +43,8 @@ def test_one_file(tmp_path: Path) -> None:
 
 @needs_pipes
 @pytest.mark.usefixtures("in_two_files")
-def test_pipes_are_written_to(tmp_path: Path) -> None:
-    """And not replaced by a file, though the model is one that would get two."""
+def test_save_pipes_are_written_to(tmp_path: Path) -> None:
+    """Keep a special file, even for a model of two files."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     expected = anybit.load(model()).run(X)["y"]
@@ -57,7 +57,7 @@ def test_pipes_are_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_two_files")
-def test_large_models_have_their_tensors_beside_them(tmp_path: Path) -> None:
+def test_save_large_models_have_their_tensors_beside_them(tmp_path: Path) -> None:
     expected = anybit.load(model()).run(X)["y"]
     save(model(), tmp_path / "m.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
@@ -65,7 +65,7 @@ def test_large_models_have_their_tensors_beside_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_two_files")
-def test_a_model_can_be_written_over_the_file_that_it_came_from(tmp_path: Path) -> None:
+def test_save_model_can_be_written_over_the_file_that_it_came_from(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     expected = anybit.load(model()).run(X)["y"]
     save(model(), path)
@@ -74,7 +74,9 @@ def test_a_model_can_be_written_over_the_file_that_it_came_from(tmp_path: Path) 
     np.testing.assert_array_equal(anybit.load(path).run(X)["y"], expected)
 
 
-def test_tensors_in_other_files_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_tensors_in_other_files_come_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = anybit.load(model()).run(X)["y"]
     (tmp_path / "there").mkdir()
     with monkeypatch.context() as patch:
@@ -88,12 +90,12 @@ def test_tensors_in_other_files_come_along(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", ["missing/m.onnx", ".", ""])
-def test_bad_paths(tmp_path: Path, name: str) -> None:
+def test_save_bad_paths(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelError, match="must be a file name in a folder that exists"):
         save(model(), tmp_path / name)
 
 
-def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_failure_leaves_existing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"before")
     monkeypatch.setattr(writer, "_message", lambda _: 1 / 0)
@@ -103,14 +105,14 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_links_are_followed(tmp_path: Path) -> None:
+def test_save_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "link.onnx").symlink_to(tmp_path / "m.onnx")
     save(model(), tmp_path / "link.onnx")
     assert (tmp_path / "link.onnx").is_symlink()
     onnx.checker.check_model(str(tmp_path / "m.onnx"))
 
 
-def test_errors_name_the_file_that_was_asked_for(
+def test_save_errors_name_the_file_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -123,7 +125,7 @@ def test_errors_name_the_file_that_was_asked_for(
 
 
 def test_results_are_saved_and_are_sources(tmp_path: Path) -> None:
-    """What is made from a model can be saved, and used wherever a model is taken; it stays."""
+    """Save results, and use them as sources without changing them."""
     path = tmp_path / "m.onnx"
     cleaned = anybit.clean(small_models.quantized_input())
     before = ir.to_proto(cleaned.model).SerializeToString()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the schemas say of the operators, and what shape inference finds with them."""
+"""Schemas of the operators, and shape inference with them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def one_node(
     element: int | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """All inputs of an operator are inputs of the model; the result is declared by name only."""
+    """Build a model whose inputs are those of an operator; the output has no type."""
     names = [declared.name for declared in operator.inputs]
     kinds = [declared.domain.dtypes[:1] for declared in operator.inputs]
     elements = [*(TensorProto.INT8 if "int8" in kind else 1 for kind in kinds)]
@@ -69,7 +69,7 @@ def tensor(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
 
 
 def inferred(proto: onnx.ModelProto, **options: Any) -> onnx.TypeProto.Tensor:
-    """The type of the first output."""
+    """Return the type of the first output."""
     options = {"check_type": True, "strict_mode": True, "data_prop": True, **options}
     result = onnx.shape_inference.infer_shapes(proto, **options)
     return result.graph.output[0].type.tensor_type
@@ -88,7 +88,7 @@ def dims(actual: onnx.TypeProto.Tensor) -> list[int | str] | None:
 
 
 @pytest.mark.parametrize(("operator", "name"), NAMES)
-def test_declaration(operator: Operator, name: str) -> None:
+def test_schemas_declaration(operator: Operator, name: str) -> None:
     actual = schema(operator, name)
     assert actual.since_version == operator.version
     assert (actual.min_input, actual.max_input) == (operator.required_inputs, len(operator.inputs))
@@ -108,7 +108,7 @@ def test_declaration(operator: Operator, name: str) -> None:
 
 
 @pytest.mark.parametrize(("operator", "name"), NAMES)
-def test_documentation(operator: Operator, name: str) -> None:
+def test_schemas_documentation(operator: Operator, name: str) -> None:
     actual = schema(operator, name)
     summary = (operator.function.__doc__ or "").partition("\n")[0]
     assert summary in actual.doc
@@ -120,7 +120,7 @@ def test_documentation(operator: Operator, name: str) -> None:
         assert value.description
 
 
-def test_types() -> None:
+def test_schemas_types() -> None:
     actual = {
         value.name: value.types for value in schema(OPERATORS["int_quant"], "IntQuant").inputs
     }
@@ -136,14 +136,14 @@ def test_types() -> None:
 
 @every_operator
 @pytest.mark.parametrize("imported", [1, 2, 3])
-def test_each_imported_version_has_its_schema(operator: Operator, imported: int) -> None:
+def test_schemas_each_imported_version_has_its_schema(operator: Operator, imported: int) -> None:
     versions = versions_of(operator.onnx_domain, operator.onnx_name)
     intended = max(version.version for version in versions if version.version <= imported)
     assert schema(operator, operator.onnx_name, imported).since_version == intended
 
 
-def test_canonical_domains_only() -> None:
-    """One name in two domains would break `import onnx.reference`."""
+def test_schemas_canonical_domains_only() -> None:
+    """Register names in one domain only: two would break `import onnx.reference`."""
     domains = {item.domain for item in onnx.defs.get_all_schemas_with_history()}
     assert {operator.onnx_domain for operator in OPERATORS.values()} < domains
     assert not domains & CANONICAL_DOMAINS.keys()
@@ -156,7 +156,7 @@ def test_canonical_domains_only() -> None:
 @pytest.mark.parametrize(
     "shape", [[2, 3], [], [0], ["rows", 3], [None, 3], ["rows", "columns", 7, 1], None], ids=str
 )
-def test_result_has_the_shape_of_x(operator: Operator, shape: Any) -> None:
+def test_schemas_result_has_the_shape_of_x(operator: Operator, shape: Any) -> None:
     """Unknown sizes stay unknown, and so does an unknown rank."""
     actual = inferred(one_node(operator, shape))
     # onnx gives sizes without a name one of its own.
@@ -167,7 +167,7 @@ def test_result_has_the_shape_of_x(operator: Operator, shape: Any) -> None:
 
 
 @pytest.mark.parametrize("element", [1, 10, 11, 16], ids=helper.tensor_dtype_to_string)
-def test_result_has_the_type_of_x(element: int) -> None:
+def test_schemas_result_has_the_type_of_x(element: int) -> None:
     for operator in OPERATORS.values():
         if operator.result_dtype is None:
             assert inferred(one_node(operator, element=element)).elem_type == element
@@ -175,12 +175,12 @@ def test_result_has_the_type_of_x(element: int) -> None:
 
 @pytest.mark.parametrize(("dst", "expected"), [("s8", TensorProto.INT8), ("u8", TensorProto.UINT8)])
 @pytest.mark.parametrize("shape", [["rows", 3], None], ids=str)
-def test_result_has_the_type_of_an_attribute(dst: str, expected: int, shape: Any) -> None:
+def test_schemas_result_has_the_type_of_an_attribute(dst: str, expected: int, shape: Any) -> None:
     actual = inferred(one_node(OPERATORS["dynamic_quantize"], shape, dst=dst))
     assert (actual.elem_type, dims(actual)) == (expected, shape)
 
 
-def test_chain_is_typed_to_its_end() -> None:
+def test_schemas_chain_is_typed_to_its_end() -> None:
     """Without schemas nothing behind the first node is known."""
     weight = np.ones((4, 5), np.float32)
     constants = {"scale": 1, "zeropt": np.array(0), "bits": np.array(4, np.uint8), "w": weight}
@@ -194,7 +194,7 @@ def test_chain_is_typed_to_its_end() -> None:
     assert dims(inferred(proto)) == ["rows", 5]
 
 
-def test_contradictions_are_found() -> None:
+def test_schemas_contradictions_are_found() -> None:
     proto = one_node(OPERATORS["int_quant"])
     proto.graph.output[0].CopyFrom(tensor("y", ["rows", 5]))
     with pytest.raises(onnx.shape_inference.InferenceError, match=r"4.*5|5.*4"):
@@ -202,14 +202,14 @@ def test_contradictions_are_found() -> None:
 
 
 @pytest.mark.parametrize("dst", ["s4", "", b"\xff", 7, ["s8"]], ids=str)
-def test_bad_attributes_leave_the_type_open(dst: Any) -> None:
+def test_schemas_bad_attributes_leave_the_type_open(dst: Any) -> None:
     """Inference never raises: an exception would pass through even where errors are tolerated."""
     proto = one_node(OPERATORS["dynamic_quantize"], dst=dst)
     assert inferred(proto, check_type=False, strict_mode=False).elem_type == 0
 
 
 @every_operator
-def test_missing_inputs_and_types(operator: Operator) -> None:
+def test_schemas_missing_inputs_and_types(operator: Operator) -> None:
     for kept in range(len(operator.inputs)):
         proto = one_node(operator)
         del proto.graph.node[0].input[kept:], proto.graph.input[kept:]
@@ -225,8 +225,8 @@ def test_missing_inputs_and_types(operator: Operator) -> None:
     inferred(proto, check_type=False, strict_mode=False)
 
 
-def test_attribute_of_a_function() -> None:
-    """In the body of a function the type may be the caller's to say."""
+def test_schemas_attribute_of_a_function() -> None:
+    """Leave the type in the body of a function to its caller."""
     body = helper.make_node("DynamicQuantize", ["src", "scales"], ["y"], domain="anybit")
     body.attribute.append(
         onnx.AttributeProto(name="dst", type=onnx.AttributeProto.STRING, ref_attr_name="kind")
@@ -244,7 +244,7 @@ def test_attribute_of_a_function() -> None:
 
 
 @pytest.mark.parametrize("operator", versions_of(DOMAIN, "Trunc"), ids=lambda item: item.name)
-def test_checker_knows_both_versions(operator: Operator) -> None:
+def test_schemas_checker_knows_both_versions(operator: Operator) -> None:
     proto = one_node(operator)
     proto.graph.output[0].CopyFrom(tensor("y", ["rows", 4]))
     onnx.checker.check_model(proto, full_check=True, check_custom_domain=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed from sizes that are known becomes constant, whichever other sizes are free."""
+"""Constant results of computations with known sizes, next to free sizes."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ INT32, INT64 = onnx.TensorProto.INT32, onnx.TensorProto.INT64
 
 
 def sizes_of(value: ir.Value) -> list[int | None] | None:
-    """The sizes that a value is declared to have."""
+    """Return the declared sizes of a value."""
     if value.shape is None:
         return None
     return [size if isinstance(size, int) else None for size in value.shape]
@@ -137,7 +137,7 @@ CONSTANTS = {
 
 
 @pytest.mark.parametrize("case", FOUND)
-def test_what_is_known(case: str) -> None:
+def test_sizes_known_values(case: str) -> None:
     nodes, expected = FOUND[case]
     constants = {
         name: CONSTANTS[name] for item in nodes for name in item.input if name in CONSTANTS
@@ -153,8 +153,8 @@ def test_what_is_known(case: str) -> None:
         assert results[-1].dtype == np.int64
 
 
-def test_what_is_int32_stays_int32() -> None:
-    """A runtime refuses nodes that read constants of another type than what they stand for."""
+def test_sizes_int32_stays_int32() -> None:
+    """Keep types: a runtime refuses constants of another type."""
     nodes = [
         standard("Shape", "x", "s"),
         standard("Cast", "s", "c", to=INT32),
@@ -190,14 +190,14 @@ def test_names_of_free_sizes_stay_until_something_is_computed_from_them() -> Non
     assert sizes.of(graph.outputs[0]).tolist() == ["batch", 5, None, 6]
 
 
-def test_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sizes_module._RULES, "Identity", lambda sizes, node: [][0])
     with pytest.raises(IndexError):
         Sizes(sizes_of).follow(ir.Node("", "Identity", [ir.Value(name="x")]))
 
 
-def test_whole_numbers_beyond_int64_are_not_known() -> None:
-    """A chain of squares would be a number of any length."""
+def test_sizes_whole_numbers_beyond_int64_are_not_known() -> None:
+    """Limit integers: a chain of squares could have any length."""
     nodes = [standard("Shape", "x", "v0", start=1, end=2)]
     nodes += [standard("Mul", f"v{index} v{index}", f"v{index + 1}") for index in range(60)]
     graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
@@ -217,7 +217,7 @@ def test_long_arrays_are_not_sizes() -> None:
 
 
 @pytest.mark.parametrize("attribute", [{"start": "a"}, {"start": 1.5}, {"end": [1]}])
-def test_attributes_of_other_types(attribute: dict[str, Any]) -> None:
+def test_sizes_attributes_of_other_types(attribute: dict[str, Any]) -> None:
     graph = read(model([standard("Shape", "x", "y", **attribute)])).graph
     assert Sizes(sizes_of).follow(graph[0]) is None
 
@@ -229,8 +229,8 @@ def folded(nodes: list[onnx.NodeProto], constants: dict[str, Any], **options: An
     return result
 
 
-def test_weights_cut_by_a_size_are_constant() -> None:
-    """As the recurrent layers of an exporter: how long a part is, is read from another tensor."""
+def test_sizes_weights_cut_by_a_size_are_constant() -> None:
+    """Split as in exported recurrent layers, with a length from another tensor."""
     nodes = [
         standard("Shape", "x", "size", start=1, end=2),
         standard("Mul", "size three", "end"),
@@ -246,7 +246,7 @@ def test_weights_cut_by_a_size_are_constant() -> None:
 
 
 @pytest.mark.parametrize("like", ["x", "a"])
-def test_a_constant_cast_like_a_value_is_constant(like: str) -> None:
+def test_sizes_constant_cast_like_a_value_is_constant(like: str) -> None:
     """Only the type of that value matters."""
     nodes = [
         standard("Abs", "x", "a"),
@@ -265,7 +265,7 @@ def test_a_constant_cast_like_a_value_is_constant(like: str) -> None:
     assert bias.tolist() == [2, 2, 2, 2]
 
 
-def test_a_cast_like_something_without_a_type_stays() -> None:
+def test_sizes_cast_like_something_without_a_type_stays() -> None:
     nodes = [
         standard("Abs", "x", "a"),
         standard("CastLike", "number a", "like"),

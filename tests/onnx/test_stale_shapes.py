@@ -45,7 +45,7 @@ def reference(proto: onnx.ModelProto) -> np.ndarray:
 
 @pytest.mark.parametrize("attributes", ["", "<start = 0, end = 1>"])
 @pytest.mark.parametrize("declared", CASES)
-def test_results_are_those_of_the_evaluator(declared: str, attributes: str) -> None:
+def test_stale_shapes_results_are_those_of_the_evaluator(declared: str, attributes: str) -> None:
     proto = stale(declared, attributes=attributes)
     expected = reference(proto)
     assert expected[0, 0] == 5
@@ -58,7 +58,7 @@ def test_results_are_those_of_the_evaluator(declared: str, attributes: str) -> N
 
 
 @pytest.mark.parametrize("declared", CASES)
-def test_what_is_written_is_what_follows(declared: str) -> None:
+def test_stale_shapes_inferred_shapes_are_written(declared: str) -> None:
     proto = ir.to_proto(anybit.clean(stale(declared)).model)
     for value in proto.graph.value_info:
         sizes = value.type.tensor_type.shape.dim
@@ -69,7 +69,7 @@ def codes(proto: onnx.ModelProto) -> list[tuple[str, str]]:
     return [(finding.code, finding.severity) for finding in anybit.check(proto)]
 
 
-def test_check_reports_contradictions() -> None:
+def test_stale_shapes_check_reports_contradictions() -> None:
     assert ("stale-shape", "warning") in codes(stale(CASES[0]))
     assert ("stale-shape", "error") in codes(stale(", float[n, 4] a"))
     assert ("stale-shape", "error") in codes(stale(", float[n, 3, 1] a"))
@@ -81,12 +81,12 @@ def test_check_reports_contradictions() -> None:
 
 
 @pytest.mark.parametrize("declared", ["", ", float[n, 3] a", ", float[rows, 3] u"])
-def test_check_is_content_with_what_follows(declared: str) -> None:
+def test_stale_shapes_check_accepts_inferred_shapes(declared: str) -> None:
     assert all(code != "stale-shape" for code, _ in codes(stale(declared)))
 
 
-def test_what_does_not_follow_stays_declared() -> None:
-    """A shape behind an operator that nobody knows is kept, and nothing is computed from it."""
+def test_stale_shapes_declared_shapes_stay_without_inference() -> None:
+    """Keep a shape after an unknown operator, but compute nothing from it."""
     proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
     g (float[n, 3] x) => (int64[2] y) <float[4, 3] a> { a = com.microsoft.Mystery(x) y = Shape(a) }
     """)
@@ -99,8 +99,8 @@ def test_what_does_not_follow_stays_declared() -> None:
     assert [node.op_type for node in cleaned.graph] == ["Mystery", "Shape"]
 
 
-def test_bodies_of_loops_are_not_believed() -> None:
-    """What a body declares of its inputs is as true as what is declared elsewhere."""
+def test_stale_shapes_bodies_of_loops_are_not_believed() -> None:
+    """Distrust declared inputs of a body like other declarations."""
     proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
     g (float[n, 3] x) => (float[n, 3] y) <int64 two = {2}, int64 zero = {0}> {
       y = Loop(two, , x) <body = b (int64 i, bool go, float[1, 3] p) => (bool on, float[m, 3] r) {
@@ -114,7 +114,7 @@ def test_bodies_of_loops_are_not_believed() -> None:
     assert anybit.load(proto).run(X)["y"][0, 0] == 25
 
 
-def test_sizes_that_are_known_are_constants() -> None:
+def test_stale_shapes_sizes_that_are_known_are_constants() -> None:
     """Behind a Transpose, where they follow and nobody declares them."""
     proto: Any = stale("")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
@@ -150,7 +150,7 @@ def sizes(model: ir.Model) -> dict[str, list[int | None]]:
 
 
 @pytest.mark.parametrize("form", ["", "qonnx", "standard", "qdq"])
-def test_sizes_that_depend_on_data_are_free(form: str) -> None:
+def test_stale_shapes_sizes_that_depend_on_data_are_free(form: str) -> None:
     made = anybit.convert(dependent(), to=form) if form else anybit.clean(dependent())
     actual = sizes(made.model)
     assert [actual[name] for name in ("places", "above", "chosen", "y")] == [
@@ -170,7 +170,7 @@ def test_sizes_that_depend_on_data_are_free(form: str) -> None:
     assert again.remarks == ()
 
 
-def test_declarations_behind_other_operators_stay() -> None:
+def test_stale_shapes_declarations_after_other_operators_stay() -> None:
     actual = sizes(anybit.clean(dependent("mine.Found", ', "mine": 1')).model)
     assert (actual["places"], actual["chosen"]) == ([2, 1], [None])
 
@@ -183,7 +183,7 @@ def test_a_model_that_cannot_be_inferred_keeps_its_shapes() -> None:
     assert cleaned.remarks == ()
 
 
-def test_the_state_of_a_loop_has_free_sizes() -> None:
+def test_stale_shapes_state_of_a_loop_has_free_sizes() -> None:
     loop = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
     g (int64 n, float[1] x) => (float[1] y) <bool yes = {1}, float[1] y> {
       y = Loop <body = body (int64 i, bool go, float[1] v) => (bool on, float[1] w) {

@@ -42,7 +42,7 @@ def parts(kind: str) -> tuple[list[onnx.TensorProto], list[onnx.NodeProto], dict
 
 
 def network(kind: str) -> tuple[onnx.ModelProto, np.ndarray[Any, Any]]:
-    """A product of int8 activations and float4 weights, and the weights."""
+    """Build a product of int8 activations and float4 weights; return the weights, too."""
     tensors, nodes, attributes, scale = parts(kind)
     rng = np.random.default_rng(1)
     codes = rng.permutation(np.resize(np.arange(16, dtype=np.uint8), SHAPE).ravel()).reshape(SHAPE)

@@ -71,7 +71,7 @@ def weights(values: Any, scale: Any, zeropt: Any, dtype: int, **attributes: int)
 
 
 def codes(proto: onnx.ModelProto) -> np.ndarray[Any, Any]:
-    """The codes that folding leaves before the DequantizeLinear."""
+    """Return the codes before the DequantizeLinear after folding."""
     model = read(proto)
     Normalize()(model)
     FoldConstants(operators=False)(model)
@@ -93,7 +93,9 @@ def expected(value: float, scale: float, zeropt: int, lowest: int, highest: int)
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=TensorProto.DataType.Name)
 @pytest.mark.parametrize("kind", SHAPES)
-def test_quantize_linear_of_constants_rounds_half_even_and_saturates(dtype: int, kind: str) -> None:
+def test_fold_qdq_quantize_linear_of_constants_rounds_half_even_and_saturates(
+    dtype: int, kind: str
+) -> None:
     lowest, highest = INTEGERS[dtype]
     shape, attributes = SHAPES[kind]
     rng = np.random.default_rng(dtype)
@@ -119,7 +121,7 @@ def test_quantize_linear_of_constants_rounds_half_even_and_saturates(dtype: int,
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=TensorProto.DataType.Name)
 @pytest.mark.parametrize("saturate", [0, 1])
-def test_quantize_linear_of_constants_to_floats_takes_the_nearest(
+def test_fold_qdq_quantize_linear_of_constants_to_floats_takes_the_nearest(
     dtype: int, saturate: int
 ) -> None:
     largest = FLOATS[dtype]
@@ -143,13 +145,13 @@ def test_quantize_linear_of_constants_to_floats_takes_the_nearest(
 
 
 def all_values(dtype: int) -> np.ndarray[Any, Any]:
-    """All finite values of a floating-point type, by its bits."""
+    """Return all finite values of a floating-point type, by their bits."""
     kind = ir.DataType(dtype)
     every = np.arange(2**kind.bitwidth, dtype=np.uint8).view(kind.numpy()).astype(np.float64)
     return every[np.isfinite(every)]
 
 
-def test_quantize_linear_of_nan_is_left_to_the_runtime() -> None:
+def test_fold_qdq_quantize_linear_of_nan_is_left_to_the_runtime() -> None:
     proto = weights([[np.nan], [1]], 0.5, 0, TensorProto.INT8)
     proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.float32([[np.nan], [1]]), "w"))
     model = read(proto)
@@ -158,7 +160,7 @@ def test_quantize_linear_of_nan_is_left_to_the_runtime() -> None:
     assert model.graph[0].op_type == "QuantizeLinear"
 
 
-def test_folded_float_weights_run_as_in_onnx_runtime() -> None:
+def test_fold_qdq_folded_float_weights_run_as_in_onnx_runtime() -> None:
     values = np.float32(np.random.default_rng(3).normal(0, 9, (64, 8)))
     for code in (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT4):
         proto = weights(values, SCALE, 1, code)
@@ -167,7 +169,7 @@ def test_folded_float_weights_run_as_in_onnx_runtime() -> None:
         np.testing.assert_array_equal(folded, unfolded)
 
 
-def test_compile_of_weights_that_are_quantized_in_the_file() -> None:
+def test_fold_qdq_compile_of_weights_that_are_quantized_in_the_file() -> None:
     proto = weights(np.eye(4, dtype=np.float32), 0.25, 0, TensorProto.INT8)
     tensors = [
         numpy_helper.from_array(np.float32(0.5), "t"),

@@ -25,7 +25,7 @@ from small_models import kinds
 from anybit.onnxruntime import session
 
 
-def test_unsigned_narrow_8_bits() -> None:
+def test_from_qdq_unsigned_narrow_8_bits() -> None:
     lifted = check(pair(kind="uint8", clip=(0, 254)), telling(0.5))
     assert only(lifted) == integer(0.5, 8, signed=False, narrow=True)
 
@@ -49,7 +49,7 @@ def test_unsigned_narrow_8_bits() -> None:
         ("uint16", None, integer(0.5, 16, signed=False)),
     ],
 )
-def test_ranges(kind: str, clip: tuple[int, int] | None, expected: dict[str, Any]) -> None:
+def test_from_qdq_ranges(kind: str, clip: tuple[int, int] | None, expected: dict[str, Any]) -> None:
     lifted = check(pair(kind=kind, clip=clip), telling(0.5))
     assert kinds(lifted.model) == ["IntQuant"]
     assert only(lifted) == expected
@@ -73,7 +73,7 @@ def test_ranges(kind: str, clip: tuple[int, int] | None, expected: dict[str, Any
         ("uint16", 1000, None, ["IntQuant", "Clip"], 17, True),
     ],
 )
-def test_composites(
+def test_from_qdq_composites(
     kind: str, zeropt: int, clip: tuple[int, int] | None, nodes: list[str], bits: int, signed: bool
 ) -> None:
     for scale in (0.5, 0.3):
@@ -83,7 +83,7 @@ def test_composites(
         assert lifted.exact
 
 
-def test_composites_per_channel_and_in_old_opsets() -> None:
+def test_from_qdq_composites_per_channel_and_in_old_opsets() -> None:
     scale, zeropt = [0.3, 0.5, 2.0], [3, 128, 255]
     x = np.stack([telling(parameter, 300) for parameter in scale], axis=1)
     proto = pair(scale, zeropt, "uint8", shape=("n", 3), opset=13)
@@ -96,7 +96,7 @@ def test_composites_per_channel_and_in_old_opsets() -> None:
     np.testing.assert_array_equal(result, single)
 
 
-def test_approximate_zero_points() -> None:
+def test_from_qdq_approximate_zero_points() -> None:
     lifted = Lifted(pair(0.5, 3, "uint8"), allow_approximate=True)
     assert only(lifted) == integer(0.5, 8, signed=False, zeropt=3.0)
     (step,) = lifted.steps
@@ -107,7 +107,7 @@ def test_approximate_zero_points() -> None:
     assert only(exact) == integer(0.5, 8)
 
 
-def test_zero_points_of_channels() -> None:
+def test_from_qdq_zero_points_of_channels() -> None:
     lifted = Lifted(pair([0.5, 1], [3, 4], "uint8", shape=("n", 2)), allow_approximate=True)
     assert only(lifted)["zeropt"] == [3, 4]
 
@@ -122,19 +122,19 @@ def test_zero_points_of_channels() -> None:
         ({"axis": 0}, (3, "n"), [[1.0], [2.0], [4.0]]),
     ],
 )
-def test_axes(attributes: dict[str, int], shape: Any, expected: Any) -> None:
+def test_from_qdq_axes(attributes: dict[str, int], shape: Any, expected: Any) -> None:
     x = np.random.default_rng(0).standard_normal([2 if n == "n" else n for n in shape])
     lifted = check(pair([1, 2, 4], [0, 0, 0], shape=shape, **attributes), x.astype(np.float32))
     assert only(lifted)["scale"] == expected
 
 
-def test_one_scale_has_no_axis() -> None:
+def test_from_qdq_one_scale_has_no_axis() -> None:
     """Whatever the attribute says, and also where x has no such axis."""
     proto = pair([0.5], [0], axis=7)
     assert only(Lifted(proto)) == integer(0.5, 8)
 
 
-def test_missing_zero_points() -> None:
+def test_from_qdq_missing_zero_points() -> None:
     nodes = [plain("QuantizeLinear", "x s", "q"), plain("DequantizeLinear", "q s")]
     lifted = check(qdq(nodes, [tensor("s", 0.5)]), telling(0.5))
     assert only(lifted) == integer(0.5, 8, signed=False)
@@ -159,7 +159,7 @@ def test_missing_zero_points() -> None:
         ([plain("Clip", "q low", "k"), plain("Transpose", "k", "t")], (6, 6, 4, 2)),
     ],
 )
-def test_moves_between(inner: list[onnx.NodeProto], output: tuple[int, ...]) -> None:
+def test_from_qdq_moves_between(inner: list[onnx.NodeProto], output: tuple[int, ...]) -> None:
     if inner[0].input[0] == "u":
         inner = [plain("Unsqueeze", "q axes", "u"), *inner]
     proto = pair(0.3, 0, "int8", between=inner, shape=(2, 4, 6, 6), output=output, clip=(-4, 3))
@@ -185,7 +185,9 @@ def test_moves_between(inner: list[onnx.NodeProto], output: tuple[int, ...]) -> 
     ("bounds", "bits"), [((-127, 127), 8), ((-8, 7), 4), ((0, 127), 7), ((-128, 127), 8)]
 )
 @pytest.mark.parametrize("kind", ["Clip", "Max, Min", "Min, Max"])
-def test_limits_that_are_codes_are_absorbed(kind: str, bounds: tuple[int, int], bits: int) -> None:
+def test_from_qdq_limits_that_are_codes_are_absorbed(
+    kind: str, bounds: tuple[int, int], bits: int
+) -> None:
     scale = np.float32(0.3)
     low, high = (np.float32(code) * scale for code in bounds)
     first, _, second = kind.partition(", ")
@@ -207,8 +209,8 @@ def test_limits_that_are_codes_are_absorbed(kind: str, bounds: tuple[int, int], 
 
 
 @pytest.mark.parametrize("kind", ["limit", "sign"])
-def test_what_enlarges_x_stays(kind: str) -> None:
-    """A limit, or a zero to compare with, of more dimensions than x gives x more of them."""
+def test_from_qdq_limits_that_enlarge_x_stay(kind: str) -> None:
+    """Keep a limit or a zero of more dimensions, which enlarges x."""
     before = [plain("Max", "x low", "l")]
     if kind == "sign":
         before = [plain("GreaterOrEqual", "x zero", "k"), plain("Where", "k plus minus", "l")]
@@ -222,7 +224,7 @@ def test_what_enlarges_x_stays(kind: str) -> None:
     assert kinds(lifted.model) == [*(kind.op_type for kind in before), "IntQuant"]
 
 
-def test_other_limits_stay() -> None:
+def test_from_qdq_other_limits_stay() -> None:
     for low, high in ((-1.0, 1.1), (-5 * 0.5, 5 * 0.5), (-np.inf, 0.2)):
         proto = pair(0.5)
         proto.graph.node[0].input[0] = "l"
@@ -232,7 +234,7 @@ def test_other_limits_stay() -> None:
         assert kinds(lifted.model) == ["Clip", "IntQuant"]
 
 
-def test_subgraphs() -> None:
+def test_from_qdq_subgraphs() -> None:
     def branch(name: str, kind: str) -> onnx.GraphProto:
         output = helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n"])
         nodes = [plain("DequantizeLinear", "q s z", "out", name=name)]
@@ -260,7 +262,7 @@ def test_subgraphs() -> None:
         assert "QuantizeLinear" not in kinds(lifted.model)
 
 
-def test_running_it_again_changes_nothing() -> None:
+def test_from_qdq_running_it_again_changes_nothing() -> None:
     lifted = Lifted(pair(0.5, 3, "uint8"))
     before = lifted.proto.SerializeToString(deterministic=True)
     again = Lifted(ir.from_proto(lifted.proto))

@@ -23,7 +23,7 @@ from qdq_models import (
 from small_models import kinds
 
 
-def test_weights_do_not_wrap() -> None:
+def test_from_qdq_weights_do_not_wrap() -> None:
     """-128 - 127 is no int8, and 0 - 200 no uint8."""
     lifted = check(weights([[-128, 0, 127]], TensorProto.INT8, 0.3, 127), ZERO)
     assert only(lifted) == integer(0.3, 8, zeropt=127.0)
@@ -35,7 +35,7 @@ def test_weights_do_not_wrap() -> None:
     ("attributes", "expected"),
     [({}, [0.5, 2.0]), ({"axis": -2}, [[0.5], [2.0]]), ({"axis": 0}, [[0.5], [2.0]])],
 )
-def test_weights_per_channel(attributes: dict[str, int], expected: Any) -> None:
+def test_from_qdq_weights_per_channel(attributes: dict[str, int], expected: Any) -> None:
     proto = weights([[1, 2], [3, -4]], TensorProto.INT8, [0.5, 2], [0, 1], **attributes)
     actual = only(check(proto, ZERO))
     assert actual["scale"] == expected
@@ -43,7 +43,7 @@ def test_weights_per_channel(attributes: dict[str, int], expected: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int4", "uint4", "int16", "uint16"])
-def test_types_of_weights(kind: str) -> None:
+def test_from_qdq_types_of_weights(kind: str) -> None:
     low = -8 if kind.startswith("i") else 0
     proto = weights([[low, 0, 7, 3]], TYPES[kind], 0.3, 2)
     lifted = check(proto, ZERO)
@@ -52,13 +52,13 @@ def test_types_of_weights(kind: str) -> None:
     assert dtypes(lifted.model) == {}, "the codes are still there"
 
 
-def test_biases() -> None:
+def test_from_qdq_biases() -> None:
     proto = weights([100, -(2**20)], TensorProto.INT32, 0.3)
     assert only(check(proto, ZERO)) == integer(0.3, 32)
 
 
-def test_a_clip_of_constants_is_their_range() -> None:
-    """As Brevitas writes weights; codes beyond it are clipped."""
+def test_from_qdq_clip_of_constants_is_their_range() -> None:
+    """Clip codes beyond the range, as Brevitas does for weights."""
     proto = weights([[-3, 0, 9]], TensorProto.INT8, 0.3, 0, clip=(-4, 3))
     lifted = check(proto, ZERO)
     assert only(lifted) == integer(0.3, 3)
@@ -68,8 +68,8 @@ def test_a_clip_of_constants_is_their_range() -> None:
     assert "codes -5 .. 6 only" in odd.steps[0].reason
 
 
-def test_clips_of_constant_nodes() -> None:
-    """As exporters write them that have no initializers; a string is no bound."""
+def test_from_qdq_clips_of_constant_nodes() -> None:
+    """Use Constant nodes instead of initializers; a string is not a bound."""
     proto = weights([[-3, 0, 9]], TensorProto.INT8, 0.3, 0, clip=(-4, 3))
     tensors = list(proto.graph.initializer)
     del proto.graph.initializer[:]
@@ -94,7 +94,7 @@ def test_clips_of_constant_nodes() -> None:
         ("", 8),
     ],
 )
-def test_notes_are_not_trusted(text: str, bits: int) -> None:
+def test_from_qdq_notes_are_not_trusted(text: str, bits: int) -> None:
     proto = weights([[-3, 0, 3]], TensorProto.INT8, 0.3, 0)
     for key, value in (("anybit.range", text), ("anybit.coding", "sign")):
         proto.graph.node[0].metadata_props.add(key=key, value=value)
@@ -108,7 +108,7 @@ def test_notes_are_not_trusted(text: str, bits: int) -> None:
     assert only(lifted) == integer(0.3, noted[0], narrow=noted[1])
 
 
-def test_shared_tensors() -> None:
+def test_from_qdq_shared_tensors() -> None:
     """Two readers of one weight, and a scale that is also added: nothing is overwritten."""
     nodes = [
         plain("DequantizeLinear", "w s z", "d1"),
@@ -125,7 +125,7 @@ def test_shared_tensors() -> None:
     assert len(floats) == 2, "equal values are stored twice"
 
 
-def test_float_weights_become_codes_and_keep_their_zero_point() -> None:
+def test_from_qdq_float_weights_become_codes_and_keep_their_zero_point() -> None:
     """0.25 / 0.5 is a tie, which QuantizeLinear rounds to even before it adds the zero-point."""
     nodes = [
         plain("QuantizeLinear", "w s z", "q"),
@@ -139,7 +139,7 @@ def test_float_weights_become_codes_and_keep_their_zero_point() -> None:
         assert lifted.exact
 
 
-def test_blocks_stay() -> None:
+def test_from_qdq_blocks_stay() -> None:
     proto = weights([[1, 2, 3, 4]], TensorProto.INT4, [[0.5, 2]], [[0, 0]], axis=1, block_size=2)
     lifted = check(proto, ZERO)
     assert [step.reason for step in lifted.steps] == ["it has one scale per block"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is no quantizer stays, and what is contradictory is refused."""
+"""Nodes without a quantizer stay, and inconsistent ones are refused."""
 
 from contextlib import suppress
 from typing import Any
@@ -60,7 +60,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize("nodes", [nodes for _, nodes in KEPT], ids=[name for name, _ in KEPT])
-def test_kept(nodes: list[onnx.NodeProto]) -> None:
+def test_from_qdq_kept(nodes: list[onnx.NodeProto]) -> None:
     eight = TensorProto.INT8
     tensors = [tensor("s", 0.5), tensor("t", 1), tensor("n", -0.5), tensor("z", 0, eight)]
     tensors += [tensor("o", 1, eight), tensor("h16", 0.5, TensorProto.FLOAT16)]
@@ -78,7 +78,7 @@ def test_kept(nodes: list[onnx.NodeProto]) -> None:
         check(proto, np.float32([0.5, -1, 3]))
 
 
-def test_float8_that_does_not_saturate_stays() -> None:
+def test_from_qdq_float8_that_does_not_saturate_stays() -> None:
     zero = onnx.numpy_helper.from_array(np.zeros((), ml_dtypes.float8_e4m3fn), "z")
     nodes = [
         plain("QuantizeLinear", "x s z", "q", saturate=0),
@@ -89,7 +89,7 @@ def test_float8_that_does_not_saturate_stays() -> None:
     assert lifted.steps[1].reason == "it does not saturate"
 
 
-def test_integers_at_the_ends_stay() -> None:
+def test_from_qdq_integers_at_the_ends_stay() -> None:
     proto = qdq([plain("DequantizeLinear", "x s z")], [tensor("s", 0.5), tensor("z", 3, 2)])
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
     (step,) = Lifted(proto).steps
@@ -100,7 +100,7 @@ def test_integers_at_the_ends_stay() -> None:
     assert "nothing in the model" in step.reason
 
 
-def test_codes_with_other_readers_stay() -> None:
+def test_from_qdq_codes_with_other_readers_stay() -> None:
     nodes = [
         plain("QuantizeLinear", "x s z", "q"),
         plain("DequantizeLinear", "q s z", "d"),
@@ -113,7 +113,7 @@ def test_codes_with_other_readers_stay() -> None:
     assert [step.reason for step in kept] == ["its codes are read by Cast"]
 
 
-def test_moves_of_channels_stay() -> None:
+def test_from_qdq_moves_of_channels_stay() -> None:
     inner = [
         plain("Transpose", "q", "r", perm=[0, 1]),
         plain("Identity", "r", "i"),
@@ -138,7 +138,7 @@ def test_moves_of_channels_stay() -> None:
         ({"block_size": 1.5}, [1, 2], [0, 0], "block_size must be an integer"),
     ],
 )
-def test_contradictions(attributes: Any, scale: Any, zeropt: Any, message: str) -> None:
+def test_from_qdq_contradictions(attributes: Any, scale: Any, zeropt: Any, message: str) -> None:
     tensors = [tensor("s", scale), tensor("z", zeropt, TensorProto.INT8)]
     nodes = [
         plain("QuantizeLinear", "x s z", "q", **attributes),
@@ -148,7 +148,7 @@ def test_contradictions(attributes: Any, scale: Any, zeropt: Any, message: str) 
         Lifted(qdq(nodes, tensors, shape=(3, 2)))
 
 
-def test_types_that_contradict() -> None:
+def test_from_qdq_types_that_contradict() -> None:
     tensors = [tensor("s", 1), tensor("z", 0, TensorProto.INT8), tensor("o", 0, TensorProto.UINT8)]
     nodes = [plain("QuantizeLinear", "x s z", "q"), plain("DequantizeLinear", "q s o")]
     assert "type or axis of the two nodes differ" in Lifted(qdq(nodes, tensors)).steps[-1].reason
@@ -168,7 +168,7 @@ PARAMETERS = [["s"], ["s", "z"], ["s", "z"], ["z", "s"], ["s", "z", "w"], ["s", 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_damaged_models(data: Any) -> None:
+def test_from_qdq_damaged_models(data: Any) -> None:
     """Whatever is wrong, the error is ours."""
     draw = data.draw
 

@@ -23,7 +23,7 @@ import anybit
 from anybit.onnxruntime import session
 
 
-def test_several_readers_share_one_quantizer() -> None:
+def test_from_qdq_several_readers_share_one_quantizer() -> None:
     nodes = [
         plain("QuantizeLinear", "x s z", "q"),
         plain("DequantizeLinear", "q s z", "a"),
@@ -46,7 +46,7 @@ def test_several_readers_share_one_quantizer() -> None:
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_readers_that_clip_differently_do_not_share_one() -> None:
+def test_from_qdq_readers_that_clip_differently_do_not_share_one() -> None:
     """These ranges have equal bit-widths and scales, and differ in `signed` and `narrow` only."""
     spans = {"a": (-128, 127), "b": (-127, 127), "c": (0, 127), "d": (-64, 63)}
     proto = qdq([plain("QuantizeLinear", "x s z", "q"), plain("Sum", "a b c d")], [])
@@ -67,7 +67,7 @@ def test_readers_that_clip_differently_do_not_share_one() -> None:
         np.testing.assert_array_equal(one, other, err_msg=name)
 
 
-def test_microsoft_domain() -> None:
+def test_from_qdq_microsoft_domain() -> None:
     proto = pair(0.5, 0, "int8", domain="com.microsoft")
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     proto.graph.node[1].domain = "com.microsoft"
@@ -75,7 +75,7 @@ def test_microsoft_domain() -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_types_behind_the_microsoft_domain_are_known(kind: str) -> None:
+def test_from_qdq_types_after_the_microsoft_domain_are_known(kind: str) -> None:
     """ONNX's inference stops there, but what follows from x is float32 all the same."""
     nodes = [
         plain("QuantizeLinear", "x s z", "q"),
@@ -93,7 +93,7 @@ def test_types_behind_the_microsoft_domain_are_known(kind: str) -> None:
     assert quantizers(lifted.model) == [integer(0.5, int(kind[3:]))] * 2
 
 
-def test_moves_of_codes_that_are_read_after_each_are_not_repeated() -> None:
+def test_from_qdq_moves_of_codes_that_are_read_after_each_are_not_repeated() -> None:
     proto = moved_codes(30)
     converted = anybit.convert(proto, to="qonnx").model
     actual = [node.op_type for node in converted.graph]

@@ -32,7 +32,7 @@ def check(proto: onnx.ModelProto, form: Form) -> None:
 @pytest.mark.parametrize("form", NATIVE)
 @pytest.mark.parametrize("quantizer", QUANTIZERS)
 @pytest.mark.parametrize("before", BEFORE)
-def test_behind_nodes_that_do_nothing(before: str, quantizer: str, form: Form) -> None:
+def test_fusions_after_nodes_that_do_nothing(before: str, quantizer: str, form: Form) -> None:
     models = {
         name: between(BEFORE[before], middle, QUANTIZERS[quantizer])
         for name, middle in BETWEEN.items()
@@ -40,7 +40,7 @@ def test_behind_nodes_that_do_nothing(before: str, quantizer: str, form: Form) -
     check(side_by_side(models), form)
 
 
-def test_no_fence_where_none_is_needed() -> None:
+def test_fusions_no_fence_where_none_is_needed() -> None:
     pair = ["QuantizeLinear", "DequantizeLinear"]
 
     def written(before: str, middle: str, quantizer: str) -> list[str]:
@@ -55,7 +55,7 @@ def test_no_fence_where_none_is_needed() -> None:
     assert written("p = Relu(n) r = Mul(p, six)", drop, four) == ["Relu", "Mul", "Dropout", *pair]
 
 
-def test_a_quantizer_of_the_file_behind_nodes_that_do_nothing() -> None:
+def test_fusions_quantizer_of_the_file_after_nodes_that_do_nothing() -> None:
     proto = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
         graph (float[m, 8] x) => (float[m, 8] y)
@@ -71,7 +71,7 @@ def test_a_quantizer_of_the_file_behind_nodes_that_do_nothing() -> None:
         check(proto, form)
 
 
-def test_long_chains_of_nodes_that_do_nothing() -> None:
+def test_fusions_long_chains_of_nodes_that_do_nothing() -> None:
     identities = "\n".join(f"i{index + 1} = Identity(i{index})" for index in range(1200))
     proto = between(
         f"p = Relu(n) i0 = Identity(p) {identities}", "a = Identity(i1200)", QUANTIZERS["4 bits"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes ONNX Runtime computes in integers, and that a fence keeps it from that."""
+"""Integer rewrites by ONNX Runtime, and fences against them."""
 
 import numpy as np
 import onnx
@@ -47,7 +47,7 @@ CAUTIOUS = {"Conv and Add"}
 
 
 def image(body: str, *, code: str = "uint8") -> ir.Model:
-    """A network of two dequantized images d and e."""
+    """Build a network of two dequantized images d and e."""
     text = f"""<ir_version: 10, opset_import: ["": 21]>
         graph (float[n, 4, 4, 4] x) => (float y) <float s = {{0.1}}, {code} z = {{0}},
             int8 zw = {{0}}, float t = {{0.13}}, int64[4] same = {{0, 4, 4, 4}},
@@ -65,7 +65,7 @@ def image(body: str, *, code: str = "uint8") -> ir.Model:
 
 
 def parsed(text: str, **constants: np.ndarray) -> ir.Model:
-    """The model of a text, whose output has any shape, with more constants."""
+    """Parse a model with an output of any shape, and add constants."""
     proto = onnx.parser.parse_model(text)
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     tensors = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
@@ -76,7 +76,7 @@ def parsed(text: str, **constants: np.ndarray) -> ir.Model:
 
 
 def optimized(model: ir.Model, folder: object) -> set[str]:
-    """The integer operators in what the installed runtime makes of a model."""
+    """Return the integer operators after optimization by the installed runtime."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = f"{folder}/optimized.onnx"
@@ -91,9 +91,7 @@ def optimized(model: ir.Model, folder: object) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ROUNDING)
-def test_rewrites_name_what_a_quantizer_behind_makes_an_integer_operator(
-    name: str, tmp_path: object
-) -> None:
+def test_rewrites_of_nodes_before_a_quantizer(name: str, tmp_path: object) -> None:
     model = image(f"{ROUNDING[name]} {QUANTIZED}")
     (rewrite,) = (rewrite for rewrite in rewrites_of(model) if rewrite.reason is not Reason.MERGED)
     assert rewrite.reason is Reason.ROUNDS
@@ -107,14 +105,14 @@ def test_rewrites_name_what_a_quantizer_behind_makes_an_integer_operator(
 
 
 @pytest.mark.parametrize("name", ROUNDING)
-def test_rewrites_leave_out_what_is_not_quantized(name: str, tmp_path: object) -> None:
+def test_integer_kernels_rewrites_skip_float_nodes(name: str, tmp_path: object) -> None:
     model = image(f"{ROUNDING[name]} y = Neg(r)")
     assert not rewrites_of(model)
     assert not optimized(model, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["Sigmoid", "Add", "Concat"])
-def test_rewrites_leave_out_sixteen_bits(name: str, tmp_path: object) -> None:
+def test_integer_kernels_rewrites_leave_out_sixteen_bits(name: str, tmp_path: object) -> None:
     model = image(f"{ROUNDING[name]} {QUANTIZED}", code="uint16")
     assert not rewrites_of(model)
     assert not optimized(model, tmp_path)
@@ -173,7 +171,9 @@ def rows(body: str, weights: np.ndarray = WEIGHTS, code: str = "uint8") -> ir.Mo
         ("of activations", [Reason.SATURATES]),
     ],
 )
-def test_rewrites_of_products(name: str, reasons: list[Reason | None], tmp_path: object) -> None:
+def test_integer_kernels_rewrites_of_products(
+    name: str, reasons: list[Reason | None], tmp_path: object
+) -> None:
     model = rows(ROWS[name])
     assert [rewrite.reason for rewrite in rewrites_of(model)] == reasons
     fenced = fence(model)
@@ -183,7 +183,7 @@ def test_rewrites_of_products(name: str, reasons: list[Reason | None], tmp_path:
 
 
 @pytest.mark.parametrize("code", ["uint8", "int8"])
-def test_rewrites_tell_weights_that_saturate(code: str, tmp_path: object) -> None:
+def test_integer_kernels_rewrites_tell_weights_that_saturate(code: str, tmp_path: object) -> None:
     model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8), code)
     (rewrite,) = rewrites_of(model)
     assert rewrite.reason is Reason.SATURATES
@@ -195,14 +195,14 @@ def test_rewrites_tell_weights_that_saturate(code: str, tmp_path: object) -> Non
     assert optimized(safe, tmp_path) == ({"MatMulIntegerToFloat"} if proven else set())
 
 
-def test_fence_keeps_sixteen_bits_from_narrower_products(tmp_path: object) -> None:
+def test_integer_kernels_fence_keeps_sixteen_bits_from_narrower_products(tmp_path: object) -> None:
     model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8), "uint16")
     assert [node.reason for node in fence(model).fenced] == [Reason.NARROW]
     assert not optimized(model, tmp_path)
 
 
-def test_fence_for_one_reader_uncovers_no_other_rewrite(tmp_path: object) -> None:
-    """A fence behind d, for the Sigmoid, leaves the MatMul floats and dequantized weights."""
+def test_integer_kernels_fence_for_one_reader_enables_no_rewrite(tmp_path: object) -> None:
+    """Fence d for the Sigmoid: the MatMul keeps floats and dequantized weights."""
     body = f"p = Sigmoid(d) r = MatMul(d, w) v = Add(r, p) {PAIR.format('g', 'p')} y = Add(v, g)"
     model = rows(body)
     assert [rewrite.reason for rewrite in rewrites_of(model)] == [Reason.ROUNDS, None]
@@ -212,7 +212,7 @@ def test_fence_for_one_reader_uncovers_no_other_rewrite(tmp_path: object) -> Non
     assert not optimized(model, tmp_path)
 
 
-def test_fence_says_what_it_cannot_fence() -> None:
+def test_integer_kernels_fence_reports_open_nodes() -> None:
     model = rows(
         "k = Mul(s, t) v = DequantizeLinear(codes, k, zw) r = MatMul(d, v)",
         np.full((4, 4), 127, np.int8),
@@ -222,7 +222,7 @@ def test_fence_says_what_it_cannot_fence() -> None:
     assert not fenced.fenced
 
 
-def test_check_names_nodes_that_may_differ() -> None:
+def test_integer_kernels_check_names_nodes_that_may_differ() -> None:
     model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8))
     (finding,) = (
         finding
@@ -239,7 +239,7 @@ def test_check_names_nodes_that_may_differ() -> None:
     assert "integer-operator" not in codes
 
 
-def test_convert_takes_dequantizers_without_inputs_for_an_error() -> None:
+def test_integer_kernels_convert_takes_dequantizers_without_inputs_for_an_error() -> None:
     proto = ir.to_proto(rows(ROWS["MatMul"]))
     for node in proto.graph.node:
         if node.output[0] == "w":
@@ -250,7 +250,9 @@ def test_convert_takes_dequantizers_without_inputs_for_an_error() -> None:
 
 @pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize("result", ["d", "dq", "y", "yq"])
-def test_check_of_quantizers_without_inputs_says_so(result: str, kept: int) -> None:
+def test_integer_kernels_check_of_quantizers_without_inputs_reports_so(
+    result: str, kept: int
+) -> None:
     proto = ir.to_proto(image(f"{ROUNDING['behind Reshape']} {QUANTIZED}"))
     for node in proto.graph.node:
         if node.output[0] == result:

@@ -40,7 +40,7 @@ def run(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("zeropts", [False, True])
 @pytest.mark.parametrize(("k", "block"), SIZES)
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_weights_are_those_of_onnxruntime(
+def test_nbits_weights_are_those_of_onnxruntime(
     bits: int, k: int, block: int, zeropts: bool, negative: bool
 ) -> None:
     weight = NBits(k, bits=bits, block=block, zeropts=zeropts, negative=negative)
@@ -58,7 +58,7 @@ def test_weights_are_those_of_onnxruntime(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("zeropts", [False, True])
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_all_forms_give_the_same_results(bits: int, zeropts: bool, form: str) -> None:
+def test_nbits_all_forms_give_the_same_results(bits: int, zeropts: bool, form: str) -> None:
     weight = NBits(bits=bits, zeropts=zeropts, negative=True)
     proto = weight.model(BIAS)
     # Sums stay below 2^24 of the smallest steps, so that their order does not matter.
@@ -75,7 +75,7 @@ def test_all_forms_give_the_same_results(bits: int, zeropts: bool, form: str) ->
         np.testing.assert_array_equal(run(ir.to_proto(converted.model), x), expected)
 
 
-def test_quantizers_have_scales_and_zero_points_per_block() -> None:
+def test_nbits_quantizers_have_scales_and_zero_points_per_block() -> None:
     weight = NBits(zeropts=True)
     lifted = Lifted(weight.model())
     assert kinds(lifted.model) == ["IntQuant", "Reshape", "Slice", "MatMul"]
@@ -87,12 +87,12 @@ def test_quantizers_have_scales_and_zero_points_per_block() -> None:
     np.testing.assert_array_equal(quantizer["zeropt"], weight.zeropts.T[:, np.newaxis])
 
 
-def test_quantizers_of_default_zero_points_are_signed() -> None:
+def test_nbits_quantizers_of_default_zero_points_are_signed() -> None:
     (quantizer,) = quantizers(Lifted(NBits(bits=8).model()).model)
     assert (quantizer["zeropt"], quantizer["bitwidth"], quantizer["signed"]) == (0, 8, True)
 
 
-def test_negative_scales_mirror_the_codes_of_their_block() -> None:
+def test_nbits_negative_scales_mirror_the_codes_of_their_block() -> None:
     weight = NBits(negative=True)
     (quantizer,) = quantizers(Lifted(weight.model()).model)
     assert (weight.scales < 0).any()
@@ -101,14 +101,14 @@ def test_negative_scales_mirror_the_codes_of_their_block() -> None:
     np.testing.assert_array_equal(quantizer["zeropt"], expected)
 
 
-def test_one_block_is_a_matrix_with_a_scale_per_channel() -> None:
+def test_nbits_one_block_is_a_matrix_with_a_scale_per_channel() -> None:
     lifted = Lifted(NBits(16).model(BIAS))
     assert kinds(lifted.model) == ["IntQuant", "MatMul", "Add"]
     (quantizer,) = quantizers(lifted.model)
     assert np.shape(quantizer["scale"]) == (6,)
 
 
-def test_scales_of_zero_give_zeros() -> None:
+def test_nbits_scales_of_zero_give_zeros() -> None:
     weight = NBits()
     weight.scales[1, 2] = 0
     weight.scales[2, 1] = -0.0
@@ -121,7 +121,7 @@ def test_scales_of_zero_give_zeros() -> None:
 
 @pytest.mark.parametrize(("k", "block"), SIZES)
 @pytest.mark.parametrize(("bits", "dtype"), [(2, "uint2"), (4, "uint4"), (8, "uint8")])
-def test_qdq_has_one_dequantize_linear_with_blocks(
+def test_nbits_qdq_has_one_dequantize_linear_with_blocks(
     bits: int, dtype: str, k: int, block: int
 ) -> None:
     weight = NBits(k, bits=bits, block=block, zeropts=True)
@@ -139,7 +139,7 @@ def test_qdq_has_one_dequantize_linear_with_blocks(
 
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize(("bits", "block"), [(4, 32), (4, 128), (8, 32)])
-def test_models_of_onnxruntimes_quantizer(bits: int, block: int, symmetric: bool) -> None:
+def test_nbits_models_of_onnxruntimes_quantizer(bits: int, block: int, symmetric: bool) -> None:
     """Weights are equal; sums of products differ by their order at most."""
     k, n = 100, 12
     weight = random(k, n, seed=bits)
@@ -159,7 +159,7 @@ def test_models_of_onnxruntimes_quantizer(bits: int, block: int, symmetric: bool
     assert np.all(abs(converted.run(x)["y"] - run(quantized, x)) <= bound)
 
 
-def test_nodes_that_share_a_weight_share_its_quantizer() -> None:
+def test_nbits_nodes_that_share_a_weight_share_its_quantizer() -> None:
     proto = NBits(40, 40).model()
     first, second = proto.graph.node[0], onnx.NodeProto()
     second.CopyFrom(first)
@@ -172,7 +172,7 @@ def test_nodes_that_share_a_weight_share_its_quantizer() -> None:
     np.testing.assert_array_equal(anybit.load(lifted.model).run(one_hot)["y"], run(proto, one_hot))
 
 
-def test_nodes_in_branches_are_replaced() -> None:
+def test_nbits_nodes_in_branches_are_replaced() -> None:
     weight = NBits()
     proto = weight.model()
     inner = proto.graph.node.pop()
@@ -193,7 +193,7 @@ def test_nodes_in_branches_are_replaced() -> None:
         np.testing.assert_array_equal(actual, weight.weight)
 
 
-def test_models_without_standard_operators_get_an_opset() -> None:
+def test_nbits_models_without_standard_operators_get_an_opset() -> None:
     proto = NBits().model()
     del proto.opset_import[0]
     for form in FORMS:
@@ -202,7 +202,7 @@ def test_models_without_standard_operators_get_an_opset() -> None:
         onnx.checker.check_model(ir.to_proto(anybit.convert(proto, to="standard").model), True)
 
 
-def test_results_of_old_opsets() -> None:
+def test_nbits_results_of_old_opsets() -> None:
     """Before opset 10 Slice has no inputs."""
     whole = NBits(32)
     for weight, action in ((BASE, "kept"), (whole, "IntQuant and MatMul")):
@@ -221,7 +221,7 @@ FLOATS = ["QuickGelu", "Gelu", "FusedMatMul", "Attention", "MatMulPacked", "MoE"
 
 
 @pytest.mark.parametrize("name", [*CODES, *FLOATS])
-def test_operators_on_codes_are_known_by_name(name: str) -> None:
+def test_nbits_operators_on_codes_are_known_by_name(name: str) -> None:
     assert is_integer_operator(ir.Node(ORT, name, [])) == (name in CODES)
     assert not is_integer_operator(ir.Node("mine", name, []))
 
@@ -232,7 +232,7 @@ def test_operators_on_codes_are_known_by_name(name: str) -> None:
 def changed(
     replaced: dict[str, np.ndarray | None] | None = None, **attributes: Any
 ) -> onnx.ModelProto:
-    """The model of BASE with other tensors and attributes; those that are None are left out."""
+    """Return the model of BASE with other tensors and attributes; None drops one."""
     tensors = {**BASE.tensors, **(replaced or {})}
     kept = {name: array for name, array in tensors.items() if array is not None}
     sizes = {**BASE.sizes, **attributes}
@@ -241,7 +241,7 @@ def changed(
 
 
 def as_input(name: str) -> onnx.ModelProto:
-    """The model of BASE with an input in the place of one of its tensors."""
+    """Return the model of BASE with an input instead of one of its tensors."""
     proto = changed({"z": packed(np.zeros((6, 3), np.int64), 4)})
     tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == name)
     value = helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims))
@@ -295,7 +295,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("make", "reason"), KEPT, ids=[reason for _, reason in KEPT])
-def test_other_nodes_stay_with_their_reason(make: Any, reason: str) -> None:
+def test_nbits_other_nodes_stay_with_their_reason(make: Any, reason: str) -> None:
     proto = make()
     for allowed in (False, True):
         lifted = Lifted(proto, allow_approximate=allowed)
@@ -307,12 +307,12 @@ def test_other_nodes_stay_with_their_reason(make: Any, reason: str) -> None:
         assert len(lifted.model.graph.initializers) == len(proto.graph.initializer)
 
 
-def test_attributes_of_other_types_are_errors() -> None:
+def test_nbits_attributes_of_other_types_are_errors() -> None:
     with pytest.raises(ModelError, match=r"'product' \(MatMulNBits\): K must be an integer"):
         anybit.convert(changed(K="40"), to="qonnx")
 
 
-def test_standard_form_keeps_them_with_both_reasons() -> None:
+def test_nbits_standard_form_keeps_them_with_both_reasons() -> None:
     converted = anybit.convert(changed({"g": np.zeros(40, np.int32)}), to="standard")
     (step,) = converted.steps
     assert step.operator == "com.microsoft.MatMulNBits"
@@ -328,12 +328,12 @@ def test_standard_form_keeps_them_with_both_reasons() -> None:
         (lambda: changed(weight_prepacked=1), r"quantize the float model .*anybit quantize\)"),
     ],
 )
-def test_compile_names_the_remedy(make: Any, remedy: str) -> None:
+def test_nbits_compile_names_the_remedy(make: Any, remedy: str) -> None:
     with pytest.raises(ModelError, match=rf"'product' \(MatMulNBits\) computes .*{remedy}"):
         anybit.compile(make())
 
 
-def test_models_with_nodes_that_stay_are_not_called_unquantized() -> None:
+def test_nbits_models_with_nodes_that_stay_are_not_called_unquantized() -> None:
     converted = anybit.convert(changed(accuracy_level=4), to="qonnx")
     assert not any("no quantizers" in remark for remark in converted.remarks)
 
@@ -359,7 +359,7 @@ INEXACT = [
 
 
 @pytest.mark.parametrize(("make", "reason"), INEXACT, ids=[reason for _, reason in INEXACT])
-def test_inexact_nodes_are_replaced_where_that_is_allowed(make: Any, reason: str) -> None:
+def test_nbits_inexact_nodes_are_replaced_where_that_is_allowed(make: Any, reason: str) -> None:
     proto = make()
     kept = Lifted(proto)
     (step,) = kept.steps
@@ -384,15 +384,15 @@ def test_inexact_nodes_are_replaced_where_that_is_allowed(make: Any, reason: str
         assert np.all(abs(actual.astype(np.float64) - expected) <= bound)
 
 
-def test_weights_that_no_quantizer_has_stay() -> None:
-    """A scale of 0 gives zeros, which are no values of a zero-point between two codes."""
+def test_nbits_weights_without_quantizer_stay() -> None:
+    """Convert a scale of 0, which has zeros regardless of the zero-point."""
     proto = changed({"z": np.full((6, 3), 7.5, np.float32), "s": np.zeros((6, 3), np.float32)})
     (step,) = Lifted(proto, allow_approximate=True).steps
     assert (step.action, step.reason) == ("kept", "no quantizer has all of its weights")
 
 
 @pytest.mark.parametrize("scale", [1e-45, 1e-40, 1e-30, 1e30, 2e37, 3e38])
-def test_extreme_scales_keep_all_weights(scale: float) -> None:
+def test_nbits_extreme_scales_keep_all_weights(scale: float) -> None:
     proto = changed({"s": np.full((6, 3), scale, np.float32)})
     one_hot = np.eye(40, dtype=np.float32)
     codes = BASE.codes.reshape(6, -1)[:, :40].T - 8
@@ -407,5 +407,5 @@ def test_extreme_scales_keep_all_weights(scale: float) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_levels_of_float32_are_exact(level: int) -> None:
+def test_nbits_levels_of_float32_are_exact(level: int) -> None:
     assert anybit.convert(changed(accuracy_level=level), to="qonnx").exact

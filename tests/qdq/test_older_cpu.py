@@ -27,7 +27,7 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
-def test_replace_cpuid_leaves_other_instructions_and_data(library: Path) -> None:
+def test_older_cpu_replace_cpuid_leaves_other_instructions_and_data(library: Path) -> None:
     before = library.read_bytes()
     assert before.count(older_cpu.CPUID) >= 3
     assert older_cpu.replace_cpuid(library) == 1

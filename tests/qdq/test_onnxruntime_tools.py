@@ -96,7 +96,7 @@ COMBINATIONS = [
 
 
 def compiled_layers(path: Path, x: np.ndarray, expected: np.ndarray) -> int:
-    """How many layers compile: of the file and of its conversion to QONNX the same."""
+    """Return the numbers of compiled layers, equal for the file and its QONNX form."""
     compiled, again = anybit.compile(path), anybit.compile(anybit.convert(path, to="qonnx"))
     taken, taken_again = (
         [layer.output for layer in item.report.layers if layer.guarantee is not None]
@@ -114,7 +114,7 @@ def compiled_layers(path: Path, x: np.ndarray, expected: np.ndarray) -> int:
 @pytest.mark.parametrize("types", TYPES, ids="-".join)
 @pytest.mark.parametrize("extra", COMBINATIONS, ids=lambda item: "+".join(item) or "plain")
 @pytest.mark.parametrize(("opset", "per_channel"), [(17, True), (21, False)])
-def test_files_of_quantize_static_keep_their_values_everywhere(
+def test_onnxruntime_tools_files_of_quantize_static_keep_their_values_everywhere(
     kind: str,
     types: tuple[str, str],
     extra: dict[str, bool],

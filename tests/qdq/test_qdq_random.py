@@ -13,7 +13,7 @@ PROGRAM = module_at(ROOT / "tests" / "programs" / "qdq_random.py")
 @pytest.mark.parametrize(
     ("first", "count"), [(0, 20), pytest.param(1000, 600, marks=pytest.mark.slow)]
 )
-def test_random_networks_keep_values_in_plain_onnxruntime(
+def test_qdq_random_networks_keep_values_in_plain_onnxruntime(
     tmp_path: Path, first: int, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed in range(first, first + count):
@@ -22,8 +22,8 @@ def test_random_networks_keep_values_in_plain_onnxruntime(
     assert f"{count} networks" in capsys.readouterr().out
 
 
-def test_random_networks_differ_without_fences(tmp_path: Path) -> None:
-    """On every CPU: some nodes become MatMulNBits, or round again."""
+def test_qdq_random_networks_differ_without_fences(tmp_path: Path) -> None:
+    """Allow deviations on every CPU: MatMulNBits, or a second rounding."""
     for seed in range(12):
         PROGRAM.make(tmp_path, seed, fenced=False)
     assert PROGRAM.judge(tmp_path) == 1

@@ -121,7 +121,7 @@ def test_round_trip_of_floats(float_format: Any, constant: bool) -> None:
     )
 
 
-def test_a_quantizer_of_halves_comes_back() -> None:
+def test_round_trip_quantizer_of_halves_comes_back() -> None:
     """float16 is cast around the native nodes; the Casts stay."""
     nodes = [
         node("Cast", "x", "h", domain="", to=TensorProto.FLOAT16, name="in"),
@@ -139,8 +139,8 @@ def test_a_quantizer_of_halves_comes_back() -> None:
 @needs_models
 @pytest.mark.parametrize("style", STYLES)
 @every_model
-def test_real_models(path: Any, style: str) -> None:
-    """There and back: the same quantizers and, bit for bit, the same results."""
+def test_round_trip_real_models(path: Any, style: str) -> None:
+    """Convert there and back: the same quantizers, and bit-identical results."""
     lifted = Lifted(Written(path, style).proto)
     assert quantizers(lifted.model) == quantizers(Lifted(path).model)
     assert not {"QuantizeLinear", "DequantizeLinear", "Where"} & set(kinds(lifted.model))
@@ -161,7 +161,7 @@ def test_real_models(path: Any, style: str) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_pair(data: Any) -> None:
+def test_round_trip_any_pair(data: Any) -> None:
     """Any type, zero-point, Clip and scale: exact in any case, unless it is refused."""
     draw = data.draw
     kind = draw(st.sampled_from(sorted(TYPES)))

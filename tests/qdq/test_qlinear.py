@@ -199,7 +199,7 @@ def test_qlinear_operators_with_computed_scales_stay() -> None:
     assert any("computes with codes" in step.reason for step in lifted.steps)
 
 
-def test_other_integer_operators_stay() -> None:
+def test_qlinear_other_integer_operators_stay() -> None:
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], name="dynamic"),
         plain("DequantizeLinear", "q s z"),

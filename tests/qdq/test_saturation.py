@@ -18,7 +18,7 @@ def column(*weights: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("codes", [UNSIGNED, SIGNED])
-def test_sums_fit_holds_for_weights_of_seven_bits(codes: CodeSpan) -> None:
+def test_saturation_sums_fit_holds_for_weights_of_seven_bits(codes: CodeSpan) -> None:
     weights = np.random.default_rng(0).integers(-64, 64, (300, 20)).astype(np.int8)
     assert sums_fit(codes, weights)
     assert sums_fit(codes, np.full((300, 3), -64, np.int8))
@@ -26,7 +26,9 @@ def test_sums_fit_holds_for_weights_of_seven_bits(codes: CodeSpan) -> None:
 
 @pytest.mark.parametrize("codes", [UNSIGNED, SIGNED])
 @pytest.mark.parametrize("pair", [(65, 64), (-65, -64), (127, 2), (-128, -1)])
-def test_sums_fit_refuses_pairs_beyond_sixteen_bits(codes: CodeSpan, pair: tuple[int, int]) -> None:
+def test_saturation_sums_fit_refuses_pairs_beyond_sixteen_bits(
+    codes: CodeSpan, pair: tuple[int, int]
+) -> None:
     first, second = pair
     assert not sums_fit(codes, column(first, second))
     # Wherever they stand: kernels of other layouts add other pairs.
@@ -35,14 +37,14 @@ def test_sums_fit_refuses_pairs_beyond_sixteen_bits(codes: CodeSpan, pair: tuple
 
 
 @pytest.mark.parametrize("weight", [127, -128])
-def test_sums_fit_holds_for_one_product(weight: int) -> None:
+def test_saturation_sums_fit_holds_for_one_product(weight: int) -> None:
     assert sums_fit(UNSIGNED, column(weight))
     assert sums_fit(SIGNED, column(weight))
     assert sums_fit(UNSIGNED, column(weight, 0, 0))
     assert sums_fit(UNSIGNED, np.zeros((0, 3), np.int8))
 
 
-def test_sums_fit_knows_narrow_activations() -> None:
+def test_saturation_sums_fit_knows_narrow_activations() -> None:
     weights = column(127, 127, -128, -128)
     assert sums_fit(CodeSpan(0, 15, False), weights)
     assert sums_fit(CodeSpan(0, 127, False), weights)
@@ -60,7 +62,7 @@ def test_sums_fit_refuses_the_one_pair_of_signed_bytes_beyond_sixteen_bits() -> 
     assert not sums_fit(CodeSpan(-128, -128, True), weights)
 
 
-def test_sums_fit_refuses_sums_beyond_thirty_two_bits() -> None:
+def test_saturation_sums_fit_refuses_sums_beyond_thirty_two_bits() -> None:
     assert sums_fit(UNSIGNED, np.full((130000, 1), 64, np.int8))
     assert not sums_fit(UNSIGNED, np.full((140000, 1), 64, np.int8))
 
@@ -78,7 +80,7 @@ def products(draw: st.DrawFn) -> tuple[np.ndarray, CodeSpan]:
 
 
 @given(products(), st.randoms(use_true_random=False))
-def test_sums_fit_means_exact_sums_in_every_layout(
+def test_saturation_sums_fit_means_exact_sums_in_every_layout(
     case: tuple[np.ndarray, CodeSpan], random: object
 ) -> None:
     weights, codes = case
@@ -95,7 +97,7 @@ def test_sums_fit_means_exact_sums_in_every_layout(
 
 
 @given(arrays.arrays(np.int8, (2, 1)), st.booleans())
-def test_sums_fit_is_exact_for_two_weights(weights: np.ndarray, signed: bool) -> None:
+def test_saturation_sums_fit_is_exact_for_two_weights(weights: np.ndarray, signed: bool) -> None:
     codes, dtype = (SIGNED, np.int8) if signed else (UNSIGNED, np.uint8)
     ends = np.array([codes.lowest, codes.highest])
     x = np.stack(np.meshgrid(ends, ends), -1).reshape(-1, 2).astype(dtype)

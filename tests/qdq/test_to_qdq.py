@@ -37,7 +37,7 @@ SCALES = np.float32([0.3, 1, 2**-3, 4e-45, 1e-40, 7e30, 1e38])
 @pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("bits", range(1, 17))
-def test_integers(bits: int, signed: bool, narrow: bool, style: str) -> None:
+def test_to_qdq_integers(bits: int, signed: bool, narrow: bool, style: str) -> None:
     options = {"signed": signed, "narrow": narrow}
     x = columns(SCALES)
     expected = anybit.int_quant(x, SCALES, 0, bits, **options)
@@ -82,7 +82,7 @@ BARE = ["QuantizeLinear", "DequantizeLinear"]
         (16, 0, 1, 25, "uint16", ["Min", *BARE]),
     ],
 )
-def test_types(
+def test_to_qdq_types(
     bits: int, signed: int, narrow: int, limit: int, type_name: str, nodes: list[str]
 ) -> None:
     proto = int_model(bits=bits, signed=signed, narrow=narrow)
@@ -95,13 +95,13 @@ def test_types(
     assert (step.action, step.exact) == (f"QuantizeLinear and DequantizeLinear {type_name}", True)
 
 
-def test_few_bits_per_channel() -> None:
-    """The runtime's kernel for 4 does not saturate far out either; one for 2 is wrong."""
+def test_to_qdq_few_bits_per_channel() -> None:
+    """Avoid kernels of 4 bits, which do not saturate, and of 2 bits, which are wrong."""
     assert kinds(Written(int_model([0.1, 0.2])).model) == ["Min", *BARE]
     assert kinds(Written(int_model([0.1, 0.2], bits=2)).model) == CLIP
 
 
-def test_a_zero_point_is_always_written() -> None:
+def test_to_qdq_zero_point_is_always_written() -> None:
     for item in Written(int_model()).model.graph:
         assert len(item.inputs) == 3
 
@@ -118,7 +118,7 @@ def test_a_zero_point_is_always_written() -> None:
     ],
 )
 @pytest.mark.parametrize("style", STYLES)
-def test_axes(shape: tuple[int, ...], axis: int | None, style: str) -> None:
+def test_to_qdq_axes(shape: tuple[int, ...], axis: int | None, style: str) -> None:
     scale = np.linspace(0.1, 1, max(np.prod(shape, dtype=int), 1), dtype=np.float32).reshape(shape)
     x = np.random.default_rng(1).standard_normal((2, 3, 5, 4)).astype(np.float32)
     written = Written(int_model(scale, bits=3, shape=x.shape), style)
@@ -132,7 +132,7 @@ def test_axes(shape: tuple[int, ...], axis: int | None, style: str) -> None:
         np.testing.assert_array_equal(result, anybit.int_quant(x, scale, 0, 3))
 
 
-def test_axis_from_the_end_where_the_rank_is_unknown() -> None:
+def test_to_qdq_axis_from_the_end_where_the_rank_is_unknown() -> None:
     proto = int_model(np.float32([1, 2, 4]).reshape(3, 1), bits=8)
     proto.graph.input[0].type.tensor_type.ClearField("shape")
     written = Written(proto)
@@ -145,7 +145,7 @@ def test_axis_from_the_end_where_the_rank_is_unknown() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("bits", [2, 4, 7, 16])
-def test_half_precision(dtype: Any, bits: int) -> None:
+def test_to_qdq_half_precision(dtype: Any, bits: int) -> None:
     element = int(ir.DataType.from_numpy(np.dtype(dtype)))
     nodes = [
         node("Cast", "x", "half", domain="", to=element, name="first"),
@@ -170,8 +170,8 @@ FLOATS = {
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_float8(name: str) -> None:
-    """Every float16, its neighbours in float32, and numbers far beyond the format."""
+def test_to_qdq_float8(name: str) -> None:
+    """Return every float16, its float32 neighbours, and numbers beyond the format."""
     scales = np.float32([1, 0.3, 2**10, 1e-3])
     every = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
     every = np.concatenate([every[np.isfinite(every)], np.float32([1e9, -1e9, 3e34, 1e-45])])
@@ -188,7 +188,7 @@ def test_float8(name: str) -> None:
 @pytest.mark.parametrize(
     ("limit", "type_name"), [(25, "int2"), (24, "int4"), (21, "int4"), (20, "int8"), (12, "int8")]
 )
-def test_signs(limit: int, type_name: str, style: str) -> None:
+def test_to_qdq_signs(limit: int, type_name: str, style: str) -> None:
     nodes = [node("BipolarQuant", "x s")]
     scale = SCALES if limit > 12 else np.float32(0.3)
     shape = ["n", len(SCALES)]
@@ -201,7 +201,7 @@ def test_signs(limit: int, type_name: str, style: str) -> None:
         np.testing.assert_array_equal(result, anybit.bipolar_quant(x, scale))
 
 
-def test_names_that_are_taken() -> None:
+def test_to_qdq_names_that_are_taken() -> None:
     nodes = [
         node("Quant", "x s z b", "y_scale", name="y_quantized"),
         node("Quant", "y_scale s z b", "y_zero_point", name="y_quantized_1"),
@@ -219,7 +219,7 @@ def test_names_that_are_taken() -> None:
         np.testing.assert_array_equal(result, anybit.int_quant(telling(0.3), 0.3, 0, 3))
 
 
-def test_subgraphs() -> None:
+def test_to_qdq_subgraphs() -> None:
     def branch(name: str, bits: str) -> onnx.GraphProto:
         output = helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 4])
         nodes = [
@@ -255,7 +255,7 @@ def test_subgraphs() -> None:
     limit=st.sampled_from([13, 21, 25]),
     data=st.data(),
 )
-def test_any_scale(
+def test_to_qdq_any_scale(
     bits: int, signed: bool, narrow: bool, style: str, scale: float, limit: int, data: Any
 ) -> None:
     proto = int_model(scale, bits=bits, signed=int(signed), narrow=int(narrow))

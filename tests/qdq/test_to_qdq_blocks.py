@@ -19,7 +19,7 @@ NATIVE = ("mxfp8", "mxint8 floor", "int4 per-block 32", "uint4 per-block 16")
 
 
 def plain(proto: onnx.ModelProto, level: str) -> dict[str, np.ndarray]:
-    """What ONNX Runtime without our library gives."""
+    """Return the result of ONNX Runtime without the operator library."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
@@ -34,7 +34,7 @@ def size(made: ir.Model) -> int:
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_blocks_keep_their_values(words: str) -> None:
+def test_to_qdq_blocks_keep_their_values(words: str) -> None:
     quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
     expected = anybit.load(weights_of(quantized)).run({})
     converted = anybit.convert(quantized, to="qdq")
@@ -56,7 +56,7 @@ def test_blocks_keep_their_values(words: str) -> None:
 
 
 @pytest.mark.parametrize("words", NATIVE)
-def test_blocks_of_native_types(words: str) -> None:
+def test_to_qdq_blocks_of_native_types(words: str) -> None:
     """Matrices are read by DequantizeLinear in their own shape, short last blocks included."""
     quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
     made = anybit.convert(quantized, to="qdq").model
@@ -75,8 +75,8 @@ def test_blocks_of_native_types(words: str) -> None:
         assert codes.shape == tuple(layer.inputs[1].shape)
 
 
-def test_default_options_keep_their_values() -> None:
-    """A Min hides each DequantizeLinear, of which ONNX Runtime makes products of its own."""
+def test_to_qdq_default_options_keep_their_values() -> None:
+    """Hide each DequantizeLinear by a Min from fusions of ONNX Runtime."""
     words = "int4 per-block 16"
     quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
     (remark,) = anybit.convert(quantized, to="qdq").remarks
@@ -86,7 +86,7 @@ def test_default_options_keep_their_values() -> None:
 @pytest.mark.parametrize(
     ("words", "most"), [("mxfp4", 0.16), ("nvfp4", 0.17), ("fp4_e2m1", 0.15), ("mxfp6", 0.29)]
 )
-def test_formats_that_are_no_types_are_small(words: str, most: float) -> None:
+def test_to_qdq_formats_without_native_type_are_small(words: str, most: float) -> None:
     floats = model(
         [node("MatMul", "x w", domain="", name="head")],
         {"w": random(512, 128)},
@@ -103,7 +103,7 @@ def test_formats_that_are_no_types_are_small(words: str, most: float) -> None:
 
 
 @pytest.mark.parametrize("words", ["mxfp4", "nvfp4", "int4 per-block 8"])
-def test_there_and_back(words: str) -> None:
+def test_to_qdq_there_and_back(words: str) -> None:
     quantized = anybit.quantize(attention(), weights=words, activations=None).model
     there = anybit.convert(quantized, to="qdq").model
     back = anybit.convert(there, to="qonnx").model
@@ -113,7 +113,7 @@ def test_there_and_back(words: str) -> None:
     np.testing.assert_array_equal(a, c)
 
 
-def test_old_runtimes_get_floats_or_bytes() -> None:
+def test_to_qdq_old_runtimes_get_floats_or_bytes() -> None:
     quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations=None).model
     old = anybit.convert(quantized, to="qdq", opset_limit=20)
     assert "DequantizeLinear" not in kinds(old.model)
@@ -130,7 +130,7 @@ def test_old_runtimes_get_floats_or_bytes() -> None:
     assert stored == {ir.DataType.UINT8}
 
 
-def test_tables_give_the_type_that_the_quantizer_gives() -> None:
+def test_to_qdq_tables_give_the_type_that_the_quantizer_returns() -> None:
     format = ("exponent", "mantissa", "bias", "largest")
     quantized = model(
         [
@@ -151,7 +151,7 @@ def test_tables_give_the_type_that_the_quantizer_gives() -> None:
 
 
 @pytest.mark.parametrize("harm", ["axis", "block", "scale", "rank"])
-def test_blocks_that_do_not_fit(harm: str) -> None:
+def test_to_qdq_blocks_that_do_not_fit(harm: str) -> None:
     quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations=None).model
     made = anybit.convert(quantized, to="qdq").model
     stored = next(item for item in made.graph if item.op_type == "DequantizeLinear")

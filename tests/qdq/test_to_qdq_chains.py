@@ -25,7 +25,7 @@ def chain(first: int, second: int, *, signed: int = 1, inner: str = "") -> onnx.
 @pytest.mark.parametrize(
     ("first", "second"), [(2, 2), (4, 4), (8, 8), (5, 8), (8, 5), (16, 16), (12, 16), (16, 12)]
 )
-def test_chains(first: int, second: int, signed: int, style: str) -> None:
+def test_to_qdq_chains(first: int, second: int, signed: int, style: str) -> None:
     proto = chain(first, second, signed=signed)
     x = np.concatenate([telling(0.1), telling(0.25)])
     expected = x
@@ -43,7 +43,7 @@ def test_chains(first: int, second: int, signed: int, style: str) -> None:
     assert [quantizer["bitwidth"] for quantizer in quantizers(lifted.model)] == [first, second]
 
 
-def test_only_neighbours_are_kept_apart() -> None:
+def test_to_qdq_only_neighbours_are_kept_apart() -> None:
     pair = ["QuantizeLinear", "DequantizeLinear"]
     apart = ["QuantizeLinear", "Clip", "DequantizeLinear"]
     assert kinds(Written(chain(8, 8)).model) == [*pair, *apart]
@@ -53,7 +53,7 @@ def test_only_neighbours_are_kept_apart() -> None:
     assert kinds(Written(chain(16, 16)).model) == [*pair, "Min", *pair]
 
 
-def test_a_quantizer_before_one_that_the_model_had_already() -> None:
+def test_to_qdq_quantizer_before_one_that_the_model_had_already() -> None:
     foreign = [
         node("QuantizeLinear", "a s2 c", "q", domain=""),
         node("DequantizeLinear", "q s2 c", domain=""),

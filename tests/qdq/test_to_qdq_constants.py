@@ -63,7 +63,7 @@ from anybit.ops.grids import IntegerGrid
     ],
 )
 @pytest.mark.parametrize("style", STYLES)
-def test_constants(
+def test_to_qdq_constants(
     kind: str, parameters: dict[str, Any], options: Any, stored: str, style: str
 ) -> None:
     proto = weight_model(kind, parameters, WEIGHT, **options)
@@ -87,7 +87,7 @@ def test_constants(
         np.testing.assert_array_equal(result, expected)
 
 
-def test_a_narrow_range_is_noted_or_clipped() -> None:
+def test_to_qdq_narrow_range_is_noted_or_clipped() -> None:
     proto = weight_model("Quant", {"s": 0.5, "z": 0, "b": 3}, WEIGHT, narrow=1)
     native, eight = Written(proto), Written(proto, "qcdq")
     assert native.model.graph[0].metadata_props == {"anybit.range": "-3..3"}
@@ -98,14 +98,14 @@ def test_a_narrow_range_is_noted_or_clipped() -> None:
     assert signs.model.graph[0].metadata_props["anybit.coding"] == "sign"
 
 
-def test_four_bits_are_packed() -> None:
+def test_to_qdq_four_bits_are_packed() -> None:
     weight = np.random.default_rng(3).standard_normal((256, 256)).astype(np.float32)
     proto = weight_model("Quant", {"s": 0.1, "z": 0, "b": 4}, weight)
     written = Written(proto)
     assert len(written.proto.SerializeToString()) <= 0.16 * len(proto.SerializeToString())
 
 
-def test_codes_beyond_24_bits() -> None:
+def test_to_qdq_codes_beyond_24_bits() -> None:
     """float32 has not all of them: the codes found stand for the same values nevertheless."""
     weight = np.random.default_rng(0).integers(2**26, 2**31, 999).astype(np.float32)
     for scale in (0.3, 0.7, 1.1):
@@ -117,7 +117,7 @@ def test_codes_beyond_24_bits() -> None:
             np.testing.assert_array_equal(result, session(proto).run(None, {"x": ZERO})[0])
 
 
-def test_values_off_the_grid_are_not_stored() -> None:
+def test_to_qdq_values_off_the_grid_are_not_stored() -> None:
     grid = IntegerGrid(np.array(0.5, np.float32), np.array(0, np.float32), range(-8, 8))
     int4 = ir.DataType.INT4.numpy()
     assert grid.encode(np.float32([0.5, -4]), int4).astype(int).tolist() == [1, -8]
@@ -126,7 +126,7 @@ def test_values_off_the_grid_are_not_stored() -> None:
             grid.encode(np.float32([0.5, value]), int4)
 
 
-def test_shared_weights_and_scales() -> None:
+def test_to_qdq_shared_weights_and_scales() -> None:
     """Nothing is overwritten: others read the same tensors."""
     nodes = [
         node("Quant", "w s z b", "a", name="a"),
@@ -149,7 +149,7 @@ def test_shared_weights_and_scales() -> None:
         np.testing.assert_array_equal(result, session(proto).run(None, {"x": ZERO})[0])
 
 
-def test_weights_behind_moves() -> None:
+def test_to_qdq_weights_after_moves() -> None:
     """Transpose and Reshape of constants are folded before; those behind the quantizer stay."""
     nodes = [
         node("Transpose", "w", "t", domain=""),
@@ -167,7 +167,7 @@ def test_weights_behind_moves() -> None:
         np.testing.assert_array_equal(result, session(proto).run(None, {"x": ZERO})[0])
 
 
-def test_a_constant_output() -> None:
+def test_to_qdq_constant_output() -> None:
     arguments = {"w": WEIGHT, "s": 0.3, "z": 0, "b": 4}
     proto = model([node("Quant", "w s z b")], arguments, inputs={})
     written = Written(proto)
@@ -177,18 +177,18 @@ def test_a_constant_output() -> None:
 
 
 @pytest.mark.parametrize("weight", [np.zeros((0, 3)), np.zeros(()), np.full((2, 2), np.inf)])
-def test_odd_weights(weight: np.ndarray) -> None:
+def test_to_qdq_odd_weights(weight: np.ndarray) -> None:
     arguments = {"w": weight.astype(np.float32), "s": 0.5, "z": 0, "b": 4}
     written = Written(model([node("Quant", "w s z b")], arguments, inputs={}))
     assert [step.action for step in written.steps] == ["DequantizeLinear int4"]
 
 
-def test_nan_weights_stay() -> None:
+def test_to_qdq_nan_weights_stay() -> None:
     proto = weight_model("Quant", {"s": 1, "z": 0, "b": 4}, np.float32([1, np.nan]))
     assert "NaN or infinite" in Written(proto).reasons["q"]
 
 
-def test_constants_that_do_not_broadcast() -> None:
+def test_to_qdq_constants_that_do_not_broadcast() -> None:
     """Whoever computes them next will refuse them."""
     written = Written(weight_model("Quant", {"s": np.ones(4, "f"), "z": 0, "b": 3}, WEIGHT))
     assert "4 scales do not broadcast to x" in written.reasons["q"]
@@ -197,7 +197,7 @@ def test_constants_that_do_not_broadcast() -> None:
 @needs_models
 @pytest.mark.parametrize("style", STYLES)
 @every_model
-def test_real_models(path: Any, style: str) -> None:
+def test_to_qdq_real_models(path: Any, style: str) -> None:
     """Nothing is left, and the weights are what they were, bit for bit."""
     written = Written(path, style)
     assert not written.reasons

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has no native form says why, and which opset the others need."""
+"""Reasons for nodes without a native form, and opsets of the others."""
 
 import re
 from typing import Any
@@ -47,7 +47,7 @@ from anybit.onnx.passes import Normalize, ToQdq
         ({"scale": np.zeros((0, 1)), "shape": [4, 4]}, "are empty"),
     ],
 )
-def test_reasons(changes: dict[str, Any], reason: str) -> None:
+def test_to_qdq_reasons(changes: dict[str, Any], reason: str) -> None:
     changes = {
         name: np.float32(value) if isinstance(value, list) and name != "shape" else value
         for name, value in changes.items()
@@ -79,18 +79,18 @@ def test_reasons(changes: dict[str, Any], reason: str) -> None:
         ),
     ],
 )
-def test_reasons_of_other_operators(proto: onnx.ModelProto, reason: str) -> None:
+def test_to_qdq_reasons_of_other_operators(proto: onnx.ModelProto, reason: str) -> None:
     assert reason in Written(proto).reasons["y"]
 
 
-def test_float64_stays() -> None:
+def test_to_qdq_float64_stays() -> None:
     proto = int_model()
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
     assert "x is double" in Written(proto).reasons["y"]
 
 
-def test_float8_needs_a_style_and_an_opset_with_them() -> None:
+def test_to_qdq_float8_needs_a_style_and_an_opset_with_them() -> None:
     proto = float_model(1, formats.float8_e4m3fn)
     assert "no 8-bit type has" in Written(proto, "qcdq").reasons["y"]
     assert "needs opset 19" in Written(proto, opset_limit=18).reasons["y"]
@@ -115,14 +115,14 @@ def test_float8_needs_a_style_and_an_opset_with_them() -> None:
         (weight_model("Quant", {"s": 0.1, "z": 0, "b": 24}, WEIGHT), "qdq", 25, 10),
     ],
 )
-def test_needed_opset(proto: onnx.ModelProto, style: str, limit: int, needed: int) -> None:
+def test_to_qdq_needed_opset(proto: onnx.ModelProto, style: str, limit: int, needed: int) -> None:
     result = read(proto)
     Normalize()(result)
     assert ToQdq(style=Form(style), opset_limit=limit).needed_opset(result) == needed
 
 
-def test_types_of_later_opsets_are_not_used() -> None:
-    """As a caller has it that does not raise the opset."""
+def test_to_qdq_types_of_later_opsets_are_not_used() -> None:
+    """Keep the opset, as a caller that does not raise it."""
     result = read(int_model(bits=4))
     Normalize()(result)
     ToQdq(style=Form.QDQ)(result)
@@ -131,7 +131,7 @@ def test_types_of_later_opsets_are_not_used() -> None:
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 12])
-def test_approximate_zero_points(bits: int) -> None:
+def test_to_qdq_approximate_zero_points(bits: int) -> None:
     proto = int_model([0.5, 0.3], [1, 2], bits, signed=0)
     assert Written(proto).reasons
     written = Written(proto, allow_approximate=True)
@@ -147,18 +147,18 @@ def test_approximate_zero_points(bits: int) -> None:
 
 
 @pytest.mark.parametrize("zeropt", [0.5, -1, 16, np.nan, np.inf, 1e30])
-def test_zero_points_that_no_approximation_has(zeropt: float) -> None:
+def test_to_qdq_refuses_zero_points_without_approximation(zeropt: float) -> None:
     written = Written(int_model(zeropt=zeropt, bits=16, signed=0), allow_approximate=True)
     assert written.reasons if zeropt != 16 else written.steps
 
 
 @pytest.mark.parametrize("bits", [0, -1, 2.5, np.nan, np.inf])
-def test_bad_widths(bits: float) -> None:
+def test_to_qdq_bad_widths(bits: float) -> None:
     with pytest.raises(ModelError, match=r"node 'the_Quant'.*bitwidth must be"):
         Written(int_model(bits=bits))
 
 
-def test_plans_are_kept_for_the_model_that_they_are_of_only() -> None:
+def test_to_qdq_plans_are_kept_for_the_model_that_they_are_of_only() -> None:
     native = ToQdq(style=Form.QDQ)
     first, second = (read(int_model(bits=bits)) for bits in (8, 7))
     for element in (first, second):

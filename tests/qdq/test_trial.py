@@ -61,7 +61,7 @@ def largest() -> onnx.ModelProto:
     return onnx.parser.parse_model(LARGEST)
 
 
-def test_what_default_options_do_not_load_gets_fences() -> None:
+def test_trial_fences_models_that_fail_to_load() -> None:
     """4-bit codes before a MaxPool."""
     bare = convert(largest(), to="qdq", runtime="any")
     assert not bare.remarks
@@ -86,7 +86,7 @@ POOLED = """<ir_version: 8, opset_import: ["": 13, "qonnx.custom_op.general": 1]
 }"""
 
 
-def test_what_would_be_moved_is_bounded() -> None:
+def test_trial_bounds_moved_quantizers() -> None:
     """QuantizeLinear would go before the MaxPool, which takes no 4 bits."""
     model = onnx.parser.parse_model(POOLED)
     converted = convert(model, to="qdq")
@@ -100,15 +100,15 @@ def test_what_would_be_moved_is_bounded() -> None:
     assert kinds(back.model) == ["MaxPool", "Reshape", "IntQuant"]
 
 
-def test_fences_are_gone_on_the_way_back() -> None:
+def test_trial_fences_are_gone_on_the_way_back() -> None:
     converted = convert(product(2), to="qdq")
     assert "Min" in kinds(converted.model)
     back = convert(converted.model, to="qonnx")
     assert kinds(back.model) == ["IntQuant", "IntQuant", "MatMul", "IntQuant"]
 
 
-def test_the_limit_of_the_next_quantizer_names_nothing() -> None:
-    """It is no lower than what comes to it, as a fence is, and goes with its own quantizer."""
+def test_trial_limit_of_the_next_quantizer_names_nothing() -> None:
+    """Keep a limit that is not lower than its input, like a fence."""
     nodes = [
         node("Quant", "x s z b", "first", signed=0),
         node("Quant", "first s z b", signed=0),
@@ -118,7 +118,7 @@ def test_the_limit_of_the_next_quantizer_names_nothing() -> None:
     assert [item.outputs[0].name for item in back.graph] == ["first", "y"]
 
 
-def test_a_limit_behind_a_pair_stays() -> None:
+def test_trial_limit_after_a_pair_stays() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
     graph (float[n] x) => (float[n] y) <float s = {0.5}, int8 z = {0}, float limit = {63}> {
         q = QuantizeLinear(x, s, z)
@@ -134,7 +134,7 @@ def test_a_limit_behind_a_pair_stays() -> None:
 @needs_models
 @pytest.mark.parametrize("form", [Form.QDQ, Form.QCDQ])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks(name: str, form: Form) -> None:
+def test_trial_networks(name: str, form: Form) -> None:
     path = MODELS / f"{name}.onnx"
     converted = convert(path, to=form)
     x = np.load(path.with_suffix(".npz"))["x"][:1]
@@ -156,7 +156,7 @@ def test_networks(name: str, form: Form) -> None:
         ("any", Form.QDQ, 25),
     ],
 )
-def test_runtimes(runtime: str, form: Form, opset: int) -> None:
+def test_trial_runtimes(runtime: str, form: Form, opset: int) -> None:
     converted = convert(product(2), runtime=runtime)
     assert converted.form is form
     assert converted.model.graph.opset_imports[""] == (
@@ -168,31 +168,31 @@ def test_runtimes(runtime: str, form: Form, opset: int) -> None:
 @pytest.mark.parametrize(
     "name", ["tensorrt", "onnxruntime=new", "onnxruntime=1", "onnxruntime=", "ONNX", ""]
 )
-def test_other_runtimes(name: str) -> None:
+def test_trial_other_runtimes(name: str) -> None:
     with pytest.raises(ModelError, match=r"the runtime must be onnxruntime.*got"):
         convert(product(2), runtime=name)
 
 
 @pytest.mark.parametrize("version", ["1.16", "0.1", "9.9", "1.99", "2.0.1"])
-def test_versions_of_which_nothing_is_known(version: str) -> None:
+def test_trial_versions_of_which_nothing_is_known(version: str) -> None:
     refused = rf"onnxruntime=1.17 to 1\.\d\d, the versions.*got 'onnxruntime={version}'; without"
     with pytest.raises(ModelError, match=refused):
         convert(product(2), runtime=f"onnxruntime={version}")
 
 
-def test_the_installed_version_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_installed_version_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "__version__", "3.4.5")
     assert convert(product(2), runtime="onnxruntime=3.4").form is Form.QDQ
     monkeypatch.setattr(onnxruntime, "__version__", "1.17.3")
     assert convert(product(2), runtime="onnxruntime=1.20").form is Form.QDQ
 
 
-def test_neither_form_nor_runtime() -> None:
+def test_trial_neither_form_nor_runtime() -> None:
     with pytest.raises(ModelError, match=r"to must be one of .*or name the runtime"):
         convert(product(2))
 
 
-def test_what_may_run_for_long_is_not_tried() -> None:
+def test_trial_skips_slow_models() -> None:
     loop = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>
         graph (float[n] x) => (float[n] y) <int64 most = {9223372036854775807}, bool yes = {1},
@@ -212,14 +212,14 @@ def test_what_may_run_for_long_is_not_tried() -> None:
 
 
 @pytest.mark.parametrize(("count", "is_tried"), [(200, True), (6000, False)])
-def test_what_has_many_nodes_is_not_tried(count: int, is_tried: bool) -> None:
+def test_trial_skips_models_with_many_nodes(count: int, is_tried: bool) -> None:
     model = CHAINS["native"](count)
     assert (tried(ir.from_proto(model)) is not None) == is_tried
     (remark,) = convert(model, to="qdq").remarks
     assert ("tried with" in remark) == is_tried
 
 
-def test_what_needs_a_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_reports_required_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fences that are not proven to be needed, and do not help, are not kept."""
     always = lambda self, model: "does not load it"  # noqa: E731
     monkeypatch.setattr(Reference, "problem", always)
@@ -232,7 +232,7 @@ def test_what_needs_a_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds(converted.model).count("Min") == proven
 
 
-def test_check_says_what_default_options_do() -> None:
+def test_trial_check_reports_effects_of_default_options() -> None:
     bare = convert(largest(), runtime="any").model
     (actual,) = [
         finding
@@ -247,7 +247,7 @@ def test_check_says_what_default_options_do() -> None:
     }
 
 
-def test_infinite_results_are_compared() -> None:
+def test_trial_infinite_results_are_compared() -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
     graph (float[n, 4] x) => (float[n, 4] y)
         <float s = {3e38}, float z = {0}, float b = {8}, float most = {3e38}> {
@@ -270,8 +270,8 @@ graph (float[n, 4] x) => (float[n, 1] y) <float s = {%g}, float z = {0},
 
 
 @pytest.mark.parametrize("scale", [1e-5, 1.0, 1e4])
-def test_convert_fences_by_weights_and_not_by_inputs(scale: float) -> None:
-    """What may saturate does so on some CPU, whatever this one gives for some inputs."""
+def test_trial_convert_fences_by_weights_and_not_by_inputs(scale: float) -> None:
+    """Report possible saturation on any CPU, whatever this one computes."""
     converted = convert(onnx.parser.parse_model(SATURATING % (scale, 127, 127)), to="qdq")
     assert kinds(converted.model).count("Min") == 1
     assert "y (may saturate sums of 8-bit products" in converted.remarks[-1]
@@ -280,7 +280,7 @@ def test_convert_fences_by_weights_and_not_by_inputs(scale: float) -> None:
     assert safe.remarks[-1].endswith("1 MatMul may run in integers, whose sums overflow on no CPU")
 
 
-def test_convert_fences_each_node_for_itself() -> None:
+def test_trial_convert_fences_each_node_for_itself() -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
     graph (float[n, 4] x) => (float[n, 1] y, float[n, 1] u) <float s = {0.1}, float z = {0},
         float b = {8}, float t = {1}, float[4, 1] w = {127, 127, 0, 0},
@@ -300,7 +300,7 @@ def test_convert_fences_each_node_for_itself() -> None:
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "any"])
-def test_convert_fences_nothing_for_other_runtimes(runtime: str) -> None:
+def test_trial_convert_fences_nothing_for_other_runtimes(runtime: str) -> None:
     proto = onnx.parser.parse_model(SATURATING % (1, 127, 127))
     converted = convert(proto, to="qdq", runtime=runtime)
     assert "Min" not in kinds(converted.model)
@@ -310,7 +310,7 @@ def test_convert_fences_nothing_for_other_runtimes(runtime: str) -> None:
     assert web.remarks[-1].startswith("a Min keeps 1 node from integer operators")
 
 
-def test_trial_feeds_what_the_quantizers_are_made_for() -> None:
+def test_trial_feeds_cover_ranges_of_quantizers() -> None:
     """Both branches of an If, and numbers of the size of its quantizers."""
     text = """<ir_version: 8, opset_import: ["": 17]>
     graph (bool c, float[n, 64] x) => (float[n, 64] y) <float s = {1000}, int8 z = {0}> {

@@ -78,7 +78,7 @@ def domains(model: Any) -> set[str]:
         (TensorProto.UINT16, TensorProto.UINT4, 21, 21),
     ],
 )
-def test_normalize_renames_what_the_opset_has(
+def test_use_standard_pair_normalize_renames_available_types(
     activation: int, weight: int, opset: int, needed: int
 ) -> None:
     model = read(network(activation, weight, opset))
@@ -128,7 +128,7 @@ def test_convert_keeps_the_pair_of_a_model_that_cannot_be_lifted() -> None:
 
 
 @pytest.mark.parametrize("opset", [13, 17])
-def test_shapes_are_inferred_behind_the_pair(opset: int) -> None:
+def test_shapes_are_inferred_after_the_pair(opset: int) -> None:
     model = read(network(TensorProto.INT16, TensorProto.INT4, opset))
     InferShapes()(model)
     shapes = {str(value.name): value for node in model.graph for value in node.outputs}
@@ -138,21 +138,21 @@ def test_shapes_are_inferred_behind_the_pair(opset: int) -> None:
     assert [str(size) for size in shapes["v1"].shape or ()] == ["6", "4"]
 
 
-def test_compile_takes_layers_between_pairs_of_onnx_runtime() -> None:
+def test_use_standard_pair_compile_takes_layers_between_pairs_of_onnx_runtime() -> None:
     proto = network(TensorProto.UINT8, TensorProto.INT4, 17)
     compiled = anybit.compile(proto)
     assert "2 of 2 layers" in str(compiled.report)
     np.testing.assert_array_equal(compiled.run(X)["y1"], anybit.load(proto).run(X)["y1"])
 
 
-def test_block_size_of_zero_is_dropped_before_opset_21() -> None:
+def test_use_standard_pair_block_size_of_zero_is_dropped_before_opset_21() -> None:
     model = read(network(TensorProto.UINT8, TensorProto.INT8, 17, block_size=0, axis=1))
     Normalize()(model)
     assert domains(model) == {""}
     assert all("block_size" not in node.attributes for node in model.graph)
 
 
-def test_zero_points_of_32_bits_stay_with_onnx_runtime() -> None:
+def test_use_standard_pair_zero_points_of_32_bits_stay_with_onnx_runtime() -> None:
     """ONNX has none for int32."""
     tensors = [
         helper.make_tensor("w", TensorProto.INT32, (1, 2), [5, 7]),

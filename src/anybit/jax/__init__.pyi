@@ -66,7 +66,7 @@ def float_quant(
     """Quantize x to a floating-point format of any exponent and mantissa width.
 
         y = x / scale
-        q = y rounded to mantissa_bitwidth bits behind the leading one, and to the spacing of
+        q = y rounded to mantissa_bitwidth bits after the leading one, and to the spacing of
             the smallest normal number, 2^(1 - exponent_bias), below it
         result = clip(q, -largest, largest) * scale          0 .. largest if not signed
 

@@ -135,11 +135,11 @@ def _sort_constants(graph: ir.Graph) -> None:
     """Sort constants by their first readers, whatever the order of the rewrites."""
     constants = graph.initializers
     read = [value for node in graph.all_nodes() for value in node.inputs if value is not None]
-    expected = [value for value in dict.fromkeys(read) if value.graph is graph]
-    expected = [value for value in expected if value.is_initializer()]
-    kept = [value for value in constants.values() if value not in set(expected)]
+    used = [value for value in dict.fromkeys(read) if value.graph is graph]
+    used = [value for value in used if value.is_initializer()]
+    kept = [value for value in constants.values() if value not in set(used)]
     constants.clear()
-    for value in (*expected, *kept):
+    for value in (*used, *kept):
         graph.register_initializer(value)
 
 

@@ -128,19 +128,19 @@ def convert(
     """
     if to is None and runtime is None:
         raise ModelError(f"to must be one of {', '.join(Form)}; or name the runtime: {NAMES}")
-    expected = runtime_named("onnxruntime" if runtime is None else runtime)
+    properties = runtime_named("onnxruntime" if runtime is None else runtime)
     try:
-        form = expected.form if to is None else Form(to)
+        form = properties.form if to is None else Form(to)
     except ValueError:
         raise ModelError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
-    options = _Options(allow_approximate, min(opset_limit, expected.opset_limit))
+    options = _Options(allow_approximate, min(opset_limit, properties.opset_limit))
     converted, pairs = _converted(source, form, options)
     native = any(is_dequantize(node) for node in nodes_in(converted.model.graph))
-    if form not in (Form.QDQ, Form.QCDQ) or not native or not expected.fenced:
+    if form not in (Form.QDQ, Form.QCDQ) or not native or not properties.fenced:
         return converted
     with errors_named_after(source):
         fencing = fence(converted.model)
-    if expected.tried:
+    if properties.tried:
         return _tried(converted, pairs, fencing)
     return _remarked(converted, fencing.details())
 

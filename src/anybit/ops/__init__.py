@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operators are. The registry is a tuple: adapters loop over it and name no operator."""
+"""The operators. The registry is a tuple: adapters loop over it and name no operator."""
 
 from typing import Any
 

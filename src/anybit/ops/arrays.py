@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the references need from an array library: namespaces, the compute type, checked parameters.
+"""Array-library support of the references: namespaces, compute types, checked parameters.
 
 The compute type is float64 for float64 arrays and float32 for float32, float16 and bfloat16.
 """
@@ -16,7 +16,7 @@ Place = Callable[[Any, Any, str, dict[str, Any]], Any]
 
 
 def is_foreign(x: Any) -> bool:
-    """Whether x is an array of a library other than NumPy."""
+    """Return whether x is an array of a library other than NumPy."""
     if isinstance(x, np.ndarray | np.generic | int | float | list | tuple):
         return False
     from array_api_compat import is_array_api_obj
@@ -29,14 +29,14 @@ def as_array(x: Any) -> Any:
 
 
 def namespace(x: Any) -> Any:
-    """The array-API namespace of x."""
+    """Return the array-API namespace of x."""
     from array_api_compat import array_namespace
 
     return array_namespace(x)
 
 
 def _dtype_name(x: Any) -> str:
-    # float16 and bfloat16 are not part of the array API; libraries agree on the names only.
+    # float16 and bfloat16 are not part of the array API; libraries only agree on their names.
     return str(x.dtype).rpartition(".")[2]
 
 
@@ -49,49 +49,49 @@ def _is_floating(x: Any) -> bool:
 
 
 def compute_type(x: Any) -> Any:
-    """The dtype in which results for x are computed: float32 or float64."""
+    """Return the dtype of computations with x: float32 or float64."""
     xp = namespace(x)
     return xp.float64 if x.dtype == xp.float64 else xp.float32
 
 
 def integer_type(xp: Any) -> Any:
-    """int64, or int32 where a library has no wider one: JAX, unless 64 bits are switched on."""
+    """Return int64, or int32 for libraries without it: JAX, unless 64 bits are enabled."""
     return xp.int64 if _has_64_bits(xp) else xp.int32
 
 
 def integer_limit(xp: Any) -> int:
-    """The exponent of a power of two such that sums of two integers within it do not overflow."""
+    """Return a power of two such that sums of two integers within it do not overflow."""
     return 62 if _has_64_bits(xp) else 30
 
 
 def _has_64_bits(xp: Any) -> bool:
-    # Of the other libraries one may ask for 64 bits on any device; JAX warns and takes 32.
+    # The other libraries support 64 bits on any device; JAX warns and uses 32.
     if getattr(xp, "__name__", None) != "jax.numpy":
         return True
     return "int64" in xp.__array_namespace_info__().dtypes()
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """x in another dtype, be it one that the array API has or bfloat16 and float16."""
+    """Return x in another dtype: one of the array API, bfloat16 or float16."""
     if isinstance(x, np.ndarray) or _is_bfloat16(x):
         return x.astype(dtype) if hasattr(x, "astype") else x.to(dtype)
     return namespace(x).astype(x, dtype)
 
 
 def widened(x: Any, domain: Domain, name: str) -> Any:
-    """x in its compute type; exact. TypeError for a dtype that the operator does not take."""
+    """Return x in its compute type, exactly. TypeError for an unsupported dtype."""
     check_x(x, domain, name)
     return cast(x, compute_type(x))
 
 
 def check_x(x: Any, domain: Domain, name: str) -> None:
-    """TypeError for a dtype that the operator does not take."""
+    """Raise TypeError for an unsupported dtype."""
     if _dtype_name(x) not in domain.dtypes:
         raise TypeError(f"{name} must be {domain.description}, got {x.dtype}")
 
 
 def delivered(result: Any, x: Any, out: Any) -> Any:
-    """The result in x's dtype (where either is an integer it stays as it is), in `out` if given."""
+    """Return the result in the dtype of x, in `out` if passed; integers stay as they are."""
     if isinstance(result, np.generic):  # NumPy turns 0-d arrays into scalars
         result = np.asarray(result)
     if _is_floating(result) and _is_floating(x) and result.dtype != x.dtype:
@@ -108,21 +108,22 @@ def delivered(result: Any, x: Any, out: Any) -> Any:
 
 
 def parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
-    """One parameter as an array beside x: the compute type, or integers where they are asked for.
+    """Return one parameter as an array on x's device, in the compute type or as integers.
 
-    Raises TypeError for what is not a real number and ValueError for values outside the domain.
+    Raises TypeError for values that are not real numbers and ValueError for those outside the
+    domain.
     """
     xp = namespace(x)
     values = checked(value, domain, name)
     if domain.integer:
-        return _beside(as_integers(values), xp, integer_type(xp), x)
-    return _beside(values, xp, compute_type(x), x)
+        return _on_device_of(as_integers(values), xp, integer_type(xp), x)
+    return _on_device_of(values, xp, compute_type(x), x)
 
 
 def checked(value: Any, domain: Domain, name: str) -> Any:
-    """The parameter as an array of its own dtype. Raises what `parameter` raises.
+    """Return the parameter as an array of its own dtype, with the checks of `parameter`.
 
-    Values that are not known yet, in traced arrays, are not looked at.
+    Unknown values, of traced arrays, are not checked.
     """
     values = np.asarray(value) if not is_foreign(value) else value
     kinds = ("real floating", "integral", "bool")
@@ -135,11 +136,11 @@ def checked(value: Any, domain: Domain, name: str) -> Any:
 
 
 def as_integers(values: Any) -> Any:
-    """Whole numbers as the widest integers. Beyond the limit all widths and biases are the same."""
+    """Return whole numbers as the widest integers, clipped to the limit of meaningful values."""
     host = namespace(values)
     limit = 2 ** integer_limit(host)
     if not _has_64_bits(host) and not host.isdtype(values.dtype, "real floating"):
-        # Going through float32 would round; smaller types than these are within the limit.
+        # Conversion through float32 would round; smaller types are within the limit.
         if values.dtype in (host.int32, host.uint32):
             lowest = 0 if host.isdtype(values.dtype, "unsigned integer") else -limit
             values = host.clip(values, lowest, limit)
@@ -149,8 +150,8 @@ def as_integers(values: Any) -> Any:
     return cast(host.clip(wide, -float(limit), float(limit)), integer_type(host))
 
 
-def _beside(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
-    """`values` as an array of x's library on x's device."""
+def _on_device_of(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
+    """Return `values` as an array of x's library on x's device."""
     from array_api_compat import device
 
     if is_foreign(values):
@@ -164,7 +165,7 @@ def _beside(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
 
 
 def check_values(values: Any, domain: Domain, name: str) -> None:
-    """ValueError for the first value outside the domain; values that are not known yet may fit."""
+    """Raise ValueError for the first value outside the domain; unknown values pass."""
     xp = namespace(values)
     wide = cast(values, xp.float64) if _has_64_bits(xp) else values
     wrong = (wide < float(domain.minimum)) | (wide > float(domain.maximum))
@@ -173,26 +174,26 @@ def check_values(values: Any, domain: Domain, name: str) -> None:
         if domain.integer:
             wrong = wrong | xp.isinf(wide) | (wide != xp.floor(wide))
     try:
-        found = bool(xp.any(wrong))
-    except TypeError:  # traced: the values will be known when the program runs
+        outside = bool(xp.any(wrong))
+    except TypeError:  # traced: values are known when the program runs
         return
-    if found:
+    if outside:
         raise ValueError(f"{name} must be {domain.description}, got {float(wide[wrong][0]):.17g}")
 
 
 def broadcastable(value: Any, x: Any, name: str, attributes: dict[str, Any]) -> Any:
-    """The parameter as it is, if it broadcasts to x without enlarging it. ValueError otherwise.
+    """Return the parameter, if it broadcasts to x without enlarging it; else raise ValueError.
 
-    Sizes and shapes that are not known yet (None, in traced arrays) may fit.
+    Unknown sizes and shapes (None, in traced arrays) pass.
     """
     del attributes  # NumPy's rule needs none
     if value.shape is None or x.shape is None:
         return value
-    shape, wanted = tuple(value.shape), tuple(x.shape)
-    trailing = wanted[len(wanted) - len(shape) :]
-    if len(shape) > len(wanted) or any(
+    shape, expected = tuple(value.shape), tuple(x.shape)
+    trailing = expected[len(expected) - len(shape) :]
+    if len(shape) > len(expected) or any(
         size not in (whole, 1) and size is not None and whole is not None
         for size, whole in zip(shape, trailing, strict=True)
     ):
-        raise ValueError(f"{name} of shape {shape} does not broadcast to x of shape {wanted}")
+        raise ValueError(f"{name} of shape {shape} does not broadcast to x of shape {expected}")
     return value

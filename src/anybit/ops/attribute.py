@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes of operators: how a call spells them, and how a file stores them."""
+"""Attributes of operators, in calls and in files."""
 
 import operator as python
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from anybit.ops.rounding import RoundingMode
 
 @dataclass(frozen=True)
 class Attribute:
-    """One ONNX attribute. Its default says what it is: a flag, an integer or a name.
+    """One ONNX attribute. Its default determines the kind: a flag, an integer or a name.
 
-    `onnx_name` differs from `name` where the Python word would mislead in a model file;
-    `aliases` are spellings found in files.
+    `onnx_name` differs from `name` if the Python name would mislead in a model file; `aliases` are
+    spellings in files.
     """
 
     name: str
@@ -23,17 +23,17 @@ class Attribute:
 
     @property
     def is_mode(self) -> bool:
-        """Whether it names one of the rounding modes."""
+        """Return whether the attribute names a rounding mode."""
         return self.default in RoundingMode.__members__
 
     def read(self, value: Any) -> bool | int | str:
-        """What a call says, in the type of the default; the operator checks the value itself.
+        """Return the value of a call in the type of the default; the operator checks it.
 
         A flag is a bool, an integer or a scalar of an array library, such as `np.float32(1)`. A
-        name is a string, or an object that has one: a dtype, a type, a member of an enumeration.
+        name is a string, or an object with a name: a dtype, a type, a member of an enumeration.
 
         Raises:
-            TypeError: It is none of that.
+            TypeError: The value has another type.
         """
         if isinstance(self.default, bool):
             if not isinstance(value, int) and not hasattr(value, "dtype"):
@@ -46,7 +46,7 @@ class Attribute:
     def _name_in(self, value: Any) -> str:
         if isinstance(value, str):
             return str(getattr(value, "value", value))  # the text of an enumeration's member
-        if type(value).__name__.lower().endswith("dtype"):  # one of torch has no name of its own
+        if type(value).__name__.lower().endswith("dtype"):  # torch dtypes have no name of their own
             return str(value).rpartition(".")[2]
         for spelled in (getattr(value, "__name__", None), getattr(value, "name", None)):
             if isinstance(spelled, str):
@@ -54,15 +54,15 @@ class Attribute:
         raise TypeError(f"{self.name} must be a string, got {value!r}")
 
     def stored(self, value: bool | int | str) -> int | str:
-        """As files have it: a flag is 0 or 1."""
+        """Return the value as files store it: a flag is 0 or 1."""
         return str(value) if isinstance(value, str) else int(value)
 
     def restored(self, stored: Any, spelled: str = "") -> bool | int | str:
-        """What a file says under that name, modes by their usual name.
+        """Return the value of a file under that name, with modes in canonical form.
 
         Raises:
-            TypeError: It is of another type.
-            ValueError: A flag that is neither 0 nor 1, a mode that there is not.
+            TypeError: The value has another type.
+            ValueError: A flag is neither 0 nor 1, or a mode is unknown.
         """
         name = spelled or self.onnx_name
         if isinstance(self.default, str):

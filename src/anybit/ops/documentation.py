@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The docstring of an operator, taken apart: it is the specification, and read in one place."""
+"""Parsed docstrings of operators, which are their specification."""
 
 import re
 import textwrap
@@ -11,13 +11,13 @@ _SECTIONS = ("Args", "Returns", "Raises", "Source")
 
 @dataclass(frozen=True)
 class Documentation:
-    """A docstring in parts, each on one line but for those that keep their lines.
+    """A docstring in parts, each on one line unless it keeps its lines.
 
     Attributes:
-        description: All before the sections, as it stands.
-        arguments: What is said of each parameter.
-        raises: When each error is raised.
-        examples: A doctest, as it stands.
+        description: All text before the sections, verbatim.
+        arguments: The description of each parameter.
+        raises: The condition of each error.
+        examples: A doctest, verbatim.
     """
 
     description: str
@@ -29,17 +29,17 @@ class Documentation:
 
     @property
     def summary(self) -> str:
-        """The first paragraph on one line."""
+        """Return the first paragraph on one line."""
         return _on_one_line(self.description.partition("\n\n")[0])
 
     @property
     def body(self) -> str:
-        """What follows the first paragraph, as it stands."""
+        """Return the text after the first paragraph, verbatim."""
         return self.description.partition("\n\n")[2]
 
 
 def documentation_of(docstring: str) -> Documentation:
-    """The parts of a docstring without indentation, as `inspect.getdoc` gives it."""
+    """Return the parts of a docstring without indentation, as from `inspect.getdoc`."""
     text, prompt, examples = docstring.partition(">>> ")
     description, *parts = re.split(rf"^({'|'.join(_SECTIONS)}):", text, flags=re.MULTILINE)
     sections = dict.fromkeys(_SECTIONS, "")
@@ -58,12 +58,12 @@ def documentation_of(docstring: str) -> Documentation:
 
 
 def _entries(section: str) -> dict[str, str]:
-    """The entries `name: text` and `name, name: text` of a section, by name."""
-    found: dict[str, str] = {}
+    """Return the entries `name: text` and `name, name: text` of a section, by name."""
+    entries: dict[str, str] = {}
     for entry in re.split(r"\n(?=\S)", section):
         names, _, text = entry.partition(":")
-        found |= {name.strip(): _on_one_line(text) for name in names.split(",") if text}
-    return found
+        entries |= {name.strip(): _on_one_line(text) for name in names.split(",") if text}
+    return entries
 
 
 def _on_one_line(text: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator's input may hold and what it is for, as annotations in its signature."""
+"""Domains and roles of an operator's inputs, as annotations in its signature."""
 
 import math
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 @dataclass(frozen=True)
 class Domain:
-    """A set of numbers, limits included; without limits NaN and infinities are welcome too.
+    """A set of numbers including its limits; without limits, NaN and infinities are included.
 
-    Arrays must be of one of `dtypes`, if any are named; Python numbers need only be in the set.
+    Arrays must have one of `dtypes`, if there are any; Python numbers only have to be in the set.
     """
 
     description: str
@@ -21,13 +21,13 @@ class Domain:
     dtypes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return repr(self.description)  # what help() shows of an operator's inputs
+        return repr(self.description)  # shown by help() for an operator's inputs
 
 
 class Role(StrEnum):
-    """What an input is for. Operators name it as their documents do; its role is always the same.
+    """The meaning of an input. Names of inputs vary; the role is always the same.
 
-    Scale, zero-point and width are those of the result, `IN_BITWIDTH` that of x.
+    Scale, zero-point and width are those of the result; `IN_BITWIDTH` is that of x.
     """
 
     DATA = "data"
@@ -42,7 +42,7 @@ class Role(StrEnum):
     LIMIT = "largest value"
 
     def __repr__(self) -> str:
-        return repr(self.value)  # what help() shows of an operator's inputs
+        return repr(self.value)  # shown by help() for an operator's inputs
 
 
 FLOATING = Domain(
@@ -66,7 +66,7 @@ SMALL_INTEGER = Domain(
 BYTE = Domain("int8 or uint8", integer=True, minimum=-128, maximum=255, dtypes=("int8", "uint8"))
 
 Floating = Annotated[Any, FLOATING]
-"""An array of any array-API library, or for NumPy whatever `numpy.asarray` takes."""
+"""An array of any array-API library, or anything that `numpy.asarray` accepts."""
 Scale = Annotated[Any, REAL, Role.SCALE]
 InScale = Annotated[Any, REAL, Role.IN_SCALE]
 ZeroPoint = Annotated[Any, REAL, Role.ZERO_POINT]

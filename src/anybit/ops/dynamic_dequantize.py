@@ -11,7 +11,7 @@ from anybit.ops.int_quant import zeropt_remarks
 from anybit.ops.operator import operator
 from anybit.ops.remark import Remark
 
-# Of either type: which one is not a part of a call.
+# Of either type: a call does not contain the type.
 _CODES = range(-128, 256)
 _LARGEST_ZERO = 2.0**31 - 128  # the next float32 is 2**31
 
@@ -21,8 +21,8 @@ def _difference(src: Any, zps: Any) -> Any:
     if zps is None:
         return src
     xp = namespace(src)
-    # What rounding a zero-point to float32 leaves is at most 127: src - rest is exact. Rounded up
-    # to 2**31, it would be no int32 again.
+    # Rounding a zero-point to float32 leaves a rest of at most 127: src - rest is exact. Rounded up
+    # to 2**31, it would not be an int32 any more.
     rounded = xp.clip(xp.astype(zps, src.dtype), -(2.0**31), _LARGEST_ZERO)
     rest = xp.astype(zps - xp.astype(rounded, zps.dtype), src.dtype)
     return (src - rest) - rounded

@@ -17,12 +17,12 @@ _TARGETS = {"s8": ("int8", -128, 127), "u8": ("uint8", 0, 255)}
 
 
 def along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> Any:
-    """A 1-D parameter in the shape that broadcasts along the channel axis of src."""
+    """Return a 1-D parameter in the shape that broadcasts along the channel axis of src."""
     qtype, axis = attributes["qtype"], attributes["axis"]
     if qtype not in ("per_tensor", "per_channel"):
         raise ValueError(f"qtype must be per_tensor or per_channel, got {qtype!r}")
-    wanted, shape = 1, []
-    # Only the default may name an axis that src lacks, and only where it is not used.
+    expected, shape = 1, []
+    # Only the default may be an axis that src lacks, and only if it is not used.
     if qtype == "per_channel" or axis != DEFAULT_AXIS:
         rank = src.ndim
         if not -rank <= axis < rank:
@@ -31,11 +31,11 @@ def along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> A
             )
         shape = [1] * rank
     if qtype == "per_channel":
-        wanted = shape[axis] = src.shape[axis]
-    unknown = wanted is None or value.shape is None or None in value.shape  # in traced arrays
-    if value.ndim > 1 or (not unknown and math.prod(value.shape) != wanted):
+        expected = shape[axis] = src.shape[axis]
+    unknown = expected is None or value.shape is None or None in value.shape  # in traced arrays
+    if value.ndim > 1 or (not unknown and math.prod(value.shape) != expected):
         raise ValueError(
-            f"{name} must have shape ({wanted},) for {qtype}, got {tuple(value.shape)}"
+            f"{name} must have shape ({expected},) for {qtype}, got {tuple(value.shape)}"
         )
     return namespace(value).reshape(value, tuple(shape))
 
@@ -117,7 +117,7 @@ def dynamic_quantize(
 
 
 def target_name(dtype: Any) -> str:
-    """ "s8" or "u8" for either spelling of a target: that name, or a dtype called int8 or uint8."""
+    """Return "s8" or "u8" for either spelling of a target: that name, or dtype int8 or uint8."""
     if dtype in _TARGETS:
         return str(dtype)
     spelled = getattr(dtype, "__name__", str(dtype)).rpartition(".")[2]

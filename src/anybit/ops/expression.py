@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions that recording arrays leave behind: what the arrays share, and a walk over them."""
+"""Expressions of recording arrays: the common base of the tracers, and a traversal."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator
@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 
 class Recording(ABC):
-    """An array that records what is done to it: the base of the tracers.
+    """An array that records operations: the base of the tracers.
 
-    A reference that is run on such arrays leaves the expression of its result. A tracer says what
-    an operation gives; here is what follows from that for Python's operators.
+    A reference returns the expression of its result for such arrays. A tracer defines the
+    operations; this class derives Python's operators from them.
 
     Attributes:
-        functions: The array-API namespace of the class. That module needs the class, and so binds
-            itself, and it is where arrays are made first: whoever has one has its namespace.
+        functions: The array-API namespace of the class. That module imports the class and binds
+            itself; it also creates the first arrays, so every array has its namespace.
     """
 
     functions: ClassVar[ModuleType]
@@ -24,12 +24,12 @@ class Recording(ABC):
         return self.functions
 
     @abstractmethod
-    def beside(self, value: Any) -> Self:
-        """A Python number in the dtype of this array; a recording array as it is."""
+    def lift(self, value: Any) -> Self:
+        """Return a Python number in the dtype of this array; a recording array as it is."""
 
     @abstractmethod
     def compared(self, relation: str, other: Any) -> Self:
-        """Where the relation holds: one of the names of `operator`, lt, le, gt, ge, eq, ne."""
+        """Return where a relation of `operator` (lt, le, gt, ge, eq, ne) holds."""
 
     @abstractmethod
     def __add__(self, other: Any) -> Self: ...
@@ -44,16 +44,16 @@ class Recording(ABC):
     def __truediv__(self, other: Any) -> Self: ...
 
     def __radd__(self, other: Any) -> Self:
-        return self.beside(other) + self
+        return self.lift(other) + self
 
     def __rsub__(self, other: Any) -> Self:
-        return self.beside(other) - self
+        return self.lift(other) - self
 
     def __rmul__(self, other: Any) -> Self:
-        return self.beside(other) * self
+        return self.lift(other) * self
 
     def __rtruediv__(self, other: Any) -> Self:
-        return self.beside(other) / self
+        return self.lift(other) / self
 
     def __lt__(self, other: Any) -> Self:
         return self.compared("lt", other)
@@ -85,16 +85,16 @@ E = TypeVar("E", bound=Expression)
 
 
 def operands_first(result: E, written: Container[E]) -> Iterator[E]:
-    """What of the expression is not written yet, each part after its operands.
+    """Yield the parts of the expression that are not written yet, operands first.
 
-    The caller adds each to `written` before it asks for the next. Deep expressions need no deep
+    The caller adds each part to `written` before requesting the next. Deep expressions need no deep
     stack.
     """
     waiting = [result]
     while waiting:
-        each = waiting[-1]
-        missing = [operand for operand in each.operands if operand not in written]
-        if each in written:
+        part = waiting[-1]
+        missing = [operand for operand in part.operands if operand not in written]
+        if part in written:
             waiting.pop()
         elif missing:
             waiting.extend(reversed(missing))  # type: ignore[arg-type]

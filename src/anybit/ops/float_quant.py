@@ -21,7 +21,7 @@ from anybit.ops.powers import floor_log2, power_of_two, times_power_of_two
 from anybit.ops.remark import Remark
 from anybit.ops.rounding import RoundingMode, round_to_integer
 
-# More mantissa bits than any compute type has: a finer grid changes no value.
+# More mantissa bits than any compute type has: a finer grid has the same effect.
 _PLENTY = 60
 
 
@@ -89,7 +89,7 @@ def _limit_remarks(call: Call) -> Iterator[Remark]:
             f"max_val {limit:g} is above {full.max_val:g}, the largest value of {full}",
             f"set max_val to {full.max_val:g}, or correct the widths and the bias",
         )
-    off_grid = [each for each in limits if each < full.max_val and float(each) not in full]
+    off_grid = [limit for limit in limits if limit < full.max_val and float(limit) not in full]
     if off_grid:
         yield Remark(
             "limit-off-grid",
@@ -153,7 +153,7 @@ def float_quant(
     """Quantize x to a floating-point format of any exponent and mantissa width.
 
         y = x / scale
-        q = y rounded to mantissa_bitwidth bits behind the leading one, and to the spacing of
+        q = y rounded to mantissa_bitwidth bits after the leading one, and to the spacing of
             the smallest normal number, 2^(1 - exponent_bias), below it
         result = clip(q, -largest, largest) * scale          0 .. largest if not signed
 
@@ -209,7 +209,7 @@ def _clip(
     signed: bool,
     dtype: Any,
 ) -> tuple[Any, Any, Any]:
-    """The lowest and the highest value of the format, and whether max_val is what limits it."""
+    """Return the lowest and highest value of the format, and whether max_val limits it."""
     largest = _largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, dtype)
     xp = namespace(largest)
     limit = largest if max_val is None else max_val
@@ -219,19 +219,19 @@ def _clip(
 
 
 def _round_to_grid(y: Any, mantissa_bitwidth: Any, exponent_bias: Any, mode: str) -> Any:
-    """y rounded to the values with that many mantissa bits, spaced evenly below 2^(1 - bias).
+    """Round y to that many mantissa bits, with even spacing below 2^(1 - bias).
 
-    Infinities give NaN. The range is not limited.
+    Infinities become NaN. The range is not limited.
     """
     xp = namespace(y)
     exponent = floor_log2(y)
     step = xp.maximum(
         exponent - xp.clip(mantissa_bitwidth, 0, _PLENTY),
-        # In the subnormal range the spacing is that of the smallest normal number.
+        # In the subnormal range, the spacing is that of the smallest normal number.
         xp.maximum(1 - exponent_bias - mantissa_bitwidth, exponent - _PLENTY),
     )
     steps = times_power_of_two(y, -step)
-    # Far below the grid the product could underflow to 0, which UP and CEIL must not see.
+    # Far below the grid the product could underflow to 0, which would break UP and CEIL.
     quarter = xp.where(y < 0, xp.full_like(y, -0.25), xp.full_like(y, 0.25))
     steps = xp.where((y != 0) & (exponent < step - 2), quarter, steps)
     rounded = times_power_of_two(round_to_integer(steps, mode), step)
@@ -241,7 +241,7 @@ def _round_to_grid(y: Any, mantissa_bitwidth: Any, exponent_bias: Any, mode: str
 def _largest_value(
     exponent_bitwidth: Any, mantissa_bitwidth: Any, exponent_bias: Any, dtype: Any
 ) -> Any:
-    """(2 - 2^-m) * 2^(2^e - 1 - bias): the largest value if no code is reserved."""
+    """Return (2 - 2^-m) * 2^(2^e - 1 - bias): the largest value without reserved codes."""
     xp = namespace(exponent_bitwidth)
     codes = xp.bitwise_left_shift(
         xp.ones_like(exponent_bitwidth), xp.clip(exponent_bitwidth, 0, integer_limit(xp))

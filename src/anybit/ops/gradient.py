@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients: what an operator says of its derivatives, and how they are carried back.
+"""Partial derivatives of operators, and backpropagation through them.
 
 The derivative of an operator is that of its formula with `round` counted as the identity (the
 straight-through estimator), and so with 0 wherever the formula clips.
@@ -19,9 +19,8 @@ from anybit.ops.arrays import cast, namespace
 class Gradient:
     """The partial derivatives of each element of the result.
 
-    `of` names the inputs that have one; the others are integers that nothing moves through.
-    `partials` takes the arguments of the body and returns the derivatives in the order of `of`,
-    each in a shape that broadcasts to x.
+    `of` names the inputs with a derivative; the others are integers. `partials` takes the arguments
+    of the body and returns the derivatives in the order of `of`, in shapes that broadcast to x.
     """
 
     of: tuple[str, ...]
@@ -32,20 +31,20 @@ def carried_back(
     gradient: Any,
     inputs: Mapping[str, Any],
     partials: Mapping[str, Any],
-    wanted: Collection[str],
+    requested: Collection[str],
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, Any]:
-    """For each wanted input the gradient of the loss, in the input's shape and dtype.
+    """Return the gradient of the loss for each requested input, in its shape and dtype.
 
     `gradient` is the upstream gradient, of the loss with respect to the result. `shapes` are those
     in which the inputs broadcast to x (`Operator.broadcast_shapes`), by default their own.
 
-    Where a partial derivative is 0 the product is, whatever the upstream gradient. Products are
-    summed over what broadcasting repeated, in the compute type.
+    If a partial derivative is 0, the product is 0, whatever the upstream gradient. Products are
+    summed over broadcast axes, in the compute type.
     """
-    found = {}
+    gradients = {}
     with np.errstate(all="ignore"):
-        for name in wanted:
+        for name in requested:
             value, partial = inputs[name], partials[name]
             xp = namespace(partial)
             upstream = cast(gradient, partial.dtype)
@@ -54,12 +53,12 @@ def carried_back(
             total = _summed_to(product, shapes[name] if shapes else own)
             if tuple(total.shape) != own:
                 total = xp.reshape(total, own)
-            found[name] = cast(total, value.dtype)
-    return found
+            gradients[name] = cast(total, value.dtype)
+    return gradients
 
 
 def _summed_to(array: Any, shape: tuple[int, ...]) -> Any:
-    """The sum of the array over the axes along which `shape` would be repeated."""
+    """Return the sum of the array over the axes along which `shape` is repeated."""
     if tuple(array.shape) == shape:
         return array
     xp = namespace(array)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values an operator can give: what conversions, checks and comparisons need to know.
+"""Grids: the values that an operator can return.
 
-A grid is stated in terms of arrays and formats, not of any framework. Operators that have one
-define `grid`, from parameters to a grid, and where the operator can be built from a grid,
-`from_grid`, the way back.
+A grid consists of arrays and formats, independent of frameworks. Operators with one define `grid`
+(from parameters to a grid) and, if possible, `from_grid` (the inverse).
 """
 
 import math
@@ -19,29 +18,29 @@ from anybit.formats import FloatFormat
 
 Array: TypeAlias = npt.NDArray[Any]
 
-# Up to here a quotient in float32 is off by less than half a step.
+# Up to this magnitude, a quotient in float32 is off by less than half a step.
 _LARGEST_FLOAT32_CODE = 2**22
 
 
 class Coding(StrEnum):
-    """How x becomes a code."""
+    """The conversion of x to a code."""
 
     NEAREST = "nearest"
     """x / scale + zeropt, rounded half to even, saturated."""
     SIGN = "sign"
-    """+1 for x >= 0, -1 elsewhere, NaN included."""
+    """+1 for x >= 0, -1 elsewhere, including NaN."""
     OTHER = "other"
-    """In a way of its own; the codes of known results can still be found."""
+    """Another conversion; the codes of known results can still be derived."""
 
 
 @dataclass(frozen=True)
 class Channels:
-    """Scale and zero-point as ONNX lays them out: 0-d, or 1-D along an axis, in float32.
+    """Scale and zero-point in ONNX's layout: 0-d, or 1-D along an axis, in float32.
 
-    The axis counts from the end (-1 is the last): parameters that broadcast are aligned there,
-    so that the rank of x need not be known. It is None where both are 0-d.
+    The axis counts from the end (-1 is the last): broadcast parameters are aligned there, so the
+    rank of x need not be known. It is None if both are 0-d.
 
-    With a `block`, so many elements along the axis share a scale, and both have x's rank.
+    With a `block`, that many elements along the axis share a scale, and both have x's rank.
     """
 
     scale: Array
@@ -50,15 +49,17 @@ class Channels:
     block: int = 0
 
     def broadcast(self, array: Array) -> Array:
-        """A parameter of this layout in the shape that broadcasts to x."""
+        """Return a parameter of this layout in a shape that broadcasts to x."""
         if self.axis is None or array.ndim == 0 or self.block:
             return array
         return array.reshape(-1, *[1] * (-self.axis - 1))
 
 
 def channels_of(scale: Array, zeropt: Array) -> Channels | None:
-    """The layout of parameters that broadcast; None if more than one axis varies, or none has
-    elements."""
+    """Return the layout of parameters that broadcast.
+
+    None if more than one axis varies, or there are no elements.
+    """
     try:
         shape = np.broadcast_shapes(scale.shape, zeropt.shape)
     except ValueError:
@@ -66,8 +67,10 @@ def channels_of(scale: Array, zeropt: Array) -> Channels | None:
     varying = [axis - len(shape) for axis, size in enumerate(shape) if size != 1]
     if len(varying) > 1 or math.prod(shape) == 0:
         return None
-    wanted = shape if varying else ()
-    parts = [_spread(each, wanted).reshape(-1 if varying else ()) for each in (scale, zeropt)]
+    target = shape if varying else ()
+    parts = [
+        _spread(parameter, target).reshape(-1 if varying else ()) for parameter in (scale, zeropt)
+    ]
     return Channels(parts[0], parts[1], varying[0] if varying else None)
 
 
@@ -78,7 +81,7 @@ def _spread(array: Array, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True)
 class Spacing:
-    """How far apart the values of a grid lie: by one scale, or as those of a minifloat times it.
+    """Distances of the values of a grid: one scale, or those of a minifloat times the scale.
 
     The parameters broadcast to the tensor; each channel may have its own.
     """
@@ -88,18 +91,19 @@ class Spacing:
     exponent_bias: Array | None = None
 
     def at(self, mask: Array) -> "Spacing":
-        """That of those elements of a tensor that a mask of its shape selects."""
+        """Return the spacing of the elements of a tensor that a mask selects."""
 
-        def picked(each: Array) -> Array:
-            return np.broadcast_to(each, mask.shape)[mask] if each.ndim else each
+        def picked(parameter: Array) -> Array:
+            return np.broadcast_to(parameter, mask.shape)[mask] if parameter.ndim else parameter
 
         formats = (self.mantissa_bitwidth, self.exponent_bias)
         return Spacing(
-            picked(self.scale), *(None if each is None else picked(each) for each in formats)
+            picked(self.scale),
+            *(None if parameter is None else picked(parameter) for parameter in formats),
         )
 
     def positions(self, values: Array) -> Array:
-        """How many steps each value lies above 0, in float64; between two, a fraction."""
+        """Return the number of steps of each value above 0, in float64, with fractions."""
         with np.errstate(all="ignore"):
             y = values.astype(np.float64) / self.scale
             if self.mantissa_bitwidth is None or self.exponent_bias is None:
@@ -117,7 +121,7 @@ class Spacing:
 class IntegerGrid:
     """The values (code - zeropt) * scale for the integer codes of a range.
 
-    `range(-8, 8)` are those of four signed bits, `range(-1, 2, 2)` those of a sign: -1 and 1.
+    `range(-8, 8)` are the codes of four signed bits, `range(-1, 2, 2)` those of a sign: -1 and 1.
     `scale` and `zeropt` are float arrays that broadcast to x.
     """
 
@@ -136,35 +140,35 @@ class IntegerGrid:
 
     @property
     def bits(self) -> int:
-        """How many bits it takes to tell the codes apart."""
+        """Return the number of bits that distinguish the codes."""
         return max(1, (len(self.codes) - 1).bit_length())
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the largest value; for the first scale, if there are several."""
+        """Return the least and the largest value; for the first scale, if there are several."""
         codes = np.array([self.lowest, self.highest])
-        low, high = sorted(float(self.decode(each).flat[0]) for each in codes)
+        low, high = sorted(float(self.decode(code).flat[0]) for code in codes)
         return low, high
 
     @property
     def channels(self) -> Channels | None:
-        """Scale and zero-point per channel; None if they vary along more than one axis."""
+        """Return scale and zero-point per channel; None if they vary along several axes."""
         return channels_of(self.scale, self.zeropt)
 
     @property
     def spacing(self) -> Spacing:
-        """By which values of neighbouring integers differ, be they codes or not."""
+        """Return the distance of the values of adjacent integers, codes or not."""
         return Spacing(np.abs(self.scale.astype(np.float64)))
 
     def positions(self, values: Array) -> Array:
-        """How many steps each value lies above 0."""
+        """Return the number of steps of each value above 0."""
         return self.spacing.positions(values)
 
     def decode(self, codes: Array) -> Array:
-        """(code - zeropt) * scale, as DequantizeLinear computes it in float32.
+        """Return (code - zeropt) * scale, as DequantizeLinear computes it in float32.
 
-        The difference is taken in integers that hold it: in the codes' own type it would wrap.
-        Zero-points that are not such integers are subtracted in float32.
+        The difference is computed in wider integers: in the codes' own type it would wrap.
+        Zero-points that are not integers are subtracted in float32.
         """
         zeropt, scale = self.zeropt, self.scale.astype(np.float32)
         if not np.any(zeropt) and codes.dtype.kind in "iu":
@@ -175,15 +179,15 @@ class IntegerGrid:
             zeropt = zeropt.astype(wide.dtype)
         else:
             wide = wide.astype(np.float32)
-        with np.errstate(all="ignore"):  # infinite where float32 ends
+        with np.errstate(all="ignore"):  # infinite beyond float32
             return np.asarray((wide - zeropt).astype(np.float32) * scale)
 
     def encode(self, values: Array, dtype: Any) -> Array:
-        """The codes of values that are on the grid, in an integer type that holds them.
+        """Return the codes of values on the grid, in a sufficient integer type.
 
         Raises:
-            ValueError: The codes do not stand for the same values, be it that these are NaN,
-                infinite or off the grid, or that float32 is too coarse for the width.
+            ValueError: The codes do not decode to the same values: these are NaN, infinite or off
+                the grid, or float32 is too coarse for the width.
         """
         largest = max(abs(self.lowest), abs(self.highest))
         compute = np.float32 if largest < _LARGEST_FLOAT32_CODE else np.float64
@@ -199,9 +203,9 @@ class IntegerGrid:
         return stored
 
     def _holds(self, codes: Array) -> Array:
-        """Which numbers are codes."""
+        """Return which numbers are codes."""
         inside = (codes >= self.lowest) & (codes <= self.highest)
-        if self.codes.step == 1:  # they have been rounded
+        if self.codes.step == 1:  # the numbers are rounded already
             return np.asarray(inside)
         with np.errstate(invalid="ignore"):
             return np.asarray(inside & ((codes - self.lowest) % self.codes.step == 0))
@@ -221,18 +225,18 @@ class FloatGrid:
 
     @property
     def zeropt(self) -> Array:
-        """Formats have no zero-point: 0."""
+        """Return 0: formats have no zero-point."""
         return np.zeros((), np.float32)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the largest value; for the first scale, if there are several."""
+        """Return the least and the largest value; for the first scale, if there are several."""
         reach = float(self.decode(np.array(self.format.largest)).flat[0])
         return -abs(reach), abs(reach)
 
     @property
     def channels(self) -> Channels | None:
-        """The scale per channel; None if it varies along more than one axis."""
+        """Return the scale per channel; None if it varies along several axes."""
         return channels_of(self.scale, self.zeropt)
 
     @property
@@ -244,19 +248,19 @@ class FloatGrid:
         )
 
     def positions(self, values: Array) -> Array:
-        """How many values of the grid each value lies above 0."""
+        """Return the number of grid values between each value and 0."""
         return self.spacing.positions(values)
 
     def decode(self, codes: Array) -> Array:
-        """Numbers of a floating-point type times scale, in float32."""
-        with np.errstate(all="ignore"):  # infinite where float32 ends
+        """Return numbers of a floating-point type times scale, in float32."""
+        with np.errstate(all="ignore"):  # infinite beyond float32
             return np.asarray(codes.astype(np.float32) * self.scale.astype(np.float32))
 
     def encode(self, values: Array, dtype: Any) -> Array:
-        """The numbers of a floating-point type, that of the format, which stand for these values.
+        """Return the numbers of the format's type with these values.
 
         Raises:
-            ValueError: There are none: the values are off the grid.
+            ValueError: The values are off the grid.
         """
         with np.errstate(all="ignore"):
             stored = np.asarray(np.divide(values, self.scale, dtype=np.float32)).astype(dtype)
@@ -277,6 +281,6 @@ class Call:
 
 
 def single(values: Any) -> int | None:
-    """The one integer that an array of integers holds, if it holds one only."""
+    """Return the only integer of an array of equal integers; None if they differ."""
     distinct = np.unique(np.asarray(values, dtype=np.float64))
     return int(distinct[0]) if distinct.size == 1 else None

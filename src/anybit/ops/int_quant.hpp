@@ -49,7 +49,7 @@ struct IntQuant {
   }
 
   static constexpr std::array<std::string_view, 3> differentiable = {"x", "scale", "zeropt"};
-  // So many of these, from the first on, are the same in all rounding modes.
+  // The number of leading ones that are the same in all rounding modes.
   static constexpr std::size_t common_partials = 1;
 
   template <int variant, class T>

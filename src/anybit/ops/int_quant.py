@@ -16,7 +16,7 @@ from anybit.ops.rounding import RoundingMode, round_to_integer
 
 
 def codes_of(bitwidth: int, signed: bool, narrow: bool) -> range:
-    """The integers of that many bits."""
+    """Return the integers of that many bits."""
     if signed:
         return range(-(2 ** (bitwidth - 1)) + narrow, 2 ** (bitwidth - 1))
     return range(2**bitwidth - narrow)
@@ -24,7 +24,7 @@ def codes_of(bitwidth: int, signed: bool, narrow: bool) -> range:
 
 def _grid(call: Call) -> Grid | None:
     bitwidth = single(call.parameters["bitwidth"])
-    # Wider ones have bounds that float32 rounds, and no native type; others are refused.
+    # Wider ones have bounds that float32 rounds, and no native type; other widths are refused.
     if bitwidth is None or not 1 <= bitwidth <= 32 or bitwidth != int(bitwidth):
         return None
     attributes = call.attributes
@@ -74,7 +74,7 @@ def _remarks(call: Call) -> Iterator[Remark]:
 
 
 def zeropt_remarks(zeropt: Any, codes: range) -> Iterator[Remark]:
-    """What may be wrong with the zero-point of these integers."""
+    """Yield remarks on the zero-point of these integers."""
     values = np.asarray(zeropt, np.float64)
     fractions = values[values != np.rint(values)]
     if fractions.size:
@@ -190,7 +190,7 @@ def int_quant(
 
 
 def integer_range(bitwidth: Any, signed: bool, narrow: bool, dtype: Any) -> tuple[Any, Any]:
-    """The lowest and the highest integer of that many bits, rounded to the dtype."""
+    """Return the lowest and the highest integer of that many bits, rounded to the dtype."""
     if signed:
         magnitude = power_of_two(bitwidth - 1, dtype)
         return -magnitude + int(narrow), magnitude - 1
@@ -199,6 +199,6 @@ def integer_range(bitwidth: Any, signed: bool, narrow: bool, dtype: Any) -> tupl
 
 
 def range_derivatives(bitwidth: Any, signed: bool, dtype: Any) -> tuple[Any, Any]:
-    """The derivatives of `integer_range` with respect to the number of bits."""
+    """Return the derivatives of `integer_range` with respect to the number of bits."""
     highest = power_of_two(bitwidth - 1 if signed else bitwidth, dtype) * math.log(2)
     return (-highest if signed else namespace(highest).zeros_like(highest)), highest

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Operator`: everything the adapters need to know, read once from a Python signature.
+"""`Operator`: an operator's declaration, read once from a Python signature.
 
 An operator is a function whose positional parameters are its ONNX inputs and whose keyword-only
-parameters are its ONNX attributes. The annotations say what each input may hold and what it is for
-(`Scale`, `BitWidth`, ...), the docstring is the specification and the body is the readable
+parameters are its ONNX attributes. The annotations define the domain and the role of each input
+(`Scale`, `BitWidth`, ...), the docstring is the specification, and the body is the readable
 reference, written for any array-API library. The decorator `operator` turns it into the public
 function.
 """
@@ -46,17 +46,17 @@ class Input:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator: the public `function`, the `reference` behind it, and its names in ONNX.
+    """An operator: the public `function`, its `reference`, and its names in ONNX.
 
-    `function` takes NumPy arrays to the native kernel. `reference` evaluates the readable body
-    for any array-API array, NumPy's included; both take the same arguments. `partials` takes them
-    too and gives the partial derivatives by input, for the inputs in `differentiable`.
-    `result_dtype` names the result's dtype, given the attributes; without it the result has x's.
-    `place` shapes a parameter so that it broadcasts to x, or refuses it, by looking at shapes only.
+    `function` passes NumPy arrays to the native kernel. `reference` evaluates the readable body for
+    any array-API array, including NumPy's; both take the same arguments. `partials` takes them,
+    too, and returns the partial derivatives by input, for the inputs in `differentiable`.
+    `result_dtype` returns the dtype of the result for some attributes; without it the result has
+    that of x. `place` reshapes a parameter so it broadcasts to x, or refuses it, considering shapes
+    only.
 
-    `grid` says which values a call can give and `from_grid` which call gives those of a grid;
-    None stands for an operator or a call of which that cannot be said. `remarks` says what is
-    legal in a call but seldom meant.
+    `grid` returns the values of a call, and `from_grid` a call with the values of a grid; None if
+    there is none. `remarks` yields valid but unusual properties of a call.
     """
 
     name: str
@@ -78,11 +78,11 @@ class Operator:
 
     @functools.cached_property
     def required_inputs(self) -> int:
-        """The number of leading inputs that have no default."""
+        """Return the number of leading inputs without a default."""
         return sum(not declared.optional for declared in self.inputs)
 
     def named(self, inputs: Iterable[Any]) -> dict[str, Any]:
-        """Inputs by name; what is left out at the end is left out."""
+        """Return inputs by name; missing ones at the end are left out."""
         return dict(zip((declared.name for declared in self.inputs), inputs, strict=False))
 
     def broadcast_shapes(
@@ -90,22 +90,22 @@ class Operator:
     ) -> dict[str, tuple[int, ...]]:
         """Return the shape in which each input broadcasts to x, by name of the input."""
         complete = self.complete(attributes)
-        given = {name: value for name, value in self.named(inputs).items() if value is not None}
+        present = {name: value for name, value in self.named(inputs).items() if value is not None}
         x_name = self.inputs[0].name
-        x = given[x_name]
+        x = present[x_name]
         placed = {
             name: value if name == x_name else self.place(value, x, name, complete)
-            for name, value in given.items()
+            for name, value in present.items()
         }
         return {name: tuple(value.shape) for name, value in placed.items()}
 
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes, with their defaults where they are not given."""
+        """Return the attributes, completed by their defaults."""
         return {item.name: item.default for item in self.attributes} | dict(attributes)
 
     @functools.cached_property
     def documentation(self) -> Documentation:
-        """The docstring in parts."""
+        """Return the docstring in parts."""
         return documentation_of(inspect.getdoc(self.function) or "")
 
     @property
@@ -114,7 +114,7 @@ class Operator:
         return self.inputs[0].domain.integer
 
     def code_dtype(self, attributes: Mapping[str, Any]) -> str | None:
-        """Return the dtype of the codes that it gives or reads; None if it does neither.
+        """Return the dtype of the codes that the operator returns or reads, if any.
 
         A dequantizer reads the first of several dtypes of one width.
         """
@@ -124,7 +124,7 @@ class Operator:
 
     @property
     def broadcasts(self) -> bool:
-        """Whether parameters meet x by NumPy's rule of broadcasting, not by one of their own."""
+        """Return whether parameters follow NumPy's broadcasting, not a rule of their own."""
         return self.place is arrays.broadcastable
 
 
@@ -144,8 +144,8 @@ def operator(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Turn a reference into the public function of the same signature.
 
-    `attribute_names` gives, for an attribute that ONNX files spell differently, the ONNX name and
-    then further spellings. `place` shapes a parameter so that it broadcasts to x.
+    `attribute_names` holds the ONNX name and further spellings of attributes that differ in ONNX
+    files. `place` reshapes a parameter so it broadcasts to x.
     """
 
     def decorate(body: Callable[P, R]) -> Callable[P, R]:
@@ -177,19 +177,22 @@ def operator(
 
 @dataclass(frozen=True)
 class _Declared:
-    """What a signature says of the arguments of a call."""
+    """The declared arguments of a call."""
 
     inputs: tuple[Input, ...]
     attributes: tuple[Attribute, ...]
     place: arrays.Place
 
     def operands(self, arguments: Mapping[str, Any]) -> tuple[Any, list[Any], dict[str, Any]]:
-        """x as it came, all inputs checked and in their compute types, and the attributes."""
-        attributes = {each.name: each.read(arguments[each.name]) for each in self.attributes}
-        given = [arguments[each.name] for each in self.inputs]
-        x, first = arrays.as_array(given[0]), self.inputs[0]
+        """Return x as passed, all checked inputs in their compute types, and the attributes."""
+        attributes = {
+            attribute.name: attribute.read(arguments[attribute.name])
+            for attribute in self.attributes
+        }
+        values = [arguments[value.name] for value in self.inputs]
+        x, first = arrays.as_array(values[0]), self.inputs[0]
         operands = [arrays.widened(x, first.domain, first.name)]
-        for declared, value in zip(self.inputs[1:], given[1:], strict=True):
+        for declared, value in zip(self.inputs[1:], values[1:], strict=True):
             if value is not None:
                 value = arrays.parameter(value, declared.domain, x, declared.name)
                 value = self.place(value, x, declared.name, attributes)
@@ -198,7 +201,7 @@ class _Declared:
 
 
 def _callables(body: Callable[P, R], declared: _Declared) -> tuple[Callable[P, R], Callable[P, R]]:
-    """The public function, and the reference that it uses for arrays of other libraries."""
+    """Return the public function, and the reference for arrays of other libraries."""
     signature = inspect.signature(body)
     native = kernel(body.__name__)
     ndarray = np.ndarray  # looked up once: a call on a small array takes a microsecond
@@ -226,7 +229,7 @@ def _partials(
     declared: _Declared,
     gradient: Gradient,
 ) -> Callable[..., dict[str, Any]]:
-    """The derivatives by input, for the arguments of the public function."""
+    """Return a function for the derivatives by input, with the arguments of the public function."""
     signature = inspect.signature(body)
 
     def partials(*arguments: Any, **keywords: Any) -> dict[str, Any]:
@@ -235,8 +238,8 @@ def _partials(
         del bound.arguments["out"]
         with np.errstate(all="ignore"):
             _, operands, attributes = declared.operands(bound.arguments)
-            found = gradient.partials(*operands, **attributes)
-        return dict(zip(gradient.of, found, strict=True))
+            derivatives = gradient.partials(*operands, **attributes)
+        return dict(zip(gradient.of, derivatives, strict=True))
 
     return partials
 
@@ -265,11 +268,11 @@ def _attributes(
 
 
 def _annotated(hint: Any) -> tuple[Domain, Role]:
-    """The domain and the role in an annotation, be it `Scale` or `Scale | None`."""
+    """Return the domain and the role of an annotation: `Scale` or `Scale | None`."""
     for part in (hint, *typing.get_args(hint)):
         metadata = getattr(part, "__metadata__", ())
         for item in metadata:
             if isinstance(item, Domain):
-                roles = [each for each in metadata if isinstance(each, Role)]
+                roles = [entry for entry in metadata if isinstance(entry, Role)]
                 return item, roles[0] if roles else Role.DATA
     raise TypeError(f"annotate the input with its domain, got {hint!r}")

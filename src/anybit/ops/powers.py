@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact powers of two and exact exponents, without frexp and ldexp, which the array API lacks.
 
-Math libraries differ in the last bit of `2.0 ** n` and `log2`; nothing here does. A namespace of
-our own may have these functions, from the bits of the numbers; tests compare them with these.
+Math libraries differ in the last bit of `2.0 ** n` and `log2`; these functions do not. A namespace
+of this package may define them by the bits of the numbers; tests compare both.
 """
 
 import math
@@ -16,7 +16,7 @@ _POWERS = [math.ldexp(1.0, n) if n < 1024 else math.inf for n in range(-_LIMIT, 
 
 
 def power_of_two(exponent: Any, dtype: Any) -> Any:
-    """2^exponent for integer exponents: inf above the range of the dtype, 0 below it."""
+    """Return 2^exponent for integer exponents: inf above the range of the dtype, 0 below."""
     xp = namespace(exponent)
     if hasattr(xp, "power_of_two"):
         return xp.power_of_two(exponent, dtype)
@@ -25,13 +25,13 @@ def power_of_two(exponent: Any, dtype: Any) -> Any:
 
 
 def floor_log2(y: Any) -> Any:
-    """The integer E with 2^E <= |y| < 2^(E+1); very low for 0, anything for NaN and inf."""
+    """Return the integer E with 2^E <= |y| < 2^(E+1); undefined for 0, NaN and inf."""
     xp = namespace(y)
     if hasattr(xp, "floor_log2"):
         return xp.floor_log2(y)
     ordinary = xp.isfinite(y) & (y != 0)
     magnitude = xp.where(ordinary, xp.abs(y), xp.ones_like(y))
-    # The library's log2 is a good guess; comparing with the exact powers makes it exact.
+    # The library's log2 is a good estimate; a comparison with exact powers corrects it.
     guess = xp.astype(xp.floor(xp.log2(magnitude)), integer_type(xp))
     guess = xp.where(power_of_two(guess, y.dtype) > magnitude, guess - 1, guess)
     guess = xp.where(power_of_two(guess + 1, y.dtype) <= magnitude, guess + 1, guess)
@@ -39,7 +39,7 @@ def floor_log2(y: Any) -> Any:
 
 
 def times_power_of_two(y: Any, exponent: Any) -> Any:
-    """y * 2^exponent, rounded once. Two factors, since 2^exponent alone may leave the range."""
+    """Return y * 2^exponent, rounded once, by two factors: 2^exponent may be out of range."""
     xp = namespace(y)
     if hasattr(xp, "times_power_of_two"):
         return xp.times_power_of_two(y, exponent)

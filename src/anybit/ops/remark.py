@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is legal in a call of an operator, but seldom meant.
+"""Remarks on valid but unusual calls of operators.
 
-An operator's `remarks` may be given a call that lacks parameters: those that only a run will tell.
-Those that are there are in their domain.
+Parameters that the graph computes are missing in the call passed to `remarks`; the others are in
+their domain.
 """
 
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Remark:
-    """One observation: `problem` with the value, `remedy` with what to do.
+    """One observation: `problem` with the value, and `remedy`.
 
-    `code` is a short name that stays the same from version to version. An error is what no user
-    can have meant; a warning may be meant. Where `beyond` is given, it is of codes that are larger
-    than this, and nothing is wrong with a constant that has none.
+    `code` is a short name that is stable across versions. An error is certainly unintended; a
+    warning may be intended. `beyond` restricts the remark to codes larger than this: a constant
+    without such codes is fine.
     """
 
     code: str

@@ -8,7 +8,7 @@ from anybit.ops.arrays import namespace
 
 
 class RoundingMode(StrEnum):
-    """How a value between two integers is rounded. Names are case-insensitive.
+    """Rounding of a value between two integers. Names are case-insensitive.
 
     `HALF_EVEN` is another name of `ROUND`.
     """
@@ -31,21 +31,21 @@ class RoundingMode(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> "RoundingMode":
-        """The mode of that name. ValueError if there is none, TypeError if it is not a string."""
+        """Return the mode of that name. ValueError if unknown, TypeError if not a string."""
         if not isinstance(name, str):
             raise TypeError(f"rounding_mode must be a string, got {name!r}")
         try:
             return cls[name.upper()]
         except KeyError:
             hint = "; Brevitas's ROUND_TO_ZERO is DOWN" if name.upper() == "ROUND_TO_ZERO" else ""
-            known = ", ".join(cls.__members__)
-            raise ValueError(f"rounding_mode must be one of {known}, got {name!r}{hint}") from None
+            names = ", ".join(cls.__members__)
+            raise ValueError(f"rounding_mode must be one of {names}, got {name!r}{hint}") from None
 
 
 def round_to_integer(y: Any, mode: str) -> Any:
-    """y rounded to integers. `floor(|y| + 0.5)` would be wrong at 0.49999997 and above 2^23."""
+    """Round y to integers. `floor(|y| + 0.5)` would be wrong at 0.49999997 and above 2^23."""
     xp = namespace(y)
-    if hasattr(xp, "round_to_integer"):  # a namespace of our own, see `_powers`
+    if hasattr(xp, "round_to_integer"):  # a namespace of this package, see `powers`
         return xp.round_to_integer(y, mode)
     match RoundingMode.parse(mode):
         case RoundingMode.ROUND:

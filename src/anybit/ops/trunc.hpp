@@ -57,7 +57,7 @@ struct Trunc {
 
   static constexpr std::array<std::string_view, 4> differentiable = {"x", "scale", "zeropt",
                                                                      "out_scale"};
-  // So many of these, from the first on, are the same in all rounding modes.
+  // The number of leading ones that are the same in all rounding modes.
   static constexpr std::size_t common_partials = 3;
 
   template <int, class T>

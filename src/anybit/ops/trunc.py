@@ -167,7 +167,7 @@ def trunc(
 
 
 def _nearest_power_of_two(ratio: Any) -> Any:
-    """2^K for the integer K nearest to log2(ratio); NaN unless ratio is finite and > 0."""
+    """Return 2^K for the integer K nearest to log2(ratio); NaN unless ratio is finite and > 0."""
     xp = namespace(ratio)
     exponent = floor_log2(ratio)
     # The largest float below sqrt(2), in float32 and in float64.

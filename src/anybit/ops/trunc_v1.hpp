@@ -40,7 +40,7 @@ struct TruncV1 {
   }
 
   static constexpr std::array<std::string_view, 3> differentiable = {"x", "scale", "zeropt"};
-  // So many of these, from the first on, are the same in all rounding modes.
+  // The number of leading ones that are the same in all rounding modes.
   static constexpr std::size_t common_partials = 1;
 
   template <int, class T>

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What abstracts say: codes per channel, units, and the codes of constants."""
+"""Abstract values: codes per channel, units, and the codes of constants."""
 
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from carried import prepared
+from analysis_checks import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import model, node
@@ -25,7 +25,7 @@ def abstracts(nodes: list, constants: dict, **options: object) -> dict[str, Abst
     return {str(value.name): item for value, item in actual.values.items()}
 
 
-def test_units() -> None:
+def test_analysis_units() -> None:
     assert exponents_of(np.float32([1, 0.75, 6, 0, -0.5, np.inf, 2.0**-149])).tolist() == [
         *(0, -2, 1, 0, -1, 0, -149)
     ]
@@ -33,7 +33,7 @@ def test_units() -> None:
     assert exponent_of(np.float32([0, 0])) == 0
 
 
-def test_codes_per_channel() -> None:
+def test_analysis_codes_per_channel() -> None:
     lowest, highest = np.int64([0, -2]), np.int64([3, 2])
     scale = np.float32([0.5, 2])
     codes = CodeRanges(scale, np.zeros((), np.float32), lowest, highest)
@@ -49,7 +49,7 @@ def test_codes_per_channel() -> None:
     assert (actual.whole().lowest, actual.whole().highest) == (-4, 4)
 
 
-def test_signs_and_what_becomes_of_them() -> None:
+def test_analysis_signs_and_their_sums() -> None:
     """-1 and 1; sums of four of them are even; of five, odd."""
     for size in (4, 5):
         nodes = [
@@ -63,7 +63,7 @@ def test_signs_and_what_becomes_of_them() -> None:
         assert actual["y"].codes.of_channel(2) == range(-size, size + 1, 2)
 
 
-def test_minifloats_are_sparse_integers() -> None:
+def test_analysis_minifloats_are_sparse_integers() -> None:
     form = anybit.formats.float4_e2m1fn
     names = "exponent mantissa bias largest"
     constants = {"scale": 0.5} | dict(zip(names.split(), form, strict=True))
@@ -73,7 +73,7 @@ def test_minifloats_are_sparse_integers() -> None:
     assert actual.codes.bits == 4
 
 
-def test_nan_where_there_may_be_one() -> None:
+def test_analysis_reports_possible_nan() -> None:
     """0 / 0 in a quantizer, or overflow before it; a sign is none."""
     scales = np.float32([0.5, 0, 0.5, 0.5])
     nodes = [node("Quant", "x scale zero four", "q", name="q"), node("BipolarQuant", "q one")]
@@ -84,7 +84,7 @@ def test_nan_where_there_may_be_one() -> None:
     assert not usual["q"].nan
 
 
-def test_constants_have_integers() -> None:
+def test_analysis_constants_have_integers() -> None:
     nodes = [
         node("Quant", "w scale zero three", "q", name="q"),
         node("Transpose", "q", "t", domain="", perm=[1, 0]),
@@ -105,7 +105,9 @@ def test_constants_have_integers() -> None:
     st.lists(st.floats(2.0**-20, 4, width=32), min_size=1, max_size=5),
     st.integers(0, 2**32 - 1),
 )
-def test_codes_are_recovered_from_values(bits: int, scales: list[float], seed: int) -> None:
+def test_analysis_codes_are_recovered_from_values(
+    bits: int, scales: list[float], seed: int
+) -> None:
     """Bit for bit, whatever the scales, as long as neighbouring codes occur."""
     random = np.random.default_rng(seed)
     largest = 2 ** (bits - 1)
@@ -119,11 +121,11 @@ def test_codes_are_recovered_from_values(bits: int, scales: list[float], seed: i
 
 
 @pytest.mark.parametrize("array", [np.float32([np.nan]), np.zeros(0, np.float32), np.ones(2)])
-def test_what_has_no_codes(array: np.ndarray) -> None:
+def test_analysis_values_without_codes(array: np.ndarray) -> None:
     assert recovered(array, -1) is None
 
 
-def test_unions() -> None:
+def test_analysis_unions() -> None:
     half = np.asarray(0.5, np.float32)
     none = np.zeros((), np.float32)
     low, high = np.asarray(-2, np.int64), np.asarray(2, np.int64)
@@ -136,8 +138,8 @@ def test_unions() -> None:
     assert union([first, of_interval(-9, 9)]).lowest == -9
 
 
-def test_exponents_by_their_bits() -> None:
-    """As fractions have them, whatever the numbers."""
+def test_analysis_exponents_by_their_bits() -> None:
+    """Compare with exact fractions."""
     random = np.random.default_rng(0)
     bits = random.integers(0, 2**32, 2000, dtype=np.uint64).astype(np.uint32)
     for values in (bits.view(np.float32), random.integers(-99, 99, 40_000).astype(np.float64)):
@@ -153,7 +155,7 @@ def test_exponents_by_their_bits() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
 @pytest.mark.parametrize("divisor", [1, 2, 6])
-def test_what_integers_have_in_common(dtype: type, divisor: int) -> None:
+def test_analysis_step_of_integers(dtype: type, divisor: int) -> None:
     members = np.array([[-21, 0], [20, 1]], dtype) * dtype(divisor)
     assert divisor_of(members) == divisor
     assert few(members) == (divisor, frozenset((members.ravel()).tolist()))

@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import onnx
 import pytest
-from carried import followed
-from carrier_cases import standard
+from analysis_cases import standard
+from analysis_checks import followed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import model
@@ -19,7 +19,7 @@ UNIT = Fraction(1, 2**24)
 
 
 def rounded(value: Fraction) -> Fraction:
-    """The nearest number of 24 bits, without bounds for its exponent."""
+    """Round to 24 bits, without bounds of the exponent."""
     if value == 0:
         return value
     exponent = 0
@@ -32,7 +32,7 @@ def rounded(value: Fraction) -> Fraction:
 
 @pytest.mark.parametrize("terms", [0, 1, 2, 100, 2**12, 2**16])
 @pytest.mark.parametrize("reach", [1.0, 1e-30, 3e30])
-def test_errors_have_a_rounding_for_each_operation(terms: int, reach: float) -> None:
+def test_analysis_errors_have_a_rounding_for_each_operation(terms: int, reach: float) -> None:
     """The product and the sums of one evaluation; the factors, the accumulator, the scale, the
     product and the bias of the other."""
     error = error_of(np.asarray(reach), np.asarray(terms))
@@ -45,7 +45,7 @@ def test_errors_have_a_rounding_for_each_operation(terms: int, reach: float) -> 
     st.tuples(*[st.integers(2**23, 2**23 + 99)] * 2),
     st.integers(-(2**30), 2**30),
 )
-def test_errors_of_sums(
+def test_analysis_errors_of_sums(
     codes: list[tuple[int, int]], scales: tuple[int, int], bias_code: int
 ) -> None:
     """Scales just above a power of two, whose products round as far as anything does."""
@@ -65,7 +65,7 @@ def test_errors_of_sums(
 
 @pytest.mark.parametrize("highest", [2**17, 2**22 + 1, 2**23 + 3, 2**24])
 @pytest.mark.parametrize("scale", [0.1, 1 / 3, 1e-40, 0.5, 3e30])
-def test_codes_of_very_many_steps_are_not_cut_off(scale: float, highest: int) -> None:
+def test_analysis_codes_of_very_many_steps_are_not_cut_off(scale: float, highest: int) -> None:
     ends = np.asarray(-highest, np.int64), np.asarray(highest, np.int64)
     x = of_codes(CodeRanges(np.asarray(scale, np.float32), np.zeros((), np.float32), *ends))
     assert x is not None
@@ -107,8 +107,8 @@ OVERFLOWING: dict[str, tuple[onnx.NodeProto, dict[str, np.ndarray]]] = {
 @pytest.mark.parametrize("kind", OVERFLOWING)
 @pytest.mark.parametrize("huge", HUGE)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_what_float32_cannot_hold_is_not_bounded(kind: str, huge: str, sign: int) -> None:
-    """A run gives infinities, which no bounds and no claim of exactness may leave out."""
+def test_analysis_sums_beyond_float32_are_unbounded(kind: str, huge: str, sign: int) -> None:
+    """Include infinities of a run in bounds and exactness."""
     made, constants = OVERFLOWING[kind]
     x = np.full((1, 4, 4, 4), sign * HUGE[huge].highest, np.float32)
     actual = followed(model([made], constants, inputs={"x": x.shape}), {"x": x}, {"x": HUGE[huge]})

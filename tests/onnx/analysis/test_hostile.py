@@ -8,8 +8,8 @@ import tracemalloc
 import numpy as np
 import onnx
 import pytest
-from carried import prepared
-from carrier_cases import CASES, CHANNELS, SHAPE, Case, built, standard
+from analysis_cases import CASES, CHANNELS, SHAPE, Case, built, standard
+from analysis_checks import prepared
 from onnx import helper
 from small_models import model, node
 
@@ -28,7 +28,7 @@ def without_a_channel(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def damaged(case: Case) -> list[onnx.ModelProto]:
-    """A case with inputs left out, swapped or replaced, or with other attributes or sizes."""
+    """Build a case with missing, swapped or replaced inputs, or other attributes or sizes."""
     made = [built(case, CHANNELS[:3]), without_a_channel(built(case, CHANNELS))]
     for change in ("none", "first", "last", "swapped", "text", "numbers", "scalar", "huge"):
         proto = built(case, np.float32(0.5))
@@ -59,14 +59,14 @@ def damaged(case: Case) -> list[onnx.ModelProto]:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.filterwarnings("ignore")
-def test_nodes_that_make_no_sense(case: Case) -> None:
+def test_analysis_nodes_that_are_invalid(case: Case) -> None:
     """Only what says that a model is invalid is caught in the analysis."""
     for proto in damaged(case):
         analyze(prepared(proto))
 
 
-def test_channels_of_many_nodes() -> None:
-    """So many numbers per node would be gigabytes: nodes behind the first go without."""
+def test_analysis_channels_of_many_nodes() -> None:
+    """Drop channels of later nodes: all of them would need gigabytes."""
     count, channels = 3000, 16_000
     nodes = [
         standard("Add", f"{'q' if at == 0 else f't{at - 1}'} by", f"t{at}", name=f"n{at}")
@@ -85,8 +85,8 @@ def test_channels_of_many_nodes() -> None:
     assert peak < 2**29
 
 
-def test_one_weight_of_many_products() -> None:
-    """A large weight is looked at for some of them."""
+def test_analysis_one_weight_of_many_products() -> None:
+    """Analyze a large weight for some of its readers only."""
     count, size = 300, 800
     nodes = [node("Quant", "x s zero four", "q", name="q"), node("Quant", "w s zero four", "wq")]
     nodes += [standard("MatMul", "q wq", f"y{at}", name=f"m{at}") for at in range(count)]
@@ -99,8 +99,8 @@ def test_one_weight_of_many_products() -> None:
     assert "too many products" in actual.products[-1].reason
 
 
-def test_joined_channels() -> None:
-    """Each Concat has twice the channels."""
+def test_analysis_joined_channels() -> None:
+    """Double the channels with each Concat."""
     nodes = [node("Quant", "x s zero four", "t0", name="q")]
     nodes += [
         standard("Concat", f"t{at} t{at}", f"t{at + 1}", axis=1, name=f"c{at}") for at in range(40)
@@ -123,7 +123,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("wrong", UNFIT)
-def test_a_product_that_cannot_be_read_is_a_row(wrong: str) -> None:
+def test_analysis_product_that_cannot_be_read_is_a_row(wrong: str) -> None:
     kind, x, shape, options = UNFIT[wrong]
     scale = np.arange(1, x[1] + 1, dtype=np.float32).reshape(-1, *[1] * (len(x) - 2))
     constants = {"w": np.ones(shape, np.float32), "s": scale, "one": 1, "zero": 0, "four": 4}
@@ -137,8 +137,8 @@ def test_a_product_that_cannot_be_read_is_a_row(wrong: str) -> None:
     assert actual.reason.startswith("invalid: ")
 
 
-def test_no_fault_of_ours_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a rule raises that no model can be blamed for comes out."""
+def test_analysis_propagates_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Propagate errors of rules that no model causes."""
 
     def broken(node: object, view: object) -> None:
         raise IndexError("a fault")
@@ -150,7 +150,7 @@ def test_no_fault_of_ours_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chain(kind: str, count: int) -> onnx.ModelProto:
-    """So many nodes behind one another."""
+    """Follow a long chain of nodes."""
     nodes = [node("Quant", "x s zero four", "t0", name="q")]
     for at in range(count):
         reads, gives = f"t{at}", f"t{at + 1}"
@@ -170,7 +170,7 @@ CHAINS = ["Relu", "Flatten", "Sigmoid", "Add", "Max", "MatMul"]
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", CHAINS)
-def test_long_chains_take_linear_time(kind: str) -> None:
+def test_analysis_long_chains_take_linear_time(kind: str) -> None:
     """Counted are calls: four times the nodes make four times as many."""
     calls = []
     for count in (200, 800):
@@ -185,7 +185,7 @@ def test_long_chains_take_linear_time(kind: str) -> None:
 
 
 def long_way(kind: str, count: int, codes: np.ndarray) -> onnx.ModelProto:
-    """A constant that many nodes read, or that goes through many."""
+    """Build a constant that many nodes read, or that passes through many."""
     nodes, outputs = [], ["y"]
     if kind == "DequantizeLinear":
         outputs = [f"y{at}" for at in range(count)]
@@ -203,8 +203,8 @@ def long_way(kind: str, count: int, codes: np.ndarray) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("kind", ["DequantizeLinear", "Transpose and Reshape"])
-def test_a_constant_that_goes_a_long_way(kind: str) -> None:
-    """It is looked at, or copied, by some of many nodes."""
+def test_analysis_constant_that_goes_a_long_way(kind: str) -> None:
+    """Look at or copy a constant for some of many nodes only."""
     codes = np.random.default_rng(0).integers(-8, 8, (2, 2**17)).astype(np.int8)
     ready = prepared(long_way(kind, 300, codes))
     tracemalloc.start()

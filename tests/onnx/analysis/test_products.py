@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from carried import followed
+from analysis_checks import followed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_models import plain, qdq, tensor
@@ -82,7 +82,7 @@ KINDS = {
 
 @pytest.mark.parametrize("fold", [False, True], ids=["quantized", "folded"])
 @pytest.mark.parametrize("name", KINDS)
-def test_exact(name: str, fold: bool) -> None:
+def test_product_analysis_exact(name: str, fold: bool) -> None:
     kind, x, weight, options = KINDS[name]
     actual = one(built(kind, x, values(*weight, seed=1), **options), fold=fold)
     assert actual.exact
@@ -97,7 +97,7 @@ def test_exact(name: str, fold: bool) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_any_scales_and_biases(name: str) -> None:
+def test_product_analysis_any_scales_and_biases(name: str) -> None:
     """Whatever the scales and zero-points, per tensor or channel: sums stay in their bounds."""
     kind, x, weight, options = KINDS[name]
     scales = st.sampled_from([0.1, 1 / 3, 0.75, 0.5, 2.0**-20, 1.0, -0.5])
@@ -134,7 +134,7 @@ def test_any_scales_and_biases(name: str) -> None:
     check()
 
 
-def test_accumulators_by_hand() -> None:
+def test_product_analysis_accumulators_by_hand() -> None:
     """x is -8 .. 7 steps of 0.5; the weight's codes are 1, -2 and 0, 3."""
     weight = np.float32([[0.25, 0], [-0.5, 0.75]])
     actual = one(built("MatMul", (1, 2), weight))
@@ -149,7 +149,7 @@ def test_accumulators_by_hand() -> None:
     assert actual.sparsity == 0.25
 
 
-def test_bits() -> None:
+def test_product_analysis_bits() -> None:
     assert [bits_of(0, 0), bits_of(0, 1), bits_of(0, 255), bits_of(-1, 0)] == [1, 1, 8, 1]
     assert [bits_of(-128, 127), bits_of(-128, 128), bits_of(-129, 0)] == [8, 9, 9]
 
@@ -162,7 +162,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_reasons(reason: str) -> None:
+def test_product_analysis_reasons(reason: str) -> None:
     options = REASONS[reason]
     if reason.startswith("more"):
         options = {"weight_scale": 2.0**-3}
@@ -175,7 +175,7 @@ def test_reasons(reason: str) -> None:
     assert reason in one(proto).reason
 
 
-def test_what_is_not_known() -> None:
+def test_product_analysis_unknown_values() -> None:
     nodes = [node("MatMul", "x w", domain="")]
     floats = one(model(nodes, {"w": values(4, 3)}))
     assert not floats.exact
@@ -186,8 +186,8 @@ def test_what_is_not_known() -> None:
     assert "attributes" in scaled.reason
 
 
-def test_stored_codes() -> None:
-    """A DequantizeLinear of stored codes, behind a pair."""
+def test_product_analysis_stored_codes() -> None:
+    """Analyze a DequantizeLinear of stored codes after a pair."""
     codes = np.random.default_rng(0).integers(-128, 128, (4, 3))
     tensors = [
         tensor("s", 0.5),
@@ -208,7 +208,7 @@ def test_stored_codes() -> None:
     assert actual.x.codes.hull == range(256)
 
 
-def test_zeros_times_what_nothing_bounds() -> None:
+def test_product_analysis_zeros_times_unbounded_values() -> None:
     """0 times infinity is NaN: there is no bound, and none is made up."""
     names = "exponent mantissa bias largest"
     constants = dict(zip(names.split(), (5, 2, 15, 57344), strict=True)) | {"s": 0.3}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of inputs."""
+"""Input ranges as users write them."""
 
 import numpy as np
 import pytest
-from carried import prepared
+from analysis_checks import prepared
 from small_models import model, node
 
 from anybit.errors import ModelError
@@ -22,7 +22,9 @@ from anybit.onnx.analysis.ranges import input_values, named, value_of
         ("int2/1e3", range(-2, 2), np.float32(1e-3), (-np.float32(2e-3), np.float32(1e-3))),
     ],
 )
-def test_types(text: str, codes: range, scale: float, ends: tuple[float, float]) -> None:
+def test_input_ranges_types(
+    text: str, codes: range, scale: float, ends: tuple[float, float]
+) -> None:
     actual = value_of(text)
     assert actual.codes.hull == actual.codes.allowed == codes
     assert actual.codes.scale == scale
@@ -32,7 +34,7 @@ def test_types(text: str, codes: range, scale: float, ends: tuple[float, float])
 @pytest.mark.parametrize(
     "arguments", ["-1,1", " -1 , 1.0", "-1e0,+1", (-1, 1), (-1.0, np.float32(1))]
 )
-def test_numbers(arguments: object) -> None:
+def test_input_ranges_numbers(arguments: object) -> None:
     actual = value_of(arguments)
     assert actual.codes is None
     assert (float(actual.lowest), float(actual.highest)) == (-1, 1)
@@ -56,12 +58,12 @@ def test_numbers(arguments: object) -> None:
         "uint8/" + "9" * 5000,
     ],
 )
-def test_what_is_not_a_range(text: str) -> None:
+def test_input_ranges_refuse_invalid_text(text: str) -> None:
     with pytest.raises(ModelError, match="range"):
         value_of(text)
 
 
-def test_names() -> None:
+def test_input_ranges_names() -> None:
     inputs = prepared(model([node("Relu", "x", domain="")])).graph.inputs
     assert input_values(named(["x=uint8"]), inputs).keys() == {"x"}
     assert input_values(named(["uint8"]), inputs).keys() == {"x"}

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from carried import followed
-from carrier_cases import CASES, CHANNELS, SHAPE, Case, built
+from analysis_cases import CASES, CHANNELS, SHAPE, Case, built
+from analysis_checks import followed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ def result(case: Case, proto: onnx.ModelProto, seed: int = 0) -> AbstractValue |
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_is_known(case: Case) -> None:
+def test_analysis_rules_known_values(case: Case) -> None:
     actual = result(case, built(case, np.float32(0.5)))
     if case.codes is None:
         assert actual is None or actual.codes is None or actual.codes.bits > 8
@@ -41,7 +41,7 @@ def test_what_is_known(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_channels(case: Case) -> None:
+def test_analysis_rules_channels(case: Case) -> None:
     actual = result(case, built(case, CHANNELS))
     if case.axis is not None and case.codes is not None:
         assert actual is not None
@@ -49,7 +49,7 @@ def test_channels(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_run_keeps_to_it(case: Case) -> None:
+def test_analysis_rules_run_keeps_to_it(case: Case) -> None:
     """Whatever the scales and zero-points."""
     scales = st.sampled_from([0.1, 1 / 3, 0.75, 2.0**-20, 3e4, 0.0, -0.5]).map(np.float32)
     several = st.lists(scales, min_size=4, max_size=4).map(lambda s: np.float32(s).reshape(4, 1, 1))
@@ -63,7 +63,7 @@ def test_a_run_keeps_to_it(case: Case) -> None:
     check()
 
 
-def test_every_rule_has_a_case() -> None:
+def test_analysis_rules_every_rule_has_a_case() -> None:
     covered = {made.op_type for case in CASES for made in case.nodes} | {"Squeeze"}
     assert not RULES.keys() - covered
     assert not covered - RULES.keys()

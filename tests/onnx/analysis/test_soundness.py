@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from carried import followed
+from analysis_checks import followed
 from hypothesis import given, settings
 from network_builder import Network
 from networks import inputs, networks
@@ -23,7 +23,7 @@ STEPS = CodeRanges(
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("fold", [False, True], ids=["quantized weights", "folded weights"])
 @pytest.mark.parametrize("exact", [True, False], ids=["powers of two", "any scales"])
-def test_random_graphs(exact: bool, fold: bool) -> None:
+def test_analysis_random_graphs(exact: bool, fold: bool) -> None:
     @settings(max_examples=40, deadline=None)
     @given(graphs(exact=exact))
     def check(graph: RandomGraph) -> None:
@@ -36,7 +36,7 @@ def test_random_graphs(exact: bool, fold: bool) -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("fold", [False, True], ids=["quantized weights", "folded weights"])
 @pytest.mark.parametrize("qdq", [False, True], ids=["ours", "QDQ"])
-def test_networks(qdq: bool, fold: bool) -> None:
+def test_analysis_networks(qdq: bool, fold: bool) -> None:
     @settings(max_examples=40, deadline=None)
     @given(networks(qdq=qdq))
     def check(network: Network) -> None:
@@ -45,8 +45,8 @@ def test_networks(qdq: bool, fold: bool) -> None:
     check()
 
 
-def test_zeros_at_borders_may_be_no_code_of_the_type() -> None:
-    """One bit with the zero-point 3: the codes are 0 and 1, and 3 where zeros are added."""
+def test_analysis_border_zeros_may_lie_outside_the_type() -> None:
+    """Use one bit with zero-point 3: the codes are 0 and 1, and 3 for padding."""
     constants = {
         "s": np.float32(0.75),
         "z": np.float32(3),
@@ -62,7 +62,7 @@ def test_zeros_at_borders_may_be_no_code_of_the_type() -> None:
 
 
 @pytest.mark.parametrize("fold", [False, True], ids=["quantized weights", "folded weights"])
-def test_exact_sums_of_rounded_multiples_are_no_multiples(fold: bool) -> None:
+def test_analysis_exact_sums_may_not_be_multiples(fold: bool) -> None:
     """3 * 0.22290476 is rounded in float32: a sum of it alone is exact, and above 3 steps."""
     scale = np.float32(0.22290476)
     assert float(np.float32(3) * scale) > 3 * float(scale)

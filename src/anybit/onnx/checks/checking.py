@@ -94,12 +94,12 @@ def _prepared(model: ir.Model) -> Iterator[Finding]:
 
 
 def _of_target(subject: Subject, target: str | None) -> Iterator[Finding]:
-    expected = TARGETS[target] if target is not None else None
-    yield from spelling.findings(subject, expected.names if expected is not None else ())
+    entry = TARGETS[target] if target is not None else None
+    yield from spelling.findings(subject, entry.names if entry is not None else ())
     yield from declared.findings(subject)
     yield from parameters.findings(subject)
     yield from schemas.findings(subject)
-    if expected is not None:
-        yield from expected.rules(subject)
+    if entry is not None:
+        yield from entry.rules(subject)
     yield from connections.findings(subject)
     yield from arithmetic.findings(subject)

@@ -106,7 +106,7 @@ def isfinite(x: Traced) -> Traced:
 
 def maximum(x: Traced, other: Any) -> Traced:
     """Return the maximum of integers, which have no NaN."""
-    other = x.beside(other)
+    other = x.lift(other)
     arrays = all_known(x, other)
     return literal(np.maximum(*arrays)) if arrays is not None else expression("Max", x, other)
 
@@ -114,7 +114,7 @@ def maximum(x: Traced, other: Any) -> Traced:
 def clip(x: Traced, lowest: float, highest: float) -> Traced:
     """Clip values; NaN stays NaN, which ONNX's Clip does not guarantee."""
     if x.known is None and x.dtype.kind in _KINDS["integral"]:
-        return expression("Clip", x, x.beside(lowest), x.beside(highest))
+        return expression("Clip", x, x.lift(lowest), x.lift(highest))
     x = where(x < lowest, full_like(x, lowest), x)
     return where(x > highest, full_like(x, highest), x)
 

@@ -77,7 +77,7 @@ class Traced(Recording):
             raise TypeError("the value is not known before the model runs")
         return bool(self.known)
 
-    def beside(self, value: Any) -> "Traced":
+    def lift(self, value: Any) -> "Traced":
         return value if isinstance(value, Traced) else literal(np.asarray(value, self.dtype))
 
     def compared(self, relation: str, other: Any) -> "Traced":
@@ -123,14 +123,14 @@ class Traced(Recording):
         """Divide integers. ONNX divides toward zero, so the remainder is subtracted first."""
         if self.known is not None:
             return literal(self.known // divisor)
-        rest = expression("Mod", self, self.beside(divisor))
-        return expression("Div", self - rest, self.beside(divisor))
+        rest = expression("Mod", self, self.lift(divisor))
+        return expression("Div", self - rest, self.lift(divisor))
 
     def __rtruediv__(self, other: Any) -> "Traced":
         if self.known is None and isinstance(other, int) and other == 1:
             # ONNX Runtime rewrites (1 / a) * b as b / a, which rounds differently.
-            return -(self.beside(-1) / self)
-        return self.beside(other) / self
+            return -(self.lift(-1) / self)
+        return self.lift(other) / self
 
     def __and__(self, other: Any) -> "Traced":
         return _related("And", operator.and_, self, other)
@@ -189,7 +189,7 @@ def _sum_like(
     *,
     commutative: bool = False,
 ) -> Traced:
-    second = first.beside(other)
+    second = first.lift(other)
     arrays = all_known(first, second)
     if arrays is not None:
         return literal(compute(*arrays))
@@ -210,7 +210,7 @@ def _is_neutral(operand: Traced, neutral: int, *, other: Traced) -> bool:
 def _related(
     operation: str, compute: Callable[[Any, Any], Any], first: Traced, other: Any
 ) -> Traced:
-    second = first.beside(other)
+    second = first.lift(other)
     arrays = all_known(first, second)
     if arrays is not None:
         return literal(compute(*arrays))

@@ -282,10 +282,10 @@ def _give_target(node: ir.Node, sizes: Array, unique: Names) -> None:
     drop_if_unread(old)
 
 
-def _check_follows(value: ir.Value, batch: ir.SymbolicDim, expected: int | str) -> None:
+def _check_follows(value: ir.Value, batch: ir.SymbolicDim, requested: int | str) -> None:
     if _rows(value) != batch:
         shape = "unknown" if value.shape is None else str(value.shape)
         raise ModelError(
-            f"with batch {expected} output {value.name!r} has the shape {shape}, which does not "
-            "follow the batch as far as shape inference shows; export the model with that batch"
+            f"with batch {requested} the output {value.name!r} has the shape {shape}, which does "
+            "not follow the batch as far as shape inference shows; export the model with that batch"
         )

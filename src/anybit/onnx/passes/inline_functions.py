@@ -135,8 +135,8 @@ def _resolve_attributes(node: ir.Node, call: ir.Node, function: ir.Function) -> 
     for name, attribute in list(node.attributes.items()):
         if not attribute.is_ref():
             continue
-        expected = attribute.ref_attr_name or ""
-        actual = call.attributes.get(expected) or function.attributes.get(expected)
+        parameter = attribute.ref_attr_name or ""
+        actual = call.attributes.get(parameter) or function.attributes.get(parameter)
         del node.attributes[name]
         if actual is not None and actual.value is not None:
             node.attributes.add(ir.Attr(name, actual.type, actual.value))

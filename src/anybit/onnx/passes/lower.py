@@ -2,12 +2,13 @@
 """Expansion of this package's operators into standard ones."""
 
 from collections.abc import Container, Mapping
+from functools import partial
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 
-from anybit.onnx.expansion.calls import Expansions
-from anybit.onnx.expansion.placement import expand
+from anybit.onnx.expansion.calls import Expansion, Expansions
+from anybit.onnx.expansion.writer import Body
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.operators.registry import operators_in
@@ -57,3 +58,21 @@ class Lower(InPlacePass):
             expand(editor, node, expansions.of(node, operator))
             steps.append(step)
         return Report(model, bool(steps), tuple(steps))
+
+
+def expand(editor: Editor, node: ir.Node, expansion: Expansion) -> None:
+    """Replace a node by nodes that compute its expression; its constants are initializers.
+
+    Equal constants share an initializer.
+    """
+    assert node.graph is not None, "nodes in a graph only"
+    constant = partial(editor.shared_constant, "constant")
+    body = Body(constant, editor.unique, str(node.outputs[0].name))
+    for traced, value in zip(expansion.inputs, node.inputs, strict=True):
+        if traced is not None and traced.value is not None and value is not None:
+            body.bind(traced, value)
+    new = body.write(expansion.result)
+    if new.producer() not in body.nodes:  # a constant or an input, which has a name already
+        new = body.append("Identity", [new], ir.DataType.from_numpy(expansion.result.dtype))
+    node.graph.insert_before(node, body.nodes)
+    editor.replace(node, new)

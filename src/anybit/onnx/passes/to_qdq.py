@@ -112,11 +112,9 @@ class ToQdq(InPlacePass):
         return plans
 
     def call(self, model: ir.Model) -> Report:
-        expected, present = self._options, model.graph.opset_imports.get("", 1)
+        allowed, present = self._options, model.graph.opset_imports.get("", 1)
         if self._plans_are_of != (model, present):
-            self._plans = self._planned(
-                model, replace(expected, opset=min(expected.opset, present))
-            )
+            self._plans = self._planned(model, replace(allowed, opset=min(allowed.opset, present)))
         self._plans_are_of = None
         editor = Editor(model)
         writer = QdqWriter(editor)

@@ -2,7 +2,7 @@
 """QuantizeLinear and DequantizeLinear: conversion from and to the grids of operators.
 
     fusions, plan, writer                             from the grid of an operator to nodes
-    integer_kernels, reach, saturation                rewrites by ONNX Runtime
+    integer_kernels, saturation                       rewrites by ONNX Runtime
     before_quantize, lift_codes, lifting, qlinear     from nodes to the grid of an operator
     packed_weights, nbits                             MatMulNBits, whose weights are packed
     remedies                                          the commands that messages suggest

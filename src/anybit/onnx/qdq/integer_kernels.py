@@ -11,6 +11,7 @@ overflows in any kernel (`saturation`). Everything else rounds again, saturates 
 does not load.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -22,10 +23,11 @@ from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.op_traits import OpTrait, operators_with
 from anybit.onnx.qdq.fusions import (
     Fence,
+    branch_results,
+    does_nothing,
     fence_for,
     neighbours_of,
 )
-from anybit.onnx.qdq.reach import Reach, TooFarError
 from anybit.onnx.qdq.saturation import BYTES, codes_type, holds_constant, is_exact_product
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize, scaling_of
@@ -281,3 +283,52 @@ def _has_one_scale(node: ir.Node) -> bool:
         return False
     scale = node.inputs[1]
     return scale is None or scale.shape is None or scale.shape.rank() == 0 or scale.shape == (1,)
+
+
+_SELECTING = {"MaxPool", "ReduceMax", "ReduceMin"}
+_FARTHEST = 1000
+
+
+class TooFarError(Exception):
+    """More nodes follow a value than the search allows."""
+
+
+class Reach:
+    """The nodes of a model, and the values that reach them.
+
+    Quantizers are moved across data movement, or dropped around it; nodes without effect are
+    dropped.
+    """
+
+    def __init__(self, nodes: Iterable[ir.Node]) -> None:
+        self._results = branch_results(nodes)
+
+    def after(self, values: Iterable[ir.Value]) -> tuple[dict[ir.Value, None], list[ir.Node]]:
+        """Return the values that may merge with any of `values`, and the nodes that read them.
+
+        Raises:
+            TooFarError: There are more of them than the search allows.
+        """
+        reached = dict.fromkeys(values)
+        readers: list[ir.Node] = []
+        waiting = list(reached)
+        while waiting:
+            value = waiting.pop()
+            following = [self._results[value]] if value in self._results else []
+            for reader, _ in value.uses():
+                readers.append(reader)
+                if _passes(reader):
+                    following += reader.outputs
+            new = [result for result in dict.fromkeys(following) if result not in reached]
+            reached.update(dict.fromkeys(new))
+            waiting += new
+            if len(reached) > _FARTHEST:
+                raise TooFarError
+        return reached, readers
+
+
+def _passes(node: ir.Node) -> bool:
+    """Return whether quantizers may be moved across a node, or the node may be dropped."""
+    if node.domain or is_quantize(node) or is_dequantize(node):
+        return False
+    return node.op_type in _SELECTING or does_nothing(node)

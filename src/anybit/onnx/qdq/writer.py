@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from anybit.formats import FloatFormat
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.qdq.plan import Limit, Plan
-from anybit.onnx.qdq.tables import encoded, values_of
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.metadata import CODING_KEY, RANGE_KEY
 from anybit.onnx.quantizers.native_types import INTEGERS, NativeType
@@ -267,3 +267,23 @@ def _codes(values: Array, plan: Plan) -> Array:
         return encoded(values, plan.table, plan.grid.scale)
     codes = plan.grid.encode(values, plan.type.dtype.numpy())
     return codes if plan.joined is None else plan.joined.codes(codes)
+
+
+def values_of(format: FloatFormat) -> Array:
+    """Return the values in ascending order."""
+    return format.values().astype(np.float32)
+
+
+def encoded(values: Array, format: FloatFormat, scale: Array) -> Array:
+    """Return the indices in the table whose values, times the scale, are the numbers.
+
+    Raises:
+        ValueError: The values are not on the grid.
+    """
+    table = values_of(format)
+    with np.errstate(all="ignore"):
+        numbers = np.divide(values, scale, dtype=np.float32)
+        codes = np.searchsorted((table[1:] + table[:-1]) / 2, numbers).astype(np.uint8)
+        if not np.array_equal(table[codes] * scale.astype(np.float32), values):
+            raise ValueError("its codes times scale differ from its values in float32")
+    return codes

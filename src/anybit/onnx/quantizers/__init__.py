@@ -3,6 +3,7 @@
 
 quantizer       the one `Quantizer`
 grids           from the grid of an operator to a call, and back
-pairs           grids of QuantizeLinear and DequantizeLinear; their parts are in
-                nodes, native_types, metadata, trace
+nodes, trace    QuantizeLinear and DequantizeLinear, and the path of codes between them
+native_types    their types
+metadata        their hints
 """

@@ -7,7 +7,7 @@ quantizer; so is a DequantizeLinear of stored codes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -19,13 +19,14 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import described
 from anybit.onnx.graph.op_traits import bias_input_of
 from anybit.onnx.operators.registry import keywords_of, operator_of
-from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
-from anybit.onnx.quantizers.pairs import grid_of_codes, trace_of
-from anybit.onnx.quantizers.parameters import in_compute_type
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.metadata import noted
+from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize, scaling_of
 from anybit.onnx.quantizers.trace import Trace, Traces
 from anybit.ops import Input, Operator
+from anybit.ops.arrays import parameter
 from anybit.ops.domain import REAL, Role
-from anybit.ops.grids import Call, Grid, Spacing
+from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, Spacing
 
 Use: TypeAlias = Literal["weight", "bias", "input", "activation"]
 """The use of a quantizer's output."""
@@ -305,3 +306,63 @@ def _parameters(node: ir.Node, arrays: Mapping[str, Array] | None) -> dict[str, 
             except ModelError:  # reported when the model is folded
                 continue
     return parameters
+
+
+# Parameters are converted to the compute type of this x.
+_FLOAT32 = np.zeros((), np.float32)
+
+
+def in_compute_type(declared: Input, array: Array) -> Array:
+    """Return a parameter in the compute type of its operator; read-only.
+
+    Raises:
+        TypeError: The array does not hold real numbers.
+        ValueError: A value is outside the domain.
+    """
+    if array.size == 1 and array.dtype.isbuiltin == 1:
+        return _number(declared, array.dtype, array.shape, array.tobytes())
+    return _converted(declared, array)
+
+
+@lru_cache(2**14)
+def _number(declared: Input, dtype: np.dtype, shape: tuple[int, ...], data: bytes) -> Array:
+    """Return one element: the same few widths and zero-points occur again and again in a model."""
+    return _converted(declared, np.frombuffer(data, dtype).reshape(shape))
+
+
+def _converted(declared: Input, array: Array) -> Array:
+    with np.errstate(all="ignore"):  # a float64 scale may overflow
+        return np.asarray(parameter(array, declared.domain, _FLOAT32, declared.name))
+
+
+def trace_of(node: ir.Node, traces: Traces) -> Trace | None:
+    """Return the trace of the codes of a DequantizeLinear, if there is one."""
+    codes = node.inputs[0] if node.inputs else None
+    if codes is None or not is_dequantize(node):
+        return None
+    try:
+        return traces.of(codes)
+    except Inexpressible:
+        return None
+
+
+def grid_of_codes(node: ir.Node, trace: Trace | None) -> Grid | None:
+    """Return the grid of a node of ONNX's pair, narrowed by Clips and metadata."""
+    codes = node.inputs[0] if node.inputs and is_dequantize(node) else None
+    try:
+        grid = scaling_of(node, None if codes is None else dtype_of(codes)).grid
+    except Inexpressible:
+        return None
+    if not isinstance(grid, IntegerGrid):
+        return grid
+    # QuantizeLinear adds the zero-point after rounding.
+    coding = Coding.OTHER if grid.zeropt.any() else Coding.NEAREST
+    low, high = float(grid.lowest), float(grid.highest)
+    if trace is not None:
+        low, high = max(low, trace.lowest), min(high, trace.highest)
+    if not low <= high:
+        return None
+    clipped = replace(grid, codes=range(int(low), int(high) + 1), coding=coding)
+    if codes is None or not is_constant(codes):
+        return clipped
+    return noted(clipped, array_of(codes), node.metadata_props) or clipped

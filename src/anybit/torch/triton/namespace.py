@@ -97,7 +97,7 @@ def floor(x: Traced) -> Traced:
 
 def maximum(x: Traced, other: Any) -> Traced:
     """Return the maximum of integers; NaN is not handled."""
-    other = x.beside(other)
+    other = x.lift(other)
     if x.range[0] >= other.range[1]:
         return x
     highest = max(x.range[1], other.range[1])
@@ -106,7 +106,7 @@ def maximum(x: Traced, other: Any) -> Traced:
 
 def minimum(x: Traced, other: Any) -> Traced:
     """Return the minimum of integers; NaN is not handled."""
-    other = x.beside(other)
+    other = x.lift(other)
     if x.range[1] <= other.range[0]:
         return x
     lowest = min(x.range[0], other.range[0])

@@ -75,11 +75,11 @@ class Traced(Recording):
     def __bool__(self) -> bool:
         raise TypeError("the value does not exist before the kernel runs")
 
-    def beside(self, value: Any) -> "Traced":
+    def lift(self, value: Any) -> "Traced":
         return value if isinstance(value, Traced) else constant(value, self.dtype)
 
     def compared(self, relation: str, other: Any) -> "Traced":
-        return expression(relation, self, self.beside(other), dtype="bool")
+        return expression(relation, self, self.lift(other), dtype="bool")
 
     def astype(self, dtype: str) -> "Traced":
         if dtype == self.dtype:
@@ -101,22 +101,22 @@ class Traced(Recording):
         return _sum("sub", self, other)
 
     def __mul__(self, other: Any) -> "Traced":
-        return expression("mul", self, self.beside(other))
+        return expression("mul", self, self.lift(other))
 
     def __truediv__(self, other: Any) -> "Traced":
-        return expression("div", self, self.beside(other))
+        return expression("div", self, self.lift(other))
 
     def __lshift__(self, places: int) -> "Traced":
-        return expression("shl", self, self.beside(places))
+        return expression("shl", self, self.lift(places))
 
     def __rshift__(self, places: int) -> "Traced":
-        return expression("shr", self, self.beside(places))
+        return expression("shr", self, self.lift(places))
 
     def __and__(self, other: Any) -> "Traced":
-        return expression("and", self, self.beside(other))
+        return expression("and", self, self.lift(other))
 
     def __or__(self, other: Any) -> "Traced":
-        return expression("or", self, self.beside(other))
+        return expression("or", self, self.lift(other))
 
 
 def constant(value: Any, dtype: str) -> Traced:
@@ -160,7 +160,7 @@ def broadcast(*operands: Traced) -> Shape:
 
 
 def _sum(operation: str, first: Traced, other: Any) -> Traced:
-    second = first.beside(other)
+    second = first.lift(other)
     if first.dtype != "int64":
         return expression(operation, first, second)
     low, high = second.range if operation == "add" else (-second.range[1], -second.range[0])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conv, ConvTranspose, Gemm and MatMul."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +10,6 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_interval, on_units
-from anybit.onnx.analysis.costs import multiplications
 from anybit.onnx.analysis.integers import divisor_of
 from anybit.onnx.analysis.layouts import Layout, layout_of
 from anybit.onnx.analysis.products import ProductAnalysis, Sum
@@ -295,3 +296,34 @@ def _counted(analysis: ProductAnalysis, layout: Layout, added: Array) -> Abstrac
     exact = codes.scale.astype(np.float64)
     ends = np.stack([codes.lowest * exact, codes.highest * exact])
     return AbstractValue(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)
+
+
+def multiplications(node: ir.Node, layout: Layout | None, view: View) -> int | None:
+    """Return the multiplications per inference, with a batch size of 1; None if unknown.
+
+    Multiplications with padding zeros count, as is usual.
+    """
+    weight = view.sizes(input_of(node, 1))
+    y = _sizes(view.sizes(node.outputs[0]))
+    x = _sizes(view.sizes(input_of(node, 0)))
+    if weight is None or None in weight:
+        weight = None
+    if layout is None or y is None or x is None:
+        return None
+    match node.op_type:
+        case "Conv" if weight is not None:
+            return math.prod(y) * math.prod(size or 0 for size in weight[1:])
+        case "ConvTranspose" if weight is not None:
+            return math.prod(x) * math.prod(size or 0 for size in weight[1:])
+        case "MatMul":
+            return math.prod(y) * x[-1] if x else None
+        case "Gemm" if len(x) == 2:
+            return math.prod(y) * x[layout.x_axis]
+    return None
+
+
+def _sizes(sizes: Sequence[int | None] | None) -> list[int] | None:
+    """Return all sizes, with 1 for a free batch; None if another one is free."""
+    if sizes is None or None in sizes[1:]:
+        return None
+    return [1 if size is None else size for size in sizes]

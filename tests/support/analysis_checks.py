@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the values of a run are what an analysis says of them."""
+"""Comparison of an analysis with runs of the model."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,7 @@ from anybit.onnx.runtime import evaluate
 
 
 def prepared(proto: onnx.ModelProto, *, fold: bool = False) -> ir.Model:
-    """A model as the analysis takes it, its quantized weights folded or not."""
+    """Return a model for the analysis, with quantized weights folded or not."""
     model = ir.serde.deserialize_model(proto)
     for each in (
         InlineFunctions(),
@@ -44,7 +44,7 @@ def followed(
     *,
     fold: bool = False,
 ) -> Analysis:
-    """The analysis of a model, of which a run shows that it is right."""
+    """Return the analysis of a model, after comparing it with a run."""
     model = prepared(proto, fold=fold)
     analysis = analyze(model, inputs)
     arrays = values_in_run(model, feeds)
@@ -58,7 +58,7 @@ def followed(
 
 
 def values_in_run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every tensor of a run of the graph as it is written, by name."""
+    """Return every tensor of a run of the graph as written, by name."""
     fragment = model.clone()
     outputs = [value for node in fragment.graph for value in node.outputs if value.name]
     fragment.graph.outputs[:] = outputs
@@ -146,7 +146,7 @@ def check_product(product: ProductAnalysis, arrays: Mapping[str, np.ndarray]) ->
 
 
 def in_float64(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray:
-    """What a node gives in float64."""
+    """Return the output of a node in float64."""
     group = node.attributes.get("group")
     count = 1 if group is None else int(group.value)
     if node.op_type == "ConvTranspose" and count > 1:  # the evaluator of onnx knows no groups
