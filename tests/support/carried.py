@@ -23,7 +23,7 @@ from anybit.onnx.runtime import evaluate
 
 
 def prepared(proto: onnx.ModelProto, *, fold: bool = False) -> ir.Model:
-    """A model as the analysis takes it, its quantized weights folded or not."""
+    """Prepare a model for the analysis, with its quantized weights folded or not."""
     model = ir.serde.deserialize_model(proto)
     for each in (
         InlineFunctions(),
@@ -44,7 +44,7 @@ def followed(
     *,
     fold: bool = False,
 ) -> Analysis:
-    """The analysis of a model, of which a run shows that it is right."""
+    """Analyze a model, and check the result by a run."""
     model = prepared(proto, fold=fold)
     analysis = analyze(model, inputs)
     arrays = values_in_run(model, feeds)
@@ -146,7 +146,7 @@ def check_product(product: ProductAnalysis, arrays: Mapping[str, np.ndarray]) ->
 
 
 def in_float64(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray:
-    """What a node gives in float64."""
+    """Compute a node in float64."""
     group = node.attributes.get("group")
     count = 1 if group is None else int(group.value)
     if node.op_type == "ConvTranspose" and count > 1:  # the evaluator of onnx knows no groups

@@ -14,7 +14,7 @@ CHANNELS = np.float32([0.5, 0.25, 2, 1]).reshape(4, 1, 1)
 
 
 def standard(kind: str, inputs: str, outputs: str = "y", **options: Any) -> onnx.NodeProto:
-    """A standard node; "-" stands for an input that is left out."""
+    """Return a standard node; "-" stands for an omitted input."""
     made = node(kind, inputs, outputs, domain="", **options)
     made.input[:] = ["" if name == "-" else name for name in made.input]
     return made

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 
 def computed_sizes(builder: Builder, x: Tensor, row: Sequence[int]) -> str:
-    """The shape with the rows of x and these sizes behind them, of which one may be -1."""
+    """Return the shape of the rows of x followed by these sizes; one of them may be -1."""
     rest = builder.constant([-1, *row[1:]] if builder.chance(3) else row, np.int64)
     return builder.node("Concat", [_rows(builder, x), rest], axis=0)
 

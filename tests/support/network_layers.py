@@ -30,7 +30,7 @@ def batch_norm(builder: Builder) -> None:
 
 
 def arithmetic(builder: Builder) -> None:
-    """A constant, one or one per channel, on either side."""
+    """Add an operator with a constant, per tensor or per channel, on either side."""
     kind = builder.one_of("Add", "Sub", "Mul", "Div")
     last = builder.last
     low, high = (-last.spread, last.spread) if kind in ("Add", "Sub") else (0.4, 1.7)
@@ -124,7 +124,7 @@ def _length(size: int, at: int, options: dict[str, list[int]]) -> int:
 
 
 def dense(builder: Builder) -> None:
-    """A matrix product over the last axis, of vectors or of sequences of them."""
+    """Add a MatMul over the last axis of vectors or sequences."""
     x = quantized(builder)
     terms, count = x.row[-1], builder.one_of(*CHANNELS)
     x = replace(x, axis=len(x.row) - 1)
@@ -185,7 +185,7 @@ def average_pool(builder: Builder) -> None:
 
 
 def residual(builder: Builder) -> None:
-    """What a layer of the same sizes gives is added to what it took, as it is or quantized anew."""
+    """Add the input of a layer to its output: a residual, quantized again or not."""
     x = quantized(builder)
     count = x.channels
     if x.axis or len(x.row) < 2:
@@ -209,7 +209,7 @@ def residual(builder: Builder) -> None:
 
 
 def concatenation(builder: Builder) -> None:
-    """A tensor beside another of the same scale, or of another one."""
+    """Concatenate two tensors of equal or different scales."""
     x = quantized(builder)
     other = builder.quantize(x) if builder.chance(2) else x
     name = builder.node("Concat", [x.name, other.name], axis=x.axis + 1)
@@ -291,13 +291,13 @@ def layer_norm(builder: Builder) -> None:
 
 
 def floats_between(builder: Builder) -> None:
-    """A piece that stays float, between two regions."""
+    """Add nodes that stay float between two regions."""
     builder.one_of(softmax, layer_norm)(builder)
     builder.last = builder.quantize(builder.last)
 
 
 def float_product(builder: Builder) -> None:
-    """A matrix product with weights that nobody quantized."""
+    """Add a MatMul with float weights."""
     last = builder.last
     weight = builder.constant(builder.random.normal(0, 1, (last.row[-1], 3)))
     builder.grow("MatMul", weight)
