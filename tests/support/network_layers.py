@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the networks of `networks.py` are made of: each function appends to a builder."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from computed_sizes import computed_sizes
 from hypothesis import strategies as st
 from network_builder import CHANNELS, Builder, Tensor
+from onnx import TensorProto
 from small_models import DOMAIN
 
 
@@ -322,3 +323,30 @@ LAYERS = {
     2: (*(convolution,) * 3, *(dense,) * 2, average_pool, max_pool, flatten, *_ANYWHERE),
     1: (*(dense,) * 6, *_ANYWHERE),
 }
+
+
+def computed_sizes(builder: Builder, x: Tensor, row: Sequence[int]) -> str:
+    """Return the shape of the rows of x followed by these sizes; one of them may be -1."""
+    rest = builder.constant([-1, *row[1:]] if builder.chance(3) else row, np.int64)
+    return builder.node("Concat", [_rows(builder, x), rest], axis=0)
+
+
+def _rows(builder: Builder, x: Tensor) -> str:
+    """Return the number of rows of x or of the input, as exporters compute it."""
+    source = builder.one_of(x.name, x.name, "x")
+    short = builder.chance(2)
+    if not short and builder.chance(3):
+        return builder.node("Shape", [source], start=0, end=1)
+    sizes = builder.node("Shape", [source])
+    if short:
+        sizes = builder.node("Cast", [sizes], to=TensorProto.INT32)
+    zero, one = (builder.constant([index], np.int64) for index in (0, 1))
+    kind = builder.one_of("Slice", "Gather", "Unsqueeze")
+    if kind == "Slice":
+        count = builder.node("Slice", [sizes, zero, one, zero, one])
+    elif kind == "Gather":
+        count = builder.node("Gather", [sizes, zero])
+    else:
+        number = builder.node("Gather", [sizes, builder.constant(0, np.int64)])
+        count = builder.node("Unsqueeze", [number, zero])
+    return builder.node("Cast", [count], to=TensorProto.INT64) if short else count
