@@ -21,7 +21,7 @@ LICENSES = ("LICENSE", "libcxx.txt", "libcxxabi.txt", "libunwind.txt", "nanobind
 
 
 def wrong_in(wheel: Path) -> Iterator[str]:
-    """What is wrong with a wheel."""
+    """Return the faults of a wheel."""
     if wheel.stat().st_size > MEGABYTES * 1e6:
         yield f"{wheel.stat().st_size / 1e6:.1f} MB are more than {MEGABYTES}"
     shown = subprocess.run(

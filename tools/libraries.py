@@ -62,7 +62,7 @@ LEVELS = {
 
 
 def wrong_in_library(data: bytes, symbol: str, also_needed: str = "(?!)") -> Iterator[str]:
-    """What is wrong with a library, which may need others besides those of every system."""
+    """Yield the faults of a library; `also_needed` matches libraries besides the system's."""
     library = lief.parse(list(data))
     needed = needed_by(library)
     strange = [each for each in needed if not SYSTEM.fullmatch(each)]
@@ -152,7 +152,7 @@ def missing_levels(library: lief.Binary, data: bytes) -> Iterator[str]:
 
 
 def wrong_in_objects(build: Path, machine: str) -> Iterator[str]:
-    """What is wrong with the levels in a build folder, in which they are still apart."""
+    """Return the faults of the ISA levels in a build folder, where they are separate objects."""
     for level in LEVELS[machine]:
         folder = build / f"CMakeFiles/anybit_kernels_{level.name}.dir"
         objects = list(folder.glob(f"**/{level.source}.cpp.o*"))
@@ -165,7 +165,7 @@ def wrong_in_objects(build: Path, machine: str) -> Iterator[str]:
 
 
 def disassembled(file: Path, machine: str) -> str:
-    """The instructions as text. LLVM reads every format, Binutils those of one machine."""
+    """Disassemble a file: LLVM reads every format, Binutils those of one machine."""
     names = ["llvm-objdump", f"{machine}-linux-gnu-objdump"]
     if machine == platform.machine():
         names.append("objdump")

@@ -62,7 +62,7 @@ SMALL = ("-Os", "-fignore-exceptions", "-fvisibility=hidden", "-Wno-pass-failed"
 
 
 def compiled(folder: Path) -> bytes:
-    """The operators as a module of WebAssembly."""
+    """Compile the operators to a WebAssembly module."""
     module = folder / "operators.wasm"
     target = ("-target", "wasm32-wasi", "-mexec-model=reactor", "-std=c++20")
     where = ("-DANYBIT_ISA=baseline", f"-I{ROOT / 'src/anybit'}", "-Wall", "-Wextra", "-Werror")
@@ -82,7 +82,7 @@ def compiled(folder: Path) -> bytes:
 
 
 def signature(operator: Operator) -> dict[str, object]:
-    """What the forms of the page know of an operator."""
+    """Return the description of an operator for the forms of the page."""
     said = operator.documentation
     return {
         "name": operator.name,
@@ -119,7 +119,7 @@ def signature(operator: Operator) -> dict[str, object]:
 
 
 def fixed_bits(operator: Operator) -> str:
-    """The width of the codes where no input says it."""
+    """Return the width of codes that no input determines."""
     code_dtype = operator.code_dtype(operator.complete({}))
     if code_dtype is not None:
         return str(8 * np.dtype(code_dtype).itemsize)
@@ -162,7 +162,7 @@ def registry() -> dict[str, object]:
 
 
 def standard() -> dict[str, object]:
-    """What the page knows of ONNX, all of it from where the package knows it."""
+    """Return the ONNX tables of the page, read from the package."""
     since: dict[str, int] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "":
@@ -199,7 +199,7 @@ def script(module: bytes) -> str:
 
 
 def page(module: bytes) -> str:
-    """The page, which loads nothing: its policy allows its own script and style only."""
+    """Return the page; its policy allows its own script and style only."""
     pieces = {
         "SCRIPT": script(module),
         "STYLE": (PARTS / "style.css").read_text(encoding="utf-8"),

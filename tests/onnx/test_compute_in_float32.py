@@ -46,17 +46,19 @@ def branches() -> onnx.ModelProto:
     """Use a constant and an outer value inside of If; the input is an output, too."""
     names = ("then", "else")
     graphs = {}
-    for each, factor in zip(names, (1, 2), strict=True):
+    for branch, factor in zip(names, (1, 2), strict=True):
         nodes = [
-            node("MatMul", "x w", f"p_{each}", domain="", name=f"product_{each}"),
-            node("Mul", f"p_{each} f_{each}", f"y_{each}", domain="", name=f"scaled_{each}"),
+            node("MatMul", "x w", f"p_{branch}", domain="", name=f"product_{branch}"),
+            node(
+                "Mul", f"p_{branch} f_{branch}", f"y_{branch}", domain="", name=f"scaled_{branch}"
+            ),
         ]
-        graphs[f"{each}_branch"] = helper.make_graph(
+        graphs[f"{branch}_branch"] = helper.make_graph(
             nodes,
-            each,
+            branch,
             [],
-            [helper.make_tensor_value_info(f"y_{each}", TensorProto.FLOAT16, None)],
-            [numpy_helper.from_array(np.array(factor, np.float16), f"f_{each}")],
+            [helper.make_tensor_value_info(f"y_{branch}", TensorProto.FLOAT16, None)],
+            [numpy_helper.from_array(np.array(factor, np.float16), f"f_{branch}")],
         )
     nodes = [
         node("ReduceMax", "x", "m", domain="", name="largest", keepdims=0),

@@ -59,7 +59,7 @@ def write(folder: Path, cases: Iterable[tuple[str, Case]]) -> int:
 
 
 def _free_name(wanted: str, taken: set[str]) -> str:
-    """The name, numbered if a folder has it already: some file systems ignore case."""
+    """Return the name, numbered if a folder has it already: some file systems ignore case."""
     name, number = wanted, 1
     while name.lower() in taken:
         number += 1
@@ -105,7 +105,7 @@ def _shown(attribute: onnx.AttributeProto) -> int | str:
 
 
 def _arrays(operator: Operator, case: Case) -> Iterator[tuple[str, np.ndarray]]:
-    """The inputs that are given, by name."""
+    """Return the inputs that are present, by name."""
     x = np.asarray(case.inputs[0])
     yield operator.inputs[0].name, x
     for value, declared in zip(case.inputs[1:], operator.inputs[1:], strict=False):
@@ -114,7 +114,7 @@ def _arrays(operator: Operator, case: Case) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _parameter(value: Any, declared: Input, x: np.ndarray) -> np.ndarray:
-    """A parameter in the type it has; numbers in the type that the operator computes in.
+    """Return a parameter as an array; numbers get the type that the operator computes in.
 
     That is what most files hold, widths included. Integers that it cannot hold stay integers.
     """

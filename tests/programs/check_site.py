@@ -63,7 +63,7 @@ class Page(HTMLParser):
 
 
 def faults_of_links(folder: Path) -> Iterator[str]:
-    """What is wrong with what pages refer to."""
+    """Return the faults of links and other references."""
     pages = {path.resolve(): Page(path) for path in folder.rglob("*.html")}
     for path, page in pages.items():
         name = path.relative_to(folder)
@@ -83,7 +83,7 @@ def faults_of_links(folder: Path) -> Iterator[str]:
 
 
 def faults_of_pages(browser: Browser, folder: Path) -> Iterator[str]:
-    """What a browser finds wrong with pages, opened as files; that at the root leads to another."""
+    """Return the faults of pages opened as files in a browser; the root page redirects."""
     for path in sorted({*folder.rglob("*.html")} - {folder / "index.html"}):
         for width, scheme in LOOKS:
             browser.open(path, width=width, scheme=scheme)
@@ -96,7 +96,7 @@ def faults_of_pages(browser: Browser, folder: Path) -> Iterator[str]:
 
 
 def faults_of_search(browser: Browser, address: str) -> Iterator[str]:
-    """A search through the site as a server gives it."""
+    """Search the site as it is served, and return the faults."""
     browser.open(f"{address}/search.html?q=staircase+gradient", width=1440)
     until = time.monotonic() + SECONDS
     while not browser.value("document.querySelectorAll('#search-results li a').length"):
@@ -108,7 +108,7 @@ def faults_of_search(browser: Browser, address: str) -> Iterator[str]:
 
 
 def served(folder: Path) -> ThreadingHTTPServer:
-    """A server of this machine for a folder; it says nothing."""
+    """Serve a folder on this machine, without a log."""
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -120,7 +120,7 @@ def served(folder: Path) -> ThreadingHTTPServer:
 
 
 def take_pictures(browser: Browser, folder: Path, out: Path) -> None:
-    """The upper ends of some pages."""
+    """Take pictures of the upper ends of some pages."""
     out.mkdir(parents=True, exist_ok=True)
     for page in SHOWN:
         for width, scheme in LOOKS:

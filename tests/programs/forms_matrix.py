@@ -121,7 +121,7 @@ def _native_rows(files: Files, form: Form) -> None:
 
 
 def _native_questions(form: Form, kind: Kind) -> dict[str, list[Question]]:
-    """The cases that become native, by what they become."""
+    """Return the cases that become native operators, by operator."""
     sample = [each for operator in OPERATORS for each in questions(operator, SAMPLE)]
     asked = [*native_cases(), *(each for each in sample if each not in native_cases())]
     found = defaultdict(list)
@@ -162,7 +162,7 @@ def _network_rows(files: Files) -> None:
 
 
 def _compiled_rows(files: Files) -> None:
-    """Saved files, with what the compiled model gives without them."""
+    """Add compiled models as files, with the outputs they have in memory."""
     model = parser.parse_model(BETWEEN_REGIONS)
     x = np.linspace(-9, 9, 42, dtype=np.float32).reshape(7, 6)
     _compiled_row(files, "compiled: regions and float nodes", model, x)

@@ -147,20 +147,20 @@ def printed(file: bytes) -> None:
 
 
 def grown(short: Mapping[str, float], long: Mapping[str, float]) -> str:
-    """What took more time with the longer file than it may; "" if nothing did."""
+    """Return the steps that take too long for the longer file, or ""."""
     steep = [name for name in short if long[name] > GROWTH * max(short[name], LEAST)]
     return ", ".join(f"{name} {short[name]:.2f} s, then {long[name]:.2f} s" for name in steep)
 
 
 def overdue(seconds: Mapping[str, float], nodes: int) -> str:
-    """What takes longer than its share of the budget; "" if nothing does."""
+    """Return the steps that exceed their share of the time budget, or ""."""
     limits = {name: SLOWER * BUDGET.get(name, REST) * nodes / NODES for name in seconds}
     late = [name for name in seconds if seconds[name] > limits[name]]
     return ", ".join(f"{name} {seconds[name]:.2f} s of {limits[name]:.2f} s" for name in late)
 
 
 def fault(kind: str) -> str:
-    """What went wrong with one file; "" if nothing did."""
+    """Return what went wrong with one file, or ""."""
     command = [sys.executable, __file__, "--attack", kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == -signal.SIGALRM:

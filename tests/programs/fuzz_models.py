@@ -103,7 +103,7 @@ def actions() -> dict[str, Callable[[Path], object]]:
 
 
 def run(number: int) -> None:
-    """Raises what is no ModelError, and what libraries say to no one."""
+    """Raise errors other than ModelError, and output of libraries."""
     from anybit.errors import ModelError
 
     chosen = case(number)
@@ -134,7 +134,7 @@ class Heard(logging.Handler):
 
 
 def work(first: int, end: int, deadline: float) -> None:
-    """What a process does: says which case it begins, and what went wrong in it."""
+    """Run cases in a process; report the number of each case and its fault."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()

@@ -34,7 +34,7 @@ BOMB_MEMORY = 1500 * 2**20
 
 
 def damaged(encoded: Encoded, rng: np.random.Generator) -> Encoded:
-    """The same with a few words or elements changed, moved or gone."""
+    """Return a program with a few words or elements changed, moved or removed."""
     words = encoded.words.copy()
     stores = [encoded.bytes.copy(), encoded.integers.copy(), encoded.floats.copy()]
     for _ in range(rng.integers(1, 4)):
@@ -66,7 +66,7 @@ def _element(dtype: np.dtype, rng: np.random.Generator) -> float | int:
 
 
 def run_if_small(encoded: Encoded, inputs: list[np.ndarray]) -> str:
-    """What became of it."""
+    """Return the outcome of loading and running a program."""
     try:
         network = Network(encoded)
         described = network.describe()
@@ -101,7 +101,7 @@ def load(bomb: str) -> None:
 
 
 def load_each(bombs: list[str]) -> int:
-    """The number of those that are not as they must be."""
+    """Return the number of programs with a fault."""
     faults = 0
     for bomb in bombs:
         command = [sys.executable, __file__, "--load", bomb]

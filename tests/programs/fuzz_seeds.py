@@ -205,7 +205,7 @@ Block <width> (a, scale) => (b)
 
 
 def _stale() -> onnx.ModelProto:
-    """A model that declares other shapes inside than those that follow from its input."""
+    """Return a model that declares shapes which contradict those of its input."""
     proto = _model(_STALE, 17, _QONNX)
     for name in "at":
         declared = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3])
@@ -214,7 +214,7 @@ def _stale() -> onnx.ModelProto:
 
 
 def _model(text: str, opset: int, *imports: str, ir: int = 8) -> onnx.ModelProto:
-    """A model from its text. What is declared and not produced becomes a random initializer."""
+    """Parse a model; declared tensors that no node produces become random initializers."""
     known = ", ".join([f'"": {opset}', *imports])
     proto: onnx.ModelProto = parser.parse_model(
         f"<ir_version: {ir}, opset_import: [{known}]>{text}"
@@ -232,7 +232,7 @@ def _model(text: str, opset: int, *imports: str, ir: int = 8) -> onnx.ModelProto
 
 
 def _external() -> tuple[onnx.ModelProto, bytes]:
-    """A model whose weights lie in a file, and the file."""
+    """Return a model with external weights, and the contents of their file."""
     proto = _model(_WEIGHTS, 13, _QONNX)
     data = b""
     for tensor in proto.graph.initializer:
@@ -248,7 +248,7 @@ def _external() -> tuple[onnx.ModelProto, bytes]:
 
 @cache
 def seeds() -> list[tuple[onnx.ModelProto, bytes]]:
-    """The models, each with the contents of its data file. Copy a model before changing it."""
+    """Return the models with the contents of their data files; copy a model before changing it."""
     models = [
         _model(_WEIGHTS, 13, _QONNX),
         _model(_ACTIVATIONS, 17, '"qonnx.custom_op.general": 2', '"anybit": 1'),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the ONNX Runtime library hold its promises in every supported ONNX Runtime?
+"""Test of the operator library in every supported version of ONNX Runtime.
 
     python tests/programs/ort_matrix.py [--wheel FILE] [--environments FOLDER] [VERSION ...]
 

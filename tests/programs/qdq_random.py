@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do quantized random networks keep their values in plain ONNX Runtime, at every level?
+"""Test that quantized random networks keep their values in plain ONNX Runtime.
 
     python tests/programs/qdq_random.py FOLDER [--cases N] [--seed N] [--bare] [--only-make]
     PYTHON tests/programs/qdq_random.py FOLDER --judge
@@ -68,7 +68,7 @@ def make(folder: Path, seed: int, *, fenced: bool = True) -> None:
 
 
 def without_foreign(proto: Any) -> Any:
-    """The network with standard operators alone."""
+    """Return the network with standard operators alone."""
     kinds = {"Gelu": "Tanh", "QuickGelu": "Sigmoid", "FusedMatMul": "MatMul"}
     for node in proto.graph.node:
         if node.domain:
@@ -77,7 +77,7 @@ def without_foreign(proto: Any) -> Any:
 
 
 def rectify(proto: Any) -> Any:
-    """The network with a Relu before each product and convolution."""
+    """Return the network with a Relu before every MatMul and Conv."""
     from onnx import helper
 
     nodes = []
@@ -105,7 +105,7 @@ def run(file: bytes, level: str, x: np.ndarray, disable: bool) -> dict[str, np.n
 
 
 def difference(folder: Path, name: str) -> tuple[float, str]:
-    """The largest difference of a case, as a share of the largest output, and where it is."""
+    """Return the largest difference of a case relative to the largest output, and its place."""
     file = (folder / f"{name}.onnx").read_bytes()
     stored = np.load(folder / f"{name}.npz")
     outputs = [key for key in stored.files if key not in ("x", "facts")]

@@ -21,7 +21,7 @@ def reshaped(value: onnx.ValueInfoProto, *shape: int) -> None:
 
 
 def functions(**calls: str) -> onnx.ModelProto:
-    """A model that calls F0, and functions that call what the words say."""
+    """Return a model that calls F0, and functions that call those named."""
     proto = model([node("F0", "x", domain="mine")], opsets={"mine": 1})
     imports = [helper.make_opsetid("", 13), helper.make_opsetid("mine", 1)]
     for name, words in calls.items():

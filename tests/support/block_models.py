@@ -39,7 +39,7 @@ def layers_of_all_kinds(opset: int = 17) -> onnx.ModelProto:
 
 
 def weights_of(quantized: ir.Model) -> ir.Model:
-    """A model that gives the weights which the layers of another read, under the layers' names."""
+    """Return a model whose outputs are the weights of another's layers, named after the layers."""
     bare = quantized.clone()
     found = {str(each.name): each.inputs[1] for each in bare.graph if each.op_type in MULTIPLYING}
     for name, value in found.items():

@@ -40,7 +40,7 @@ def _model(
 
 
 def _used(nodes: list[onnx.NodeProto], vector: str, given: Arrays) -> onnx.ModelProto:
-    """A model whose result depends on the length of a vector."""
+    """Return a model whose result depends on the length of a vector."""
     nodes = [
         *nodes,
         helper.make_node("Shape", [vector], ["sizes"]),
@@ -82,7 +82,7 @@ def doubled(count: int) -> onnx.ModelProto:
 
 
 def doubled_shapes(count: int) -> onnx.ModelProto:
-    """The same with sizes of the input, which inference follows."""
+    """Return the same with sizes of the input, which shape inference follows."""
     nodes = [helper.make_node("Shape", ["x"], ["v0"])]
     nodes += [
         helper.make_node("Concat", [f"v{at}", f"v{at}"], [f"v{at + 1}"], axis=0)
@@ -92,7 +92,7 @@ def doubled_shapes(count: int) -> onnx.ModelProto:
 
 
 def gathered(count: int) -> onnx.ModelProto:
-    """A few elements, gathered millions of times."""
+    """Gather a few elements millions of times."""
     nodes = [_of_shape("many", "zeros", 0)]
     nodes += [
         helper.make_node("Gather", [f"v{at}", "zeros"], [f"v{at + 1}"], axis=0)
@@ -248,7 +248,7 @@ def layers(count: int) -> onnx.ModelProto:
 
 
 def rounded(count: int) -> onnx.ModelProto:
-    """The same with scales that are not short numbers: float32 rounds every product."""
+    """Return the same with scales of full precision: float32 rounds every product."""
     model = layers(count)
     (scale,) = (each for each in model.graph.initializer if each.name == "s")
     scale.CopyFrom(numpy_helper.from_array(np.array(0.1, np.float32), "s"))
@@ -279,7 +279,7 @@ def watched(count: int) -> onnx.ModelProto:
 
 
 def summed(count: int) -> onnx.ModelProto:
-    """A sum that grows by one product after the other."""
+    """Return a sum that grows by one product after the other."""
     nodes = [_quantized(0, "x"), helper.make_node("Relu", ["q0"], ["v0"])]
     for at in range(count // 2):
         nodes.append(helper.make_node("Neg", [f"v{at}"], [f"n{at}"]))
@@ -300,7 +300,7 @@ def joined(count: int) -> onnx.ModelProto:
 
 
 def multiplied(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A chain with products of quantized weights behind it: a MatMul, and a Gemm."""
+    """Return a chain followed by products with quantized weights: MatMul and Gemm."""
     (result,) = model.graph.output[:1]
     given = {f"p{name}": value for name, value in _PARAMETERS.items()} | {"weights": np.eye(4)}
     model.graph.node.extend(

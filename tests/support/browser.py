@@ -80,13 +80,13 @@ class Browser:
             pass
 
     def value(self, expression: str) -> Any:
-        """What an expression of JavaScript is in the page, whatever the page allows itself."""
+        """Evaluate a JavaScript expression in the page, regardless of its policy."""
         found = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def picture(self) -> str:
-        """What the window shows, as PNG in base64."""
+        """Return a picture of the window, as PNG in base64."""
         return str(self._call("Page.captureScreenshot", format="png")["data"])
 
     def press(self, key: str, code: int) -> None:

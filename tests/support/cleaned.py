@@ -11,7 +11,7 @@ from anybit.onnx import Source
 
 
 def clean(source: Source, **options: Any) -> ir.Model:
-    """The model that `anybit.clean` gives."""
+    """Return the result of `anybit.clean`."""
     return anybit.clean(source, **options).model
 
 

@@ -31,7 +31,7 @@ def network() -> Any:
 
 
 def batch() -> tuple[Any, Any]:
-    """The first half is smaller than the second, so that the ranks see other ranges."""
+    """Return inputs whose first half is smaller: the ranks see different ranges."""
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(8, 1, 6, 6, generator=generator)
     return x * torch.tensor([1.0, 3.0]).repeat_interleave(4).reshape(8, 1, 1, 1), (
@@ -49,7 +49,7 @@ def rows_of(rank: int) -> slice:
 
 
 def work(rank: int, folder: str) -> None:
-    """What one process does. It leaves what the test looks at in a file."""
+    """Run one rank, and write its results to a file."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
@@ -77,7 +77,7 @@ def work(rank: int, folder: str) -> None:
 
 
 def averages(rank: int) -> list[float]:
-    """A moving average after each of three steps; the largest input is 15 on rank 0, 30 on 1."""
+    """Return a moving average after three steps; the largest input is 15 on rank 0, 30 on 1."""
     layer = nn.QuantLinear(2, 1, input_quantizer=nn.quantizer("uint4 ema"))
     parallel = torch.nn.parallel.DistributedDataParallel(layer)
     found = []

@@ -82,7 +82,7 @@ def _reads_x(node: onnx.NodeProto) -> bool:
 
 
 def _only(proto: onnx.ModelProto, first: list[onnx.NodeProto]) -> onnx.ModelProto:
-    """The model with the results of these nodes for outputs."""
+    """Return the model with the results of these nodes as outputs."""
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     made.graph.ClearField("output")
@@ -152,7 +152,7 @@ def _near(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _in_double(proto: onnx.ModelProto, first: list[onnx.NodeProto]) -> onnx.ModelProto:
-    """The model in float64, with the results of the first nodes as inputs."""
+    """Return the model in float64, with the results of the first nodes as inputs."""
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     graph = made.graph

@@ -71,7 +71,7 @@ def attention() -> onnx.ModelProto:
 
 
 def recurrent() -> onnx.ModelProto:
-    """An LSTM and a GRU behind one another. The first axis is time: rows are not samples."""
+    """Return an LSTM followed by a GRU; the first axis is time, so rows are not samples."""
     constants = {
         "w": random(1, 32, 6, seed=1) / 3,
         "r": random(1, 32, 8, seed=2) / 3,
@@ -97,7 +97,7 @@ _SHAPES = {"convolutions": (3, 8, 8), "attention": (7, 16), "recurrent": (9, 2, 
 
 
 def data_for(name: str, samples: int = 24) -> list[dict[str, np.ndarray]]:
-    """Samples, one to an item. Those of recurrent networks are of several lengths."""
+    """Return a list of samples; those of recurrent networks have several lengths."""
     found = []
     for seed in range(samples):
         shape = _SHAPES[name]

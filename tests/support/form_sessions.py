@@ -24,7 +24,7 @@ _ANSWERS: dict[tuple[object, bytes], object] = {}
 def answered(
     asked: object, file: bytes, feeds: Mapping[str, np.ndarray], answer: Callable[[], Answer]
 ) -> Answer:
-    """The answer to a file and its inputs, which is sought the first time that it is asked for.
+    """Return the cached answer to a file and its inputs.
 
     `asked` says all else that it depends on.
     """
@@ -49,8 +49,7 @@ EVERY_LEVEL = LEVELS | {
 
 
 def options(level: str, *, library_for: bytes | None = None) -> onnxruntime.SessionOptions:
-    """Exact options: nothing but the level is chosen for the runtime. Where a file is given, our
-    library adds the operators of the domains that it names."""
+    """Return exact session options; a file adds our operators of the domains it names."""
     made = onnxruntime.SessionOptions()
     made.graph_optimization_level = EVERY_LEVEL[level]
     made.log_severity_level = 4
@@ -62,7 +61,7 @@ def options(level: str, *, library_for: bytes | None = None) -> onnxruntime.Sess
 
 
 def sessions(form: Form, file: bytes, level: str) -> Iterator[tuple[str, Any]]:
-    """The ways to run a form: with our library where it has our operators, if they need it."""
+    """Return the sessions to run a form in: with our library where the form needs it."""
     for library in {Form.QONNX: (True,), Form.PORTABLE: (False, True)}.get(form, (False,)):
         made = onnxruntime.InferenceSession(
             file, options(level, library_for=file if library else None), ["CPUExecutionProvider"]
@@ -71,7 +70,7 @@ def sessions(form: Form, file: bytes, level: str) -> Iterator[tuple[str, Any]]:
 
 
 def run(session: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs by name."""
+    """Run a session, and return the outputs by name."""
     names = [each.name for each in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
@@ -79,7 +78,7 @@ def run(session: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def answers(
     form: Form, file: bytes, level: str, feeds: Mapping[str, np.ndarray]
 ) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """The outputs by name, in each of these ways."""
+    """Return the outputs by name, for every way to run the form."""
     asked = level, form if form in (Form.QONNX, Form.PORTABLE) else "without the library"
     return answered(
         asked,
@@ -90,7 +89,7 @@ def answers(
 
 
 def checked(form: Form, converted: Conversion) -> onnx.ModelProto:
-    """The model, after ONNX's checker and a look at what the form promises to hold."""
+    """Return the model after checking it with ONNX and against the promises of its form."""
     proto = ir.to_proto(converted.model)
     file = proto.SerializeToString()
     ours = {operator.onnx_domain for operator in BY_NAME.values()}

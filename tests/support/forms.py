@@ -61,7 +61,7 @@ class Merged:
     asked: Mapping[str, Question]
 
     def expected(self) -> dict[str, np.ndarray]:
-        """The operators' answers by output."""
+        """Return the operators' answers by output."""
         return {output: answer(*question) for output, question in self.asked.items()}
 
     def undefined(self, converted: Conversion) -> dict[str, np.ndarray]:
@@ -72,7 +72,7 @@ class Merged:
         }
 
     def action(self, converted: Conversion, output: str) -> str:
-        """What became of the node that an output comes from."""
+        """Return the conversion's action for the node of an output."""
         node = "_".join(output.split("_")[:2]) + "_node"
         return next((step.action for step in converted.steps if step.node == node), "")
 
@@ -136,7 +136,7 @@ class _Assembly:
         self.feeds[name] = array
 
     def _output(self, name: str, result: np.ndarray) -> str:
-        """The graph's output for a node's result."""
+        """Declare the graph output for the result of a node."""
         dtype: Any = result.dtype
         if self.kind is Kind.WEIGHT:
             self._cast(name, name + "_wide", TensorProto.DOUBLE)
@@ -172,7 +172,7 @@ def merged(name: str, kind: Kind, questions: Iterable[Question], opset: int = 13
 
 @cache
 def questions(operator: str, every: int = 1) -> tuple[Question, ...]:
-    """The valid cases of an operator, native ones included; every so many-th of them.
+    """Return every n-th valid case of an operator, native ones included.
 
     Cases with equal attributes follow one another: a portable model holds a branch for each
     combination that it has.
@@ -214,7 +214,7 @@ def batches(
 def differences(
     actual: Mapping[str, np.ndarray], model: Merged, undefined: Mapping[str, np.ndarray]
 ) -> list[str]:
-    """What outputs have other numbers than the operators: one line per case, for reading."""
+    """Return one line for every output that differs from the operator's answer."""
     assert actual.keys() == model.asked.keys()
     lines = []
     for output, question in model.asked.items():

@@ -16,7 +16,7 @@ ERROR = getattr(jax.errors, "JaxRuntimeError", RuntimeError)
 
 
 def evaluate(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
-    """One call with JAX's default of 32 bits, and with the parameters as they are."""
+    """Compute one call with JAX's default of 32 bits and concrete parameters."""
     if np.asarray(inputs[0]).dtype == np.float64:
         pytest.skip("JAX makes float32 of float64 unless 64 bits are switched on")
     with jax.enable_x64(False):
@@ -24,7 +24,7 @@ def evaluate(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
 
 
 def evaluate_jitted(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
-    """The same with 64 bits in a compiled program whose inputs are not known when it is traced.
+    """Compute one call with 64 bits in a jitted program with traced inputs.
 
     Faults of their values are found when it runs, and are errors of JAX's then; on CPUs only.
     """
@@ -44,7 +44,7 @@ def evaluate_jitted(operator: str, *inputs: Any, **attributes: Any) -> np.ndarra
 
 
 def evaluate_all_jitted(operator: str, calls: Sequence[Case]) -> list[np.ndarray]:
-    """The results of calls in one program with 64 bits, whose inputs are not known either."""
+    """Compute calls in one jitted program with 64 bits and traced inputs."""
     function = getattr(anybit.jax, operator)
     with jax.enable_x64(True):
         inputs = [tuple(map(as_argument, each.inputs)) for each in calls]
@@ -57,5 +57,5 @@ def evaluate_all_jitted(operator: str, calls: Sequence[Case]) -> list[np.ndarray
 
 
 def as_argument(value: Any) -> Any:
-    """Lists are no arrays for JAX, but trees of numbers."""
+    """Convert lists to arrays: JAX reads lists as trees of numbers."""
     return np.asarray(value) if isinstance(value, list | tuple) else value

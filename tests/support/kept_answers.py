@@ -20,7 +20,7 @@ VARIABLE = "ANYBIT_ORACLE_ANSWERS"
 
 
 def oracles_answer(operator: str, inputs: tuple, attributes: Mapping[str, Any]) -> np.ndarray:
-    """The answer to a call, asked or kept. Whatever changes in the oracle, it is asked again."""
+    """Return the oracle's answer, cached until the oracle's source changes."""
     ask = functools.partial(getattr(oracle, operator), *inputs, **attributes)
     folder = os.environ.get(VARIABLE)
     if not folder:

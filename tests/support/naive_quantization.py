@@ -15,7 +15,7 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def naive(proto: onnx.ModelProto, x: np.ndarray) -> onnx.ModelProto:
-    """The model with quantizers whose ranges are those of the tensors for x."""
+    """Insert quantizers whose ranges are those of the tensors for x."""
     proto = onnx.ModelProto.FromString(proto.SerializeToString())
     constants = {each.name: numpy_helper.to_array(each) for each in proto.graph.initializer}
     values = {"x": x, **_values(proto, x)}

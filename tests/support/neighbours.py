@@ -35,7 +35,7 @@ def pick(
 
 
 def minifloat_grid(e: int, m: int, bias: int) -> tuple[np.ndarray, np.ndarray]:
-    """The values >= 0, ascending, and which of them are odd multiples of their spacing."""
+    """Return the values >= 0, ascending, and a mask of the odd multiples of their spacing."""
     counts = [(count, 1 - bias - m) for count in range(2**m)]
     for code in range(1, 2**e):
         counts += [(count, code - bias - m) for count in range(2**m, 2 ** (m + 1))]

@@ -100,7 +100,7 @@ class Builder:
         return name
 
     def grow(self, kind: str, *more: str, **attributes: Any) -> None:
-        """A node that takes `last`; what it gives has the same sizes and is not quantized."""
+        """Add a node that reads `last` and keeps its sizes; the result is not quantized."""
         name = self.node(kind, [self.last.name, *more], **attributes)
         self.last = replace(self.last, name=name, codes=False)
 
@@ -109,7 +109,7 @@ class Builder:
         return self.constant(self.last.broadcast(values))
 
     def quantize(self, x: Tensor, bits: int | None = None) -> Tensor:
-        """An activation behind a quantizer; its scale fits its numbers, but for one in twenty."""
+        """Add a quantized activation whose scale fits its values, except for one in twenty."""
         if not self.qdq and self.chance(4):
             scale = self.scale(x, x.spread, 1, per_channel=self.chance(4))
             name = self.node("BipolarQuant", [x.name, self.constant(scale)], DOMAIN)

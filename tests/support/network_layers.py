@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the networks of `networks.py` are made of: each function appends to a builder."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from computed_sizes import computed_sizes
 from hypothesis import strategies as st
 from network_builder import CHANNELS, Builder, Tensor
+from onnx import TensorProto
 from small_models import DOMAIN
 
 
@@ -30,7 +31,7 @@ def batch_norm(builder: Builder) -> None:
 
 
 def arithmetic(builder: Builder) -> None:
-    """A constant, one or one per channel, on either side."""
+    """Add an operator with a constant, per tensor or per channel, on either side."""
     kind = builder.one_of("Add", "Sub", "Mul", "Div")
     last = builder.last
     low, high = (-last.spread, last.spread) if kind in ("Add", "Sub") else (0.4, 1.7)
@@ -124,7 +125,7 @@ def _length(size: int, at: int, options: dict[str, list[int]]) -> int:
 
 
 def dense(builder: Builder) -> None:
-    """A matrix product over the last axis, of vectors or of sequences of them."""
+    """Add a MatMul over the last axis of vectors or sequences."""
     x = quantized(builder)
     terms, count = x.row[-1], builder.one_of(*CHANNELS)
     x = replace(x, axis=len(x.row) - 1)
@@ -185,7 +186,7 @@ def average_pool(builder: Builder) -> None:
 
 
 def residual(builder: Builder) -> None:
-    """What a layer of the same sizes gives is added to what it took, as it is or quantized anew."""
+    """Add the input of a layer to its output: a residual, quantized again or not."""
     x = quantized(builder)
     count = x.channels
     if x.axis or len(x.row) < 2:
@@ -209,7 +210,7 @@ def residual(builder: Builder) -> None:
 
 
 def concatenation(builder: Builder) -> None:
-    """A tensor beside another of the same scale, or of another one."""
+    """Concatenate two tensors of equal or different scales."""
     x = quantized(builder)
     other = builder.quantize(x) if builder.chance(2) else x
     name = builder.node("Concat", [x.name, other.name], axis=x.axis + 1)
@@ -291,13 +292,13 @@ def layer_norm(builder: Builder) -> None:
 
 
 def floats_between(builder: Builder) -> None:
-    """A piece that stays float, between two regions."""
+    """Add nodes that stay float between two regions."""
     builder.one_of(softmax, layer_norm)(builder)
     builder.last = builder.quantize(builder.last)
 
 
 def float_product(builder: Builder) -> None:
-    """A matrix product with weights that nobody quantized."""
+    """Add a MatMul with float weights."""
     last = builder.last
     weight = builder.constant(builder.random.normal(0, 1, (last.row[-1], 3)))
     builder.grow("MatMul", weight)
@@ -322,3 +323,30 @@ LAYERS = {
     2: (*(convolution,) * 3, *(dense,) * 2, average_pool, max_pool, flatten, *_ANYWHERE),
     1: (*(dense,) * 6, *_ANYWHERE),
 }
+
+
+def computed_sizes(builder: Builder, x: Tensor, row: Sequence[int]) -> str:
+    """Return the shape of the rows of x followed by these sizes; one of them may be -1."""
+    rest = builder.constant([-1, *row[1:]] if builder.chance(3) else row, np.int64)
+    return builder.node("Concat", [_rows(builder, x), rest], axis=0)
+
+
+def _rows(builder: Builder, x: Tensor) -> str:
+    """Return the number of rows of x or of the input, as exporters compute it."""
+    source = builder.one_of(x.name, x.name, "x")
+    short = builder.chance(2)
+    if not short and builder.chance(3):
+        return builder.node("Shape", [source], start=0, end=1)
+    sizes = builder.node("Shape", [source])
+    if short:
+        sizes = builder.node("Cast", [sizes], to=TensorProto.INT32)
+    zero, one = (builder.constant([index], np.int64) for index in (0, 1))
+    kind = builder.one_of("Slice", "Gather", "Unsqueeze")
+    if kind == "Slice":
+        count = builder.node("Slice", [sizes, zero, one, zero, one])
+    elif kind == "Gather":
+        count = builder.node("Gather", [sizes, zero])
+    else:
+        number = builder.node("Gather", [sizes, builder.constant(0, np.int64)])
+        count = builder.node("Unsqueeze", [number, zero])
+    return builder.node("Cast", [count], to=TensorProto.INT64) if short else count

@@ -38,7 +38,7 @@ def model(
     ir_version: int = 9,
     opset: int = 17,
 ) -> bytes:
-    """A model file. A dtype of None leaves the type of an output to the runtime."""
+    """Return a serialized model; a dtype of None leaves an output's type to the runtime."""
     graph = helper.make_graph(
         list(nodes),
         "graph",
@@ -64,8 +64,10 @@ def value_info(name: str, dtype: Any, shape: Shape) -> onnx.ValueInfoProto:
 def session(
     file: bytes, *, threads: int = 1, entries: Mapping[str, str] | None = None
 ) -> onnxruntime.InferenceSession:
-    """A quiet session with the operators of the domains that the file names, without anything else
-    that anybit does to models. All operators at once cost more than the rest of such a session."""
+    """Return a session with our operators of the domains that the file names, without passes.
+
+    All operators at once cost more than the rest of such a session.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
@@ -126,7 +128,7 @@ def widened(
 def node(
     declared: Operator, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
 ) -> onnx.NodeProto:
-    """A node of an operator whose attributes have their Python names."""
+    """Return a node of an operator, from attributes with Python names."""
     spelled = {attribute.name: attribute.onnx_name for attribute in declared.attributes}
     return helper.make_node(
         declared.onnx_name,
@@ -142,7 +144,7 @@ def node(
 
 
 def as_tensor(value: Any, described: Input) -> np.ndarray:
-    """A parameter in the type it has; numbers and lists in the first type that is accepted."""
+    """Return a parameter as an array; numbers and lists get the first accepted type."""
     if not hasattr(value, "dtype") and described.domain is not None and described.domain.dtypes:
         return np.asarray(value, described.domain.dtypes[0])
     array = np.asarray(value)

@@ -11,7 +11,7 @@ from anybit.onnx.passes import InferShapes, Normalize
 
 
 def after(proto: onnx.ModelProto, *passes: ir.passes.InPlacePass) -> ir.Model:
-    """The model after the passes, which change nothing when they run again."""
+    """Apply passes, and check that a second run changes nothing."""
     changed = ir.from_proto(proto)
     for each in (Normalize(), InferShapes(), *passes):
         each(changed)

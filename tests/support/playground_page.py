@@ -18,7 +18,7 @@ needs_page = pytest.mark.skipif(
 
 @contextmanager
 def opened(*, width: int = 1200, scheme: str = "light") -> Iterator[Browser]:
-    """A browser that shows it."""
+    """Return a browser that shows the page."""
     with Browser() as browser:
         browser.open(PAGE, width=width, scheme=scheme)
         wait(browser)

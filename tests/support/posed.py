@@ -41,7 +41,7 @@ def can_be_posed(question: Question) -> bool:
 
 
 def answers(browser: Browser, questions: Sequence[Question]) -> Iterator[Answer]:
-    """The result of each call, or the message of its refusal."""
+    """Return the result of every call, or its error message."""
     rows = iter(questions)
     while some := list(islice(rows, _ROWS)):
         asked = json.dumps([_question(*each) for each in some])

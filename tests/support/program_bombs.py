@@ -101,7 +101,7 @@ def long_pools(count: int) -> p.Program:
 
 
 def long_products(count: int) -> p.Program:
-    """What is noted of every window."""
+    """Return a program of many products that store data for every window."""
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
     products = [product(i, window, 1, 1) for i in range(count)]
     return chain([with_codes(1, 1 << 22, 1)] * (count + 1), products)

@@ -53,7 +53,7 @@ def make_program(choices: Choices) -> p.Program:
 
 
 def inputs_for(program: p.Program, rows: int, seed: int) -> list[np.ndarray]:
-    """Inputs around the thresholds, on them, beside them and far away."""
+    """Return inputs on the thresholds, next to them and far away."""
     rng = np.random.default_rng(seed)
     inputs = []
     for number, port in enumerate(program.inputs):
@@ -338,7 +338,7 @@ class _Maker:
         self._instructions.append(p.Gather(source, target, rows, columns, channels, 0, fill))
 
     def _concat(self) -> None:
-        """A tensor behind itself and behind one of its like."""
+        """Concatenate a tensor with itself and with one of the same grid."""
         source = self._source()
         tensor = self._tensors[source]
         fitting = [

@@ -75,7 +75,7 @@ def dtypes(model: ir.Model) -> dict[str, int]:
 
 
 def quantizers(model: ir.Model) -> list[dict[str, Any]]:
-    """The parameters and attributes of our nodes, as far as they change values."""
+    """Return the parameters and attributes of our nodes that change values."""
     return [_parameters(node) for node in model.graph.all_nodes() if node.domain == DOMAIN]
 
 
@@ -100,7 +100,7 @@ def checked(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def runs(proto: onnx.ModelProto, **feeds: np.ndarray) -> Iterator[np.ndarray]:
-    """The first output in ONNX Runtime, as it stands and optimized."""
+    """Return the first output in ONNX Runtime, without and with optimizations."""
     for level in LEVELS:
         yield outputs(proto, feeds, level)[0]
 
@@ -137,7 +137,7 @@ def telling(scale: Any, steps: int = 40) -> np.ndarray:
 
 
 def columns(scales: np.ndarray) -> np.ndarray:
-    """A column of telling numbers for each scale."""
+    """Return a column of telling values for every scale."""
     return np.stack([telling(scale) for scale in scales], axis=1)
 
 
@@ -150,7 +150,7 @@ def qdq(
     opset: int = 21,
     ir_version: int = 10,
 ) -> onnx.ModelProto:
-    """A model of standard operators, from float x to float y."""
+    """Return a model of standard operators, from float x to float y."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,
@@ -260,7 +260,7 @@ def weights(
     clip: tuple[int, int] | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """y = x + DequantizeLinear(codes)"""
+    """Return the model y = x + DequantizeLinear(codes)."""
     tensors = [tensor("w", codes, kind), tensor("s", scale)]
     last, nodes = "w", []
     if clip is not None:

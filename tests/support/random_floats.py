@@ -41,7 +41,7 @@ class FloatGraph:
         return found
 
     def rows(self, count: int, seed: int) -> np.ndarray:
-        """Inputs for it."""
+        """Return random inputs of the graph."""
         drawn = np.random.default_rng(seed).standard_normal((count, *self.input))
         return drawn.astype(np.float32)
 
@@ -69,7 +69,7 @@ class FloatGraph:
         outputs: int = 1,
         **attributes: Any,
     ) -> str:
-        """A node, whose result is the latest tensor."""
+        """Add a node, whose result is the latest tensor."""
         at = len(self.nodes)
         names = [f"t{at}" if each == 0 else f"t{at}_{each}" for each in range(outputs)]
         self.nodes.append(
@@ -230,7 +230,7 @@ def recurrent(graph: FloatGraph) -> None:
 
 
 def along_time(graph: FloatGraph) -> None:
-    """A convolution of one axis."""
+    """Add a convolution of one axis."""
     tokens, size = graph.shape
     graph.add("Transpose", [graph.x], perm=[0, 2, 1])
     inputs = [graph.x, graph.weight(6, size, 3, terms=3 * size), graph.bias(6)]
@@ -248,7 +248,7 @@ def gated(graph: FloatGraph) -> None:
 
 
 def fused(graph: FloatGraph) -> None:
-    """A product of another domain, which stays."""
+    """Add a product of another domain, which is not quantized."""
     size = graph.shape[-1]
     w = graph.weight(size, 6, terms=size)
     graph.add("FusedMatMul", [graph.x, w], (*graph.shape[:-1], 6), domain="com.microsoft")

@@ -86,7 +86,7 @@ class Builder:
         return result
 
     def grow(self, kind: str, inputs: Sequence[str], tensor: Tensor, **attributes: Any) -> None:
-        """A node that takes `last`, and gives a tensor whose name is not known yet."""
+        """Add a node that reads `last`; the name of its result is chosen later."""
         result = self.append(kind, [self.last.name, *inputs], **attributes)
         self.last = Tensor(result, tensor.shape, tensor.step, tensor.largest)
 
@@ -148,7 +148,7 @@ class Builder:
 
 @st.composite
 def graphs(draw: st.DrawFn, exact: bool = True, fusible: bool = False) -> RandomGraph:
-    """A few layers, convolutions and products among them, behind an input of any batch.
+    """Draw a graph of a few layers, with an input of any batch size.
 
     If they are to be `fusible`, all are what optimizers join with quantizers.
     """
@@ -204,7 +204,7 @@ def two_quantizers(builder: Builder) -> None:
 
 
 def rectified_quantizer(builder: Builder) -> None:
-    """A Relu or a Clip, nodes that do nothing, a quantizer."""
+    """Add a Relu or a Clip, nodes that do nothing, a quantizer."""
     builder.draw(st.sampled_from([relu, clip]))(builder)
     nothing(builder)
     quantize(builder)
@@ -275,7 +275,7 @@ def flatten(builder: Builder) -> None:
 
 
 def add(builder: Builder) -> None:
-    """The tensor and a quantized version of it: a residual connection."""
+    """Add a quantized version of the tensor to the tensor: a residual connection."""
     last = builder.last
     other = builder.quantized(last, 1)
     step, largest = min(last.step, other.step), last.largest + other.largest

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def retyped(proto: onnx.ModelProto, type: int) -> onnx.ModelProto:
-    """The same in another type of floats."""
+    """Return the model in another float type."""
     for each in proto.graph.initializer:
         if each.data_type == TensorProto.FLOAT:
             array = numpy_helper.to_array(each).astype(helper.tensor_dtype_to_np_dtype(type))

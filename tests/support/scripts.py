@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 def module_at(path: Path) -> ModuleType:
-    """The module that a file is, executed; it is not kept among the imported ones."""
+    """Execute a file as a module, without adding it to the imported ones."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -31,7 +31,7 @@ def blocks(times: int = 3, size: int = 24, wide: int = 40) -> onnx.ModelProto:
 
 
 def tied(size: int = 32) -> onnx.ModelProto:
-    """A table whose rows are taken, and which is multiplied on both sides, with a bias once."""
+    """Return a model with one constant as a Gather table and as weights of three Gemms."""
     constants = {
         "w": random(size, size, seed=1) / 4,
         "b": random(size, seed=2),

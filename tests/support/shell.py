@@ -29,7 +29,7 @@ class Shell:
         np.savez("both.npz", x=X, y=Y)
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """The exit code, and what stands on stdout and stderr."""
+        """Run a command; return the exit code, stdout and stderr."""
         self._monkeypatch.setattr(sys, "argv", ["anybit", *arguments])
         with pytest.raises(SystemExit) as stopped:
             cli.main()
@@ -37,7 +37,7 @@ class Shell:
         return int(stopped.value.code or 0), out, err
 
     def fails(self, *arguments: str, code: int = 2) -> str:
-        """The one line on stderr."""
+        """Run a command that fails; return the one line on stderr."""
         status, _, err = self(*arguments)
         assert status == code, err
         assert err.startswith("error: ")

@@ -21,7 +21,7 @@ def model(
     opsets: Mapping[str, int] | None = None,
     ir_version: int = 8,
 ) -> onnx.ModelProto:
-    """A model with float inputs; `x` of shape [1, 4] if none are given."""
+    """Return a model with float inputs (default: `x` of shape [1, 4])."""
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -49,7 +49,7 @@ def array(value: Any) -> np.ndarray:
 
 
 def node(kind: str, inputs: str, outputs: str = "y", *, domain: str = DOMAIN, **options: Any):
-    """A node that is called the_Quant, if it is one; a further one needs a name of its own."""
+    """Return a node called the_TYPE; a second one of its type needs another name."""
     options.setdefault("name", f"the_{kind}")
     return helper.make_node(kind, inputs.split(), outputs.split(), domain=domain, **options)
 
@@ -72,5 +72,5 @@ def quantized_weight(bitwidth: Any = 3, **options: Any):
 
 
 def kinds(made: ir.Model) -> list[str]:
-    """The operators of all nodes, in order."""
+    """Return the operators of all nodes, in order."""
     return [node.op_type for node in made.graph.all_nodes()]

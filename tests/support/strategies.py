@@ -67,7 +67,7 @@ def quantizers(
     modes: st.SearchStrategy[str] = modes,
     **fixed: Any,
 ) -> Quantizer:
-    """The operator with drawn per-tensor parameters, as a function of x and out."""
+    """Draw per-tensor parameters, and return the operator as a function of x and out."""
     scale, zero, mode = draw(scales), draw(zeros), draw(modes)
     limits = {"signed": draw(flags), "narrow": draw(flags)}
     wide, narrow = sorted((draw(widths), draw(widths)), reverse=True)

@@ -29,12 +29,12 @@ def tensor_as_x(operator: Operator, x: torch.Tensor) -> torch.Tensor:
 
 
 def evaluate(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
-    """One call: arrays become tensors of the same strides, numbers and lists stay what they are."""
+    """Compute one call; arrays become tensors of the same strides."""
     return as_array(getattr(anybit.torch, operator)(*as_tensors(inputs), **attributes))
 
 
 def evaluate_compiled(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
-    """The same, traced as a whole: what is no tensor is a constant of the program."""
+    """Compute one call in a compiled program; inputs other than tensors are constants."""
     if not is_traceable(inputs):
         pytest.skip("PyTorch refuses to trace arrays of text, before our code sees them")
     function = getattr(anybit.torch, operator)
@@ -44,7 +44,7 @@ def evaluate_compiled(operator: str, *inputs: Any, **attributes: Any) -> np.ndar
 
 
 def evaluate_all_compiled(operator: str, calls: Sequence[Case]) -> list[np.ndarray]:
-    """The results of calls in one program."""
+    """Compute calls in one compiled program."""
     function = getattr(anybit.torch, operator)
     tensors = [as_tensors(each.inputs) for each in calls]
 
@@ -60,7 +60,7 @@ def evaluate_all_compiled(operator: str, calls: Sequence[Case]) -> list[np.ndarr
 def compiled(
     function: Callable[..., Any], backend: Any = "aot_eager", **options: Any
 ) -> Iterator[Callable[..., Any]]:
-    """The function as one graph, forgotten afterwards; errors have the type they have eagerly."""
+    """Compile a function as one graph for this context; errors have their eager types."""
     torch._dynamo.reset()  # PyTorch recompiles one piece of code a few times only
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
@@ -95,7 +95,7 @@ def is_no_tensor(value: Any) -> bool:
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """The array's memory as a tensor. PyTorch has no negative strides."""
+    """Return a tensor of the array's memory; PyTorch has no negative strides."""
     array = np.asarray(value)
     if any(stride < 0 for stride in array.strides):
         array = array.copy()

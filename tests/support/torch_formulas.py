@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators as formulas that PyTorch differentiates, with straight-through rounding: the
-oracles of gradients. They share no code with src."""
+"""Formulas of the operators for PyTorch's autograd, with straight-through rounding.
+
+They are the oracles of gradients and share no code with src.
+"""
 
 import oracle
 import torch

@@ -35,7 +35,7 @@ def bits(array: Any) -> np.ndarray:
 
 
 def check_file(path: Path) -> onnx.ModelProto:
-    """The checker of onnx takes the file, with the schemas of our operators."""
+    """Check a file with onnx and the schemas of our operators."""
     from anybit.onnx import register
 
     register()

@@ -12,7 +12,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def made(text: str, constants: Mapping[str, Any], row: tuple[int, ...], **options: Any) -> Any:
-    """A model of lines like `y = Conv(x, w) pads=[1,1,1,1]`, with x of any batch."""
+    """Parse a model of lines like `y = Conv(x, w) pads=[1,1,1,1]`, with x of any batch."""
     nodes = []
     for index, line in enumerate(filter(None, map(str.strip, text.splitlines()))):
         output, call = line.split(" = ", 1)

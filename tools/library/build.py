@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def built(platform: Platform, folder: Path) -> Path:
-    """The library for a platform, stripped, without a path of this machine."""
+    """Build the library for a platform, stripped and without paths of this machine."""
     environment = os.environ | {"ZIG": zig_command()}
     here = Path(sys.executable).parent
     environment["PATH"] = f"{here}{os.pathsep}{environment['PATH']}"
@@ -103,7 +103,7 @@ def archived(name: str, library: Path, folder: Path) -> Path:
 
 
 def tarred(contents: dict[str, bytes]) -> bytes:
-    """A tar.gz that says nothing of when and by whom it was made."""
+    """Return a reproducible tar.gz: without times and owners."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile("", "wb", 9, packed, mtime=0) as compressed,
@@ -117,7 +117,7 @@ def tarred(contents: dict[str, bytes]) -> bytes:
 
 
 def zipped(contents: dict[str, bytes]) -> bytes:
-    """The same as a zip file."""
+    """Return a reproducible zip file."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path, content in contents.items():

@@ -42,25 +42,25 @@ def f32(values: Any) -> np.ndarray:
 
 
 def told(name: str, inputs: tuple, expected: Any, **attributes: Any) -> Case:
-    """A hand-checked answer. Plain numbers take the dtype of x."""
+    """Return a case with a hand-checked answer; plain numbers take the dtype of x."""
     if not isinstance(expected, np.ndarray):
         expected = np.array(expected, inputs[0].dtype)
     return Case(name, inputs, attributes, expected=expected)
 
 
 def computed(name: str, *inputs: Any, **attributes: Any) -> Case:
-    """The oracle has the answer."""
+    """Return a case whose answer the oracle computes."""
     return Case(name, inputs, attributes)
 
 
 def refused(name: str, inputs: tuple, error: type, pattern: str, **attributes: Any) -> Case:
-    """The pattern asks the message for the offending value, not for a wording."""
+    """Return a case of an error; the pattern requires the offending value, not a wording."""
     return Case(name, inputs, attributes, raises=(error, pattern))
 
 
 @functools.cache
 def answer(operator: str, case: Case) -> np.ndarray:
-    """The literal answer, or else the oracle's: computed once, however many back-ends ask."""
+    """Return the literal answer or the oracle's, which is computed once for all back-ends."""
     if case.expected is not None:
         return case.expected
     return oracles_answer(operator, case.inputs, case.attributes)
@@ -73,7 +73,7 @@ def every_case() -> Iterator[tuple[str, Case]]:
 
 
 def cast(values: Iterable[float], dtype: Any) -> np.ndarray:
-    """Rounded to dtype, overflow to infinity included, without a warning."""
+    """Round to dtype without warnings; overflow gives infinity."""
     with np.errstate(all="ignore"):
         return np.array(list(values), np.float64).astype(dtype)
 
@@ -94,7 +94,7 @@ def telling_values(dtype: Any) -> np.ndarray:
 
 
 def layouts(values: np.ndarray) -> dict[str, np.ndarray]:
-    """The same kind of data in every memory order that a caller may hand over."""
+    """Return data in every memory order that a caller may pass."""
     plane = values[:24].reshape(2, 3, 4)
     return {
         "strided": values[::3],
@@ -154,7 +154,7 @@ def assert_same_bits(actual: Any, expected: np.ndarray, case: Case) -> None:
 
 
 def in_rows(dtype: Any, count: int) -> np.ndarray:
-    """The telling values once per row, to meet one parameter value in each row."""
+    """Repeat the telling values once per row, for one parameter value in every row."""
     return np.tile(telling_values(dtype), (count, 1))
 
 
@@ -168,7 +168,7 @@ def with_input(inputs: tuple, place: int, value: Any) -> tuple:
 
 
 def refused_by_all(inputs: tuple, names: tuple[str, ...]) -> Iterator[Case]:
-    """What every element-wise operator refuses. `inputs` are valid, with x of shape (2,)."""
+    """Yield calls that all elementwise operators refuse, from valid inputs with x of shape (2,)."""
     for dtype in ("int32", "int64", "bool", "complex64"):
         bad = with_input(inputs, 0, np.ones(2, dtype))
         yield refused(f"x_of_{dtype}", bad, TypeError, dtype)

@@ -39,7 +39,7 @@ def values_of(exponent_bits: int, mantissa_bits: int, largest: Fraction) -> list
 
 
 def nearest(x: Fraction, values: Sequence[Fraction]) -> Fraction:
-    """The nearest of values >= 0 with the sign of x; of two the one with the even code."""
+    """Return the nearest value with the sign of x; ties go to the even code."""
     above = bisect(values, abs(x))
     codes = range(max(above - 1, 0), min(above + 1, len(values)))
     value = values[min(codes, key=lambda code: (abs(abs(x) - values[code]), code % 2))]
@@ -64,7 +64,7 @@ def element_values(name: str) -> list[Fraction]:
 
 
 def mx_scale(block: Sequence[Fraction], name: str, rule: str) -> Fraction:
-    """The scale of a block of an MX format, by a rule other than mse."""
+    """Return the scale of an MX block, by a rule other than mse."""
     values = element_values(name)
     reach = max(abs(each) for each in block)
     if not reach:
@@ -83,7 +83,7 @@ def mx_scale(block: Sequence[Fraction], name: str, rule: str) -> Fraction:
 
 
 def mx(block: Sequence[Fraction], name: str, rule: str) -> list[float]:
-    """A block on the grid of an MX format, in float32: infinite where that ends."""
+    """Round a block to an MX format, in float32; overflow gives infinity."""
     if rule == "mse":
         plain = mx_scale(block, name, "floor")
         lowest, highest = Fraction(2) ** -127, Fraction(2) ** 127
@@ -123,8 +123,10 @@ def nvfp4(blocks: Sequence[Sequence[Fraction]], rule: str = "absmax") -> list[li
 
 
 def nvfp4_best(block: Sequence[Fraction], g: Fraction, rule: str) -> tuple[Fraction, list[float]]:
-    """The share of the plain scale that leaves the least error, of equal ones that named first, and
-    the block by it. The rule absmax knows the plain scale only."""
+    """Return the share of the plain scale with the least error, and the block rounded by it.
+
+    Of equal errors the first share counts. The rule absmax has the plain scale only.
+    """
     shares = [Fraction(1)]
     if rule == "mse":
         shares += [Fraction(step, 16) for step in range(10, 26) if step != 16]

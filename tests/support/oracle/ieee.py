@@ -6,7 +6,7 @@ from math import copysign, inf, isinf, isnan, ldexp, nan
 
 
 def is_negative(value: float) -> bool:
-    """The sign bit, which for a zero no comparison shows."""
+    """Return the sign bit, which comparisons do not show for zeros."""
     return copysign(1.0, value) < 0
 
 
@@ -44,7 +44,7 @@ class Format:
         return sign * ldexp(count, step)
 
     def convert(self, value: float | int) -> float:
-        """A number of any other precision, rounded once."""
+        """Round a number of any precision once."""
         if isinstance(value, float) and (value == 0 or isnan(value) or isinf(value)):
             return value
         return self.nearest(*value.as_integer_ratio())

@@ -78,7 +78,7 @@ def round_to_minifloat(y: float, mantissa_bits: int, bias: int, mode: str, fmt: 
 
 
 def largest_value(operand: Operand, max_val: Any) -> Parameter:
-    """The optional limit: infinity where there is none."""
+    """Return the optional limit, infinity by default."""
     parameter = operand.real("max_val", inf if max_val is None else max_val)
     for value in parameter.values:
         if isnan(value) or value < 0:
@@ -101,7 +101,7 @@ def float_quant(
     has_subnormal=True,
     saturation=True,
 ):
-    """The last four attributes inform back-ends only: they change no value."""
+    """Round to a float format; the last four attributes are for back-ends and change no value."""
     mode = resolve_mode(rounding_mode)
     operand = Operand(x)
     t = operand.compute
