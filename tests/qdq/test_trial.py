@@ -325,5 +325,5 @@ def test_trial_feeds_cover_ranges_of_quantizers() -> None:
     reference = reference_of(ir.from_proto(onnx.parser.parse_model(text)))
     assert reference is not None
     assert {bool(feeds["c"]) for feeds in reference.feeds} == {False, True}
-    codes = [np.abs(expected["y"]).max() / 1000 for expected in reference.wanted]
+    codes = [np.abs(expected["y"]).max() / 1000 for expected in reference.expected]
     assert max(codes) > 100

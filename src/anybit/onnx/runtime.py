@@ -46,9 +46,9 @@ _PLAIN = {np.dtype(name): f"tensor({name})" for name in ("bool", "float16", *_IN
 FAILURES: tuple[type[Exception], ...] = (
     RuntimeError,
     *(
-        var
-        for var in vars(onnxruntime_pybind11_state).values()
-        if isinstance(var, type) and issubclass(var, Exception)
+        member
+        for member in vars(onnxruntime_pybind11_state).values()
+        if isinstance(member, type) and issubclass(member, Exception)
     ),
 )
 """The exceptions of ONNX Runtime, which have no common base."""
@@ -187,12 +187,10 @@ def run_session(
     with which another thread can end the run. Unlike the runtime's own `run`, bfloat16, float8 and
     types below 8 bits are supported.
     """
-    taken = {get_input.name for get_input in session.get_inputs()}
+    taken = {argument.name for argument in session.get_inputs()}
     arrays = {name: np.asarray(array) for name, array in feeds.items() if name in taken}
     outputs = [
-        get_output
-        for get_output in session.get_outputs()
-        if selected is None or get_output.name in selected
+        output for output in session.get_outputs() if selected is None or output.name in selected
     ]
     names = [value.name for value in outputs]
     if not names:  # the runtime treats these as all names
@@ -229,7 +227,7 @@ def evaluate(fragment: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]
 def _are_plain(arrays: Iterable[Array], outputs: Iterable[onnxruntime.NodeArg]) -> bool:
     """Return whether the types of arrays and outputs are NumPy's own."""
     return all(array.dtype in _PLAIN for array in arrays) and all(
-        array.type in _PLAIN.values() for array in outputs
+        output.type in _PLAIN.values() for output in outputs
     )
 
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.checks.checking import check
 from anybit.onnx.cleaning import clean
+from anybit.onnx.graph.op_traits import OpTrait, operators_with
 from anybit.quantization.placement import Source
 from anybit.quantization.plan import FLOAT, Plan
 from anybit.quantization.schemes import Scheme
@@ -16,7 +17,7 @@ from anybit.words.grammar import Integers, Signs
 from anybit.words.meant import unknown
 
 # Maxima and data movement: a quantizer that does not decrease gives the same values before them.
-_MOVES = {"Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+_MOVES = operators_with(OpTrait.RESHAPE) | {"Identity", "MaxPool", "Transpose"}
 _GRANULARITIES = {"per-channel", "per-tensor"}
 
 

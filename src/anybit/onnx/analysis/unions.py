@@ -66,18 +66,18 @@ def _least(arrays: Sequence[Array]) -> Array:
 def _exponent(abstracts: Sequence[AbstractValue]) -> int | None:
     """Return the exponent that all are multiples of; 0 is a multiple of any."""
     exponents = [abstract.exponent for abstract in abstracts if abstract.reach != 0]
-    finite = [abstract for abstract in exponents if abstract is not None]
+    finite = [exponent for exponent in exponents if exponent is not None]
     return min(finite, default=0) if len(finite) == len(exponents) else None
 
 
 def _codes(abstracts: Sequence[AbstractValue]) -> CodeRanges | None:
     """Return common codes, if all codes are on one grid and the others are single values."""
-    first = next((codes.codes for codes in abstracts if codes.codes is not None), None)
+    first = next((abstract.codes for abstract in abstracts if abstract.codes is not None), None)
     if first is None:
         return None
     all_codes = []
-    for codes in abstracts:
-        same = _like(codes.codes, first) or _constant(codes, first)
+    for abstract in abstracts:
+        same = _like(abstract.codes, first) or _constant(abstract, first)
         if same is None:
             return None
         all_codes.append(same)

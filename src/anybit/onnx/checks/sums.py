@@ -88,7 +88,7 @@ def _sum(product: ProductAnalysis, grids: dict[ir.Value, Grid]) -> LongSum | Non
     layout, total = product.layout, product.sum
     if layout is None or total is None:
         return None
-    inputs = (product.node.inputs[factor] for factor in (layout.x, layout.weight))
+    inputs = (product.node.inputs[index] for index in (layout.x, layout.weight))
     factors = [grids.get(value) for value in inputs if value is not None]
     known_grids = [grid for grid in factors if grid is not None]
     if len(known_grids) < 2:

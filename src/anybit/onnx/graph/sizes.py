@@ -110,7 +110,7 @@ class Sizes:
     def _sliced(self, node: ir.Node) -> Partial | None:
         data, operands = (
             self.of(node.inputs[0]),
-            [self._whole(numbers) for numbers in node.inputs[1:]],
+            [self._whole(value) for value in node.inputs[1:]],
         )
         bounds = [numbers for numbers in operands if numbers is not None]
         if data is None or data.ndim != 1 or not 2 <= len(bounds) == len(operands):

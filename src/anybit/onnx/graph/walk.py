@@ -34,9 +34,10 @@ def _with_inner(graph: ir.Graph) -> Iterator[ir.Graph]:
 def inner_graphs(node: ir.Node) -> Sequence[ir.Graph]:
     """Return the graphs that a node holds: the branches of an If, the body of a Loop."""
     graphs: Sequence[ir.Graph] = ()
-    for entry in node.attributes.data.values():
-        if entry.type in _HOLDERS and not entry.is_ref():
-            held = (entry.value,) if entry.type is ir.AttributeType.GRAPH else entry.value
+    for attribute in node.attributes.data.values():
+        if attribute.type in _HOLDERS and not attribute.is_ref():
+            is_single = attribute.type is ir.AttributeType.GRAPH
+            held = (attribute.value,) if is_single else attribute.value
             graphs = (*graphs, *held)
     return graphs
 

@@ -285,7 +285,7 @@ def _has_one_scale(node: ir.Node) -> bool:
     return scale is None or scale.shape is None or scale.shape.rank() == 0 or scale.shape == (1,)
 
 
-_SELECTING = {"MaxPool", "ReduceMax", "ReduceMin"}
+_SELECTING = _COMPARING - {"ArgMax"}
 _FARTHEST = 1000
 
 

@@ -185,7 +185,7 @@ class _Parts:
         return self.w_scale, self.w_zeropt
 
     def _flat(self) -> list[tuple[int, ...]]:
-        return [(of_weight.size,) for of_weight in self._of_weights()]
+        return [(parameter.size,) for parameter in self._of_weights()]
 
 
 def _parts_of(node: ir.Node) -> _Parts | None:
