@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of conversions, made by converting small models."""
+"""Pictures of conversions, made by converting small models."""
 
 import numpy as np
 import onnx
@@ -38,7 +38,7 @@ graph (float[N, 16] x) => (float[N, 8] y)
 
 
 def conversion_figures() -> dict[str, str]:
-    """A picture for each form that QONNX is converted to, and one for the way back, by file."""
+    """Return by file a picture for each form of QONNX, and one for the conversion back."""
     qonnx = _qonnx()
     figures = {
         f"convert_{form}.svg": _figure(qonnx, "QONNX", form)
@@ -76,5 +76,5 @@ def _figure(proto: onnx.ModelProto, name: str, form: Form) -> str:
         heading = f"the local function {function.name}"
         shown.append(picture(heading, function.graph, function.opset_imports[""]))
     title = f"{name} converted to {form}"
-    count = [f"{each.heading}: {len(each.boxes)} boxes" for each in shown]
+    count = [f"{picture.heading}: {len(picture.boxes)} boxes" for picture in shown]
     return drawing(shown, title, "; ".join(count))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures: what an operator makes of x, and how far that is from x."""
+"""Pictures of operators: the result over x, and its difference from x."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from anybit import formats
 from anybit.ops import Operator, RoundingMode
 from anybit.ops.int_quant import int_quant
 
-# Where an operator jumps is found to within this part of the picture's width.
+# Jumps of an operator are located to within this share of the picture's width.
 _SAMPLES = 1024
 _HALVINGS = 12
 
@@ -22,7 +22,7 @@ Curve = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Setting:
-    """One curve: the operator's parameters behind x, in words and in numbers."""
+    """One curve: the operator's parameters after x, in words and in numbers."""
 
     label: str
     parameters: tuple[Any, ...]
@@ -31,7 +31,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Figure:
-    """What to show of one operator: its result for some settings, and errors up to `error`.
+    """Contents of a figure: an operator's result for some settings, and errors up to `error`.
 
     `meaning` gives the number that a result stands for, where that is not the result itself.
     Where x are codes, of `x_type`, results have no error.
@@ -117,7 +117,7 @@ FIGURES = {
 
 
 def operator_figure(operator: Operator) -> str:
-    """The result over x, and below it the error."""
+    """Return the result over x, and below it the error."""
     chosen = FIGURES[operator.name]
     results, errors = [], []
     for setting, kind in zip(chosen.settings, ("first", "second"), strict=False):
@@ -138,7 +138,7 @@ def operator_figure(operator: Operator) -> str:
         width=640,
         height=280,
     )
-    words = "; ".join(each.label for each in chosen.settings)
+    words = "; ".join(setting.label for setting in chosen.settings)
     title = f"{operator.onnx_name}, version {operator.version}: {shown_of(operator)}"
     if not chosen.error:
         return drawing([top], 1, title, words)
@@ -158,12 +158,12 @@ def operator_figure(operator: Operator) -> str:
 
 
 def shown_of(operator: Operator) -> str:
-    """Return what the figure of an operator shows, in words."""
+    """Return the description of an operator's figure in words."""
     return "result and error over x" if FIGURES[operator.name].error else "result over codes"
 
 
 def rounding_figure() -> str:
-    """The seven rounding modes side by side; dots show where the ties go."""
+    """Return the seven rounding modes side by side; dots show where ties go."""
     x_range = (-3.0, 3.0)
     ties = np.arange(-2.5, 3).astype(np.float32)
     panels = []
@@ -183,7 +183,7 @@ def _call(operator: Operator, setting: Setting, x: np.ndarray) -> np.ndarray:
 
 
 def staircase(function: Curve, x_range: tuple[float, float]) -> Points:
-    """The corners of a function of float32 that is constant but for its jumps."""
+    """Return the corners of a step function of float32."""
     x = np.linspace(*x_range, _SAMPLES + 1).astype(np.float32)
     y = function(x)
     before = np.flatnonzero(y[1:] != y[:-1])

@@ -18,7 +18,7 @@ HEADING = 34
 LINE = 16
 BETWEEN_GRAPHS = 56
 
-# Constants of so many elements are lines of the node that reads them; larger ones are boxes.
+# Constants of this many elements are lines of the node that reads them; larger ones are boxes.
 _MOST_ELEMENTS_OF_A_LINE = 16
 
 _STYLE = """\
@@ -47,7 +47,7 @@ def _rules(colours: Palette) -> str:
 
 @dataclass(frozen=True)
 class Box:
-    """What stands in one, and its kind: terminal, tensor, ours, kept or new."""
+    """Text lines of a box, and its kind: terminal, tensor, ours, kept or new."""
 
     title: str
     lines: tuple[str, ...]
@@ -68,9 +68,9 @@ class Picture:
     edges: dict[Edge, str]
 
 
-def picture(heading: str, graph: ir.Graph, opset: int, known: ir.Graph | None = None) -> Picture:
-    """The picture of a graph. With a known graph, nodes that are not in it are new."""
-    kept = {_identity(node) for node in known} if known is not None else None
+def picture(heading: str, graph: ir.Graph, opset: int, base: ir.Graph | None = None) -> Picture:
+    """Return the picture of a graph. Nodes that are not in the base graph are new."""
+    kept = {_identity(node) for node in base} if base is not None else None
     boxes: dict[Key, Box] = {}
     edges: dict[Edge, str] = {}
     for value in graph.inputs:
@@ -128,13 +128,13 @@ def _name(dtype: ir.DataType) -> str:
 
 
 def _label(value: ir.Value) -> str:
-    """The type of a tensor where it is not the usual one."""
+    """Return the type of a tensor if it is not the usual one."""
     usual = value.dtype in (None, ir.DataType.FLOAT, ir.DataType.BOOL)
     return "" if usual or value.producer() is None else _name(value.dtype)
 
 
 def _lines(node: ir.Node, opset: int) -> Iterator[str]:
-    """The constants that a node reads, and its attributes as far as they are not the defaults."""
+    """Return the constant inputs of a node, and its attributes other than defaults."""
     names = list(_input_names(node, opset))
     for name, value in zip(names, node.inputs, strict=False):
         tensor = _tensor_of(value) if value is not None else None
@@ -168,34 +168,34 @@ def _minus(text: str) -> str:
 def _input_names(node: ir.Node, opset: int) -> list[str]:
     operator = operator_of(node)
     if operator is not None:
-        return [each.name for each in operator.inputs]
-    return [each.name for each in onnx.defs.get_schema(node.op_type, opset, "").inputs]
+        return [declared.name for declared in operator.inputs]
+    return [declared.name for declared in onnx.defs.get_schema(node.op_type, opset, "").inputs]
 
 
 def _defaults(node: ir.Node, opset: int) -> dict[str, object]:
     operator = operator_of(node)
     if operator is not None:
-        return {each.onnx_name: each.default for each in operator.attributes}
+        return {attribute.onnx_name: attribute.default for attribute in operator.attributes}
     attributes = onnx.defs.get_schema(node.op_type, opset, "").attributes
     return {
-        name: onnx.helper.get_attribute_value(each.default_value)
-        for name, each in attributes.items()
-        if each.default_value.type
+        name: onnx.helper.get_attribute_value(attribute.default_value)
+        for name, attribute in attributes.items()
+        if attribute.default_value.type
     }
 
 
 def drawing(pictures: Sequence[Picture], title: str, description: str) -> str:
-    """The pictures side by side."""
+    """Return the pictures side by side."""
     parts = [f"<defs>{_ARROW}</defs>"]
     left, bottom = PADDING, 0.0
-    for each in pictures:
-        placed = layout({key: box.size for key, box in each.boxes.items()}, list(each.edges))
-        width = max(placed.width, text_width(each.heading) * 1.25)
+    for picture in pictures:
+        placed = layout({key: box.size for key, box in picture.boxes.items()}, list(picture.edges))
+        width = max(placed.width, text_width(picture.heading) * 1.25)
         parts.append(f'<g transform="translate({left} {PADDING})">')
-        parts.append(f'<text class="heading" y="12">{escape(each.heading)}</text>')
+        parts.append(f'<text class="heading" y="12">{escape(picture.heading)}</text>')
         shift = round((width - placed.width) / 2)
         parts.append(f'<g transform="translate({shift} {HEADING})">')
-        parts += [*_edges(each, placed), *_boxes(each, placed), "</g>", "</g>"]
+        parts += [*_edges(picture, placed), *_boxes(picture, placed), "</g>", "</g>"]
         left += round(width) + BETWEEN_GRAPHS
         bottom = max(bottom, placed.height)
     size = (left - BETWEEN_GRAPHS + PADDING, round(bottom) + HEADING + 2 * PADDING)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of one layer's journey from floats to packed bits: a small model, compiled."""
+"""Picture of one layer from floats to packed bits: a small model, compiled."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -53,7 +53,7 @@ def _rules(colours: Palette) -> str:
 
 
 def journey_figure() -> str:
-    """What becomes of one row in one layer of four channels."""
+    """Return the picture of one row in one layer of four channels."""
     compiled = anybit.compile(_model())
     quantize, product, _ = compiled.report.programs[0].instructions
     assert isinstance(quantize, Quantize)
@@ -65,7 +65,7 @@ def journey_figure() -> str:
     thresholds = product.tail.thresholds.reshape(4, 3)
     results = (product.tail.directions[:, None] * sums[:, None] >= thresholds).sum(axis=1)
     np.testing.assert_array_equal(results * np.float32(0.5), compiled.run(_X[None])["y"][0])
-    edges = ", ".join(f"{each:.3g}" for each in quantize.thresholds)
+    edges = ", ".join(f"{edge:.3g}" for edge in quantize.thresholds)
     steps = [
         (60, ("x", "8 of float32: 256 bits"), _cells(f"{x:g}" for x in _X)),
         (64, ("1. Codes", f"how many of {edges}", "are reached"), _cells(codes)),
@@ -91,7 +91,7 @@ def journey_figure() -> str:
             _lines(sums, product.tail.directions, thresholds, results),
         ),
         (56, ("4. Codes", "of four channels"), _cells(results)),
-        (48, ("packed", "what the next layer reads"), _planes(results)),
+        (48, ("packed", "input of the next layer"), _planes(results)),
     ]
     parts, y = [*_graph()], 108
     for high, words, drawn in steps:
@@ -118,7 +118,7 @@ def _text(x: float, y: float, text: object, kind: str = "") -> str:
 
 
 def _graph() -> Iterator[str]:
-    """The nodes in a row; the tail is marked below."""
+    """Return the nodes in a row; the epilogue is marked below."""
     x, begins = 20.0, []
     for index, name in enumerate(_BOXES):
         wide = 7.6 * len(name) + 20
@@ -172,7 +172,7 @@ def _sums(codes: np.ndarray, weights: np.ndarray, sums: np.ndarray) -> Iterator[
 def _lines(
     sums: np.ndarray, directions: np.ndarray, thresholds: np.ndarray, results: np.ndarray
 ) -> Iterator[str]:
-    """All sums that there can be, where the code changes, and the sum of this row."""
+    """Draw all reachable sums, the thresholds between codes, and the sum of this row."""
     middle, unit = 240, 9.5
     for channel, (total, direction, steps) in enumerate(
         zip(sums, directions, thresholds, strict=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of what goes in, what it becomes, and where that runs."""
+"""Overview picture: inputs, conversions, and where the results run."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ _SOURCES = (
 # What it can become, and the commands that lead there.
 _TARGETS = (
     ("Standard ONNX", "QDQ, for any runtime", "convert"),
-    ("Integers", "several times as fast", "compile"),
+    ("Integers", "1 to 8 bits, with a proof", "compile"),
     ("The same bits", "NumPy, PyTorch, JAX, C++", "run, diff"),
 )
 _STYLE = """\
@@ -67,7 +67,7 @@ def _box(left: int, top: int, width: int, kind: str, title: str, words: str) -> 
 
 
 def _arrow(left: int, top: int, bottom: int, command: str) -> Iterator[str]:
-    """From one box down to the next, with the command in its middle."""
+    """Draw an arrow from one box down to the next, with the command in its middle."""
     x, y = left + _BOX[0] // 2, (top + bottom) // 2
     yield f'<path d="M{x} {top}V{y - 14}M{x} {y + 10}V{bottom}M{x - 5} {bottom - 7}l5 7l5 -7"/>'
     yield f'<text class="command" x="{x}" y="{y + 3}">{command}</text>'

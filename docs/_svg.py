@@ -24,7 +24,7 @@ path{fill:none;stroke-linejoin:round}
 
 @dataclass(frozen=True)
 class Palette:
-    """The colours of a picture, for light or dark pages."""
+    """Colours of a picture, for light or dark pages."""
 
     paper: str
     ink: str
@@ -75,7 +75,7 @@ def document(
     rules: Callable[[Palette], str],
     parts: Sequence[str],
 ) -> str:
-    """A picture of that size in pixels, with text and paper in the colours of the palette.
+    """Return a picture of that size in pixels, in the colours of the palette.
 
     Every colour stands in a rule of its own, light first: renderers without media queries or
     variables then show the light picture.
@@ -101,7 +101,7 @@ def _texts(colours: Palette) -> str:
 
 
 def text_width(text: str) -> float:
-    """Only the viewer knows how wide a text is; this is a little more."""
+    """Return an upper estimate of the width of a text, which only the viewer knows."""
     return sum(8.4 if letter.isupper() else 6.2 for letter in text)
 
 
@@ -130,7 +130,7 @@ class Panel:
 
 
 def drawing(panels: Sequence[Panel], columns: int, title: str, description: str) -> str:
-    """The panels in rows of that many, left to right; equal rows and columns line up."""
+    """Return the panels in rows of `columns`, left to right; rows and columns line up."""
     widths = [max(panel.width for panel in panels[i::columns]) for i in range(columns)]
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     parts = []

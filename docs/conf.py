@@ -15,18 +15,37 @@ import anybit
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Every page but the start page, by what the navigation calls it. What is not there is left out:
-# pages on PyTorch's and JAX's functions where these are not installed.
+# Navigation: sections of titles and pages. Pages that do not exist are omitted, such as those on
+# the functions of PyTorch and JAX if these are not installed.
 NAVIGATION = {
     "Tutorials": {
-        "Run and convert": "tutorial_qonnx",
+        "From a float model to 4 bits": "tutorial",
+        "Run and convert a QONNX model": "tutorial_qonnx",
         "Train and compile": "tutorial_training",
-        "A float model in 4 bits": "tutorial",
-        "From C++": "tutorial_cpp",
         "Find a difference": "tutorial_difference",
-        "Digits: 32 bits to 1": "qat_digits",
+        "Use it from C++": "tutorial_cpp",
+        "Digits from 32 bits to 1": "qat_digits",
     },
-    "Operators": {
+    "How-to guides": {
+        "Quantize a float model": "quantize",
+        "Load and run models": "models",
+        "Inspect": "inspect",
+        "Analyze": "analyze",
+        "Report": "report",
+        "Check": "check",
+        "Clean": "clean",
+        "Convert": "convert",
+        "Compile": "compile",
+        "Evaluate": "evaluate",
+        "Find differences": "diff",
+        "Use several machines": "scale_out",
+        "Train in PyTorch": "training",
+        "Export from PyTorch": "export",
+        "Operators in PyTorch": "pytorch",
+        "Operators in JAX": "jax",
+        "Operators in ONNX Runtime": "onnxruntime",
+    },
+    "Reference": {
         "IntQuant": "operators/int_quant",
         "FloatQuant": "operators/float_quant",
         "Trunc, version 2": "operators/trunc",
@@ -36,35 +55,8 @@ NAVIGATION = {
         "DynamicDequantize": "operators/dynamic_dequantize",
         "Rounding modes": "rounding_modes",
         "Gradients": "gradients",
-        "Deviations": "deviations",
         "Playground": "playground",
-    },
-    "Models": {
-        "Load and run": "models",
-        "Check": "check",
-        "Clean": "clean",
-        "Convert": "convert",
-        "Analyze": "analyze",
-        "Compile": "compile",
-        "Find differences": "diff",
-        "Schemas": "schemas",
-        "ONNX Runtime": "onnxruntime",
-    },
-    "From floats to few bits": {
-        "Quantize": "quantize",
-        "Evaluate": "evaluate",
-        "Report": "report",
-        "From a laptop to a cluster": "scale_out",
-        "Other tools": "other_tools",
-    },
-    "Training": {
-        "PyTorch": "pytorch",
-        "Train": "training",
-        "Export": "export",
-        "JAX": "jax",
-    },
-    "Reference": {
-        "Performance": "performance",
+        "Schemas and test cases": "schemas",
         "All public names": "names",
         "anybit": "api/anybit",
         "anybit.onnx": "api/onnx",
@@ -73,20 +65,26 @@ NAVIGATION = {
         "anybit.jax": "api/jax",
         "anybit.compat.qonnx": "api/qonnx",
     },
+    "Explanation": {
+        "Algorithms of quantize": "algorithms",
+        "Deviations": "deviations",
+        "Performance": "performance",
+        "Comparison with other tools": "other_tools",
+        "Architecture": "/ARCHITECTURE",
+    },
     "Project": {
         "At a glance": "/README",
         "Examples": "/examples/README",
-        "Architecture": "/ARCHITECTURE",
         "Contributing": "/CONTRIBUTING",
-        "How we write": "writing",
+        "Writing": "writing",
         "Security": "/SECURITY",
-        "Code of conduct": "/CODE_OF_CONDUCT",
-        "Releases": "wheels",
+        "Conduct": "/CODE_OF_CONDUCT",
+        "Build a release": "wheels",
         "Changes": "/CHANGELOG",
     },
 }
 
-# Pages that are no Markdown and where they go, if they have been built.
+# Other pages and their destinations, if they have been built.
 BUILT = {"build/playground/index.html": "docs/playground/index.html"}
 _WAY_BACK = '<header>\n<p><a href="../index.html">anybit: documentation</a></p>'
 
@@ -103,7 +101,9 @@ root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**", "examples/README.md"]
 exclude_patterns = ["**/.*", "benchmarks", "build", "src", "tests"]
 exclude_patterns += [
-    f"docs/api/{each}.rst" for each in ("torch", "jax") if not importlib.util.find_spec(each)
+    f"docs/api/{package}.rst"
+    for package in ("torch", "jax")
+    if not importlib.util.find_spec(package)
 ]
 myst_heading_anchors = 6
 
@@ -128,14 +128,14 @@ html_domain_indices = False
 
 
 def add_navigation(app: Any, page: str, source: list[str]) -> None:
-    """Sphinx wants it as directives in a page, which a code host would show as text."""
+    """Add the navigation as directives, which a code host would show as text."""
     if page != root_doc:
         return
     for caption, pages in NAVIGATION.items():
         listed = "".join(
-            f"{title} <{each}>\n"
-            for title, each in pages.items()
-            if (each[1:] if each.startswith("/") else f"docs/{each}") in app.env.found_docs
+            f"{title} <{page}>\n"
+            for title, page in pages.items()
+            if (page[1:] if page.startswith("/") else f"docs/{page}") in app.env.found_docs
         )
         source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}```\n"
 
@@ -143,32 +143,35 @@ def add_navigation(app: Any, page: str, source: list[str]) -> None:
 def read_docstring(
     app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Indented paragraphs are code, as in Markdown, bars are bars, and names stand alone."""
+    """Convert Markdown conventions of docstrings: code blocks, bars, lists of names."""
     text = "\n".join(lines)
-    text = re.sub(r"`[^`]*`|\|", lambda found: r"\|" if found[0] == "|" else found[0], text)
+    text = re.sub(r"`[^`]*`|\|", lambda result: r"\|" if result[0] == "|" else result[0], text)
     text = re.sub(r"^( +)(\w+(?:, \w+)+)(:.*(?:\n\1 .*)*)", _entries, text, flags=re.MULTILINE)
-    found: list[str] = []
+    result: list[str] = []
     for line in text.split("\n"):
-        above = next((each for each in reversed(found) if each), "")
-        if line.startswith("    ") and found[-1:] == [""] and re.match(r"[^\s*>]", above):
-            found += ["::", ""]
-        found.append(line)
-    lines[:] = found
+        above = next((line for line in reversed(result) if line), "")
+        if line.startswith("    ") and result[-1:] == [""] and re.match(r"[^\s*>]", above):
+            result += ["::", ""]
+        result.append(line)
+    lines[:] = result
 
 
 def _entries(entry: re.Match[str]) -> str:
-    """`a, b: text` as two entries of a section."""
+    """Split `a, b: text` into two entries of a section."""
     indent, names, text = entry.groups()
-    return "\n".join(f"{indent}{each}{text}" for each in names.split(", "))
+    return "\n".join(f"{indent}{name}{text}" for name in names.split(", "))
 
 
 def read_signature(
     app: Any, what: str, name: str, thing: Any, options: Any, signature: str, returned: str
 ) -> tuple[str, str]:
-    """Defaults that are made anew cannot be parsed; operators say in words what inputs hold."""
+    """Simplify signatures: factory defaults cannot be parsed, annotations of operators are long."""
     if signature and "Annotated[" in signature:
-        found = inspect.signature(thing)
-        bare = [each.replace(annotation=each.empty) for each in found.parameters.values()]
+        declared = inspect.signature(thing)
+        bare = [
+            parameter.replace(annotation=parameter.empty)
+            for parameter in declared.parameters.values()
+        ]
         return str(inspect.Signature(bare)), ""
     return signature and signature.replace("<factory>", "..."), returned
 
@@ -176,13 +179,13 @@ def read_signature(
 def keep_options_whole(
     app: Any, page: str, template: str, context: dict[str, Any], doctree: Any
 ) -> None:
-    """Narrow screens break lines behind hyphens, and would break `-o` and `--data` in two."""
+    """Keep options such as `--data` in one line: narrow screens break after hyphens."""
     option = r'(?<=<span class="w"> </span>)--?\w[\w-]*'
     context["body"] = re.sub(option, r'<span class="option">\g<0></span>', context.get("body", ""))
 
 
 def finish(app: Any, error: Exception | None) -> None:
-    """Pages that are built elsewhere, and a page that leads from the root to the start."""
+    """Copy pages that are built elsewhere, and redirect the root to the start page."""
     out = Path(app.outdir)
     for source, target in BUILT.items():
         if (ROOT / source).exists():

@@ -4,7 +4,7 @@
     python docs/generate.py            writes
     python docs/generate.py --check    lists what differs, and exits with 1 if anything does
 
-Generated are the operators' pages and pictures, stub files for editors, and what stands between
+Generated are the operators' pages and pictures, stub files for editors, and the text between
 markers of the form `<!-- NAME:begin -->` and `<!-- NAME:end -->` in hand-written files.
 """
 
@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 
 
 def generated() -> dict[Path, str]:
-    """The text of every file that is generated or holds generated parts."""
+    """Return the text of every file that is generated or has generated parts."""
     files = {DOCS / "images" / "rounding_modes.svg": rounding_figure(), **stubs()}
     files[DOCS / "images" / "compile.svg"] = journey_figure()
     files[DOCS / "images" / "overview.svg"] = overview_figure()
@@ -56,17 +56,17 @@ def generated() -> dict[Path, str]:
 
 
 def first_commands() -> str:
-    """The two commands with which the README begins."""
+    """Return the install and compile commands of the README."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```bash\n.*?^```$", text, re.MULTILINE | re.DOTALL)
     return "\n\n".join(
-        next(each for each in blocks if f"\n{words}" in each)
+        next(block for block in blocks if f"\n{words}" in block)
         for words in ("pip install . && anybit run", "anybit compile")
     )
 
 
 def filled(path: Path, parts: dict[str, str]) -> str:
-    """The file with each part between its markers."""
+    """Return the text of a file with each part between its markers."""
     text = path.read_text(encoding="utf-8")
     for name, part in parts.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
@@ -78,16 +78,16 @@ def filled(path: Path, parts: dict[str, str]) -> str:
 
 
 def differences() -> list[str]:
-    """For each file that is not up to date its name and how many lines differ."""
-    found = []
-    for path, wanted in generated().items():
+    """Return one line per outdated file: its name and the number of lines that differ."""
+    report = []
+    for path, expected in generated().items():
         present = path.read_text(encoding="utf-8") if path.exists() else ""
-        if present == wanted:
+        if present == expected:
             continue
-        lines = difflib.unified_diff(present.splitlines(), wanted.splitlines(), lineterm="", n=0)
+        lines = difflib.unified_diff(present.splitlines(), expected.splitlines(), lineterm="", n=0)
         changed = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
-        found.append(f"{path.relative_to(ROOT)}: {len(changed)} lines, first {changed[:2]}")
-    return found
+        report.append(f"{path.relative_to(ROOT)}: {len(changed)} lines, first {changed[:2]}")
+    return report
 
 
 def main() -> None:

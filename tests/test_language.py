@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names, docstrings, comments and pages follow the rules of docs/writing.md."""
+
+from pathlib import Path
+
+import pytest
+from language import check_file, check_paths
+from places import ROOT
+
+# Folders and files that follow the rules; a new one is added when it is rewritten.
+CHECKED = (
+    "tests/conftest.py",
+    "tests/programs/case_tables.py",
+    "tests/support/backends.py",
+    "tests/support/places.py",
+    "tests/support/samples.py",
+    "tests/support/shell.py",
+    "tests/support/small_models.py",
+    "tests/test_cases.py",
+    "docs/writing.md",
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+)
+
+
+@pytest.mark.parametrize("path", CHECKED)
+def test_language_of_checked_files_has_no_banned_words(path: str) -> None:
+    faults = check_paths([ROOT / path])
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("found = 1\n", "2:"),
+        ("for each in ():\n    pass\n", "2:"),
+        ('def f():\n    """What it returns."""\n', "3:"),
+        ("# which is said of a node\n", "2:"),
+        ('x = "weights that are held back"\n', "2:"),
+    ],
+)
+def test_language_reports_the_line_of_a_fault(tmp_path: Path, text: str, fault: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("\n" + text)
+    (report,) = check_file(path)
+    assert report.startswith(f"{path}:{fault}")
+
+
+def test_language_skips_code_in_pages(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```\nheld back\n```\n")
+    assert check_file(page) == []
+    page.write_text("held back\n")
+    assert len(check_file(page)) == 1
