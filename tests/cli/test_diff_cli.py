@@ -197,7 +197,7 @@ def test_an_equal_page() -> None:
         (["model.onnx", "up.onnx", "--report", "no/p.html"], "--report must be a file in a folder"),
         (
             ["model.onnx", "up.onnx", "--report", "p.txt"],
-            "a page to FILE.html, and JSON to FILE.json",
+            "HTML to FILE.html, and JSON to FILE.json",
         ),
         (["model.onnx", "up.onnx", "--steps", "nan"], "steps"),
         (["model.onnx", "up.onnx", "--atol", "-1"], "atol"),

@@ -244,10 +244,10 @@ def test_quality_fits_the_terminal(columns: int, count: int) -> None:
         (["--data", "data.npz", "--budget", "3 dBm"], "budget '3 dBm': say a size (\"4MB\""),
         (["--data", "data.npz", "--budget", "1B"], "budget 1B: the least possible is"),
         (["--budget", "30dB"], "a budget needs data"),
-        (["--layer", "head"], "--layer 'head': say NAME=WORDS"),
+        (["--layer", "head"], "--layer 'head': use NAME=SPEC"),
         (["--data", "data.npz", "--fail-below", "10"], "--fail-below '10': give an SQNR"),
         (["--fail-below", "10dB"], "--fail-below '10dB': the outputs are judged on data"),
-        (["--layer", "head=int4", "--layer", "head=int8"], "--layer: 'head' is said twice"),
+        (["--layer", "head=int4", "--layer", "head=int8"], "--layer: 'head' is given twice"),
         (["--layer", "heat=int4"], "no layer matches 'heat'; there are head"),
     ],
 )

@@ -257,7 +257,7 @@ def test_the_result_is_typed_and_no_other_type() -> None:
     proto = dequantizer({"scales": SCALES[:1]})
     proto.graph.output[0].ClearField("type")
     model = ir.from_proto(proto)
-    assert anybit.onnx.passes.Normalize()(model).modified
+    assert Normalize()(model).modified
     assert model.graph.outputs[0].dtype == ir.DataType.FLOAT
     proto.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
     with pytest.raises(ModelError, match=r"dd.*makes 'y' FLOAT, but the model declares INT8"):
@@ -266,7 +266,7 @@ def test_the_result_is_typed_and_no_other_type() -> None:
 
 def test_it_is_no_quantizer() -> None:
     model = ir.from_proto(pair())
-    anybit.onnx.passes.Normalize()(model)
+    Normalize()(model)
     quantize, dequantize = model.graph
     assert quantizer_of(quantize, Traces()) is not None
     assert quantizer_of(dequantize, Traces()) is None
@@ -281,7 +281,7 @@ def test_it_is_no_quantizer() -> None:
 def test_no_float_takes_its_place() -> None:
     """RemoveQuantizers leaves what gives and what reads codes: one is nothing without the other."""
     model = ir.from_proto(pair())
-    anybit.onnx.passes.Normalize()(model)
+    Normalize()(model)
     assert not RemoveQuantizers()(model).modified
     assert kinds(model) == ["DynamicQuantize", "DynamicDequantize"]
 

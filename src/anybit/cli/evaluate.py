@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit evaluate`: how good models are on data, and how near to one another."""
 
+from __future__ import annotations
+
 import math
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
+import anybit
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._engines import Engine, RunBy
 from anybit.cli._report import Json, deliver
 from anybit.cli._workers import Cluster, Workers
-from anybit.evaluation import Evaluated, Evaluation
-from anybit.evaluation import evaluate as evaluate_models
-from anybit.quantization.output_quality import OutputQuality
 from anybit.text import counted, duration, shown, sized
+
+if TYPE_CHECKING:
+    from anybit.evaluation import Evaluated, Evaluation
+    from anybit.quantization.output_quality import OutputQuality
 
 _SHARES = ("top1", "top5")
 _SPARED = ("agreement", "correlation", "size", "per row")
@@ -56,7 +60,7 @@ def evaluate(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Measure models on data: the metric, how near each is to the first, time and size.
+    """Measure models on data: metric, similarity to the first, time, size.
 
     Data are read a few rows at a time, as anybit quantize reads them; each sample is computed by
     itself.
@@ -64,7 +68,7 @@ def evaluate(
     if metric is not None and ":" in metric and "" not in sys.path:
         sys.path.append("")  # modules in the current folder, behind all others
     with percentage("Evaluating") as advance:
-        found = evaluate_models(
+        found = anybit.evaluate(
             *models,
             data=data,
             labels=labels,

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit info`: what a model holds."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterable
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -14,16 +16,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+import anybit
 from anybit.cli._columns import NARROWEST_NAME, fits, joined, spared
 from anybit.cli._console import stdout
 from anybit.cli._files import file_size
 from anybit.cli._report import Json, Report, check_report, deliver
-from anybit.onnx.operators.multi_threshold import SPELLINGS
-from anybit.onnx.operators.registry import versions_of
-from anybit.onnx.qdq.qlinear import is_integer_name
-from anybit.onnx.summary import ParameterSummary, QuantizerSummary, Summary
-from anybit.onnx.summary import info as summary_of
 from anybit.text import counted, shown, sized
+
+if TYPE_CHECKING:
+    from anybit.onnx.summary import ParameterSummary, QuantizerSummary, Summary
 
 _MOST_WEIGHTS = 12
 _NAMES = ("node", "tensor")
@@ -36,9 +37,12 @@ def info(
     as_json: Json = False,
     report: Report = None,
 ) -> None:
-    """Show a model's quantizers, operators, weights, opsets and sizes. The model is not run."""
+    """Show a model's quantizers, operators, weights, opsets and sizes.
+
+    The model is not run.
+    """
     check_report(report)
-    summary = summary_of(model)
+    summary = anybit.info(model)
     if as_json or report is not None:
         deliver({"file": str(model), **dataclasses.asdict(summary)}, as_json, report)
     if as_json:
@@ -79,11 +83,16 @@ def _header(model: Path, summary: Summary) -> Table:
 
 def _short(operator: str) -> str:
     """Without the domain of ours."""
+    from anybit.onnx.operators.registry import versions_of
+
     domain, _, name = operator.rpartition("::")
     return name if versions_of(domain, name) else operator
 
 
 def _without_quantizers(summary: Summary) -> str:
+    from anybit.onnx.operators.multi_threshold import SPELLINGS
+    from anybit.onnx.qdq.qlinear import is_integer_name
+
     weights = [f"{name}: {kind}" for name, kind in summary.weights.items()]
     lines = [f"  {shown(each)}" for each in weights[:_MOST_WEIGHTS]]
     if len(weights) > _MOST_WEIGHTS:

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit quantize`: from a float model to one of few bits."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.text import Text
 
+import anybit
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
-from anybit.cli._quality import show_quality
 from anybit.cli._report import (
     Json,
     Reports,
@@ -26,14 +28,14 @@ from anybit.cli._report import (
 )
 from anybit.cli._workers import Cache, Cluster, Workers
 from anybit.cli.convert import show_remarks
-from anybit.errors import ModelError
-from anybit.onnx.conversion import Conversion
-from anybit.onnx.conversion import convert as convert_model
+from anybit.errors import OptionError
 from anybit.onnx.forms import Form
-from anybit.quantization import Quantized, QuantizedLayer
-from anybit.quantization import quantize as quantize_model
-from anybit.reporting import Finding, page, report
 from anybit.text import amount, counted, percent
+
+if TYPE_CHECKING:
+    from anybit.onnx.conversion import Conversion
+    from anybit.quantization import Quantized, QuantizedLayer
+    from anybit.reporting import Finding
 
 _FLOAT = "float"
 _SPARED = ("operator", "parameters", "smoothed")
@@ -42,60 +44,60 @@ _NUMBERS = ("parameters", "SQNR", "outputs")
 
 def quantize(
     context: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The .onnx file, in floats.")],
+    model: Annotated[Path, typer.Argument(help="The float .onnx file.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="Q.onnx", help="The result.")],
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="DATA",
-            help="Inputs to calibrate with: FILE.npz (arrays by input name), FILE.npy, or a folder "
-            "of them. No labels.",
+            help="Calibration inputs: FILE.npz (arrays by input name), FILE.npy, or a folder of "
+            "them. No labels.",
         ),
     ] = None,
     weights: Annotated[
         str,
         typer.Option(
-            metavar="WORDS",
-            help="As int8, int4, ternary, fp8_e4m3, 'int4 per-tensor power-of-two', mxfp4, nvfp4, "
-            "'int4 per-block 32'.",
+            metavar="SPEC",
+            help="Format of weights: int8, int4, ternary, fp8_e4m3, mxfp4, nvfp4, "
+            "'int4 per-block 32', 'int4 per-tensor power-of-two'.",
         ),
     ] = "int8",
     activations: Annotated[
         str | None,
         typer.Option(
-            metavar="WORDS",
-            help="The same, or float for none. Without it: uint8 with --data, else float.",
+            metavar="SPEC",
+            help="Format of activations, or float (default: uint8 with --data, else float).",
         ),
     ] = None,
     layer: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=WORDS",
-            help="Other words for a layer or a pattern: `head.*=int8` for weights, "
-            "`head.*=int4/uint8` for both, `head.*=float` for none; may be repeated.",
+            metavar="NAME=SPEC",
+            help="Formats of a layer or pattern: `head.*=int8` (weights), `head.*=int4/uint8` "
+            "(weights and activations) or `head.*=float`. Repeatable.",
         ),
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A layer, or a pattern, that stays; may be repeated."),
+        typer.Option(metavar="NAME", help="Layer or pattern to keep in float. Repeatable."),
     ] = None,
     scales: Annotated[
         str | None,
-        typer.Option(metavar="power-of-two", help="What all scales are; without it, any floats."),
+        typer.Option(metavar="power-of-two", help="Restrict all scales (default: any float)."),
     ] = None,
     integer_only: Annotated[
         bool,
         typer.Option(
             "--integer-only",
-            help="Quantize also what lies between layers, so that anybit compile computes all of "
-            "it with integers.",
+            help="Also quantize elementwise and pooling operators, so that anybit compile computes "
+            "everything with integers.",
         ),
     ] = False,
     target: Annotated[
         str | None,
         typer.Option(
             metavar="finn|hls4ml",
-            help="Use quantizers that this compiler for FPGAs takes.",
+            help="Use quantizers that this FPGA compiler supports.",
         ),
     ] = None,
     budget: Annotated[
@@ -110,7 +112,7 @@ def quantize(
         bool,
         typer.Option(
             "--sensitivity",
-            help="Measure what each layer alone does to the outputs; a budget does it anyway.",
+            help="Measure the effect of quantizing each layer alone; implied by --budget.",
         ),
     ] = False,
     effort: Annotated[
@@ -128,7 +130,7 @@ def quantize(
         typer.Option(
             metavar="10dB|95%|none",
             help="Quality thresholds: SQNR, agreement, or both as 10dB,95% (default: 10dB, and 90% "
-            "for integers and distributions over classes).",
+            "for integer and classifier outputs).",
         ),
     ] = None,
     to: Annotated[
@@ -136,18 +138,18 @@ def quantize(
         typer.Option(
             "--to",
             metavar="FORM",
-            help=f"The form of the file, as for anybit convert ({'|'.join(Form)}): qdq for other "
-            "runtimes, qonnx for tools that read QONNX (default: compact; with --target qonnx).",
+            help=f"Form of the file, as for anybit convert ({'|'.join(Form)}): qdq for other "
+            "runtimes, qonnx for QONNX tools (default: compact; with --target: qonnx).",
         ),
     ] = None,
     as_json: Json = False,
     reports: Reports = None,
 ) -> None:
-    """Quantize a float model, and say what that did to its outputs.
+    """Quantize a float model and report the effect on its outputs.
 
-    Quantizers go before what multiplies and adds up, and nowhere else; ranges are chosen by the
-    error of the layers that read them. The outputs are judged on one of every four samples,
-    which no choice has seen but that of a mix for --budget.
+    Quantizers are inserted at the inputs of MatMul-like operators only. Ranges minimize the output
+    error of these layers. Quality is measured on held-out samples, one in four (a budget search
+    does look at them).
 
     Exit status: 0 if the quality check passes or there are no data, 1 if it fails (the file is
     written all the same), 2 for bad input.
@@ -160,7 +162,7 @@ def quantize(
     )
     wanted = activations or (_FLOAT if data is None else "uint8")
     with percentage(f"Quantizing {escape(model.name)}") as advance:
-        found = quantize_model(
+        found = anybit.quantize(
             model,
             data,
             weights=weights,
@@ -180,7 +182,7 @@ def quantize(
             progress=advance,
         )
     own = to in (None, Form.COMPACT, Form.QONNX)
-    converted = None if own else convert_model(found, to=to)
+    converted = None if own else anybit.convert(found, to=to)
     if converted is None:
         found.save(output, to=to)
     else:
@@ -197,16 +199,16 @@ def quantize(
 
 
 def _by_name(options: Iterable[str]) -> dict[str, str]:
-    """The words of --layer by pattern, in the order in which they were said."""
-    found: dict[str, str] = {}
-    for each in options:
-        pattern, separator, words = each.partition("=")
-        if not (separator and pattern and words):
-            raise ModelError(f"--layer {each!r}: say NAME=WORDS, as 'head.*=int8'")
-        if pattern in found:
-            raise ModelError(f"--layer: {pattern!r} is said twice")
-        found[pattern] = words
-    return found
+    """Return the formats of --layer options by pattern, in order."""
+    specs: dict[str, str] = {}
+    for option in options:
+        pattern, separator, spec = option.partition("=")
+        if not (separator and pattern and spec):
+            raise OptionError(f"--layer {option!r}: use NAME=SPEC, such as 'head.*=int8'")
+        if pattern in specs:
+            raise OptionError(f"--layer: {pattern!r} is given twice")
+        specs[pattern] = spec
+    return specs
 
 
 def _show(
@@ -260,6 +262,8 @@ def _show(
             soft_wrap=True,
         )
     else:
+        from anybit.cli._quality import show_quality
+
         show_quality(found.verdict, console)
 
 
@@ -300,7 +304,9 @@ def _mix(found: Quantized) -> str:
 def _report(
     found: Quantized, model: Path, data: Path | None, paths: Sequence[Path], command: str
 ) -> Sequence[Finding]:
-    """Write the reports, and what is striking."""
+    """Write the reports and return their findings."""
+    from anybit.reporting import page, report
+
     made = report(found, data, name=model.name, command=command)
     record = json.dumps(plain(made.to_json()), indent=2, allow_nan=False) + "\n"
     write_reports(paths, lambda: record, lambda: page(made))

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit report`: what is to be said of a quantized model, as a page."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+import anybit
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_overwrites, write_text
 from anybit.cli._report import Json, deliver
-from anybit.errors import ModelError
-from anybit.reporting import Report, page, wording
-from anybit.reporting import report as report_on
+from anybit.errors import OptionError
+
+if TYPE_CHECKING:
+    from anybit.reporting import Report
 
 _SPARED = ("result", "zeros", "sums", "acc. bits", "bytes", "MACs", "operator")
 _MOST_ROWS = 10
@@ -36,18 +40,20 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what each layer of a quantized model multiplies, and what is striking about it.
+    """Report on every layer of a quantized model.
 
     Weights, grids and ranges are those of the file, accumulators are proven; the model is run with
     --data only.
     """
+    from anybit.reporting import page
+
     if output is not None:
         check_folder(output, "--output")
         if output.suffix.lower() == ".json":
-            raise ModelError(f"{output}: --output is a page, FILE.html; --json prints JSON")
+            raise OptionError(f"{output}: --output is a page, FILE.html; --json prints JSON")
     check_overwrites([("--output", output)], [("MODEL", model), ("--data", data)])
     with percentage(f"Looking at {escape(model.name)}") as advance:
-        found = report_on(model, data, progress=advance)
+        found = anybit.report(model, data, progress=advance)
     if output is not None:
         write_text(output, page(found))
     deliver(found.to_json(), as_json, None)
@@ -59,7 +65,9 @@ def report(
 
 
 def show_first_screen(found: Report, console: Console) -> None:
-    """The verdict, the figures, the worst layers and what is striking."""
+    """Print the quality metrics, the worst layers and the findings."""
+    from anybit.reporting import wording
+
     for tile in wording.tiles(found):
         before = f"{tile.before} -> " if tile.before else ""
         console.print(f"{tile.label}: {before}{tile.after}", markup=False)

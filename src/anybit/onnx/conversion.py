@@ -16,7 +16,7 @@ from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
-from anybit.onnx.forms import Form
+from anybit.onnx.forms import NEWEST_OPSET, Form
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import nodes_in
@@ -46,7 +46,7 @@ from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.float4 import float4_remarks
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
-from anybit.onnx.runtimes import NAMES, NEWEST_OPSET, runtime_named
+from anybit.onnx.runtimes import NAMES, runtime_named
 from anybit.onnx.trial import Trial, reference_of, remark
 from anybit.text import shown
 

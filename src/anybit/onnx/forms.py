@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms that a model can have."""
+"""The forms of a converted model."""
 
 from enum import StrEnum
 
+NEWEST_OPSET = 25
+"""The newest opset that a conversion asks for; it brings the 2-bit types."""
+
 
 class Form(StrEnum):
-    """What a model can be converted to."""
+    """The forms that `anybit.convert` writes."""
 
     QONNX = "qonnx"
     """QONNX's operators under their canonical names; QuantizeLinear and its kin are lifted."""

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
-from anybit.onnx.forms import Form
-
-NEWEST_OPSET = 25
-"""The newest opset that a conversion asks for; it brings the 2-bit types."""
+from anybit.onnx.forms import NEWEST_OPSET, Form
 
 # From which version of ONNX Runtime on a model of an opset loads: as measured, so with gaps.
 _ONNX_RUNTIME = (((1, 17), 20), ((1, 20), 21), ((1, 23), 23), ((1, 26), NEWEST_OPSET))
