@@ -12,6 +12,9 @@ raises OSError. On the command line all of these print `error: MESSAGE` and exit
 other exception is a bug and shows a traceback.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class AnybitError(Exception):
     """The base class of the errors that a user can fix."""
@@ -34,3 +37,12 @@ class OptionError(AnybitError, ValueError):
 
 class DependencyError(AnybitError, ImportError):
     """An optional package that is missing, or the native library that cannot be loaded."""
+
+
+@contextmanager
+def prefixed(where: str) -> Iterator[None]:
+    """Prefix the messages of errors with the place where they occurred; their class stays."""
+    try:
+        yield
+    except AnybitError as error:
+        raise type(error)(f"{where}{error}") from error

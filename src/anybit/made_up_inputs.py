@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays that nobody gave: random numbers that fit a model's inputs, and what to say of them."""
+"""Random arrays for the inputs of a model."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,86 +9,86 @@ from dataclasses import replace
 import numpy as np
 
 from anybit import text
-from anybit.errors import ModelError
+from anybit.errors import DataError, ModelError, OptionError
 from anybit.inputs import Array, Tensor
 
-# 8 GiB of float32: more is a mistake in the model rather than a wish.
+# 8 GiB of float32: more is a mistake in the model.
 _MOST_ELEMENTS = 2**31
 
 
 def with_sizes(inputs: Iterable[Tensor], shapes: Mapping[str, Sequence[int]]) -> list[Tensor]:
-    """The inputs with these shapes for some of them.
+    """Return the inputs with the shapes of `shapes`, by name.
 
     Raises:
-        ModelError: A name that is not an input, or a shape that contradicts the declared one.
+        OptionError: A name that is not an input, or a shape that contradicts the declared one.
     """
     inputs = list(inputs)
-    unknown = [name for name in shapes if name not in {each.name for each in inputs}]
+    unknown = [name for name in shapes if name not in {tensor.name for tensor in inputs}]
     if unknown:
-        names = text.listed(each.name for each in inputs) or "none"
-        raise ModelError(f"{unknown[0]} is not an input; inputs: {names}")
-    for each in inputs:
-        shape = shapes.get(each.name)
-        if shape is not None and not each.fits(shape):
-            raise ModelError(
-                f"input {each.name!r} is declared with shape {text.sizes(each.shape)}, "
+        names = text.listed(tensor.name for tensor in inputs) or "none"
+        raise OptionError(f"{unknown[0]} is not an input; inputs: {names}")
+    for tensor in inputs:
+        shape = shapes.get(tensor.name)
+        if shape is not None and not tensor.fits(shape):
+            raise OptionError(
+                f"input {tensor.name!r} is declared with shape {text.sizes(tensor.shape)}, "
                 f"which {text.sizes(shape)} does not fit"
             )
     return [
-        replace(each, shape=tuple(shapes[each.name])) if each.name in shapes else each
-        for each in inputs
+        replace(tensor, shape=tuple(shapes[tensor.name])) if tensor.name in shapes else tensor
+        for tensor in inputs
     ]
 
 
-def made_up_note(inputs: Iterable[Tensor]) -> str:
-    """What a reader must know of results for made-up inputs."""
-    sizes = _made_up_sizes(inputs)
+def random_inputs_note(inputs: Iterable[Tensor]) -> str:
+    """Return the note on results for random inputs: the seed and the assumed sizes."""
+    sizes = _assumed_sizes(inputs)
     return "the inputs are random numbers (seed 0)" + (f"; {sizes}" if sizes else "")
 
 
 @contextmanager
-def naming_made_up_sizes(inputs: Iterable[Tensor]) -> Iterator[None]:
-    """Let errors of a run say which sizes of its inputs were made up."""
+def naming_assumed_sizes(inputs: Iterable[Tensor]) -> Iterator[None]:
+    """Add the assumed sizes of free dimensions to the errors of a run."""
     try:
         yield
     except ModelError as error:
-        sizes = _made_up_sizes(inputs)
+        sizes = _assumed_sizes(inputs)
         if not sizes:
             raise
         raise ModelError(f"{error}; {sizes}; give real ones with --shape or --input") from error
 
 
-def _made_up_sizes(inputs: Iterable[Tensor]) -> str:
-    found = []
-    for each in inputs:
-        shape = each.shape or ()
+def _assumed_sizes(inputs: Iterable[Tensor]) -> str:
+    assumed = []
+    for tensor in inputs:
+        shape = tensor.shape or ()
         if any(not isinstance(size, int) for size in shape):
-            sizes = [size if isinstance(size, int) else 1 for size in shape]
-            found.append(f"{each.name} has {text.sizes(each.shape)}, run with {text.sizes(sizes)}")
-    return f"free sizes were made up: {text.listed(found, 3)}" if found else ""
+            sizes = text.sizes(size if isinstance(size, int) else 1 for size in shape)
+            assumed.append(f"{tensor.name} has {text.sizes(shape)}, run with {sizes}")
+    return f"free sizes are assumed to be 1: {text.listed(assumed, 3)}" if assumed else ""
 
 
 def random_inputs(inputs: Iterable[Tensor]) -> dict[str, Array]:
-    """Normally distributed numbers (0 and 1 for integers) from seed 0; free sizes are 1.
+    """Return normally distributed numbers (0 and 1 for integers) from seed 0; free sizes are 1.
 
     Raises:
-        ModelError: An input without a declared shape, or of one that is too large to make up.
+        DataError: An input has no declared shape, or one with too many elements.
     """
     generator = np.random.default_rng(0)
-    return {each.name: _random(generator, each) for each in inputs}
+    return {tensor.name: _random(generator, tensor) for tensor in inputs}
 
 
 def _random(generator: np.random.Generator, declared: Tensor) -> Array:
     if declared.shape is None:
-        raise ModelError(
+        raise DataError(
             f"input {declared.name!r} has no declared shape: pass an array, or its sizes with "
             f"--shape {declared.name}=..."
         )
     shape = [size if isinstance(size, int) else 1 for size in declared.shape]
     if math.prod(shape) > _MOST_ELEMENTS:
-        raise ModelError(
-            f"input {declared.name!r} of shape {shape} is too large to make up: it has "
-            f"{math.prod(shape)} elements, at most {_MOST_ELEMENTS} are"
+        raise DataError(
+            f"input {declared.name!r} of shape {shape} is too large for random numbers: it has "
+            f"{math.prod(shape)} elements, the limit is {_MOST_ELEMENTS}"
         )
     if "float" in declared.dtype.name:
         return generator.standard_normal(shape, dtype=np.float32).astype(declared.dtype)

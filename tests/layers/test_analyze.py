@@ -14,7 +14,7 @@ from places import MODELS, needs_models
 from small_models import model, node, quantized_weight
 
 import anybit
-from anybit.errors import ModelError
+from anybit.errors import DataError, ModelError, OptionError
 from anybit.layers import Guarantee, page
 
 NAMES = ["TFC_1W1A", "TFC_2W2A", "cnv_1w1a", "kwsmlp_w3a3", "mobilenet_w4a4", "qkeras_jettagging"]
@@ -109,9 +109,9 @@ def test_input_ranges() -> None:
     assert bounded.guarantee is None
     assert bounded.reason == "its input is not on a grid"
     assert bounded.sums is not None
-    with pytest.raises(ModelError, match="no input 'z'"):
+    with pytest.raises(OptionError, match="no input 'z'"):
         anybit.analyze(proto, input_ranges={"z": "uint8"})
-    with pytest.raises(ModelError, match="range must be such as"):
+    with pytest.raises(OptionError, match="range must be such as"):
         anybit.analyze(proto, input_ranges="8 bits")
 
 
@@ -181,7 +181,7 @@ def test_data() -> None:
     for given, wrong in (("uint4", "-3"), ("int4*2", "1"), ("-3,5", "7")):
         with pytest.raises(ModelError, match=f"'x' holds {wrong}, which is not in the range"):
             anybit.analyze(clipping(), input_ranges=given, data=x)
-    with pytest.raises(ModelError, match="must have shape"):
+    with pytest.raises(DataError, match="must have shape"):
         anybit.analyze(clipping(), data=np.zeros((2, 4)))
     with pytest.raises(ModelError, match="input 'x' holds NaN; leave it out of the data"):
         anybit.analyze(clipping(), data=np.where(x == 5, np.float32(np.nan), x))

@@ -16,7 +16,7 @@ from small_models import kinds
 import anybit
 from anybit import ModelError
 from anybit.onnx.graph.walk import nodes_in
-from anybit.onnx.passes import RemoveQuantizers
+from anybit.onnx.passes import Normalize, RemoveQuantizers
 from anybit.onnx.quantizers.quantizer import own_node, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
 

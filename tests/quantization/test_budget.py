@@ -15,7 +15,7 @@ from places import ROOT
 from small_models import model, node
 
 import anybit
-from anybit import ModelError
+from anybit import ModelError, OptionError
 from anybit.quantization.latency import Clock
 from anybit.quantization.mixing import in_fewer_bits
 from anybit.quantization.operations import least_width
@@ -75,7 +75,7 @@ def test_words(words: str, expected: tuple[str, float]) -> None:
     ],
 )
 def test_words_that_are_none(words: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(OptionError, match=message):
         budget(words)
 
 

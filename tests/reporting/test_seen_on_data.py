@@ -11,7 +11,7 @@ from float_models import NETWORKS, data_for
 from small_models import model, node
 
 import anybit
-from anybit import ModelError
+from anybit import DataError
 from anybit.reporting import page
 
 
@@ -111,9 +111,9 @@ def test_what_is_striking() -> None:
 
 
 def test_data_that_do_not_fit() -> None:
-    with pytest.raises(ModelError, match="must have shape"):
+    with pytest.raises(DataError, match="must have shape"):
         anybit.report(quantized_input(), np.ones((2, 5), np.float32))
-    with pytest.raises(ModelError, match="NaN or infinity"):
+    with pytest.raises(DataError, match="NaN or infinity"):
         anybit.report(quantized_input(), np.full((2, 4), np.nan, np.float32))
 
 

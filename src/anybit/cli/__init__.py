@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: `anybit COMMAND`. One file per command, imported when the command runs.
 
-Exit status: 0 for success; 1 if the answer is no; 2 for bad input or usage; 130 if interrupted.
+Exit status: 0 for success; 1 for a negative answer; 2 for bad input or usage; 130 if interrupted.
 Errors that a user can fix (`anybit.errors`, OSError, MemoryError) are one line on stderr.
 """
 
@@ -23,8 +23,8 @@ _OPTIONS = {
     "-h, --help": "Show this message and exit.",
 }
 _EXIT_STATUS = (
-    "Exit status: 0 for success; 1 if the command ran and its answer is no (models differ, a "
-    "target refuses the model, a quality check fails); 2 for bad input or usage; 130 if "
+    "Exit status: 0 for success; 1 if the answer is negative (models differ, a target "
+    "does not support the model, a quality check fails); 2 for bad input or usage; 130 if "
     "interrupted."
 )
 

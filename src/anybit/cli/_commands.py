@@ -40,9 +40,10 @@ def run(arguments: list[str]) -> int:
     """Run a command, or handle an option that stands before it, and return the exit status."""
     # Python prints the warnings of loggers without handlers; the errors say the same.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
-    # A model is many objects that live to the end: collecting rarely saves a quarter of the time.
-    gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
     atexit.register(_skip_last_collection)
+    # A model is many objects that live to the end: collecting rarely saves a quarter of the time.
+    thresholds = gc.get_threshold()
+    gc.set_threshold(_OBJECTS, *thresholds[1:])
     name, *rest = arguments
     try:
         if name in COMMANDS:
@@ -51,6 +52,8 @@ def run(arguments: list[str]) -> int:
             status = get_command(app).main(arguments, prog_name="anybit", standalone_mode=False)
     except typer.Abort:
         return 130
+    finally:
+        gc.set_threshold(*thresholds)
     return status if isinstance(status, int) else 0
 
 

@@ -52,10 +52,10 @@ def check_folder(path: Path, option: str) -> None:
         raise OptionError(f"{path}: {option} must be a file in a folder that exists")
 
 
-def check_other(path: Path, model: Path, why: str) -> None:
+def check_other(path: Path, model: Path, reason: str) -> None:
     """Raise OptionError if a result would replace the model that it is made of."""
     if path.exists() and model.exists() and path.samefile(model):
-        raise OptionError(f"{path}: --output is the model itself, {why}; give it another name")
+        raise OptionError(f"{path}: --output is the model itself, {reason}; give it another name")
 
 
 def check_overwrites(
@@ -116,8 +116,8 @@ def file_size(path: Path) -> str:
 
     if is_special(path):
         return "size unknown"
-    beside = path.with_name(f"{path.name}.data")
-    return sized(path.stat().st_size + (beside.stat().st_size if beside.exists() else 0))
+    external = path.with_name(f"{path.name}.data")
+    return sized(path.stat().st_size + (external.stat().st_size if external.exists() else 0))
 
 
 def _umask() -> int:

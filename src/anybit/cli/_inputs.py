@@ -73,8 +73,8 @@ def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array
         arrays = read_arrays(path)
         if name is not None:
             if name not in names or len(arrays) != 1:
-                what = f"holds {len(arrays)} arrays" if name in names else "is not an input"
-                raise DataError(f"--input {option}: {name} {what}; inputs: {inputs}")
+                problem = f"holds {len(arrays)} arrays" if name in names else "is not an input"
+                raise DataError(f"--input {option}: {name} {problem}; inputs: {inputs}")
             arrays = {name: next(iter(arrays.values()))}
         matches = matched(names, arrays, "x")
         if not matches:

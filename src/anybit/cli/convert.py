@@ -90,8 +90,8 @@ def convert(
         console.print(_table(conversion.steps))
     for step in conversion.steps:
         if not step.exact:
-            what = escape(shown(f"{step.node}: {step.reason}"))
-            console.print(f"[yellow]approximate[/]: {what}", soft_wrap=True)
+            reason = escape(shown(f"{step.node}: {step.reason}"))
+            console.print(f"[yellow]approximate[/]: {reason}", soft_wrap=True)
     show_remarks(conversion, console)
     console.print(
         f"{output} written, {file_size(output)} (was {was})",
@@ -108,7 +108,7 @@ def show_remarks(conversion: Conversion, console: Console) -> None:
 
 
 def _table(steps: tuple[Step, ...]) -> Table | str:
-    """Return a table of what nodes were converted to; equal outcomes share a row."""
+    """Return a table of the results of nodes; equal results share a row."""
     if not steps:
         return "no quantizer in it had to be changed"
     counts = Counter((step.operator, step.action, step.reason) for step in steps)

@@ -119,8 +119,10 @@ def _sides(
     record = b is not None and b.suffix == ".npz"
     names = [] if runners is None else [name.strip() for name in runners.split(",")]
     if len(names) > 2 - record:
-        what = "one runner" if record else "one runner or two"
-        raise OptionError(f"--with must name {what} here, of {', '.join(RUNNERS)}; got {runners!r}")
+        number = "one runner" if record else "one runner or two"
+        raise OptionError(
+            f"--with must name {number} here, of {', '.join(RUNNERS)}; got {runners!r}"
+        )
     if b is None and len(names) < 2:
         names = ["anybit", *(names or ["onnxruntime"])]
     names = names or ["anybit"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit quantize`: from a float model to one of few bits."""
+"""`anybit quantize`: post-training quantization of a float model."""
 
 from __future__ import annotations
 
@@ -160,13 +160,13 @@ def quantize(
     check_overwrites(
         [("--output", output), *report_paths(reports)], [("MODEL", model), ("--data", data)]
     )
-    wanted = activations or (_FLOAT if data is None else "uint8")
+    activation_spec = activations or (_FLOAT if data is None else "uint8")
     with percentage(f"Quantizing {escape(model.name)}") as advance:
-        found = anybit.quantize(
+        result = anybit.quantize(
             model,
             data,
             weights=weights,
-            activations=wanted,
+            activations=activation_spec,
             layers=_by_name(layer or ()),
             keep=keep or (),
             scales=scales,
@@ -182,19 +182,19 @@ def quantize(
             progress=advance,
         )
     own = to in (None, Form.COMPACT, Form.QONNX)
-    converted = None if own else anybit.convert(found, to=to)
+    converted = None if own else anybit.convert(result, to=to)
     if converted is None:
-        found.save(output, to=to)
+        result.save(output, to=to)
     else:
         converted.save(output)
-    told: Sequence[Finding] = ()
+    findings: Sequence[Finding] = ()
     if reports:
-        told = _report(found, model, data, reports, typed(context, "reports", "as_json"))
+        findings = _report(result, model, data, reports, typed(context, "reports", "as_json"))
     conversion = None if converted is None else converted.to_json()
-    deliver(found.to_json() | {"conversion": conversion}, as_json, None)
+    deliver(result.to_json() | {"conversion": conversion}, as_json, None)
     if not as_json:
-        _show(found, model, output, converted, told)
-    if found.verdict is not None and not found.verdict.passed:
+        _show(result, model, output, converted, findings)
+    if result.verdict is not None and not result.verdict.passed:
         raise typer.Exit(1)
 
 
@@ -212,11 +212,11 @@ def _by_name(options: Iterable[str]) -> dict[str, str]:
 
 
 def _show(
-    found: Quantized,
+    result: Quantized,
     model: Path,
     output: Path,
     converted: Conversion | None,
-    told: Iterable[Finding],
+    findings: Iterable[Finding],
 ) -> None:
     console = stdout()
     rows = [
@@ -230,31 +230,31 @@ def _show(
             "SQNR": "" if layer.sqnr is None else f"{layer.sqnr:.1f} dB",
             **_of_outputs(layer),
         }
-        for layer in found.layers
+        for layer in result.layers
     ]
-    known = [name for name in rows[0] if any(row[name] for row in rows)]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
     show(
-        [{name: row[name] for name in known} for row in rows],
+        [{name: row[name] for name in columns} for row in rows],
         _SPARED,
         ("layer",),
         _NUMBERS,
         console,
     )
-    if found.front:
-        console.print(Text(_mix(found)))
-    for name, reason in found.left.items():
+    if result.front:
+        console.print(Text(_mix(result)))
+    for name, reason in result.left.items():
         console.print(Text(f"{name} stays float: {reason}"))
-    for remark in found.remarks:
+    for remark in result.remarks:
         console.print(Text(remark))
     sizes = f"{file_size(output)} (was {file_size(model)})"
     console.print(f"{output} written, {counted(len(rows), 'layer')}, {sizes}", markup=False)
     if converted is not None:
         show_remarks(converted, console)
-        if words := _spelled_out(converted):
+        if words := _expansion_note(converted):
             console.print(Text(words), soft_wrap=True)
-    for each in told:
-        console.print(Text(each.words))
-    if found.verdict is None:
+    for finding in findings:
+        console.print(Text(finding.words))
+    if result.verdict is None:
         console.print(
             "Not judged: there were no data. Quantize with --data DATA, or compare both models "
             "with `anybit evaluate`.",
@@ -264,15 +264,15 @@ def _show(
     else:
         from anybit.cli._quality import show_quality
 
-        show_quality(found.verdict, console)
+        show_quality(result.verdict, console)
 
 
-def _spelled_out(converted: Conversion) -> str:
-    """How many quantizers became more than a QuantizeLinear, and what to do; "" for none."""
-    steps = [each for each in converted.steps if each.action == "standard operators"]
+def _expansion_note(converted: Conversion) -> str:
+    """Return a note on quantizers that became standard operators, with the remedy; "" for none."""
+    steps = [step for step in converted.steps if step.action == "standard operators"]
     if converted.form.value not in ("qdq", "qcdq") or not steps:
         return ""
-    by_zero = any(each.reason.startswith("zero-point") for each in steps)
+    by_zero = any(step.reason.startswith("zero-point") for step in steps)
     remedy = "; --activations int8 has no zero-points" if by_zero else ""
     return (
         f"note: {len(steps)} of {counted(len(converted.steps), 'quantizer')} became standard "
@@ -286,28 +286,28 @@ def _of_outputs(layer: QuantizedLayer) -> dict[str, str]:
     return {"outputs": f"{layer.output_sqnr:.1f} dB"}
 
 
-def _mix(found: Quantized) -> str:
-    """What was chosen, beside one width for all."""
-    macs = sum(layer.macs or 0 for layer in found.layers)
-    wide = [each for each in found.layers if max(each.weight_bits, each.activation_bits) > 8]
-    share = percent(sum(each.macs or 0 for each in wide) / macs) if macs else "0 %"
-    said = [f"{share} of MACs in more than 8 bits"]
-    said += [f"{amount(each.bops)} operations on bits" for each in found.front if each.chosen]
-    said += [
-        f"{each.name} would take {amount(each.bops)} for some {each.sqnr:.0f} dB"
-        for each in found.front
-        if each.name.startswith("int8")
+def _mix(result: Quantized) -> str:
+    """Return a summary of the mixed precision, compared with one width for all."""
+    macs = sum(layer.macs or 0 for layer in result.layers)
+    wide = [layer for layer in result.layers if max(layer.weight_bits, layer.activation_bits) > 8]
+    share = percent(sum(layer.macs or 0 for layer in wide) / macs) if macs else "0 %"
+    parts = [f"{share} of MACs in more than 8 bits"]
+    parts += [f"{amount(mix.bops)} operations on bits" for mix in result.front if mix.chosen]
+    parts += [
+        f"{mix.name} would take {amount(mix.bops)} for some {mix.sqnr:.0f} dB"
+        for mix in result.front
+        if mix.name.startswith("int8")
     ]
-    return f"Mix: {', '.join(said)}"
+    return f"Mix: {', '.join(parts)}"
 
 
 def _report(
-    found: Quantized, model: Path, data: Path | None, paths: Sequence[Path], command: str
+    result: Quantized, model: Path, data: Path | None, paths: Sequence[Path], command: str
 ) -> Sequence[Finding]:
     """Write the reports and return their findings."""
     from anybit.reporting import page, report
 
-    made = report(found, data, name=model.name, command=command)
-    record = json.dumps(plain(made.to_json()), indent=2, allow_nan=False) + "\n"
-    write_reports(paths, lambda: record, lambda: page(made))
-    return made.findings
+    model_report = report(result, data, name=model.name, command=command)
+    record = json.dumps(plain(model_report.to_json()), indent=2, allow_nan=False) + "\n"
+    write_reports(paths, lambda: record, lambda: page(model_report))
+    return model_report.findings

@@ -89,9 +89,9 @@ def run(
         write_arrays,
     )
     from anybit.made_up_inputs import (
-        made_up_note,
-        naming_made_up_sizes,
+        naming_assumed_sizes,
         random_inputs,
+        random_inputs_note,
         with_sizes,
     )
 
@@ -106,7 +106,7 @@ def run(
     declared = with_sizes(network.inputs, parse_shapes(shapes))
     feeds = gather_inputs(network, inputs) if inputs else random_inputs(declared)
     with (
-        naming_made_up_sizes(() if inputs else declared),
+        naming_assumed_sizes(() if inputs else declared),
         _limited(network, timeout) as check_time,
     ):
         times, outputs = _timed(network, feeds, repeat, check_time)
@@ -118,7 +118,7 @@ def run(
         console.print(shown(line), markup=False, soft_wrap=True)
     console.print(_timing(times))
     if not inputs:
-        note = made_up_note(declared)
+        note = random_inputs_note(declared)
         console.print(f"{note[0].upper()}{note[1:]}; --input gives others.", markup=False)
     if output is not None:
         console.print(f"written to {output}{_stored_as(outputs)}", markup=False)

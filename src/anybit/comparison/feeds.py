@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from anybit.comparison.arrays import Array
 from anybit.comparison.sides.network import Network
-from anybit.errors import ModelError
+from anybit.errors import ModelError, prefixed
 from anybit.inputs import Feeds, Tensor, check_shape, converted, fitted, slice_of
 
 
@@ -59,7 +59,7 @@ def given_inputs(inputs: Sequence[Tensor], given: Feeds) -> tuple[dict[str, Arra
     """The arrays by A's names, as A's types, and which rows of what was given they are.
 
     Raises:
-        ModelError: A missing or unknown name, or an array that does not fit the model.
+        DataError: A name is missing or unknown, or an array does not fit the model.
     """
     feeds, slices = fitted(inputs, given)
     if slices == 1:
@@ -72,16 +72,15 @@ def given_inputs(inputs: Sequence[Tensor], given: Feeds) -> tuple[dict[str, Arra
 def renamed(
     feeds: Mapping[str, Array], pairs: Iterable[tuple[Tensor, Tensor]], label: str
 ) -> dict[str, Array]:
-    """The inputs of B, from those of A. Messages name B by its label.
+    """Return the inputs of B from those of A. Messages name B by its label.
 
     Raises:
-        ModelError: An array that does not fit B.
+        DataError: An array does not fit B.
     """
-    found = {}
+    renamed_feeds = {}
     for ours, theirs in pairs:
-        try:
-            found[theirs.name] = converted(feeds[ours.name], theirs)
-            check_shape(theirs, found[theirs.name])
-        except ModelError as error:
-            raise ModelError(f"{label}: {error}") from error
-    return found
+        with prefixed(f"{label}: "):
+            array = converted(feeds[ours.name], theirs)
+            check_shape(theirs, array)
+        renamed_feeds[theirs.name] = array
+    return renamed_feeds

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from anybit.compilation import Compiled
 from anybit.compilation import compile as compile_model
-from anybit.errors import ModelError
+from anybit.errors import AnybitError, ModelError
 from anybit.evaluation.metrics import Function, Metric, metric_of
 from anybit.inputs import Array
 from anybit.lowbit.quantizers import why_unquantized
@@ -99,8 +99,8 @@ class Contest:
         for name, model in zip(self.names, self.models, strict=True):
             try:
                 outputs = model.run(sample)
-            except ModelError as error:
-                raise ModelError(f"{name}: {error}") from error
+            except AnybitError as error:
+                raise type(error)(f"{name}: {error}") from error
             nearness = None
             if reference is None:
                 reference = outputs

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.fencing import Fencing, fence
 from anybit.onnx.files.collection import seldom_collected
 from anybit.onnx.files.quiet import quiet
@@ -127,14 +127,15 @@ def convert(
     Raises:
         ModelError: The model cannot be read, or a node cannot be converted without changing a
             value; the message says which and what to do.
+        OptionError: There is no such form or runtime.
     """
     if to is None and runtime is None:
-        raise ModelError(f"to must be one of {', '.join(Form)}; or name the runtime: {NAMES}")
+        raise OptionError(f"to must be one of {', '.join(Form)}; or name the runtime: {NAMES}")
     wanted = runtime_named("onnxruntime" if runtime is None else runtime)
     try:
         form = wanted.form if to is None else Form(to)
     except ValueError:
-        raise ModelError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
+        raise OptionError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
     options = _Options(allow_approximate, min(opset_limit, wanted.opset_limit))
     converted, pairs = _converted(source, form, options)
     native = any(is_dequantize(node) for node in nodes_in(converted.model.graph))

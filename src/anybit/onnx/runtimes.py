@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnxruntime  # type: ignore[import-untyped]
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.forms import NEWEST_OPSET, Form
 
 # From which version of ONNX Runtime on a model of an opset loads: as measured, so with gaps.
@@ -40,7 +40,7 @@ def runtime_named(name: str) -> Runtime:
     """The runtime of a name.
 
     Raises:
-        ModelError: There is none of that name, or nothing is known of its version.
+        OptionError: There is none of that name, or nothing is known of its version.
     """
     if name in _OTHERS:
         return Runtime(*_OTHERS[name], tried=False, fenced=name == "web")
@@ -48,12 +48,12 @@ def runtime_named(name: str) -> Runtime:
         return Runtime(Form.QDQ, NEWEST_OPSET, tried=True, fenced=True)
     version = re.fullmatch(r"onnxruntime=(\d+)\.(\d+)(\.\d+)?", name)
     if version is None:
-        raise ModelError(f"the runtime must be {NAMES}, got {name!r}")
+        raise OptionError(f"the runtime must be {NAMES}, got {name!r}")
     wanted = int(version[1]), int(version[2])
     opsets = [opset for known, opset in _ONNX_RUNTIME if known <= wanted]
     newest = max(_LAST_MEASURED, _installed())
     if not opsets or wanted > newest:
-        raise ModelError(
+        raise OptionError(
             f"the runtime must be onnxruntime=1.17 to {newest[0]}.{newest[1]}, the versions that "
             f"are known, got {name!r}; without a version it is the installed one"
         )

@@ -6,7 +6,7 @@ import pytest
 from carried import prepared
 from small_models import model, node
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.analysis.ranges import carrier_of, carriers_of, named
 
 
@@ -55,7 +55,7 @@ def test_numbers(given: object) -> None:
     ],
 )
 def test_what_is_not_a_range(text: str) -> None:
-    with pytest.raises(ModelError, match="range"):
+    with pytest.raises(OptionError, match="range"):
         carrier_of(text)
 
 
@@ -64,9 +64,9 @@ def test_names() -> None:
     assert carriers_of(named(["x=uint8"]), inputs).keys() == {"x"}
     assert carriers_of(named(["uint8"]), inputs).keys() == {"x"}
     assert named(["a=b=uint8"]) == {"a=b": "uint8"}
-    with pytest.raises(ModelError, match=r"no input 'z'.* are x"):
+    with pytest.raises(OptionError, match=r"no input 'z'.* are x"):
         carriers_of(named(["z=uint8"]), inputs)
-    with pytest.raises(ModelError, match="given twice"):
+    with pytest.raises(OptionError, match="given twice"):
         named(["x=uint8", "x=int8"])
 
 
@@ -76,5 +76,5 @@ def test_a_range_alone_is_that_of_the_only_input() -> None:
     assert carriers_of((-1, 1), inputs).keys() == {"x"}
     assert carriers_of(None, inputs) == {}
     for wrong in (3, {"x": 3}, {"x": None}):
-        with pytest.raises(ModelError, match="range"):
+        with pytest.raises(OptionError, match="range"):
             carriers_of(wrong, inputs)  # type: ignore[arg-type]

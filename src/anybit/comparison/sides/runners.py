@@ -19,7 +19,7 @@ import onnxruntime  # type: ignore[import-untyped]
 from anybit import compilation
 from anybit.comparison.arrays import Array, is_number
 from anybit.comparison.sides.qonnx import run_qonnx
-from anybit.errors import ModelError
+from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.onnx import exact_session_options, read
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.operators.known import check_known
@@ -119,24 +119,26 @@ The first five know the operators of this package.
 
 
 def check_runner(name: str) -> None:
-    """ModelError for a name of no runner."""
+    """Raise OptionError for the name of no runner."""
     if name not in RUNNERS:
-        raise ModelError(f"runner must be one of {', '.join(RUNNERS)}, got {name!r}")
+        raise OptionError(f"runner must be one of {', '.join(RUNNERS)}, got {name!r}")
 
 
 def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str) -> Arrays:
     """Every tensor that a runner computes.
 
     Raises:
-        ModelError: The runner is not known, or cannot run the model.
+        ModelError: The runner cannot run the model.
+        OptionError: The runner is unknown.
+        DependencyError: The package of the runner is missing.
     """
     check_runner(runner)
     if runner != "qonnx":  # which has operators of its own
         check_known(model, label)
     try:
         results = RUNNERS[runner](model, feeds)
-    except ModelError as error:
-        raise ModelError(f"{label}: {error}") from error
+    except AnybitError as error:
+        raise type(error)(f"{label}: {error}") from error
     except Exception as error:  # the runtimes' exceptions have no common base
         # Messages of Python's own exceptions, a KeyError above all, say little by themselves.
         kind = f"{type(error).__name__}: " if type(error).__module__ == "builtins" else ""

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.analysis.carriers import Carrier, Codes, of_codes, of_interval
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
@@ -38,7 +38,7 @@ def carriers_of(ranges: Ranges | None, inputs: Sequence[ir.Value]) -> dict[str, 
     """What is known of inputs by name. With one input, the name "" stands for it.
 
     Raises:
-        ModelError: A name that is not an input, an input that does not hold float32, or a range
+        OptionError: A name that is not an input, an input that does not hold float32, or a range
             that is none.
     """
     known = {str(value.name): value for value in inputs}
@@ -47,9 +47,9 @@ def carriers_of(ranges: Ranges | None, inputs: Sequence[ir.Value]) -> dict[str, 
         chosen = next(iter(known)) if not name and len(known) == 1 else name
         if chosen not in known:
             names = listed(known) or "none"
-            raise ModelError(f"there is no input {name!r} to give a range; the inputs are {names}")
+            raise OptionError(f"there is no input {name!r} to give a range; the inputs are {names}")
         if known[chosen].dtype not in (None, ir.DataType.FLOAT):
-            raise ModelError(f"input {chosen!r} does not hold float32: its type is its range")
+            raise OptionError(f"input {chosen!r} does not hold float32: its type is its range")
         found[chosen] = carrier_of(given)
     return found
 
@@ -65,7 +65,7 @@ def carrier_of(given: Range) -> Carrier:
     """What a range says.
 
     Raises:
-        ModelError: It is none.
+        OptionError: It is none.
     """
     if not isinstance(given, str):
         return _between(given if isinstance(given, Sequence) else (), str(given))
@@ -76,7 +76,7 @@ def carrier_of(given: Range) -> Carrier:
     unsigned, bits, zeropt = bool(matched[1]), int(matched[2]), int(matched[3] or 0)
     factor = np.float64(matched[5] or 1)
     if not 1 <= bits <= _WIDEST:
-        raise ModelError(f"a range must be of 1 to {_WIDEST} bits, got {given!r}")
+        raise OptionError(f"a range must be of 1 to {_WIDEST} bits, got {given!r}")
     with np.errstate(all="ignore"):
         scale = np.float32(1 / factor if matched[4] == "/" else factor)
     lowest = 0 if unsigned else -(2 ** (bits - 1))
@@ -87,7 +87,7 @@ def carrier_of(given: Range) -> Carrier:
         offset = np.asarray(zeropt, np.float32)
         found = of_codes(Codes(np.asarray(scale), offset, *ends, allowed=codes))
     if found is None or found.infinite:
-        raise ModelError(f"the numbers of a range must be float32, got {given!r}")
+        raise OptionError(f"the numbers of a range must be float32, got {given!r}")
     return found
 
 
@@ -97,7 +97,7 @@ def _between(ends: Sequence[object], given: str) -> Carrier:
     except ValueError:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise ModelError(f"a range must be such as {_FORMS}, got {given!r}")
+        raise OptionError(f"a range must be such as {_FORMS}, got {given!r}")
     return of_interval(low, high)
 
 
@@ -105,14 +105,14 @@ def named(texts: Sequence[str]) -> dict[str, str]:
     """The ranges of options NAME=RANGE, or of a single RANGE, by name.
 
     Raises:
-        ModelError: A name that is given twice.
+        OptionError: A name that is given twice.
     """
     found: dict[str, str] = {}
     for text in texts:
         name, _, given = text.rpartition("=")
         if name in found:
             what = f"of {name!r}" if name else "without a name"
-            raise ModelError(f"a range {what} is given twice")
+            raise OptionError(f"a range {what} is given twice")
         found[name] = given
     return found
 
