@@ -19,7 +19,6 @@ from anybit.lowbit.float_weights import store_codes
 from anybit.lowbit.quantizers import is_integer_only, why_unquantized
 from anybit.lowbit.report import Report
 from anybit.lowbit.timing import timed
-from anybit.made_up_inputs import with_sizes
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, save
 from anybit.onnx.analysis.carriers import Carrier
@@ -30,6 +29,7 @@ from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.shapes import has_free_sizes
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.preparation import errors_named_after, followable, runnable
+from anybit.random_inputs import with_sizes
 from anybit.speed import measured
 
 

@@ -16,7 +16,6 @@ from anybit._native import num_threads, set_num_threads
 from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.lowbit.speed import Seconds, Speed
-from anybit.made_up_inputs import random_inputs
 from anybit.model import Model, RuntimeEngine
 from anybit.onnx import Source, prepare, read
 from anybit.onnx.files.origin import find_origin
@@ -28,6 +27,7 @@ from anybit.onnx.passes.remove_quantizers import has_quantizers
 from anybit.onnx.preparation import apply
 from anybit.onnx.runtime import FAILURES, plain_session
 from anybit.onnx.static_int8 import static_int8
+from anybit.random_inputs import random_inputs
 
 # Short, so that some of them are not disturbed on a busy machine.
 _BURST = 1e-3

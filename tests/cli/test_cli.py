@@ -81,8 +81,8 @@ def test_run_takes_shapes_of_random_inputs(shell: Shell) -> None:
     error = shell.fails("run", "r.onnx")
     assert "the model cannot be run" in error
     assert error.endswith(
-        "free sizes were made up: x has [n, 4], run with [1, 4]; give real ones with --shape or "
-        "--input"
+        "free sizes are assumed to be 1: x has [n, 4], run with [1, 4]; give real ones with "
+        "--shape or --input"
     )
     assert "x has [n, 4]" in shell.fails("diff", "r.onnx")
     code, out, _ = shell("run", "r.onnx", "--shape", "x=6,4")
@@ -90,13 +90,13 @@ def test_run_takes_shapes_of_random_inputs(shell: Shell) -> None:
     assert re.search(r"output +y +float32 +\[3, 8\]", out)
     assert "The inputs are random numbers (seed 0); --input gives others." in out
     onnx.save(classifier("n"), "c.onnx")
-    assert "made up: x has [n, 4], run with [1, 4]; --input" in shell("run", "c.onnx")[1]
+    assert "assumed to be 1: x has [n, 4], run with [1, 4]; --input" in shell("run", "c.onnx")[1]
     for shape, message in (
         ("x=6", "'x' is declared with shape [n, 4], which [6] does not fit"),
         ("x=0,4", "--shape x: sizes must be from 1 to 2147483647, got 0"),
         ("x=1,4294967296", "sizes must be from 1 to 2147483647, got 4294967296"),
         (f"x={'9' * 5000}", "sizes must be from 1 to 2147483647, got a number of 5000 digits"),
-        ("x=2147483647,4", "too large to make up: it has 8589934588 elements, at most 2147483648"),
+        ("x=2147483647,4", "it has 8589934588 elements, the limit is 2147483648"),
         ("6,4", "--shape must be NAME=N,N,... such as x=1,3,320,320, got '6,4'"),
         ("x=6,-4", "--shape must be NAME=N,N,..."),
         ("z=6,4", "z is not an input; inputs: x"),

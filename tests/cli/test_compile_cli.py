@@ -148,8 +148,8 @@ def test_verify_fails_on_differing_codes(shell: Shell) -> None:
     onnx.save(layer(scale=0.1), "odd.onnx")
     code, out, _ = shell("compile", "odd.onnx", "-o", "f.onnx", "--verify", "rows.npy")
     assert code == 1
-    assert "Not verified: 2 of 2 tensors of codes compared, of which yq differs; y differs" in out
-    assert "Behind a bounded layer float32 itself may give other codes, as in yq:" in out
+    assert "Not verified: 2 of 2 tensors of codes compared, but yq differs; y differs" in out
+    assert "After a bounded layer float32 itself may give other codes, as in yq:" in out
 
 
 def test_verify_counts_compared_tensors(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

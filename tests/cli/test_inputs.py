@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs: what a model declares, arrays that are to fit, rows, made-up numbers, engines."""
+"""Declared inputs, arrays bound to them, rows, random inputs, engines."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +15,8 @@ import anybit
 from anybit import text
 from anybit.errors import DataError, OptionError
 from anybit.inputs import Array, Tensor, matched, slices_of
-from anybit.made_up_inputs import random_inputs, with_sizes
 from anybit.model import Model, load
+from anybit.random_inputs import random_inputs, with_sizes
 
 FLOAT = np.dtype(np.float32)
 

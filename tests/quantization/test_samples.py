@@ -16,7 +16,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit import DataError
+from anybit import DataError, ModelError
 from anybit.array_files import open_arrays
 from anybit.inputs import Tensor
 from anybit.onnx.files.reader import read_copy
@@ -378,7 +378,7 @@ def test_where_the_model_computes_no_number(data: Any, said: str, tmp_path: Path
         node("MatMul", "twice w", domain="", name="product"),
     ]
     proto = model(nodes, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
-    with pytest.raises(DataError, match=f"{said}'twice' holds NaN or infinity"):
+    with pytest.raises(ModelError, match=f"{said}'twice' holds NaN or infinity"):
         anybit.quantize(proto, data(rows, tmp_path))
 
 

@@ -88,7 +88,7 @@ def run(
         top_classes,
         write_arrays,
     )
-    from anybit.made_up_inputs import (
+    from anybit.random_inputs import (
         naming_assumed_sizes,
         random_inputs,
         random_inputs_note,

@@ -20,14 +20,14 @@ from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.comparison.sides.runners import capture, check_runner
 from anybit.errors import DataError, OptionError
 from anybit.inputs import Feeds, matched
-from anybit.made_up_inputs import (
+from anybit.onnx import Source
+from anybit.onnx.files.collection import seldom_collected
+from anybit.random_inputs import (
     naming_assumed_sizes,
     random_inputs,
     random_inputs_note,
     with_sizes,
 )
-from anybit.onnx import Source
-from anybit.onnx.files.collection import seldom_collected
 
 # Measuring the tensors of a network takes longer than computing them.
 _SHARE_OF_A_RUN = 0.15
@@ -102,7 +102,7 @@ def compare(
 ) -> Difference:
     """`diff` of networks that have been read, or of one and recorded tensors.
 
-    `shapes` are those of made-up inputs.
+    `shapes` are those of random inputs.
     """
     for name, value in (("steps", tolerance.steps), ("atol", tolerance.atol)):
         if not value >= 0:

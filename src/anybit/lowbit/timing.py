@@ -18,10 +18,10 @@ from anybit.lowbit.layers import CompiledLayer
 from anybit.lowbit.network import Network
 from anybit.lowbit.program import Arithmetic, Dequantize, Program, Quantize
 from anybit.lowbit.report import Report
-from anybit.made_up_inputs import random_inputs
 from anybit.onnx import Source, prepare
 from anybit.onnx.ort_values import ort_value
 from anybit.onnx.runtime import exact_session_options, make_session, run_session
+from anybit.random_inputs import random_inputs
 
 Key = TypeVar("Key")
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from anybit import text
-from anybit.errors import DataError, ModelError, OptionError
+from anybit.errors import AnybitError, DataError, OptionError
 from anybit.inputs import Array, Tensor
 
 # 8 GiB of float32: more is a mistake in the model.
@@ -51,11 +51,11 @@ def naming_assumed_sizes(inputs: Iterable[Tensor]) -> Iterator[None]:
     """Add the assumed sizes of free dimensions to the errors of a run."""
     try:
         yield
-    except ModelError as error:
+    except AnybitError as error:
         sizes = _assumed_sizes(inputs)
         if not sizes:
             raise
-        raise ModelError(f"{error}; {sizes}; give real ones with --shape or --input") from error
+        raise type(error)(f"{error}; {sizes}; give real ones with --shape or --input") from error
 
 
 def _assumed_sizes(inputs: Iterable[Tensor]) -> str:
