@@ -93,7 +93,7 @@ def test_functions_and_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         ("accuracy", "metric must be top1, top5"),
         ("os.path:", "metric must be"),
     ):
-        with pytest.raises(AnybitError, match=message):
+        with pytest.raises(ModelError, match=message):
             anybit.evaluate(product(), data=ROWS, metric=metric)
 
 
@@ -211,7 +211,7 @@ def test_the_engine_is_chosen() -> None:
     ],
 )
 def test_what_is_refused(others: list[Any], arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises((ModelError, OSError), match=message):
+    with pytest.raises((AnybitError, OSError), match=message):
         anybit.evaluate(product(), *others, data=ROWS, **arguments)
 
 

@@ -59,12 +59,12 @@ def run(arguments: list[str]) -> int:
 
 def _load(name: str) -> Any:
     module = import_module(f"anybit.cli.{name}")
-    command = typer.Typer(add_completion=False)
+    command = typer.Typer(add_completion=False, rich_markup_mode=None)
     command.command(cls=_Command, context_settings=_SETTINGS)(getattr(module, name))
     return get_command(command)
 
 
-app = typer.Typer(cls=_Commands, context_settings=_SETTINGS)
+app = typer.Typer(cls=_Commands, context_settings=_SETTINGS, rich_markup_mode=None)
 
 
 @app.callback()

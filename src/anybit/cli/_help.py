@@ -41,13 +41,15 @@ def print_command_help(command: Any, context: Any) -> None:
         if getattr(parameter, "is_flag", False) and parameter.metavar is None:
             parameter.metavar = ""
         names, help_text = parameter.get_help_record(context) or ("", "")
+        # Some versions of typer escape brackets for rich.
+        names, help_text = " ".join(names.split()), " ".join(help_text.replace("\\[", "[").split())
         if parameter.param_type_name == "argument":
             names = (parameter.metavar or parameter.name).upper()
             words = f"{names}..." if parameter.nargs != 1 else names
             usage.append(words if parameter.required else f"[{words}]")
-            sections["Arguments"].append((names, " ".join(help_text.split())))
+            sections["Arguments"].append((names, help_text))
         elif names:
-            sections["Options"].append((" ".join(names.split()), " ".join(help_text.split())))
+            sections["Options"].append((names, help_text))
     print_help(" ".join(usage), command.help or "", sections)
 
 
