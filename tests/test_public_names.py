@@ -90,7 +90,7 @@ def test_stubs_match_the_operators(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*PACKAGES, "anybit.ops", "anybit.compat", "anybit.cli"])
 def test_submodules_are_not_shadowed_by_names(name: str) -> None:
-    """A name must not change its meaning with what was imported before."""
+    """Check that a name keeps its meaning whatever was imported before."""
     module = package(name)
     for submodule in pkgutil.iter_modules(getattr(module, "__path__", ())):
         framework = submodule.name if submodule.name in ("jax", "torch") else "anybit"

@@ -172,7 +172,7 @@ def test_data_beyond_float32_are_refused(value: float) -> None:
     data = random(40, 4).astype(np.float64)
     data[37, 3] = value
     said = rf"^sample 0: input 'x' holds {re.escape(str(value))} at \[37, 3\], beyond float32"
-    with pytest.raises(anybit.ModelError, match=said):
+    with pytest.raises(anybit.DataError, match=said):
         anybit.quantize(proto, data)
     data[37, 3] = 10
     assert anybit.quantize(proto, data).layers
