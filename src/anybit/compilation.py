@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
-from anybit.errors import ModelError
+from anybit.errors import ModelError, OptionError
 from anybit.inputs import Array, Tensor, declared, declared_inputs
 from anybit.layers.layer import Guarantee
 from anybit.lowbit.compiler import expose, plan, rewritten
@@ -128,8 +128,8 @@ def compile(
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
-        ModelError: The model has no quantizers or cannot be run, there is no such class, or a shape
-            does not fit.
+        ModelError: The model has no quantizers or cannot be run.
+        OptionError: There is no such guarantee, or a shape does not fit.
     """
     where = str(source) if isinstance(source, str | os.PathLike) else "the model"
     weakest = _guarantee(guarantee)
@@ -177,13 +177,13 @@ def sized(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
     """A model with these shapes for some of its inputs. One row leaves their number free.
 
     Raises:
-        ModelError: It has no such input, or one of another shape.
+        OptionError: It has no such input, or one of another shape.
     """
     if not shapes:
         return source
     for name, sizes in shapes.items():
         if not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise ModelError(f"input {name!r}: sizes must be integers from 1 on, got {sizes}")
+            raise OptionError(f"input {name!r}: sizes must be integers from 1 on, got {sizes}")
     model = read_copy(source)
     with errors_named_after(source):
         with_sizes(declared_inputs(model.graph, "the model"), shapes)
@@ -215,7 +215,7 @@ def _guarantee(name: str) -> Guarantee:
         return Guarantee(name)
     except ValueError:
         known = ", ".join(each.value for each in Guarantee)
-        raise ModelError(f"guarantee must be one of {known}, got {name!r}") from None
+        raise OptionError(f"guarantee must be one of {known}, got {name!r}") from None
 
 
 def _engine(model: ir.Model, regions: tuple[Region, ...], where: str) -> "NetworkEngine | None":

@@ -268,7 +268,7 @@ def test_sizes_that_a_file_leaves_free() -> None:
         ({"x": (1, 3, 7)}, "does not fit"),
         ({"z": (1, 3, 7, 9)}, "z is not an input"),
     ]:
-        with pytest.raises(ModelError, match=words):
+        with pytest.raises(anybit.OptionError, match=words):
             anybit.compile(proto, shapes=shapes)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from anybit.errors import ModelError
+from anybit.errors import AnybitError
 from anybit.onnx.files.quiet import quiet
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.constants import is_constant
@@ -140,7 +140,7 @@ def errors_named_after(source: Source) -> Iterator[None]:
     """Put the name of the file, if it is one, before the errors of models."""
     try:
         yield
-    except ModelError as error:
+    except AnybitError as error:
         if not isinstance(source, str | os.PathLike):
             raise
-        raise ModelError(f"{os.fspath(source)}: {error}") from error
+        raise type(error)(f"{os.fspath(source)}: {error}") from error
