@@ -16,6 +16,7 @@ from pathlib import Path
 from _conversions import conversion_figures
 from _figures import operator_figure, rounding_figure
 from _journey import journey_figure
+from _names import api_page, names_tables
 from _overview import overview_figure
 from _pages import operator_page, operator_table, rounding_modes, rounding_table
 from _speed import speed_table
@@ -46,6 +47,8 @@ def generated() -> dict[Path, str]:
         DOCS / "index.md",
         {"operators": operator_table("operators/"), "commands": first_commands()},
     )
+    files[DOCS / "names.md"] = filled(DOCS / "names.md", names_tables())
+    files[DOCS / "api" / "anybit.rst"] = api_page()
     files[DOCS / "convert.md"] = filled(DOCS / "convert.md", {"support": support_table()})
     files[DOCS / "rounding_modes.md"] = filled(
         DOCS / "rounding_modes.md", {"modes": rounding_modes(), "table": rounding_table()}

@@ -145,7 +145,7 @@ def run_calls(snippet: Snippet) -> None:
     """The calls of `anybit`; what installs, tests or measures is left to CI."""
     if not all(map(importable, snippet.packages)):
         return
-    from anybit.cli import app
+    from anybit.cli._commands import app
 
     for command in snippet.code.replace("\\\n", " ").replace("&&", "\n").splitlines():
         words = shlex.split(command, comments=True)
@@ -161,7 +161,7 @@ def test_shown_output(page: Path) -> None:
 
     What stands between runs too, commands and Python: the ones may need what the others wrote.
     """
-    from anybit.cli import app
+    from anybit.cli._commands import app
 
     shown = shown_calls(page)
     assert shown

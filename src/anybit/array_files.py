@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in .npy and .npz files that may come from anybody: read whole, or a few rows at a time."""
+"""Readers and writers of .npy and .npz files; input files are not trusted."""
 
 import math
 import tokenize
@@ -15,34 +15,34 @@ from typing import IO, Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from anybit.errors import ModelError
+from anybit.errors import DataError
 
 Array: TypeAlias = npt.NDArray[Any]
 _Opener: TypeAlias = Callable[[], BufferedIOBase]
 
 _NOT_NUMBERS = "it holds objects, and loading them (pickle) would run code from the file"
-# As much as NumPy trusts, and many times what numbers need.
+# The longest header that NumPy trusts, many times the size of one for numbers.
 _HEADER = 10_000
 _CHUNK = 2**20
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz by name, or the one array of an .npy under the name "".
+    """Read the arrays of an .npz by name, or the array of an .npy under the name "".
 
     Raises:
-        ModelError: It is not such a file, or holds pickled objects.
+        DataError: It is not such a file, or holds pickled objects.
     """
     return {name: array[:] for name, array in open_arrays(path).items()}
 
 
 def open_arrays(path: Path) -> "dict[str, StoredArray]":
-    """The arrays of a file, by name, of which nothing has been read yet.
+    """Return the arrays of a file by name, without reading them.
 
     Raises:
-        ModelError: It is not a file, or a broken .npz. The arrays raise it when they are used.
+        DataError: It is not a file, or a broken .npz. The arrays raise it when they are used.
     """
     if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
-        raise ModelError(f"{path}: not a file")
+        raise DataError(f"{path}: not a file")
     with _naming(path):
         if not zipfile.is_zipfile(path):
             return {
@@ -65,7 +65,9 @@ def _opened(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> BufferedIOBase
 
 
 def write_members(file: Path | IO[bytes], arrays: Mapping[str, Array]) -> None:
-    """Write an .npz of those names; np.savez takes names as keywords, which not all of them can be.
+    """Write an .npz of named arrays.
+
+    np.savez takes names as keywords, which excludes some names.
 
     Raises:
         ValueError: An array of objects.
@@ -77,6 +79,8 @@ def write_members(file: Path | IO[bytes], arrays: Mapping[str, Array]) -> None:
 
 
 class _Header(NamedTuple):
+    """The header of an .npy file."""
+
     shape: tuple[int, ...]
     by_columns: bool
     dtype: np.dtype[Any]
@@ -84,10 +88,10 @@ class _Header(NamedTuple):
 
 
 class StoredArray:
-    """An array in a file, opened on first use, whose rows are read when they are asked for.
+    """An array in a file that is opened on first use and read by rows.
 
-    The file stays open. Rows of a compressed one are read in order quickly; going back starts
-    again. What is stored by columns is kept once it is read.
+    The file stays open. A compressed file is fast to read in order; going back starts again.
+    An array in Fortran order is read once and kept.
     """
 
     def __init__(self, path: Path, opener: _Opener, size: int) -> None:
@@ -101,24 +105,24 @@ class StoredArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the whole."""
+        """The shape of the whole array."""
         return self._header.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its elements."""
+        """The type of the elements."""
         return self._header.dtype
 
     @property
     def is_indexed(self) -> bool:
-        """Whether rows can be read without those before them."""
+        """True if rows can be read without the rows before them."""
         return isinstance(self._stream, BufferedReader) and not self._header.by_columns
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice) -> Array:
-        """Rows of the array; all of an array without axes."""
+        """Read rows of the array, or all of an array without axes."""
         if not self.shape:
             return self._read(0, ())
         if self._header.by_columns:
@@ -147,16 +151,20 @@ class StoredArray:
         with _naming(self._path):
             content = np.empty(_bytes(self.dtype, shape), np.uint8)
             self._stream.seek(self._header.start + start)
-            left = content.data
-            while count := self._stream.readinto(left[:_CHUNK]):
-                left = left[count:]
-            if left:
+            rest = content.data
+            while count := self._stream.readinto(rest[:_CHUNK]):
+                rest = rest[count:]
+            if rest:
                 raise EOFError("it ends before its last element")
             return np.ndarray(shape, self.dtype, content)
 
 
 def _parsed(content: bytes) -> _Header:
-    """The header at the start of a file; ValueError if there is none that one can use."""
+    """Parse the header at the start of a file.
+
+    Raises:
+        ValueError: There is no usable header.
+    """
     stream = BytesIO(content)
     version = np.lib.format.read_magic(stream)
     read = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}", None)
@@ -182,6 +190,7 @@ def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
+    """Turn errors of the parsers into a DataError with the path."""
     try:
         yield
     except (
@@ -190,4 +199,4 @@ def _naming(path: Path) -> Iterator[None]:
     ) as error:
         if isinstance(error, OSError) and error.filename is not None:  # it cannot be opened
             raise
-        raise ModelError(f"{path} is not an .npy or .npz file of numbers: {error}") from error
+        raise DataError(f"{path} is not an .npy or .npz file of numbers: {error}") from error

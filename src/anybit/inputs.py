@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model takes and gives, and arrays that are to fit it.
+"""Declared inputs and outputs of models, and arrays bound to them.
 
-A free size is one that the file leaves open: it has a name, nothing, or the -1 of some exporters.
-Rows are what lies along the first axis. An input whose first size is fixed to n takes k * n rows,
-with the same k for all inputs that have such a size: k slices, each a run of its own.
+A free size is one that the file leaves open: it has a name, no value, or the -1 of some exporters.
+Rows lie along the first axis. An input whose first size is fixed to n takes k * n rows, with the
+same k for all such inputs: k slices, each a run of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from anybit import text
-from anybit.errors import ModelError
+from anybit.errors import DataError, ModelError
 from anybit.onnx.graph.shapes import sizes_of
 from anybit.onnx.ort_values import is_numpy_dtype
 
@@ -26,7 +26,7 @@ Shape: TypeAlias = tuple[int | str | None, ...]
 
 
 class Shaped(Protocol):
-    """An array, read or not."""
+    """Anything with a shape: an array, or one in a file."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -34,9 +34,10 @@ class Shaped(Protocol):
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output: `shape` has an int for a fixed size, a name or None for a free one.
+    """A declared input or output.
 
-    It is None itself where not even the rank is known. `may_be_empty` says that no rows are rows.
+    `shape` has an int for a fixed size, and a name or None for a free one. It is None if the rank
+    is unknown. `may_be_empty` allows 0 rows.
     """
 
     name: str
@@ -49,42 +50,42 @@ class Tensor:
 
     @property
     def rows(self) -> int | None:
-        """The first size, where that is fixed."""
+        """The first size, or None if it is free."""
         first = self.shape[0] if self.shape else None
         return first if isinstance(first, int) else None
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether an array of that shape has every fixed size."""
+        """Return whether a shape has all fixed sizes."""
         return self.shape is None or (
             len(shape) == len(self.shape)
             and all(
-                size == wanted or not isinstance(wanted, int)
-                for size, wanted in zip(shape, self.shape, strict=True)
+                size == declared or not isinstance(declared, int)
+                for size, declared in zip(shape, self.shape, strict=True)
             )
         )
 
 
 def declared_inputs(graph: ir.Graph, where: str) -> tuple[Tensor, ...]:
-    """The inputs that a caller gives: those that are not stored in the file.
+    """Return the inputs of a graph that have no initializer.
 
     Raises:
-        ModelError: One that is not a tensor of numbers of a known type.
+        ModelError: An input is not a tensor of numbers of a known type.
     """
     stored = set(graph.initializers.values())
     return tuple(declared(value, where) for value in graph.inputs if value not in stored)
 
 
 def declared(value: ir.Value, where: str) -> Tensor:
-    """What a value of a graph declares.
+    """Return the declared type and shape of a value.
 
     Raises:
         ModelError: It is not a tensor of numbers of a known type.
     """
     name = value.name or ""
     dtype = value.dtype
-    if not isinstance(value.type, ir.TensorType) or dtype in (None, ir.DataType.UNDEFINED):
+    is_tensor = isinstance(value.type, ir.TensorType)
+    if dtype is None or dtype == ir.DataType.UNDEFINED or not is_tensor:
         raise ModelError(f"{where}: {name!r} is not a tensor of a known type")
-    assert dtype is not None
     if dtype == ir.DataType.STRING:
         raise ModelError(f"{where}: {name!r} holds strings; only numbers are supported")
     shape = None
@@ -95,44 +96,44 @@ def declared(value: ir.Value, where: str) -> Tensor:
 
 
 def derived(argument: Any) -> Tensor:
-    """An output that the file does not type, as the runtime has derived it.
+    """Return an output without a type in the file, as the runtime infers it.
 
     Raises:
         ModelError: It is not a tensor of numbers.
     """
     spelled = argument.type.removeprefix("tensor(").removesuffix(")").upper()
-    dtype = next((each for each in ir.DataType if each.name == spelled), ir.DataType.STRING)
+    dtype = next((dtype for dtype in ir.DataType if dtype.name == spelled), ir.DataType.STRING)
     if dtype == ir.DataType.STRING:
         raise ModelError(f"output {argument.name!r} is {argument.type}; only numbers are supported")
     return Tensor(argument.name, dtype.numpy(), tuple(argument.shape))
 
 
-def bound(inputs: Sequence[Tensor], given: Feeds) -> dict[str, Array]:
-    """One array of the declared dtype per input, in their order. Shapes are not looked at.
+def bound(inputs: Sequence[Tensor], feeds: Feeds) -> dict[str, Array]:
+    """Return one array of the declared dtype per input, in their order. Shapes are not checked.
 
     Raises:
-        ModelError: A missing or unknown name, or what `converted` refuses.
+        DataError: A name is missing or unknown, or `converted` raises it.
     """
-    names = text.listed(each.name for each in inputs) or "none"
-    if not isinstance(given, Mapping):
+    names = text.listed(tensor.name for tensor in inputs) or "none"
+    if not isinstance(feeds, Mapping):
         if len(inputs) != 1:
-            raise ModelError(f"the model takes {len(inputs)} inputs: pass a dict of {names}")
-        return {inputs[0].name: converted(given, inputs[0])}
-    known = {each.name for each in inputs}
-    if given.keys() != known:
-        missing = text.listed(sorted(known - given.keys())) or "none"
-        unknown = text.listed(sorted(map(str, given.keys() - known))) or "none"
-        raise ModelError(
+            raise DataError(f"the model takes {len(inputs)} inputs: pass a dict of {names}")
+        return {inputs[0].name: converted(feeds, inputs[0])}
+    expected = {tensor.name for tensor in inputs}
+    if feeds.keys() != expected:
+        missing = text.listed(sorted(expected - feeds.keys())) or "none"
+        unknown = text.listed(sorted(map(str, feeds.keys() - expected))) or "none"
+        raise DataError(
             f"the model takes the inputs {names}; missing: {missing}; not known: {unknown}"
         )
-    return {each.name: converted(given[each.name], each) for each in inputs}
+    return {tensor.name: converted(feeds[tensor.name], tensor) for tensor in inputs}
 
 
 def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
-    """The value as an array of the declared dtype; `Model.run` says what is converted.
+    """Return a value as an array of the declared dtype; `Model.run` documents the conversions.
 
     Raises:
-        ModelError: It is not an array, it is empty and may not be, or the dtype cannot hold its
+        DataError: It is not an array, it is empty and may not be, or the dtype cannot hold its
             numbers.
     """
     if type(value) is np.ndarray and value.dtype == declared.dtype and value.size:
@@ -140,52 +141,52 @@ def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise ModelError(f"input {declared.name!r} is not an array: {error}") from error
+        raise DataError(f"input {declared.name!r} is not an array: {error}") from error
     if not array.size and not declared.may_be_empty:
-        raise ModelError(f"input {declared.name!r} has shape {array.shape}: it has no elements")
+        raise DataError(f"input {declared.name!r} has shape {array.shape}: it has no elements")
     if array.dtype == declared.dtype:
         return array
-    wanted, kinds = declared.dtype, "fiub"
-    if not is_numpy_dtype(wanted):
-        cast = _narrowed(array, wanted)
+    dtype, kinds = declared.dtype, "fiub"
+    if not is_numpy_dtype(dtype):
+        cast = _narrowed(array, dtype)
         if cast is not None:
             return cast
-    elif array.dtype.kind in kinds and wanted.kind in kinds:
+    elif array.dtype.kind in kinds and dtype.kind in kinds:
         with np.errstate(all="ignore"):
-            cast = array.astype(wanted)
+            cast = array.astype(dtype)
             back = cast.astype(array.dtype)  # comparing with the cast itself would round
-        if array.dtype.kind == wanted.kind == "f" or np.array_equal(back, array):
+        if array.dtype.kind == dtype.kind == "f" or np.array_equal(back, array):
             return cast
-    raise ModelError(
-        f"input {declared.name!r} must be {wanted}, got {array.dtype} values that "
-        f"{wanted} cannot hold; convert them with astype"
+    raise DataError(
+        f"input {declared.name!r} must be {dtype}, got {array.dtype} values that "
+        f"{dtype} cannot hold; convert them with astype"
     )
 
 
-def _narrowed(array: Array, wanted: np.dtype[Any]) -> Array | None:
+def _narrowed(array: Array, dtype: np.dtype[Any]) -> Array | None:
     """Convert to a dtype of ml_dtypes; None for values that it cannot hold.
 
-    Floats are rounded to floats, unless they lie beyond the largest. np.load gives arrays of these
+    Floats are rounded to floats, unless they exceed the largest. np.load returns arrays of these
     dtypes as raw bytes.
     """
-    bits = int(ir.DataType.from_numpy(wanted).bitwidth)
-    if array.dtype.type is np.void and array.dtype.itemsize == wanted.itemsize:
+    bits = int(ir.DataType.from_numpy(dtype).bitwidth)
+    if array.dtype.type is np.void and array.dtype.itemsize == dtype.itemsize:
         clean = bits >= 8 or not np.any(array.view(np.uint8) >> bits)
-        return array.view(wanted) if clean else None
+        return array.view(dtype) if clean else None
     if array.dtype.kind not in "fiub" and is_numpy_dtype(array.dtype):
         return None
     with np.errstate(all="ignore"):
-        cast = array.astype(wanted)
-        given, back = array.astype(np.float64), cast.astype(np.float64)
-    rounds = "float" in array.dtype.name and "float" in wanted.name
+        cast = array.astype(dtype)
+        values, back = array.astype(np.float64), cast.astype(np.float64)
+    rounds = "float" in array.dtype.name and "float" in dtype.name
     if not rounds:
         with np.errstate(all="ignore"):
             same = np.array_equal(back.astype(array.dtype), array)  # float64 rounds long integers
-        return cast if same and np.array_equal(given, back) else None
-    largest = _largest(wanted)
-    lost = np.isnan(given) != np.isnan(back)
-    lost |= np.isinf(given) != np.isinf(back)
-    lost |= np.isfinite(given) & (np.abs(given) > largest)
+        return cast if same and np.array_equal(values, back) else None
+    largest = _largest(dtype)
+    lost = np.isnan(values) != np.isnan(back)
+    lost |= np.isinf(values) != np.isinf(back)
+    lost |= np.isfinite(values) & (np.abs(values) > largest)
     return None if lost.any() else cast
 
 
@@ -199,8 +200,7 @@ def _largest(dtype: np.dtype[Any]) -> float:
 
 
 def in_numpy_dtype(array: Array) -> Array:
-    """Return the same values in a dtype that NumPy itself has: int8, uint8 or float32 for those of
-    ml_dtypes."""
+    """Return the values in a dtype of NumPy: int8, uint8 or float32 for dtypes of ml_dtypes."""
     if is_numpy_dtype(array.dtype):
         return array
     name = array.dtype.name
@@ -213,14 +213,14 @@ _UNNAMED = {"", "arr_0"}
 def matched(
     names: Sequence[str], arrays: Mapping[str, Array], alias: str, *, only: bool = True
 ) -> dict[str, Array]:
-    """Return the arrays of these names, as far as there are any.
+    """Return the arrays of these names that exist.
 
-    If there is none and one name only, it is the array called `alias`, or with `only` the only
-    array, if that has no name of its own: "" of an .npy file, arr_0 of `numpy.savez`.
+    A single name without an array gets the array called `alias`, or with `only` the only array if
+    that is unnamed: "" of an .npy file, arr_0 of `numpy.savez`.
     """
-    found = {name: arrays[name] for name in names if name in arrays}
-    if found or len(names) != 1:
-        return found
+    matches = {name: arrays[name] for name in names if name in arrays}
+    if matches or len(names) != 1:
+        return matches
     if alias in arrays:
         return {names[0]: arrays[alias]}
     if only and len(arrays) == 1 and arrays.keys() <= _UNNAMED:
@@ -228,49 +228,49 @@ def matched(
     return {}
 
 
-def fitted(inputs: Sequence[Tensor], given: Feeds) -> tuple[dict[str, Array], int]:
-    """One array per input, as `bound` gives it, and how many runs the rows of all need.
+def fitted(inputs: Sequence[Tensor], feeds: Feeds) -> tuple[dict[str, Array], int]:
+    """Return one array per input, as `bound` does, and the number of runs for their rows.
 
     Raises:
-        ModelError: What `bound`, `check_sizes` and `slices_of` refuse.
+        DataError: `bound`, `check_sizes` or `slices_of` raises it.
     """
-    feeds = bound(inputs, given)
-    check_sizes(inputs, feeds)
-    return feeds, slices_of(inputs, feeds)
+    arrays = bound(inputs, feeds)
+    check_sizes(inputs, arrays)
+    return arrays, slices_of(inputs, arrays)
 
 
 def check_sizes(inputs: Sequence[Tensor], feeds: Mapping[str, Shaped]) -> None:
-    """ModelError where sizes of one name are not the same wherever they stand."""
+    """Raise DataError if free sizes of the same name differ."""
     sizes: dict[str, int] = {}
-    for each in inputs:
-        for size, name in zip(feeds[each.name].shape, each.shape or (), strict=False):
+    for tensor in inputs:
+        for size, name in zip(feeds[tensor.name].shape, tensor.shape or (), strict=False):
             if isinstance(name, str) and sizes.setdefault(name, size) != size:
-                raise ModelError(
-                    f"input {each.name!r} has {name} = {size}, another input {sizes[name]}"
+                raise DataError(
+                    f"input {tensor.name!r} has {name} = {size}, another input {sizes[name]}"
                 )
 
 
 def slices_of(inputs: Sequence[Tensor], feeds: Mapping[str, Array]) -> int:
-    """How many runs the rows of the arrays need.
+    """Return the number of runs that the rows of the arrays need.
 
     Raises:
-        ModelError: A shape that no number of runs fits, or inputs that need different numbers.
+        DataError: No number of runs fits a shape, or inputs need different numbers.
     """
     counts: dict[int, str] = {}
-    for each in inputs:
-        array, rows = feeds[each.name], each.rows
-        if array.shape == each.shape or each.shape is None:
-            counts.setdefault(1, each.name)
+    for tensor in inputs:
+        array, rows = feeds[tensor.name], tensor.rows
+        if array.shape == tensor.shape or tensor.shape is None:
+            counts.setdefault(1, tensor.name)
             continue
         shape = array.shape
         if rows and shape and shape[0] % rows == 0:
             shape = (rows, *shape[1:])
-        if not each.fits(shape):
-            raise ModelError(_misfit(each, array.shape))
-        counts.setdefault(1 if rows is None else len(array) // rows, each.name)
+        if not tensor.fits(shape):
+            raise DataError(_misfit(tensor, array.shape))
+        counts.setdefault(1 if rows is None else len(array) // rows, tensor.name)
     if len(counts) > 1:
         (one, a), (other, b), *_ = counts.items()
-        raise ModelError(
+        raise DataError(
             f"the inputs have different numbers of rows: {a!r} has enough for "
             f"{text.counted(one, 'run')} of the model, {b!r} for {other}"
         )
@@ -278,7 +278,7 @@ def slices_of(inputs: Sequence[Tensor], feeds: Mapping[str, Array]) -> int:
 
 
 def slice_of(feeds: Mapping[str, Array], index: int, slices: int) -> dict[str, Array]:
-    """The arrays of one run, where there are that many."""
+    """Return the arrays of one run of several."""
     if slices == 1:
         return dict(feeds)
     part = {}
@@ -289,12 +289,12 @@ def slice_of(feeds: Mapping[str, Array], index: int, slices: int) -> dict[str, A
 
 
 def check_shape(declared: Tensor, array: Shaped, whole: tuple[int, ...] | None = None) -> None:
-    """Raise ModelError if the array has another shape than the declared one.
+    """Raise DataError if the array has another shape than the declared one.
 
-    The message shows the shape of the `whole` array that it is a part of, if that is given.
+    The message shows the shape of the `whole` array that it is a part of, if that is passed.
     """
     if not declared.fits(array.shape):
-        raise ModelError(_misfit(declared, array.shape if whole is None else whole))
+        raise DataError(_misfit(declared, array.shape if whole is None else whole))
 
 
 def _misfit(declared: Tensor, shape: tuple[int, ...]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model that runs: `load` it, call `run`."""
+"""Models that run: `load` and `Model.run`."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit import onnxruntime
-from anybit.errors import ModelError
+from anybit.errors import AnybitError, ModelError
 from anybit.inputs import (
     Array,
     Feeds,
@@ -30,23 +30,23 @@ from anybit.onnx.runtime import exact_session_options, reason, run_session
 
 
 class Engine(Protocol):
-    """What computes a model."""
+    """The interface of engines that run a model."""
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What it takes, in the model's order."""
+        """The inputs, in the order of the model."""
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """What it gives, in the model's order."""
+        """The outputs, in the order of the model."""
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name, for one array of the declared dtype and sizes per input.
+        """Return the outputs by name, for one array of the declared dtype and shape per input.
 
         It may be called from several threads.
 
         Raises:
-            ModelError: What cannot be computed.
+            ModelError: The model fails on these inputs.
         """
 
 
@@ -70,8 +70,8 @@ class RuntimeEngine:
 
     Args:
         model: The model.
-        where: What to call it in messages.
-        threads: How many take part in a run; 0 for one per core.
+        where: The name of the model in messages.
+        threads: The number of threads of a run; 0 for one per core.
     """
 
     def __init__(self, model: ir.Model, where: str, threads: int = 0) -> None:
@@ -82,19 +82,22 @@ class RuntimeEngine:
             options.intra_op_num_threads = threads
         try:
             self.session = onnxruntime.session(model, session_options=options)
-        except ModelError as error:
-            raise ModelError(f"{where}: {error}") from error
+        except AnybitError as error:
+            raise type(error)(f"{where}: {error}") from error
         except Exception as error:  # the runtime's exceptions have no common base
-            why = "; ".join(filter(None, (reason(error), obstacle(model), float4_obstacle(model))))
-            raise ModelError(f"{where} cannot be loaded: {why}") from error
-        known = {argument.name: argument for argument in self.session.get_outputs()}
+            causes = (reason(error), obstacle(model), float4_obstacle(model))
+            message = "; ".join(cause for cause in causes if cause)
+            raise ModelError(f"{where} cannot be loaded: {message}") from error
+        inferred = {argument.name: argument for argument in self.session.get_outputs()}
         self.outputs = tuple(
-            declared(value, where) if value.type is not None else derived(known[value.name or ""])
+            declared(value, where)
+            if value.type is not None
+            else derived(inferred[value.name or ""])
             for value in model.graph.outputs
         )
-        self._names = [each.name for each in self.outputs]
-        ends = (*self.inputs, *self.outputs)
-        self._plain = all(is_numpy_dtype(each.dtype) for each in ends)
+        self._names = [tensor.name for tensor in self.outputs]
+        tensors = (*self.inputs, *self.outputs)
+        self._plain = all(is_numpy_dtype(tensor.dtype) for tensor in tensors)
         self.run_options: Any = None  # of the runtime, to end a run early
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -111,48 +114,48 @@ class Model:
     """A model that is ready to run. Made by `load`; safe to use from several threads.
 
     Attributes:
-        engine: What computes it.
-        inputs, outputs: What the model takes and gives, in its own order.
+        engine: The engine that runs it.
+        inputs, outputs: The declared inputs and outputs, in the order of the model.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.inputs, self.outputs = engine.inputs, engine.outputs
-        # The usual input of a small network, which needs no further look at.
+        # The usual input of a small network needs no further check.
         first = self.inputs[0] if len(self.inputs) == 1 else None
         self._ordinary = None if first is None else (first.dtype, first.shape)
 
     def __repr__(self) -> str:
-        takes, gives = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
-        return f"<anybit.{type(self).__name__}: {takes} -> {gives}>"
+        inputs, outputs = (", ".join(map(str, side)) for side in (self.inputs, self.outputs))
+        return f"<anybit.{type(self).__name__}: {inputs} -> {outputs}>"
 
     @property
     def session(self) -> Any:
         """The `onnxruntime.InferenceSession` underneath.
 
         Raises:
-            AttributeError: The engine is another one.
+            AttributeError: The engine has no session.
         """
         return self.engine.session  # type: ignore[attr-defined]
 
     def run(
         self, inputs: Feeds, *, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, Array]:
-        """The outputs by name.
+        """Run the model and return its outputs by name.
 
         Args:
-            inputs: One array per input by name, or just the array where there is one input.
-                Floats are rounded to the input's dtype as NumPy does it (float64 to float32);
-                integers and booleans are converted where the dtype holds them exactly. Types that
-                NumPy lacks, such as int4 and float8, have the dtypes of ml_dtypes. Where the
-                model fixes the first size of its inputs to n, any multiple of n rows runs: slice
-                by slice, with the outputs concatenated. That takes the first axis of inputs and
-                outputs for rows that do not depend on one another.
-            progress: Called with the number of slices done and of all slices, after each.
+            inputs: One array per input by name, or just the array if there is one input. Floats
+                are rounded to the input's dtype as by NumPy (float64 to float32); integers and
+                booleans are converted if the dtype holds them exactly. Types that NumPy lacks, such
+                as int4 and float8, have the dtypes of ml_dtypes. If the model fixes the first size
+                of its inputs to n, any multiple of n rows runs, slice by slice, and the outputs are
+                concatenated. This assumes that rows (the first axis) are independent.
+            progress: Called after each slice with the number of slices done and of all slices.
 
         Raises:
-            ModelError: A name, shape or dtype that the model does not take, an array without
-                elements (a `Compiled` may take 0 rows), or what the runtime reports while it runs.
+            DataError: A name, shape or dtype does not fit the model, or an array has no elements
+                (a `Compiled` may take 0 rows).
+            ModelError: The runtime fails, or the outputs of slices cannot be concatenated.
         """
         if type(inputs) is np.ndarray and (inputs.dtype, inputs.shape) == self._ordinary:
             return self.engine.run({self.inputs[0].name: inputs})
@@ -165,7 +168,7 @@ class Model:
             if progress is not None:
                 progress(index + 1, slices)
         rows = {len(array) // slices for array in feeds.values()}
-        return {each.name: _joined(each.name, parts, rows) for each in self.outputs}
+        return {tensor.name: _joined(tensor.name, parts, rows) for tensor in self.outputs}
 
 
 def _joined(name: str, parts: list[dict[str, Array]], rows: set[int]) -> Array:

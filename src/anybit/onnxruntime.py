@@ -3,14 +3,14 @@
 
     session        an `onnxruntime.InferenceSession` for a model, ready to run
     register       the operators in `SessionOptions` of your own
-    library_path   the library behind it, for any program that embeds ONNX Runtime 1.17 or newer
+    library_path   the native library, for any program that embeds ONNX Runtime 1.17 or newer
 
 The library needs neither Python nor this package at run time. It holds every operator under all
-names and domains found in files, for float32, float64, float16 and bfloat16 tensors, and works on
-the threads of the runtime. Two limits come from the runtime: where a type follows from an
-attribute (DynamicQuantize), the file must declare it if the runtime is 1.17 or the rank of the
-tensor is unknown or 0, which `session` sees to; and before 1.24 an optional input is left out, not
-given the name "".
+names and domains that occur in files, for float32, float64, float16 and bfloat16 tensors, and runs
+on the threads of the runtime. The runtime has two limits. If an attribute determines a type
+(DynamicQuantize), ONNX Runtime 1.17 needs it declared in the file; newer versions need it for
+tensors of unknown rank or rank 0. `session` declares it. Before 1.24 an optional input must be
+omitted, not named "".
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def session(
     session_options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Provider] | None = None,
 ) -> onnxruntime.InferenceSession:
-    """A session for any model with operators of this package, constant weights quantized already.
+    """Return a session for a model with operators of this package; constants are folded.
 
     By default it computes the graph as it is written, without graph optimization: see
     `anybit.onnx.exact_session_options` for what that costs and saves.

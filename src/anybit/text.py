@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words that messages, tables and pages share."""
+"""Formatting of names, numbers, sizes and shapes for messages, tables and pages."""
 
 from collections.abc import Iterable
 
 
 def shown(name: str) -> str:
-    """A name with escapes for what is not a printable character: terminals obey some of those."""
+    """Return a name with unprintable characters escaped: terminals would obey some of them."""
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def shortened(name: str, longest: int = 60) -> str:
-    """A name as it is shown; of long ones both ends, since layers may differ in either."""
+    """Return a name to show; of a long name both ends, since layers may differ in either."""
     if len(name) <= longest and len(shown(name)) <= longest:
         return shown(name)
     end = (longest - len("...")) // 2
@@ -20,25 +20,25 @@ def shortened(name: str, longest: int = 60) -> str:
 
 
 def problem(error: OSError) -> str:
-    """What the system says of a file, with the file's name, in one line."""
+    """Return the error of the system for a file, with its name, in one line."""
     words = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
     return f"{error.filename}: {words}" if error.filename else str(words or error)
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things: "1 node", "2 nodes"."""
+    """Return a count with its noun: "1 node", "2 nodes"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:
-    """Names with commas between, and how many there are beyond the first `most`."""
+    """Return names joined by commas, and the number of those after the first `most`."""
     names = list(names)
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def amount(count: int | None) -> str:
-    """A number in three digits with a unit of thousands: "59.5 M"; "?" for None."""
+    """Return a number in three digits with a unit of thousands: "59.5 M"; "?" for None."""
     if count is None:
         return "?"
     for unit, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
@@ -48,7 +48,7 @@ def amount(count: int | None) -> str:
 
 
 def sized(count: int) -> str:
-    """A number of bytes in the largest unit that fits: "4.5 MiB"."""
+    """Return a number of bytes in the largest unit that fits: "4.5 MiB"."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -56,7 +56,7 @@ def sized(count: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in per cent, never rounded to none or to all of it."""
+    """Return a share in per cent, never rounded to 0 or 100."""
     value = 100 * share
     if 0 < value < 0.1:
         return "<0.1 %"
@@ -66,7 +66,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in three digits: "1.23 s", "45.6 ms", "0.789 us"."""
+    """Return a time in three digits: "1.23 s", "45.6 ms", "0.789 us"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -74,12 +74,12 @@ def duration(seconds: float) -> str:
 
 
 def sizes(shape: Iterable[int | str | None] | None) -> str:
-    """A shape: "[1, 3, height, ?]", with the names of free sizes; "[...]" for an unknown rank."""
+    """Return a shape with the names of free sizes: "[1, 3, height, ?]"; "[...]" without a rank."""
     if shape is None:
         return "[...]"
     return f"[{', '.join('?' if size in (None, '') else str(size) for size in shape)}]"
 
 
 def typed(dtype: object, shape: Iterable[int | str | None] | None) -> str:
-    """A type and a shape: "float32[1, 3, height, ?]"."""
+    """Return a type and a shape: "float32[1, 3, height, ?]"."""
     return f"{dtype}{sizes(shape)}"

@@ -20,7 +20,7 @@ from onnx import helper
 from places import EXAMPLE, every_model, needs_models
 from small_models import model, node, quantized_input, quantized_weight
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.checks.checking import check
 
 TARGET_FAULTS = [
@@ -84,7 +84,7 @@ def test_check_scales_and_readers_of_weights_for_finn() -> None:
 
 
 def test_check_unknown_targets() -> None:
-    with pytest.raises(ModelError, match=r"must be one of onnxruntime, .*, got 'tpu'"):
+    with pytest.raises(OptionError, match=r"must be one of onnxruntime, .*, got 'tpu'"):
         check(quantizer(), "tpu")
 
 

@@ -20,7 +20,7 @@ from anybit.errors import ModelError
 from anybit.onnx.checks.checking import TARGETS, check
 
 
-def test_command(shell: Shell) -> None:
+def test_check_prints_findings(shell: Shell) -> None:
     onnx.save(quantizer(), "good.onnx")
     assert shell("check", "good.onnx") == (0, "nothing wrong\n", "")
     onnx.save(quantizer(bitwidth=1), "warned.onnx")
@@ -37,7 +37,7 @@ def test_command(shell: Shell) -> None:
     assert out.startswith("error: the_IntQuant (IntQuant): scale must be > 0, got 0")
 
 
-def test_command_as_json(shell: Shell) -> None:
+def test_check_prints_json(shell: Shell) -> None:
     onnx.save(quantizer(scale=0), "bad.onnx")
     code, out, err = shell("check", "bad.onnx", "--target", "finn", "--json")
     assert (code, err) == (1, "")
@@ -50,14 +50,14 @@ def test_command_as_json(shell: Shell) -> None:
     assert json.loads(shell("check", "good.onnx", "--json")[1]) == []
 
 
-def test_unreadable_files(shell: Shell) -> None:
+def test_check_reports_unreadable_files(shell: Shell) -> None:
     Path("no.onnx").write_bytes(b"not a model")
     assert "not an ONNX model" in shell.fails("check", "no.onnx")
     assert "no such file" in shell.fails("check", "missing.onnx")
     assert "got 'tpu'" in shell.fails("check", "model.onnx", "--target", "tpu")
 
 
-def test_names_from_files_do_not_reach_the_terminal(shell: Shell) -> None:
+def test_check_escapes_names(shell: Shell) -> None:
     onnx.save(quantizer(scale=0, name="[red]\x1b[2J\nname" + "x" * 200), "bad.onnx")
     code, out, _ = shell("check", "bad.onnx")
     assert code == 1
@@ -66,7 +66,7 @@ def test_names_from_files_do_not_reach_the_terminal(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("proto", [each[0] for each in BAD_MODELS.values()], ids=BAD_MODELS.keys())
-def test_bad_models_are_errors(proto: onnx.ModelProto) -> None:
+def test_check_reports_bad_models(proto: onnx.ModelProto) -> None:
     for target in (None, *TARGETS):
         with contextlib.suppress(ModelError):
             assert any(each.severity == "error" for each in check(proto, target)), target
@@ -79,13 +79,13 @@ GOOD = product(bias=1.0).SerializeToString()
 @given(
     st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=4), st.sampled_from(list(TARGETS))
 )
-def test_damaged_files(at: int, damage: bytes, target: str) -> None:
+def test_check_reports_damaged_files(at: int, damage: bytes, target: str) -> None:
     """Bytes overwritten anywhere: there are findings or a ModelError."""
     with contextlib.suppress(ModelError):
         check(GOOD[:at] + damage + GOOD[at + len(damage) :], target)
 
 
-def test_the_page_lists_every_code() -> None:
+def test_docs_list_every_code() -> None:
     listed = re.findall(r"`([a-z-]+)`", (ROOT / "docs" / "check.md").read_text(encoding="utf-8"))
     package = ROOT / "src" / "anybit"
     used = {

@@ -33,7 +33,7 @@ def test_run_compares_and_writes(shell: Shell, given: str) -> None:
     assert not list(Path().glob("*.part"))
 
 
-def test_run_with_random_inputs(shell: Shell) -> None:
+def test_run_uses_random_inputs_with_a_fixed_seed(shell: Shell) -> None:
     code, out, err = shell("run", "model.onnx", "--repeat", "3", "--output", "a.npz")
     assert (code, err) == (0, "")
     assert "random numbers (seed 0)" in out
@@ -46,7 +46,7 @@ def classifier(rows: int | str = 1) -> onnx.ModelProto:
     return model([node("Relu", "x", domain="")], inputs={"x": [rows, 4]}, outputs=["y"])
 
 
-def test_classes(shell: Shell) -> None:
+def test_run_prints_classes_and_accuracy(shell: Shell) -> None:
     onnx.save(classifier(), "c.onnx")
     x = np.eye(4, dtype=np.float32)[[2, 0, 3] * 5]
     np.save("x15.npy", x)
@@ -75,14 +75,14 @@ def test_classes(shell: Shell) -> None:
     assert "no output has rows of classes" in shell.fails("run", "flat.onnx", "--top1")
 
 
-def test_shapes_of_made_up_inputs(shell: Shell) -> None:
+def test_run_takes_shapes_of_random_inputs(shell: Shell) -> None:
     nodes = [node("Reshape", "x rows", domain="")]
     onnx.save(model(nodes, {"rows": np.array([-1, 8])}, inputs={"x": ["n", 4]}), "r.onnx")
     error = shell.fails("run", "r.onnx")
     assert "the model cannot be run" in error
     assert error.endswith(
-        "free sizes were made up: x has [n, 4], run with [1, 4]; give real ones with --shape or "
-        "--input"
+        "free sizes are assumed to be 1: x has [n, 4], run with [1, 4]; give real ones with "
+        "--shape or --input"
     )
     assert "x has [n, 4]" in shell.fails("diff", "r.onnx")
     code, out, _ = shell("run", "r.onnx", "--shape", "x=6,4")
@@ -90,13 +90,13 @@ def test_shapes_of_made_up_inputs(shell: Shell) -> None:
     assert re.search(r"output +y +float32 +\[3, 8\]", out)
     assert "The inputs are random numbers (seed 0); --input gives others." in out
     onnx.save(classifier("n"), "c.onnx")
-    assert "made up: x has [n, 4], run with [1, 4]; --input" in shell("run", "c.onnx")[1]
+    assert "assumed to be 1: x has [n, 4], run with [1, 4]; --input" in shell("run", "c.onnx")[1]
     for shape, message in (
         ("x=6", "'x' is declared with shape [n, 4], which [6] does not fit"),
         ("x=0,4", "--shape x: sizes must be from 1 to 2147483647, got 0"),
         ("x=1,4294967296", "sizes must be from 1 to 2147483647, got 4294967296"),
         (f"x={'9' * 5000}", "sizes must be from 1 to 2147483647, got a number of 5000 digits"),
-        ("x=2147483647,4", "too large to make up: it has 8589934588 elements, at most 2147483648"),
+        ("x=2147483647,4", "it has 8589934588 elements, the limit is 2147483648"),
         ("6,4", "--shape must be NAME=N,N,... such as x=1,3,320,320, got '6,4'"),
         ("x=6,-4", "--shape must be NAME=N,N,..."),
         ("z=6,4", "z is not an input; inputs: x"),
@@ -106,7 +106,7 @@ def test_shapes_of_made_up_inputs(shell: Shell) -> None:
     assert "--shape is for random inputs" in shell.fails("run", "r.onnx", *given)
 
 
-def test_one_convention_for_programs(shell: Shell) -> None:
+def test_json_and_report_hold_the_same_document(shell: Shell) -> None:
     """`--json` prints one document and nothing else, `--report FILE` writes the same."""
     commands = {
         "check": ["model.onnx"],
@@ -125,11 +125,11 @@ def test_one_convention_for_programs(shell: Shell) -> None:
         )
         if command != "diff":
             assert shell.fails(command, *arguments, "--report", "r.html") == (
-                "r.html: --report writes JSON here, and no page: say FILE.json"
+                "r.html: --report writes JSON only; use FILE.json"
             )
 
 
-def test_a_missing_file_has_one_wording(shell: Shell) -> None:
+def test_missing_file_is_reported_alike_by_all_commands(shell: Shell) -> None:
     for arguments, path in (
         (["run", "none.onnx"], "none.onnx"),
         (["inspect", "none.onnx"], "none.onnx"),
@@ -144,7 +144,7 @@ def test_a_missing_file_has_one_wording(shell: Shell) -> None:
         assert shell.fails(*arguments) == f"{path}: no such file", arguments
 
 
-def test_differences(shell: Shell) -> None:
+def test_run_reports_differences_from_expected_outputs(shell: Shell) -> None:
     wrong = Y.copy()
     wrong[0, 2:] += [0.25, -2]
     np.savez("wrong.npz", y=wrong)
@@ -167,7 +167,9 @@ def test_differences(shell: Shell) -> None:
         ({"y": Y * np.nan}, "differs in 4 of 4 elements, most by inf"),
     ],
 )
-def test_other_differences(shell: Shell, expected: dict[str, np.ndarray], message: str) -> None:
+def test_run_reports_shapes_dtypes_and_nan_that_differ(
+    shell: Shell, expected: dict[str, np.ndarray], message: str
+) -> None:
     np.savez("other.npz", **expected)
     arguments = ["--input", "x.npy", "--expect", "other.npz"]
     said = shell.fails("run", "model.onnx", *arguments, code=1)
@@ -175,7 +177,7 @@ def test_other_differences(shell: Shell, expected: dict[str, np.ndarray], messag
     assert ("--atol" in said) == message.startswith("differs")
 
 
-def test_nan_equals_nan_and_zeros_are_equal(shell: Shell) -> None:
+def test_run_treats_nan_and_signed_zeros_as_equal(shell: Shell) -> None:
     np.savez("x.npz", x=np.array([[np.nan, 0, -0.1, 0]], np.float32))
     np.savez("y.npz", y=np.array([[np.nan, 0, 0, 0]], np.float32))
     assert shell("run", "model.onnx", "--input", "x.npz", "--expect", "y.npz")[0] == 0
@@ -186,7 +188,7 @@ def two_inputs() -> onnx.ModelProto:
     return model(nodes, inputs={"a": [1, 2], "b": ["n", 2]}, outputs=["/sum", "file"])
 
 
-def test_several_inputs_and_awkward_output_names(shell: Shell) -> None:
+def test_run_takes_several_inputs_and_odd_output_names(shell: Shell) -> None:
     onnx.save(two_inputs(), "two.onnx")
     one = np.ones((1, 2), np.float32)
     np.save("one.npy", one)
@@ -236,7 +238,7 @@ def program(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_pytorch_brings_along_says_nothing_at_the_end(tmp_path: Path) -> None:
+def test_exit_is_silent_with_pytorch_and_triton(tmp_path: Path) -> None:
     """Triton counts its own parts as leaked where Python does not look through them."""
     pytest.importorskip("triton._C.libtriton", exc_type=ImportError)
     script = "import torch, triton._C.libtriton; from anybit.cli import main; main()"
@@ -246,18 +248,7 @@ def test_what_pytorch_brings_along_says_nothing_at_the_end(tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_garbage_is_not_looked_for_in_what_is_imported() -> None:
-    code = (
-        "import gc, sys; sys.argv = ['anybit', '--version']\n"
-        "from anybit.__main__ import main\n"
-        "try: main()\n"
-        "finally: print(gc.get_freeze_count() > 20_000, gc.isenabled(), gc.get_stats()[2])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "True True {'collections': 0" in found.stdout
-
-
-def test_the_program(shell: Shell, tmp_path: Path) -> None:
+def test_program_runs_in_a_process_of_its_own(shell: Shell, tmp_path: Path) -> None:
     done = program("run", "model.onnx", "--input", "both.npz", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     done = program("inspect", folder=tmp_path)
@@ -266,12 +257,12 @@ def test_the_program(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tolerance", ["nan", "-1"])
-def test_tolerance_must_be_a_distance(shell: Shell, tolerance: str) -> None:
+def test_run_rejects_invalid_tolerance(shell: Shell, tolerance: str) -> None:
     arguments = ["model.onnx", "--input", "x.npy", "--expect", "both.npz", "--atol", tolerance]
     assert "atol" in shell.fails("run", *arguments)
 
 
-def test_expected_names_are_checked_before_the_run(shell: Shell) -> None:
+def test_run_checks_expected_names_first(shell: Shell) -> None:
     np.savez("other.npz", a=Y, b=Y)
     arguments = ["model.onnx", "--input", "x.npy", "--expect", "other.npz", "--output", "out.npz"]
     assert "a, b" in shell.fails("run", *arguments)
@@ -285,7 +276,7 @@ def test_inspect_refuses_text_as_a_scale(shell: Shell) -> None:
 
 
 @needs_pipes
-def test_what_is_no_file_is_written_to_and_not_replaced(shell: Shell) -> None:
+def test_pipes_are_written_to_and_not_replaced(shell: Shell) -> None:
     """A pipe here; a device, as /dev/null, is the same."""
     onnx.save(quantized_input(), "m.onnx")
     os.mkfifo("pipe")
@@ -305,7 +296,7 @@ def test_what_is_no_file_is_written_to_and_not_replaced(shell: Shell) -> None:
     assert Path("pipe").is_fifo()
 
 
-def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
+def test_control_characters_in_names_are_escaped(shell: Shell) -> None:
     name = "\x1b[31m[bold]red"
     nodes = [
         node("Quant", "x scale zeropt bitwidth", "q", name=name),
@@ -325,7 +316,7 @@ def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
     assert "output \\x1b[31m[bold]red" in error
 
 
-def test_help_shows_no_value_for_flags(shell: Shell) -> None:
+def test_help_shows_no_value_type_for_flags(shell: Shell) -> None:
     """Versions of typer differ in that; what has a value is named in words that fit a line."""
     _, out, _ = shell("--help")
     commands = re.findall(r"^│ (\w+) ", out, re.MULTILINE)
@@ -336,11 +327,11 @@ def test_help_shows_no_value_for_flags(shell: Shell) -> None:
         assert not re.findall(r"--[\w-]+ .*<(?:bool|str|int|float|path)", out), command
 
 
-def test_version(shell: Shell) -> None:
+def test_version_option_prints_the_version(shell: Shell) -> None:
     assert shell("--version") == (0, f"anybit {anybit.__version__}\n", "")
 
 
-def test_progress_is_shown_in_per_cent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_only_for_slow_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, and only of what takes a while."""
     seen = io.StringIO()
     terminal = Console(file=seen, force_terminal=True, width=80)
@@ -354,7 +345,7 @@ def test_progress_is_shown_in_per_cent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "50%" in seen.getvalue()
 
 
-def test_numbers_have_no_colours_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_does_not_colour_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     console = _console.stdout()
@@ -364,7 +355,7 @@ def test_numbers_have_no_colours_of_their_own(monkeypatch: pytest.MonkeyPatch) -
     assert captured.get() == "1 run, 2.5 ms (*)\n"
 
 
-def test_clean_notes_sizes_that_depend_on_the_data(shell: Shell) -> None:
+def test_clean_notes_data_dependent_sizes(shell: Shell) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[4] x) => (int64[1, 2] y) {y = NonZero(x)}"""
     onnx.save(onnx.parser.parse_model(text), "n.onnx")

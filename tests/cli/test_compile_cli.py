@@ -80,7 +80,7 @@ def shell(
     return made
 
 
-def test_the_table(shell: Shell) -> None:
+def test_compile_prints_layers(shell: Shell) -> None:
     code, out, err = shell("compile", "layer.onnx", "-o", "fast.onnx")
     assert (code, err) == (0, "")
     heading, _, row = (line.split() for line in out.splitlines()[1:4])
@@ -91,7 +91,7 @@ def test_the_table(shell: Shell) -> None:
     assert "fast.onnx written, 1 integer region" in out
 
 
-def test_the_file_runs(shell: Shell) -> None:
+def test_compiled_file_runs(shell: Shell) -> None:
     for name in ("layer", "soft"):
         shell("compile", f"{name}.onnx", "-o", "fast.onnx")
         shell("run", f"{name}.onnx", "--input", "rows.npy", "--output", "y.npz")
@@ -100,7 +100,7 @@ def test_the_file_runs(shell: Shell) -> None:
         assert "as expected" in out
 
 
-def test_the_report(shell: Shell) -> None:
+def test_compile_writes_a_report(shell: Shell) -> None:
     code, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx", "--json", "--report", "r.json")
     assert code == 0
     record = json.loads(out)
@@ -112,14 +112,14 @@ def test_the_report(shell: Shell) -> None:
     assert (product["compiled"]["guarantee"], product["compiled"]["levels"]) == ("exact", 4)
 
 
-def test_a_result_is_verified_on_data(shell: Shell) -> None:
+def test_verify_passes_on_equal_results(shell: Shell) -> None:
     code, out, _ = shell("compile", "soft.onnx", "-o", "f.onnx", "--verify", "rows.npy")
     assert code == 0
     assert "3 tensors compared: 3 equal, 0 different" in out
     assert "Verified: 2 of 2 tensors of codes compared, all equal; all else is equal." in out
 
 
-def test_last_bits_behind_a_bounded_layer_are_no_fault(shell: Shell) -> None:
+def test_verify_allows_last_bits_after_bounded_layers(shell: Shell) -> None:
     """One multiplication and a float sum round differently; so does what follows them."""
     for last, differ in (("Relu", "y differs"), ("Softmax", "sum, y differ")):
         onnx.save(ending_in_floats(last), "floats.onnx")
@@ -130,7 +130,7 @@ def test_last_bits_behind_a_bounded_layer_are_no_fault(shell: Shell) -> None:
         assert "as floats behind bounded layers may" in out
 
 
-def test_more_than_last_bits_is_a_fault(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_fails_on_more_than_last_bits(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(ending_in_floats("Relu"), "floats.onnx")
     arguments = ("compile", "floats.onnx", "-o", "f.onnx", "--verify", "rows.npy")
     run = Model.run
@@ -146,17 +146,15 @@ def test_more_than_last_bits_is_a_fault(shell: Shell, monkeypatch: pytest.Monkey
     assert "Not verified: 1 of 1 tensor of codes compared, all equal; y differs" in out
 
 
-def test_codes_that_differ_are_a_fault(shell: Shell) -> None:
+def test_verify_fails_on_differing_codes(shell: Shell) -> None:
     onnx.save(layer(scale=0.1), "odd.onnx")
     code, out, _ = shell("compile", "odd.onnx", "-o", "f.onnx", "--verify", "rows.npy")
     assert code == 1
-    assert "Not verified: 2 of 2 tensors of codes compared, of which yq differs; y differs" in out
-    assert "Behind a bounded layer float32 itself may give other codes, as in yq:" in out
+    assert "Not verified: 2 of 2 tensors of codes compared, but yq differs; y differs" in out
+    assert "After a bounded layer float32 itself may give other codes, as in yq:" in out
 
 
-def test_codes_that_were_not_compared_are_counted(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_counts_compared_tensors(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Model.run
     monkeypatch.setattr(Model, "run", lambda *given: {"y": run(*given)["y"]})
     code, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx", "--verify", "rows.npy")
@@ -164,7 +162,7 @@ def test_codes_that_were_not_compared_are_counted(
     assert "Verified: 0 of 2 tensors of codes compared; all else is equal." in out
 
 
-def test_data_are_read_before_anything_is_written(shell: Shell) -> None:
+def test_verify_reads_data_before_writing(shell: Shell) -> None:
     arguments = ("compile", "layer.onnx", "-o", "f.onnx", "--verify")
     np.save("wide.npy", np.zeros((2, 5), np.float32))
     assert "missing.npz" in shell.fails(*arguments, "missing.npz")
@@ -179,7 +177,7 @@ def test_data_are_read_before_anything_is_written(shell: Shell) -> None:
     assert not Path("f.onnx").exists()
 
 
-def test_nan_is_refused_in_plain_words(shell: Shell) -> None:
+def test_verify_explains_nan(shell: Shell) -> None:
     np.save("nan.npy", np.full((2, 4), np.nan, np.float32))
     line = shell.fails("compile", "layer.onnx", "-o", "f.onnx", "--verify", "nan.npy")
     assert line.startswith("the model cannot be run: node 'integers_1' (IntegerNetwork): the input")
@@ -187,7 +185,7 @@ def test_nan_is_refused_in_plain_words(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("kind", ["name", "path", "symbolic", "hard"])
-def test_a_model_is_not_replaced_by_its_result(shell: Shell, kind: str) -> None:
+def test_compile_never_replaces_its_input(shell: Shell, kind: str) -> None:
     """A file that is compared with itself is equal, whatever it holds."""
     output = {"name": "layer.onnx", "path": "./../" + Path.cwd().name + "/layer.onnx"}.get(kind)
     if output is None:
@@ -203,7 +201,7 @@ def test_a_model_is_not_replaced_by_its_result(shell: Shell, kind: str) -> None:
     assert not Path("r.json").exists()
 
 
-def test_verified_is_the_file_that_was_written(shell: Shell, monkeypatch) -> None:
+def test_verify_runs_the_written_file(shell: Shell, monkeypatch) -> None:
     """With the ranges and the guarantee that it was compiled with, and as it lies on the disk."""
     plain = layer()
     plain.graph.node.pop(0)
@@ -235,7 +233,7 @@ def test_verified_is_the_file_that_was_written(shell: Shell, monkeypatch) -> Non
     assert "is not what was compiled" in shell.fails(*arguments, "codes.npy")
 
 
-def test_what_a_file_for_one_row_gives_is_verified_on_all_rows(shell: Shell) -> None:
+def test_verify_runs_all_rows_of_a_one_row_model(shell: Shell) -> None:
     for name in ("layer", "soft"):
         model = onnx.load(f"{name}.onnx")
         for value in (*model.graph.input, *model.graph.output):
@@ -246,7 +244,7 @@ def test_what_a_file_for_one_row_gives_is_verified_on_all_rows(shell: Shell) -> 
         assert re.search(r"yq .* 150 ", out)
 
 
-def test_what_stays_float_says_why(shell: Shell) -> None:
+def test_compile_lists_reasons_of_float_layers(shell: Shell) -> None:
     onnx.save(layer(scale=0.1), "odd.onnx")
     code, out, _ = shell("compile", "odd.onnx", "-o", "f.onnx", "--guarantee", "exact")
     assert code == 0
@@ -255,7 +253,7 @@ def test_what_stays_float_says_why(shell: Shell) -> None:
     assert "Nothing runs on integers: f.onnx computes in floats, as odd.onnx does." in out
 
 
-def test_compile_refuses_a_model_without_quantizers(shell: Shell) -> None:
+def test_compile_rejects_a_model_without_quantizers(shell: Shell) -> None:
     model = layer()
     nodes = model.graph.node
     kept = [node for node in nodes if node.op_type != "Quant"]
@@ -274,13 +272,13 @@ def test_compile_refuses_a_model_without_quantizers(shell: Shell) -> None:
     assert not Path("f.onnx").exists()
 
 
-def test_wrong_use(shell: Shell) -> None:
+def test_compile_rejects_invalid_options(shell: Shell) -> None:
     assert "--output must be a file" in shell.fails("compile", "layer.onnx", "-o", "no/f.onnx")
     assert "'true'" in shell.fails("compile", "layer.onnx", "-o", "f.onnx", "--guarantee", "true")
     assert not Path("f.onnx").exists()
 
 
-def test_a_model_is_run_compiled(shell: Shell) -> None:
+def test_run_with_compiled_engine(shell: Shell) -> None:
     shell("run", "layer.onnx", "--input", "rows.npy", "--output", "y.npz")
     arguments = ["run", "layer.onnx", "--engine", "compiled", "--input", "rows.npy"]
     code, out, _ = shell(*arguments, "--expect", "y.npz")
@@ -288,7 +286,7 @@ def test_a_model_is_run_compiled(shell: Shell) -> None:
     assert "as expected" in out
 
 
-def test_the_range_of_an_input(shell: Shell) -> None:
+def test_input_range_option_enables_integer_layers(shell: Shell) -> None:
     arguments = ["compile", "layer.onnx", "-o", "f.onnx", "--input-range", "x=int8/4"]
     code, out, _ = shell(*arguments)
     assert code == 0
@@ -296,7 +294,7 @@ def test_the_range_of_an_input(shell: Shell) -> None:
     assert "a range must be such as" in shell.fails(*arguments[:-1], "x=wide")
 
 
-def test_the_page(shell: Shell) -> None:
+def test_compile_writes_an_html_report(shell: Shell) -> None:
     evil = layer(scale=0.1)
     evil.graph.node[2].name = "<script>&"
     onnx.save(evil, "evil.onnx")
@@ -312,7 +310,7 @@ def test_the_page(shell: Shell) -> None:
     assert "not .txt" in shell.fails("compile", "evil.onnx", "-o", "f.onnx", "--report", "r.txt")
 
 
-def test_times_are_measured_where_that_is_asked_for(shell: Shell) -> None:
+def test_time_option_measures(shell: Shell) -> None:
     code, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx", "--time")
     assert code == 0
     assert re.search(r"s per row on one thread: [\d.]+ x as fast as the float network without", out)
@@ -329,7 +327,7 @@ def test_times_are_measured_where_that_is_asked_for(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(("mine", "said"), [(3e-3, True), (0.9e-3, False)])
-def test_a_model_that_became_slower_says_so(
+def test_compile_warns_about_a_slower_model(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, mine: float, said: bool
 ) -> None:
     speed = Speed(

@@ -15,14 +15,14 @@ import anybit
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form(shell: Shell, form: Form) -> None:
+def test_convert_writes_every_form(shell: Shell, form: Form) -> None:
     code, out, err = shell("convert", "model.onnx", "--to", form, "-o", "out.onnx")
     assert (code, err) == (0, "")
     assert "out.onnx written" in out
     np.testing.assert_array_equal(anybit.load("out.onnx").run(X)["y"], Y)
 
 
-def test_report(shell: Shell) -> None:
+def test_convert_writes_a_report(shell: Shell) -> None:
     onnx.save(quantized_input(zeropt=3), "model.onnx")
     arguments = ["convert", "model.onnx", "--to", "qdq", "-o", "out.onnx", "--report", "steps.json"]
     assert shell(*arguments)[0] == 0
@@ -39,7 +39,7 @@ def test_report(shell: Shell) -> None:
     ]
 
 
-def test_approximations_are_told(shell: Shell) -> None:
+def test_convert_lists_approximations(shell: Shell) -> None:
     onnx.save(quantized_input(zeropt=3), "model.onnx")
     arguments = ["convert", "model.onnx", "--to", "qdq", "-o", "out.onnx", "--allow-approximate"]
     code, out, _ = shell(*arguments, "--report", "steps.json")
@@ -49,7 +49,7 @@ def test_approximations_are_told(shell: Shell) -> None:
     assert (report["exact"], report["steps"][0]["exact"]) == (False, False)
 
 
-def test_opset_limit(shell: Shell) -> None:
+def test_convert_respects_opset_limit(shell: Shell) -> None:
     arguments = ["convert", "model.onnx", "--to", "qdq", "-o", "out.onnx"]
     for limit, opset in (("21", 21), ("20", 13)):
         assert shell(*arguments, "--opset-limit", limit)[0] == 0
@@ -66,12 +66,12 @@ def test_opset_limit(shell: Shell) -> None:
         (["model.onnx", "--to", "qdq", "-o", "out.onnx", "--report", "absent/r.json"], "absent"),
     ],
 )
-def test_errors(shell: Shell, arguments: list[str], told: str) -> None:
+def test_convert_rejects_invalid_options(shell: Shell, arguments: list[str], told: str) -> None:
     assert told in shell.fails("convert", *arguments)
     assert not Path("out.onnx").exists()
 
 
-def test_what_the_result_is_for(shell: Shell) -> None:
+def test_for_option_selects_form_and_opset(shell: Shell) -> None:
     convert = ["convert", "model.onnx", "-o", "out.onnx"]
     code, out, err = shell(*convert, "--for", "onnxruntime=1.17", "--report", "steps.json")
     assert (code, err) == (0, "")
@@ -88,7 +88,7 @@ def test_what_the_result_is_for(shell: Shell) -> None:
     assert f"the form of the result with --to {forms}" in shell.fails(*convert)
 
 
-def test_a_model_without_quantizers_is_told(shell: Shell) -> None:
+def test_convert_reports_a_model_without_quantizers(shell: Shell) -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> graph (float[n] x) => (float[n] y) {y = Abs(x)}'
     onnx.save(onnx.parser.parse_model(text), "model.onnx")
     code, out, _ = shell("convert", "model.onnx", "--to", "qdq", "-o", "out.onnx")

@@ -32,7 +32,7 @@ def shell(
     return made
 
 
-def test_equal(shell: Shell) -> None:
+def test_diff_of_equal_models_exits_with_0(shell: Shell) -> None:
     code, out, err = shell("diff", "model.onnx", "--with", "anybit,reference")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
@@ -45,7 +45,7 @@ def test_equal(shell: Shell) -> None:
     assert re.search(r"^ y +IntQuant +the_Quant +4 +0 +0 +0 +0 +itself", out, re.MULTILINE)
 
 
-def test_different(shell: Shell) -> None:
+def test_diff_of_different_models_exits_with_1(shell: Shell) -> None:
     code, out, err = shell("diff", "model.onnx", "up.onnx", "--input", "ties.npy")
     assert (code, err) == (1, "")
     lines = [line.rstrip() for line in out.splitlines()]
@@ -66,14 +66,14 @@ def test_different(shell: Shell) -> None:
     assert "3 equal, 1 within the tolerance, 0 different." in out
 
 
-def test_names_are_whole_in_a_pipe(shell: Shell) -> None:
+def test_diff_prints_whole_names_to_pipes(shell: Shell) -> None:
     long = "a_name_of_many_words_" * 8
     onnx.save(model([node("Relu", "x", long, domain=""), node("Neg", long, domain="")]), "l.onnx")
     _, out, _ = shell("diff", "l.onnx", "--with", "anybit,onnxruntime", "--all")
     assert any(long in line for line in out.splitlines())
 
 
-def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
+def test_diff_escapes_names(shell: Shell) -> None:
     name = "\x1b[31m[bold]red"
     onnx.save(model([node("Relu", "x", name, domain=""), node("Neg", name, domain="")]), "n.onnx")
     _, out, _ = shell("diff", "n.onnx", "--with", "anybit,onnxruntime", "--all")
@@ -81,7 +81,7 @@ def test_terminals_get_no_commands_from_names(shell: Shell) -> None:
     assert "\x1b" not in out
 
 
-def test_recorded_tensors(shell: Shell) -> None:
+def test_diff_compares_recorded_tensors(shell: Shell) -> None:
     code, out, _ = shell("diff", "model.onnx", "both.npz")
     assert code == 0
     assert "B  both.npz" in out
@@ -91,7 +91,7 @@ def test_recorded_tensors(shell: Shell) -> None:
     assert "[0, 3]: A 3.5, B 0, 7 steps apart" in out
 
 
-def test_json(shell: Shell) -> None:
+def test_diff_prints_json(shell: Shell) -> None:
     np.savez("nan.npz", x=X, y=np.array([[0.5, -1, 1, np.nan]], np.float32))
     code, out, _ = shell("diff", "model.onnx", "nan.npz", "--json")
     found = json.loads(out)
@@ -107,9 +107,7 @@ def test_json(shell: Shell) -> None:
     assert not list(Path().glob("*.part"))
 
 
-def test_what_nobody_asked_for_is_not_written(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_diff_writes_no_unrequested_report(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record of a long network is megabytes."""
     asked = []
     record = Difference.to_json
@@ -120,7 +118,7 @@ def test_what_nobody_asked_for_is_not_written(
     assert asked
 
 
-def test_html(shell: Shell) -> None:
+def test_diff_writes_html(shell: Shell) -> None:
     code, _, _ = shell("diff", "model.onnx", "up.onnx", "--input", "ties.npy", "--report", "p.html")
     assert code == 1
     page = Path("p.html").read_text(encoding="utf-8")
@@ -132,7 +130,7 @@ def test_html(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(("name", "start"), [("p.HTML", "<!DOCTYPE"), ("p", "{"), ("p.JSON", "{")])
-def test_what_suffixes_of_reports_mean(shell: Shell, name: str, start: str) -> None:
+def test_report_suffix_selects_the_format(shell: Shell, name: str, start: str) -> None:
     assert shell("diff", "model.onnx", "up.onnx", "--report", name)[0] == 0
     assert Path(name).read_text(encoding="utf-8").lower().startswith(start.lower())
 
@@ -146,14 +144,14 @@ def evil(mode: str) -> onnx.ModelProto:
     return made
 
 
-def test_names_are_escaped() -> None:
+def test_diff_page_escapes_names() -> None:
     found = diff(evil("ROUND"), evil("HALF_UP"), TIES)
     text = page(found)
     Tags(text)
     assert "&lt;script&gt;alert(" in text
 
 
-def test_an_equal_page() -> None:
+def test_diff_page_of_equal_models() -> None:
     text = page(diff(quantized_input(), None, TIES))
     assert "<h1>No differences</h1>" in text
     assert "svg" not in Tags(text).names
@@ -178,7 +176,7 @@ def test_an_equal_page() -> None:
         (["model.onnx", "up.onnx", "--atol", "-1"], "atol"),
     ],
 )
-def test_bad_input(shell: Shell, arguments: list[str], message: str) -> None:
+def test_diff_rejects_bad_input(shell: Shell, arguments: list[str], message: str) -> None:
     assert message in shell.fails("diff", *arguments)
 
 
@@ -190,13 +188,13 @@ def narrow(shell: Shell, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> li
     return shell("diff", *arguments)[1].splitlines()
 
 
-def test_a_star_stays_beside_its_name(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diff_keeps_the_star_beside_its_name(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = narrow(shell, monkeypatch, "model.onnx", "up.onnx", "--input", "ties.npy")
     assert max(map(len, lines)) <= 80
     assert any(re.match(r" \*  y ", line) for line in lines)
 
 
-def test_names_are_readable_where_there_is_little_room(
+def test_diff_shortens_names_on_narrow_terminals(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns are left out before names are cut into single characters."""
@@ -214,9 +212,7 @@ def test_names_are_readable_where_there_is_little_room(
     assert any(line.startswith("    the_sum_of_the") for line in lines)
 
 
-def test_long_names_take_few_lines_where_there_is_little_room(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_diff_wraps_long_names_in_few_lines(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     long = "first/" + "a_block/" * 20 + "last"
     for name, factor in (("a", 1.0), ("b", 2.0)):
         nodes = [node("Mul", "x f", long, domain=""), node("Neg", long, "y", domain="", name="n")]
@@ -231,7 +227,7 @@ def test_long_names_take_few_lines_where_there_is_little_room(
     assert "/last" in names
 
 
-def test_one_model_under_two_runners(shell: Shell) -> None:
+def test_diff_runs_one_model_under_two_runners(shell: Shell) -> None:
     for given, runner in (((), "onnxruntime"), (("--with", "reference"), "reference")):
         code, out, _ = shell("diff", "model.onnx", *given)
         assert code == 0
@@ -247,7 +243,7 @@ def chain(factor: float, count: int = 30) -> onnx.ModelProto:
     return model([*nodes, node("Neg", f"t{count - 1}", domain="")], {"one": 1.0, "f": factor})
 
 
-def test_the_most_harmful_come_first(shell: Shell) -> None:
+def test_diff_ranks_the_largest_contributions_first(shell: Shell) -> None:
     onnx.save(chain(1.0), "a.onnx")
     onnx.save(chain(1.5), "b.onnx")
     _, out, _ = shell("diff", "a.onnx", "b.onnx")
@@ -261,20 +257,20 @@ def test_the_most_harmful_come_first(shell: Shell) -> None:
     assert names == [f"t{i}" for i in range(30)]
 
 
-def test_an_unknown_runner_is_no_matter_of_made_up_sizes(shell: Shell) -> None:
+def test_unknown_runner_is_reported_without_sizes(shell: Shell) -> None:
     onnx.save(model([node("Relu", "x", domain="")], inputs={"x": ["n", 4]}), "free.onnx")
     error = shell.fails("diff", "free.onnx", "--with", "onnx")
     assert "runner must be one of anybit" in error
-    assert "made up" not in error
+    assert "assumed" not in error
 
 
-def test_shapes_of_random_inputs(shell: Shell) -> None:
+def test_diff_takes_shapes_of_random_inputs(shell: Shell) -> None:
     onnx.save(model([node("Relu", "x", domain="")], inputs={"x": ["n", 4]}), "free.onnx")
     _, out, _ = shell("diff", "free.onnx", "--all")
-    assert "free sizes were made up: x has [n, 4], run with [1, 4]" in out
+    assert "free sizes are assumed to be 1: x has [n, 4], run with [1, 4]" in out
     _, out, _ = shell("diff", "free.onnx", "--all", "--shape", "x=5,4")
     assert re.search(r" y +Relu +the_Relu +20 ", out)
-    assert "made up" not in out
+    assert "assumed" not in out
 
 
 # Pictures

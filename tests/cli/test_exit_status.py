@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One scheme of exit statuses for all commands: 0 done, 1 the answer is no, 2 bad input."""
+"""Exit statuses of all commands: 0 for success, 1 for a negative answer, 2 for bad input."""
 
 from typing import Any
 
@@ -10,10 +10,9 @@ from passes import random
 from shell import Shell
 from small_models import model, node
 
-from anybit.cli import app
+from anybit.cli._table import COMMANDS
 
 DATA = ["--data", "data.npy"]
-COMMANDS = [str(each.callback.__name__) for each in app.registered_commands if each.callback]
 RUN = ["run", "model.onnx", "--input", "x.npy"]
 
 
@@ -34,7 +33,9 @@ QUANTIZE = ["quantize", "net.onnx", "-o", "q.onnx", *DATA, "--effort", "fast"]
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("arguments", [[], ["none.onnx"], ["--no-such-option"]])
-def test_bad_input_and_usage_are_2(files: Shell, command: str, arguments: list[str]) -> None:
+def test_exit_status_of_bad_input_and_usage_is_2(
+    files: Shell, command: str, arguments: list[str]
+) -> None:
     code, _, err = files(command, *arguments)
     assert (code, err.count("\n")) == (2, 1)
 
@@ -61,11 +62,13 @@ def test_bad_input_and_usage_are_2(files: Shell, command: str, arguments: list[s
         (["--version"], 0),
     ],
 )
-def test_the_answer_no_is_1(files: Shell, arguments: list[Any], code: int) -> None:
+def test_exit_status_of_a_negative_answer_is_1(
+    files: Shell, arguments: list[Any], code: int
+) -> None:
     assert files(*arguments)[0] == code
 
 
-def test_help_says_so(files: Shell) -> None:
+def test_help_documents_exit_status(files: Shell) -> None:
     _, out, _ = files("--help")
     assert "Exit status: 0 for success; 1 if" in " ".join(out.split())
     _, out, _ = files("quantize", "--help")

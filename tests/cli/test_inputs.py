@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs: what a model declares, arrays that are to fit, rows, made-up numbers, engines."""
+"""Declared inputs, arrays bound to them, rows, random inputs, engines."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +13,10 @@ from small_models import model, node
 
 import anybit
 from anybit import text
-from anybit.errors import ModelError
+from anybit.errors import DataError, OptionError
 from anybit.inputs import Array, Tensor, matched, slices_of
-from anybit.made_up_inputs import random_inputs, with_sizes
 from anybit.model import Model, load
+from anybit.random_inputs import random_inputs, with_sizes
 
 FLOAT = np.dtype(np.float32)
 
@@ -36,7 +36,9 @@ def shell(
         (None, "[...]"),
     ],
 )
-def test_one_wording_of_shapes(shape: tuple[int | str | None, ...] | None, words: str) -> None:
+def test_shape_errors_have_one_format(
+    shape: tuple[int | str | None, ...] | None, words: str
+) -> None:
     assert text.sizes(shape) == words
     assert str(Tensor("x", FLOAT, shape)) == f"x: float32{words}"
 
@@ -52,36 +54,36 @@ class Doubling:
         return {"y": 2 * feeds["x"]}
 
 
-def test_a_model_over_any_engine() -> None:
+def test_model_runs_any_engine() -> None:
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     network = Model(Doubling())
     np.testing.assert_array_equal(network.run(x.tolist())["y"], 2 * x)
     np.testing.assert_array_equal(network.run(x[:2])["y"], 2 * x[:2])
-    with pytest.raises(ModelError, match="a multiple of 2 rows"):
+    with pytest.raises(DataError, match="a multiple of 2 rows"):
         network.run(x[:3])
 
 
-def test_numbers_of_rows_in_words() -> None:
+def test_row_count_errors_name_both_inputs() -> None:
     """One rule for all inputs, and no set of Python in the message."""
     inputs = [Tensor("a", FLOAT, (2, 3)), Tensor("b", FLOAT, (1,))]
     feeds = {"a": np.ones((4, 3), np.float32), "b": np.ones(1, np.float32)}
-    with pytest.raises(ModelError, match=r"'a' has enough for 2 runs of the model, 'b' for 1$"):
+    with pytest.raises(DataError, match=r"'a' has enough for 2 runs of the model, 'b' for 1$"):
         slices_of(inputs, feeds)
 
 
-def test_shapes_for_made_up_numbers() -> None:
+def test_with_sizes_replaces_free_sizes() -> None:
     inputs = [Tensor("x", FLOAT, ("n", 3, None)), Tensor("z", FLOAT, None)]
     given = with_sizes(inputs, {"x": (2, 3, 5), "z": (7,)})
     assert [array.shape for array in random_inputs(given).values()] == [(2, 3, 5), (7,)]
-    with pytest.raises(ModelError, match=r"declared with shape \[n, 3, \?\], which \[2, 4, 5\]"):
+    with pytest.raises(OptionError, match=r"declared with shape \[n, 3, \?\], which \[2, 4, 5\]"):
         with_sizes(inputs, {"x": (2, 4, 5)})
-    with pytest.raises(ModelError, match="w is not an input; inputs: x, z"):
+    with pytest.raises(OptionError, match="w is not an input; inputs: x, z"):
         with_sizes(inputs, {"w": (2,)})
-    with pytest.raises(ModelError, match="'z' has no declared shape"):
+    with pytest.raises(DataError, match="'z' has no declared shape"):
         random_inputs(inputs)
 
 
-def test_the_session_underneath() -> None:
+def test_session_is_the_one_of_the_engine() -> None:
     network = load(model([node("Relu", "x", domain="")]))
     assert [each.name for each in network.session.get_outputs()] == ["y"]
 
@@ -101,7 +103,7 @@ def paddle() -> onnx.ModelProto:
     return made
 
 
-def test_sizes_of_minus_one_are_free(shell: Shell) -> None:
+def test_negative_sizes_are_free(shell: Shell) -> None:
     network = load(paddle())
     assert [str(each) for each in (*network.inputs, *network.outputs)] == [
         "x: float32[?, 4]",
@@ -126,7 +128,7 @@ def test_sizes_of_minus_one_are_free(shell: Shell) -> None:
         np.testing.assert_array_equal(load(name).run(x)["y"], network.run(x)["y"])
 
 
-def test_sizes_of_question_marks_may_differ(shell: Shell) -> None:
+def test_unnamed_sizes_may_differ(shell: Shell) -> None:
     proto = paddle()
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "?"
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "?"
@@ -135,17 +137,17 @@ def test_sizes_of_question_marks_may_differ(shell: Shell) -> None:
     np.testing.assert_array_equal(load(proto).run(x)["y"], load(paddle()).run(x)["y"])
 
 
-def test_sizes_of_minus_one_in_a_model_of_ours() -> None:
+def test_negative_sizes_are_free_with_our_operators() -> None:
     """A model that is already read is taken as it is."""
     assert load(ir.from_proto(paddle())).inputs == (Tensor("x", FLOAT, (None, 4)),)
 
 
-def test_sizes_of_one_name_are_the_same_for_every_command() -> None:
+def test_sizes_of_one_name_must_be_equal() -> None:
     nodes = [node("MatMul", "a b", domain="")]
     proto = model(nodes, inputs={"a": ["m", "k"], "b": ["k", "n"]})
     feeds = {"a": np.ones((2, 3), np.float32), "b": np.ones((4, 5), np.float32)}
     for action in (load(proto).run, lambda inputs: anybit.diff(proto, None, inputs)):
-        with pytest.raises(ModelError, match="input 'b' has k = 4, another input 3"):
+        with pytest.raises(DataError, match="input 'b' has k = 4, another input 3"):
             action(feeds)
 
 
@@ -164,7 +166,7 @@ def test_sizes_of_one_name_are_the_same_for_every_command() -> None:
         ([], [], True, {}),
     ],
 )
-def test_which_arrays_are_meant(
+def test_matched_selects_arrays_by_name(
     names: list[str], held: list[str], only: bool, found: dict[str, str]
 ) -> None:
     arrays = {name: np.full(2, at) for at, name in enumerate(held)}

@@ -21,7 +21,7 @@ def shell(
 
 @every_type
 @pytest.mark.parametrize("engine", ["onnxruntime", "compiled"])
-def test_run_writes_outputs_as_numbers_of_numpy(shell: Shell, name: str, engine: str) -> None:
+def test_run_writes_outputs_in_numpy_dtypes(shell: Shell, name: str, engine: str) -> None:
     onnx.save(to_codes(name), "m.onnx")
     values = all_values(name).astype(np.float32)
     np.savez("x.npz", x=values * np.float32(0.5))
@@ -37,7 +37,7 @@ def test_run_writes_outputs_as_numbers_of_numpy(shell: Shell, name: str, engine:
 
 
 @every_type
-def test_run_takes_what_it_wrote(shell: Shell, name: str) -> None:
+def test_run_reads_its_own_outputs(shell: Shell, name: str) -> None:
     onnx.save(to_float(name), "m.onnx")
     values = all_values(name).astype(np.float32)
     np.savez("x.npz", x=values)
@@ -48,7 +48,7 @@ def test_run_takes_what_it_wrote(shell: Shell, name: str) -> None:
 
 
 @needs_int4
-def test_run_refuses_numbers_out_of_range(shell: Shell) -> None:
+def test_run_rejects_values_out_of_range(shell: Shell) -> None:
     onnx.save(to_float("INT4"), "m.onnx")
     np.save("x.npy", np.int8([[0, 8, 1]]))
     message = shell.fails("run", "m.onnx", "--input", "x.npy", "--output", "o.npz")

@@ -29,7 +29,7 @@ def files(shell: Shell) -> Shell:
     return shell
 
 
-def test_what_is_shown(files: Shell) -> None:
+def test_quantize_prints_layers_and_quality(files: Shell) -> None:
     code, out, err = files("quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz")
     assert (code, err) == (0, "")
     for name in ("first", "depthwise", "pointwise", "up", "head"):
@@ -39,14 +39,14 @@ def test_what_is_shown(files: Shell) -> None:
     assert anybit.load("q.onnx").run(np.zeros((2, 3, 8, 8), np.float32))["y"].shape == (2, 10)
 
 
-def test_columns_of_which_nothing_is_known_are_left_out(files: Shell) -> None:
+def test_quantize_omits_empty_columns(files: Shell) -> None:
     code, out, _ = files("quantize", "net.onnx", "-o", "q.onnx")
     assert code == 0
     assert "weights" in out
     assert not {"SQNR", "smoothed"} & set(out.split())
 
 
-def test_json(files: Shell) -> None:
+def test_quantize_prints_json(files: Shell) -> None:
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--json"]
     code, out, _ = files(*arguments, "--keep", "head")
     found = json.loads(out)
@@ -56,14 +56,14 @@ def test_json(files: Shell) -> None:
     assert [each["name"] for each in found["layers"]] == ["first", "depthwise", "pointwise", "up"]
 
 
-def test_the_float_model_is_not_replaced(files: Shell) -> None:
+def test_quantize_never_replaces_the_float_model(files: Shell) -> None:
     before = Path("net.onnx").read_bytes()
     line = files.fails("quantize", "net.onnx", "-o", "./net.onnx", "--data", "data.npz")
     assert "--output is the model itself" in line
     assert Path("net.onnx").read_bytes() == before
 
 
-def test_words_for_a_layer(files: Shell) -> None:
+def test_layer_option_sets_formats(files: Shell) -> None:
     words = ["--layer", "*wise=int4/uint4", "--layer", "head=float", "--keep", "*elu"]
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--json"]
     code, out, _ = files(*arguments, *words)
@@ -75,7 +75,7 @@ def test_words_for_a_layer(files: Shell) -> None:
     assert found["left"] == {"head": "it was to be kept"}
 
 
-def test_a_budget(files: Shell) -> None:
+def test_budget_option_searches_mixed_precision(files: Shell) -> None:
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz"]
     code, out, _ = files(*arguments, "--budget", "45dB")
     assert code == 0
@@ -84,7 +84,7 @@ def test_a_budget(files: Shell) -> None:
     assert "int8/uint8 would take" in out
 
 
-def test_cache_keeps_the_bytes_and_a_cluster_needs_ray(files: Shell, tmp_path: Path) -> None:
+def test_cluster_and_cache_options_are_passed_on(files: Shell, tmp_path: Path) -> None:
     arguments = ["quantize", "net.onnx", "--data", "data.npz", "-o"]
     assert files(*arguments, "a.onnx")[0] == 0
     assert files(*arguments, "b.onnx", "--cache", str(tmp_path / "c"))[0] == 0
@@ -95,7 +95,7 @@ def test_cache_keeps_the_bytes_and_a_cluster_needs_ray(files: Shell, tmp_path: P
         assert 'pip install "anybit[ray]"' in failed
 
 
-def test_weights_alone(files: Shell) -> None:
+def test_quantize_weights_without_data(files: Shell) -> None:
     code, out, _ = files("quantize", "net.onnx", "-o", "q.onnx", "--weights", "int4")
     assert code == 0
     assert out.splitlines()[-1] == (
@@ -104,14 +104,14 @@ def test_weights_alone(files: Shell) -> None:
     )
 
 
-def test_mxfp4_weights_without_data_say_how_to_judge_them(files: Shell) -> None:
+def test_quantize_without_data_names_evaluate(files: Shell) -> None:
     code, out, _ = files("quantize", "net.onnx", "-o", "q.onnx", "--weights", "mxfp4")
     assert code == 0
     assert "--data" in out.splitlines()[-1]
     assert "anybit evaluate" in out.splitlines()[-1]
 
 
-def test_full_disk_under_the_cache_names_the_file(files: Shell, monkeypatch) -> None:
+def test_cache_on_a_full_disk_names_the_file(files: Shell, monkeypatch) -> None:
     """Part of a file is written when the disk is full; the system does not say to which file."""
 
     def write_half(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -127,7 +127,7 @@ def test_full_disk_under_the_cache_names_the_file(files: Shell, monkeypatch) -> 
     assert not Path("q.onnx").exists()
 
 
-def test_another_form_in_one_step(files: Shell) -> None:
+def test_to_option_converts_the_result(files: Shell) -> None:
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--weights", "int8", "--to", "qdq"]
     code, out, _ = files(*arguments)
     assert code == 0
@@ -144,7 +144,7 @@ def test_another_form_in_one_step(files: Shell) -> None:
     assert Path("c.onnx").read_bytes() == Path("q.onnx").read_bytes()
 
 
-def test_what_is_more_than_a_quantize_linear_is_said(files: Shell) -> None:
+def test_to_option_notes_quantizers_that_expand(files: Shell) -> None:
     np.save("shifted.npy", np.load("data.npz")["x"] + 1)
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "shifted.npy", "--to", "qdq"]
     _, out, _ = files(*arguments)
@@ -154,7 +154,7 @@ def test_what_is_more_than_a_quantize_linear_is_said(files: Shell) -> None:
     assert "standard operators" not in out
 
 
-def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
+def test_quality_check_fails_below_the_threshold(shell: Shell) -> None:
     onnx.save(attention(), "net.onnx")
     np.save("data.npy", np.concatenate([each["x"] for each in data_for("attention")]))
     words = ["--weights", "bipolar", "--activations", "bipolar"]
@@ -165,7 +165,7 @@ def test_a_model_that_is_not_what_it_was(shell: Shell) -> None:
     assert Path("q.onnx").exists()
 
 
-def test_quality_thresholds(files: Shell) -> None:
+def test_fail_below_sets_thresholds(files: Shell) -> None:
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--effort", "fast"]
     code, out, _ = files(*arguments, "--fail-below", "150dB")
     assert code == 1
@@ -185,7 +185,7 @@ def test_quality_thresholds(files: Shell) -> None:
     assert "is below 150 dB" in json.loads(out)["verdict"]["failures"][0]
 
 
-def test_parts_have_rows_of_their_own(files: Shell) -> None:
+def test_quality_lists_parts_of_outputs(files: Shell) -> None:
     proto = onnx.load("net.onnx")
     proto.graph.node.append(onnx.helper.make_node("Sigmoid", ["y"], ["chances"], name="sigmoid"))
     joined = onnx.helper.make_node("Concat", ["y", "chances"], ["scores_and_probabilities"], axis=1)
@@ -241,19 +241,19 @@ def test_quality_fits_the_terminal(columns: int, count: int) -> None:
         (["--data", "data.npz", "--budget", "3 dBm"], "budget '3 dBm': say a size (\"4MB\""),
         (["--data", "data.npz", "--budget", "1B"], "budget 1B: the least possible is"),
         (["--budget", "30dB"], "a budget needs data"),
-        (["--layer", "head"], "--layer 'head': say NAME=WORDS"),
+        (["--layer", "head"], "--layer 'head': use NAME=SPEC"),
         (["--data", "data.npz", "--fail-below", "10"], "--fail-below '10': give an SQNR"),
         (["--fail-below", "10dB"], "--fail-below '10dB': the outputs are judged on data"),
-        (["--layer", "head=int4", "--layer", "head=int8"], "--layer: 'head' is said twice"),
+        (["--layer", "head=int4", "--layer", "head=int8"], "--layer: 'head' is given twice"),
         (["--layer", "heat=int4"], "no layer matches 'heat'; there are head"),
     ],
 )
-def test_errors(files: Shell, arguments: list[str], message: str) -> None:
+def test_quantize_rejects_invalid_options(files: Shell, arguments: list[str], message: str) -> None:
     assert message in files.fails("quantize", "net.onnx", "-o", "q.onnx", *arguments)
     assert not Path("q.onnx").exists()
 
 
-def test_effort_is_said_in_the_report(files: Shell) -> None:
+def test_report_holds_the_command_with_effort(files: Shell) -> None:
     arguments = ("quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--effort")
     code, _, _ = files(*arguments, "fast", "--report", "r.json")
     assert code == 0

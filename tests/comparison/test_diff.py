@@ -16,7 +16,7 @@ from small_models import array, model, node, quantized_input, quantized_weight
 
 import anybit
 from anybit.comparison import RUNNERS, ElementDifference, Match, Outcome, diff, page
-from anybit.errors import ModelError
+from anybit.errors import AnybitError, DependencyError, ModelError, OptionError
 from anybit.onnx.quantizers import trace
 
 f32 = np.float32
@@ -118,14 +118,14 @@ def test_optimized_runner_lacks_fused_tensors() -> None:
 
 
 def test_diff_refuses_unknown_and_missing_runners(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelError, match=r"one of anybit, compiled, .* got 'tensorrt'"):
+    with pytest.raises(OptionError, match=r"one of anybit, compiled, .* got 'tensorrt'"):
         diff(layers(), runners=("anybit", "tensorrt"))
 
     def missing(name: str) -> Any:
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(ModelError, match=r"needs the package qonnx.*pip install qonnx"):
+    with pytest.raises(DependencyError, match=r"needs the package qonnx.*pip install qonnx"):
         diff(layers(), runners=("qonnx", "qonnx"))
 
 
@@ -284,7 +284,7 @@ def test_diff_compares_recorded_codes_by_value() -> None:
     ],
 )
 def test_diff_refuses_unusable_records(record: Mapping[str, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(AnybitError, match=message):
         diff(quantized_input(), record)
 
 

@@ -14,7 +14,7 @@ from small_models import array, model, node, quantized_input
 from anybit.comparison import Outcome, diff
 from anybit.comparison.measure import Tolerance, measure, ulps_between
 from anybit.comparison.steps import Step
-from anybit.errors import ModelError
+from anybit.errors import DataError, ModelError, OptionError
 
 f32 = np.float32
 
@@ -41,7 +41,7 @@ def test_random_inputs_have_the_sizes_that_one_side_fixes() -> None:
     ],
 )
 def test_diff_refuses_inputs_that_do_not_fit(inputs: Any, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(DataError, match=message):
         diff(layers(), None, inputs)
 
 
@@ -49,7 +49,7 @@ def test_diff_refuses_models_with_different_inputs() -> None:
     two = model([node("Add", "a b", domain="")], inputs={"a": [1, 4], "b": [1, 4]})
     with pytest.raises(ModelError, match=r"different inputs: the model x; the model a, b"):
         diff(layers(), two)
-    with pytest.raises(ModelError, match="takes 2 inputs: pass a dict of a, b"):
+    with pytest.raises(DataError, match="takes 2 inputs: pass a dict of a, b"):
         diff(two, None, X)
     swapped = model([node("Sub", "b a", domain="")], inputs={"b": [1, 4], "a": [1, 4]})
     straight = model([node("Sub", "a b", domain="")], inputs={"a": [1, 4], "b": [1, 4]})
@@ -90,7 +90,7 @@ def test_tolerated_steps_do_not_excuse_differences_without_a_step() -> None:
 @pytest.mark.parametrize("option", ["steps", "atol"])
 def test_diff_refuses_tolerances_that_are_not_numbers(option: str) -> None:
     for value in (-1, float("nan")):
-        with pytest.raises(ModelError, match=f"{option} must be a number >= 0, got"):
+        with pytest.raises(OptionError, match=f"{option} must be a number >= 0, got"):
             diff(layers(), **{option: value})
 
 

@@ -47,15 +47,15 @@ def test_compiled_takes_any_rows_for_file_with_one(model):
     for item in (none, {"x": none}, none.astype(np.float64), none[:, ::-1]):
         assert compiled.run(item)["y"].shape == (0, 2)
     for item in (np.zeros((0, 4)), np.zeros((2, 0)), []):
-        with pytest.raises(anybit.ModelError, match="'x' must have shape"):
+        with pytest.raises(anybit.DataError, match="'x' must have shape"):
             compiled.run(item)
 
 
 def test_compiled_reports_wrong_arrays(model):
     compiled = anybit.compile(model)
-    with pytest.raises(anybit.ModelError, match=r"input 'x' must have shape \[\?, 3\]"):
+    with pytest.raises(anybit.DataError, match=r"input 'x' must have shape \[\?, 3\]"):
         compiled.run(np.zeros((1, 4), np.float32))
-    with pytest.raises(anybit.ModelError, match="must be float32"):
+    with pytest.raises(anybit.DataError, match="must be float32"):
         compiled.run(np.array([["a", "b", "c"]]))
     with pytest.raises(anybit.ModelError, match="NaN"):
         compiled.run(np.full((2, 3), np.nan, np.float32))
@@ -127,5 +127,5 @@ def test_compile_input_range_replaces_quantizer():
     # Others are taken for the nearest.
     near = x + np.float32(0.004)
     np.testing.assert_array_equal(names.run(near)["y"], names.run(x)["y"])
-    with pytest.raises(anybit.ModelError, match="there is no input 'z'"):
+    with pytest.raises(anybit.OptionError, match="there is no input 'z'"):
         anybit.compile(model, input_ranges={"z": "int8"})

@@ -268,7 +268,7 @@ def test_fix_shapes_sets_free_sizes() -> None:
         ({"x": (1, 3, 7)}, "does not fit"),
         ({"z": (1, 3, 7, 9)}, "z is not an input"),
     ]:
-        with pytest.raises(ModelError, match=words):
+        with pytest.raises(anybit.OptionError, match=words):
             anybit.compile(proto, shapes=shapes)
 
 

@@ -13,7 +13,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit import ModelError
+from anybit import AnybitError, DataError, ModelError
 
 ROWS = random(12, 4)
 W = random(4, 6, seed=1)
@@ -212,7 +212,7 @@ def test_evaluate_runs_either_engine() -> None:
     ],
 )
 def test_evaluate_refuses(others: list[Any], arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises((ModelError, OSError), match=message):
+    with pytest.raises((AnybitError, OSError), match=message):
         anybit.evaluate(product(), *others, data=ROWS, **arguments)
 
 
@@ -222,7 +222,7 @@ def test_evaluate_refuses_no_model_and_other_sizes() -> None:
     wide = model([node("MatMul", "x w", domain="")], {"w": random(5, 6)}, inputs={"x": ["n", 5]})
     with pytest.raises(ModelError, match=r"float32\[n, 4\], and model 2 x: float32\[n, 5\]"):
         anybit.evaluate(product(), wide, data=ROWS)
-    with pytest.raises(ModelError, match=r"labels of shape \[5\] for 12 samples"):
+    with pytest.raises(DataError, match=r"labels of shape \[5\] for 12 samples"):
         anybit.evaluate(product(), data={"x": ROWS, "l": RIGHT[:5]}, labels="l")
 
 

@@ -63,7 +63,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    from anybit.cli import app
+    from anybit.cli._commands import app
 
     folder = tmp_path_factory.mktemp("pages")
     made = {}

@@ -219,7 +219,7 @@ def test_few_elements_get_narrow_kernels_unless_a_level_is_named(
 )
 def test_bad_environment(variable: str, value: str, message: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import anybit"],
+        [sys.executable, "-c", "import anybit; anybit.num_threads()"],
         env={**os.environ, variable: value},
         capture_output=True,
         text=True,

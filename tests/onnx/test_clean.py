@@ -14,7 +14,7 @@ from shell import Shell
 from small_models import DOMAIN, kinds, model, node, quantized_input, quantized_weight
 
 import anybit
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.model import load
 from anybit.onnx.checks.checking import check
 from anybit.onnx.files.writer import save
@@ -58,7 +58,7 @@ def test_clean_names_that_a_target_looks_for() -> None:
     assert data(clean(ir.to_proto(cleaned), target="finn")) == data(cleaned)
     assert check(ir.to_proto(cleaned), "finn") == ()
     assert kinds(clean(proto, target="hls4ml")) == ["IntQuant", "MatMul"]
-    with pytest.raises(ModelError, match="finn, hls4ml, got 'qdq'"):
+    with pytest.raises(OptionError, match="finn, hls4ml, got 'qdq'"):
         clean(proto, target="qdq")
 
 

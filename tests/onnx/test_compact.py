@@ -12,7 +12,7 @@ from forms import SAMPLE, Kind, batches, differences, questions
 from small_models import kinds, quantized_input, quantized_weight
 
 import anybit
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 
 BITS = {"int8": 8, "int4": 4, "int3": 4, "int2": 2, "ternary": 2, "fp8_e4m3": 8, "mxfp4": 4.25}
 SIZE = 256
@@ -72,7 +72,7 @@ def test_compact_form_quantized_files_can_be_qonnx(
     quantized = anybit.quantize(float_model, DATA, effort="fast")
     quantized.save(tmp_path / "q.onnx", to="qonnx")
     assert "DequantizeLinear" not in kinds(ir.load(tmp_path / "q.onnx"))
-    with pytest.raises(ModelError, match="to must be one of"):
+    with pytest.raises(OptionError, match="to must be one of"):
         quantized.save(tmp_path / "other.onnx", to="small")
     assert not (tmp_path / "other.onnx").exists()
 

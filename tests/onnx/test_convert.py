@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from small_models import kinds, model, node, quantized_input, quantized_weight
 
 import anybit
-from anybit.errors import ModelError
+from anybit.errors import ModelError, OptionError
 from anybit.onnx.report import Step
 
 X = np.float32([[0.3, -0.8, 1.2, 99]])
@@ -23,7 +23,7 @@ X = np.float32([[0.3, -0.8, 1.2, 99]])
 
 def test_convert_unknown_form() -> None:
     message = "to must be one of qonnx, compact, standard, portable, qdq, qcdq, got 'int8'"
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(OptionError, match=message):
         anybit.convert(quantized_input(), to="int8")
 
 

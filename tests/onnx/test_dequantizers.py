@@ -16,7 +16,7 @@ from small_models import kinds
 import anybit
 from anybit import ModelError
 from anybit.onnx.graph.walk import nodes_in
-from anybit.onnx.passes import RemoveQuantizers
+from anybit.onnx.passes import Normalize, RemoveQuantizers
 from anybit.onnx.quantizers.quantizer import own_node, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
 
@@ -259,7 +259,7 @@ def test_dequantizers_result_is_typed_and_no_other_type() -> None:
     proto = dequantizer({"scales": SCALES[:1]})
     proto.graph.output[0].ClearField("type")
     model = ir.from_proto(proto)
-    assert anybit.onnx.passes.Normalize()(model).modified
+    assert Normalize()(model).modified
     assert model.graph.outputs[0].dtype == ir.DataType.FLOAT
     proto.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
     with pytest.raises(ModelError, match=r"dd.*makes 'y' FLOAT, but the model declares INT8"):
@@ -268,7 +268,7 @@ def test_dequantizers_result_is_typed_and_no_other_type() -> None:
 
 def test_dequantizers_are_not_quantizers() -> None:
     model = ir.from_proto(pair())
-    anybit.onnx.passes.Normalize()(model)
+    Normalize()(model)
     quantize, dequantize = model.graph
     assert quantizer_of(quantize, Traces()) is not None
     assert quantizer_of(dequantize, Traces()) is None
@@ -283,7 +283,7 @@ def test_dequantizers_are_not_quantizers() -> None:
 def test_dequantizers_no_float_takes_its_place() -> None:
     """RemoveQuantizers leaves what gives and what reads codes: one is nothing without the other."""
     model = ir.from_proto(pair())
-    anybit.onnx.passes.Normalize()(model)
+    Normalize()(model)
     assert not RemoveQuantizers()(model).modified
     assert kinds(model) == ["DynamicQuantize", "DynamicDequantize"]
 

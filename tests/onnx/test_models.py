@@ -14,7 +14,7 @@ from places import MODELS, needs_models
 from small_models import array, model, node, quantized_input, quantized_weight
 
 import anybit
-from anybit.errors import ModelError
+from anybit.errors import DataError, ModelError
 from anybit.inputs import Tensor
 from anybit.model import load
 
@@ -145,7 +145,7 @@ def test_model_integers_are_converted_where_that_is_exact() -> None:
     network = load(quantized_input(1, 0, 30))
     assert network.run(np.array([[1, 2, 3, 2**24]]))["y"][0, 3] == 2**24
     assert network.run(np.array([[True, False, True, True]]))["y"].sum() == 3
-    with pytest.raises(ModelError, match="'x' must be float32, got int64 values"):
+    with pytest.raises(DataError, match="'x' must be float32, got int64 values"):
         network.run(np.array([[1, 2, 3, 2**24 + 1]]))
 
 
@@ -165,18 +165,18 @@ def test_model_integers_are_converted_where_that_is_exact() -> None:
     ],
 )
 def test_model_wrong_inputs(arguments: Any, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(DataError, match=message):
         load(quantized_input()).run(arguments)
 
 
 def test_model_wrong_numbers_of_rows() -> None:
     network = load(two_inputs())
     three, four = (np.ones((rows, 3), np.float32) for rows in (3, 4))
-    with pytest.raises(ModelError, match=r"a multiple of 2 rows, got \[3, 3\]"):
+    with pytest.raises(DataError, match=r"a multiple of 2 rows, got \[3, 3\]"):
         network.run({"a": three, "b": three})
-    with pytest.raises(ModelError, match="different numbers of rows"):
+    with pytest.raises(DataError, match="different numbers of rows"):
         network.run({"a": four, "b": four[:2]})
-    with pytest.raises(ModelError, match="takes 2 inputs"):
+    with pytest.raises(DataError, match="takes 2 inputs"):
         network.run(four)
 
 
@@ -261,12 +261,12 @@ def test_model_output_that_the_file_does_not_type() -> None:
 
 
 def test_model_integers_that_only_seem_exact_are_refused() -> None:
-    with pytest.raises(ModelError, match="int64"):
+    with pytest.raises(DataError, match="int64"):
         load(quantized_input()).run(np.full((1, 4), 2**62 + 1))
 
 
 def test_model_one_name_is_one_size() -> None:
     add = helper.make_node("Add", ["a", "b"], ["y"])
     network = load(model([add], inputs={"a": ["n", 4], "b": ["n", 4]}))
-    with pytest.raises(ModelError, match="'b' has n = 1, another input 3"):
+    with pytest.raises(DataError, match="'b' has n = 1, another input 3"):
         network.run({"a": np.ones((3, 4), np.float32), "b": np.ones((1, 4), np.float32)})

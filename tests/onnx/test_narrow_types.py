@@ -12,7 +12,7 @@ from narrow_models import DTYPES, all_values, every_type, needs_int4, to_codes, 
 from onnx import TensorProto, helper, numpy_helper
 
 import anybit
-from anybit.errors import ModelError
+from anybit.errors import DataError, ModelError
 from anybit.onnx.runtimes import _installed
 
 
@@ -67,7 +67,7 @@ def test_narrow_types_values_out_of_range_are_errors(
     dtype = np.dtype(DTYPES[name][0])
     if _installed() < DTYPES[name][2]:
         pytest.skip("not in this ONNX Runtime")
-    with pytest.raises(ModelError, match=rf"'x' must be {dtype}, got .* that {dtype} cannot hold"):
+    with pytest.raises(DataError, match=rf"'x' must be {dtype}, got .* that {dtype} cannot hold"):
         anybit.load(to_float(name)).run(values[None])
 
 

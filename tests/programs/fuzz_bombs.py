@@ -96,13 +96,13 @@ def spent(
     compared: bool = False,
     product: bytes = b"",
 ) -> dict[str, float]:
-    """Processor time of all that is done with a file. ModelErrors are an answer.
+    """Processor time of all that is done with a file. AnybitErrors are an answer.
 
     `compared` says that it is run, too, and compared with itself; `product` is another, which is
     checked.
     """
     import anybit
-    from anybit.errors import ModelError
+    from anybit.errors import AnybitError
     from anybit.onnx.conversion import Form
     from anybit.onnx.graph.walk import tensors_in
 
@@ -127,7 +127,7 @@ def spent(
         made, began = None, time.process_time()
         try:
             made = getattr(action(file), "model", None)
-        except ModelError as error:
+        except AnybitError as error:
             print(f"  refused: {error}")
         seconds[name] = time.process_time() - began
         written = 0 if made is None else sum(tensor.nbytes for tensor in tensors_in(made))

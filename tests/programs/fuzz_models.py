@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged models: whatever a file holds, it is read, converted, compiled, or a ModelError.
+"""Damaged models: whatever a file holds, it is read, converted, compiled, or a AnybitError.
 
     python tests/programs/fuzz_models.py --seconds 120     new cases until the time is over
     python tests/programs/fuzz_models.py --cases 0 200     the first 200
@@ -103,8 +103,8 @@ def actions() -> dict[str, Callable[[Path], object]]:
 
 
 def run(number: int) -> None:
-    """Raise errors other than ModelError, and output of libraries."""
-    from anybit.errors import ModelError
+    """Raise errors other than AnybitError, and output of libraries."""
+    from anybit.errors import AnybitError
 
     chosen = case(number)
     heard = Heard()
@@ -114,7 +114,7 @@ def run(number: int) -> None:
             path = Path(folder) / "model.onnx"
             path.write_bytes(chosen.model)
             path.with_name(fuzz_seeds.DATA).write_bytes(chosen.data)
-            with contextlib.suppress(ModelError):
+            with contextlib.suppress(AnybitError):
                 actions()[chosen.action](path)
     finally:
         logging.getLogger().removeHandler(heard)

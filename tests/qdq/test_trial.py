@@ -11,7 +11,7 @@ from places import MODELS, needs_models
 from small_models import kinds, model, node
 
 import anybit
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.conversion import Conversion, convert
 from anybit.onnx.forms import Form
 from anybit.onnx.trial import Reference, Trial, reference_of, tried
@@ -169,14 +169,14 @@ def test_trial_runtimes(runtime: str, form: Form, opset: int) -> None:
     "name", ["tensorrt", "onnxruntime=new", "onnxruntime=1", "onnxruntime=", "ONNX", ""]
 )
 def test_trial_other_runtimes(name: str) -> None:
-    with pytest.raises(ModelError, match=r"the runtime must be onnxruntime.*got"):
+    with pytest.raises(OptionError, match=r"the runtime must be onnxruntime.*got"):
         convert(product(2), runtime=name)
 
 
 @pytest.mark.parametrize("version", ["1.16", "0.1", "9.9", "1.99", "2.0.1"])
 def test_trial_versions_of_which_nothing_is_known(version: str) -> None:
     refused = rf"onnxruntime=1.17 to 1\.\d\d, the versions.*got 'onnxruntime={version}'; without"
-    with pytest.raises(ModelError, match=refused):
+    with pytest.raises(OptionError, match=refused):
         convert(product(2), runtime=f"onnxruntime={version}")
 
 
@@ -188,7 +188,7 @@ def test_trial_installed_version_is_known(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_trial_neither_form_nor_runtime() -> None:
-    with pytest.raises(ModelError, match=r"to must be one of .*or name the runtime"):
+    with pytest.raises(OptionError, match=r"to must be one of .*or name the runtime"):
         convert(product(2))
 
 

@@ -16,6 +16,7 @@ from small_models import model, node
 
 import anybit
 from anybit import ModelError
+from anybit.errors import OptionError
 from anybit.quantization.config import DEFAULT
 from anybit.quantization.mixing import in_fewer_bits
 from anybit.quantization.operations import least_width
@@ -71,7 +72,7 @@ def test_words(words: str, expected: tuple[str, float]) -> None:
     ],
 )
 def test_words_that_are_none(words: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(OptionError, match=message):
         budget(words)
 
 

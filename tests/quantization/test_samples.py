@@ -18,7 +18,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit import ModelError
+from anybit import DataError, ModelError
 from anybit.array_files import open_arrays
 from anybit.inputs import Tensor
 from anybit.onnx.files.reader import read_copy
@@ -85,7 +85,7 @@ def test_one_of_so_many_is_taken(step: int) -> None:
 def test_rows_that_a_file_fixes() -> None:
     samples = Samples(ROWS, (FIXED,))
     assert [each["x"].shape for each in samples] == [(2, 4)] * 5
-    with pytest.raises(ModelError, match="must have shape"):
+    with pytest.raises(DataError, match="must have shape"):
         Samples(ROWS[:3], (FIXED,))
 
 
@@ -337,7 +337,7 @@ def test_any_name_of_an_input_is_written() -> None:
     ],
 )
 def test_data_that_do_not_fit(data: Any, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(DataError, match=message):
         Samples(data, (X,))
 
 
@@ -351,7 +351,7 @@ def test_where_no_number_is(tmp_path: Path, threads: int, compressed: bool) -> N
     (np.savez_compressed if compressed else np.savez)(tmp_path / "b.npz", x=rows)
     proto = model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
     message = r"b.npz: input 'x' holds NaN or infinity at \[37, 3\]"
-    with parallel_tasks.num_threads(threads), pytest.raises(ModelError, match=message):
+    with parallel_tasks.num_threads(threads), pytest.raises(DataError, match=message):
         anybit.quantize(proto, tmp_path)
 
 
@@ -403,7 +403,7 @@ def test_samples_of_an_item_each_have_its_name() -> None:
 def test_floats_that_the_type_of_an_input_does_not_hold() -> None:
     rows = ROWS.astype(np.float64)
     rows[7, 2] = 1e39
-    with pytest.raises(ModelError, match=r"input 'x' holds 1e\+39 at \[7, 2\], beyond float32"):
+    with pytest.raises(DataError, match=r"input 'x' holds 1e\+39 at \[7, 2\], beyond float32"):
         list(Samples(rows, (X,)))
 
 
@@ -426,7 +426,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
         ("none.npz", "No such file|no such file"),
         ("empty", "holds no .npy and no .npz"),
     ):
-        with pytest.raises((ModelError, OSError), match=message):
+        with pytest.raises((DataError, OSError), match=message):
             Samples(tmp_path / name, (X,))
 
 
@@ -448,7 +448,7 @@ def test_sizes_are_compared_before_reading(tmp_path: Path) -> None:
         archive.writestr("x.npy", header + b" " * (4 * wide))
     for name, message in (("wide", "must have shape"), ("text", "must be"), ("header", "header")):
         tracemalloc.start()
-        with pytest.raises(ModelError, match=message):
+        with pytest.raises(DataError, match=message):
             Samples(tmp_path / f"{name}.npz", (X,))
         assert tracemalloc.get_traced_memory()[1] < wide
         tracemalloc.stop()
@@ -512,11 +512,11 @@ def dense() -> onnx.ModelProto:
 
 def test_errors_show_the_shape_of_the_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.ones((100, 5), np.float32))
-    with pytest.raises(ModelError, match=r"data\.npz: input 'x' must have shape .*got \[100, 5\]"):
+    with pytest.raises(DataError, match=r"data\.npz: input 'x' must have shape .*got \[100, 5\]"):
         anybit.quantize(dense(), tmp_path / "data.npz")
 
 
 def test_arrays_of_other_names_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", image=np.ones((100, 4), np.float32))
-    with pytest.raises(ModelError, match=r"data\.npz: it holds image; the model takes x"):
+    with pytest.raises(DataError, match=r"data\.npz: it holds image; the model takes x"):
         anybit.quantize(dense(), tmp_path / "data.npz")

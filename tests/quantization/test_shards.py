@@ -18,7 +18,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit import ModelError
+from anybit import DataError
 from anybit.array_files import StoredArray, write_members
 from anybit.inputs import Tensor
 from anybit.parallel import ThreadExecutor
@@ -195,7 +195,7 @@ def test_no_file_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_shard_that_does_not_fit_is_named() -> None:
     data = [{"x": ROWS[:50]}, {"x": np.full((50, 4), np.nan, np.float32)}]
     last = list(Samples(data, (X,)).shards())[-1]
-    with pytest.raises(ModelError, match=r"^sample 1: input 'x' holds NaN"):
+    with pytest.raises(DataError, match=r"^sample 1: input 'x' holds NaN"):
         list(last.read(lambda _: True))
 
 

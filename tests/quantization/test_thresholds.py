@@ -7,7 +7,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit import ModelError
+from anybit import OptionError
 from anybit.quantization.output_quality import OutputQuality
 from anybit.quantization.verdict import Verdict
 from anybit.words.thresholds import Thresholds, thresholds
@@ -59,14 +59,14 @@ def test_there_are_defaults() -> None:
     ],
 )
 def test_other_words_are_refused(words: str, message: str) -> None:
-    with pytest.raises(ModelError, match=f"--fail-below .*{message}"):
+    with pytest.raises(OptionError, match=f"--fail-below .*{message}"):
         thresholds(words)
 
 
 def test_without_data_nothing_can_be_below() -> None:
-    with pytest.raises(ModelError, match="--fail-below '20dB': the outputs are judged on data"):
+    with pytest.raises(OptionError, match="--fail-below '20dB': the outputs are judged on data"):
         thresholds("20dB", has_data=False)
-    with pytest.raises(ModelError, match="must be a text, got 10"):
+    with pytest.raises(OptionError, match="must be a text, got 10"):
         thresholds(10)  # type: ignore[arg-type]
 
 
@@ -140,5 +140,5 @@ def test_quantize_takes_thresholds() -> None:
     assert record["passed"] is False
     assert record["thresholds"]["sqnr"] == pytest.approx(limit, abs=1e-3)
     assert record["outputs"][0]["name"] == "y"
-    with pytest.raises(ModelError, match="--fail-below"):
+    with pytest.raises(OptionError, match="--fail-below"):
         anybit.quantize(proto, data, fail_below="good")

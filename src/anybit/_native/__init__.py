@@ -10,7 +10,12 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from anybit._native import _core
+from anybit.errors import DependencyError
+
+try:
+    from anybit._native import _core
+except ImportError as error:  # also for a wrong ANYBIT_ISA or ANYBIT_NUM_THREADS
+    raise DependencyError(str(error)) from error
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that fit the terminal: of rows that are too wide some columns are left out."""
+"""Tables that fit the terminal: columns are omitted where there is no room."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,12 +19,12 @@ Rows = list[dict[str, str]]
 _STYLES = {"exact": "green", "certified": "green", "bounded": "yellow", "float": "dim"}
 
 NARROWEST_NAME = 14
-"""A column of names takes this much; longer ones go over several lines."""
+"""The minimum width of a column of names; longer names wrap."""
 _LONGEST_NAME = 48
 
 
 class _Name:
-    """The name of a layer in a cell: where it is too long, lines break after a dot or a slash."""
+    """The name of a layer in a cell, which wraps after a dot or a slash."""
 
     def __init__(self, name: str, style: str) -> None:
         self._name, self._style = name, style
@@ -61,16 +61,16 @@ def width(
     console: Console,
     longest_name: int | None = None,
 ) -> int:
-    """How wide the table is if nothing of it is broken but names of more characters."""
+    """Return the width of a table in which only names longer than `longest_name` wrap."""
     cut = [row | {name: row[name][:longest_name] for name in names if name in row} for row in rows]
     few = [row for heading in rows[0] for row in _widest(cut, heading)]
     return console.measure(table(few), options=console.options.update(width=10**6)).maximum
 
 
 def _widest(rows: Rows, heading: str) -> Iterator[dict[str, str]]:
-    """The row that decides how wide a column is, and one that shows that not all are alike.
+    """Yield the row with the widest cell of a column, and a row with another value.
 
-    To measure all of thousands of rows takes longer than to print them.
+    Measuring thousands of rows takes longer than printing them.
     """
     widest = max(rows, key=lambda row: cell_len(row[heading]))
     yield widest
@@ -84,7 +84,7 @@ def spared(
     table: Callable[[Rows], Table],
     console: Console,
 ) -> Rows:
-    """The rows without the first of these columns, as many as there is no room for."""
+    """Return the rows without the first of these columns, as many as have no room."""
     for column in columns:
         if width(rows, names, table, console, NARROWEST_NAME) <= console.width:
             break
@@ -95,7 +95,7 @@ def spared(
 def fits(
     rows: Rows, names: Collection[str], table: Callable[[Rows], Table], console: Console
 ) -> bool:
-    """Whether all of the table has room, so that nothing goes over several lines."""
+    """Return whether the whole table fits without wrapping."""
     return width(rows, names, table, console) <= console.width
 
 
@@ -106,10 +106,10 @@ def show(
     numbers: Collection[str],
     console: Console,
 ) -> None:
-    """Print the rows without the first of these columns, as many as there is no room for.
+    """Print rows as a table without the first of these columns, as many as have no room.
 
-    Where there is not room for all, of long names both ends are shown. Words for guarantees are
-    coloured; a last row that is for all of them stands apart.
+    Long names are shortened in the middle. Guarantees are coloured; a last row of totals is set
+    apart.
     """
 
     def table(rows: Rows) -> Table:
@@ -117,8 +117,10 @@ def show(
 
     missing = []
     if not fits(rows, names, table, console):
-        whole, known = rows, [name for name in names if name in rows[0]]
-        rows = [row | {name: shortened(row[name], _LONGEST_NAME) for name in known} for row in rows]
+        whole, present = rows, [name for name in names if name in rows[0]]
+        rows = [
+            row | {name: shortened(row[name], _LONGEST_NAME) for name in present} for row in rows
+        ]
         missing += ["the middle of long names"] if rows != whole else []
     fitting = spared(rows, columns, names, table, console)
     console.print(table(fitting))
@@ -128,7 +130,7 @@ def show(
 
 
 def _table(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Table:
-    """Where the terminal is narrow, names go over several lines; all else stays on one."""
+    """Return the table, in which only names wrap."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in rows[0]:
         if heading in names:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where commands print to."""
+"""Consoles and progress bars of commands."""
 
 import os
 import time
@@ -20,8 +20,8 @@ _SECONDS_BEFORE_PROGRESS = 0.5
 def stdout() -> Console:
     """Return the console of stdout. Numbers get no colours.
 
-    It is as wide as COLUMNS says, if that is set, or as the terminal; a pipe or a file is as wide
-    as the lines that are written to it.
+    Its width is COLUMNS, if that is set, or the width of the terminal. Pipes and files get whole
+    lines.
     """
     console = Console(highlight=False)
     if console.is_terminal or os.environ.get("COLUMNS", "").isdecimal():
@@ -29,21 +29,21 @@ def stdout() -> Console:
     return Console(width=_WHOLE_LINES, highlight=False)
 
 
-def working(on: str, path: Path) -> Status:
-    """Shows on a terminal's stderr what is being done with a file, until that is done."""
-    return Console(stderr=True).status(f"{on} {escape(path.name)}")
+def working(verb: str, path: Path) -> Status:
+    """Return a status on the stderr of a terminal: the current work on a file."""
+    return Console(stderr=True).status(f"{verb} {escape(path.name)}")
 
 
 @contextmanager
-def percentage(doing: str) -> Iterator[Callable[[float], None]]:
-    """A function to call with the share that is done: shown on a terminal's stderr, in per cent.
+def percentage(title: str) -> Iterator[Callable[[float], None]]:
+    """Yield a function that takes the share of work done and shows it on the stderr of a terminal.
 
-    Nothing is shown of what is done at once.
+    Nothing is shown of work that takes less than half a second.
     """
     console = Console(stderr=True)
     next_time = time.perf_counter() + _SECONDS_BEFORE_PROGRESS
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(doing, total=1.0, visible=False)
+        task = bar.add_task(title, total=1.0, visible=False)
 
         def advance(share: float) -> None:
             nonlocal next_time

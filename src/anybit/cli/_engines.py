@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What computes a model: `--engine`."""
+"""The option `--engine`."""
 
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+import anybit
+
+if TYPE_CHECKING:
+    from anybit.model import Model
+
 
 class RunBy(StrEnum):
-    """What computes a model."""
+    """Engines that run a model."""
 
     ONNXRUNTIME = "onnxruntime"
     COMPILED = "compiled"
@@ -18,6 +24,11 @@ Engine: TypeAlias = Annotated[
     RunBy,
     typer.Option(
         metavar="|".join(RunBy),
-        help="What computes: ONNX Runtime, or what `anybit compile` makes of the model.",
+        help="Engine: ONNX Runtime, or the integer code of `anybit compile`.",
     ),
 ]
+
+
+def load_model(path: Path, engine: RunBy) -> "Model":
+    """Load a model for an engine."""
+    return anybit.load(path) if engine is RunBy.ONNXRUNTIME else anybit.compile(path)

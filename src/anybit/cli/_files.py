@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files: written whole or not at all, and their sizes in words."""
+"""Output files: atomic writing, checks before the work, sizes."""
 
 import io
 import os
@@ -9,17 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from anybit.errors import ModelError
-from anybit.onnx.files.writer import is_special, naming
+from anybit.errors import OptionError
 from anybit.text import sized
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, which appears under its name when all of it is written.
+    """Yield a file to write to, which appears under its name when it is complete.
 
-    A device or a pipe is not a file that could be replaced: it gets all of it at the end.
+    A device or a pipe cannot be replaced: it receives all bytes at the end.
     """
+    from anybit.onnx.files.writer import is_special, naming
+
     if is_special(path):
         with naming(path), io.BytesIO() as buffer:
             yield buffer
@@ -40,21 +41,21 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8. The file appears when it is complete."""
+    """Write a text in UTF-8 to a file, which appears when it is complete."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 def check_folder(path: Path, option: str) -> None:
-    """ModelError if a file cannot be written there: known before the work, not after it."""
+    """Raise OptionError if a file cannot be written there. Call it before any work."""
     if path.is_dir() or not path.parent.is_dir():
-        raise ModelError(f"{path}: {option} must be a file in a folder that exists")
+        raise OptionError(f"{path}: {option} must be a file in a folder that exists")
 
 
-def check_other(path: Path, model: Path, why: str) -> None:
-    """ModelError if a result would take the place of the model that it is made of."""
+def check_other(path: Path, model: Path, reason: str) -> None:
+    """Raise OptionError if a result would replace the model that it is made of."""
     if path.exists() and model.exists() and path.samefile(model):
-        raise ModelError(f"{path}: --output is the model itself, {why}; give it another name")
+        raise OptionError(f"{path}: --output is the model itself, {reason}; give it another name")
 
 
 def check_overwrites(
@@ -70,8 +71,10 @@ def check_overwrites(
         inputs: Options or arguments, and the files or folders that they read.
 
     Raises:
-        ModelError: An output is an input, a file in an input folder, or another output.
+        OptionError: An output is an input, a file in an input folder, or another output.
     """
+    from anybit.onnx.files.writer import is_special
+
     written = [(option, path) for option, path in outputs if path is not None]
     read = [(option, path) for option, path in inputs if path is not None]
     for index, (option, path) in enumerate(written):
@@ -79,13 +82,13 @@ def check_overwrites(
             continue
         for other, source in read:
             if _holds(source, path):
-                raise ModelError(
+                raise OptionError(
                     f"{path}: {option} would replace the file that {other} reads; "
                     "give it another name"
                 )
         for other, second in written[:index]:
             if path.resolve() == second.resolve() or _holds(second, path):
-                raise ModelError(
+                raise OptionError(
                     f"{path}: {option} would replace the file that {other} writes; "
                     "give it another name"
                 )
@@ -94,11 +97,11 @@ def check_overwrites(
 def _holds(source: Path, path: Path) -> bool:
     """Return whether a file is the source, or lies in it."""
     try:
-        wanted = path.stat()
+        target = path.stat()
         if not source.is_dir():
-            return os.path.samestat(source.stat(), wanted)
+            return os.path.samestat(source.stat(), target)
         return any(
-            os.path.samestat(os.stat(os.path.join(folder, name)), wanted)
+            os.path.samestat(os.stat(os.path.join(folder, name)), target)
             for folder, _, names in os.walk(source)
             for name in names
             if os.path.exists(os.path.join(folder, name))
@@ -108,11 +111,13 @@ def _holds(source: Path, path: Path) -> bool:
 
 
 def file_size(path: Path) -> str:
-    """The size of a model, with that of the tensors beside it, readable."""
+    """Return the size of a model and of its external tensors, with a unit."""
+    from anybit.onnx.files.writer import is_special
+
     if is_special(path):
         return "size unknown"
-    beside = path.with_name(f"{path.name}.data")
-    return sized(path.stat().st_size + (beside.stat().st_size if beside.exists() else 0))
+    external = path.with_name(f"{path.name}.data")
+    return sized(path.stat().st_size + (external.stat().st_size if external.exists() else 0))
 
 
 def _umask() -> int:

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From `--input` options to one array per input of a model."""
+"""The options `--input`, `--shape` and `--input-range`."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeAlias
 
 import typer
 
-from anybit.array_files import read_arrays
-from anybit.errors import ModelError
-from anybit.inputs import Array, Tensor, matched
+from anybit.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from anybit.inputs import Array, Tensor
 
 Inputs: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--input",
         metavar="FILE",
-        help="FILE.npy, FILE.npz (arrays by input name; `x` for a single input) or NAME=FILE.npy; "
-        "may be repeated. Without it, random numbers are used.",
+        help="Inputs: FILE.npz (arrays by input name; `x` for a single input), FILE.npy or "
+        "NAME=FILE.npy (default: random numbers). Repeatable.",
     ),
 ]
 Shapes: TypeAlias = Annotated[
@@ -25,64 +28,66 @@ Shapes: TypeAlias = Annotated[
     typer.Option(
         "--shape",
         metavar="NAME=N,N,...",
-        help="The shape of a random input, as x=1,3,320,320; may be repeated. Without it, free "
-        "sizes are 1.",
+        help="Shape of a random input, e.g. x=1,3,320,320 (default: free sizes are 1). Repeatable.",
     ),
 ]
 
-
-# More elements than that no input has.
-_LARGEST_SIZE = 2**31 - 1
 Ranges: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--input-range",
         metavar="NAME=RANGE",
-        help="What an input holds: x=uint8 (integers of a type), x=uint8/255 or x=int8*0.5 (the "
-        "same times a float32 scale), x=-1,1 (any numbers between); may be repeated.",
+        help="Range of an input: x=uint8 (all integers of a type), x=uint8/255 or x=int8*0.5 "
+        "(integers times a float32 scale), x=-1,1 (an interval). Repeatable.",
     ),
 ]
 
 
+_LARGEST_SIZE = 2**31 - 1
+
+
 class TakesInputs(Protocol):
-    """A model, as far as its inputs go."""
+    """Anything with the inputs of a model."""
 
     @property
     def inputs(self) -> tuple[Tensor, ...]: ...
 
 
 def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array]:
-    """The arrays that the options name, by input.
+    """Read the arrays that the options name, by input.
 
-    Names in a file that are not inputs are passed over, so that one .npz may hold inputs and
-    expected outputs. A model with one input takes `x`, an .npy, or the only array of an .npz.
+    Names in a file that are not inputs are ignored, so that one .npz may hold inputs and expected
+    outputs. A model with one input takes `x`, an .npy, or the only array of an .npz.
 
     Raises:
-        ModelError: An input that no option gives, or one that two give.
+        DataError: An input has no array, or two.
     """
-    names = [each.name for each in model.inputs]
-    found: dict[str, Array] = {}
+    from anybit.array_files import read_arrays
+    from anybit.inputs import matched
+
+    names = [tensor.name for tensor in model.inputs]
+    inputs = ", ".join(names)
+    feeds: dict[str, Array] = {}
     for option in options:
         name, path = _split(option)
         arrays = read_arrays(path)
         if name is not None:
             if name not in names or len(arrays) != 1:
-                what = f"holds {len(arrays)} arrays" if name in names else "is not an input"
-                raise ModelError(f"--input {option}: {name} {what}; inputs: {', '.join(names)}")
+                problem = f"holds {len(arrays)} arrays" if name in names else "is not an input"
+                raise DataError(f"--input {option}: {name} {problem}; inputs: {inputs}")
             arrays = {name: next(iter(arrays.values()))}
-        given = matched(names, arrays, "x")
-        if not given:
+        matches = matched(names, arrays, "x")
+        if not matches:
             held = ", ".join(name or "one array without a name" for name in arrays) or "nothing"
-            inputs = ", ".join(names)
-            raise ModelError(f"--input {option} holds {held}; the model's inputs are {inputs}")
-        twice = found.keys() & given.keys()
+            raise DataError(f"--input {option} holds {held}; the model's inputs are {inputs}")
+        twice = feeds.keys() & matches.keys()
         if twice:
-            raise ModelError(f"--input {option}: {', '.join(sorted(twice))} is given twice")
-        found |= given
-    missing = [name for name in names if name not in found]
+            raise DataError(f"--input {option}: {', '.join(sorted(twice))} is given twice")
+        feeds |= matches
+    missing = [name for name in names if name not in feeds]
     if missing:
-        raise ModelError(f"no --input gives {', '.join(missing)}; pass NAME=FILE.npy")
-    return found
+        raise DataError(f"no --input gives {', '.join(missing)}; pass NAME=FILE.npy")
+    return feeds
 
 
 def input_paths(name: str, options: Sequence[str] | None) -> list[tuple[str, Path | None]]:
@@ -98,28 +103,28 @@ def _split(option: str) -> tuple[str | None, Path]:
     return name, Path(path)
 
 
-def sizes_given(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
-    """The shapes that the options name, by input.
+def parse_shapes(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of `--shape` options, by input.
 
     Raises:
-        ModelError: One that is not a name and sizes.
+        OptionError: An option is not a name and sizes.
     """
-    found = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for option in options or ():
         name, separator, sizes = option.rpartition("=")
         texts = sizes.split(",")
-        if not separator or not all(each.isdecimal() for each in texts):
-            raise ModelError(f"--shape must be NAME=N,N,... such as x=1,3,320,320, got {option!r}")
-        if name in found:
-            raise ModelError(f"--shape: {name!r} is said twice")
-        found[name] = tuple(_size(each, name) for each in texts)
-    return found
+        if not separator or not all(text.isdecimal() for text in texts):
+            raise OptionError(f"--shape must be NAME=N,N,... such as x=1,3,320,320, got {option!r}")
+        if name in shapes:
+            raise OptionError(f"--shape: {name!r} is given twice")
+        shapes[name] = tuple(_size(text, name) for text in texts)
+    return shapes
 
 
 def _size(text: str, name: str) -> int:
-    # Python refuses to read the longest numbers.
+    # Python refuses to parse the longest numbers.
     size = int(text) if len(text) < 100 else _LARGEST_SIZE + 1
     if not 1 <= size <= _LARGEST_SIZE:
-        given = text if len(text) < 40 else f"a number of {len(text)} digits"
-        raise ModelError(f"--shape {name}: sizes must be from 1 to {_LARGEST_SIZE}, got {given}")
+        value = text if len(text) < 40 else f"a number of {len(text)} digits"
+        raise OptionError(f"--shape {name}: sizes must be from 1 to {_LARGEST_SIZE}, got {value}")
     return size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quality figures of a quantized model in the terminal."""
+"""Quality metrics of a quantized model in the terminal."""
 
 import math
 
@@ -17,13 +17,13 @@ _NUMBERS = ("SQNR", "correlation", "agreement")
 
 
 def show_quality(verdict: Verdict, console: Console) -> None:
-    """Print the figures; those of each output or part, where there are several."""
+    """Print the metrics, also per output or part if there are several."""
     if len(verdict.outputs) > 1:
         worst = sorted(verdict.outputs, key=_badness)[:_MOST_ROWS]
-        rows = [_row(each) for each in verdict.outputs if each in worst]
+        rows = [_row(output) for output in verdict.outputs if output in worst]
         alike = {"kind"} if len({row["kind"] for row in rows}) == 1 else set()
-        known = [name for name in rows[0] if name not in alike and any(row[name] for row in rows)]
-        rows = [{name: row[name] for name in known} for row in rows]
+        columns = [name for name in rows[0] if name not in alike and any(row[name] for row in rows)]
+        rows = [{name: row[name] for name in columns} for row in rows]
         show(rows, _SPARED, ("output",), _NUMBERS, console)
         if len(rows) < len(verdict.outputs):
             every = f"{len(verdict.outputs)} outputs and parts"
@@ -33,16 +33,16 @@ def show_quality(verdict: Verdict, console: Console) -> None:
         console.print(Text(failure(verdict), style="bold red"))
 
 
-def _badness(each: OutputQuality) -> tuple[float, float]:
-    sqnr = math.inf if each.sqnr is None else each.sqnr
-    return sqnr, math.inf if each.agreement is None else each.agreement
+def _badness(output: OutputQuality) -> tuple[float, float]:
+    sqnr = math.inf if output.sqnr is None else output.sqnr
+    return sqnr, math.inf if output.agreement is None else output.agreement
 
 
-def _row(each: OutputQuality) -> dict[str, str]:
+def _row(output: OutputQuality) -> dict[str, str]:
     return {
-        "output": each.name,
-        "kind": each.kind,
-        "SQNR": decibels(each.sqnr),
-        "correlation": correlation(each.correlation),
-        "agreement": "" if each.agreement is None else f"{100 * each.agreement:.1f} %",
+        "output": output.name,
+        "kind": output.kind,
+        "SQNR": decibels(output.sqnr),
+        "correlation": correlation(output.correlation),
+        "agreement": "" if output.agreement is None else f"{100 * output.agreement:.1f} %",
     }

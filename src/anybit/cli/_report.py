@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands give to programs: `--json` prints it, `--report FILE` writes it."""
+"""The options `--json` and `--report`."""
+
+from __future__ import annotations
 
 import json
 import math
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from anybit.cli._files import check_folder, write_text
-from anybit.errors import ModelError
-from anybit.inspection import ModelReport
+from anybit.errors import OptionError
+
+if TYPE_CHECKING:
+    from anybit.inspection import ModelReport
 
 Json: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")
+    bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
 ]
 Report: TypeAlias = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.json", help="Write all of it as JSON.")
+    Path | None, typer.Option("--report", metavar="FILE.json", help="Write the result as JSON.")
 ]
 Reports: TypeAlias = Annotated[
     list[Path] | None,
@@ -31,28 +35,28 @@ Reports: TypeAlias = Annotated[
 
 
 def report_paths(paths: Iterable[Path] | None) -> list[tuple[str, Path | None]]:
-    """Return the option's name and each of its files."""
+    """Return the name of the option and each of its files."""
     return [("--report", path) for path in paths or ()]
 
 
 def check_report(path: Path | None) -> None:
-    """ModelError if the report cannot be written: known before the work, not after it."""
+    """Raise OptionError if a JSON report cannot be written. Call it before any work."""
     if path is not None:
         check_folder(path, "--report")
         if path.suffix.lower() == ".html":
-            raise ModelError(f"{path}: --report writes JSON here, and no page: say FILE.json")
+            raise OptionError(f"{path}: --report writes JSON only; use FILE.json")
 
 
 def check_reports(paths: Iterable[Path], option: str = "--report") -> None:
     """Refuse reports that cannot be written, or whose suffix is neither HTML nor JSON.
 
     Raises:
-        ModelError: Their folder does not exist, or their suffix is another.
+        OptionError: Their folder does not exist, or their suffix is another.
     """
     for path in paths:
         check_folder(path, option)
         if path.suffix.lower() not in ("", ".json", ".html"):
-            raise ModelError(
+            raise OptionError(
                 f"{path}: {option} writes HTML to FILE.html and JSON to FILE.json or a file "
                 f"without a suffix, not {path.suffix}"
             )
@@ -61,7 +65,7 @@ def check_reports(paths: Iterable[Path], option: str = "--report") -> None:
 def write_reports(
     paths: Iterable[Path], record: Callable[[], str], page: Callable[[], str]
 ) -> None:
-    """Write JSON or an HTML page to each file, as its suffix says; make only what is written."""
+    """Write the JSON text or the HTML page to each file, by its suffix."""
     for path in paths:
         write_text(path, page() if path.suffix.lower() == ".html" else record())
 
@@ -83,7 +87,7 @@ def write_model_report(report: ModelReport, paths: Iterable[Path], *, printed: b
 
 
 def deliver(record: Any, as_json: bool, report: Path | None) -> None:
-    """Print and write a record, as far as that is wanted."""
+    """Print a record as JSON and write it to a file, as the options say."""
     if not as_json and report is None:
         return
     text = json.dumps(plain(record), indent=2, allow_nan=False)
@@ -94,17 +98,17 @@ def deliver(record: Any, as_json: bool, report: Path | None) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The value with null for NaN and infinities, which JSON does not have."""
+    """Return the value with None for NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def typed(context: typer.Context, *without: str) -> str:
-    """The command that was given, in words to be typed again, less some parameters."""
-    words = ["anybit", str(context.info_name)]
+    """Return the command line of a call for a shell, without some parameters."""
+    words = ["anybit", str(context.command.name)]
     for parameter in context.command.params:
         source = context.get_parameter_source(str(parameter.name))
         if parameter.name in without or source is None or source.name != "COMMANDLINE":
@@ -114,6 +118,6 @@ def typed(context: typer.Context, *without: str) -> str:
         if isinstance(value, bool):  # a flag, which was set
             words += option
             continue
-        for each in value if isinstance(value, list | tuple) else [value]:
-            words += [*option, str(each)]
+        for item in value if isinstance(value, list | tuple) else [value]:
+            words += [*option, str(item)]
     return shlex.join(words)

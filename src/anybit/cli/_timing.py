@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a compiled model is worth it, at a glance."""
+"""A short timing of a compiled model and its float model."""
 
 from pathlib import Path
 
 from anybit.compiler.compiled import Compiled
 from anybit.compiler.report import Speed
 from anybit.compiler.timing import measured
-from anybit.errors import ModelError
+from anybit.errors import AnybitError
 from anybit.onnx import Source
 from anybit.onnx.runtime import FAILURES
 
 _GLANCE = 0.15
-_FAILURES: tuple[type[Exception], ...] = (ModelError, *FAILURES)
+_FAILURES: tuple[type[Exception], ...] = (AnybitError, *FAILURES)
 
 
 def slower(source: Source, compiled: Compiled, float_model: Path | None) -> Speed | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare a compiled model, as its file has it, with the float graph on the arrays of a user."""
+"""Comparison of a compiled model, as saved, with the float graph on given inputs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -27,10 +27,10 @@ _LAST_BITS = 1e-5
 
 
 def verification_inputs(model: Path, options: Sequence[str]) -> dict[str, Array]:
-    """The arrays that the options name, as the model takes them: known before the work.
+    """Read the arrays that the options name, before any work.
 
     Raises:
-        ModelError: One that is missing, or that does not fit the model.
+        DataError: An array is missing, or does not fit the model.
     """
     network = Network(model)
     return fitted(network.inputs, gather_inputs(network, options))[0]
@@ -45,72 +45,76 @@ def verify(
     *,
     quiet: bool,
 ) -> bool:
-    """Whether the file that was written gives the float graph's tensors of codes and outputs: these
-    but for the last bits of floats behind bounded layers. Says which differ."""
+    """Return whether the saved file reproduces the integer tensors and outputs of the float graph.
+
+    The last bits of floats after bounded layers may differ. Prints what differs unless quiet.
+    """
     network = Network(model)
     with suppress(ModelError):  # all rows at once, also where a file fixes their number
         network = Network(clean(model, batch="dynamic", keep_quantizers=True))
     network.label = str(model)
     with percentage("Verifying") as advance:
         results = recorded(compiled.saved(output).run(feeds), str(output))
-        found = compare(network, results, feeds, ("anybit", ""), Tolerance(0, 0), advance)
+        difference = compare(network, results, feeds, ("anybit", ""), Tolerance(0, 0), advance)
     codes = compiled.codes
     rounded = _behind_rounded_sums(network, compiled)
     faults = [
-        each
-        for each in found.different
-        if each.name in codes or each.name not in rounded or not each.relative <= _LAST_BITS
+        tensor
+        for tensor in difference.different
+        if tensor.name in codes or tensor.name not in rounded or not tensor.relative <= _LAST_BITS
     ]
     if not quiet:
-        show(found, show_all=True)
+        show(difference, show_all=True)
         verified = "Not verified" if faults else "Verified"
-        sentence = f"{verified}: {_codes(found, codes)}; {_others(found, codes, faults)}."
-        risky = [each for each in faults if each.name in codes & rounded]
+        sentence = f"{verified}: {_codes(difference, codes)}; {_others(difference, codes, faults)}."
+        risky = [tensor for tensor in faults if tensor.name in codes & rounded]
         if risky:
             sentence += (
-                " Behind a bounded layer float32 itself may give other codes, as in "
+                " After a bounded layer float32 itself may give other codes, as in "
                 f"{_names(risky)}: at the accumulators that --report lists."
             )
         if faults:
             inputs = [value for value in network.model.graph.inputs if not value.is_initializer()]
-            known = input_values(ranges, inputs).items()
-            why = filter(None, (violation(name, feeds[name], carrier) for name, carrier in known))
-            sentence += "".join(f" But {each}." for each in why)
+            abstract_values = input_values(ranges, inputs).items()
+            reasons = (violation(name, feeds[name], value) for name, value in abstract_values)
+            sentence += "".join(f" But {reason}." for reason in reasons if reason)
         style = "bold" if faults else "green"
         stdout().print(Text(sentence, style=style), soft_wrap=True)
     return not faults
 
 
 def _behind_rounded_sums(network: Network, compiled: Compiled) -> frozenset[str]:
-    """What is computed from bounded layers, up to the next tensors of codes, these included."""
+    """Return the tensors after bounded layers, up to and including the next integer tensors."""
     layers = compiled.report.layers
     sums = {layer.output for layer in layers if layer.guarantee is Guarantee.BOUNDED}
     codes = compiled.codes
-    found: set[str] = set()
+    tensors: set[str] = set()
     for node in network.model.graph:
         read = {value.name or "" for value in node.inputs if value is not None}
         made = {value.name or "" for value in node.outputs}
-        if made & sums or any(name in found and name not in codes for name in read):
-            found |= made
-    return frozenset(found)
+        if made & sums or any(name in tensors and name not in codes for name in read):
+            tensors |= made
+    return frozenset(tensors)
 
 
-def _codes(found: Difference, codes: Collection[str]) -> str:
-    seen = [each for each in found.tensors if each.name in codes]
-    differing = [each for each in found.different if each.name in codes]
+def _codes(difference: Difference, codes: Collection[str]) -> str:
+    seen = [tensor for tensor in difference.tensors if tensor.name in codes]
+    differing = [tensor for tensor in difference.different if tensor.name in codes]
     compared = f"{len(seen)} of {counted(len(codes), 'tensor')} of codes compared"
     if differing:
-        return f"{compared}, of which {_differ(differing)}"
+        return f"{compared}, but {_differ(differing)}"
     return f"{compared}, all equal" if seen else compared
 
 
-def _others(found: Difference, codes: Collection[str], faults: Collection[TensorDifference]) -> str:
-    differing = [each for each in found.different if each.name not in codes]
-    wrong = [each for each in differing if each in faults]
+def _others(
+    difference: Difference, codes: Collection[str], faults: Collection[TensorDifference]
+) -> str:
+    differing = [tensor for tensor in difference.different if tensor.name not in codes]
+    wrong = [tensor for tensor in differing if tensor in faults]
     if wrong:
         return _differ(wrong)
     if differing:
-        largest = max(each.relative for each in differing)
+        largest = max(tensor.relative for tensor in differing)
         return (
             f"{_differ(differing)} in the last bits, by at most {largest:.1g} of the largest "
             "value, as floats behind bounded layers may: float32 rounds their sums, and integers "
@@ -124,4 +128,4 @@ def _differ(tensors: Sequence[TensorDifference]) -> str:
 
 
 def _names(tensors: Sequence[TensorDifference]) -> str:
-    return listed(shown(each.name) for each in tensors)
+    return listed(shown(tensor.name) for tensor in tensors)

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit check`: what is wrong with a model, and what a target cannot take."""
+"""`anybit check`: errors in a model, and what a target does not support."""
+
+from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
+import anybit
 from anybit.cli._console import stdout
 from anybit.cli._files import check_overwrites
 from anybit.cli._report import Json, Report, check_report, deliver
-from anybit.onnx.checks.checking import TARGETS, Finding
-from anybit.onnx.checks.checking import check as check_model
 from anybit.text import shown
+
+if TYPE_CHECKING:
+    from anybit.onnx.checks.checking import Finding
 
 _COLOURS = {"error": "bold red", "warning": "yellow"}
 
@@ -24,28 +28,31 @@ def check(
         str | None,
         typer.Option(
             metavar="TARGET",
-            help=f"Also report what this target cannot take: {', '.join(TARGETS)}.",
+            help="Also report what this target does not support: onnxruntime, standard, qdq, finn "
+            "or hls4ml.",
         ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit status 1 for warnings, too.")
+    ] = False,
     as_json: Json = False,
     report: Report = None,
 ) -> None:
-    """Say what is wrong with a model, one line each, and what to do about it.
+    """List what is wrong with a model, one line each, with the remedy.
 
-    The exit code is 1 if there are errors. The model is not run.
+    Exit status: 1 if there are errors. The model is not run.
     """
     check_report(report)
     check_overwrites([("--report", report)], [("MODEL", model)])
-    findings = check_model(model, target)
-    deliver([dataclasses.asdict(each) for each in findings], as_json, report)
+    findings = anybit.check(model, target)
+    deliver([dataclasses.asdict(finding) for finding in findings], as_json, report)
     if not as_json:
         console = stdout()
-        for each in findings:
+        for finding in findings:
             # Whole lines, also where a pipe has no width.
-            console.print(_line(each), soft_wrap=True)
+            console.print(_line(finding), soft_wrap=True)
         console.print(_counts(findings), highlight=False)
-    if any(strict or each.severity == "error" for each in findings):
+    if any(strict or finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
 
 
@@ -66,6 +73,6 @@ def _on_one_line(text: str) -> str:
 def _counts(findings: tuple[Finding, ...]) -> str:
     if not findings:
         return "[green]nothing wrong[/green]"
-    errors = sum(each.severity == "error" for each in findings)
+    errors = sum(finding.severity == "error" for finding in findings)
     counts = ((errors, "error"), (len(findings) - errors, "warning"))
     return ", ".join(f"{count} {word}{'s' * (count != 1)}" for count, word in counts)

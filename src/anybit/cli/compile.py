@@ -1,31 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit compile`: let the quantized layers of a model run on integers."""
+"""`anybit compile`: compile the quantized layers of a model to integer code."""
+
+from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.text import Text
 
+import anybit
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
-from anybit.cli._inputs import Ranges, input_paths, sizes_given
+from anybit.cli._inputs import Ranges, input_paths, parse_shapes
 from anybit.cli._report import Json, Reports, check_reports, report_paths, write_model_report
-from anybit.cli._timing import slower
-from anybit.cli._verify import verification_inputs, verify
-from anybit.compiler.compiled import Compiled
-from anybit.compiler.pipeline import compile as compile_model
-from anybit.compiler.prepare.input_shapes import fix_shapes
-from anybit.compiler.timing import add_times
-from anybit.inspection import ModelReport, report_compilation, text
-from anybit.onnx.analysis.ranges import named
-from anybit.quant_types.layer_info import Guarantee
 from anybit.text import counted
 
-# What is left out first where a terminal has no room for all of it.
+if TYPE_CHECKING:
+    from anybit.compiler.compiled import Compiled
+    from anybit.inspection import ModelReport
+
+# The columns that a narrow terminal omits, in this order.
 _SPARED = ("operator", "kernel", "results", "MACs", "float time", "acc. bits")
 
 
@@ -35,20 +33,19 @@ def compile(
         Path, typer.Option("--output", "-o", metavar="FAST.onnx", help="The result.")
     ],
     guarantee: Annotated[
-        Guarantee,
+        str,
         typer.Option(
-            metavar="|".join(Guarantee),
-            help="The weakest class of layers that are compiled; others stay float.",
+            metavar="exact|certified|bounded",
+            help="Weakest guarantee of compiled layers; others stay float.",
         ),
-    ] = Guarantee.BOUNDED,
+    ] = "bounded",
     ranges: Ranges = None,
     shapes: Annotated[
         list[str] | None,
         typer.Option(
             "--shape",
             metavar="NAME=N,N,...",
-            help="The shape of an input whose sizes the file leaves free, as x=1,3,320,320; may be "
-            "repeated.",
+            help="Shape of an input with free sizes, e.g. x=1,3,320,320. Repeatable.",
         ),
     ] = None,
     inputs: Annotated[
@@ -56,16 +53,16 @@ def compile(
         typer.Option(
             "--verify",
             metavar="FILE",
-            help="Compare every tensor of codes and every output with those of the float graph, on "
-            "inputs as `anybit run --input` takes them; may be repeated.",
+            help="Compare all integer tensors and outputs with the float graph on these inputs, as "
+            "for `anybit run --input`. Repeatable.",
         ),
     ] = None,
     time: Annotated[
         bool,
         typer.Option(
             "--time",
-            help="Measure one row: each layer, and whole runs beside the float model, its static "
-            "int8 and the quantized graph in ONNX Runtime.",
+            help="Time layers and whole runs on one row; compare with the float model, static int8 "
+            "and the quantized graph in ONNX Runtime.",
         ),
     ] = False,
     float_model: Annotated[
@@ -73,31 +70,40 @@ def compile(
         typer.Option(
             "--float",
             metavar="FLOAT.onnx",
-            help="The float model that --time compares with (default: the one MODEL records).",
+            help="Float model to compare times with (default: the one that MODEL records).",
         ),
     ] = None,
     as_json: Json = False,
     reports: Reports = None,
 ) -> None:
-    """Run the quantized layers of a model on integers, with a stated guarantee.
+    """Compile the quantized layers of a model to integer code.
 
-    FAST.onnx is an ordinary ONNX file, in which a region of such layers is one node. Each layer is
-    **exact**: its results are those of the float graph; **certified**: its quantized results are
-    those of every float32 evaluation; or **bounded**: its sums are exact, and float32 may differ
-    from itself at the values that the report lists. What stays float says why.
+    FAST.onnx is an ordinary ONNX file with one node per region of integer layers. Layers that stay
+    float are listed with the reason. Every compiled layer has a guarantee:
+
+    * **exact**: its results are those of the float graph
+    * **certified**: its quantized results are those of every float32 evaluation
+    * **bounded**: its sums are exact; float32 may differ from itself at values in the report
     """
+    from anybit.cli._timing import slower
+    from anybit.cli._verify import verification_inputs, verify
+    from anybit.compiler.prepare.input_shapes import fix_shapes
+    from anybit.compiler.timing import add_times
+    from anybit.inspection import report_compilation
+    from anybit.onnx.analysis.ranges import named
+
     check_folder(output, "--output")
     check_other(output, model, "beside which the result is measured and verified")
     check_reports(reports or ())
     read = [("MODEL", model), *input_paths("--verify", inputs)]
     check_overwrites([("--output", output), *report_paths(reports)], read)
     feeds = verification_inputs(model, inputs) if inputs else None
-    sizes, said = sizes_given(shapes), named(ranges or ())
+    sizes, input_ranges = parse_shapes(shapes), named(ranges or ())
     with percentage(f"Compiling {escape(model.name)}") as advance:
-        compiled = compile_model(
+        compiled = anybit.compile(
             model,
             guarantee=guarantee,
-            input_ranges=said,
+            input_ranges=input_ranges,
             shapes=sizes,
             progress=advance,
         )
@@ -113,22 +119,26 @@ def compile(
     if not as_json:
         _show(report, compiled, model, output)
         _show_speed(compiled)
-    if feeds and not verify(model, compiled, output, feeds, said, quiet=as_json):
+    if feeds and not verify(model, compiled, output, feeds, input_ranges, quiet=as_json):
         raise typer.Exit(1)
 
 
 def _show_speed(compiled: Compiled) -> None:
+    from anybit.inspection.text import NUMBERS
+
     speed = compiled.report.speed
     if speed is None:
         return
     console = stdout()
-    show(speed.rows(), ("default threads",), ("one row",), text.NUMBERS, console)
+    show(speed.rows(), ("default threads",), ("one row",), NUMBERS, console)
     console.print(Text(compiled.report.whole))
     if speed.note:
         console.print(Text(f"note: {speed.note}"))
 
 
 def _show(report: ModelReport, compiled: Compiled, model: Path, output: Path) -> None:
+    from anybit.inspection import text
+
     console = stdout()
     if report.layers:
         show(text.layer_rows(report), _SPARED, ("layer",), text.NUMBERS, console)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit convert`: convert a model between QONNX and standard ONNX."""
 
+from __future__ import annotations
+
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -11,16 +13,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import anybit
 from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, check_overwrites, file_size
 from anybit.cli._report import Json, Report, check_report, deliver
-from anybit.errors import ModelError
-from anybit.onnx.conversion import Conversion
-from anybit.onnx.conversion import convert as convert_model
-from anybit.onnx.forms import Form
-from anybit.onnx.report import Step
-from anybit.onnx.runtimes import NEWEST_OPSET
+from anybit.errors import OptionError
+from anybit.onnx.forms import NEWEST_OPSET, Form
 from anybit.text import shown
+
+if TYPE_CHECKING:
+    from anybit.onnx.conversion import Conversion
+    from anybit.onnx.report import Step
 
 
 def convert(
@@ -28,32 +31,32 @@ def convert(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.onnx", help="The result.")],
     to: Annotated[
         Form | None,
-        typer.Option("--to", metavar="FORM", help="The form of the result, one of those above."),
+        typer.Option("--to", metavar="FORM", help="Form of the result, one of those above."),
     ] = None,
     runtime: Annotated[
         str | None,
         typer.Option(
             "--for",
             metavar="RUNTIME",
-            help="What the result is for: onnxruntime, onnxruntime=1.20, web, openvino or any; "
-            "it picks the form and the opset.",
+            help="Runtime that will run the result: onnxruntime, onnxruntime=1.20, web, openvino "
+            "or any. It selects the form and the opset.",
         ),
     ] = None,
     allow_approximate: Annotated[
         bool,
         typer.Option(
             "--allow-approximate",
-            help="Convert also what has no exact counterpart, and say what changes.",
+            help="Also convert quantizers without an exact counterpart, and list the changes.",
         ),
     ] = False,
     opset_limit: Annotated[
         int,
-        typer.Option(min=13, metavar="N", help="The newest opset to use; 21 avoids 2-bit types."),
+        typer.Option(min=13, metavar="N", help="Newest opset to use; 21 avoids 2-bit types."),
     ] = NEWEST_OPSET,
     as_json: Json = False,
     report: Report = None,
 ) -> None:
-    """Convert a model to another form without changing a value that it computes.
+    """Convert a model to another form with bit-identical results.
 
     * **qonnx**: QONNX's operators under their canonical names
     * **standard**: standard operators only
@@ -63,7 +66,7 @@ def convert(
     """
     console = stdout()
     if to is None and runtime is None:
-        raise ModelError(
+        raise OptionError(
             f"choose the form of the result with --to {'|'.join(Form)}, or name what it is for "
             "with --for RUNTIME"
         )
@@ -72,7 +75,7 @@ def convert(
     check_overwrites([("--output", output), ("--report", report)], [("MODEL", model)])
     was = file_size(model) if model.exists() else ""
     with working("Converting", model):
-        conversion = convert_model(
+        conversion = anybit.convert(
             model,
             to=to,
             runtime=runtime,
@@ -87,8 +90,8 @@ def convert(
         console.print(_table(conversion.steps))
     for step in conversion.steps:
         if not step.exact:
-            what = escape(shown(f"{step.node}: {step.reason}"))
-            console.print(f"[yellow]approximate[/]: {what}", soft_wrap=True)
+            reason = escape(shown(f"{step.node}: {step.reason}"))
+            console.print(f"[yellow]approximate[/]: {reason}", soft_wrap=True)
     show_remarks(conversion, console)
     console.print(
         f"{output} written, {file_size(output)} (was {was})",
@@ -99,13 +102,13 @@ def convert(
 
 
 def show_remarks(conversion: Conversion, console: Console) -> None:
-    """Say what there is to know of the whole model."""
+    """Print the remarks on the whole model."""
     for remark in conversion.remarks:
         console.print(f"[yellow]note[/]: {escape(shown(remark))}", soft_wrap=True)
 
 
 def _table(steps: tuple[Step, ...]) -> Table | str:
-    """What became of how many nodes: equal outcomes are one row."""
+    """Return a table of the results of nodes; equal results share a row."""
     if not steps:
         return "no quantizer in it had to be changed"
     counts = Counter((step.operator, step.action, step.reason) for step in steps)

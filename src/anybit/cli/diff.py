@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit diff`: compare two models, two runtimes, or a model and recorded tensors."""
+"""`anybit diff`: differences between two models, two runtimes, or a model and recorded tensors."""
+
+from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from rich.markup import escape
 from rich.text import Text
 
-from anybit.array_files import read_arrays
 from anybit.cli._columns import show as show_rows
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_overwrites
-from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, sizes_given
+from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, parse_shapes
 from anybit.cli._report import Json, check_reports, report_paths, write_reports
-from anybit.comparison import RUNNERS, Difference, page
-from anybit.comparison.compare import compare
-from anybit.comparison.measure import Tolerance as Tolerances
-from anybit.comparison.report import wording
-from anybit.comparison.sides.network import Network, Side, recorded
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.text import counted, shown
 
-# Columns that a narrow terminal drops first.
+if TYPE_CHECKING:
+    from anybit.comparison import Difference
+    from anybit.comparison.sides.network import Network, Side
+
+# The columns that a narrow terminal omits, in this order.
 _SPARED = ("node", "elements", "step of", "ulps", "within", "made by", "relative", "steps")
 _NAMES = ("tensor", "made by", "node", "in B", "step of")
 
@@ -31,8 +31,8 @@ Other: TypeAlias = Annotated[
     Path | None,
     typer.Argument(
         metavar="B",
-        help="Another .onnx file, or an .npz of recorded tensors by name. Without it, A runs on "
-        "two runners.",
+        help="Another .onnx file, or an .npz of recorded tensors by name (default: compare A "
+        "under two runners).",
     ),
 ]
 Runners: TypeAlias = Annotated[
@@ -40,8 +40,8 @@ Runners: TypeAlias = Annotated[
     typer.Option(
         "--with",
         metavar="RUNNER[,RUNNER]",
-        help=f"Runners of A and B (default: anybit): {', '.join(RUNNERS)}. Without B, one name "
-        "stands for anybit and that runner (default: onnxruntime).",
+        help="Runners of A and B: anybit, compiled, onnxruntime, onnxruntime-optimized, reference "
+        "or qonnx (default: anybit; without B: anybit,onnxruntime).",
     ),
 ]
 Report: TypeAlias = Annotated[
@@ -49,8 +49,7 @@ Report: TypeAlias = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write the comparison: HTML if FILE ends in .html, JSON if it ends in .json or has no "
-        "suffix. Repeatable.",
+        help="Write the report: HTML if FILE ends in .html, JSON otherwise. Repeatable.",
     ),
 ]
 Steps: TypeAlias = Annotated[
@@ -75,22 +74,27 @@ def diff(
     steps: Steps = 0.0,
     atol: Tolerance = 0.0,
     show_all: Annotated[
-        bool, typer.Option("--all", help="List all tensors, in the order in which A computes them.")
+        bool, typer.Option("--all", help="List all tensors, in the order of execution of A.")
     ] = False,
     as_json: Json = False,
     reports: Report = None,
 ) -> None:
-    """Find the first tensor in which two models or two runtimes differ, and the most harmful ones.
+    """Find the first tensor in which two models or two runtimes differ.
 
-    All tensors are compared, by name or by position. Exit status: 0 if they are equal, 1 if not.
+    All tensors are compared, by name or by position, and the largest contributions are listed. Exit
+    status: 0 if all are equal, 1 if not.
     """
+    from anybit.comparison import page
+    from anybit.comparison.compare import compare
+    from anybit.comparison.measure import Tolerance as Tolerances
+
     check_reports(reports or ())
     check_overwrites(report_paths(reports), [("A", a), ("B", b), *input_paths("--input", inputs)])
     first, second, names = _sides(a, b, runners)
     feeds = gather_inputs(first, inputs) if inputs else None
     with percentage(f"Comparing {escape(a.name)}") as advance:
         difference = compare(
-            first, second, feeds, names, Tolerances(steps, atol), advance, sizes_given(shapes)
+            first, second, feeds, names, Tolerances(steps, atol), advance, parse_shapes(shapes)
         )
     write_reports(reports or (), lambda: _json(difference), lambda: page(difference))
     if as_json:
@@ -107,12 +111,18 @@ def _json(difference: Difference) -> str:
 def _sides(
     a: Path, b: Path | None, runners: str | None
 ) -> tuple[Network, Network | Side, tuple[str, str]]:
-    """Return the two sides and their runners."""
+    """Return what is compared, and the runners of both."""
+    from anybit.array_files import read_arrays
+    from anybit.comparison import RUNNERS
+    from anybit.comparison.sides.network import Network, recorded
+
     record = b is not None and b.suffix == ".npz"
     names = [] if runners is None else [name.strip() for name in runners.split(",")]
     if len(names) > 2 - record:
-        limit = "one runner" if record else "one runner or two"
-        raise ModelError(f"--with must name {limit} here, of {', '.join(RUNNERS)}; got {runners!r}")
+        number = "one runner" if record else "one runner or two"
+        raise OptionError(
+            f"--with must name {number} here, of {', '.join(RUNNERS)}; got {runners!r}"
+        )
     if b is None and len(names) < 2:
         names = ["anybit", *(names or ["onnxruntime"])]
     names = names or ["anybit"]
@@ -124,7 +134,9 @@ def _sides(
 
 
 def show(difference: Difference, show_all: bool) -> None:
-    """Print a comparison to the terminal."""
+    """Print the differing tensors, the first one with samples and hints, and a summary."""
+    from anybit.comparison.report import wording
+
     console = stdout()
     for side, name in (("A", difference.a), ("B", difference.b)):
         console.print(Text(f"{side}  {shown(name)}"))
@@ -143,4 +155,5 @@ def show(difference: Difference, show_all: bool) -> None:
             console.print(Text(f"  Hint: {hint}."))
     for remark in wording.remarks(difference):
         console.print(Text(f"Note: {remark}."))
-    console.print(Text(wording.summary(difference), style="green" if difference.equal else "bold"))
+    style = "green" if difference.equal else "bold"
+    console.print(Text(wording.summary(difference), style=style))

@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit evaluate`: the quality of models on data, and their similarity to a reference."""
 
+from __future__ import annotations
+
 import math
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
+import anybit
 from anybit.cli._cluster import Cluster
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._engines import Engine, RunBy
 from anybit.cli._report import Json, deliver
-from anybit.evaluation import Evaluated, Evaluation
-from anybit.evaluation import evaluate as evaluate_models
-from anybit.quantization.output_quality import OutputQuality
 from anybit.text import counted, duration, shown, sized
+
+if TYPE_CHECKING:
+    from anybit.evaluation import Evaluated, Evaluation
+    from anybit.quantization.output_quality import OutputQuality
 
 _SHARES = ("top1", "top5")
 _SPARED = ("agreement", "correlation", "size", "per row")
@@ -56,14 +60,14 @@ def evaluate(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Measure models on data: a metric, similarity to the first model, time and size.
+    """Measure models on data: metric, similarity to the first, time, size.
 
     Data are read a few rows at a time, as by anybit quantize. Each sample is run by itself.
     """
     if metric is not None and ":" in metric and "" not in sys.path:
         sys.path.append("")  # modules in the current folder, after all others
     with percentage("Evaluating") as advance:
-        evaluation = evaluate_models(
+        evaluation = anybit.evaluate(
             *models,
             data=data,
             labels=labels,

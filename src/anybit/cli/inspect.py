@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit inspect`: the contents of a model, its layers, and values on data."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,10 +18,10 @@ from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_overwrites, file_size
 from anybit.cli._inputs import Ranges
 from anybit.cli._report import Json, check_reports, write_model_report
-from anybit.inspection import ModelReport, text
-from anybit.inspection import inspect as inspect_model
-from anybit.onnx.analysis.ranges import named
 from anybit.text import counted, shown
+
+if TYPE_CHECKING:
+    from anybit.inspection import ModelReport
 
 _QUANTIZERS_SPARED = ("rounding", "zero-points", "codes", "per")
 
@@ -47,11 +49,14 @@ def inspect(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the contents of a model: operators, quantizers, sizes, multiplications and layers.
+    """Show a model's operators, quantizers, sizes, layers and value ranges.
 
     Bounds of codes, sums and accumulators are proven from weights and quantizers; the model runs
     only with --data.
     """
+    from anybit.inspection import inspect as inspect_model
+    from anybit.onnx.analysis.ranges import named
+
     sources = [("--data", path) for path in data or ()]
     if output is not None:
         check_folder(output, "--output")
@@ -86,6 +91,8 @@ def _samples(paths: Sequence[Path]) -> Any:
 
 
 def _show_contents(report: ModelReport, model: Path, console: Console) -> None:
+    from anybit.inspection import text
+
     if report.summary is None:
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -105,6 +112,8 @@ def _show_contents(report: ModelReport, model: Path, console: Console) -> None:
 
 
 def _show_layers(report: ModelReport, console: Console) -> None:
+    from anybit.inspection import text
+
     if report.layers:
         show(text.layer_rows(report), text.SPARED, ("layer",), text.NUMBERS, console)
     observed = text.observed_rows(report)

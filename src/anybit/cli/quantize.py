@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit quantize`: from a float model to one of few bits."""
+"""`anybit quantize`: post-training quantization of a float model."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.text import Text
 
+import anybit
 from anybit.cli._cluster import Cluster
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
-from anybit.cli._quality import show_quality
 from anybit.cli._report import (
     Json,
     Reports,
@@ -24,15 +26,14 @@ from anybit.cli._report import (
     write_model_report,
 )
 from anybit.cli.convert import show_remarks
-from anybit.errors import ModelError
-from anybit.inspection import report_quantization
-from anybit.inspection.model_report import Advice
-from anybit.onnx.conversion import Conversion
-from anybit.onnx.conversion import convert as convert_model
+from anybit.errors import OptionError
 from anybit.onnx.forms import Form
-from anybit.quantization import Quantized, QuantizedLayer
-from anybit.quantization import quantize as quantize_model
 from anybit.text import amount, counted, percent
+
+if TYPE_CHECKING:
+    from anybit.inspection.model_report import Advice
+    from anybit.onnx.conversion import Conversion
+    from anybit.quantization import Quantized, QuantizedLayer
 
 _FLOAT = "float"
 _SPARED = ("operator", "parameters", "smoothed")
@@ -41,60 +42,60 @@ _NUMBERS = ("parameters", "SQNR", "outputs")
 
 def quantize(
     context: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The .onnx file, in floats.")],
+    model: Annotated[Path, typer.Argument(help="The float .onnx file.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="Q.onnx", help="The result.")],
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="DATA",
-            help="Inputs to calibrate with: FILE.npz (arrays by input name), FILE.npy, or a folder "
-            "of them. No labels.",
+            help="Calibration inputs: FILE.npz (arrays by input name), FILE.npy, or a folder of "
+            "them. No labels.",
         ),
     ] = None,
     weights: Annotated[
         str,
         typer.Option(
-            metavar="WORDS",
-            help="As int8, int4, ternary, fp8_e4m3, 'int4 per-tensor power-of-two', mxfp4, nvfp4, "
-            "'int4 per-block 32'.",
+            metavar="SPEC",
+            help="Format of weights: int8, int4, ternary, fp8_e4m3, mxfp4, nvfp4, "
+            "'int4 per-block 32', 'int4 per-tensor power-of-two'.",
         ),
     ] = "int8",
     activations: Annotated[
         str | None,
         typer.Option(
-            metavar="WORDS",
-            help="The same, or float for none. Without it: uint8 with --data, else float.",
+            metavar="SPEC",
+            help="Format of activations, or float (default: uint8 with --data, else float).",
         ),
     ] = None,
     layer: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=WORDS",
-            help="Other words for a layer or a pattern: `head.*=int8` for weights, "
-            "`head.*=int4/uint8` for both, `head.*=float` for none; may be repeated.",
+            metavar="NAME=SPEC",
+            help="Formats of a layer or pattern: `head.*=int8` (weights), `head.*=int4/uint8` "
+            "(weights and activations) or `head.*=float`. Repeatable.",
         ),
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A layer, or a pattern, that stays; may be repeated."),
+        typer.Option(metavar="NAME", help="Layer or pattern to keep in float. Repeatable."),
     ] = None,
     scales: Annotated[
         str | None,
-        typer.Option(metavar="power-of-two", help="What all scales are; without it, any floats."),
+        typer.Option(metavar="power-of-two", help="Restrict all scales (default: any float)."),
     ] = None,
     integer_only: Annotated[
         bool,
         typer.Option(
             "--integer-only",
-            help="Quantize also what lies between layers, so that anybit compile computes all of "
-            "it with integers.",
+            help="Also quantize elementwise and pooling operators, so that anybit compile computes "
+            "everything with integers.",
         ),
     ] = False,
     target: Annotated[
         str | None,
         typer.Option(
             metavar="finn|hls4ml",
-            help="Use quantizers that this compiler for FPGAs takes.",
+            help="Use quantizers that this FPGA compiler supports.",
         ),
     ] = None,
     budget: Annotated[
@@ -109,7 +110,7 @@ def quantize(
         bool,
         typer.Option(
             "--sensitivity",
-            help="Measure what each layer alone does to the outputs; a budget does it anyway.",
+            help="Measure the effect of quantizing each layer alone; implied by --budget.",
         ),
     ] = False,
     effort: Annotated[
@@ -133,7 +134,7 @@ def quantize(
         typer.Option(
             metavar="10dB|95%|none",
             help="Quality thresholds: SQNR, agreement, or both as 10dB,95% (default: 10dB, and 90% "
-            "for integers and distributions over classes).",
+            "for integer and classifier outputs).",
         ),
     ] = None,
     to: Annotated[
@@ -141,18 +142,18 @@ def quantize(
         typer.Option(
             "--to",
             metavar="FORM",
-            help=f"The form of the file, as for anybit convert ({'|'.join(Form)}): qdq for other "
-            "runtimes, qonnx for tools that read QONNX (default: compact; with --target qonnx).",
+            help=f"Form of the file, as for anybit convert ({'|'.join(Form)}): qdq for other "
+            "runtimes, qonnx for QONNX tools (default: compact; with --target: qonnx).",
         ),
     ] = None,
     as_json: Json = False,
     reports: Reports = None,
 ) -> None:
-    """Quantize a float model, and say what that did to its outputs.
+    """Quantize a float model and report the effect on its outputs.
 
-    Quantizers go before what multiplies and adds up, and nowhere else; ranges are chosen by the
-    error of the layers that read them. The outputs are judged on one of every four samples,
-    which no choice has seen but that of a mix for --budget.
+    Quantizers are inserted at the inputs of MatMul-like operators only. Ranges minimize the output
+    error of these layers. Quality is measured on held-out samples, one in four (a budget search
+    does look at them).
 
     Exit status: 0 if the quality check passes or there are no data, 1 if it fails (the file is
     written all the same), 2 for bad input.
@@ -163,13 +164,13 @@ def quantize(
     check_overwrites(
         [("--output", output), *report_paths(reports)], [("MODEL", model), ("--data", data)]
     )
-    wanted = activations or (_FLOAT if data is None else "uint8")
+    activation_spec = activations or (_FLOAT if data is None else "uint8")
     with percentage(f"Quantizing {escape(model.name)}") as advance:
-        found = quantize_model(
+        result = anybit.quantize(
             model,
             data,
             weights=weights,
-            activations=wanted,
+            activations=activation_spec,
             layers=_by_name(layer or ()),
             keep=keep or (),
             scales=scales,
@@ -184,37 +185,37 @@ def quantize(
             progress=advance,
         )
     own = to in (None, Form.COMPACT, Form.QONNX)
-    converted = None if own else convert_model(found, to=to)
+    converted = None if own else anybit.convert(result, to=to)
     if converted is None:
-        found.save(output, to=to)
+        result.save(output, to=to)
     else:
         converted.save(output)
     advice: Sequence[Advice] = ()
     if reports:
-        advice = _report(found, model, data, reports, typed(context, "reports", "as_json"))
+        advice = _report(result, model, data, reports, typed(context, "reports", "as_json"))
     conversion = None if converted is None else converted.to_json()
-    deliver(found.to_json() | {"conversion": conversion}, as_json, None)
+    deliver(result.to_json() | {"conversion": conversion}, as_json, None)
     if not as_json:
-        _show(found, model, output, converted, advice)
-    if found.verdict is not None and not found.verdict.passed:
+        _show(result, model, output, converted, advice)
+    if result.verdict is not None and not result.verdict.passed:
         raise typer.Exit(1)
 
 
 def _by_name(options: Iterable[str]) -> dict[str, str]:
-    """The words of --layer by pattern, in the order in which they were said."""
-    found: dict[str, str] = {}
-    for each in options:
-        pattern, separator, words = each.partition("=")
-        if not (separator and pattern and words):
-            raise ModelError(f"--layer {each!r}: say NAME=WORDS, as 'head.*=int8'")
-        if pattern in found:
-            raise ModelError(f"--layer: {pattern!r} is said twice")
-        found[pattern] = words
-    return found
+    """Return the formats of --layer options by pattern, in order."""
+    specs: dict[str, str] = {}
+    for option in options:
+        pattern, separator, spec = option.partition("=")
+        if not (separator and pattern and spec):
+            raise OptionError(f"--layer {option!r}: use NAME=SPEC, such as 'head.*=int8'")
+        if pattern in specs:
+            raise OptionError(f"--layer: {pattern!r} is given twice")
+        specs[pattern] = spec
+    return specs
 
 
 def _show(
-    found: Quantized,
+    result: Quantized,
     model: Path,
     output: Path,
     converted: Conversion | None,
@@ -232,31 +233,31 @@ def _show(
             "SQNR": "" if layer.sqnr is None else f"{layer.sqnr:.1f} dB",
             **_of_outputs(layer),
         }
-        for layer in found.layers
+        for layer in result.layers
     ]
-    known = [name for name in rows[0] if any(row[name] for row in rows)]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
     show(
-        [{name: row[name] for name in known} for row in rows],
+        [{name: row[name] for name in columns} for row in rows],
         _SPARED,
         ("layer",),
         _NUMBERS,
         console,
     )
-    if found.front:
-        console.print(Text(_mix(found)))
-    for name, reason in found.left.items():
+    if result.front:
+        console.print(Text(_mix(result)))
+    for name, reason in result.left.items():
         console.print(Text(f"{name} stays float: {reason}"))
-    for remark in found.remarks:
+    for remark in result.remarks:
         console.print(Text(remark))
     sizes = f"{file_size(output)} (was {file_size(model)})"
     console.print(f"{output} written, {counted(len(rows), 'layer')}, {sizes}", markup=False)
     if converted is not None:
         show_remarks(converted, console)
-        if words := _spelled_out(converted):
+        if words := _expansion_note(converted):
             console.print(Text(words), soft_wrap=True)
     for item in advice:
         console.print(Text(str(item)))
-    if found.verdict is None:
+    if result.verdict is None:
         console.print(
             "Not judged: there were no data. Quantize with --data DATA, or compare both models "
             "with `anybit evaluate`.",
@@ -264,15 +265,17 @@ def _show(
             soft_wrap=True,
         )
     else:
-        show_quality(found.verdict, console)
+        from anybit.cli._quality import show_quality
+
+        show_quality(result.verdict, console)
 
 
-def _spelled_out(converted: Conversion) -> str:
-    """How many quantizers became more than a QuantizeLinear, and what to do; "" for none."""
-    steps = [each for each in converted.steps if each.action == "standard operators"]
+def _expansion_note(converted: Conversion) -> str:
+    """Return a note on quantizers that became standard operators, with the remedy; "" for none."""
+    steps = [step for step in converted.steps if step.action == "standard operators"]
     if converted.form.value not in ("qdq", "qcdq") or not steps:
         return ""
-    by_zero = any(each.reason.startswith("zero-point") for each in steps)
+    by_zero = any(step.reason.startswith("zero-point") for step in steps)
     remedy = "; --activations int8 has no zero-points" if by_zero else ""
     return (
         f"note: {len(steps)} of {counted(len(converted.steps), 'quantizer')} became standard "
@@ -286,25 +289,27 @@ def _of_outputs(layer: QuantizedLayer) -> dict[str, str]:
     return {"outputs": f"{layer.output_sqnr:.1f} dB"}
 
 
-def _mix(found: Quantized) -> str:
-    """What was chosen, beside one width for all."""
-    macs = sum(layer.macs or 0 for layer in found.layers)
-    wide = [each for each in found.layers if max(each.weight_bits, each.activation_bits) > 8]
-    share = percent(sum(each.macs or 0 for each in wide) / macs) if macs else "0 %"
-    said = [f"{share} of MACs in more than 8 bits"]
-    said += [f"{amount(each.bops)} operations on bits" for each in found.front if each.chosen]
-    said += [
-        f"{each.name} would take {amount(each.bops)} for some {each.sqnr:.0f} dB"
-        for each in found.front
-        if each.name.startswith("int8")
+def _mix(result: Quantized) -> str:
+    """Return a summary of the mixed precision, compared with one width for all."""
+    macs = sum(layer.macs or 0 for layer in result.layers)
+    wide = [layer for layer in result.layers if max(layer.weight_bits, layer.activation_bits) > 8]
+    share = percent(sum(layer.macs or 0 for layer in wide) / macs) if macs else "0 %"
+    parts = [f"{share} of MACs in more than 8 bits"]
+    parts += [f"{amount(mix.bops)} operations on bits" for mix in result.front if mix.chosen]
+    parts += [
+        f"{mix.name} would take {amount(mix.bops)} for some {mix.sqnr:.0f} dB"
+        for mix in result.front
+        if mix.name.startswith("int8")
     ]
-    return f"Mix: {', '.join(said)}"
+    return f"Mix: {', '.join(parts)}"
 
 
 def _report(
-    found: Quantized, model: Path, data: Path | None, paths: Sequence[Path], command: str
+    result: Quantized, model: Path, data: Path | None, paths: Sequence[Path], command: str
 ) -> Sequence[Advice]:
     """Write the reports, and return their advice."""
-    report = report_quantization(found, data, name=model.name, command=command)
+    from anybit.inspection import report_quantization
+
+    report = report_quantization(result, data, name=model.name, command=command)
     write_model_report(report, paths, printed=False)
     return report.advice

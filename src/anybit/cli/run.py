@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`anybit run`: run a model on arrays from files."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,60 +10,48 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import numpy as np
-import onnxruntime  # type: ignore[import-untyped]
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from anybit.array_files import read_arrays
-from anybit.cli._arrays import write_arrays
-from anybit.cli._classes import Labels, read_labels, top_classes
-from anybit.cli._compare import compare, expected_of
 from anybit.cli._console import percentage, stdout, working
-from anybit.cli._engines import Engine, RunBy
+from anybit.cli._engines import Engine, RunBy, load_model
 from anybit.cli._files import check_overwrites
-from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, sizes_given
-from anybit.errors import ModelError
-from anybit.evaluation.scoring import ENGINES
-from anybit.inputs import Array, in_numpy_dtype
-from anybit.made_up_inputs import (
-    made_up_note,
-    naming_made_up_sizes,
-    random_inputs,
-    with_sizes,
-)
-from anybit.model import Model, RuntimeEngine
+from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, parse_shapes
+from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.text import duration, listed, shown, sizes
+
+if TYPE_CHECKING:
+    from anybit.inputs import Array
+    from anybit.model import Model
 
 Expected: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.npz",
-        help="Compare with these outputs (by name; `y` for a single output); exit 1 if they "
-        "differ.",
+        help="Expected outputs by name (`y` for a single output). Exit status 1 if they differ.",
     ),
 ]
 Output: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="OUT.npz", help="Write the outputs by name.")
+    Path | None, typer.Option(metavar="OUT.npz", help="Write the outputs, by name.")
 ]
 Tolerance: TypeAlias = Annotated[
-    float, typer.Option(min=0, metavar="X", help="The difference that `--expect` allows.")
+    float, typer.Option(min=0, metavar="X", help="Absolute tolerance of --expect.")
 ]
 
 Top1: TypeAlias = Annotated[
-    bool, typer.Option("--top1", help="Show the class of each row: where the largest output is.")
+    bool, typer.Option("--top1", help="Show the predicted class of each row.")
 ]
 LabelFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--labels",
         metavar="FILE",
-        help="Names of the classes, FILE.txt with one per line, to show classes by; or the right "
-        "class of each row, FILE.npy with one integer per row, to count how many are right.",
+        help="Class names (FILE.txt, one per line), or the class of each row (FILE.npy, integers) "
+        "to compute the accuracy.",
     ),
 ]
 
@@ -76,59 +66,87 @@ def run(
     top1: Top1 = False,
     labels: LabelFile = None,
     engine: Engine = RunBy.ONNXRUNTIME,
-    repeat: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Run this many times and show the times.")
-    ] = 1,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Number of runs to time.")] = 1,
     timeout: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Stop with an error if all runs together take longer, as for a Loop without end.",
+            help="Stop with an error if the runs take longer in total (for endless Loops).",
         ),
     ] = None,
 ) -> None:
-    """Run a model on given or random inputs, and compare what it gives with what is expected.
+    """Run a model on given or random inputs and check its outputs.
 
     Where the model fixes the number of rows, the rows of the input are run slice by slice.
     """
+    from anybit.array_files import read_arrays
+    from anybit.cli._outputs import (
+        Labels,
+        compare,
+        expected_of,
+        read_labels,
+        top_classes,
+        write_arrays,
+    )
+    from anybit.random_inputs import (
+        naming_assumed_sizes,
+        random_inputs,
+        random_inputs_note,
+        with_sizes,
+    )
+
     console = stdout()
-    if output is not None and (output.suffix != ".npz" or not output.parent.is_dir()):
-        raise ModelError(f"{output}: --output must be an .npz file in a folder that exists")
-    read = [("MODEL", model), ("--expect", expect), ("--labels", labels)]
-    check_overwrites([("--output", output)], [*read, *input_paths("--input", inputs)])
-    if not atol >= 0:
-        raise ModelError(f"--atol must be a number >= 0, got {atol}")
-    if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
-        raise ModelError(f"--timeout must be a number of seconds > 0, got {timeout}")
-    if inputs and shapes:
-        raise ModelError("--shape is for random inputs; leave it out beside --input")
+    _check_options(model, inputs, shapes, output, expect, labels, atol, timeout)
     expected = None if expect is None else read_arrays(expect)
-    known = Labels() if labels is None else read_labels(labels)
+    classes = Labels() if labels is None else read_labels(labels)
     with working("Loading", model):
-        network = ENGINES[engine](model)
-    if expected is not None:  # found out now, not after a long run
-        expected_of([each.name for each in network.outputs], expected)
-    declared = with_sizes(network.inputs, sizes_given(shapes))
+        network = load_model(model, engine)
+    if expected is not None:  # reported now, not after a long run
+        expected_of([tensor.name for tensor in network.outputs], expected)
+    declared = with_sizes(network.inputs, parse_shapes(shapes))
     feeds = gather_inputs(network, inputs) if inputs else random_inputs(declared)
     with (
-        naming_made_up_sizes(() if inputs else declared),
+        naming_assumed_sizes(() if inputs else declared),
         _limited(network, timeout) as check_time,
     ):
         times, outputs = _timed(network, feeds, repeat, check_time)
-    classes = list(top_classes(outputs, known, whole=top1 or labels is not None))
+    class_lines = list(top_classes(outputs, classes, whole=top1 or labels is not None))
     if output is not None:
         write_arrays(output, outputs)
     console.print(_table(feeds, outputs))
-    for line in classes:
+    for line in class_lines:
         console.print(shown(line), markup=False, soft_wrap=True)
     console.print(_timing(times))
     if not inputs:
-        note = made_up_note(declared)
+        note = random_inputs_note(declared)
         console.print(f"{note[0].upper()}{note[1:]}; --input gives others.", markup=False)
     if output is not None:
         console.print(f"written to {output}{_stored_as(outputs)}", markup=False)
     if expected is not None:
         compare(outputs, expected, atol=atol, console=console)
+
+
+def _check_options(
+    model: Path,
+    inputs: list[str] | None,
+    shapes: list[str] | None,
+    output: Path | None,
+    expect: Path | None,
+    labels: Path | None,
+    atol: float,
+    timeout: float | None,
+) -> None:
+    """Raise OptionError for options that contradict one another, before any work."""
+    if output is not None and (output.suffix != ".npz" or not output.parent.is_dir()):
+        raise OptionError(f"{output}: --output must be an .npz file in a folder that exists")
+    read = [("MODEL", model), ("--expect", expect), ("--labels", labels)]
+    check_overwrites([("--output", output)], [*read, *input_paths("--input", inputs)])
+    if not atol >= 0:
+        raise OptionError(f"--atol must be a number >= 0, got {atol}")
+    if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
+        raise OptionError(f"--timeout must be a number of seconds > 0, got {timeout}")
+    if inputs and shapes:
+        raise OptionError("--shape is for random inputs; leave it out beside --input")
 
 
 @contextmanager
@@ -140,6 +158,10 @@ def _limited(network: Model, seconds: float | None) -> Iterator[Callable[[], Non
     Raises:
         ModelError: The time is over.
     """
+    import onnxruntime  # type: ignore[import-untyped]
+
+    from anybit.model import RuntimeEngine
+
     if seconds is None:
         yield lambda: None
         return
@@ -164,7 +186,7 @@ def _limited(network: Model, seconds: float | None) -> Iterator[Callable[[], Non
     timer.start()
     try:
         yield check_time
-    except ModelError as error:
+    except AnybitError as error:
         try:
             check_time()
         except ModelError as stopped:
@@ -177,7 +199,7 @@ def _limited(network: Model, seconds: float | None) -> Iterator[Callable[[], Non
 def _timed(
     network: Model, feeds: dict[str, Array], repeat: int, check_time: Callable[[], None]
 ) -> tuple[list[float], dict[str, Array]]:
-    """The seconds of each run, and the outputs."""
+    """Return the seconds of each run, and the outputs."""
     times: list[float] = []
     outputs: dict[str, Array] = {}
     with percentage("Running") as advance:
@@ -197,6 +219,8 @@ def _share(
 
 
 def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
+    import numpy as np
+
     table = Table(box=SIMPLE_HEAD)
     for heading in ("", "name", "type", "shape"):
         table.add_column(heading, overflow="fold", no_wrap=heading != "name")
@@ -212,7 +236,9 @@ def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
 
 
 def _stored_as(outputs: dict[str, Array]) -> str:
-    """The types that stand in the file for those that NumPy lacks."""
+    """Return a note on outputs whose dtype NumPy lacks, which the file holds as another."""
+    from anybit.inputs import in_numpy_dtype
+
     stored = {name: in_numpy_dtype(array).dtype for name, array in outputs.items()}
     changed = [
         f"{shown(name)} ({outputs[name].dtype}) as {dtype}"

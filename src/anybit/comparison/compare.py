@@ -18,15 +18,15 @@ from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference
 from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.comparison.sides.runners import capture, check_runner
-from anybit.errors import ModelError
+from anybit.errors import DataError, OptionError
 from anybit.inputs import Feeds, matched
-from anybit.made_up_inputs import (
-    made_up_note,
-    naming_made_up_sizes,
+from anybit.onnx import Source
+from anybit.random_inputs import (
+    naming_assumed_sizes,
     random_inputs,
+    random_inputs_note,
     with_sizes,
 )
-from anybit.onnx import Source
 
 # The share of the time that one run takes. Most is spent on comparing tensors.
 _SHARE_OF_A_RUN = 0.15
@@ -66,8 +66,10 @@ def diff(
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
-        ModelError: A model that cannot be read or run, inputs that do not fit, an unknown or
-            missing runner, negative `steps` or `atol`, or no pair of tensors.
+        ModelError: A model cannot be read or run, or no tensors can be compared.
+        DataError: The inputs do not fit.
+        OptionError: A runner is unknown, or `steps` or `atol` is not a number >= 0.
+        DependencyError: The package of a runner is missing.
 
     >>> import onnx
     >>> model = onnx.parser.parse_model(
@@ -100,7 +102,7 @@ def compare(
     """
     for name, value in (("steps", tolerance.steps), ("atol", tolerance.atol)):
         if not value >= 0:
-            raise ModelError(f"{name} must be a number >= 0, got {value}")
+            raise OptionError(f"{name} must be a number >= 0, got {value}")
     report = progress or (lambda share: None)
     record = second if isinstance(second, Side) else None
     for runner in runners[:1] if record is not None else runners:
@@ -113,8 +115,8 @@ def compare(
     feeds, rows = (random_inputs(common), None) if inputs is None else feeds_of_a(common, inputs)
     notes = [] if rows is None else [rows.note]
     if inputs is None:
-        notes.append(made_up_note(common))
-    with naming_made_up_sizes(common if inputs is None else ()):
+        notes.append(random_inputs_note(common))
+    with naming_assumed_sizes(common if inputs is None else ()):
         left = _side(first, runners[0], feeds)
         report(_SHARE_OF_A_RUN)
         if record is None:
@@ -146,7 +148,7 @@ def _recorded_inputs(network: Network, record: Side) -> dict[str, Array]:
     inputs = matched(names, record.arrays, "x", only=False)
     missing = [name for name in names if name not in inputs]
     if missing:
-        raise ModelError(
+        raise DataError(
             f"the recorded tensors do not hold the model's input {', '.join(missing)}: pass inputs"
         )
     return inputs

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from anybit.comparison.arrays import Array
 from anybit.comparison.sides.network import Network
-from anybit.errors import ModelError
+from anybit.errors import ModelError, prefixed
 from anybit.inputs import Feeds, Tensor, check_shape, converted, fitted, slice_of
 
 
@@ -61,7 +61,7 @@ def feeds_of_a(inputs: Sequence[Tensor], arrays: Feeds) -> tuple[dict[str, Array
     """Return the arrays under A's names and in A's types, and their rows if not all are run.
 
     Raises:
-        ModelError: A missing or unknown name, or an array that does not fit the model.
+        DataError: A name is missing or unknown, or an array does not fit the model.
     """
     feeds, slices = fitted(inputs, arrays)
     if slices == 1:
@@ -74,16 +74,14 @@ def feeds_of_a(inputs: Sequence[Tensor], arrays: Feeds) -> tuple[dict[str, Array
 def feeds_of_b(
     feeds: Mapping[str, Array], pairs: Iterable[tuple[Tensor, Tensor]], label: str
 ) -> dict[str, Array]:
-    """Return the inputs of B, from those of A.
+    """Return the inputs of B from those of A. Messages name B by its label.
 
     Raises:
-        ModelError: An array that does not fit B, which the message names by its label.
+        DataError: An array does not fit B.
     """
     renamed = {}
     for a, b in pairs:
-        try:
+        with prefixed(f"{label}: "):
             renamed[b.name] = converted(feeds[a.name], b)
             check_shape(b, renamed[b.name])
-        except ModelError as error:
-            raise ModelError(f"{label}: {error}") from error
     return renamed

@@ -29,7 +29,7 @@ from anybit.compiler.requantize.requantizer import CachingRequantizer
 from anybit.compiler.rewrite.float_weights import integer_weights, store_integer_weights
 from anybit.compiler.rewrite.regions import replace_regions
 from anybit.compiler.timing import add_times
-from anybit.errors import ModelError
+from anybit.errors import ModelError, OptionError
 from anybit.model import RuntimeEngine
 from anybit.onnx import Source
 from anybit.onnx.analysis.abstract_values import AbstractValue
@@ -76,8 +76,8 @@ def compile(
         progress: Called with the share that is done, from 0 to 1.
 
     Raises:
-        ModelError: The model has no quantizers or cannot be run, there is no such guarantee, or a
-            shape does not fit.
+        ModelError: The model has no quantizers or cannot be run.
+        OptionError: There is no such guarantee, or a shape does not fit.
     """
     where = str(source) if isinstance(source, str | os.PathLike) else "the model"
     weakest = _parse_guarantee(guarantee)
@@ -175,4 +175,4 @@ def _parse_guarantee(name: str) -> Guarantee:
         return Guarantee(name)
     except ValueError:
         names = ", ".join(guarantee.value for guarantee in Guarantee)
-        raise ModelError(f"guarantee must be one of {names}, got {name!r}") from None
+        raise OptionError(f"guarantee must be one of {names}, got {name!r}") from None

@@ -25,7 +25,6 @@ from anybit.compiler.program.program import Arithmetic, Dequantize, Program, Qua
 from anybit.compiler.report import Report, Seconds, Speed
 from anybit.errors import ModelError
 from anybit.inputs import Array, declared_inputs
-from anybit.made_up_inputs import random_inputs
 from anybit.model import Model, RuntimeEngine
 from anybit.onnx import Source, prepare, read
 from anybit.onnx.analysis.layers import owners
@@ -45,6 +44,7 @@ from anybit.onnx.runtime import (
     run_session,
 )
 from anybit.onnx.static_int8 import static_int8
+from anybit.random_inputs import random_inputs
 
 Key = TypeVar("Key")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from anybit.compiler.pipeline import compile as compile_model
 from anybit.compiler.prepare.eligibility import explain_missing_quantizers
-from anybit.errors import ModelError
+from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.evaluation.metrics import Function, Metric, parse_metric
 from anybit.inputs import Array
 from anybit.model import Model, RuntimeEngine, load
@@ -73,7 +73,7 @@ class Scorer:
         has_labels: bool,
     ) -> None:
         if engine not in ENGINES:
-            raise ModelError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+            raise OptionError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
         self.names = names
         self._sources, self._spec = sources, (names, engine, metric, has_labels)
         self._metric = parse_metric(metric, has_labels)
@@ -96,8 +96,8 @@ class Scorer:
         for name, model in zip(self.names, self.models, strict=True):
             try:
                 outputs = model.run(sample)
-            except ModelError as error:
-                raise ModelError(f"{name}: {error}") from error
+            except AnybitError as error:
+                raise type(error)(f"{name}: {error}") from error
             comparison = None
             if reference is None:
                 reference = outputs

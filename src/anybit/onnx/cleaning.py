@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.checks.targets.hls4ml_names import is_usable
 from anybit.onnx.files.reader import Source, read_copy
@@ -99,7 +99,8 @@ def clean(
 
     Raises:
         ModelError: The model cannot be read, an operator refuses its parameters, or the batch
-            cannot be changed; or there is no such target.
+            cannot be changed.
+        OptionError: There is no such target.
     """
     names, steps = _names_of(target), _STEPS.get(target or "", ())
     model = read_copy(source)
@@ -153,5 +154,5 @@ def _names_of(target: str | None) -> frozenset[str]:
         return frozenset()
     names = {name: rules.names for name, rules in TARGETS.items() if rules.names}
     if target not in names:
-        raise ModelError(f"target must be one of {', '.join(names)}, got {target!r}")
+        raise OptionError(f"target must be one of {', '.join(names)}, got {target!r}")
     return names[target]

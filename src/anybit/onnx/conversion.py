@@ -10,11 +10,11 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.fencing import Fencing, fence
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
-from anybit.onnx.forms import Form
+from anybit.onnx.forms import NEWEST_OPSET, Form
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.walk import nodes_in
@@ -45,7 +45,7 @@ from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.float4 import float4_remarks
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
-from anybit.onnx.runtimes import NAMES, NEWEST_OPSET, runtime_named
+from anybit.onnx.runtimes import NAMES, runtime_named
 from anybit.onnx.trial import Trial, reference_of, remark
 from anybit.text import shown
 
@@ -127,12 +127,12 @@ def convert(
             value; the message names it and the remedy.
     """
     if to is None and runtime is None:
-        raise ModelError(f"to must be one of {', '.join(Form)}; or name the runtime: {NAMES}")
+        raise OptionError(f"to must be one of {', '.join(Form)}; or name the runtime: {NAMES}")
     properties = runtime_named("onnxruntime" if runtime is None else runtime)
     try:
         form = properties.form if to is None else Form(to)
     except ValueError:
-        raise ModelError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
+        raise OptionError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
     options = _Options(allow_approximate, min(opset_limit, properties.opset_limit))
     converted, pairs = _converted(source, form, options)
     native = any(is_dequantize(node) for node in nodes_in(converted.model.graph))

@@ -3,6 +3,9 @@
 
 from enum import StrEnum
 
+NEWEST_OPSET = 25
+"""The newest opset that a conversion asks for; it brings the 2-bit types."""
+
 
 class Form(StrEnum):
     """A target form of conversion."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from anybit.errors import ModelError
+from anybit.errors import AnybitError
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.walk import nodes_in
@@ -139,7 +139,7 @@ def errors_named_after(source: Source) -> Iterator[None]:
     """Prefix model errors with the name of the source file, if there is one."""
     try:
         yield
-    except ModelError as error:
+    except AnybitError as error:
         if not isinstance(source, str | os.PathLike):
             raise
-        raise ModelError(f"{os.fspath(source)}: {error}") from error
+        raise type(error)(f"{os.fspath(source)}: {error}") from error

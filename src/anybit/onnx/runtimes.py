@@ -6,11 +6,8 @@ from dataclasses import dataclass
 
 import onnxruntime  # type: ignore[import-untyped]
 
-from anybit.errors import ModelError
-from anybit.onnx.forms import Form
-
-NEWEST_OPSET = 25
-"""The newest opset that conversions require; it has the 2-bit types."""
+from anybit.errors import OptionError
+from anybit.onnx.forms import NEWEST_OPSET, Form
 
 # The first version of ONNX Runtime that loads each opset, as measured (with gaps).
 _ONNX_RUNTIME = (((1, 17), 20), ((1, 20), 21), ((1, 23), 23), ((1, 26), NEWEST_OPSET))
@@ -43,7 +40,7 @@ def runtime_named(name: str) -> Runtime:
     """Return the runtime of a name.
 
     Raises:
-        ModelError: There is no such runtime, or its version is unknown.
+        OptionError: There is none of that name, or nothing is known of its version.
     """
     if name in _OTHERS:
         return Runtime(*_OTHERS[name], tried=False, fenced=name == "web")
@@ -51,12 +48,12 @@ def runtime_named(name: str) -> Runtime:
         return Runtime(Form.QDQ, NEWEST_OPSET, tried=True, fenced=True)
     version = re.fullmatch(r"onnxruntime=(\d+)\.(\d+)(\.\d+)?", name)
     if version is None:
-        raise ModelError(f"the runtime must be {NAMES}, got {name!r}")
+        raise OptionError(f"the runtime must be {NAMES}, got {name!r}")
     requested = int(version[1]), int(version[2])
     opsets = [opset for release, opset in _ONNX_RUNTIME if release <= requested]
     newest = max(_LAST_MEASURED, _installed())
     if not opsets or requested > newest:
-        raise ModelError(
+        raise OptionError(
             f"the runtime must be onnxruntime=1.17 to {newest[0]}.{newest[1]}, the versions that "
             f"are known, got {name!r}; without a version it is the installed one"
         )

@@ -151,8 +151,9 @@ def quantize(
     Raises:
         ChildProcessError: Processes of the cluster ended again and again.
         ModelError: The model cannot be read or run, has quantizers already, or nothing that could
-            be quantized; words that are not known; data that are missing or do not fit; a
-            budget that no mix keeps, with the figure that was reached.
+            be quantized; words that are not known; a budget that no mix keeps, with the figure
+            that was reached.
+        DataError: The data are missing, empty, or do not fit the model.
     """
     where = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     advance = progress or (lambda share: None)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from anybit.array_files import open_arrays, write_members
-from anybit.errors import ModelError
+from anybit.errors import AnybitError
 from anybit.inputs import Array
 from anybit.onnx.files.writer import naming
 from anybit.quantization.statistics import BINS, Statistics, add_all
@@ -126,7 +126,7 @@ class CalibrationStats:
         if it is not there, or damaged, or something else."""
         try:
             arrays = _arrays(path)
-        except (ModelError, OSError):
+        except (AnybitError, OSError):
             return None
         found = cls.none(names, axes)
         if arrays is None or arrays["name"].tobytes() != path.stem.encode():

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from anybit.errors import ModelError
+from anybit.errors import AnybitError
 from anybit.inputs import Array
 from anybit.quantization.items import Sample, kind_of
 
@@ -26,11 +26,11 @@ def independent(run: Run) -> Callable[[Sample, Sample, Sample], bool | None]:
     def same(first: Sample, second: Sample, both: Sample) -> bool | None:
         try:
             apart = [run(each) for each in (first, second)]
-        except ModelError:  # a number of rows that a constant inside fixes
+        except AnybitError:  # a number of rows that a constant inside fixes
             return False
         try:
             joined = run(both)
-        except ModelError:  # the number is 1
+        except AnybitError:  # the number is 1
             return None
         both_ways = [([each[name] for each in apart], array) for name, array in joined.items()]
         with_rows = [

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from anybit.array_files import open_arrays, write_members
-from anybit.errors import ModelError
+from anybit.errors import AnybitError, DataError
 from anybit.inputs import Array, Tensor, bound, check_shape, check_sizes, matched
 from anybit.text import counted, listed
 
@@ -67,7 +67,7 @@ class Reader:
         """The arrays of an item, by the names of inputs and labels.
 
         Raises:
-            ModelError: It holds others, or none.
+            DataError: It holds others, or none.
         """
         names = [each.name for each in self.inputs]
         arrays = arrays_of(item, where)
@@ -75,9 +75,9 @@ class Reader:
         beside = {} if self.labels is None else {self.labels: arrays.pop(self.labels, None)}
         found = matched(names, arrays, "x")
         if len(found) != len(names):
-            raise ModelError(f"{where}it holds {held}; the model takes {listed(names)}")
+            raise DataError(f"{where}it holds {held}; the model takes {listed(names)}")
         if any(array is None for array in beside.values()):
-            raise ModelError(f"{where}it holds {held}, and no labels called {self.labels!r}")
+            raise DataError(f"{where}it holds {held}, and no labels called {self.labels!r}")
         return found | beside
 
     def count(self, item: Mapping[str, Rows]) -> int | None:
@@ -115,7 +115,7 @@ class Reader:
             before: How many samples of the item stood before those that are left of it.
 
         Raises:
-            ModelError: It does not fit, or holds NaN, infinity, or more than the model computes.
+            DataError: It does not fit, or holds NaN, infinity, or more than the model computes.
         """
         with _naming(where):
             check_sizes(self.inputs, sample)
@@ -123,7 +123,7 @@ class Reader:
                 part = sample[each.name]
                 check_shape(each, part, part.whole.shape)
                 if part.whole.dtype != each.dtype and part.whole.dtype.kind not in "fiub":
-                    raise ModelError(
+                    raise DataError(
                         f"input {each.name!r} must be {each.dtype}, got {part.whole.dtype}"
                     )
         arrays = {name: part.read() for name, part in sample.items()}
@@ -140,7 +140,7 @@ class Reader:
                 said = f"holds NaN or infinity{at}; leave it out"
                 if np.isfinite(given):
                     said = f"holds {given:g}{at}, beyond {array.dtype}; scale it or leave it out"
-                raise ModelError(f"{where}input {name!r} {said}")
+                raise DataError(f"{where}input {name!r} {said}")
         return feeds
 
     def place(self, number: int) -> str:
@@ -156,8 +156,8 @@ class Reader:
 def _naming(where: str) -> Iterator[None]:
     try:
         yield
-    except ModelError as error:
-        raise ModelError(f"{where}{error}") from error
+    except AnybitError as error:
+        raise type(error)(f"{where}{error}") from error
 
 
 def arrays_of(item: object, where: str) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def arrays_of(item: object, where: str) -> dict[str, Any]:
     if isinstance(item, str | os.PathLike):
         return dict(open_arrays(Path(item)))
     if isinstance(item, list | tuple) and not is_numbers(item):
-        raise ModelError(
+        raise DataError(
             f"{where}a {type(item).__name__} of {len(item)}; give arrays, or dicts by input "
             "name, without labels, such as (x for x, label in loader)"
         )
@@ -177,9 +177,9 @@ def _array(value: Any, where: str) -> Array:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged; of another device
-        raise ModelError(f"{where}not an array: {error}") from error
+        raise DataError(f"{where}not an array: {error}") from error
     if array.dtype.hasobject:
-        raise ModelError(f"{where}not numbers but {type(value).__name__} of objects")
+        raise DataError(f"{where}not numbers but {type(value).__name__} of objects")
     return array
 
 
@@ -223,7 +223,7 @@ def share(labels: Rows, index: int, count: int, where: str) -> Array:
     if count == 1:
         return Part(labels, slice(None)).read()
     if not labels.shape or labels.shape[0] % count:
-        raise ModelError(
+        raise DataError(
             f"{where}there are labels of shape {list(labels.shape)} for {counted(count, 'sample')}"
         )
     step = labels.shape[0] // count
@@ -236,5 +236,5 @@ def files_in(path: Path) -> list[Path]:
         return [path]
     found = sorted(each for each in path.iterdir() if each.suffix in (".npy", ".npz"))
     if not found:
-        raise ModelError(f"{path} holds no .npy and no .npz files")
+        raise DataError(f"{path} holds no .npy and no .npz files")
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from anybit.array_files import StoredArray
-from anybit.errors import ModelError
+from anybit.errors import DataError
 from anybit.inputs import Array, Feeds, Tensor
 from anybit.quantization.independence import pair_of
 from anybit.quantization.items import (
@@ -55,7 +55,7 @@ class Samples:
         labels: The name of an array beside the inputs, which `shares` gives along with them.
 
     Raises:
-        ModelError: There are no samples, or one does not fit the model, or holds NaN or infinity.
+        DataError: There are no samples, or one does not fit the model, or holds NaN or infinity.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Samples:
         self._items = self._kept(data)
         self._count: int | None = None
         if next(iter(self), None) is None:
-            raise ModelError("the data hold no samples; give at least one, better hundreds")
+            raise DataError("the data hold no samples; give at least one, better hundreds")
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ class Samples:
         labels, or None where these have no name. Inputs are not read.
 
         Raises:
-            ModelError: Labels that are missing, or that cannot be dealt out among the samples.
+            DataError: Labels that are missing, or that cannot be dealt out among the samples.
         """
         for _, arrays, where in self._opened():
             count = self._reader.count(arrays)
@@ -278,5 +278,5 @@ class Samples:
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             items = [written(self._folder, index, item) for index, item in enumerate(items)]
         if not items:
-            raise ModelError("there are no samples; give at least one, better hundreds")
+            raise DataError("there are no samples; give at least one, better hundreds")
         return items

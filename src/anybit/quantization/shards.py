@@ -64,7 +64,7 @@ class Shard:
         """Those whose numbers are wanted; others are not read.
 
         Raises:
-            ModelError: One does not fit the model, or holds NaN or infinity.
+            DataError: One does not fit the model, or holds NaN or infinity.
         """
         number = self.first
         for portion in self._portions:

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnxruntime  # type: ignore[import-untyped]
 
 from anybit._native import isa
-from anybit.errors import ModelError
+from anybit.errors import AnybitError
 from anybit.quantization.findings import FORMAT, CalibrationStats
 from anybit.quantization.items import Sample
 from anybit.quantization.recording import Recording
@@ -69,8 +69,8 @@ def _naming(shard: Shard, number: int) -> Iterator[None]:
     """Say which sample it is that is refused."""
     try:
         yield
-    except ModelError as error:
-        raise ModelError(f"{shard.place(number)}{error}") from error
+    except AnybitError as error:
+        raise type(error)(f"{shard.place(number)}{error}") from error
 
 
 def _calibration(shard: Shard) -> Iterator[tuple[int, Sample]]:

@@ -5,7 +5,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 
 _SIZES = {
     "b": 1,
@@ -39,23 +39,23 @@ def budget(words: str) -> Budget:
     """The budget that words stand for.
 
     Raises:
-        ModelError: They are none.
+        OptionError: They are none.
 
     >>> budget("4 MB").bytes, budget("30dB").noise, budget("50%bops").bops
     (4000000.0, 0.001, 0.5)
     """
     number = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{0,15})?)\s*(%?)\s*([a-zA-Z]*)\s*", words)
     if number is None:
-        raise ModelError(f"budget {words!r}: {_KNOWN}")
+        raise OptionError(f"budget {words!r}: {_KNOWN}")
     amount, unit = float(number[1]), number[3].lower()
     if not amount or not math.isfinite(amount):
-        raise ModelError(f"budget {words!r}: nothing is left for the model; {_KNOWN}")
+        raise OptionError(f"budget {words!r}: nothing is left for the model; {_KNOWN}")
     if number[2]:
         if unit != "bops" or amount > 1000:
-            raise ModelError(f'budget {words!r}: shares are of the work, such as "50%bops"')
+            raise OptionError(f'budget {words!r}: shares are of the work, such as "50%bops"')
         return Budget(words, bops=amount / 100)
     if unit == "db" and amount <= 150:
         return Budget(words, noise=10 ** (-amount / 10))
     if unit in _SIZES:
         return Budget(words, bytes=amount * _SIZES[unit])
-    raise ModelError(f"budget {words!r}: {_KNOWN}")
+    raise OptionError(f"budget {words!r}: {_KNOWN}")

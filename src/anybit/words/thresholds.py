@@ -5,7 +5,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 
 _REMEDY = 'give an SQNR ("10dB"), an agreement ("95%"), both ("10dB,95%") or "none"'
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)) *(db|%)")
@@ -35,7 +35,7 @@ def thresholds(words: str | None, *, has_data: bool = True) -> Thresholds:
     """Parse quality thresholds; only what is named is checked. None stands for the defaults.
 
     Raises:
-        ModelError: The words are not thresholds, or there are no data to check them on.
+        OptionError: The words are not thresholds, or there are no data to check them on.
 
     >>> thresholds("12 dB, 95%").sqnr, thresholds("95%").sqnr, thresholds("none").agreement
     (12.0, None, None)
@@ -43,23 +43,23 @@ def thresholds(words: str | None, *, has_data: bool = True) -> Thresholds:
     if words is None:
         return DEFAULTS
     if not isinstance(words, str):
-        raise ModelError(f"--fail-below must be a text, got {words!r}; {_REMEDY}")
+        raise OptionError(f"--fail-below must be a text, got {words!r}; {_REMEDY}")
     if words.strip().lower() in ("none", "0"):
         return Thresholds(None, None, named=True)
     if not has_data:
-        raise ModelError(f"--fail-below {words!r}: the outputs are judged on data; give some")
+        raise OptionError(f"--fail-below {words!r}: the outputs are judged on data; give some")
     given: dict[str, float] = {}
     for item in words.split(","):
         match = _NUMBER.fullmatch(item.strip().lower())
         if match is None:
-            raise ModelError(f"--fail-below {words!r}: {_REMEDY}")
+            raise OptionError(f"--fail-below {words!r}: {_REMEDY}")
         number, unit = float(match[1]), match[2]
         if unit in given:
-            raise ModelError(f"--fail-below {words!r}: {unit.replace('b', 'B')} is given twice")
+            raise OptionError(f"--fail-below {words!r}: {unit.replace('b', 'B')} is given twice")
         if unit == "%" and not 0 <= number <= 100:
-            raise ModelError(f"--fail-below {words!r}: an agreement lies between 0 % and 100 %")
+            raise OptionError(f"--fail-below {words!r}: an agreement lies between 0 % and 100 %")
         if unit == "db" and not (math.isfinite(number) and abs(number) <= _MOST_DECIBELS):
-            raise ModelError(f"--fail-below {words!r}: an SQNR lies between -300 dB and 300 dB")
+            raise OptionError(f"--fail-below {words!r}: an SQNR lies between -300 dB and 300 dB")
         given[unit] = number
     share = given.get("%")
     return Thresholds(given.get("db"), None if share is None else share / 100, named=True)

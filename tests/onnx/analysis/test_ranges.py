@@ -6,7 +6,7 @@ import pytest
 from analysis_checks import prepared
 from small_models import model, node
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.analysis.ranges import input_values, named, value_of
 
 
@@ -59,7 +59,7 @@ def test_input_ranges_numbers(arguments: object) -> None:
     ],
 )
 def test_input_ranges_refuse_invalid_text(text: str) -> None:
-    with pytest.raises(ModelError, match="range"):
+    with pytest.raises(OptionError, match="range"):
         value_of(text)
 
 
@@ -68,9 +68,9 @@ def test_input_ranges_names() -> None:
     assert input_values(named(["x=uint8"]), inputs).keys() == {"x"}
     assert input_values(named(["uint8"]), inputs).keys() == {"x"}
     assert named(["a=b=uint8"]) == {"a=b": "uint8"}
-    with pytest.raises(ModelError, match=r"no input 'z'.* are x"):
+    with pytest.raises(OptionError, match=r"no input 'z'.* are x"):
         input_values(named(["z=uint8"]), inputs)
-    with pytest.raises(ModelError, match="given twice"):
+    with pytest.raises(OptionError, match="given twice"):
         named(["x=uint8", "x=int8"])
 
 
@@ -80,5 +80,5 @@ def test_a_range_alone_is_that_of_the_only_input() -> None:
     assert input_values((-1, 1), inputs).keys() == {"x"}
     assert input_values(None, inputs) == {}
     for wrong in (3, {"x": 3}, {"x": None}):
-        with pytest.raises(ModelError, match="range"):
+        with pytest.raises(OptionError, match="range"):
             input_values(wrong, inputs)  # type: ignore[arg-type]

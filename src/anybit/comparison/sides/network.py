@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.comparison.arrays import Array, is_number
-from anybit.errors import ModelError
+from anybit.errors import DataError
 from anybit.inputs import declared_inputs
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.constants import array_of, is_constant
@@ -98,12 +98,12 @@ def recorded(arrays: Mapping[str, Any], label: str = "recorded tensors") -> Side
     """Return a side of recorded tensors.
 
     Raises:
-        ModelError: A tensor that does not hold numbers.
+        DataError: An array does not hold numbers.
     """
     numbers = {}
     for name, value in arrays.items():
         array = np.asarray(value)
         if not is_number(array):
-            raise ModelError(f"{label}: {name!r} holds {array.dtype}, expected numbers")
+            raise DataError(f"{label}: {name!r} holds {array.dtype}, expected numbers")
         numbers[str(name)] = array
     return Side(label, numbers)

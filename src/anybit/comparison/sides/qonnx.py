@@ -13,14 +13,14 @@ import onnx
 import onnx_ir as ir
 
 from anybit.comparison.arrays import Array
-from anybit.errors import ModelError
+from anybit.errors import DependencyError
 
 
 def run_qonnx(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Run QONNX operators with QONNX, and standard operators with ONNX Runtime.
 
     Raises:
-        ModelError: QONNX cannot be imported.
+        DependencyError: QONNX is not installed, or cannot be imported.
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -39,7 +39,7 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(f"qonnx.{name}")
     except ImportError as error:
-        raise ModelError(
+        raise DependencyError(
             f"the runner qonnx needs the package qonnx, which cannot be imported ({error}); "
             "install it with pip install qonnx"
         ) from error

@@ -18,7 +18,7 @@ import onnxruntime  # type: ignore[import-untyped]
 from anybit.comparison.arrays import Array, is_number
 from anybit.comparison.sides.qonnx import run_qonnx
 from anybit.compiler import pipeline
-from anybit.errors import ModelError
+from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.onnx import exact_session_options, read
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.operators.known import check_known
@@ -117,24 +117,26 @@ The first five have the operators of this package.
 
 
 def check_runner(name: str) -> None:
-    """Raise ModelError for an unknown runner."""
+    """Raise OptionError for an unknown runner."""
     if name not in RUNNERS:
-        raise ModelError(f"runner must be one of {', '.join(RUNNERS)}, got {name!r}")
+        raise OptionError(f"runner must be one of {', '.join(RUNNERS)}, got {name!r}")
 
 
 def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str) -> Arrays:
     """Return all tensors that a runner computes.
 
     Raises:
-        ModelError: The runner is unknown, or cannot run the model.
+        ModelError: The runner cannot run the model.
+        OptionError: The runner is unknown.
+        DependencyError: The package of the runner is missing.
     """
     check_runner(runner)
     if runner != "qonnx":  # it has operators of its own
         check_known(model, label)
     try:
         results = RUNNERS[runner](model, feeds)
-    except ModelError as error:
-        raise ModelError(f"{label}: {error}") from error
+    except AnybitError as error:
+        raise type(error)(f"{label}: {error}") from error
     except Exception as error:  # the exceptions of runtimes have no common base
         # The message of a KeyError, for example, is unclear without its type.
         kind = f"{type(error).__name__}: " if type(error).__module__ == "builtins" else ""

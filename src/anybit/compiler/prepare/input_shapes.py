@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.inputs import declared_inputs
-from anybit.made_up_inputs import with_sizes
 from anybit.onnx import Source
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.preparation import errors_named_after
+from anybit.random_inputs import with_sizes
 
 
 def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
@@ -24,7 +24,7 @@ def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
         return source
     for name, sizes in shapes.items():
         if not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise ModelError(f"input {name!r}: sizes must be integers from 1 on, got {sizes}")
+            raise OptionError(f"input {name!r}: sizes must be integers from 1 on, got {sizes}")
     model = read_copy(source)
     with errors_named_after(source):
         with_sizes(declared_inputs(model.graph, "the model"), shapes)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_codes, of_interval
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
@@ -46,9 +46,9 @@ def input_values(ranges: Ranges | None, inputs: Sequence[ir.Value]) -> dict[str,
         chosen = next(iter(inputs_by_name)) if not name and len(inputs_by_name) == 1 else name
         if chosen not in inputs_by_name:
             names = listed(inputs_by_name) or "none"
-            raise ModelError(f"there is no input {name!r} to give a range; the inputs are {names}")
+            raise OptionError(f"there is no input {name!r} to give a range; the inputs are {names}")
         if inputs_by_name[chosen].dtype not in (None, ir.DataType.FLOAT):
-            raise ModelError(f"input {chosen!r} does not hold float32: its type is its range")
+            raise OptionError(f"input {chosen!r} does not hold float32: its type is its range")
         abstracts[chosen] = value_of(spec)
     return abstracts
 
@@ -64,7 +64,7 @@ def value_of(spec: Range) -> AbstractValue:
     """Return the abstract value of a range.
 
     Raises:
-        ModelError: The range is invalid.
+        OptionError: It is none.
     """
     if not isinstance(spec, str):
         return _interval(spec if isinstance(spec, Sequence) else (), str(spec))
@@ -75,7 +75,7 @@ def value_of(spec: Range) -> AbstractValue:
     unsigned, bits, zeropt = bool(matched[1]), int(matched[2]), int(matched[3] or 0)
     factor = np.float64(matched[5] or 1)
     if not 1 <= bits <= _WIDEST:
-        raise ModelError(f"a range must be of 1 to {_WIDEST} bits, got {spec!r}")
+        raise OptionError(f"a range must be of 1 to {_WIDEST} bits, got {spec!r}")
     with np.errstate(all="ignore"):
         scale = np.float32(1 / factor if matched[4] == "/" else factor)
     lowest = 0 if unsigned else -(2 ** (bits - 1))
@@ -86,7 +86,7 @@ def value_of(spec: Range) -> AbstractValue:
         offset = np.asarray(zeropt, np.float32)
         abstract = of_codes(CodeRanges(np.asarray(scale), offset, *ends, allowed=codes))
     if abstract is None or abstract.infinite:
-        raise ModelError(f"the numbers of a range must be float32, got {spec!r}")
+        raise OptionError(f"the numbers of a range must be float32, got {spec!r}")
     return abstract
 
 
@@ -96,7 +96,7 @@ def _interval(ends: Sequence[object], spec: str) -> AbstractValue:
     except ValueError:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise ModelError(f"a range must be such as {_FORMS}, got {spec!r}")
+        raise OptionError(f"a range must be such as {_FORMS}, got {spec!r}")
     return of_interval(low, high)
 
 
@@ -104,14 +104,14 @@ def named(texts: Sequence[str]) -> dict[str, str]:
     """Return the ranges by name of options NAME=RANGE, or of a single RANGE.
 
     Raises:
-        ModelError: A name occurs twice.
+        OptionError: A name that is given twice.
     """
     specs: dict[str, str] = {}
     for text in texts:
         name, _, spec = text.rpartition("=")
         if name in specs:
             subject = f"of {name!r}" if name else "without a name"
-            raise ModelError(f"a range {subject} is given twice")
+            raise OptionError(f"a range {subject} is given twice")
         specs[name] = spec
     return specs
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from anybit.errors import ModelError
+from anybit.errors import ModelError, OptionError
 from anybit.onnx.checks import (
     arithmetic,
     connections,
@@ -57,10 +57,11 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
         target: "onnxruntime", "standard", "qdq", "finn" or "hls4ml".
 
     Raises:
-        ModelError: The source is not a readable model, or there is no such target.
+        ModelError: The source is not a model that can be read.
+        OptionError: There is no such target.
     """
     if target is not None and target not in TARGETS:
-        raise ModelError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
+        raise OptionError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
     file = read(source)
     model = file.clone()
     findings = list(repair(model))

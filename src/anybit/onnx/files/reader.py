@@ -48,6 +48,7 @@ def read(source: Source) -> ir.Model:
         ModelError: Not a readable ONNX file; external data that are missing, too short or outside
             the model's folder; tensors whose shape and data disagree; shapes beyond any memory;
             attributes without a value; values that nothing produces; cycles.
+        TypeError: The source is none of these types.
     """
     if isinstance(source, Result):
         return source.model

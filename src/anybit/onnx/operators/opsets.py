@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from anybit.onnx.forms import NEWEST_OPSET
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.walk import nodes_in
-from anybit.onnx.runtimes import NEWEST_OPSET
 
 # The operators that each opset after `NEWEST_OPSET` added or changed.
 _CHANGED = {

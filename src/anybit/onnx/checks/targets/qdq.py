@@ -7,11 +7,10 @@ from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.targets import foreign
-from anybit.onnx.forms import Form
+from anybit.onnx.forms import NEWEST_OPSET, Form
 from anybit.onnx.qdq.dequantizers import plan_dequantizer
 from anybit.onnx.qdq.plan import Options, plan
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.runtimes import NEWEST_OPSET
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
