@@ -45,7 +45,7 @@ def generated() -> dict[Path, str]:
     )
     files[DOCS / "index.md"] = filled(
         DOCS / "index.md",
-        {"operators": operator_table("operators/"), "commands": first_commands()},
+        {"operators": operator_table("operators/"), "commands": install_command()},
     )
     files[DOCS / "names.md"] = filled(DOCS / "names.md", names_tables())
     files[DOCS / "api" / "anybit.rst"] = api_page()
@@ -56,14 +56,11 @@ def generated() -> dict[Path, str]:
     return files
 
 
-def first_commands() -> str:
-    """Return the install and compile commands of the README."""
+def install_command() -> str:
+    """Return the install command of the README."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```bash\n.*?^```$", text, re.MULTILINE | re.DOTALL)
-    return "\n\n".join(
-        next(block for block in blocks if f"\n{words}" in block)
-        for words in ("pip install . && anybit run", "anybit compile")
-    )
+    return next(block for block in blocks if "\npip install . && anybit run" in block)
 
 
 def filled(path: Path, parts: dict[str, str]) -> str:

@@ -125,6 +125,7 @@ def convert(
     Raises:
         ModelError: The model cannot be read, or a node cannot be converted without changing a
             value; the message names it and the remedy.
+        OptionError: There is no such form or runtime.
     """
     if to is None and runtime is None:
         raise OptionError(f"to must be one of {', '.join(Form)}; or name the runtime: {NAMES}")

@@ -18,7 +18,7 @@ def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
     """Return a model with these shapes of some inputs. One row leaves a free number of rows free.
 
     Raises:
-        ModelError: The model has no such input, or one of another shape.
+        OptionError: The model has no such input, or one of another shape.
     """
     if not shapes:
         return source
