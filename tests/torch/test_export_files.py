@@ -135,7 +135,7 @@ def test_export_with_free_sizes_in_order_of_arguments() -> None:
     ("shapes", "got"), [((None, None), "2 items"), ({"z": None}, "z"), ([], "0 items")]
 )
 def test_export_refuses_free_sizes_of_other_arguments(shapes: Any, got: str) -> None:
-    with pytest.raises(ModelError, match=rf"of each of x; got {got}$"):
+    with pytest.raises(ModelError, match=rf"for each of x; got {got}$"):
         export(Weighted(), numbers(2, 6), dynamic_shapes=shapes)
 
 
