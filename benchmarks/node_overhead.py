@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What does one node of ours cost in ONNX Runtime, beyond its arithmetic?
 
-    python benchmarks/onnxruntime_node_overhead.py
+    python benchmarks/node_overhead.py
 
 The time of a chain of 64 nodes on 16 elements minus that of 32 nodes, per node: what a run costs
 by itself falls out. ONNX Runtime's own Floor beside ours, all measured in turn, the best of many.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is left of pretrained models when they are quantized, by ours and by other tools?
 
-    python benchmarks/ptq/what_is_left_of_pretrained_models.py FOLDER
+    python benchmarks/ptq/pretrained_models.py FOLDER
 
 Models come from Python packages (see `_tasks.py`), what is made of them goes to FOLDER, and so do
 the figures, so that a run for one task leaves those of the others. SQNR is that of all outputs on

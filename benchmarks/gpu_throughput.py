@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """On a GPU: are the bits those of the case tables, and does quantizing cost more than copying?
 
-    python benchmarks/gpu_at_the_speed_of_memory.py
+    python benchmarks/gpu_throughput.py
 
 First every row of the case tables runs on the GPU and is compared bit for bit. Then every operator
 is timed against a copy from device to device of as many bytes, at 256 Mi elements: forward, and

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much faster does a network run than in QONNX's executor?
 
-    python benchmarks/model_run.py --qonnx /path/to/python [MODEL.onnx ...]
+    python benchmarks/qonnx_executor.py --qonnx /path/to/python [MODEL.onnx ...]
 
 The argument of `--qonnx` is the Python of an environment of its own, made with
 
