@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much faster does a compiled network of few bits run than in ONNX Runtime?
+"""Speed of compiled low-bit networks relative to ONNX Runtime.
 
-Each network runs as whole calls, in turns with its peers in one process, on one thread each unless
-it says otherwise; the shortest time of each counts. The peers have IO binding, so that they neither
-look names up nor allocate results; ours is `Model.run` of what `anybit.compile` gives. The peers:
+A compiled network and its peers take turns in one process, on one thread; the shortest time of a
+whole call counts. Ours is `Model.run` after `anybit.compile`; the peers have IO binding.
 
-    carried   the same network, integers in floats, with its weights quantized before: the fastest
-              of our operators with and without optimization, and of standard operators
-    float32   a float network of the same shape, with batch normalization in its weights
-    int8      the same in the runtime's 8-bit integers: QLinearConv, QGemm, scales per channel. It
-              rounds by float factors, so that it is near the float graph; ours equals it
+    float32   a float network of the same shape, with batch normalization folded
+    int8      the same with QLinearConv and QGemm, scales per channel. It requantizes by a float
+              factor, so its outputs are close to those of the float graph, but not equal
 
-Networks of the QONNX zoo are read from the folder ANYBIT_TEST_MODELS; `_layers.py` makes the rest.
+The second table has the cost of compiling, and the memory of the compiled network.
+
+Networks of the QONNX zoo are read from the folder ANYBIT_TEST_MODELS; `_layers.py` has the others.
 """
 
 import time
@@ -19,213 +18,147 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-import onnx_ir as ir
-import onnxruntime
-from _layers import CNV, KWS, TFC, Network, written
+from _layers import CNV, KWS, TFC, Network, build_model
 from _measure import Call, arguments, best_times, machine, models_folder, show, versions
 from _peers import Float32, Int8
-from _quantized import NETWORKS, quantized
+from _quantized import NETWORKS, quantized_model
+from _sessions import bound_run
 
 import anybit
-import anybit.onnxruntime
 from anybit.compiler.program.network import Network as Kernels
 from anybit.compiler.program.program import Product
 
-OPTIMIZED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-MOST_SECONDS, MOST_MORE = 5.0, 0.05
-WRITTEN = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+# Networks of the zoo, with the shape of their peers and the batch sizes.
+ZOO = {
+    "TFC_1W1A": (TFC, (1, 64)),
+    "TFC_2W2A": (TFC, (1, 64)),
+    "kwsmlp_w3a3": (KWS, (1, 64)),
+    "cnv_1w1a": (CNV, (1,)),
+}
+SPEED_COLUMNS = ("network", "batch", "against", "its time", "ours", "ratio")
+COST_COLUMNS = (
+    *("network", "compile time", "layers", "equal to the float graph"),
+    *("float weights", "packed weights", "compiled network"),
+)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        network: A file of the zoo, or one of NETWORKS.
-        batch: The rows of x.
-        targets: What each peer's time over ours should be at least.
-        shape: The network whose float32 and int8 forms are the peers.
-    """
+class Workload:
+    """Network of the zoo or of NETWORKS, its batch size, and the shape of its peers."""
 
     network: str
     batch: int
-    targets: dict[str, float]
     shape: Network
 
     @property
     def model(self) -> onnx.ModelProto | anybit.Cleaned:
-        """The model for that many rows, with its weights still to be quantized."""
+        """Return the QONNX model for this batch size."""
         if self.network in NETWORKS:
-            return quantized(self.network, self.batch)
+            return quantized_model(self.network, self.batch)
         path = models_folder() / f"{self.network}.onnx"
         return anybit.clean(path, batch=self.batch, keep_quantizers=True)
 
     def peers(self, x: np.ndarray) -> dict[str, Call]:
+        """Return a run of each form of ONNX Runtime."""
         rows = x.reshape(self.batch, *self.shape.row)
-        writers = {"float32": Float32(), "int8": Int8()}
-        calls = {
-            name: bound(session(written(self.shape, writer, self.batch)), rows)
-            for name, writer in writers.items()
+        return {
+            name: bound_run(build_model(self.shape, writer, self.batch), rows)
+            for name, writer in {"float32": Float32(), "int8": Int8()}.items()
         }
-        return calls | (carried(anybit.clean(self.model), x) if "carried" in self.targets else {})
 
 
-def _rows() -> list[Row]:
-    multilayers = {
-        "TFC_1W1A": (TFC, {1: 20, 64: 12}),
-        "TFC_2W2A": (TFC, {1: 12, 64: 6}),
-        "kwsmlp_w3a3": (KWS, {1: 8, 64: 4}),
-    }
-    rows = [
-        Row(name, batch, {"carried": at_least}, shape)
-        for name, (shape, targets) in multilayers.items()
-        for batch, at_least in targets.items()
-    ]
-    rows.append(Row("cnv_1w1a", 1, {"float32": 18, "int8": 5}, CNV))
-    targets = {
-        "CNV 2W2A": {"float32": 8.5, "int8": 2.5},
-        "MobileNetV1 W4A4": {"float32": 3, "int8": 1.15},
-        "ResNet-18 W4A4": {"float32": 3, "int8": 1.0},
-        "ResNet-18 W8A8": {"float32": 3, "int8": 1.0},
-        "GEMV W4A8": {"float32": 14},
-        "GEMV W2A2": {"float32": 35},
-        "GEMV W1A1": {"float32": 80},
-    }
-    return rows + [Row(name, 1, each, NETWORKS[name][0]) for name, each in targets.items()]
-
-
-ROWS = _rows()
-
-
-def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def bound(session: onnxruntime.InferenceSession, x: np.ndarray) -> Call:
-    """A run of the session with input and output in place."""
-    (taken,), (given,) = session.get_inputs(), session.get_outputs()
-    binding = session.io_binding()
-    binding.bind_ortvalue_input(taken.name, onnxruntime.OrtValue.ortvalue_from_numpy(x))
-    out = onnxruntime.OrtValue.ortvalue_from_numpy(session.run(None, {taken.name: x})[0])
-    binding.bind_ortvalue_output(given.name, out)
-    return lambda: session.run_with_iobinding(binding)
-
-
-def carried(model: anybit.Cleaned, x: np.ndarray) -> dict[str, Call]:
-    """The fastest way to run the graph in floats."""
-    calls: dict[str, Call] = {}
-    for name, level in (("as written", WRITTEN), ("optimized", OPTIMIZED)):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.graph_optimization_level = level
-        made = anybit.onnxruntime.session(model, session_options=options)
-        calls[name] = bound(made, x)
-    standard = anybit.convert(model, to="standard")
-    calls["standard operators"] = bound(session(ir.to_proto(standard.model)), x)
-    times = best_times(calls, rounds=5)
-    return {"carried": calls[min(times, key=times.__getitem__)]}
+WORKLOADS = (
+    *(Workload(name, batch, shape) for name, (shape, sizes) in ZOO.items() for batch in sizes),
+    *(Workload(name, 1, shape) for name, (shape, _) in NETWORKS.items() if name != "CNV 1W1A"),
+)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One row: seconds per call of each side, and what there is to know of ours."""
+class Measurement:
+    """Seconds per call of each side, and properties of the compiled network; sizes in bytes."""
 
-    row: Row
+    workload: Workload
     times: dict[str, float]
-    compiling: float
+    compile_time: float
     guarantees: str
     equal: bool
-    float_bytes: int
-    code_bytes: int
-    kept_bytes: int
+    float_weights: int
+    packed_weights: int
+    compiled: int
 
 
-def measured(row: Row, rounds: int) -> Measured:
-    model = row.model
+def measure(workload: Workload, rounds: int) -> Measurement:
+    """Compile a network and time it against its peers."""
+    model = workload.model
     start = time.perf_counter()
     compiled = anybit.compile(model)
-    compiling = time.perf_counter() - start
-    floats = anybit.load(model)
-    x = np.random.default_rng(0).uniform(-1, 1, floats.inputs[0].shape).astype(np.float32)
-    (given,), (expected,) = compiled.run(x).values(), floats.run(x).values()
-    calls: dict[str, Call] = {"ours": lambda: compiled.run(x), **row.peers(x)}
-    return Measured(
-        row,
+    compile_time = time.perf_counter() - start
+    reference = anybit.load(model)
+    x = np.random.default_rng(0).uniform(-1, 1, reference.inputs[0].shape).astype(np.float32)
+    (actual,), (expected,) = compiled.run(x).values(), reference.run(x).values()
+    calls: dict[str, Call] = {"ours": lambda: compiled.run(x), **workload.peers(x)}
+    return Measurement(
+        workload,
         best_times(calls, rounds, 0.02),
-        compiling,
+        compile_time,
         ", ".join(f"{count} {name}" for name, count in compiled.report.guarantees.items()),
-        bool(np.array_equal(given, expected)),
-        *_memory(compiled),
+        bool(np.array_equal(actual, expected)),
+        *_sizes(compiled),
     )
 
 
-def _memory(compiled: anybit.Compiled) -> tuple[int, int, int]:
-    """The bytes of the weights as floats, without gaps, and of all that a network keeps."""
-    floats = codes = kept = 0
+def _sizes(compiled: anybit.Compiled) -> tuple[int, int, int]:
+    """Return the bytes of weights in float32 and packed, and of the compiled network."""
+    float_weights = packed_weights = total = 0
     for program in compiled.report.programs:
-        for each in program.instructions:
-            if isinstance(each, Product):
-                floats += len(each.weights) * 8 // each.weight_bits * 4
-                codes += len(each.weights)
-        kept += sum(stage["bytes"] for stage in Kernels(program).describe()["stages"])
-    return floats, codes, kept
+        for instruction in program.instructions:
+            if isinstance(instruction, Product):
+                float_weights += len(instruction.weights) * 8 // instruction.weight_bits * 4
+                packed_weights += len(instruction.weights)
+        total += sum(stage["bytes"] for stage in Kernels(program).describe()["stages"])
+    return float_weights, packed_weights, total
 
 
-def lines(result: Measured) -> list[tuple[str, ...]]:
-    ours = result.times["ours"]
-    found = []
-    for peer, seconds in result.times.items():
-        if peer == "ours":
-            continue
-        at_least, ratio = result.row.targets.get(peer), seconds / ours
-        wanted = "-" if at_least is None else f"{at_least:g} x"
-        met = "-" if at_least is None else "yes" if ratio >= at_least else "no"
-        times = f"{seconds * 1e6:.1f} us", f"{ours * 1e6:.2f} us"
-        found.append(
-            (result.row.network, str(result.row.batch), peer, *times, f"{ratio:.1f} x", wanted, met)
+def speed_rows(result: Measurement) -> list[tuple[str, ...]]:
+    """Return one row per peer."""
+    ours, workload = result.times["ours"], result.workload
+    return [
+        (
+            *(workload.network, str(workload.batch), peer),
+            *(f"{seconds * 1e6:.1f} us", f"{ours * 1e6:.2f} us", f"{seconds / ours:.1f} x"),
         )
-    return found
+        for peer, seconds in result.times.items()
+        if peer != "ours"
+    ]
 
 
-def costs(result: Measured) -> tuple[str, ...]:
+def cost_row(result: Measurement) -> tuple[str, ...]:
+    """Return the cost of compiling and of the compiled network."""
+    sizes = (result.float_weights, result.packed_weights, result.compiled)
     return (
-        result.row.network,
-        f"{result.compiling:.2f} s",
-        "yes" if result.compiling <= MOST_SECONDS else "no",
+        result.workload.network,
+        f"{result.compile_time:.2f} s",
         result.guarantees,
         "yes" if result.equal else "no",
-        f"{result.float_bytes / 1024:.0f} KiB",
-        f"{result.kept_bytes / result.float_bytes:.3f}",
-        f"{result.code_bytes / result.float_bytes:.3f}",
-        "yes" if result.kept_bytes <= result.code_bytes + MOST_MORE * result.float_bytes else "no",
+        *(f"{size / 1024:.0f} KiB" for size in sizes),
     )
 
 
 def main() -> None:
-    parser = arguments(__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--only", default="", help="networks whose name contains this")
     options = parser.parse_args()
     anybit.set_num_threads(1)
     print(f"{machine()}; {versions('onnxruntime', 'numpy')}; one thread")
-    results = [measured(row, options.rounds) for row in ROWS if options.only in row.network]
-    show(
-        "Whole calls",
-        ("network", "batch", "against", "its time", "ours", "ratio", "at least", "met"),
-        [line for result in results for line in lines(result)],
-        options.markdown,
-    )
-    first = ("network", "to compile", "at most 5 s", "layers", "equal to the float graph")
-    memory = ("float weights", "kept of that", "bits/32", "met")
-    show(
-        "What it takes",
-        (*first, *memory),
-        [costs(each) for each in results if each.row.batch == 1],
-        options.markdown,
-    )
+    results = [
+        measure(workload, options.rounds)
+        for workload in WORKLOADS
+        if options.only in workload.network
+    ]
+    speeds = [row for result in results for row in speed_rows(result)]
+    show("Whole calls", SPEED_COLUMNS, speeds, options.markdown)
+    costs = [cost_row(result) for result in results if result.workload.batch == 1]
+    show("Compiling", COST_COLUMNS, costs, options.markdown)
 
 
 if __name__ == "__main__":

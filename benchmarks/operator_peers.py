@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much faster are the operators than what people use today?
+"""Speed of the NumPy operators relative to other libraries.
 
-The same float32 array through ours and through each peer, in turns, one thread each. Peers that are
-not installed are left out and named. ONNX Runtime models run with IO binding, so that neither side
-allocates its output.
+Ours and a peer quantize the same float32 array in turns, on one thread. Peers that are not
+installed are skipped and named. ONNX Runtime has IO binding, so that neither side allocates its
+output.
 """
 
 import numpy as np
@@ -12,74 +12,35 @@ from _measure import Call, arguments, best_times, machine, show, versions
 import anybit
 
 E4M3 = anybit.formats.float8_e4m3fn
+# By peer: its call, and our operator.
+Contests = dict[str, tuple[Call, str]]
 
 
-def quantize_dequantize(x: np.ndarray, out: np.ndarray, scale: float, code_type: str) -> Call:
-    """QuantizeLinear and DequantizeLinear in ONNX Runtime."""
-    import onnx
+def quantize_linear(x: np.ndarray, code_type: str, *, dequantize: bool) -> Call:
+    """Return a run of QuantizeLinear, with or without DequantizeLinear, in ONNX Runtime."""
+    from _sessions import bound_run
     from onnx import TensorProto, helper
 
     code = getattr(TensorProto, code_type)
-    zero = helper.make_tensor("zero", code, [], [0])
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-    ]
+    nodes = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["codes"])]
+    if dequantize:
+        nodes.append(helper.make_node("DequantizeLinear", ["codes", "scale", "zero"], ["y"]))
+    result, dtype = ("y", TensorProto.FLOAT) if dequantize else ("codes", code)
     graph = helper.make_graph(
         nodes,
-        "quantize_dequantize",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None])],
-        [helper.make_tensor("scale", TensorProto.FLOAT, [], [scale]), zero],
-    )
-    return _bound(
-        onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)]), x, out
-    )
-
-
-def quantize(x: np.ndarray, out: np.ndarray, scale: float) -> Call:
-    """QuantizeLinear to int8 in ONNX Runtime."""
-    import onnx
-    from onnx import TensorProto, helper
-
-    graph = helper.make_graph(
-        [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"])],
         "quantize",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None])],
-        [helper.make_tensor_value_info("y", TensorProto.INT8, [None])],
+        [helper.make_tensor_value_info(result, dtype, [None])],
         [
-            helper.make_tensor("scale", TensorProto.FLOAT, [], [scale]),
-            helper.make_tensor("zero", TensorProto.INT8, [], [0]),
+            helper.make_tensor("scale", TensorProto.FLOAT, [], [0.1]),
+            helper.make_tensor("zero", code, [], [0]),
         ],
     )
-    return _bound(
-        onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)]), x, out
-    )
+    opsets = [helper.make_opsetid("", 19)]
+    return bound_run(helper.make_model(graph, opset_imports=opsets, ir_version=9), x)
 
 
-def _bound(model: object, x: np.ndarray, out: np.ndarray) -> Call:
-    import onnxruntime
-
-    model.ir_version = 9  # type: ignore[attr-defined]
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(),  # type: ignore[attr-defined]
-        options,
-        providers=["CPUExecutionProvider"],
-    )
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(x))
-    binding.bind_output("y", "cpu", 0, out.dtype, out.shape, out.ctypes.data)
-
-    def run() -> np.ndarray:
-        session.run_with_iobinding(binding)
-        return out  # also keeps alive what is bound by address
-
-    return run
-
-
-def qonnx_functions(x: np.ndarray) -> dict[str, tuple[Call, str]]:
+def qonnx(x: np.ndarray) -> Contests:
     from qonnx.custom_op.general.floatquant import float_quant
     from qonnx.custom_op.general.intquant import int_quant
 
@@ -97,7 +58,7 @@ def qonnx_functions(x: np.ndarray) -> dict[str, tuple[Call, str]]:
     }
 
 
-def torch_fake_quantize(x: np.ndarray) -> dict[str, tuple[Call, str]]:
+def pytorch(x: np.ndarray) -> Contests:
     import torch
 
     torch.set_num_threads(1)
@@ -110,19 +71,24 @@ def torch_fake_quantize(x: np.ndarray) -> dict[str, tuple[Call, str]]:
     }
 
 
-def onnxruntime_pairs(x: np.ndarray, out: np.ndarray) -> dict[str, tuple[Call, str]]:
-    codes = np.empty(x.shape, np.int8)
+def onnxruntime(x: np.ndarray) -> Contests:
     return {
-        "ONNX Runtime Q + DQ int8": (quantize_dequantize(x, out, 0.1, "INT8"), "int_quant 8 bit"),
+        "ONNX Runtime Q + DQ int8": (
+            quantize_linear(x, "INT8", dequantize=True),
+            "int_quant 8 bit",
+        ),
         "ONNX Runtime Q + DQ float8": (
-            quantize_dequantize(x, out, 0.1, "FLOAT8E4M3FN"),
+            quantize_linear(x, "FLOAT8E4M3FN", dequantize=True),
             "float_quant",
         ),
-        "ONNX Runtime QuantizeLinear int8": (quantize(x, codes, 0.1), "dynamic_quantize"),
+        "ONNX Runtime QuantizeLinear int8": (
+            quantize_linear(x, "INT8", dequantize=False),
+            "dynamic_quantize",
+        ),
     }
 
 
-def round_trips(x: np.ndarray) -> dict[str, tuple[Call, str]]:
+def ml_dtypes(x: np.ndarray) -> Contests:
     import ml_dtypes
 
     return {
@@ -133,47 +99,37 @@ def round_trips(x: np.ndarray) -> dict[str, tuple[Call, str]]:
     }
 
 
-def contestants(x: np.ndarray, out: np.ndarray) -> dict[str, tuple[Call, str]]:
-    found: dict[str, tuple[Call, str]] = {}
-    for peer in (
-        lambda: qonnx_functions(x),
-        lambda: torch_fake_quantize(x),
-        lambda: onnxruntime_pairs(x, out),
-        lambda: round_trips(x),
-    ):
+def contests(x: np.ndarray) -> Contests:
+    """Return the calls of all peers that are installed."""
+    calls: Contests = {}
+    for peer in (qonnx, pytorch, onnxruntime, ml_dtypes):
         try:
-            found |= peer()
+            calls |= peer(x)
         except ImportError as error:
-            print(f"left out: {error.name} is not installed")
-    return found
+            print(f"skipped: {error.name} is not installed")
+    return calls
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--elements", type=int, default=16 << 20)
+    parser = arguments(__doc__)
+    parser.add_argument("--elements", type=int, default=16 << 20, help="elements of the array")
     options = parser.parse_args()
     anybit.set_num_threads(1)
     x = np.random.default_rng(0).standard_normal(options.elements, dtype=np.float32)
     out, codes = np.empty_like(x), np.empty(x.shape, np.int8)
-    ours: dict[str, Call] = {
+    operators: dict[str, Call] = {
         "int_quant": lambda: anybit.int_quant(x, 0.1, 0, 4, out=out),
         "int_quant 8 bit": lambda: anybit.int_quant(x, 0.1, 0, 8, out=out),
         "float_quant": lambda: anybit.float_quant(x, 0.1, *E4M3, out=out),
         "dynamic_quantize": lambda: anybit.dynamic_quantize(x, [0.1], out=codes),
     }
     rows = []
-    for peer, (call, operator) in contestants(x, np.empty_like(x)).items():
-        times = best_times({"peer": call, "ours": ours[operator]}, options.rounds)
-        moved = x.nbytes + (codes.nbytes if operator == "dynamic_quantize" else x.nbytes)
-        rows.append(
-            (
-                peer,
-                f"{moved / times['peer'] / 1e9:.2f} GB/s",
-                operator,
-                f"{moved / times['ours'] / 1e9:.1f} GB/s",
-                f"{times['peer'] / times['ours']:.1f} x",
-            )
-        )
+    for peer, (call, operator) in contests(x).items():
+        times = best_times({"peer": call, "ours": operators[operator]}, options.rounds)
+        traffic = x.nbytes + (codes.nbytes if operator == "dynamic_quantize" else out.nbytes)
+        peer_rate, our_rate = (traffic / times[side] / 1e9 for side in ("peer", "ours"))
+        speedup = f"{times['peer'] / times['ours']:.1f} x"
+        rows.append((peer, f"{peer_rate:.2f} GB/s", operator, f"{our_rate:.1f} GB/s", speedup))
     packages = versions("numpy", "qonnx", "onnxruntime", "torch", "ml_dtypes")
     print(f"{machine()}; {anybit._native.isa()}; {packages}")
     title = f"{options.elements >> 10} Ki float32, one thread, bytes read and written over time"
