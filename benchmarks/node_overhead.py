@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import anybit.onnxruntime
 from anybit.ops import OPERATORS, Operator
+from anybit.ops.domain import FLOATING
 
 ELEMENTS, LONG, SHORT = 16, 64, 32
 
@@ -50,8 +51,8 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.set_defaults(rounds=50)
     options = parser.parse_args()
-    # A chain needs operators from float32 to float32.
-    operators = [op for op in OPERATORS if op.inputs[0].domain.dtypes == ()]
+    # A chain needs operators whose output has the dtype of their input.
+    operators = [operator for operator in OPERATORS if operator.inputs[0].domain == FLOATING]
     chained = {"Floor": None, **{operator.name: operator for operator in operators}}
     feeds = {"x": np.linspace(-1, 1, ELEMENTS, dtype=np.float32)}
     sessions = {
