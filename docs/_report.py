@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of a histogram as it stands in a report."""
+"""Figure of a histogram from the HTML report."""
 
 import re
 from pathlib import Path
@@ -22,20 +22,20 @@ def _rules(colours: Palette) -> str:
 
 
 def report_figure() -> str:
-    """The weights of the first layer of the example, and the grid that they are rounded to."""
+    """Draw the weights of the example's first layer, with their quantization grid."""
     layer = anybit.report(_MODEL).layers[0]
-    (tensor,) = (each for each in layer.tensors if each.role == "weights")
-    drawn = histogram(tensor)
-    inside = drawn[drawn.index(">") + 1 : drawn.index("</svg>")]
-    left, unit, right = re.findall("<span>(.*?)</span>", drawn)
+    (tensor,) = (tensor for tensor in layer.tensors if tensor.role == "weights")
+    html = histogram(tensor)
+    content = html[html.index(">") + 1 : html.index("</svg>")]
+    left, unit, right = re.findall("<span>(.*?)</span>", html)
     title = f"Weights of {layer.name}: {tensor.kind}, {tensor.scales} scales"
     base = _HEIGHT - 14
     parts = [
         f'<text class="label" x="{_LEFT}" y="24">{title}</text>',
-        f'<g transform="translate({_LEFT} {_TOP})">{inside}</g>',
+        f'<g transform="translate({_LEFT} {_TOP})">{content}</g>',
         f'<text x="{_LEFT}" y="{base}">{left}</text>',
         f'<text x="{_WIDTH // 2}" y="{base}" text-anchor="middle">{unit}</text>',
         f'<text x="{_WIDTH - _LEFT}" y="{base}" text-anchor="end">{right}</text>',
     ]
-    about = "A histogram in logarithmic height, the range of the grid, and its values"
-    return document(_SIZE, title, about, "", _rules, parts)
+    description = "A histogram in logarithmic height, the range of the grid, and its values"
+    return document(_SIZE, title, description, "", _rules, parts)
