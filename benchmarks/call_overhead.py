@@ -24,6 +24,16 @@ def import_seconds(module: str) -> float:
     return time.perf_counter() - start
 
 
+def torch_modules() -> tuple[Any, Any]:
+    """Create modules that quantize to 8 bits, ours and torch's."""
+    import torch
+
+    import anybit.torch
+
+    peer = torch.ao.quantization.FakeQuantize(quant_min=0, quant_max=255)
+    return anybit.torch.nn.IntQuantizer(8, scale=0.1), peer
+
+
 def torch_calls() -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
     """Return pairs of calls, ours and torch's, that compute the same."""
     import torch
@@ -33,16 +43,15 @@ def torch_calls() -> dict[str, tuple[Callable[[], object], Callable[[], object]]
     torch.set_num_threads(1)
     quantize = anybit.torch.int_quant
     fake_quantize = torch.fake_quantize_per_tensor_affine
-    by_channel = torch.fake_quantize_per_channel_affine
+    per_channel = torch.fake_quantize_per_channel_affine
     learnable = torch._fake_quantize_learnable_per_tensor_affine
     x, gradient = torch.randn(4, 4), torch.ones(4, 4)
     learned = x.clone().requires_grad_()
     scale, zeropt = torch.full((4,), 0.1), torch.zeros(4, dtype=torch.int32)
     column = scale.reshape(4, 1)
     learned_scale, offset = (torch.tensor([value], requires_grad=True) for value in (0.1, 0.0))
-    module = anybit.torch.nn.IntQuantizer(8, scale=0.1)
-    peer = torch.ao.quantization.FakeQuantize(quant_min=0, quant_max=255)
-    peer(x)
+    module, peer = torch_modules()
+    peer(x)  # sets its scale
     peer.disable_observer()
 
     def step(function: Callable[..., Any], *parameters: Any) -> Callable[[], None]:
@@ -61,17 +70,14 @@ def torch_calls() -> dict[str, tuple[Callable[[], object], Callable[[], object]]
             call(quantize, learned, 0.1, 0, 4),
             call(fake_quantize, learned, 0.1, 0, -8, 7),
         ),
-        "forward and backward": (
-            step(quantize, 0.1, 0, 4),
-            step(fake_quantize, 0.1, 0, -8, 7),
-        ),
+        "forward and backward": (step(quantize, 0.1, 0, 4), step(fake_quantize, 0.1, 0, -8, 7)),
         "per-channel, without gradients": (
             call(quantize, x, column, 0, 4),
-            call(by_channel, x, scale, zeropt, 0, -8, 7),
+            call(per_channel, x, scale, zeropt, 0, -8, 7),
         ),
         "per-channel, forward and backward": (
             step(quantize, column, 0, 4),
-            step(by_channel, scale, zeropt, 0, -8, 7),
+            step(per_channel, scale, zeropt, 0, -8, 7),
         ),
         "learned scale, forward and backward": (
             step(quantize, learned_scale, 0, 4),

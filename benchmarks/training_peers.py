@@ -72,9 +72,22 @@ def fake_quantize() -> list[Contest]:
     ]
 
 
-def brevitas() -> list[Contest]:
+def brevitas_int_quant() -> Callable[..., torch.Tensor]:
+    """Create Brevitas' signed integer quantizer, a function of scale, zero-point, bits and x."""
     from brevitas.core.function_wrapper import Identity, RoundSte, TensorClamp
-    from brevitas.core.quant import BinaryQuant, IntQuant
+    from brevitas.core.quant import IntQuant
+
+    return IntQuant(
+        float_to_int_impl=RoundSte(),
+        tensor_clamp_impl=TensorClamp(),
+        input_view_impl=Identity(),
+        signed=True,
+        narrow_range=False,
+    )
+
+
+def brevitas() -> list[Contest]:
+    from brevitas.core.quant import BinaryQuant
     from brevitas.core.scaling import ConstScaling
     from brevitas.nn import QuantIdentity
     from brevitas.quant.experimental.float_quant_ocp import Fp8e4m3OCPActPerTensorFloat
@@ -82,13 +95,7 @@ def brevitas() -> list[Contest]:
     scale, channel_scales = scales()
     column = channel_scales.reshape(-1, 1)
     zero, bits = torch.tensor(0.0), torch.tensor(4.0)
-    quantizer = IntQuant(
-        float_to_int_impl=RoundSte(),
-        tensor_clamp_impl=TensorClamp(),
-        input_view_impl=Identity(),
-        signed=True,
-        narrow_range=False,
-    )
+    quantizer = brevitas_int_quant()
     sign = BinaryQuant(scaling_impl=ConstScaling(0.1))
     float8 = QuantIdentity(act_quant=Fp8e4m3OCPActPerTensorFloat, return_quant_tensor=False).eval()
     learned, our_learned = leaf(scale), leaf(scale)
