@@ -67,7 +67,8 @@ def compare(model: Path, python: str) -> tuple[float, float, float]:
     import anybit.model
 
     network = anybit.model.load(model)
-    x = one_row(model, [size for size in network.inputs[0].shape or () if isinstance(size, int)])
+    shape = network.inputs[0].shape or ()
+    x = one_row(model, [size if isinstance(size, int) else 1 for size in shape])
     peer = subprocess.Popen(
         [python, __file__, "--as-qonnx", str(model)],
         stdin=subprocess.PIPE,
