@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks that the tables of few bits time: their layers, with weights made from a seed.
+"""Networks of the benchmarks: their layers, with random weights from a fixed seed.
 
-A network is walked by a writer, which makes one kind of file of it: with quantizers of few bits
-(`_quantized.py`), in float32, or in ONNX Runtime's int8 (`_peers.py`). The shapes are those of the
-literature; the weights are random, as they lie in trained networks.
+A writer turns a network into one ONNX model: with low-bit quantizers (`_quantized.py`), in float32,
+or in ONNX Runtime's int8 (`_peers.py`). Shapes are from the literature. Weights follow a Laplace
+distribution, like those of trained networks.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Array: TypeAlias = np.ndarray
 
 @dataclass(frozen=True)
 class Convolution:
-    """With batch normalization and an activation behind it."""
+    """Convolution, batch normalization and activation."""
 
     channels: int
     kernel: int = 1
@@ -30,6 +30,8 @@ class Convolution:
 
 @dataclass(frozen=True)
 class MaxPool:
+    """Max pooling over square windows."""
+
     size: int
     stride: int
     pad: int = 0
@@ -37,7 +39,10 @@ class MaxPool:
 
 @dataclass(frozen=True)
 class Residual:
-    """A body whose end has no activation, and a way around it: both are added, then rectified."""
+    """Residual block: the sum of body and shortcut, followed by an activation.
+
+    The last convolution of the body has no activation. Without `shortcut` the input is added.
+    """
 
     body: tuple[Convolution, ...]
     shortcut: Convolution | None = None
@@ -45,17 +50,17 @@ class Residual:
 
 @dataclass(frozen=True)
 class Mean:
-    """Of all pixels; the result has no pixels."""
+    """Global average pooling, followed by a flatten."""
 
 
 @dataclass(frozen=True)
 class Flatten:
-    pass
+    """Flatten to one axis per row."""
 
 
 @dataclass(frozen=True)
 class Dense:
-    """With batch normalization and an activation behind it, unless it is the last."""
+    """Linear layer, followed by batch normalization and activation unless it is the last."""
 
     units: int
     last: bool = False
@@ -66,7 +71,7 @@ Layer: TypeAlias = Convolution | MaxPool | Residual | Mean | Flatten | Dense
 
 @dataclass(frozen=True)
 class Network:
-    """A row of the input, whose values lie in -1..1, and the layers."""
+    """Network whose inputs lie in -1..1; `row` is the shape of one sample."""
 
     name: str
     row: tuple[int, ...]
@@ -84,13 +89,14 @@ def _cnv() -> tuple[Layer, ...]:
 def _mobilenet() -> tuple[Layer, ...]:
     layers: list[Layer] = [Convolution(32, 3, 2, 1)]
     channels = 32
-    for stride, following in (
+    for stride, next_channels in (
         *((1, 64), (2, 128), (1, 128), (2, 256), (1, 256), (2, 512)),
         *((1, 512),) * 5,
         *((2, 1024), (1, 1024)),
     ):
-        layers += [Convolution(channels, 3, stride, 1, depthwise=True), Convolution(following)]
-        channels = following
+        layers += [Convolution(channels, 3, stride, 1, depthwise=True)]
+        layers += [Convolution(next_channels)]
+        channels = next_channels
     return (*layers, Mean(), Dense(1000, last=True))
 
 
@@ -99,13 +105,13 @@ def _resnet18() -> tuple[Layer, ...]:
     for channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
         first = Convolution(channels, 3, stride, 1)
         same = Convolution(channels, 3, 1, 1)
-        around = Convolution(channels, 1, stride) if stride > 1 else None
-        layers += [Residual((first, same), around), Residual((same, same))]
+        shortcut = Convolution(channels, 1, stride) if stride > 1 else None
+        layers += [Residual((first, same), shortcut), Residual((same, same))]
     return (*layers, Mean(), Dense(1000, last=True))
 
 
 def multilayer(name: str, *sizes: int) -> Network:
-    """Fully connected layers of those sizes."""
+    """Return a network of linear layers; `sizes` begins with the number of inputs."""
     *hidden, last = (Dense(units) for units in sizes[1:])
     return Network(name, sizes[:1], (*hidden, Dense(last.units, last=True)))
 
@@ -119,20 +125,26 @@ RESNET = Network("ResNet-18", (3, 224, 224), _resnet18())
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph: the sizes of a row, and how it is quantized, if it is."""
+    """Tensor of the graph.
+
+    Attributes:
+        name: Its name.
+        row: The shape of one sample.
+        scale: The quantization scale.
+        largest: The largest code.
+        power: The mean square of the values.
+    """
 
     name: str
     row: tuple[int, ...]
     scale: float = 1.0
     largest: float = 1.0
-    """The largest code."""
     power: float = 0.5
-    """The mean square of the numbers."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Of one layer: target x source [x height x width], and the normalization behind it."""
+    """Weights of one layer, (outputs, inputs[, height, width]), and its batch normalization."""
 
     values: Array
     gain: Array
@@ -140,12 +152,12 @@ class Weights:
 
     @property
     def terms(self) -> int:
-        """How many products a sum has."""
+        """Return the length of the reduction axis."""
         return int(np.prod(self.values.shape[1:]))
 
 
 class Writer(Protocol):
-    """One kind of file. All methods append nodes and give what comes out."""
+    """Builder of one kind of model; methods append nodes and return the output."""
 
     graph: "Graph"
 
@@ -163,7 +175,7 @@ class Writer(Protocol):
 
 @dataclass
 class Graph:
-    """Nodes and constants, which get names when they are appended."""
+    """Nodes and constants, named in the order of their creation."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
@@ -195,18 +207,20 @@ class Graph:
         return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
-def written(network: Network, writer: Writer, batch: int | str = "n") -> onnx.ModelProto:
-    """The network as that writer writes it; the same weights for every writer."""
+def build_model(network: Network, writer: Writer, batch: int | str = "n") -> onnx.ModelProto:
+    """Build the network with a writer; weights are the same for every writer."""
     x = Value("x", network.row)
-    walk = _Walk(writer, np.random.default_rng(0))
+    builder = _Builder(writer, np.random.default_rng(0))
     y = writer.begin(x)
     for layer in network.layers:
-        y = walk.layer(y, layer)
+        y = builder.layer(y, layer)
     y = writer.end(y)
     return writer.graph.model(x, y, batch)
 
 
-class _Walk:
+class _Builder:
+    """Layers in order, each with weights from one random generator."""
+
     def __init__(self, writer: Writer, random: np.random.Generator) -> None:
         self.writer, self.random = writer, random
 
@@ -232,20 +246,20 @@ class _Walk:
         return self.writer.convolution(x, layer, weights, active)
 
     def residual(self, x: Value, layer: Residual) -> Value:
-        around = x if layer.shortcut is None else self.convolution(x, layer.shortcut, False)
+        shortcut = x if layer.shortcut is None else self.convolution(x, layer.shortcut, False)
         y = x
-        for index, each in enumerate(layer.body):
-            y = self.convolution(y, each, index + 1 < len(layer.body))
-        return self.writer.add(y, around)
+        for index, convolution in enumerate(layer.body):
+            y = self.convolution(y, convolution, index + 1 < len(layer.body))
+        return self.writer.add(y, shortcut)
 
     def weights(self, shape: tuple[int, ...]) -> Weights:
-        """Trained weights have more values near 0, and farther away, than a normal distribution."""
+        """Sample weights with the heavy tails of trained ones, and a batch normalization."""
         values = self.random.laplace(size=shape).astype(np.float32) * np.float32(0.5)
         gain = self.random.uniform(0.5, 1.5, shape[0]).astype(np.float32)
         offset = self.random.normal(0, 0.3, shape[0]).astype(np.float32)
         return Weights(values, gain, offset)
 
 
-def pooled(x: Value, size: int, stride: int, pad: int) -> tuple[int, ...]:
-    """The sizes of what windows of that size give, without the channels."""
+def window_shape(x: Value, size: int, stride: int, pad: int) -> tuple[int, ...]:
+    """Return the spatial shape of the output of a convolution or pooling."""
     return tuple((length + 2 * pad - size) // stride + 1 for length in x.row[1:])

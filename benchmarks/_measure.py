@@ -1,36 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measuring side by side: contestants take turns in one run, the best time of each counts."""
+"""Timing of contestants in turns, in one process; the shortest time of each counts."""
 
 import argparse
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 Call = Callable[[], object]
+Name = TypeVar("Name", bound=Hashable)
 
 
 def best_times(
-    calls: Mapping[str, Call], rounds: int = 7, at_least: float = 0.01
-) -> dict[str, float]:
-    """Seconds per call. Every round times every contestant once, so that noise hits all alike;
-    short calls are repeated until a round lasts `at_least` seconds."""
+    calls: Mapping[Name, Call], rounds: int = 7, at_least: float = 0.01
+) -> dict[Name, float]:
+    """Return the shortest time per call of each contestant, in seconds.
+
+    Every round times every contestant once, so that noise affects all alike. Short calls are
+    repeated until a round lasts `at_least` seconds.
+    """
     repeats = {name: _repeats(call, at_least) for name, call in calls.items()}
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():
-            _seconds(call, repeats[name] // 8)  # other contestants have emptied the caches
+            _seconds(call, repeats[name] // 8)  # warm-up: other contestants evicted the caches
             best[name] = min(best[name], _seconds(call, repeats[name]) / repeats[name])
     return best
 
 
 def _repeats(call: Call, at_least: float) -> int:
-    """How many calls last so long: found by doubling, because the first calls are slow ones."""
+    """Return the number of calls that last `at_least` seconds.
+
+    It is doubled until it is near, because the first calls are slow.
+    """
     call()
     repeats = 1
     while (seconds := min(_seconds(call, repeats) for _ in range(2))) < at_least / 2:
@@ -46,34 +54,34 @@ def _seconds(call: Call, repeats: int) -> float:
 
 
 def models_folder() -> Path:
-    """Return the folder of networks that ANYBIT_TEST_MODELS names."""
+    """Return the folder of zoo networks named by ANYBIT_TEST_MODELS."""
     if not (folder := os.environ.get("ANYBIT_TEST_MODELS")):
         raise SystemExit("no models: set ANYBIT_TEST_MODELS to a folder of NAME.onnx and NAME.npz")
     return Path(folder)
 
 
 def machine() -> str:
-    """The processor's name, without which no figure means anything."""
-    for line in (
-        Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    ):
+    """Return the name of the processor."""
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else []:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
 def versions(*packages: str) -> str:
-    found = []
+    """Return the versions of packages as one line; those that are missing are named."""
+    parts = []
     for package in packages:
         try:
-            found.append(f"{package} {version(package)}")
+            parts.append(f"{package} {version(package)}")
         except PackageNotFoundError:
-            found.append(f"no {package}")
-    return ", ".join(found)
+            parts.append(f"no {package}")
+    return ", ".join(parts)
 
 
 def show(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]], markdown: bool) -> None:
-    """A table for the terminal, or as Markdown for the documentation."""
+    """Print a table: Markdown for the documentation, else one for the terminal."""
     if markdown:
         print(f"\n{title}\n")
         print("| " + " | ".join(columns) + " |")
@@ -91,8 +99,15 @@ def show(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]], mark
     (console if console.is_terminal else Console(width=200)).print(table)
 
 
-def arguments(question: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=question)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options of all benchmarks.
+
+    Args:
+        description: The docstring of the program; its first line describes it in `--help`.
+    """
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
-    parser.add_argument("--rounds", type=int, default=7, help="how often each contestant is timed")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="timings per contestant (default: %(default)s)"
+    )
     return parser

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks of `_layers.py` as ONNX Runtime runs them best: in float32, and in its int8.
+"""Networks of `_layers.py` in the fastest forms of ONNX Runtime: float32 and int8.
 
-Both have the batch normalization in their weights, and Relu for every activation, which the runtime
-fuses. Its int8 has unsigned activations and signed weights with a scale per channel; it rounds each
-sum to 8 bits by a float multiplication, so that its results are near those of the float graph, and
-not the same.
+Both have batch normalization folded into the weights, and Relu for every activation, which the
+runtime fuses. Int8 has unsigned activations and signed per-channel weights. It requantizes sums by
+a float multiplication, so its outputs are close to those of the float graph, but not equal.
 """
 
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from _layers import Convolution, Graph, MaxPool, Value, Weights, pooled
+from _layers import Convolution, Graph, MaxPool, Value, Weights, window_shape
 
-# Of the activations of the int8 networks.
-STEP = 0.05
+# Scale of the activations of int8 networks.
+ACTIVATION_SCALE = 0.05
 
 
 @dataclass
 class Float32:
+    """Writer of Conv, Gemm and Relu in float32."""
+
     graph: Graph = field(default_factory=Graph)
 
     def begin(self, x: Value) -> Value:
@@ -28,7 +29,7 @@ class Float32:
         folded = weights.values * _gain(weights).reshape(shape)
         inputs = [x.name, self.graph.constant(folded), self.graph.constant(weights.offset)]
         y = self.graph.node("Conv", inputs, **_attributes(x, layer))
-        row = (layer.channels, *pooled(x, layer.kernel, layer.stride, layer.pad))
+        row = (layer.channels, *window_shape(x, layer.kernel, layer.stride, layer.pad))
         return Value(self.graph.node("Relu", [y]) if active else y, row)
 
     def dense(self, x: Value, weights: Weights, last: bool) -> Value:
@@ -57,7 +58,7 @@ class Float32:
 
 @dataclass
 class Int8:
-    """QLinearConv, QGemm and their like."""
+    """Writer of QLinearConv, QGemm and other QLinear operators."""
 
     graph: Graph = field(default_factory=Graph)
 
@@ -69,7 +70,7 @@ class Int8:
         y = self.graph.node(
             "QLinearConv", [*inputs, self._offset(weights)], **_attributes(x, layer)
         )
-        return Value(y, (layer.channels, *pooled(x, layer.kernel, layer.stride, layer.pad)))
+        return Value(y, (layer.channels, *window_shape(x, layer.kernel, layer.stride, layer.pad)))
 
     def dense(self, x: Value, weights: Weights, last: bool) -> Value:
         values, *parameters = self._weights(weights, transposed=True)
@@ -96,7 +97,7 @@ class Int8:
         return replace(y, name=self.graph.node("DequantizeLinear", [y.name, *self._codes()]))
 
     def _codes(self) -> list[str]:
-        return [self.graph.constant(STEP), self.graph.constant(0, np.uint8)]
+        return [self.graph.constant(ACTIVATION_SCALE), self.graph.constant(0, np.uint8)]
 
     def _weights(self, weights: Weights, transposed: bool = False) -> list[str]:
         scales = _scales(weights)
@@ -108,7 +109,7 @@ class Int8:
         ]
 
     def _offset(self, weights: Weights) -> str:
-        step = STEP * _scales(weights) * _gain(weights)
+        step = ACTIVATION_SCALE * _scales(weights) * _gain(weights)
         return self.graph.constant(np.rint(weights.offset / step), np.int32)
 
 
@@ -117,7 +118,7 @@ def _scales(weights: Weights) -> np.ndarray:
 
 
 def _gain(weights: Weights) -> np.ndarray:
-    """So that the numbers keep their size from layer to layer."""
+    """Return a gain per channel that keeps the power of activations from layer to layer."""
     return weights.gain / np.sqrt(weights.terms * np.square(weights.values).mean())
 
 
@@ -138,4 +139,4 @@ def _max_pool(graph: Graph, x: Value, layer: MaxPool) -> Value:
         strides=[layer.stride] * 2,
         pads=[layer.pad] * 4,
     )
-    return Value(y, (x.row[0], *pooled(x, layer.size, layer.stride, layer.pad)))
+    return Value(y, (x.row[0], *window_shape(x, layer.size, layer.stride, layer.pad)))

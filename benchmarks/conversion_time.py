@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long does converting a network take?
+"""Time of `anybit.convert` relative to QONNX's own converter.
 
-Each form of `anybit.convert`, and QONNX's own converter to Clip between QuantizeLinear and
-DequantizeLinear where it takes the model, in turns, from the file to the converted model in memory.
-QONNX's gets the file as it is, without the clean-up that its documentation asks for and that takes
-longer than the conversion. It leaves what it cannot convert, which is told beside its time. Models
-that need a newer opset have a large part of their time in onnxscript's version converter.
+Every form of `anybit.convert` and QONNX's QuantToQCDQ are timed in turns, from the file to the
+converted model in memory. QONNX gets the file without the clean-up recommended by its
+documentation, which takes longer than the conversion. The last column lists the operators that it
+leaves. Models that need a newer opset spend much of their time in onnxscript's version converter.
 """
 
 import warnings
@@ -16,10 +15,11 @@ from _measure import arguments, best_times, machine, models_folder, show, versio
 import anybit
 from anybit.onnx.conversion import Form
 
-OURS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
+QUANTIZER_DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 
 
-def converted_by_qonnx(path: Path) -> object:
+def convert_by_qonnx(path: Path) -> object:
+    """Convert a model by QONNX to Clip between QuantizeLinear and DequantizeLinear."""
     from qonnx.core.modelwrapper import ModelWrapper
     from qonnx.transformation.qonnx_to_qcdq import QuantToQCDQ
 
@@ -28,30 +28,34 @@ def converted_by_qonnx(path: Path) -> object:
         return ModelWrapper(str(path)).transform(QuantToQCDQ())
 
 
-def left_by_qonnx(path: Path) -> str:
-    """What its result still has of its own operators, or why there is no result."""
+def qonnx_coverage(path: Path) -> str:
+    """Return the quantizers that QONNX leaves in the model, or why it fails."""
     try:
-        model = converted_by_qonnx(path)
-    except Exception as error:  # any class: it is another project's
+        model = convert_by_qonnx(path)
+    except Exception as error:  # third-party code raises any class
         return f"no: {type(error).__name__}"
-    left = sorted({node.op_type for node in model.graph.node if node.domain in OURS})  # type: ignore[attr-defined]
-    return f"leaves {', '.join(left)}" if left else "all"
+    nodes = model.graph.node  # type: ignore[attr-defined]
+    quantizers = sorted({node.op_type for node in nodes if node.domain in QUANTIZER_DOMAINS})
+    return f"leaves {', '.join(quantizers)}" if quantizers else "all"
 
 
 def row(path: Path, rounds: int) -> tuple[str, ...]:
+    """Time all conversions of one model."""
     calls = {form.value: lambda form=form: anybit.convert(path, to=form) for form in Form}
-    theirs = left_by_qonnx(path)
-    if not theirs.startswith("no: "):
-        calls["QONNX"] = lambda: converted_by_qonnx(path)
+    coverage = qonnx_coverage(path)
+    if not coverage.startswith("no: "):
+        calls["QONNX"] = lambda: convert_by_qonnx(path)
     times = best_times(calls, rounds, at_least=0)
     ratio = f"{times['QONNX'] / times['qcdq']:.1f}" if "QONNX" in times else "-"
     cells = [f"{1e3 * times[name]:.1f} ms" if name in times else "-" for name in (*Form, "QONNX")]
-    return path.stem, *cells, ratio, theirs
+    return path.stem, *cells, ratio, coverage
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("models", nargs="*", type=Path, help="default: all in ANYBIT_TEST_MODELS")
+    parser = arguments(__doc__)
+    parser.add_argument(
+        "models", nargs="*", type=Path, help="models (default: all in ANYBIT_TEST_MODELS)"
+    )
     options = parser.parse_args()
     print(f"{machine()}; {versions('anybit', 'onnx', 'onnx-ir', 'onnxscript', 'qonnx')}")
     rows = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places for the boxes of a directed graph without cycles: in layers, from top to bottom."""
+"""Layered layout of a directed acyclic graph, from top to bottom."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -13,14 +13,14 @@ Edge: TypeAlias = tuple[Key, Key]
 
 BETWEEN_LAYERS = 30
 BETWEEN_BOXES = 22
-_ROOM_OF_AN_EDGE = 14
-_ROOM_AT_A_BOX = 40
+_EDGE_WIDTH = 14
+_PORT_DISTANCE = 40
 _SWEEPS = 40
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything is: for a box the middle of its top side, for an edge its corners."""
+    """Positions: for a box the middle of its top side, for an edge its corners."""
 
     places: dict[Key, tuple[float, float]]
     routes: dict[Edge, list[tuple[float, float]]]
@@ -30,14 +30,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Bend:
-    """Where an edge passes a layer."""
+    """Crossing of an edge and a layer."""
 
     edge: Edge
     layer: int
 
 
 def layout(sizes: Mapping[Key, Size], edges: Sequence[Edge]) -> Layout:
-    """Boxes in the order of `sizes`, each below all that lead to it."""
+    """Place every box below its predecessors; a layer starts in the order of `sizes`."""
     level = _levels(list(sizes), edges)
     rows: list[list[Key]] = [[] for _ in range(max(level.values()) + 1)]
     for key in sizes:
@@ -54,7 +54,7 @@ def layout(sizes: Mapping[Key, Size], edges: Sequence[Edge]) -> Layout:
             below[first].append(second)
     _order(rows, above, below)
     widths = {
-        key: sizes[key][0] + BETWEEN_BOXES if key in sizes else _ROOM_OF_AN_EDGE
+        key: sizes[key][0] + BETWEEN_BOXES if key in sizes else _EDGE_WIDTH
         for row in rows
         for key in row
     }
@@ -76,18 +76,18 @@ def layout(sizes: Mapping[Key, Size], edges: Sequence[Edge]) -> Layout:
 
 
 def _levels(keys: Sequence[Key], edges: Sequence[Edge]) -> dict[Key, int]:
-    """The length of the longest path to each; sources stand right above their first reader."""
+    """Return the longest path to each box; sources are right above their first consumer."""
     level = dict.fromkeys(keys, 0)
     for _ in keys:
         for first, second in edges:
             level[second] = max(level[second], level[first] + 1)
-    readers = defaultdict(list)
+    consumers = defaultdict(list)
     for first, second in edges:
-        readers[first].append(level[second])
-    fed = {second for _, second in edges}
+        consumers[first].append(level[second])
+    targets = {second for _, second in edges}
     for key in keys:
-        if key not in fed and readers[key]:
-            level[key] = min(readers[key]) - 1
+        if key not in targets and consumers[key]:
+            level[key] = min(consumers[key]) - 1
     return level
 
 
@@ -99,18 +99,18 @@ def _chain(edge: Edge, level: Mapping[Key, int]) -> list[Key]:
 def _order(
     rows: list[list[Key]], above: Mapping[Key, list[Key]], below: Mapping[Key, list[Key]]
 ) -> None:
-    """Sort each row by the mean place of what it is connected to, down and up in turn."""
+    """Sort each row by the mean position of its neighbours, down and up in turn."""
     for sweep in range(_SWEEPS):
         downwards = sweep % 2 == 0
         neighbours = above if downwards else below
         for row in rows if downwards else reversed(rows):
-            place = {key: index / len(each) for each in rows for index, key in enumerate(each)}
-            row.sort(key=lambda key, at=place, near=neighbours: _mean(key, at, near))
+            position = {key: index / len(line) for line in rows for index, key in enumerate(line)}
+            row.sort(key=lambda key, at=position, near=neighbours: _mean(key, at, near))
 
 
 def _mean(key: Key, at: Mapping[Key, float], near: Mapping[Key, list[Key]]) -> float:
-    found = near.get(key, [])
-    return sum(at[each] for each in found) / len(found) if found else at[key]
+    neighbours = near.get(key, [])
+    return sum(at[other] for other in neighbours) / len(neighbours) if neighbours else at[key]
 
 
 def _across(
@@ -118,7 +118,7 @@ def _across(
     widths: Mapping[Key, float],
     neighbours: dict[Key, list[Key]],
 ) -> dict[Key, float]:
-    """The middle of everything: close to what it is connected to, without overlaps."""
+    """Return the horizontal middle of boxes and bends: near neighbours, without overlaps."""
     middle: dict[Key, float] = {}
     for row in rows:
         at = -sum(widths[key] for key in row) / 2
@@ -126,32 +126,32 @@ def _across(
             middle[key] = at + widths[key] / 2
             at += widths[key]
     for sweep in range(2 * _SWEEPS):
-        if sweep == _SWEEPS:  # edges become upright once the boxes stand
+        if sweep == _SWEEPS:  # boxes have settled: straighten the edges
             neighbours = neighbours | _upright(rows, neighbours)
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            wanted = [_mean(key, middle, neighbours) for key in row]
-            middle.update(zip(row, _spread(wanted, [widths[key] for key in row]), strict=True))
+            targets = [_mean(key, middle, neighbours) for key in row]
+            middle.update(zip(row, _spread(targets, [widths[key] for key in row]), strict=True))
     return middle
 
 
 def _upright(rows: list[list[Key]], neighbours: Mapping[Key, list[Key]]) -> dict[Key, list[Key]]:
-    """For where an edge passes a layer, where it passes the next ones."""
+    """Return the neighbours of bends that are bends, too."""
     bends = [key for row in rows for key in row if isinstance(key, _Bend)]
-    among = {key: [each for each in neighbours[key] if isinstance(each, _Bend)] for key in bends}
-    return {key: found for key, found in among.items() if found}
+    among = {key: [other for other in neighbours[key] if isinstance(other, _Bend)] for key in bends}
+    return {key: others for key, others in among.items() if others}
 
 
-def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """The wanted places, moved apart as little as is simple: halfway between right and left."""
-    rightmost = _pushed(wanted, widths)
-    mirrored = _pushed([-each for each in reversed(wanted)], list(reversed(widths)))
-    leftmost = [-each for each in reversed(mirrored)]
+def _spread(targets: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Remove overlaps: the mean of pushing boxes to the right and to the left."""
+    rightmost = _push_right(targets, widths)
+    mirrored = _push_right([-target for target in reversed(targets)], list(reversed(widths)))
+    leftmost = [-place for place in reversed(mirrored)]
     return [(a + b) / 2 for a, b in zip(rightmost, leftmost, strict=True)]
 
 
-def _pushed(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
+def _push_right(targets: Sequence[float], widths: Sequence[float]) -> list[float]:
     placed: list[float] = []
-    for index, place in enumerate(wanted):
+    for index, place in enumerate(targets):
         if index:
             place = max(place, placed[-1] + (widths[index - 1] + widths[index]) / 2)
         placed.append(place)
@@ -161,14 +161,14 @@ def _pushed(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
 def _apart(
     routes: dict[Edge, list[tuple[float, float]]], sizes: Mapping[Key, Size]
 ) -> dict[Edge, list[tuple[float, float]]]:
-    """The routes, with a place of its own for each at the top of the box that it leads to."""
-    arriving = defaultdict(list)
+    """Spread the ends of edges that arrive at the same box."""
+    incoming = defaultdict(list)
     for edge in routes:
-        arriving[edge[1]].append(edge)
-    for key, edges in arriving.items():
+        incoming[edge[1]].append(edge)
+    for key, edges in incoming.items():
         edges.sort(key=lambda edge: routes[edge][-2][0])
-        room = min(_ROOM_AT_A_BOX, sizes[key][0] / (len(edges) + 1))
+        distance = min(_PORT_DISTANCE, sizes[key][0] / (len(edges) + 1))
         for index, edge in enumerate(edges):
             across, down = routes[edge][-1]
-            routes[edge][-1] = (across + (index - (len(edges) - 1) / 2) * room, down)
+            routes[edge][-1] = (across + (index - (len(edges) - 1) / 2) * distance, down)
     return routes

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a digit classifier with 4-bit weights and 4-bit activations; write it as a QONNX model.
+"""Digit classifier with 4-bit weights and 4-bit activations, trained with NumPy.
 
     python examples/digits_w4a4.py [FOLDER]
 
-writes digits_w4a4.onnx, digits_float.onnx, which is trained alike without quantizers, and
-digits.npz (x: test images, y: what the model must give for them,
-label: the digits that they show) to the folder of this file or to FOLDER, and prints the accuracy
-in float and in 4 bits.
+This writes three files to FOLDER (default: the folder of this file) and prints both accuracies:
 
-All scales are powers of two. Every product and every sum of the network is then a small integer
-times a power of two, which float32 holds exactly: any runtime, in any order of summation, gives
-the same bits. `y` is computed with integers and without anybit, so that comparing with it says
-something. The training rounds gradients to a grid for the same reason: the files come out the
-same on every machine, whatever its BLAS does.
+    digits_w4a4.onnx    the quantized network, a QONNX model
+    digits_float.onnx   the same network trained without quantizers
+    digits.npz          x: test images, y: expected outputs of digits_w4a4, label: the digits
+
+All scales are powers of two. Every product and every sum is then a small integer times a power of
+two, which is exact in float32: every runtime gives the same bits, in any order of summation. `y` is
+computed with integers, independently of anybit. Training rounds gradients to a grid, so that the
+files are the same on every machine, whatever the BLAS.
 """
 
 import sys
@@ -31,7 +31,7 @@ import anybit
 SIZES = (64, 64, 32, 10)
 BITS = 4
 BIAS_BITS = 16
-INPUT_SCALE = 1.0  # pixels are integers from 0 to 16
+INPUT_SCALE = 1.0  # the pixels are integers from 0 to 16
 HIDDEN_SCALE = 0.5
 EPOCHS = 600
 LEARNING_RATE = 0.003
@@ -40,21 +40,21 @@ DOMAIN = "qonnx.custom_op.general"
 
 
 class Layer(NamedTuple):
-    """The weights and biases of one layer, before quantization."""
+    """Weights and biases of one layer, before quantization."""
 
     weight: np.ndarray
     bias: np.ndarray
 
 
 class Digits(NamedTuple):
-    """Images of shape (rows, 8, 8) and the digits that they show."""
+    """Images of shape (rows, 8, 8), and their labels."""
 
     images: np.ndarray
     labels: np.ndarray
 
 
-def digits() -> tuple[Digits, Digits]:
-    """scikit-learn's digits for training and for testing: every seventh image."""
+def load_splits() -> tuple[Digits, Digits]:
+    """Return the training and test splits of scikit-learn's digits; every seventh is a test."""
     data = load_digits()
     test = np.arange(len(data.target)) % 7 == 0
     training, testing = (Digits(data.images[rows], data.target[rows]) for rows in (~test, test))
@@ -62,35 +62,37 @@ def digits() -> tuple[Digits, Digits]:
 
 
 def weight_scale(weight: np.ndarray) -> np.ndarray:
-    """For each output the largest power of two that is at most a seventh of its largest weight."""
+    """Return per output the largest power of two up to a seventh of its largest weight."""
     largest = np.abs(weight).max(axis=0)
     _, exponent = np.frexp(largest / 7)  # significands are in [1/2, 1)
     return np.ldexp(np.ones_like(largest), exponent - 1)
 
 
-def quantized_weight(weight: np.ndarray) -> np.ndarray:
+def quantize_weight(weight: np.ndarray) -> np.ndarray:
+    """Quantize weights per output, to codes from -7 to 7."""
     return anybit.int_quant(weight, weight_scale(weight), 0, BITS, narrow=True)
 
 
-def quantized_bias(layer: Layer, input_scale: float) -> np.ndarray:
-    """The biases in steps of the accumulator that they are added to."""
+def quantize_bias(layer: Layer, input_scale: float) -> np.ndarray:
+    """Quantize biases with the scale of the accumulator."""
     step = input_scale * weight_scale(layer.weight)
     return anybit.int_quant(layer.bias, step, 0, BIAS_BITS)
 
 
-def quantized_activation(x: np.ndarray, scale: float) -> np.ndarray:
+def quantize_activation(x: np.ndarray, scale: float) -> np.ndarray:
+    """Quantize activations to codes from 0 to 15."""
     return anybit.int_quant(x, scale, 0, BITS, signed=False)
 
 
 def forward(layers: list[Layer], images: np.ndarray, *, quantize: bool) -> list[np.ndarray]:
-    """The input of each layer, and the output of the last one."""
+    """Return the input of each layer, and the output of the last one."""
     values = [images.reshape(len(images), -1)]
     scale = INPUT_SCALE
     for index, (weight, bias) in enumerate(layers):
         x = np.maximum(values[-1], 0)
         if quantize:
-            x = quantized_activation(x, scale)
-            weight, bias = quantized_weight(weight), quantized_bias(layers[index], scale)
+            x = quantize_activation(x, scale)
+            weight, bias = quantize_weight(weight), quantize_bias(layers[index], scale)
         values[-1] = x
         values.append(x @ weight + bias)
         scale = HIDDEN_SCALE
@@ -100,26 +102,29 @@ def forward(layers: list[Layer], images: np.ndarray, *, quantize: bool) -> list[
 def gradients(
     layers: list[Layer], images: np.ndarray, labels: np.ndarray, *, quantize: bool
 ) -> list[Layer]:
-    """Of the squared hinge loss. Rounding counts as the identity, saturation as a constant."""
+    """Return the gradients of the squared hinge loss, by the straight-through estimator.
+
+    Rounding has the gradient of the identity, saturation that of a constant.
+    """
     *inputs, outputs = forward(layers, images, quantize=quantize)
-    wanted = 2.0 * np.eye(SIZES[-1])[labels] - 1
-    gradient = -2 * wanted * np.maximum(0, 1 - wanted * outputs) / len(images)
-    found = []
+    target = 2.0 * np.eye(SIZES[-1])[labels] - 1
+    gradient = -2 * target * np.maximum(0, 1 - target * outputs) / len(images)
+    result = []
     for (weight, _), x in zip(reversed(layers), reversed(inputs), strict=True):
         if quantize:
-            # On this grid the sums below are exact, in any order.
+            # The sums below are exact on this grid, in any order.
             gradient = np.rint(gradient / GRADIENT_STEP) * GRADIENT_STEP
-            weight = quantized_weight(weight)
-        found.append(Layer(x.T @ gradient, gradient.sum(axis=0)))
+            weight = quantize_weight(weight)
+        result.append(Layer(x.T @ gradient, gradient.sum(axis=0)))
         inside = x > 0
         if quantize:
             inside &= x < HIDDEN_SCALE * (2**BITS - 1)
         gradient = (gradient @ weight.T) * inside
-    return found[::-1]
+    return result[::-1]
 
 
 def train(data: Digits, *, quantize: bool, seed: int = 0) -> list[Layer]:
-    """Adam on all images at once, with a rate that falls to zero."""
+    """Train by Adam on all images at once, with a learning rate that falls to zero."""
     random = np.random.default_rng(seed)
     layers = [
         Layer((2 * random.random((rows, columns)) - 1) * np.sqrt(3 / rows), np.zeros(columns))
@@ -128,25 +133,25 @@ def train(data: Digits, *, quantize: bool, seed: int = 0) -> list[Layer]:
     layers[0].weight[:] /= 8  # the pixels' mean is about 5, not 1
     means = [[np.zeros_like(array) for array in layer] for layer in layers]
     squares = [[np.zeros_like(array) for array in layer] for layer in layers]
-    left_of_mean = left_of_square = 1.0
+    mean_decay = square_decay = 1.0  # powers of the decay rates, for the bias correction
     for epoch in range(EPOCHS):
-        left_of_mean *= 0.9
-        left_of_square *= 0.999
+        mean_decay *= 0.9
+        square_decay *= 0.999
         rate = LEARNING_RATE * (1 - epoch / EPOCHS)
-        found = gradients(layers, *data, quantize=quantize)
-        for arrays in zip(layers, found, means, squares, strict=True):
+        updates = gradients(layers, *data, quantize=quantize)
+        for arrays in zip(layers, updates, means, squares, strict=True):
             for array, gradient, mean, square in zip(*arrays, strict=True):
                 mean += 0.1 * (gradient - mean)
                 square += 0.001 * (gradient * gradient - square)
-                spread = np.sqrt(square / (1 - left_of_square)) + 1e-8
-                array -= rate * (mean / (1 - left_of_mean)) / spread
+                deviation = np.sqrt(square / (1 - square_decay)) + 1e-8
+                array -= rate * (mean / (1 - mean_decay)) / deviation
     return layers
 
 
 def integer_outputs(layers: list[Layer], images: np.ndarray) -> np.ndarray:
-    """What the model gives, computed with integers and without anybit."""
-    highest, largest_weight = 2**BITS - 1, 2 ** (BITS - 1) - 1
-    codes = np.clip(np.rint(images.reshape(len(images), -1) / INPUT_SCALE), 0, highest)
+    """Return the outputs of the quantized network, computed with integers."""
+    largest, largest_weight = 2**BITS - 1, 2 ** (BITS - 1) - 1
+    codes = np.clip(np.rint(images.reshape(len(images), -1) / INPUT_SCALE), 0, largest)
     scale = INPUT_SCALE
     for layer in layers:
         step = weight_scale(layer.weight)
@@ -155,12 +160,12 @@ def integer_outputs(layers: list[Layer], images: np.ndarray) -> np.ndarray:
         sums = codes.astype(np.int64) @ weight.astype(np.int64) + bias.astype(np.int64)
         outputs = sums * (scale * step)
         scale = HIDDEN_SCALE
-        codes = np.clip(np.rint(outputs / scale), 0, highest)
+        codes = np.clip(np.rint(outputs / scale), 0, largest)
     return outputs.astype(np.float32)
 
 
 def float_model(layers: list[Layer]) -> onnx.ModelProto:
-    """The network without quantizers, any number of rows."""
+    """Build the network without quantizers, for any number of rows."""
     constants, value = {}, "pixels"
     nodes = [helper.make_node("Flatten", ["x"], ["pixels"], name="pixels")]
     for number, layer in enumerate(layers, start=1):
@@ -175,8 +180,8 @@ def float_model(layers: list[Layer]) -> onnx.ModelProto:
     return model_of("digits_float", nodes, constants)
 
 
-def onnx_model(layers: list[Layer]) -> onnx.ModelProto:
-    """The network in QONNX's terms: float weights behind quantizers, any number of rows."""
+def qonnx_model(layers: list[Layer]) -> onnx.ModelProto:
+    """Build the QONNX model: float weights with quantizers, for any number of rows."""
     constants: dict[str, np.ndarray] = {
         "zero": np.float32(0),
         "bits": np.float32(BITS),
@@ -229,25 +234,25 @@ def model_of(
     constants: dict[str, np.ndarray],
     domains: tuple[str, ...] = (),
 ) -> onnx.ModelProto:
-    """A model from x, images, to y, a number per digit."""
+    """Build a model from x, images, to y, one score per digit."""
     graph = helper.make_graph(
         nodes,
         name,
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 8, 8])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", SIZES[-1]])],
         [
-            numpy_helper.from_array(np.asarray(array, np.float32), name)
-            for name, array in constants.items()
+            numpy_helper.from_array(np.asarray(array, np.float32), constant)
+            for constant, array in constants.items()
         ],
     )
-    opsets = [helper.make_opsetid("", 17), *(helper.make_opsetid(each, 1) for each in domains)]
+    opsets = [helper.make_opsetid("", 17), *(helper.make_opsetid(domain, 1) for domain in domains)]
     return helper.make_model(
         graph, opset_imports=opsets, ir_version=10, producer_name="examples/digits_w4a4.py"
     )
 
 
 class Example(NamedTuple):
-    """What this script makes."""
+    """Both models with their test data and accuracies."""
 
     model: onnx.ModelProto
     float_model: onnx.ModelProto
@@ -257,27 +262,28 @@ class Example(NamedTuple):
 
 
 def accuracy(outputs: np.ndarray, labels: np.ndarray) -> float:
+    """Return the top-1 accuracy."""
     return float(np.mean(outputs.argmax(axis=1) == labels))
 
 
 def make(seed: int = 0) -> Example:
-    """Train with and without quantization and test both."""
-    training, test = digits()
-    with threadpool_limits(1):  # for matrices this small threads cost more than they bring
+    """Train with and without quantizers and test both networks."""
+    training, test = load_splits()
+    with threadpool_limits(1):  # threads slow down products of small matrices
         float_layers = train(training, quantize=False, seed=seed)
         layers = train(training, quantize=True, seed=seed)
-    in_float = forward(float_layers, test.images, quantize=False)[-1]
+    float_outputs = forward(float_layers, test.images, quantize=False)[-1]
     layers, float_layers = (
-        [Layer(*(array.astype(np.float32) for array in layer)) for layer in each]
-        for each in (layers, float_layers)
+        [Layer(*(array.astype(np.float32) for array in layer)) for layer in network]
+        for network in (layers, float_layers)
     )
     y = integer_outputs(layers, test.images)
     arrays = {"x": test.images.astype(np.float32), "y": y, "label": test.labels.astype(np.int64)}
     return Example(
-        onnx_model(layers),
+        qonnx_model(layers),
         float_model(float_layers),
         arrays,
-        accuracy(in_float, test.labels),
+        accuracy(float_outputs, test.labels),
         accuracy(y, test.labels),
     )
 

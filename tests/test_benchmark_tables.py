@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of a benchmark in the documentation: none is lost that was not measured anew."""
+"""Table of quantization tools in the documentation: updates keep all other figures."""
 
 from places import ROOT
 from scripts import module_at
@@ -16,11 +16,11 @@ _PAGE = """Before.
 After.
 """
 _ROWS = ("float", "ours", "new", "theirs", "never run")
-with_figures = module_at(ROOT / "benchmarks" / "ptq" / "_table.py").with_figures
+update_table = module_at(ROOT / "benchmarks" / "ptq" / "_table.py").update_table
 
 
-def test_what_was_not_measured_stays() -> None:
-    assert with_figures(_PAGE, {"one": {}, "two": {}}, _ROWS) == _PAGE
+def test_update_table_keeps_other_figures() -> None:
+    assert update_table(_PAGE, {"one": {}, "two": {}}, _ROWS) == _PAGE
     figures = {
         "one": {},
         "two": {
@@ -32,21 +32,21 @@ def test_what_was_not_measured_stays() -> None:
     expected = _PAGE.replace("76.5 %", "80.0 %").replace(
         "| theirs", "| new | | 20.0 dB, 50.0 % |\n| theirs"
     )
-    assert with_figures(_PAGE, figures, _ROWS) == expected
-    assert with_figures(expected, {"one": {}, "two": {}}, _ROWS) == expected
+    assert update_table(_PAGE, figures, _ROWS) == expected
+    assert update_table(expected, {"one": {}, "two": {}}, _ROWS) == expected
 
 
-def test_another_task_is_another_column() -> None:
-    found = with_figures(_PAGE, {"one": {}, "two": {}, "three": {"ours": ("9.0 dB", "1 %")}}, _ROWS)
-    assert "| | one | two | three |\n| --- | --- | --- | --- |\n" in found
-    assert "| ours | 33.4 dB, 92.0 % | 24.7 dB, 75.7 % | 9.0 dB, 1 % |\n" in found
-    assert "| float | 91.9 % | 76.5 % | |\n" in found
+def test_update_table_adds_a_column_per_task() -> None:
+    table = update_table(_PAGE, {"one": {}, "two": {}, "three": {"ours": ("9.0 dB", "1 %")}}, _ROWS)
+    assert "| | one | two | three |\n| --- | --- | --- | --- |\n" in table
+    assert "| ours | 33.4 dB, 92.0 % | 24.7 dB, 75.7 % | 9.0 dB, 1 % |\n" in table
+    assert "| float | 91.9 % | 76.5 % | |\n" in table
 
 
-def test_a_first_table() -> None:
+def test_update_table_fills_an_empty_table() -> None:
     page = "<!-- tools:begin -->\n<!-- tools:end -->"
-    found = with_figures(page, {"one": {"float": ("", "90 %", "")}}, _ROWS)
+    table = update_table(page, {"one": {"float": ("", "90 %", "")}}, _ROWS)
     assert (
-        found
+        table
         == "<!-- tools:begin -->\n| | one |\n| --- | --- |\n| float | 90 % |\n<!-- tools:end -->"
     )

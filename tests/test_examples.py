@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The committed example is what its script makes, and does what its README says."""
+"""Committed files of the digits example, against its script and README."""
 
 from types import ModuleType
 from typing import Any
@@ -32,29 +32,27 @@ def committed() -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def test_the_script_makes_the_committed_arrays(made: Any, committed: dict[str, np.ndarray]) -> None:
+def test_digits_script_reproduces_arrays(made: Any, committed: dict[str, np.ndarray]) -> None:
     assert list(made.arrays) == list(committed)
     for name, array in made.arrays.items():
         assert array.dtype == committed[name].dtype
         np.testing.assert_array_equal(array, committed[name], err_msg=name)
 
 
-def test_the_script_makes_the_committed_model(made: Any) -> None:
+def test_digits_script_reproduces_model(made: Any) -> None:
     assert made.model == onnx.load(MODEL)
 
 
-def test_the_float_model_is_of_the_same_training(
-    made: Any, committed: dict[str, np.ndarray]
-) -> None:
-    """Its numbers may depend on the BLAS."""
+def test_digits_script_reproduces_float_model(made: Any, committed: dict[str, np.ndarray]) -> None:
+    """Compare nodes and accuracy: the weights depend on the BLAS."""
     stored = onnx.load(EXAMPLES / "digits_float.onnx")
     assert list(stored.graph.node) == list(made.float_model.graph.node)
     y = anybit.load(stored).run(committed["x"])["y"]
     assert np.mean(y.argmax(axis=1) == committed["label"]) == pytest.approx(0.981, abs=0.005)
 
 
-def test_accuracy(made: Any, committed: dict[str, np.ndarray]) -> None:
-    """As the README prints it. In float it may depend on the BLAS, in 4 bits it may not."""
+def test_digits_accuracy_matches_readme(made: Any, committed: dict[str, np.ndarray]) -> None:
+    """Check the exact accuracy in 4 bits; in float it depends on the BLAS."""
     readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert f"4 bits: {made.accuracy:.1%} correct" in readme
     correct = committed["y"].argmax(axis=1) == committed["label"]
@@ -63,13 +61,15 @@ def test_accuracy(made: Any, committed: dict[str, np.ndarray]) -> None:
     assert made.float_accuracy == pytest.approx(0.981, abs=0.01)
 
 
-def test_integers_without_anybit_give_the_same_bits(committed: dict[str, np.ndarray]) -> None:
+def test_digits_model_equals_integer_reference(committed: dict[str, np.ndarray]) -> None:
     outputs = anybit.load(MODEL).run(committed["x"])
     np.testing.assert_array_equal(outputs["y"], committed["y"])
 
 
-def test_any_order_of_summation(script: ModuleType, committed: dict[str, np.ndarray]) -> None:
-    """The same with hidden units and pixels in another order, and row by row."""
+def test_digits_model_is_independent_of_summation_order(
+    script: ModuleType, committed: dict[str, np.ndarray]
+) -> None:
+    """Run row by row, and with the pixels in another order."""
     model = anybit.load(MODEL)
     rows = [model.run(image[np.newaxis])["y"] for image in committed["x"][:20]]
     np.testing.assert_array_equal(np.concatenate(rows), committed["y"][:20])
@@ -82,12 +82,12 @@ def test_any_order_of_summation(script: ModuleType, committed: dict[str, np.ndar
     np.testing.assert_array_equal(anybit.load(shuffled).run(x)["y"], committed["y"])
 
 
-def test_size_and_header() -> None:
+def test_digits_size_and_header() -> None:
     assert sum(path.stat().st_size for path in EXAMPLES.glob("digits*")) < 200_000
     model = onnx.load(MODEL)
     onnx.checker.check_model(model)
     assert model.ir_version == 10
-    assert {each.domain: each.version for each in model.opset_import} == {
+    assert {opset.domain: opset.version for opset in model.opset_import} == {
         "": 17,
         "qonnx.custom_op.general": 1,
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a word upright or upside down? Words drawn with the system's fonts."""
+"""Text direction: upright and upside-down words, drawn with the system's fonts."""
 
 from pathlib import Path
 
@@ -14,13 +14,14 @@ _NOISE = 10.0
 
 
 def task() -> Task:
+    """Draw the words of both splits."""
     fonts = sorted([*_FONTS.glob("dejavu/*.ttf"), *_FONTS.glob("liberation*/*.ttf")])
     if not fonts:
         raise SystemExit("no DejaVu or Liberation fonts: apt-get install fonts-dejavu")
     random = np.random.default_rng(0)
-    drawn = [_word(random, fonts) for _ in range(_CALIBRATION + _EVALUATION)]
-    x = np.stack([image for image, _ in drawn])
-    y = np.array([turned for _, turned in drawn])
+    words = [_draw_word(random, fonts) for _ in range(_CALIBRATION + _EVALUATION)]
+    x = np.stack([image for image, _ in words])
+    y = np.array([label for _, label in words])
     folder = package_folder("rapidocr_onnxruntime") / "models"
     return Task(
         "direction",
@@ -31,8 +32,8 @@ def task() -> Task:
     )
 
 
-def _word(random: np.random.Generator, fonts: list[Path]) -> tuple[Array, int]:
-    """An image as the network takes it, and whether it is upside down."""
+def _draw_word(random: np.random.Generator, fonts: list[Path]) -> tuple[Array, int]:
+    """Return a normalized image of a random word, and 1 if it is upside down."""
     letters = random.integers(0, 26, random.integers(3, 11))
     word = "".join(chr(ord("a") + letter) for letter in letters)
     word = word if random.random() < 0.6 else word.upper()
@@ -42,12 +43,12 @@ def _word(random: np.random.Generator, fonts: list[Path]) -> tuple[Array, int]:
     dark, light = sorted(random.integers(0, 256, 2).tolist())
     image = Image.new("RGB", size, (int(light),) * 3)
     ImageDraw.Draw(image).text((4 - box[0], 4 - box[1]), word, font=font, fill=(int(dark),) * 3)
-    turned = int(random.random() < 0.5)
-    image = image.rotate(180) if turned else image
+    label = int(random.random() < 0.5)
+    image = image.rotate(180) if label else image
     image = image.filter(ImageFilter.GaussianBlur(float(random.uniform(0, 1.5))))
     width = min(_WIDTH, max(1, round(image.width * _HEIGHT / image.height)))
     pixels = np.asarray(image.resize((width, _HEIGHT)), np.float32)
     pixels = np.clip(pixels + random.normal(0, _NOISE, pixels.shape), 0, 255)
     x = np.zeros((3, _HEIGHT, _WIDTH), np.float32)
     x[:, :, :width] = (pixels.transpose(2, 0, 1) / 255 - 0.5) / 0.5
-    return x, turned
+    return x, label

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which type has this file? Files of this system, by their suffix."""
+"""File types: files of this system, labelled by their suffix."""
 
 import json
 from pathlib import Path
@@ -17,29 +17,30 @@ _SUFFIXES = {
     "svg": "svg", "tcl": "tcl", "toml": "toml", "ttf": "ttf", "txt": "txt", "wav": "wav",
     "xml": "xml", "xz": "xz", "yaml": "yaml", "yml": "yaml", "zip": "zip",
 }  # fmt: skip
-_MOST_TYPES, _MOST_FILES, _CALIBRATION = 30, 60, 300
+_TYPES, _FILES_PER_TYPE, _CALIBRATION = 30, 60, 300
 
 
 def task() -> Task:
+    """Collect files of the most frequent types for both splits."""
     models = package_folder("magika") / "models" / "standard_v3_3"
     config = json.loads((models / "config.min.json").read_text())
-    known = config["target_labels_space"]
+    labels = config["target_labels_space"]
     by_type: dict[str, list[Path]] = {}
     for folder in _FOLDERS:
         for path in sorted(Path(folder).rglob("*.*")):
             label = _SUFFIXES.get(path.suffix[1:])
-            if label in known and path.is_file() and not path.is_symlink():
+            if label in labels and path.is_file() and not path.is_symlink():
                 by_type.setdefault(label, []).append(path)
     random = np.random.default_rng(0)
-    usual = sorted(by_type, key=lambda label: (-len(by_type[label]), label))[:_MOST_TYPES]
-    rows, labels = [], []
-    for label in sorted(usual):
+    frequent = sorted(by_type, key=lambda label: (-len(by_type[label]), label))[:_TYPES]
+    rows, targets = [], []
+    for label in sorted(frequent):
         paths = by_type[label]
-        for index in random.permutation(len(paths))[:_MOST_FILES]:
+        for index in random.permutation(len(paths))[:_FILES_PER_TYPE]:
             rows.append(_features(paths[index].read_bytes(), config))
-            labels.append(known.index(label))
+            targets.append(labels.index(label))
     order = random.permutation(len(rows))
-    x, y = np.stack(rows)[order], np.array(labels)[order]
+    x, y = np.stack(rows)[order], np.array(targets)[order]
     return Task(
         "magika",
         models / "model.onnx",
@@ -50,7 +51,7 @@ def task() -> Task:
 
 
 def _features(content: bytes, config: dict[str, int]) -> Array:
-    """The first and the last bytes, without blanks around them, padded."""
+    """Return the first and the last bytes without surrounding whitespace, padded."""
     block, padding = config["block_size"], config["padding_token"]
     first, last = content[:block].lstrip(), content[-block:].rstrip()
     x = np.full(config["beg_size"] + config["end_size"], padding, np.int32)

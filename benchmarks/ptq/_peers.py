@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other tools, each as its documentation recommends it: a float model and data, a quantized file.
+"""Quantization by other tools, with the settings recommended by their documentation.
 
-Those that are not installed are left out of the table, by name.
+A tool reads the float model and the calibration split, and writes a quantized model.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,21 +14,21 @@ Tool = Callable[[Task, Path], None]
 
 
 class Reader:
-    """Batches as ONNX Runtime's tool and Quark read them."""
+    """Calibration data reader of ONNX Runtime and Quark."""
 
     def __init__(self, feeds: list[Feeds]) -> None:
         self._feeds = feeds
         self.rewind()
 
     def rewind(self) -> None:
-        self._left: Iterator[Feeds] = iter(self._feeds)
+        self._batches: Iterator[Feeds] = iter(self._feeds)
 
     def get_next(self) -> Feeds | None:
-        return next(self._left, None)
+        return next(self._batches, None)
 
 
 def runtime_static(task: Task, result: Path) -> None:
-    """Prepared, per channel, minima and maxima."""
+    """Quantize per-channel with min-max calibration, after preprocessing."""
     from onnxruntime.quantization import quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -38,17 +38,19 @@ def runtime_static(task: Task, result: Path) -> None:
 
 
 def runtime_dynamic(task: Task, result: Path) -> None:
+    """Quantize weights; activations get their scales at run time."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(str(task.model), str(result), weight_type=QuantType.QInt8)
 
 
 def nncf_default(task: Task, result: Path) -> None:
+    """Quantize with default options."""
     _nncf(task, result)
 
 
 def nncf_recommended(task: Task, result: Path) -> None:
-    """With the preset for networks without ReLU; transformers are called by their name."""
+    """Quantize with the preset for networks without ReLU, and the model type."""
     import nncf
 
     options = {"model_type": nncf.ModelType.TRANSFORMER} if task.transformer else {}
@@ -64,6 +66,7 @@ def _nncf(task: Task, result: Path, **options: object) -> None:
 
 
 def quark(task: Task, result: Path) -> None:
+    """Quantize with Quark's default int8 configuration for the model type."""
     from quark.onnx import ModelQuantizer
     from quark.onnx.quantization.config import Config
     from quark.onnx.quantization.config.custom_config import get_default_config

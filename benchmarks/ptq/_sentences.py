@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is a Debian package for? Its section, by a linear probe on embeddings of its description."""
+"""Sentence embeddings: the section of Debian packages, by a linear probe on descriptions."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ _ROWS, _TOKENS = 16, 128
 
 
 def task(folder: Path) -> Task:
-    """`folder` keeps the exported model, which takes a minute to make."""
+    """Export the model and fit the probe; `folder` caches the export, which takes a minute."""
     unpacked = folder / "minilm"
     if not unpacked.exists():
         package = package_folder("all_minilm_l6_v2")
@@ -23,48 +23,51 @@ def task(folder: Path) -> Task:
     if not model.exists():
         _export(unpacked, model)
     texts, labels = _descriptions()
-    feeds = _tokens(unpacked, texts)
+    feeds = _tokenize(unpacked, texts)
     probe, rest = feeds[: _PROBE // _ROWS], feeds[_PROBE // _ROWS :]
     calibration, evaluation = rest[: _CALIBRATION // _ROWS], rest[_CALIBRATION // _ROWS :]
-    weights = _fitted(_embeddings(model, probe), labels[:_PROBE])
-    wanted = labels[_PROBE + _CALIBRATION :]
+    weights = _fit_probe(_embed(model, probe), labels[:_PROBE])
+    expected = labels[_PROBE + _CALIBRATION :]
     return Task(
         "sentences",
         model,
         calibration,
         evaluation,
-        lambda outputs: float(np.mean(_guess(outputs, weights) == wanted)),
+        lambda outputs: float(np.mean(_classify(outputs, weights) == expected)),
         transformer=True,
     )
 
 
 def _descriptions() -> tuple[list[str], Array]:
+    """Return descriptions of packages in the most frequent sections, and their labels."""
     lists = sorted(Path("/var/lib/apt/lists").glob("*_main_binary-*_Packages*"))
     if not lists:
-        raise SystemExit("no list of packages: apt-get update")
+        raise SystemExit("no lists of packages in /var/lib/apt/lists: run apt-get update")
     largest = max(lists, key=lambda path: path.stat().st_size)
     command = ["/usr/lib/apt/apt-helper", "cat-file", str(largest)]
     text = subprocess.check_output(command, text=True, errors="replace")
-    found: dict[str, list[str]] = {}
+    by_section: dict[str, list[str]] = {}
     for entry in text.split("\n\n"):
         section = re.search(r"^Section: (?:\S+/)?(\S+)$", entry, re.MULTILINE)
         description = re.search(r"^Description: (.+)$", entry, re.MULTILINE)
         if section and description:
-            found.setdefault(section[1], []).append(description[1])
-    usual = sorted(sorted(found), key=lambda section: -len(found[section]))[:_SECTIONS]
+            by_section.setdefault(section[1], []).append(description[1])
+    frequent = sorted(by_section, key=lambda section: (-len(by_section[section]), section))
     random = np.random.default_rng(0)
-    each = (_PROBE + _CALIBRATION + _EVALUATION) // _SECTIONS + 1
+    total = _PROBE + _CALIBRATION + _EVALUATION
     pairs = [
         (description, label)
-        for label, section in enumerate(sorted(usual))
-        for description in random.permutation(sorted(set(found[section])))[:each]
+        for label, section in enumerate(sorted(frequent[:_SECTIONS]))
+        for description in random.permutation(sorted(set(by_section[section])))[
+            : total // _SECTIONS + 1
+        ]
     ]
-    order = random.permutation(len(pairs))[: _PROBE + _CALIBRATION + _EVALUATION]
+    order = random.permutation(len(pairs))[:total]
     return [str(pairs[i][0]) for i in order], np.array([pairs[i][1] for i in order])
 
 
-def _tokens(unpacked: Path, texts: list[str]) -> list[Feeds]:
-    """Batches of sentences; each is as long as its longest."""
+def _tokenize(unpacked: Path, texts: list[str]) -> list[Feeds]:
+    """Return batches of tokens, padded to the longest sentence of the batch."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(unpacked / "tokenizer.json"))
@@ -72,18 +75,15 @@ def _tokens(unpacked: Path, texts: list[str]) -> list[Feeds]:
     tokenizer.enable_padding()
     feeds = []
     for start in range(0, len(texts), _ROWS):
-        encoded = tokenizer.encode_batch(texts[start : start + _ROWS])
-        feeds.append(
-            {
-                "input_ids": np.array([each.ids for each in encoded], np.int64),
-                "attention_mask": np.array([each.attention_mask for each in encoded], np.int64),
-            }
-        )
+        batch = tokenizer.encode_batch(texts[start : start + _ROWS])
+        ids = np.array([sentence.ids for sentence in batch], np.int64)
+        mask = np.array([sentence.attention_mask for sentence in batch], np.int64)
+        feeds.append({"input_ids": ids, "attention_mask": mask})
     return feeds
 
 
 def _export(unpacked: Path, path: Path) -> None:
-    """The encoder and the mean over the tokens, as sentence-transformers computes it."""
+    """Export the encoder and its mean over tokens, as sentence-transformers computes it."""
     import torch
     from transformers import AutoModel
 
@@ -113,19 +113,19 @@ def _export(unpacked: Path, path: Path) -> None:
     program.save(str(path))
 
 
-def _embeddings(model: Path, feeds: list[Feeds]) -> Array:
+def _embed(model: Path, feeds: list[Feeds]) -> Array:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    return np.concatenate([session.run(None, dict(each))[0] for each in feeds])
+    return np.concatenate([session.run(None, dict(batch))[0] for batch in feeds])
 
 
-def _fitted(x: Array, labels: Array) -> tuple[Array, Array]:
+def _fit_probe(x: Array, labels: Array) -> tuple[Array, Array]:
     from sklearn.linear_model import LogisticRegression
 
     probe = LogisticRegression(max_iter=1000, C=10.0).fit(x, labels)
     return probe.coef_.T, probe.intercept_
 
 
-def _guess(outputs: Array, weights: tuple[Array, Array]) -> Array:
+def _classify(outputs: Array, weights: tuple[Array, Array]) -> Array:
     return np.asarray((outputs @ weights[0] + weights[1]).argmax(-1))

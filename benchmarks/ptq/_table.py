@@ -1,37 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of the documentation: what is measured anew is replaced, all else stays."""
+"""Table of the documentation: new figures replace old ones, all others stay."""
 
 from collections.abc import Iterable, Mapping
 
 BEGIN, END = "<!-- tools:begin -->\n", "<!-- tools:end -->"
 
-# By task and row: SQNR, score and seconds.
+# SQNR, score and seconds by task and row.
 Figures = Mapping[str, Mapping[str, tuple[str, ...]]]
-# By row and task.
+# Cells by row and task.
 _Cells = dict[str, dict[str, str]]
 
 
-def with_figures(page: str, figures: Figures, rows: Iterable[str]) -> str:
-    """A page whose table has these figures.
+def update_table(page: str, figures: Figures, rows: Iterable[str]) -> str:
+    """Return the page with these figures in its table.
 
     Args:
-        page: The text, with the table between its markers.
-        figures: A column for each task. Where it has nothing, or a tool is not installed, what the
-            page said stays.
-        rows: The names of all rows, in order; those without any figure are left out.
+        page: Text with the table between its markers.
+        figures: One column per task. Cells without a figure, and those of tools that are not
+            installed, keep their text.
+        rows: Names of all rows, in order. Rows without any figure are omitted.
     """
     before, rest = page.split(BEGIN)
     table, after = rest.split(END)
-    known = _read(table)
+    old = _read(table)
     lines = [["", *figures], ["---"] * (1 + len(figures))]
     for row in rows:
-        cells = [_told(each.get(row, ())) for each in figures.values()]
-        kept = known.get(row, {})
-        texts = [cell or kept.get(task, "") for task, cell in zip(figures, cells, strict=True)]
-        if any(texts):
-            lines.append([row, *texts])
-    written = "".join(f"|{'|'.join(map(_padded, line))}|\n" for line in lines)
-    return f"{before}{BEGIN}{written}{END}{after}"
+        cells = [
+            _cell(tools.get(row, ())) or old.get(row, {}).get(task, "")
+            for task, tools in figures.items()
+        ]
+        if any(cells):
+            lines.append([row, *cells])
+    new = "".join(f"|{'|'.join(map(_padded, line))}|\n" for line in lines)
+    return f"{before}{BEGIN}{new}{END}{after}"
 
 
 def _read(table: str) -> _Cells:
@@ -39,19 +40,19 @@ def _read(table: str) -> _Cells:
     if not lines:
         return {}
     tasks, _, *rows = lines
-    names = [each.strip() for each in tasks.split("|")][1:]
-    found: _Cells = {}
+    names = [task.strip() for task in tasks.split("|")][1:]
+    result: _Cells = {}
     for line in rows:
-        row, *cells = (each.strip() for each in line.split("|"))
-        found[row] = dict(zip(names, cells, strict=True))
-    return found
+        row, *cells = (cell.strip() for cell in line.split("|"))
+        result[row] = dict(zip(names, cells, strict=True))
+    return result
 
 
 def _padded(cell: str) -> str:
     return f" {cell} " if cell else " "
 
 
-def _told(figures: tuple[str, ...]) -> str:
-    """SQNR and score; nothing if the tool is not installed."""
+def _cell(figures: tuple[str, ...]) -> str:
+    """Return SQNR and score, or "" if the tool is not installed."""
     text = ", ".join(filter(None, figures[:2]))
     return "" if "ModuleNotFoundError" in text else text

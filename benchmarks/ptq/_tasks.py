@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pretrained models from Python packages, with data made on this machine from fixed seeds.
+"""Pretrained models from Python packages, with data generated on this machine from fixed seeds.
 
-Nothing of this lies in the repository: the packages are installed by `requirements.txt`, and what
-is made of them is kept in a folder of the user's.
+The models are not in the repository: `requirements.txt` lists their packages.
 
     magika        2 MB of bytes -> type; Apache-2.0, package magika
     direction     a word upright or upside down; Apache-2.0, package rapidocr-onnxruntime
@@ -24,14 +23,14 @@ Feeds: TypeAlias = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Task:
-    """A model, inputs to calibrate it with, others to judge it by, and how.
+    """Float model with a calibration split, an evaluation split and a score.
 
     Attributes:
-        name: What the tables call it.
-        model: The float model's file.
+        name: Name in the tables.
+        model: File of the float model.
         calibration, evaluation: Batches of inputs.
-        score: The share of the evaluation that is right, from the outputs of all its batches.
-        transformer: Whether it is one, which some tools want to be told.
+        score: Accuracy on the evaluation split, from the outputs of all its batches.
+        transformer: Whether the model is a transformer; some tools have an option for them.
     """
 
     name: str
@@ -43,15 +42,15 @@ class Task:
 
 
 def package_folder(name: str) -> Path:
-    """Where an installed package lies; it is not imported, which would load frameworks."""
-    found = find_spec(name)
-    if found is None or found.origin is None:
+    """Return the folder of an installed package without importing it."""
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
         raise SystemExit(f"{name} is missing: pip install -r benchmarks/ptq/requirements.txt")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def batches(feeds: Feeds, rows: int) -> list[Feeds]:
-    """Rows in groups of so many."""
+    """Split inputs into batches of `rows` rows."""
     count = len(next(iter(feeds.values())))
     return [
         {name: array[start : start + rows] for name, array in feeds.items()}
@@ -60,5 +59,5 @@ def batches(feeds: Feeds, rows: int) -> list[Feeds]:
 
 
 def accuracy(labels: Array) -> Callable[[Array], float]:
-    """The share of rows whose largest output is the label's."""
+    """Return a function that computes the top-1 accuracy of outputs."""
     return lambda outputs: float(np.mean(outputs.reshape(len(labels), -1).argmax(-1) == labels))

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Digits in 4 bits, without Python: digits MODEL LIBRARY IMAGES
 //
-// LIBRARY is anybit's for ONNX Runtime, IMAGES an array of NumPy's (.npy) of 8x8 images in float32.
-// Prints for each image the digit that the model sees, and its score.
+// LIBRARY is anybit's custom operator library, IMAGES a NumPy file (.npy) of 8x8 float32 images.
+// Prints the predicted digit and its score per image.
 //
-// Written with nothing but a C++ compiler: the interface of ONNX Runtime is a table of functions
-// whose places never change. With its header onnxruntime_c_api.h, `call<run>(...)` is
-// `api->Run(...)`.
+// This needs no headers of ONNX Runtime: its C API is a table of functions with stable indices.
+// With onnxruntime_c_api.h, `call<run>(...)` is `api->Run(...)`.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -58,7 +57,7 @@ void call(Arguments... arguments) {
 std::vector<float> images_of(const char* path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), {});
-  // Eight bytes, the length of the header in two, the header, the numbers.
+  // Format: eight bytes of magic, two bytes of header length, the header, the values.
   if (bytes.size() < 10) throw std::runtime_error(std::string(path) + " is not an .npy file");
   const std::size_t start = 10 + static_cast<unsigned char>(bytes[8]) +
                             256 * static_cast<std::size_t>(static_cast<unsigned char>(bytes[9]));

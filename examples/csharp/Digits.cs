@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Digits in 4 bits, without Python: Digits.exe MODEL LIBRARY IMAGES
 //
-// LIBRARY is anybit's for ONNX Runtime, IMAGES an array of NumPy's (.npy) of 8x8 images in float32.
-// Prints for each image the digit that the model sees, and its score.
+// LIBRARY is anybit's custom operator library, IMAGES a NumPy file (.npy) of 8x8 float32 images.
+// Prints the predicted digit and its score per image.
 //
-// Written with nothing but the compiler: the interface of ONNX Runtime is a table of functions whose
-// places never change. With the package Microsoft.ML.OnnxRuntime, the line that matters is
-// `options.RegisterCustomOpLibrary(library)`.
+// This needs no packages: ONNX Runtime's C API is a table of functions with stable indices. With the
+// package Microsoft.ML.OnnxRuntime, use `options.RegisterCustomOpLibrary(library)`.
 using System;
 using System.Globalization;
 using System.IO;
@@ -24,7 +23,7 @@ static class Digits
     [DllImport("onnxruntime")]
     static extern IntPtr OrtGetApiBase();
 
-    // A status is null for success. Paths are in the system's own characters.
+    // A null status is success. Paths are in the encoding of the system.
     delegate IntPtr GetApi(uint version);
     delegate IntPtr GetErrorMessage(IntPtr status);
     delegate IntPtr CreateEnv(int level, byte[] name, out IntPtr env);
@@ -62,7 +61,7 @@ static class Digits
     static float[] ImagesOf(string path)
     {
         byte[] bytes = File.ReadAllBytes(path);
-        // Eight bytes, the length of the header in two, the header, the numbers.
+        // Format: eight bytes of magic, two bytes of header length, the header, the values.
         int start = bytes.Length < 10 ? int.MaxValue : 10 + bytes[8] + 256 * bytes[9];
         if (start > bytes.Length) throw new Exception(path + " is not an .npy file");
         var images = new float[(bytes.Length - start) / sizeof(float)];

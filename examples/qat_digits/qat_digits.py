@@ -4,12 +4,11 @@
     python examples/qat_digits/qat_digits.py [FOLDER] [--seeds N] [--docs]
 
 A small convolutional network is trained in float, quantized to 8, 4, 2 and 1 bits, to FP8 and to
-FP4, trained on, exported, and run on the test images by `anybit run`, which compares with what
-PyTorch gave. FOLDER gets the files. --docs writes the table and the picture of
-docs/qat_digits.md.
+FP4, fine-tuned and exported. `anybit run` compares the file with PyTorch on the test images. Files
+are kept in FOLDER. --docs updates the table and the figure of docs/qat_digits.md.
 
-All scales are powers of two. The sums of a network of integers are exact then, so that its file
-gives the same bits in every runtime.
+All scales are powers of two. Sums of the integer networks are then exact, so that their files give
+the same bits in every runtime.
 """
 
 import argparse
@@ -38,18 +37,18 @@ import anybit.torch
 BATCH = 64
 FLOAT_EPOCHS, FLOAT_RATE = 15, 0.005
 EPOCHS, RATE = 24, 0.01
-SEEDS = 4  # two for each of two processors
+SEEDS = 4
 
 
 class Digits(NamedTuple):
-    """Images of shape (rows, 1, 8, 8), integers from 0 to 16, and the digits that they show."""
+    """Images of shape (rows, 1, 8, 8), integers from 0 to 16, and their labels."""
 
     images: torch.Tensor
     labels: torch.Tensor
 
 
 def digits() -> tuple[Digits, Digits]:
-    """scikit-learn's digits for training and for testing: every seventh image."""
+    """Return the training and test splits of scikit-learn's digits; every seventh is a test."""
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1)
     labels = torch.tensor(data.target)
@@ -58,7 +57,7 @@ def digits() -> tuple[Digits, Digits]:
 
 
 class Network(nn.Module):
-    """Two convolutions and a linear layer: 6090 parameters, and those of the normalization."""
+    """Two convolutions and a linear layer: 6090 parameters, besides batch normalization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +73,7 @@ class Network(nn.Module):
         return self.linear(x.flatten(1))
 
     def fold(self) -> None:
-        """Put the normalization into the convolutions: between quantizers it would only round."""
+        """Fold batch normalization into the convolutions."""
         self.eval()
         self.conv1 = fuse_conv_bn_eval(self.conv1, self.norm1)
         self.conv2 = fuse_conv_bn_eval(self.conv2, self.norm2)
@@ -82,7 +81,7 @@ class Network(nn.Module):
 
 
 def train(network: nn.Module, data: Digits, *, epochs: int, rate: float, seed: int) -> None:
-    """Adam on batches in an order that the seed decides; the rate rises, then falls to zero."""
+    """Train by Adam with a one-cycle learning rate; the seed determines the batches."""
     torch.manual_seed(seed)
     network.train()
     optimizer = torch.optim.Adam(network.parameters(), rate)
@@ -100,11 +99,12 @@ def train(network: nn.Module, data: Digits, *, epochs: int, rate: float, seed: i
 
 @torch.no_grad()
 def accuracy(network: nn.Module, data: Digits) -> float:
+    """Return the top-1 accuracy."""
     return float((network(data.images).argmax(1) == data.labels).double().mean())
 
 
 def float_network(data: Digits, seed: int, epochs: int = FLOAT_EPOCHS) -> Network:
-    """The network trained in float, in the end without normalization."""
+    """Train a network in float32 and fold its batch normalization."""
     torch.manual_seed(seed)
     network = Network()
     train(network, data, epochs=epochs, rate=FLOAT_RATE, seed=seed)
@@ -114,7 +114,7 @@ def float_network(data: Digits, seed: int, epochs: int = FLOAT_EPOCHS) -> Networ
 
 @dataclass(frozen=True)
 class Variant:
-    """Numbers to compute with, in the words of `anybit.torch.nn.quantizer`; without, float32."""
+    """Formats of weights, activations and biases as specs of `anybit.torch`; float32 without."""
 
     name: str
     bits: int
@@ -124,7 +124,7 @@ class Variant:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """For `anybit.torch.quantize_model`. Pixels need 5 bits, and lose nothing by them."""
+        """Return the spec for `anybit.torch.quantize_model`; 5 bits hold the pixels exactly."""
         return {
             "weight": f"{self.weight} per-channel power-of-two",
             "activation": f"{self.activation} power-of-two",
@@ -136,7 +136,7 @@ class Variant:
 VARIANTS = (
     Variant("float32", 32),
     Variant("int8", 8, "int8 narrow absmax", "uint8 ema"),
-    # Sums of FP8 are not exact in float32 anyway: the bias may have all its bits.
+    # FP8 sums are not exact in float32, so the bias stays in float32.
     Variant("fp8_e4m3", 8, "float8_e4m3fn absmax", "float8_e4m3fn ema", bias="none"),
     Variant("int4", 4, "int4 narrow absmax", "uint4 ema"),
     Variant("fp4_e2m1", 4, "float4_e2m1fn absmax", "float4_e2m1fn ema"),
@@ -145,10 +145,10 @@ VARIANTS = (
 )
 
 
-def trained(
+def train_variant(
     network: nn.Module, variant: Variant, data: Digits, seed: int, epochs: int = EPOCHS
 ) -> nn.Module:
-    """A copy of the network in those numbers, trained on: in float32 too, to be fair."""
+    """Quantize a copy of the network and fine-tune it; float32 is fine-tuned, too."""
     if variant.weight:
         network = anybit.torch.quantize_model(network, variant.spec)
     else:
@@ -159,10 +159,15 @@ def trained(
 
 @dataclass(frozen=True)
 class File:
-    """What became of a network as a file: how it agrees with PyTorch, and sizes in bytes.
+    """Comparison of an exported network with PyTorch, and file sizes in bytes.
 
-    `steps` is the most by which a quantized tensor differs, `tolerance` what `anybit run` was
-    allowed for the outputs. `constants` are those in the converted file.
+    Attributes:
+        equal: Whether all outputs have the bits of PyTorch.
+        steps: Largest difference of a quantized tensor, in steps.
+        tolerance: Absolute tolerance of the outputs in `anybit run`.
+        qonnx: Size of the QONNX file.
+        qdq: Size of the file converted to QuantizeLinear and DequantizeLinear.
+        constants: Size of the constants in the converted file.
     """
 
     equal: bool
@@ -174,37 +179,37 @@ class File:
 
 
 def write(network: nn.Module, images: torch.Tensor, folder: Path, name: str) -> File:
-    """Export the network, run the file on the images by `anybit run`, and convert it."""
+    """Export the network, check the file by `anybit run`, and convert it."""
     path, record, converted = (folder / f"{name}{end}" for end in (".onnx", ".npz", "_qdq.onnx"))
     exported = anybit.torch.export(network, images, path, input_names=["x"], output_names=["y"])
     with torch.no_grad():
         outputs = network(images).numpy()
     np.savez(record, x=images.numpy(), y=outputs)
-    # One step in a tensor moves the outputs further than sums in another order do.
+    # A difference of one step changes outputs more than another order of summation.
     tolerance = 0.0 if exported.equal else 0.1 if exported.steps else 1e-4
     run_command("run", path, "--input", record, "--expect", record, "--atol", str(tolerance))
     conversion = anybit.convert(path, to="qdq")
     conversion.save(converted)
-    again = anybit.load(converted).run(images.numpy())["y"]
-    np.testing.assert_allclose(again, outputs, rtol=0, atol=tolerance)
+    converted_outputs = anybit.load(converted).run(images.numpy())["y"]
+    np.testing.assert_allclose(converted_outputs, outputs, rtol=0, atol=tolerance)
     initializers = conversion.model.graph.initializers.values()
     constants = sum(value.const_value.nbytes for value in initializers)
     sizes = path.stat().st_size, converted.stat().st_size, constants
     return File(bool(exported.equal), exported.steps or 0.0, tolerance, *sizes)
 
 
-def run_command(*words: object) -> str:
-    """Run `anybit` with these words; what it prints. SystemExit with that if it fails."""
-    command = [sys.executable, "-m", "anybit", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    return done.stdout
+def run_command(*arguments: object) -> str:
+    """Run `anybit` and return its output; raise SystemExit with the output if it fails."""
+    command = [sys.executable, "-m", "anybit", *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{result.stdout}{result.stderr}")
+    return result.stdout
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One network, trained and tested; a file only for the first seed."""
+    """Accuracy of a trained variant; only the first seed has a file."""
 
     variant: Variant
     seed: int
@@ -212,43 +217,47 @@ class Outcome:
     file: File | None
 
 
-def outcomes(seed: int, folder: Path) -> list[Outcome]:
-    """All variants of the network that the seed gives."""
-    # One thread adds in one order; the tensors are too small for more anyway.
+def run_seed(seed: int, folder: Path) -> list[Outcome]:
+    """Train and test all variants, starting from the float network of a seed."""
+    # Results depend on the number of threads; the tensors are too small for several.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     training, test = digits()
     start = float_network(training, seed)
-    found = []
+    outcomes = []
     for variant in VARIANTS:
-        network = trained(start, variant, training, seed)
+        network = train_variant(start, variant, training, seed)
         file = write(network, test.images, folder, variant.name) if seed == 0 else None
-        found.append(Outcome(variant, seed, accuracy(network, test), file))
-    return found
+        outcomes.append(Outcome(variant, seed, accuracy(network, test), file))
+    return outcomes
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, nargs="?", help="where the files go; else nowhere")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many; {SEEDS}")
-    parser.add_argument("--docs", action="store_true", help="write docs/qat_digits.md")
-    options = parser.parse_args(words)
+    parser.add_argument(
+        "folder", type=Path, nargs="?", help="folder of the files (default: none is kept)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, help="number of seeds (default: %(default)s)"
+    )
+    parser.add_argument("--docs", action="store_true", help="update docs/qat_digits.md")
+    options = parser.parse_args(arguments)
     import report
 
-    began = time.perf_counter()
+    begin = time.perf_counter()
     with TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         count = min(options.seeds, os.cpu_count() or 1)
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-            running = [pool.submit(outcomes, seed, folder) for seed in range(options.seeds)]
+            futures = [pool.submit(run_seed, seed, folder) for seed in range(options.seeds)]
             with Console(stderr=True).status(
                 f"Training {options.seeds} x {len(VARIANTS)} networks"
             ):
-                found = [outcome for each in running for outcome in each.result()]
-    lines = report.lines(found)
+                outcomes = [outcome for future in futures for outcome in future.result()]
+    lines = report.lines(outcomes)
     Console().print(report.table(lines))
-    Console().print(f"{len(found)} networks in {time.perf_counter() - began:.0f} s")
+    Console().print(f"{len(outcomes)} networks in {time.perf_counter() - begin:.0f} s")
     if options.docs:
         report.write(lines)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table and the picture of docs/qat_digits.md."""
+"""Table and figure of docs/qat_digits.md."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ PAGE, PICTURE = DOCS / "qat_digits.md", DOCS / "images" / "qat_digits.svg"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 # Accuracy in percent; sizes in KiB.
-HEADINGS = ("numbers", "correct", "range", "as PyTorch", "QONNX", "QDQ", "constants")
+HEADINGS = ("format", "accuracy", "range", "vs. PyTorch", "QONNX", "QDQ", "constants")
 
 _BLUE, _ORANGE, _INK, _FAINT = "#0969da", "#bc4c00", "#1f2328", "#c9d1d9"
 
 
 @dataclass(frozen=True)
 class Line:
-    """What is known of one variant: the accuracy for each seed, and the file of the first."""
+    """Accuracies of a variant by seed, and the file of the first seed."""
 
     variant: "Variant"
     accuracies: tuple[float, ...]
@@ -36,7 +36,8 @@ class Line:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        percent = [100 * each for each in self.accuracies]
+        """Return the cells under HEADINGS."""
+        percent = [100 * accuracy for accuracy in self.accuracies]
         spread = f" ± {stdev(percent):.1f}" if len(percent) > 1 else ""
         sizes = (self.file.qonnx, self.file.qdq, self.file.constants)
         return (
@@ -56,20 +57,21 @@ def _agreement(file: "File") -> str:
 
 
 def lines(outcomes: Iterable["Outcome"]) -> list[Line]:
-    """One line for each variant."""
+    """Return one line per variant."""
     grouped: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         grouped.setdefault(outcome.variant.name, []).append(outcome)
     result = []
-    for own in grouped.values():
-        file = next(each.file for each in own if each.file is not None)
-        result.append(Line(own[0].variant, tuple(each.accuracy for each in own), file))
+    for group in grouped.values():
+        file = next(outcome.file for outcome in group if outcome.file is not None)
+        accuracies = tuple(outcome.accuracy for outcome in group)
+        result.append(Line(group[0].variant, accuracies, file))
     return result
 
 
 def table(lines: Iterable[Line]) -> Table:
-    """For a terminal."""
-    caption = "correct test images in %, mean and spread over seeds; files in KiB"
+    """Return the table for the terminal."""
+    caption = "accuracy in %: mean and standard deviation over seeds; files in KiB"
     result = Table(box=SIMPLE_HEAD, caption=caption)
     for heading in HEADINGS:
         right = heading in HEADINGS[1:3] + HEADINGS[4:]
@@ -80,29 +82,29 @@ def table(lines: Iterable[Line]) -> Table:
 
 
 def markdown(lines: Iterable[Line]) -> str:
-    """The same, with what the numbers are in words."""
+    """Return the table as Markdown, with the specs of weights and activations."""
     rows = [[*HEADINGS[:1], "weights", "activations", *HEADINGS[1:]]]
     rows.append(["---"] * len(rows[0]))
     for line in lines:
         name, *others = line.cells
-        words = line.variant.weight or "-", line.variant.activation or "-"
-        rows.append([name, *words, *others])
+        specs = line.variant.weight or "-", line.variant.activation or "-"
+        rows.append([name, *specs, *others])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
 def write(lines: list[Line]) -> None:
-    """Write the table into the page, between its markers, and the picture beside it."""
+    """Update the table of the page, between its markers, and the figure."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
-        raise SystemExit(f"{PAGE} must have the markers {BEGIN} and {END}")
+        raise SystemExit(f"{PAGE}: no markers {BEGIN} and {END}; add them where the table goes")
     text = f"{before}{BEGIN}\n{markdown(lines)}\n{END}{after}"
     PAGE.write_text(text, encoding="utf-8", newline="\n")
     draw(lines, PICTURE)
 
 
 def draw(lines: list[Line], path: Path) -> None:
-    """Accuracy against bits, and sizes of the files, as an SVG that is the same each time."""
+    """Draw accuracy against bits, and file sizes, as a reproducible SVG."""
     settings = {
         "svg.hashsalt": "qat_digits",
         "svg.fonttype": "none",
@@ -127,10 +129,10 @@ def draw(lines: list[Line], path: Path) -> None:
 def _draw_accuracy(axes: Axes, lines: list[Line]) -> None:
     for line in lines:
         floating = line.variant.name.startswith(("fp", "float"))
-        # Formats with equally many bits stand side by side.
+        # Formats with the same number of bits are drawn side by side.
         bits = line.variant.bits * (1.08 if floating else 1 / 1.08)
         colour = _ORANGE if floating else _BLUE
-        percent = [100 * each for each in line.accuracies]
+        percent = [100 * accuracy for accuracy in line.accuracies]
         axes.plot([bits] * len(percent), percent, "o", color=colour, alpha=0.35, ms=4, mew=0)
         axes.plot(bits, mean(percent), "_", color=colour, ms=14, mew=2.5)
         axes.annotate(

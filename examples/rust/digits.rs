@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Digits in 4 bits, without Python: digits MODEL LIBRARY IMAGES
 //!
-//! LIBRARY is anybit's for ONNX Runtime, IMAGES an array of NumPy's (.npy) of 8x8 images in
-//! float32. Prints for each image the digit that the model sees, and its score.
+//! LIBRARY is anybit's custom operator library, IMAGES a NumPy file (.npy) of 8x8 float32 images.
+//! Prints the predicted digit and its score per image.
 //!
-//! Written with nothing but the compiler: the interface of ONNX Runtime is a table of functions
-//! whose places never change. With the crate `ort`, the line that matters is
-//! `Session::builder()?.with_operator_library(library)?`.
+//! This needs no crates: ONNX Runtime's C API is a table of functions with stable indices. With the
+//! crate `ort`, use `Session::builder()?.with_operator_library(library)?`.
 
 use std::ffi::{CStr, CString};
 use std::os::raw::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-type Handle = *mut c_void; // of whatever ONNX Runtime makes; null as a status is success
+type Handle = *mut c_void; // any object of ONNX Runtime; a null status is success
 
 #[repr(C)]
 struct ApiBase {
@@ -32,7 +31,7 @@ const DIGITS: usize = 10;
 struct Api(*const Handle);
 
 impl Api {
-    /// The function at a place of the table.
+    /// Returns the function at an index of the table.
     unsafe fn at<Function: Copy>(&self, place: usize) -> Function {
         std::mem::transmute_copy(&*self.0.add(place))
     }
@@ -57,7 +56,7 @@ fn path(text: &str) -> Vec<u16> {
 
 fn images_of(path: &str) -> Result<Vec<f32>, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("{}: {}", path, error))?;
-    // Eight bytes, the length of the header in two, the header, the numbers.
+    // Format: eight bytes of magic, two bytes of header length, the header, the values.
     let start = match bytes.get(8..10) {
         Some(length) => 10 + usize::from(u16::from_le_bytes([length[0], length[1]])),
         None => usize::MAX,
@@ -67,7 +66,7 @@ fn images_of(path: &str) -> Result<Vec<f32>, String> {
     Ok(numbers.chunks_exact(4).map(float).collect())
 }
 
-/// The scores of all images.
+/// Returns the scores of all images.
 unsafe fn scores(model: &str, library: &str, images: &mut [f32]) -> Result<Vec<f32>, String> {
     let table = ((*OrtGetApiBase()).get_api)(API_VERSION);
     if table.is_null() {

@@ -61,7 +61,7 @@ def test_qat_digits_learns_in_four_bits(story: ModuleType, start: Any) -> None:
     untrained = story.Network().eval()
     assert story.accuracy(untrained, test) < 0.4
     assert story.accuracy(start, test) > 0.95
-    network = story.trained(start, variant_named(story, "int4"), training, seed=0, epochs=5)
+    network = story.train_variant(start, variant_named(story, "int4"), training, seed=0, epochs=5)
     assert story.accuracy(network, test) > 0.95
 
 
@@ -70,7 +70,7 @@ def test_qat_digits_export_equals_module(
     name: str, story: ModuleType, start: Any, tmp_path: Path
 ) -> None:
     training, test = story.digits()
-    network = story.trained(start, variant_named(story, name), training, seed=0, epochs=1)
+    network = story.train_variant(start, variant_named(story, name), training, seed=0, epochs=1)
     path = tmp_path / "model.onnx"
     exported = anybit.torch.export(
         network, test.images[:64], path, input_names=["x"], output_names=["y"]
@@ -94,7 +94,7 @@ def test_qat_digits_command_compares(
     story: ModuleType, start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training, test = story.digits()
-    network = story.trained(start, variant_named(story, "int4"), training, seed=0, epochs=1)
+    network = story.train_variant(start, variant_named(story, "int4"), training, seed=0, epochs=1)
     file = story.write(network, test.images, tmp_path, "int4")
     assert (file.equal, file.steps, file.tolerance) == (True, 0, 0)
     # 144 + 4608 + 1280 weights of half a byte, 58 scales of four, 58 biases of two, and more.

@@ -1,34 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many multiplications a second does one product of few bits reach?
+"""Throughput of the low-bit matrix product kernels.
 
-One layer after the other, by shape and by the bits of weights and activations, in 10^9
-multiplications a second (GMAC/s) on one thread, beside ONNX Runtime's MatMul of float32 and its
-MatMulInteger of the same matrices. Only the product is counted, not how its codes came about: the
-network times each of its instructions.
+Each layer shape and pair of bit widths is measured in 10^9 multiplications a second (GMAC/s) on one
+thread. The peers are ONNX Runtime's MatMul in float32 and MatMulInteger of the same matrices. Only
+the product is timed, without quantizing its inputs: the network times its instructions.
 
-With `--clock` in GHz, the last column says what part of the roofline is reached: per cycle, 64
-multiplications of bytes for each unit for dot products (`--units`), and 512 pairs of bits in 1.5
-cycles for each pair of planes.
+With `--clock` in GHz, the last column is the share of the roofline. Per cycle, that is 64
+multiplications of bytes per dot product unit (`--units`), or 512 pairs of bits in 1.5 cycles per
+pair of bit planes.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import onnxruntime
 from _measure import Call, arguments, best_times, machine, show, versions
+from _sessions import bound_run
 from onnx import TensorProto, helper, numpy_helper
 
 import anybit
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
 
+# Index of the product among the instructions of its program.
 PRODUCT = 1
-"""The place of the product in its program."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A convolution over height x width, or with a size of 1 a product of `rows` vectors."""
+    """Convolution over `size` x `size` pixels; with a size of 1, a product of `rows` vectors."""
 
     name: str
     rows: int
@@ -40,10 +39,12 @@ class Shape:
 
     @property
     def terms(self) -> int:
+        """Return the length of the reduction axis."""
         return self.kernel**2 * (1 if self.depthwise else self.source)
 
     @property
     def multiplications(self) -> int:
+        """Return the number of multiplications of one call."""
         return self.rows * self.size**2 * self.terms * self.target
 
 
@@ -66,7 +67,7 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class Codes:
-    """Codes of one kind: `lowest + step * index`, and what they are called."""
+    """Integer codes `lowest + step * index`, with the name of their type."""
 
     name: str
     lowest: int
@@ -75,6 +76,7 @@ class Codes:
 
     @property
     def values(self) -> np.ndarray:
+        """Return all codes in increasing order."""
         return (self.lowest + self.step * np.arange(self.levels)).astype(np.int32)
 
 
@@ -82,18 +84,18 @@ BIPOLAR = Codes("bipolar", -1, 2, 2)
 TERNARY = Codes("ternary", -1, 1, 3)
 UNSIGNED = {bits: Codes(f"u{bits}", 0, 1, 2**bits) for bits in (1, 2, 3, 4, 8)}
 SIGNED = {bits: Codes(f"s{bits}", 1 - 2 ** (bits - 1), 1, 2**bits - 1) for bits in (3, 4, 8)}
+# Weights, activations, and the number of pairs of bit planes: 0 for products of bytes.
 PAIRS = (
     *((BIPOLAR, BIPOLAR, 1), (TERNARY, TERNARY, 2), (BIPOLAR, UNSIGNED[2], 2)),
     *((TERNARY, UNSIGNED[2], 4), (SIGNED[3], UNSIGNED[3], 0)),
     *((SIGNED[4], UNSIGNED[4], 0), (SIGNED[4], UNSIGNED[8], 0), (SIGNED[8], UNSIGNED[8], 0)),
 )
-"""Weights, activations, and the pairs of planes; 0 where the product is one of bytes."""
-
-COLUMNS = ("ours", "float32", "int8")
+SIDES = ("ours", "float32", "int8")
+COLUMNS = ("layer", "weights x codes", "kernel", "time", *SIDES, "share of roofline")
 
 
 def program(shape: Shape, weights: Codes, codes: Codes) -> p.Program:
-    """A quantizer, a product of its codes, and one pixel of that as floats."""
+    """Build a quantizer, a product, and the dequantization of one of its pixels."""
     random = np.random.default_rng(0)
     size, channels = shape.size, shape.target
     pad = shape.kernel // 2
@@ -109,23 +111,23 @@ def program(shape: Shape, weights: Codes, codes: Codes) -> p.Program:
         bits,
         np.packbits(flags, bitorder="little"),
         weights.values,
-        _tail(weights.values[values], codes),
+        _requantization(weights.values[values], codes),
     )
-    first, all_ = np.zeros(1, np.int32), np.arange(channels, dtype=np.int32)
-    of_codes = codes.lowest, codes.step, codes.levels
+    first, every = np.zeros(1, np.int32), np.arange(channels, dtype=np.int32)
+    grid = codes.lowest, codes.step, codes.levels
     sizes = np.array([size, size, shape.source], np.int32)
     return p.Program(
         inputs=(p.Port(sizes, size, size, shape.source, 0),),
         outputs=(p.Port(np.array([channels], np.int32), 1, 1, channels, 0),),
         tensors=(
-            p.Tensor(size, size, shape.source, *of_codes),
-            p.Tensor(size, size, channels, *of_codes),
-            p.Tensor(1, 1, channels, *of_codes),
+            p.Tensor(size, size, shape.source, *grid),
+            p.Tensor(size, size, channels, *grid),
+            p.Tensor(1, 1, channels, *grid),
         ),
         instructions=(
             _quantize(codes),
             product,
-            p.Gather(1, 2, first, first, all_, 0, 0),
+            p.Gather(1, 2, first, first, every, 0, 0),
             p.Dequantize(2, 0, codes.values.astype(np.float32)),
         ),
     )
@@ -136,8 +138,8 @@ def _quantize(codes: Codes) -> p.Quantize:
     return p.Quantize(0, 0, np.ones(1, np.int32), thresholds, 0)
 
 
-def _tail(weights: np.ndarray, codes: Codes) -> p.Tail:
-    """Thresholds or a line over what the sums are, about."""
+def _requantization(weights: np.ndarray, codes: Codes) -> p.Tail:
+    """Return thresholds, or an affine function, over the likely range of the sums."""
     deviation = np.abs(codes.values).mean() * np.sqrt(np.square(weights).sum(1))
     middle = codes.values.mean() * weights.sum(1)
     if codes.levels > 4:
@@ -151,8 +153,8 @@ def _tail(weights: np.ndarray, codes: Codes) -> p.Tail:
 
 
 @dataclass
-class Ours:
-    """The network with one product; a call notes how long that took."""
+class TimedProduct:
+    """Network with one product; a call records the shortest time of the product."""
 
     network: Network
     x: np.ndarray
@@ -164,17 +166,19 @@ class Ours:
 
     @property
     def kernel(self) -> str:
+        """Return the name of the selected kernel."""
         return str(self.network.describe()["stages"][PRODUCT]["kernel"])
 
 
-def ours(shape: Shape, weights: Codes, codes: Codes) -> Ours:
+def timed_product(shape: Shape, weights: Codes, codes: Codes) -> TimedProduct:
+    """Build the network of one shape and pair of types, with random inputs."""
     sizes = (shape.rows, shape.size, shape.size, shape.source)
     x = np.random.default_rng(1).uniform(codes.values[0], codes.values[-1], sizes)
-    return Ours(Network(program(shape, weights, codes)), x.astype(np.float32))
+    return TimedProduct(Network(program(shape, weights, codes)), x.astype(np.float32))
 
 
-def theirs(shape: Shape) -> dict[str, Call]:
-    """MatMul and MatMulInteger of the windows, as if they lay in a matrix already."""
+def peers(shape: Shape) -> dict[str, Call]:
+    """Return MatMul and MatMulInteger of the windows, as a matrix (after im2col)."""
     if shape.depthwise:
         return {}
     random = np.random.default_rng(0)
@@ -182,71 +186,62 @@ def theirs(shape: Shape) -> dict[str, Call]:
     weights = random.integers(-7, 8, (shape.terms, shape.target))
     x = random.integers(0, 16, sizes)
     return {
-        "float32": _run("MatMul", x.astype(np.float32), weights.astype(np.float32)),
-        "int8": _run("MatMulInteger", x.astype(np.uint8), weights.astype(np.int8)),
+        "float32": _product("MatMul", x.astype(np.float32), weights.astype(np.float32)),
+        "int8": _product("MatMulInteger", x.astype(np.uint8), weights.astype(np.int8)),
     }
 
 
-def _run(kind: str, x: np.ndarray, weights: np.ndarray) -> Call:
+def _product(op_type: str, x: np.ndarray, weights: np.ndarray) -> Call:
     make = helper.make_tensor_value_info
     floats = x.dtype == np.float32
     graph = helper.make_graph(
-        [helper.make_node(kind, ["x", "w"], ["y"])],
+        [helper.make_node(op_type, ["x", "w"], ["y"])],
         "product",
         [make("x", TensorProto.FLOAT if floats else TensorProto.UINT8, x.shape)],
         [make("y", TensorProto.FLOAT if floats else TensorProto.INT32, None)],
         [numpy_helper.from_array(weights, "w")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(x))
-    (y,) = session.run(None, {"x": x})
-    binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(y))
-    return lambda: session.run_with_iobinding(binding)
+    return bound_run(model, x)
 
 
 def rows(shape: Shape, rounds: int, clock: float, units: int) -> list[tuple[str, ...]]:
-    found = []
-    peers = theirs(shape)
+    """Time all pairs of types for one layer shape."""
+    result = []
+    calls = peers(shape)
     for weights, codes, planes in PAIRS:
-        mine = ours(shape, weights, codes)
-        times = {**best_times({"ours": mine, **peers}, rounds), "ours": mine.seconds}
+        product = timed_product(shape, weights, codes)
+        times = {**best_times({"ours": product, **calls}, rounds), "ours": product.seconds}
         rates = {name: shape.multiplications / time / 1e9 for name, time in times.items()}
-        roof = clock * (512 / 1.5 / planes if planes else 64 * units)
-        found.append(
+        roofline = clock * (512 / 1.5 / planes if planes else 64 * units)
+        result.append(
             (
                 shape.name,
                 f"{weights.name} x {codes.name}",
-                mine.kernel,
-                f"{mine.seconds * 1e6:.2f} us",
-                *(f"{rates[name]:.0f}" if name in rates else "-" for name in COLUMNS),
-                f"{rates['ours'] / roof:.0%}" if roof else "-",
+                product.kernel,
+                f"{product.seconds * 1e6:.2f} us",
+                *(f"{rates[side]:.0f}" if side in rates else "-" for side in SIDES),
+                f"{rates['ours'] / roofline:.0%}" if roofline else "-",
             )
         )
-    return found
+    return result
 
 
 def main() -> None:
-    parser = arguments(__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--only", default="", help="shapes whose name contains this")
-    parser.add_argument("--clock", type=float, default=0.0, help="of the processor, in GHz")
-    parser.add_argument("--units", type=int, default=1, help="for dot products of bytes")
+    parser.add_argument("--clock", type=float, default=0.0, help="clock of the processor in GHz")
+    parser.add_argument("--units", type=int, default=1, help="dot product units for bytes")
     options = parser.parse_args()
     anybit.set_num_threads(1)
     print(f"{machine()}; {versions('onnxruntime', 'numpy')}; one thread")
-    found = [
+    lines = [
         row
         for shape in SHAPES
         if options.only in shape.name
         for row in rows(shape, options.rounds, options.clock, options.units)
     ]
-    columns = ("layer", "weights x codes", "kernel", "time", *COLUMNS, "of the roof")
-    show("One product, GMAC/s", columns, found, options.markdown)
+    show("One product, GMAC/s", COLUMNS, lines, options.markdown)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much faster do quantizers train than those that people use today?
+"""Speed of quantizers in training relative to other libraries.
 
-Forward, and forward with backward, of one tensor through ours and through each peer, in turns. The
-result and the gradients are allocated by each side, as in training. The yardstick is a clone of x
-for the forward pass, and clones of x and of the gradient for both: nothing that touches them can be
-faster. Peers that are not installed are left out and named.
+Ours and a peer compute the forward pass, and forward and backward, of one tensor in turns. Both
+allocate outputs and gradients, as in training. The lower bound of time is a clone of x for the
+forward pass, and clones of x and of the gradient for both passes. Peers that are not installed are
+skipped and named.
 """
 
 import warnings
@@ -23,42 +23,43 @@ E4M3 = anybit.formats.float8_e4m3fn
 
 
 class Contest(NamedTuple):
-    """A peer, and our call that does the same."""
+    """Two functions that compute the same, a peer's and ours, with their names."""
 
     peer: str
     ours: str
-    theirs: Function
-    our: Function
+    peer_function: Function
+    our_function: Function
 
 
 def leaf(values: torch.Tensor) -> torch.Tensor:
+    """Return a copy that requires a gradient."""
     return values.clone().requires_grad_()
 
 
 def scales() -> tuple[torch.Tensor, torch.Tensor]:
-    """One scale, and one per channel of dimension 1."""
+    """Return a per-tensor scale, and per-channel scales of dimension 1."""
     generator = torch.Generator().manual_seed(0)
     return torch.tensor(0.1), torch.rand(CHANNELS, generator=generator) * 0.4 + 0.05
 
 
 def fake_quantize() -> list[Contest]:
-    one, many = scales()
-    along = many.reshape(-1, 1)
+    scale, channel_scales = scales()
+    column = channel_scales.reshape(-1, 1)
     zero, zeros = torch.tensor(0, dtype=torch.int32), torch.zeros(CHANNELS, dtype=torch.int32)
-    learned, our_learned = leaf(one.reshape(1)), leaf(one)
+    learned, our_learned = leaf(scale.reshape(1)), leaf(scale)
     float_zero = torch.zeros(1)
     return [
         Contest(
             "torch.fake_quantize_per_tensor_affine",
             "int_quant",
-            lambda x: torch.fake_quantize_per_tensor_affine(x, one, zero, -8, 7),
-            lambda x: anybit.torch.int_quant(x, one, 0, 4),
+            lambda x: torch.fake_quantize_per_tensor_affine(x, scale, zero, -8, 7),
+            lambda x: anybit.torch.int_quant(x, scale, 0, 4),
         ),
         Contest(
             "torch.fake_quantize_per_channel_affine",
             "int_quant, per-channel",
-            lambda x: torch.fake_quantize_per_channel_affine(x, many, zeros, 1, -8, 7),
-            lambda x: anybit.torch.int_quant(x, along, 0, 4),
+            lambda x: torch.fake_quantize_per_channel_affine(x, channel_scales, zeros, 1, -8, 7),
+            lambda x: anybit.torch.int_quant(x, column, 0, 4),
         ),
         Contest(
             "torch's learnable fake quantizer",
@@ -71,38 +72,45 @@ def fake_quantize() -> list[Contest]:
     ]
 
 
-def brevitas() -> list[Contest]:
+def brevitas_int_quant() -> Callable[..., torch.Tensor]:
+    """Create Brevitas' signed integer quantizer, a function of scale, zero-point, bits and x."""
     from brevitas.core.function_wrapper import Identity, RoundSte, TensorClamp
-    from brevitas.core.quant import BinaryQuant, IntQuant
-    from brevitas.core.scaling import ConstScaling
-    from brevitas.nn import QuantIdentity
-    from brevitas.quant.experimental.float_quant_ocp import Fp8e4m3OCPActPerTensorFloat
+    from brevitas.core.quant import IntQuant
 
-    one, many = scales()
-    along = many.reshape(-1, 1)
-    zero, bits = torch.tensor(0.0), torch.tensor(4.0)
-    quantizer = IntQuant(
+    return IntQuant(
         float_to_int_impl=RoundSte(),
         tensor_clamp_impl=TensorClamp(),
         input_view_impl=Identity(),
         signed=True,
         narrow_range=False,
     )
+
+
+def brevitas() -> list[Contest]:
+    from brevitas.core.quant import BinaryQuant
+    from brevitas.core.scaling import ConstScaling
+    from brevitas.nn import QuantIdentity
+    from brevitas.quant.experimental.float_quant_ocp import Fp8e4m3OCPActPerTensorFloat
+
+    scale, channel_scales = scales()
+    column = channel_scales.reshape(-1, 1)
+    zero, bits = torch.tensor(0.0), torch.tensor(4.0)
+    quantizer = brevitas_int_quant()
     sign = BinaryQuant(scaling_impl=ConstScaling(0.1))
     float8 = QuantIdentity(act_quant=Fp8e4m3OCPActPerTensorFloat, return_quant_tensor=False).eval()
-    learned, our_learned = leaf(one), leaf(one)
+    learned, our_learned = leaf(scale), leaf(scale)
     return [
         Contest(
             "Brevitas IntQuant",
             "int_quant",
-            lambda x: quantizer(one, zero, bits, x),
-            lambda x: anybit.torch.int_quant(x, one, 0, 4),
+            lambda x: quantizer(scale, zero, bits, x),
+            lambda x: anybit.torch.int_quant(x, scale, 0, 4),
         ),
         Contest(
             "Brevitas IntQuant, per-channel",
             "int_quant, per-channel",
-            lambda x: quantizer(along, zero, bits, x),
-            lambda x: anybit.torch.int_quant(x, along, 0, 4),
+            lambda x: quantizer(column, zero, bits, x),
+            lambda x: anybit.torch.int_quant(x, column, 0, 4),
         ),
         Contest(
             "Brevitas IntQuant, learned scale",
@@ -114,13 +122,13 @@ def brevitas() -> list[Contest]:
             "Brevitas float8 e4m3",
             "float_quant",
             float8,
-            lambda x: anybit.torch.float_quant(x, one, *E4M3),
+            lambda x: anybit.torch.float_quant(x, scale, *E4M3),
         ),
         Contest(
             "Brevitas BinaryQuant",
             "bipolar_quant",
             lambda x: sign(x)[0],
-            lambda x: anybit.torch.bipolar_quant(x, one),
+            lambda x: anybit.torch.bipolar_quant(x, scale),
         ),
     ]
 
@@ -128,13 +136,13 @@ def brevitas() -> list[Contest]:
 def torchao() -> list[Contest]:
     from torchao.quantization.qat import IntxFakeQuantizeConfig, IntxFakeQuantizer
 
-    theirs = IntxFakeQuantizer(IntxFakeQuantizeConfig(torch.int4, "per_channel", is_symmetric=True))
+    peer = IntxFakeQuantizer(IntxFakeQuantizeConfig(torch.int4, "per_channel", is_symmetric=True))
     ours = anybit.torch.nn.IntQuantizer(4, granularity="per-channel", axis=0, scale="absmax")
     return [
         Contest(
             "torchao IntxFakeQuantizer, per row",
             "IntQuantizer, absmax per row",
-            lambda x: theirs(x.reshape(CHANNELS, -1)),
+            lambda x: peer(x.reshape(CHANNELS, -1)),
             lambda x: ours(x.reshape(CHANNELS, -1)),
         )
     ]
@@ -144,37 +152,38 @@ def gfloat() -> list[Contest]:
     from gfloat import round_ndarray
     from gfloat.formats import format_info_ocp_e4m3
 
-    one, _ = scales()
+    scale, _ = scales()
     compiled = torch.compile(lambda x: round_ndarray(format_info_ocp_e4m3, x, sat=True))
     return [
         Contest(
             "gfloat e4m3 under torch.compile",
             "float_quant",
             compiled,
-            lambda x: anybit.torch.float_quant(x, one, *E4M3),
+            lambda x: anybit.torch.float_quant(x, scale, *E4M3),
         )
     ]
 
 
 def contests() -> list[Contest]:
-    found = []
+    """Return the contests with all peers that are installed."""
+    result = []
     for peer in (fake_quantize, brevitas, torchao, gfloat):
         try:
-            found += peer()
+            result += peer()
         except ImportError as error:
-            print(f"left out: {error.name} is not installed")
-    return found
+            print(f"skipped: {error.name} is not installed")
+    return result
 
 
 def row_of(contest: Contest, x: torch.Tensor, rounds: int) -> tuple[str, ...]:
-    """How many times longer than the yardstick each side takes, and the ratio of both."""
+    """Time both sides, in units of the lower bound."""
     trained = leaf(x)
-    gradient = torch.randn_like(contest.our(x))
+    gradient = torch.randn_like(contest.our_function(x))
     forward = best_times(
         {
             "copy": x.clone,
-            "peer": lambda: contest.theirs(x),
-            "ours": lambda: contest.our(x),
+            "peer": lambda: contest.peer_function(x),
+            "ours": lambda: contest.our_function(x),
         },
         rounds,
     )
@@ -191,7 +200,12 @@ def row_of(contest: Contest, x: torch.Tensor, rounds: int) -> tuple[str, ...]:
         return run
 
     both = best_times(
-        {"copy": copies, "peer": step(contest.theirs), "ours": step(contest.our)}, rounds
+        {
+            "copy": copies,
+            "peer": step(contest.peer_function),
+            "ours": step(contest.our_function),
+        },
+        rounds,
     )
     cells = [contest.peer, contest.ours]
     for times in (forward, both):
@@ -204,26 +218,20 @@ def row_of(contest: Contest, x: torch.Tensor, rounds: int) -> tuple[str, ...]:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--elements", type=int, default=16 << 20)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = arguments(__doc__)
+    parser.add_argument("--elements", type=int, default=16 << 20, help="elements of x")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    warnings.simplefilter("ignore")  # peers announce what they deprecate
+    warnings.simplefilter("ignore")  # deprecation warnings of peers
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(options.elements // CHANNELS // 64, CHANNELS, 64, generator=generator)
     rows = [row_of(contest, x, options.rounds) for contest in contests()]
     packages = versions("torch", "brevitas", "torchao", "gfloat")
     print(f"{machine()}; {anybit._native.isa()}; {packages}")
     columns = (
-        "peer",
-        "ours",
-        "peer, forward",
-        "ours, forward",
-        "speedup",
-        "peer, both passes",
-        "ours, both passes",
-        "speedup",
+        *("peer", "ours", "peer, forward", "ours, forward", "speedup"),
+        *("peer, both passes", "ours, both passes", "speedup"),
     )
     title = (
         f"{options.elements >> 10} Ki float32, {options.threads} thread(s), "

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On a GPU: are the bits those of the case tables, and does quantizing cost more than copying?
+"""Throughput of the operators on a GPU, after a check of their bits.
 
-    python benchmarks/gpu_at_the_speed_of_memory.py
+    python benchmarks/gpu_throughput.py
 
-First every row of the case tables runs on the GPU and is compared bit for bit. Then every operator
-is timed against a copy from device to device of as many bytes, at 256 Mi elements: forward, and
-backward against a copy and a masked copy. The ratio is that of the bandwidths; 100 % is a copy's.
-Last, PyTorch's own fake quantization and its float8, beside ours: on many elements, and on a few,
-where a call costs what it costs to start a kernel. Needs PyTorch with CUDA, Triton and the packages
-of the tests.
+1. Every row of the case tables runs on the GPU and is compared bit for bit.
+2. Every operator is timed against a device-to-device copy of as many bytes; 100 % is the bandwidth
+   of the copy. Forward and backward are timed against a copy and a masked copy.
+3. Ours and PyTorch's own fake quantization and float8 are timed on many elements, and on few, where
+   the launch of a kernel dominates.
+
+This needs PyTorch with CUDA, Triton and the packages of the tests.
 """
 
 import sys
@@ -30,7 +31,7 @@ ROW = 4096
 
 
 def seconds(call: Call, rounds: int, repeats: int = 1) -> float:
-    """The median time of a call on the GPU, that many of them between two events."""
+    """Return the median time of a call on the GPU; `repeats` calls between two events."""
     for _ in range(3):
         call()
     times = []
@@ -46,28 +47,28 @@ def seconds(call: Call, rounds: int, repeats: int = 1) -> float:
 
 
 def case_tables() -> list[tuple[str, ...]]:
-    """Per operator the rows that were asked and those that differ."""
+    """Return the number of rows and of wrong rows per operator."""
     sys.path.insert(0, str(TESTS))
     import triton_backend
     from cases import answer, assert_same_bits, every_case
 
-    asked: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     for operator, case in every_case():
         if case.raises is not None:
             continue
-        asked[operator] += 1
+        rows[operator] += 1
         try:
             actual = triton_backend.evaluate(operator, *case.inputs, **case.attributes)
             assert_same_bits(actual, answer(operator, case), case)
         except AssertionError as error:
             wrong[operator] += 1
             print(error)
-    return [(name, str(count), str(wrong[name])) for name, count in asked.items()]
+    return [(name, str(count), str(wrong[name])) for name, count in rows.items()]
 
 
 def operators(x: torch.Tensor, scale: torch.Tensor) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """What is timed: the operator as a function of x and scale."""
+    """Yield operators by name, as functions of x and scale."""
     ops = anybit.torch
     e4m3, e2m1 = anybit.formats.float8_e4m3fn, anybit.formats.float4_e2m1fn
     yield "int_quant 4 bit", lambda x, s: ops.int_quant(x, s, 0, 4)
@@ -85,6 +86,7 @@ def operators(x: torch.Tensor, scale: torch.Tensor) -> Iterator[tuple[str, Calla
 
 
 def granularities(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return scales of each granularity."""
     options = {"dtype": torch.float32, "device": x.device}
     return {
         "per-tensor": torch.full((), 0.1, **options),
@@ -95,7 +97,8 @@ def granularities(x: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-def speeds(dtype: torch.dtype, elements: int, rounds: int) -> list[tuple[str, ...]]:
+def bandwidth_rows(dtype: torch.dtype, elements: int, rounds: int) -> list[tuple[str, ...]]:
+    """Time the forward pass of every operator and granularity against a copy."""
     x = torch.randn(elements // ROW, ROW, device="cuda").to(dtype)
     target = torch.empty_like(x)
     copy = 2 * x.nbytes / seconds(lambda: target.copy_(x), rounds)
@@ -103,27 +106,27 @@ def speeds(dtype: torch.dtype, elements: int, rounds: int) -> list[tuple[str, ..
     for granularity, scale in granularities(x).items():
         data = x.reshape(-1, 128) if granularity == "per group of 128" else x
         for name, function in operators(x, scale):
-            moved = x.nbytes + function(data, scale).nbytes
+            traffic = x.nbytes + function(data, scale).nbytes
             if granularity == "per element":
-                moved += scale.nbytes
-            rate = moved / seconds(lambda f=function, d=data, s=scale: f(d, s), rounds)
+                traffic += scale.nbytes
+            rate = traffic / seconds(lambda f=function, d=data, s=scale: f(d, s), rounds)
             rows.append((name, granularity, f"{rate / 1e12:.2f} TB/s", f"{rate / copy:.0%}"))
     return rows
 
 
-def training(elements: int, rounds: int) -> list[tuple[str, ...]]:
-    """Forward and backward, over a copy and a masked copy."""
+def training_rows(elements: int, rounds: int) -> list[tuple[str, ...]]:
+    """Time forward and backward against a copy and a masked copy."""
     x = torch.randn(elements // ROW, ROW, device="cuda", requires_grad=True)
     gradient, target = torch.ones_like(x), torch.empty_like(x)
-    mask, none = x > 0, torch.zeros((), device="cuda")
+    mask, zero = x > 0, torch.zeros((), device="cuda")
 
     def copies() -> None:
         target.copy_(x.detach())
-        torch.where(mask, gradient, none, out=target)
+        torch.where(mask, gradient, zero, out=target)
 
     base = seconds(copies, rounds)
     rows = [("copy and masked copy", "", f"{base * 1e3:.2f} ms", "1.00")]
-    for wanted, learned in (("x", False), ("x and scale", True)):
+    for gradients, learned in (("x", False), ("x and scale", True)):
         scale = torch.full((), 0.1, device="cuda", requires_grad=learned)
         for name, function in operators(x.half(), scale):
 
@@ -132,16 +135,16 @@ def training(elements: int, rounds: int) -> list[tuple[str, ...]]:
                 function(x, scale).backward(gradient)
 
             time = seconds(step, rounds)
-            rows.append((name, wanted, f"{time * 1e3:.2f} ms", f"{time / base:.2f}"))
+            rows.append((name, gradients, f"{time * 1e3:.2f} ms", f"{time / base:.2f}"))
     return rows
 
 
 def contests() -> Iterator[tuple[str, Callable[..., Any], str, Callable[..., Any]]]:
-    """What PyTorch has, as a function of x and a scale or a column of scales, and its twin here."""
+    """Yield PyTorch's name and function, and ours, of x and a column of scales."""
     ops, e4m3 = anybit.torch, anybit.formats.float8_e4m3fn
     zero = torch.zeros((), dtype=torch.int32, device="cuda")
 
-    def by_channel(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    def per_channel(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         zeros = torch.zeros(len(scale), dtype=torch.int32, device="cuda")
         return torch.fake_quantize_per_channel_affine(x, scale.reshape(-1), zeros, 0, -8, 7)
 
@@ -154,7 +157,7 @@ def contests() -> Iterator[tuple[str, Callable[..., Any], str, Callable[..., Any
     )
     yield (
         "fake_quantize_per_channel_affine",
-        by_channel,
+        per_channel,
         "int_quant, per row",
         lambda x, s: ops.int_quant(x, s, 0, 4),
     )
@@ -166,8 +169,8 @@ def contests() -> Iterator[tuple[str, Callable[..., Any], str, Callable[..., Any
     )
 
 
-def beside_pytorch(count: int, repeats: int, rounds: int) -> list[tuple[str, ...]]:
-    """Microseconds forward, and forward and back to x; calls one behind another."""
+def pytorch_rows(count: int, repeats: int, rounds: int) -> list[tuple[str, ...]]:
+    """Time ours and PyTorch's, forward and with the gradient of x, in microseconds."""
     x = torch.randn(max(1, count // ROW), min(count, ROW), device="cuda")
     scale = torch.linspace(0.1, 1, len(x), device="cuda").reshape(-1, 1)
     gradient, rows = torch.ones_like(x), []
@@ -175,44 +178,44 @@ def beside_pytorch(count: int, repeats: int, rounds: int) -> list[tuple[str, ...
     def forward(function: Callable[..., Any]) -> None:
         function(x, scale)
 
-    def both_ways(function: Callable[..., Any]) -> None:
+    def both_passes(function: Callable[..., Any]) -> None:
         function(x.detach().requires_grad_(), scale).backward(gradient)
 
-    for theirs, their_function, ours, our_function in contests():
-        for way, run in (("forward", forward), ("forward and backward", both_ways)):
-            took, compared = (
+    for peer, peer_function, name, function in contests():
+        for passes, run in (("forward", forward), ("forward and backward", both_passes)):
+            peer_time, our_time = (
                 1e6 * seconds(lambda f=f, run=run: run(f), rounds, repeats)
-                for f in (their_function, our_function)
+                for f in (peer_function, function)
             )
-            times = (f"{took:.1f}", f"{compared:.1f}", f"{took / compared:.2f} x")
-            rows.append((theirs, ours, way, *times))
+            times = (f"{peer_time:.1f}", f"{our_time:.1f}", f"{peer_time / our_time:.2f} x")
+            rows.append((peer, name, passes, *times))
     return rows
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--elements", type=int, default=256 << 20, help="of the arrays")
+    parser = arguments(__doc__)
+    parser.add_argument("--elements", type=int, default=256 << 20, help="elements of the arrays")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("there is no GPU here: nothing was compared and nothing was timed")
+        sys.exit("no GPU: torch.cuda.is_available() is false; nothing was compared or timed")
     print(f"{torch.cuda.get_device_name()}; {versions('torch', 'triton')}")
     tables = case_tables()
     show("Case tables on the GPU", ("operator", "rows", "wrong"), tables, options.markdown)
     count = options.elements // ROW * ROW
-    columns = ("operator", "granularity", "rate", "of a copy")
+    columns = ("operator", "granularity", "rate", "relative to a copy")
     for dtype in (torch.float32, torch.bfloat16):
         title = f"Bandwidth, {count >> 20} Mi elements of {dtype}"
-        show(title, columns, speeds(dtype, count, options.rounds), options.markdown)
+        show(title, columns, bandwidth_rows(dtype, count, options.rounds), options.markdown)
     title = f"Forward and backward, {count >> 20} Mi elements of float32"
     columns = ("operator", "gradients of", "time", "over the copies")
-    show(title, columns, training(count, options.rounds), options.markdown)
-    columns = ("PyTorch's", "ours", "what", "theirs, us", "ours, us", "faster")
+    show(title, columns, training_rows(count, options.rounds), options.markdown)
+    columns = ("PyTorch", "ours", "passes", "PyTorch, us", "ours, us", "speedup")
     for elements, repeats in ((count, 1), (4096, 200)):
-        title = f"Beside PyTorch's own, {elements} elements of float32"
-        rows = beside_pytorch(elements, repeats, options.rounds)
+        title = f"Relative to PyTorch, {elements} elements of float32"
+        rows = pytorch_rows(elements, repeats, options.rounds)
         show(title, columns, rows, options.markdown)
     if any(wrong != "0" for _, _, wrong in tables):
-        sys.exit("the GPU gives other bits than the case tables")
+        sys.exit("wrong bits: some rows of the case tables differ on the GPU")
 
 
 if __name__ == "__main__":

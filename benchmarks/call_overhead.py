@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does one call on a tiny array cost, and what does the import?"""
+"""Time of one call on 16 elements, and of `import anybit`.
+
+With PyTorch installed, `anybit.torch` is compared with torch's own fake quantization, too.
+"""
 
 import importlib.util
 import subprocess
@@ -15,89 +18,96 @@ import anybit
 
 
 def import_seconds(module: str) -> float:
+    """Return the time of a Python process that imports one module."""
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
     return time.perf_counter() - start
 
 
+def torch_modules() -> tuple[Any, Any]:
+    """Create modules that quantize to 8 bits, ours and torch's."""
+    import torch
+
+    import anybit.torch
+
+    peer = torch.ao.quantization.FakeQuantize(quant_min=0, quant_max=255)
+    return anybit.torch.nn.IntQuantizer(8, scale=0.1), peer
+
+
 def torch_calls() -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
-    """Each of ours beside the one of PyTorch's own that does the same."""
+    """Return pairs of calls, ours and torch's, that compute the same."""
     import torch
 
     import anybit.torch
 
     torch.set_num_threads(1)
     quantize = anybit.torch.int_quant
-    theirs = torch.fake_quantize_per_tensor_affine
-    by_channel = torch.fake_quantize_per_channel_affine
+    fake_quantize = torch.fake_quantize_per_tensor_affine
+    per_channel = torch.fake_quantize_per_channel_affine
     learnable = torch._fake_quantize_learnable_per_tensor_affine
     x, gradient = torch.randn(4, 4), torch.ones(4, 4)
     learned = x.clone().requires_grad_()
     scale, zeropt = torch.full((4,), 0.1), torch.zeros(4, dtype=torch.int32)
     column = scale.reshape(4, 1)
-    step, offset = (torch.tensor([value], requires_grad=True) for value in (0.1, 0.0))
-    module = anybit.torch.nn.IntQuantizer(8, scale=0.1)
-    peer = torch.ao.quantization.FakeQuantize(quant_min=0, quant_max=255)
-    peer(x)
+    learned_scale, offset = (torch.tensor([value], requires_grad=True) for value in (0.1, 0.0))
+    module, peer = torch_modules()
+    peer(x)  # sets its scale
     peer.disable_observer()
 
-    def step_of(function: Callable[..., Any], *parameters: Any) -> Callable[[], None]:
+    def step(function: Callable[..., Any], *parameters: Any) -> Callable[[], None]:
         def run() -> None:
             function(learned, *parameters).backward(gradient)
-            learned.grad = step.grad = offset.grad = None
+            learned.grad = learned_scale.grad = offset.grad = None
 
         return run
 
-    def call_of(function: Callable[..., Any], *arguments: Any) -> Callable[[], object]:
+    def call(function: Callable[..., Any], *arguments: Any) -> Callable[[], object]:
         return lambda: function(*arguments)
 
     return {
-        "without gradients": (call_of(quantize, x, 0.1, 0, 4), call_of(theirs, x, 0.1, 0, -8, 7)),
+        "without gradients": (call(quantize, x, 0.1, 0, 4), call(fake_quantize, x, 0.1, 0, -8, 7)),
         "with gradients": (
-            call_of(quantize, learned, 0.1, 0, 4),
-            call_of(theirs, learned, 0.1, 0, -8, 7),
+            call(quantize, learned, 0.1, 0, 4),
+            call(fake_quantize, learned, 0.1, 0, -8, 7),
         ),
-        "forward and backward": (
-            step_of(quantize, 0.1, 0, 4),
-            step_of(theirs, 0.1, 0, -8, 7),
-        ),
+        "forward and backward": (step(quantize, 0.1, 0, 4), step(fake_quantize, 0.1, 0, -8, 7)),
         "per-channel, without gradients": (
-            call_of(quantize, x, column, 0, 4),
-            call_of(by_channel, x, scale, zeropt, 0, -8, 7),
+            call(quantize, x, column, 0, 4),
+            call(per_channel, x, scale, zeropt, 0, -8, 7),
         ),
         "per-channel, forward and backward": (
-            step_of(quantize, column, 0, 4),
-            step_of(by_channel, scale, zeropt, 0, -8, 7),
+            step(quantize, column, 0, 4),
+            step(per_channel, scale, zeropt, 0, -8, 7),
         ),
         "learned scale, forward and backward": (
-            step_of(quantize, step, 0, 4),
-            step_of(learnable, step, offset, -8, 7, 1.0),
+            step(quantize, learned_scale, 0, 4),
+            step(learnable, learned_scale, offset, -8, 7, 1.0),
         ),
-        "a module, without gradients": (call_of(module, x), call_of(peer, x)),
-        "a module, forward and backward": (step_of(module), step_of(peer)),
+        "a module, without gradients": (call(module, x), call(peer, x)),
+        "a module, forward and backward": (step(module), step(peer)),
     }
 
 
 def show_torch(options: Any) -> None:
+    """Print the table of PyTorch."""
     pairs = torch_calls()
     calls = {
-        f"{name}/{side}": call
-        for name, both in pairs.items()
-        for side, call in zip(("ours", "theirs"), both, strict=True)
+        (name, side): call
+        for name, pair in pairs.items()
+        for side, call in zip(("ours", "torch"), pair, strict=True)
     }
     times = best_times(calls, 20 * options.rounds, 0.002)
     rows = []
     for name in pairs:
-        ours, theirs = times[f"{name}/ours"], times[f"{name}/theirs"]
-        shown = (f"{1e6 * ours:.1f} us", f"{1e6 * theirs:.1f} us", f"{ours / theirs:.2f}")
-        rows.append((name, *shown))
+        ours, peer = times[name, "ours"], times[name, "torch"]
+        rows.append((name, f"{1e6 * ours:.1f} us", f"{1e6 * peer:.1f} us", f"{ours / peer:.2f}"))
     print(f"{versions('torch')}; one thread")
-    title = "16 float32 elements in PyTorch: int_quant beside torch's fake quantization"
+    title = "16 float32 elements in PyTorch: int_quant and torch's fake quantization"
     show(title, ("call", "ours", "torch's", "ratio"), rows, options.markdown)
 
 
 def main() -> None:
-    options = arguments(__doc__ or "").parse_args()
+    options = arguments(__doc__).parse_args()
     x = np.ones(16, np.float32)
     array = np.float32([0.1])
     times = best_times(
@@ -110,11 +120,12 @@ def main() -> None:
         options.rounds,
     )
     rows = [(name, f"{1e6 * seconds:.2f} us") for name, seconds in times.items()]
-    best = {
+    imports = {
         module: min(import_seconds(module) for _ in range(options.rounds))
         for module in ("numpy", "anybit")
     }
-    rows.append(("import anybit, beyond numpy", f"{1e3 * (best['anybit'] - best['numpy']):.0f} ms"))
+    seconds = imports["anybit"] - imports["numpy"]
+    rows.append(("import anybit, beyond numpy", f"{1e3 * seconds:.0f} ms"))
     print(f"{machine()}; {versions('numpy')}")
     show("16 float32 elements, one call", ("call", "time"), rows, options.markdown)
     if importlib.util.find_spec("torch"):
