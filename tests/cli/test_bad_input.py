@@ -110,7 +110,7 @@ def test_interrupt_during_imports_ends_without_traceback(tmp_path: Path) -> None
         "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "anybit", "info", "model.onnx"],
+        [sys.executable, "-m", "anybit", "inspect", "model.onnx"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True,
         text=True,

@@ -65,7 +65,7 @@ def test_read_encoded_refuses_computed_program(path):
         read_encoded(node)
 
 
-@pytest.mark.parametrize("command", ["check", "info", "run"])
+@pytest.mark.parametrize("command", ["check", "inspect", "run"])
 def test_onnx_node_is_accepted_by_commands(path, command, shell):
     code, out, err = shell(command, str(path))
     assert code == 0, err

@@ -80,7 +80,7 @@ def test_compile_refuses_nan_that_graph_keeps():
 
 
 def test_compile_reports_unknown_guarantee():
-    with pytest.raises(anybit.ModelError, match="exact, certified, bounded, got 'true'"):
+    with pytest.raises(anybit.OptionError, match="exact, certified, bounded, got 'true'"):
         anybit.compile(MODELS / "TFC_1W1A.onnx", guarantee="true")
 
 

@@ -9,7 +9,7 @@ from float_models import NETWORKS, data_for
 from small_models import model, node
 
 import anybit
-from anybit import ModelError
+from anybit import DataError
 from anybit.inspection.pages import report_page
 
 
@@ -95,9 +95,9 @@ def test_advice_on_activations() -> None:
 
 
 def test_data_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ModelError, match="must have shape"):
+    with pytest.raises(DataError, match="must have shape"):
         anybit.inspect(quantized_input(), np.ones((2, 5), np.float32))
-    with pytest.raises(ModelError, match="NaN or infinity"):
+    with pytest.raises(DataError, match="NaN or infinity"):
         anybit.inspect(quantized_input(), np.full((2, 4), np.nan, np.float32))
 
 

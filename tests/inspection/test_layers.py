@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from carried import prepared
+from analysis_checks import prepared
 from places import MODELS, needs_models
 from small_models import model, node, quantized_weight
 
 import anybit
-from anybit.errors import ModelError
+from anybit.errors import DataError, OptionError
 from anybit.inspection import LayerReport, text
 from anybit.inspection.pages import report_page
 from anybit.quant_types.layer_info import LayerInfo
@@ -109,9 +109,9 @@ def test_input_ranges_bound_the_layers() -> None:
     assert bounded.guarantee is None
     assert bounded.reason == "its input is not on a grid"
     assert bounded.layer.sums is not None
-    with pytest.raises(ModelError, match="no input 'z'"):
+    with pytest.raises(OptionError, match="no input 'z'"):
         anybit.inspect(proto, input_ranges={"z": "uint8"})
-    with pytest.raises(ModelError, match="range must be such as"):
+    with pytest.raises(OptionError, match="range must be such as"):
         anybit.inspect(proto, input_ranges="8 bits")
 
 
@@ -177,11 +177,11 @@ def test_observation_on_data() -> None:
     within = anybit.inspect(clipping(), input_ranges="int4", data=x).layers[0]
     assert within.guarantee == "exact"
     for range_, wrong in (("uint4", "-3"), ("int4*2", "1"), ("-3,5", "7")):
-        with pytest.raises(ModelError, match=f"'x' holds {wrong}, which is not in the range"):
+        with pytest.raises(DataError, match=f"'x' holds {wrong}, outside its range"):
             anybit.inspect(clipping(), input_ranges=range_, data=x)
-    with pytest.raises(ModelError, match="must have shape"):
+    with pytest.raises(DataError, match="must have shape"):
         anybit.inspect(clipping(), data=np.zeros((2, 4)))
-    with pytest.raises(ModelError, match="NaN"):
+    with pytest.raises(DataError, match="NaN"):
         anybit.inspect(clipping(), data=np.where(x == 5, np.float32(np.nan), x))
 
 

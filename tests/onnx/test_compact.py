@@ -61,8 +61,8 @@ def test_compact_files_compile_like_their_qonnx_form(
     mine, its = (anybit.compile(path).report for path in (tmp_path / "q.onnx", quantized))
     assert mine.coverage == its.coverage == "2 of 2 layers, 100 % of MACs"
     assert mine.guarantees == its.guarantees
-    assert [layer.weight_bits for layer in mine.layers] == [
-        layer.weight_bits for layer in its.layers
+    assert [layer.layer.weight_bits for layer in mine.layers] == [
+        layer.layer.weight_bits for layer in its.layers
     ]
 
 

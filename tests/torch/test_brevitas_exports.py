@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import anybit
-from anybit import info
+from anybit import inspect
 from anybit.model import load
 
 torch = pytest.importorskip("torch", reason="Brevitas and PyTorch make these models")
@@ -126,7 +126,9 @@ def test_brevitas_exports_run_and_compile(
         pytest.skip(f"Brevitas cannot export this: {type(error).__name__}")
     result = load(path).run(x.numpy())
     np.testing.assert_allclose(next(iter(result.values())), expected, rtol=0, atol=1e-6)
-    assert {quantizer.operator for quantizer in info(path).quantizers} == operators
+    assert {
+        quantizer.operator for quantizer in inspect(path, layers=False).summary.quantizers
+    } == operators
     compiled = anybit.compile(path)
     exact = compiled.run(x.numpy())
     for name, array in result.items():

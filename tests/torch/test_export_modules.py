@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import anybit
-from anybit import info
+from anybit import inspect
 
 torch = pytest.importorskip("torch", reason="PyTorch makes these models")
 
@@ -114,7 +114,7 @@ def test_export_of_a_layer_is_exact(kind: str, tmp_path: Path) -> None:
     assert not result.findings
     nodes = {node.op_type: node for node in result.model.graph}
     assert operator in nodes
-    roles = {quantizer.role for quantizer in info(path).quantizers}
+    roles = {quantizer.role for quantizer in inspect(path, layers=False).summary.quantizers}
     assert roles >= {"weight", "input"}
     weight = next(n for n in result.model.graph if n.name == "weight_quantizer.IntQuant")
     assert [value.name for value in weight.inputs] == [

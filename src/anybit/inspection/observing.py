@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from anybit.errors import ModelError
+from anybit.errors import DataError
 from anybit.inputs import declared_inputs
 from anybit.inspection.factors import Factor, Target
 from anybit.inspection.gauge import Gauge
@@ -59,7 +59,8 @@ def run_on_data(
     """Run a model on at most 64 samples, evenly chosen, and observe its layers.
 
     Raises:
-        ModelError: The data do not fit the model or the ranges, or the model cannot be run.
+        DataError: The data do not fit the model or the ranges.
+        ModelError: The model cannot be run.
     """
     check_known(model, where)
     samples = Samples(data, declared_inputs(model.graph, where))
@@ -107,7 +108,7 @@ def _check_ranges(sample: Sample, ranges: Mapping[str, AbstractValue]) -> None:
     for name, value in ranges.items():
         problem = violation(name, sample[name], value)
         if problem:
-            raise ModelError(f"{problem}; correct the range, or the data")
+            raise DataError(f"{problem}; correct the range, or the data")
 
 
 @dataclass
