@@ -11,7 +11,7 @@
 #include <string>
 
 #include "_native/isa/levels.hpp"
-#include "_native/lowbit/product.hpp"
+#include "_native/lowbit/packed_product.hpp"
 
 namespace {
 

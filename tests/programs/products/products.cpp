@@ -67,7 +67,7 @@ bool same_floats(const Layer& at, const PackedProduct& packed, const Memory& sou
 
 bool holds(const Layer& at, const std::vector<std::uint8_t>& indices,
            const std::vector<std::int64_t>& sums, Level level) {
-  const Coding wanted = PackedProduct::wanted(at.task(), level);
+  const Coding wanted = PackedProduct::preferred_coding(at.task(), level);
   Border border = Border::of(at.product.window);
   border.left += 1, border.bottom += 2;  // a border may be larger than the window needs
   std::vector<Coding> codings = {Coding::bytes};

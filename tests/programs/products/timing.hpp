@@ -69,7 +69,7 @@ int time_all(std::string_view level, const std::string& filter) {
         at.floats[1].assign(static_cast<std::size_t>(shape.out), 1.0f);
         at.product.tail = Affine{at.floats[0], at.floats[1], 0};
       }
-      const Storage from(PackedProduct::wanted(at.task(), selected_level()), at.source,
+      const Storage from(PackedProduct::preferred_coding(at.task(), selected_level()), at.source,
                          Border::of(at.product.window));
       const Storage to(kind.out_levels == 2   ? Coding::bits
                        : kind.out_levels <= 4 ? Coding::planes

@@ -118,7 +118,7 @@ void Plan::choose_storage(const Program& program, Level level) {
         Overloaded{
             [&](const Product& product) {
               votes[place(product.source)].add_product(
-                  PackedProduct::wanted(task_of(program, product), level));
+                  PackedProduct::preferred_coding(task_of(program, product), level));
               widen(borders[place(product.source)], product.window);
             },
             [&](const Gather& gather) {

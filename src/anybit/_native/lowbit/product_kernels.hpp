@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of products take: plain data, filled in by product.cpp. One family per level.
+// What the kernels of products take: plain data, filled in by packed_product.cpp. One family per level.
 #pragma once
 
 #include <array>

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "elements.hpp"
-#include "product.hpp"
+#include "packed_product.hpp"
 #include "program.hpp"
 #include "storage.hpp"
 

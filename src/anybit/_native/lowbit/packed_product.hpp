@@ -40,7 +40,7 @@ inline constexpr std::int64_t channel_grain = 64;
 class PackedProduct {
  public:
   // How the fastest kernel of that level wants its source. Every product takes bytes, too.
-  static Coding wanted(const ProductTask& task, Level level);
+  static Coding preferred_coding(const ProductTask& task, Level level);
 
   // The source's border must not be smaller than the pads of the window.
   PackedProduct(const ProductTask& task, const Storage& source, const Storage& target, Level level);

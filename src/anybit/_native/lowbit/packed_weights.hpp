@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a product: taken from the program, looked at, and packed for a kernel.
+// The weights of a product: unpacked from the program, matched to a kernel, packed for it.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <new>
 #include <vector>
 
+#include "_native/isa/levels.hpp"
+#include "packed_product.hpp"
 #include "product_kernels.hpp"
 #include "program.hpp"
 
@@ -63,6 +65,16 @@ struct WeightForm {
   explicit WeightForm(const Weights& weights);
 };
 
+// The fastest scheme of the level that reads its source in that coding; a dot product or depthwise
+// one for bytes. Throws Error if there is none for bits or planes.
+Scheme select_scheme(const ProductTask& task, const WeightForm& form, Coding coding, Level level);
+
+// How many products of an index and a weight add up to 16 bits at most.
+std::int64_t terms_in_16_bits(const ProductTask& task, const WeightForm& form);
+
+// How the fastest scheme wants its source.
+Coding select_coding(const ProductTask& task, const WeightForm& form, Level level);
+
 // How the K of an output lies in memory: so many runs of `length` source channels each, a run being
 // as many taps as touch one another.
 struct Runs {
@@ -83,8 +95,8 @@ struct PanelChannels {
 };
 
 // Throws Error if they become more than so many bytes.
-PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& form,
-                     const Runs& runs, const std::vector<PanelChannels>& panels, int dot_bytes,
-                     std::int64_t most_bytes);
+PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
+                           const Runs& runs, const std::vector<PanelChannels>& panels,
+                           int dot_bytes, std::int64_t most_bytes);
 
 }  // namespace anybit::lowbit
