@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks on threads, at every level that this processor runs: networks FILE
 //
-// The file is made by write_networks.py: programs, inputs, and the outputs that the reference
-// gives. Each network runs alone, on threads that cut every stage into as many pieces as they can,
-// on the pool beside other callers, and where the first memory that kernels ask for is not there.
+// write_networks.py makes the file: programs, inputs, and the outputs of the reference. Networks
+// run alone, on threads that split every stage into as many pieces as possible, on the pool with
+// concurrent callers, and with failing memory allocations of kernels.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +24,7 @@
 namespace {
 
 thread_local bool in_piece = false;
-thread_local int failing = 0;  // so many of the next requests for memory by kernels
+thread_local int failing = 0;  // number of the next allocations by kernels that fail
 
 void* memory_of(std::size_t size, std::size_t alignment) {
   if (in_piece) {
@@ -54,7 +54,7 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
 
-// What kernels ask for may fail, and is no reason to end.
+// Allocations of kernels may fail without ending the program.
 void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   if (failing > 0 && failing-- > 0) return nullptr;
   void* memory = nullptr;
@@ -130,7 +130,7 @@ struct Case {
   }
 };
 
-// The pool, which takes every piece for worth a thread.
+// The pool, which regards every piece as worth a thread.
 class Cutting final : public Workers {
  public:
   int threads() const override { return pool().threads(); }

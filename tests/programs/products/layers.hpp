@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random products, and what they are in plain loops over integers.
+// Random products, and their values in plain loops over integers.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -40,7 +40,7 @@ struct Layer {
   std::vector<std::int32_t> values, integers[2];
   std::vector<float> floats[3];
   std::vector<std::uint8_t> entries;
-  std::vector<std::int8_t> weights;  // as the bits say
+  std::vector<std::int8_t> weights;  // decoded from the bits
   std::int64_t rows = 1;
 
   ProductTask task() const { return {&product, source, target}; }
@@ -125,7 +125,7 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
   const auto kind = number(0, 3);
   at.target.levels = one_of<std::int64_t>({2, 2, 3, 4, 4, 7, 16, 17, 18, 100, 256});
   if (kind == 0) {
-    // Those of an ordinary quantizer lie at equal distances.
+    // An ordinary quantizer has equally spaced thresholds.
     const bool even = number(0, 1) == 0;
     const auto [least, most] = std::minmax_element(sums.begin(), sums.end());
     const auto spread = static_cast<double>(*most - *least);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of every kind at every level that this processor runs, against a loop over integers:
+// Products of every kind at every level that this processor supports, against plain loops:
 //   products test [SEED [COUNT]]      random layers, odd sizes, all tails
-//   products time LEVEL [FILTER]      some layers of known networks
+//   products time LEVEL [FILTER]      some layers of well-known networks
 #include "../levels.hpp"
 #include "timing.hpp"
 
@@ -101,7 +101,7 @@ bool holds(const Layer& at, const std::vector<std::uint8_t>& indices,
           }
       }
     } catch (const Error& error) {
-      // Bits that no kernel multiplies are offered on purpose.
+      // Some bit codings have no kernel: these must be rejected.
       if (coding == Coding::bytes || coding == wanted) {
         std::printf("%s\n", error.what());
         return describe("");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers of known networks, on the clock.
+// Timing of layers of well-known networks.
 #pragma once
 #include "memory.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the operator library gives here what it gave where write_sessions.py ran, bit for bit,
-// and stays loaded afterwards, on any system that has ONNX Runtime:
+// Equality of the operator library's results with those of the machine of write_sessions.py, bit by
+// bit; the library must stay loaded afterwards. Runs on any system that has ONNX Runtime:
 //   sessions ONNXRUNTIME LIBRARY FILE
 #ifdef _WIN32
 #include <windows.h>
@@ -45,7 +45,7 @@ struct ApiBase {
   const char* (*get_version)();
 };
 
-// Places in ONNX Runtime's table of functions.
+// Indices in ONNX Runtime's function table.
 enum Place {
   get_error_message = 2,
   create_env = 3,
@@ -71,7 +71,7 @@ enum Place {
 };
 void* const* api = nullptr;
 
-// What ONNX Runtime says when it refuses something.
+// Error with a message of ONNX Runtime.
 struct Refused : std::runtime_error {
   using runtime_error::runtime_error;
 };
@@ -88,7 +88,7 @@ void call(Arguments... arguments) {
   throw refused;
 }
 
-// A handle that ends with its scope.
+// A handle that is released with its scope.
 struct Held {
   Place place;
   void* handle = nullptr;
@@ -105,7 +105,7 @@ struct Tensor {
   std::string bytes;
 };
 
-// What write_sessions.py writes.
+// Content of the file of write_sessions.py.
 class Reader {
  public:
   explicit Reader(const char* path) : file_(path, std::ios::binary) {
@@ -161,7 +161,7 @@ Run run_from(Reader& reader) {
   return read;
 }
 
-// How numbers of a type lie in memory; without bits of an exponent they are integers.
+// Bit layout of a type; integers have no exponent bits.
 struct Layout {
   std::size_t bytes;
   int exponent;
@@ -189,7 +189,7 @@ bool is_nan(std::uint64_t bits, const Layout& layout) {
   return (bits & ((std::uint64_t{1} << (layout.exponent + layout.fraction)) - 1)) > infinity;
 }
 
-// Bit for bit, but any NaN for any.
+// Compares bit by bit; all NaNs are equal.
 std::size_t differing(const char* got, const std::string& wanted, const Layout& layout) {
   std::size_t count = 0;
   for (std::size_t at = 0; at + layout.bytes <= wanted.size(); at += layout.bytes) {
@@ -201,7 +201,7 @@ std::size_t differing(const char* got, const std::string& wanted, const Layout& 
   return count;
 }
 
-// What is wrong with a result, if anything.
+// Returns the fault of a result; empty if there is none.
 std::string fault_of(void* tensor, const Tensor& wanted) {
   Held about(release_type_and_shape);
   call<get_type_and_shape>(tensor, &about.handle);

@@ -30,7 +30,7 @@ std::string text_of(const Tensor& tensor) {
   throw Error(kind, std::string(input.name) + " " + rest);
 }
 
-// Visits every element of a tensor as double, a contiguous stretch at a time.
+// Visits all elements of a tensor as double, one contiguous run at a time.
 template <class Visit>
 void for_each_stretch(const Tensor& tensor, Visit visit) {
   constexpr std::int64_t block = 256;

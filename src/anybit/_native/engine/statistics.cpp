@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint32_t exponent = 0x7f800000;
 
-// In lanes, since the compiler leaves the order of comparisons as it is written; in so many that it
-// does not unroll them, of which no vectors come.
+// In lanes, because the compiler keeps the written order of comparisons; in enough lanes that it
+// vectorizes the loop instead of unrolling it.
 void widen(std::span<const float> values, std::size_t channel, const Extremes& extremes) {
   constexpr std::size_t lanes = 32;
   float low = values[0], high = low;
@@ -32,7 +32,7 @@ void widen(std::span<const float> values, std::size_t channel, const Extremes& e
   extremes.add(channel, low, high);
 }
 
-// One row after the other, of one value for each channel.
+// Rows with one value per channel.
 void widen_by_rows(const Values& values, const Extremes& extremes) {
   float* __restrict const lows = extremes.lows.data();
   float* __restrict const highs = extremes.highs.data();
@@ -45,7 +45,7 @@ void widen_by_rows(const Values& values, const Extremes& extremes) {
   }
 }
 
-// Added up in pairs of pairs, as long sums of floats should be.
+// Pairwise summation.
 template <class Term>
 double in_pairs(const Term& term, std::size_t start, std::size_t size) {
   constexpr std::size_t lanes = 8, longest = 128;
@@ -67,15 +67,15 @@ double in_pairs(const Term& term, std::size_t start, std::size_t size) {
 
 }  // namespace
 
-// Zeros of both signs are equal, and which one stays would depend on the order.
+// Zeros of both signs are equal; which one stays would depend on the order.
 void Extremes::add(std::size_t channel, float low, float high) const {
   lows[channel] = std::min(lows[channel], low) + 0.0F;
   highs[channel] = std::max(highs[channel], high) + 0.0F;
 }
 
-// Infinity and what is no number have all bits of the exponent.
+// Infinity and NaN have all exponent bits set.
 bool are_finite(std::span<const float> values) {
-  std::uint32_t found = 0;  // not a bool, of which GCC makes no vectors
+  std::uint32_t found = 0;  // GCC does not vectorize a bool
   for (const float each : values)
     found |= (std::bit_cast<std::uint32_t>(each) & exponent) == exponent ? 1U : 0U;
   return found == 0;
@@ -96,7 +96,7 @@ void widen(const Values& values, const Extremes& extremes) {
   }
 }
 
-// Four at a time: where all fall into one bin, as zeros do, none waits for the one before.
+// Four histograms: values in the same bin, such as zeros, then do not wait for each other.
 void count(std::span<const float> values, std::span<std::int64_t> counts) {
   const auto bin = [&](std::size_t at) {
     return std::bit_cast<std::uint32_t>(values[at]) >> bin_shift;

@@ -30,7 +30,7 @@ namespace {
 struct Row {
   Level level;
   std::string_view name;
-  bool (*runs_here)();  // whether the processor has what the objects are compiled for
+  bool (*runs_here)();  // whether the processor supports the level
 };
 
 // Best first.
@@ -38,7 +38,7 @@ struct Row {
 #if !defined(__GNUC__)
 #error "read the features of the processor with this compiler's intrinsics"
 #endif
-// Read from the processor: what compilers have for it is always false where Zig links.
+// Read from the processor: compiler builtins are always false with Zig's linker.
 struct Registers {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
 };
@@ -54,7 +54,7 @@ bool has(unsigned word, auto... bits) {
   return (word & all) == all;
 }
 
-// Which registers the system keeps when it changes threads.
+// Registers that the system saves on context switches.
 unsigned kept_registers() {
   if (!has(cpuid(1).ecx, 27)) return 0;
   unsigned low = 0, high = 0;
@@ -62,7 +62,7 @@ unsigned kept_registers() {
   return low;
 }
 
-// SSE4.2, and the counts of bits that every processor with it has.
+// SSE4.2 and POPCNT, which all processors with it have.
 bool has_baseline() { return has(cpuid(1).ecx, 20, 23); }
 
 bool has_avx2() {
@@ -72,7 +72,7 @@ bool has_avx2() {
 
 bool has_avx512() {
 #if defined(__APPLE__)
-  constexpr bool kept = true;  // from their first use on
+  constexpr bool kept = true;  // enabled on first use
 #else
   const bool kept = has(kept_registers(), 5, 6, 7);
 #endif
@@ -83,10 +83,10 @@ bool has_avxvnni() { return has_avx2() && has(cpuid(7, 1).eax, 4); }
 
 bool has_avx512vnni() { return has_avx512() && has(cpuid(7).ecx, 11); }
 
-// VPOPCNTDQ and VBMI beside it.
+// VNNI with VPOPCNTDQ and VBMI.
 bool has_avx512vpopcnt() { return has_avx512vnni() && has(cpuid(7).ecx, 1, 14); }
 
-// Tiles and their products of bytes.
+// AMX tiles and their byte products.
 bool has_amx() { return has_avx512vpopcnt() && has(cpuid(7).edx, 24, 25); }
 
 constexpr Row levels[] = {
@@ -135,15 +135,15 @@ Level find(std::string_view wanted) {
                                       ", got " + quoted(wanted));
 }
 
-// A level, and the one for few elements.
+// A level, and the level for few elements.
 // Aligned so that Clang, too, loads and stores both at once without a library.
 struct alignas(2) Choice {
   Level level;
   Level for_few;
 };
 
-// Processors switch the upper half of 512-bit registers on when it is used after a pause, which
-// takes longer than the narrower loops need for few elements.
+// Processors power up the upper half of 512-bit registers when it is used after a pause. This takes
+// longer than narrower loops need for few elements.
 constexpr std::int64_t few = 4096;
 
 constexpr Level undecided{UINT8_MAX};  // above all others

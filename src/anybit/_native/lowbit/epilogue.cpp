@@ -81,18 +81,18 @@ void fill(Epilogue& to, const Rounded& tail, std::int64_t channels, std::int64_t
   to.shift = static_cast<std::int32_t>(tail.shift);
 }
 
-// Many thresholds that lie nearly on a line: which index a sum has is then seen from a product, but
-// where that comes close to a threshold.
+// Line fit of many thresholds: a multiplication and an addition give the index, except close to a
+// threshold, where the thresholds are searched.
 
 using Int = std::numeric_limits<std::int32_t>;
 
-// What is known of one channel; thresholds before `first` and from `last` on are beyond the line.
+// Line fit of a channel; it covers thresholds [first, last).
 struct Line {
   float gain = 0, offset = 0, limit = 0.5f;
   std::int64_t first = 0, last = 0;
 };
 
-// Thresholds farther from a line than this, in steps, leave too little that needs no search.
+// With a larger distance to the line, in steps, too many sums would need a search.
 constexpr double most_off = 0.25;
 
 float height(const Line& line, double sum) {
@@ -100,9 +100,9 @@ float height(const Line& line, double sum) {
   return product + line.offset;
 }
 
-// The line through thresholds first to last, and how far they lie from it at most. Index k begins
-// at threshold k - 1, where the line should pass k - 1/2; it never falls, so that what is true
-// before and at each threshold is true between them.
+// Fits a line to thresholds [first, last), and computes their largest distance. Index k begins at
+// threshold k - 1, where the line should have the value k - 1/2. The line is non-decreasing: bounds
+// that hold at and just before all thresholds hold between them.
 std::optional<Line> fit_line(const std::int32_t* thresholds, std::int64_t first,
                              std::int64_t last) {
   Line line;
@@ -129,7 +129,8 @@ std::optional<Line> fit_line(const std::int32_t* thresholds, std::int64_t first,
   return line;
 }
 
-// Thresholds at the ends may be anywhere: sums that are never reached, or where a function bends.
+// Leaves out thresholds at the ends, which may be far off: unreachable sums, or kinks of a
+// function.
 std::optional<Line> fit_inner_line(const std::int32_t* thresholds, std::int64_t count) {
   std::int64_t first = 0, last = count;
   if (count > 1 && thresholds[0] == thresholds[count - 1]) {
@@ -152,7 +153,7 @@ std::optional<Line> fit_inner_line(const std::int32_t* thresholds, std::int64_t 
 
 Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t levels,
                        std::int64_t most_bytes) {
-  // A step may have one operand, which becomes one per channel.
+  // A scalar operand of a step is expanded to one per channel.
   const auto steps = std::visit(
       [](const auto& each) -> std::size_t {
         if constexpr (requires { each.steps; }) return each.steps.size();

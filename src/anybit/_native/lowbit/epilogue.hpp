@@ -10,12 +10,12 @@
 
 namespace anybit::lowbit {
 
-// Constants for everything behind the sums. Arrays are per channel, padded to whole chunks.
+// Constants of an epilogue. Arrays are per channel, padded to whole chunks.
 struct Epilogue {
   TailKind kind = TailKind::thresholds;
   Aligned<std::int32_t> thresholds;
   Aligned<float> gains, offsets;
-  Aligned<float> limits, bottoms, tops;  // of lines, as in TailBlock
+  Aligned<float> limits, bottoms, tops;  // for lines, see TailBlock
   Aligned<std::int32_t> lows, highs;
   std::int32_t shift = 0;
   Aligned<std::int64_t> first;
@@ -24,10 +24,11 @@ struct Epilogue {
   std::vector<TailStep> steps;
 };
 
-// Lets many thresholds be lines where they lie near to some, without changing a result.
+// Replaces a search of many thresholds by a line fit per channel, if the thresholds are close to a
+// line. Results do not change.
 void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels);
 
-// Throws Error if it would take more bytes than that.
+// Throws Error if the constants exceed `most_bytes`.
 Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t levels,
                        std::int64_t most_bytes);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements picked from others.
+// Stage of a Gather instruction.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -54,7 +54,7 @@ class GatherStage final : public TensorStage {
   }
 
  private:
-  // The first pixel of a line becomes all of it.
+  // Repeats the first pixel of a line.
   void repeat(std::byte* line, std::int64_t width) const {
     const std::int64_t pixel = target->storage.pixel;
     for (std::int64_t done = 1, more = 0; done < width; done += more) {
@@ -74,8 +74,8 @@ class GatherStage final : public TensorStage {
   const std::vector<std::int32_t> rows_, columns_, channels_;
   const std::int64_t first_;
   const std::uint8_t fill_;
-  bool copies_ = false;   // a run of channels as it lies
-  bool repeats_ = false;  // all pixels of a line are one
+  bool copies_ = false;   // channels are one contiguous run
+  bool repeats_ = false;  // all pixels of a line are equal
 };
 
 }  // namespace

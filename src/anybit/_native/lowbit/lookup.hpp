@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One byte for another, by a table of 256. Part of elements.cpp.
+// Lookup of bytes in a table of 256. Part of elements.cpp.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace anybit::lowbit {
 namespace {
 
 #if defined(__AVX512BW__)
-// Sixteen tables of 16, which an instruction looks up for 64 bytes at once; the upper bits of each
-// byte say which of the sixteen results is its own.
+// Sixteen tables of 16, each looked up for 64 bytes by one instruction; the upper bits of a byte
+// select the result.
 class Table256 {
  public:
   explicit Table256(const std::uint8_t* table) {

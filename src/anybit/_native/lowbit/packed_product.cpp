@@ -14,9 +14,9 @@
 namespace anybit::lowbit {
 
 struct PackedProduct::State {
-  // Neighbouring panels of one chunk that read the same source channels.
+  // Adjacent panels of a chunk that read the same source channels.
   struct PanelRun {
-    std::ptrdiff_t source = 0;  // bytes from the beginning of a pixel
+    std::ptrdiff_t source = 0;  // bytes from the start of a pixel
     std::int64_t panel = 0;     // the first one
     int panels = 0;
     std::int64_t channel = 0;  // in the chunk
@@ -30,21 +30,21 @@ struct PackedProduct::State {
   Scheme scheme = Scheme::dot8;
   const ProductKernels* kernels = nullptr;
   std::vector<std::ptrdiff_t> segments;
-  // Between the last window of a line and the first of the next one lie so many more at the same
-  // distance; -1 where they do not, or are left out.
+  // Number of windows at the same stride between the last window of a line and the first of the
+  // next; -1 if the stride does not fit or the kernel does not use it.
   int gap = -1;
   int block_pixels = 32;
   PackedWeights weights;
-  int narrow_steps = 31;               // of the bit schemes: sums of 8 bits take 31 times 8 ones
-  std::vector<PanelRun> runs;          // chunk by chunk
-  std::vector<std::size_t> first_run;  // of each chunk, and the end
+  int narrow_steps = 31;               // bit schemes: 8-bit sums hold 31 steps of 8 ones
+  std::vector<PanelRun> runs;          // in the order of chunks
+  std::vector<std::size_t> first_run;  // per chunk, and the end
 
-  // See Settling: the pixel's addend, and the constant of its class.
+  // See Settling: addend of the pixel, constant of its class.
   Settling settling = Settling::general;
   Aligned<std::int32_t> scales;
   Aligned<std::int32_t> constants;  // [class][padded channels]
   std::int64_t padded = 0;
-  std::vector<std::int32_t> line_class, column_class;  // of the target's lines and columns
+  std::vector<std::int32_t> line_class, column_class;  // per line and column of the target
   std::int32_t column_classes = 1;
 
   Epilogue tail;
@@ -57,10 +57,10 @@ using State = PackedProduct::State;
 
 bool reads_planes(const State& at) { return at.from.coding == Coding::planes; }
 
-// Which taps of a kernel lie inside the tensor, for the windows of one axis: windows with the same
-// taps have the same class.
+// Taps of the kernel inside the tensor, for the windows of one axis. Windows with the same taps
+// share a class.
 struct AxisClasses {
-  std::vector<std::int32_t> of;  // each window
+  std::vector<std::int32_t> of;  // class of each window
   std::vector<Taps> taps;
 
   AxisClasses(std::int64_t size, std::int64_t windows, std::int64_t kernel, std::int64_t stride,
@@ -68,7 +68,7 @@ struct AxisClasses {
     std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> known;
     for (std::int64_t window = 0; window < windows; ++window) {
       const Taps inside(window * stride - pad, kernel, dilation, size);
-      // Most windows are as the one before.
+      // Most windows have the class of the previous one.
       if (!of.empty() && taps[static_cast<std::size_t>(of.back())] == inside) {
         of.push_back(of.back());
         continue;
@@ -79,7 +79,7 @@ struct AxisClasses {
       of.push_back(entry->second);
     }
   }
-  // All windows in one class, whose taps all count.
+  // One class with all taps for all windows.
   AxisClasses(std::int64_t windows, std::int64_t kernel)
       : of(static_cast<std::size_t>(windows)), taps{{0, kernel}} {}
 };
@@ -107,7 +107,7 @@ class TapSums {
     }
   }
 
-  std::int64_t positive() const { return positive_; }  // how many weights are
+  std::int64_t positive() const { return positive_; }  // number of positive weights
   std::int64_t all() { return before(height_, width_); }
   std::int64_t of(const Taps& rows, const Taps& columns) {
     return before(rows.last, columns.last) - before(rows.first, columns.last) -
@@ -115,7 +115,7 @@ class TapSums {
   }
 
  private:
-  // Of the taps above and left of a corner.
+  // Sum over the taps above and left of a corner.
   std::int64_t& before(std::int64_t y, std::int64_t x) {
     return sums_[static_cast<std::size_t>(y * (width_ + 1) + x)];
   }
@@ -125,13 +125,13 @@ class TapSums {
   std::int64_t positive_ = 0;
 };
 
-// How the accumulator follows from the sum of a scheme, for a channel whose weights have the unit
-// `unit`: see `Scheme`. Indices in the border and behind the last channel are 0.
+// Coefficients that turn the sum of a scheme into the accumulator, for a channel with the weight
+// unit `unit` (see `Scheme`). Indices in the border and after the last channel are 0.
 struct Folding {
   std::int64_t scale = 0;
-  std::int64_t everywhere = 0;  // a constant
-  std::int64_t inside = 0;      // times the sum of the weights inside the tensor
-  std::int64_t outside = 0;     // times that of those outside
+  std::int64_t everywhere = 0;  // constant term
+  std::int64_t inside = 0;      // factor of the sum of weights inside the tensor
+  std::int64_t outside = 0;     // factor of the sum of weights outside
 };
 
 Folding folding_of(const State& at, std::int64_t unit, std::int64_t positive) {
@@ -150,7 +150,7 @@ Folding folding_of(const State& at, std::int64_t unit, std::int64_t positive) {
     case Scheme::ternary12:
       return {-step * unit, (reads_planes(at) ? 3 : 1) * step * unit * positive, low, 0};
     case Scheme::signs12: {
-      // Behind the last channel an index of 0 counts as a sign, but meets no weight.
+      // After the last channel an index of 0 counts as a sign, but has no weight.
       const std::int64_t words = (at.source.channels + 31) / 32;
       const std::int64_t gaps =
           (words * 32 - at.source.channels) * at.window.kernel_height * at.window.kernel_width;
@@ -163,12 +163,12 @@ Folding folding_of(const State& at, std::int64_t unit, std::int64_t positive) {
   return {};
 }
 
-// Only the low 32 bits matter: accumulators fit, and parts of them may not.
+// Only the low 32 bits matter: accumulators fit 32 bits, intermediate terms may not.
 std::int32_t wrapped(std::int64_t value) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(static_cast<std::uint64_t>(value)));
 }
 
-// Where nothing is added at the border, or nothing lies there, all windows are alike.
+// Without a border, or with border codes of 0, all windows are in one class.
 std::pair<AxisClasses, AxisClasses> classify_windows(const State& at) {
   const Window& w = at.window;
   if (at.source.lowest == 0 || Border::of(w).empty())
@@ -214,7 +214,7 @@ void fold(State& at, const Weights& weights, const WeightForm& form, const Tail&
   at.column_class = std::move(columns.of);
 }
 
-// Panels never cross a chunk or a group.
+// Splits the channels into panels, which never cross a chunk or a group.
 std::vector<PanelChannels> plan_panels(State& at, std::int64_t groups) {
   const std::int64_t channels = at.target.channels, each = channels / groups;
   const std::int64_t inner = at.source.channels / groups;
@@ -242,7 +242,8 @@ std::vector<PanelChannels> plan_panels(State& at, std::int64_t groups) {
   return panels;
 }
 
-// Runs of the window in memory; neighbouring taps of a line are one where nothing lies between.
+// Finds the contiguous segments of a window; adjacent taps of a line form one segment if they
+// touch.
 Runs plan_segments(State& at, std::int64_t groups) {
   const Window& w = at.window;
   const std::int64_t taps = w.kernel_height * w.kernel_width;
@@ -252,7 +253,7 @@ Runs plan_segments(State& at, std::int64_t groups) {
       at.segments.push_back(y * w.dilation_height * at.from.line +
                             x * w.dilation_width * at.from.pixel);
   const auto count = static_cast<std::int64_t>(at.segments.size());
-  // What is read besides meets weights of 0.
+  // Repeated segments have weights of 0.
   while (at.scheme == Scheme::depthwise4 && at.segments.size() % taps_together != 0)
     at.segments.push_back(at.segments.back());
   return {count, taps / count};
@@ -268,7 +269,7 @@ int gap_of(const State& at) {
   return gap < at.target.width ? static_cast<int>(gap) : -1;
 }
 
-// The sums of a block stay in the nearest cache, and so do the weights if they fit besides.
+// Keeps the sums of a block in the L1 cache, and the weights if they fit as well.
 int block_pixels_of(const State& at) {
   constexpr std::ptrdiff_t near_bytes = 40 * 1024;
   const int spread = at.scheme == Scheme::dot2 ? 4 : at.scheme == Scheme::dot4 ? 2 : 1;
@@ -288,7 +289,7 @@ std::int64_t quotient_up(std::int64_t a, std::int64_t b) {  // b > 0
   return a / b + (a % b > 0 ? 1 : 0);
 }
 
-// scale * sum + constant >= threshold, of the sum alone; sums are far from the ends of int32.
+// Solves scale * sum + constant >= threshold for the sum. Sums are far from the limits of int32.
 void fold_into_thresholds(State& at, std::int64_t channel) {
   const std::int64_t scale = at.scales[channel], constant = at.constants[channel];
   const std::int64_t each = at.target.levels - 1;
@@ -296,7 +297,7 @@ void fold_into_thresholds(State& at, std::int64_t channel) {
   for (std::int64_t i = 0; i < each; ++i) {
     std::int32_t& threshold = threshold_of(at.tail, channel, i, each);
     const std::int64_t rest = threshold - constant;
-    // Of a negative sum: -sum >= t where ~sum >= t - 1.
+    // For a negative scale: -sum >= t is ~sum >= t - 1.
     const std::int64_t own = scale > 0   ? quotient_up(rest, scale)
                              : scale < 0 ? quotient_up(rest, -scale) - 1
                              : rest > 0  ? never
@@ -306,8 +307,7 @@ void fold_into_thresholds(State& at, std::int64_t channel) {
   at.scales[channel] = scale < 0 ? -1 : 0;
 }
 
-// Takes what comes before the tail into the thresholds, or leaves it out, where that changes
-// nothing.
+// Folds scale and constants into the thresholds, or omits them where they are 1 and 0.
 void simplify(State& at, std::int64_t largest_weight) {
   if (at.scheme == Scheme::signs12) return;
   if (at.tail.kind != TailKind::thresholds && at.tail.kind != TailKind::many_thresholds) {
@@ -319,7 +319,7 @@ void simplify(State& at, std::int64_t largest_weight) {
       at.settling = all(at.constants, at.constants.size(), 0) ? Settling::bare : Settling::plain;
     return;
   }
-  // Each factor is small: none of the products can overflow before the last.
+  // All factors are small: no intermediate product overflows.
   const std::int64_t largest_code =
       at.source.step * (at.source.levels - 1) + std::abs(at.source.lowest);
   const std::int64_t terms = at.source.channels * at.window.kernel_height * at.window.kernel_width;
@@ -357,8 +357,7 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
   return at;
 }
 
-// The pixels of a block, and what of them depends on where they lie. Between the runs lie windows
-// that are not pixels.
+// Pixels of a block with their addresses. Windows between the runs are not pixels of the target.
 struct Pixels {
   struct Run {
     int first, count;
@@ -372,7 +371,7 @@ struct Pixels {
   std::int32_t addends[most_block_pixels];
 };
 
-// Walks over the target's pixels of a part.
+// Iterates over the pixels of a part in blocks.
 class PixelBlocks {
  public:
   PixelBlocks(const State& at, const Part& part, const std::byte* source, std::byte* target,
@@ -425,7 +424,7 @@ class PixelBlocks {
     pixels.runs[pixels.run_count++] = {pixels.count, count};
   }
 
-  // Rows of one pixel each.
+  // The block for rows of a single pixel.
   bool next_rows(Pixels& pixels) {
     const auto here = static_cast<int>(std::min<std::int64_t>(block_, part_.last_row - row_));
     if (here <= 0) return false;
@@ -479,7 +478,7 @@ class PixelBlocks {
 };
 
 TailBlock tail_block(const State& at) {
-  TailBlock block;  // not filled with zeros, which takes longer than a small tail
+  TailBlock block;  // uninitialized: zeroing takes longer than a small epilogue
   block.coding = at.to.coding;
   block.settling = at.settling;
   block.levels = static_cast<int>(at.target.levels);
@@ -495,7 +494,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
               float* floats) {
   const auto sums = at.kernels->sums[static_cast<std::size_t>(at.scheme)];
   const auto tail = at.kernels->tails[static_cast<std::size_t>(at.tail.kind)];
-  // Panels at the end of a group are written whole, before the next group.
+  // Panels at the end of a group are written whole; the next group overwrites the excess.
   constexpr std::ptrdiff_t stride = chunk_channels + panel_channels;
   alignas(64) std::int32_t scratch[most_block_pixels * stride];
   const std::byte* windows[most_block_pixels];
@@ -533,7 +532,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
         sum.sums = scratch + run.channel;
         sums(sum);
       }
-      // One run of panels in all calls: its weights stay.
+      // A single run of panels: all calls use the same weights.
       sum.fresh_weights = part.last_channel - part.first_channel > chunk_channels ||
                           at.first_run[chunk + 1] - at.first_run[chunk] > 1;
       then.channels =
@@ -565,7 +564,8 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   }
 }
 
-// All pixels pass a chunk of channels where that saves more than reading them again costs.
+// Runs all pixels chunk by chunk of channels if spreading the weights once saves more than
+// rereading the pixels costs.
 void run_by_chunks(const State& at, const Part& part, const std::byte* source, std::byte* target,
                    float* floats) {
   const std::int64_t pixels =

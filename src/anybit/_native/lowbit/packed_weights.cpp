@@ -56,8 +56,8 @@ WeightForm::WeightForm(const Weights& weights) {
 
 namespace {
 
-// Cycles for 32 values of K and the 16 channels of a panel, where data is near: measured on
-// processors of each level, or added up from their instructions.
+// Cycles per 32 values of the reduction axis and panel of 16 channels, with data in L1. Measured on
+// processors of the level, or estimated from instruction throughput.
 struct Cost {
   double dot;   // dot product of bytes
   double pair;  // one plane of weights and one of activations
@@ -87,7 +87,7 @@ constexpr Cost cost_of(Level level) {
   return {4, 4};
 }
 
-// How many pairs of planes are counted.
+// Number of plane pairs that a scheme counts.
 constexpr int pairs_of(Scheme scheme) {
   switch (scheme) {
     case Scheme::xor12:
@@ -108,10 +108,10 @@ std::int64_t inner_channels(const ProductTask& task) {
 std::optional<Scheme> bit_scheme(const ProductTask& task, const WeightForm& form, Coding coding) {
   const std::int64_t levels = task.source.levels;
   if (levels > most_levels_of(coding)) return std::nullopt;
-  // The words of a group must be its own.
+  // Groups must not share words.
   if (task.product->groups > 1 && inner_channels(task) % 32 != 0) return std::nullopt;
   const bool planes = coding == Coding::planes;
-  // The number of signs is one per pixel, not one per group.
+  // The count of signs is per pixel, not per group.
   if (planes && levels == 3 && form.bipolar && task.product->groups == 1) return Scheme::signs12;
   if (form.bipolar) return planes ? Scheme::xor12 : Scheme::xor11;
   if (form.ternary) return planes ? Scheme::ternary12 : Scheme::ternary11;
@@ -127,7 +127,7 @@ bool is_depthwise(const ProductTask& task) {
 Scheme dot_scheme(const ProductTask& task, const WeightForm& form, Level level) {
   const ProductKernels& kernels = kernels_of<ProductKernels>(level);
   if (is_depthwise(task)) {
-    // Fewer instructions than those of four taps take sums that never leave 16 bits.
+    // Sums that fit 16 bits need fewer instructions than the four-tap scheme.
     const Window& window = task.product->window;
     const bool is_short =
         window.kernel_height * window.kernel_width <= terms_in_16_bits(task, form);
@@ -162,15 +162,15 @@ Coding select_coding(const ProductTask& task, const WeightForm& form, Level leve
   const std::optional<Scheme> scheme = bit_scheme(task, form, coding);
   if (!scheme || is_depthwise(task)) return Coding::bytes;
   const std::int64_t pixels = task.target.height * task.target.width;
-  // Tiles want many pixels.
+  // Tiles pay off for many pixels only.
   const bool tiles = level == Level::amx && pixels >= 16;
   const Cost cost = cost_of(level == Level::amx && !tiles ? Level::avx512vpopcnt : level);
   const std::int64_t inner = inner_channels(task);
   const auto words = static_cast<double>((inner + 31) / 32);
-  // A single pixel keeps fewer instructions under way, and unpacks its weights for itself alone.
+  // A single pixel has less instruction parallelism, and does not share the unpacking of weights.
   const bool single = pixels == 1;
   const double bits = cost.pair * pairs_of(*scheme) * words;
-  // Weights become bytes and go to the tiles once for all pixels: worth so many of them.
+  // Weights are unpacked and loaded into tiles once for all pixels: worth 64 pixels.
   const double beside = tiles ? 64.0 / static_cast<double>(pixels) : single ? 1 : 0;
   const double dots = cost.dot * static_cast<double>(inner) / 32 * (1 + beside);
   return bits <= dots ? coding : Coding::bytes;
@@ -187,8 +187,8 @@ int bits_of_index(Scheme scheme) {
   return scheme == Scheme::dot4 ? 4 : scheme == Scheme::dot2 ? 2 : 8;
 }
 
-// Weights in bytes, or their indices in 4 or 2 bits: a step is [16 channels][4 bytes], and each
-// byte has the indices of its phases.
+// Packs weights as bytes, or as indices of 4 or 2 bits. A step is [16 channels][4 bytes]; a byte
+// holds the indices of all phases.
 class DotPacker {
  public:
   DotPacker(Scheme scheme, const WeightForm& form, PackedWeights& to)
@@ -217,7 +217,7 @@ class DotPacker {
   std::uint8_t indices_[256];
 };
 
-// Planes of bits: a step is [plane][16 channels][32 bits].
+// Bit planes: a step is [plane][16 channels][32 bits].
 int planes_of(Scheme scheme) {
   switch (scheme) {
     case Scheme::xor11:
@@ -291,7 +291,8 @@ void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, co
 
 void pack_depthwise(const Weights& weights, const std::vector<PanelChannels>& panels,
                     std::int64_t most_bytes, PackedWeights& to) {
-  // Two panels lie tap by tap; a chunk has an even number of them, the last one excepted.
+  // Pairs of panels are interleaved tap by tap; only the last chunk may have an odd number of
+  // panels.
   to.panel = weights.taps * panel_channels * 2;
   const std::int64_t pairs = (static_cast<std::int64_t>(panels.size()) + 1) / 2;
   to.bytes = room_for(to.panel * 2 * pairs, most_bytes);
@@ -306,7 +307,7 @@ void pack_depthwise(const Weights& weights, const std::vector<PanelChannels>& pa
       }
 }
 
-// Panel by panel; behind the last tap there are weights of 0.
+// Panel by panel; padding taps have weights of 0.
 void pack_taps(const Weights& weights, const std::vector<PanelChannels>& panels,
                std::int64_t most_bytes, PackedWeights& to) {
   const std::int64_t steps = (weights.taps + taps_together - 1) / taps_together;

@@ -14,7 +14,7 @@
 
 namespace anybit::lowbit {
 
-// Zeroed memory on a boundary of `alignment` that ends with `slack`.
+// Zeroed memory, aligned to `alignment`, followed by `slack` bytes.
 template <class T>
 class Aligned {
  public:
@@ -38,10 +38,10 @@ class Aligned {
   std::unique_ptr<T[], Delete> data_;
 };
 
-// In the order target channel, kernel row, kernel column, source channel of the group.
+// Weights in the order target channel, kernel row, kernel column, source channel of the group.
 struct Weights {
   std::vector<std::int8_t> values;
-  std::int64_t channels = 0, taps = 0, inner = 0;  // inner: source channels of a group
+  std::int64_t channels = 0, taps = 0, inner = 0;  // inner: source channels per group
 
   Weights(const Product& product, std::int64_t channels, std::int64_t source_channels);
   const std::int8_t* of(std::int64_t channel) const { return &values[index(channel, 0)]; }
@@ -55,28 +55,27 @@ struct Weights {
   }
 };
 
-// What a kernel may make use of. `unit` is the v of a channel in the schemes for bits.
+// Properties of the weights that kernels exploit. A unit is the v of a channel in the bit schemes.
 struct WeightForm {
-  bool bipolar = true, ternary = true, two_bits = true;  // as xor, ternary and and2 need them
+  bool bipolar = true, ternary = true, two_bits = true;  // required by xor, ternary and and2
   std::vector<int> units;                                // largest magnitude of each channel
-  std::vector<std::int8_t> set;                          // the different weights, and 0
+  std::vector<std::int8_t> set;                          // distinct weights, and 0
   int largest = 0;
 
   explicit WeightForm(const Weights& weights);
 };
 
-// The fastest scheme of the level that reads its source in that coding; a dot product or depthwise
-// one for bytes. Throws Error if there is none for bits or planes.
+// Returns the fastest scheme of a level for a source coding: a dot product or depthwise scheme for
+// bytes. Throws Error if bits or planes have none.
 Scheme select_scheme(const ProductTask& task, const WeightForm& form, Coding coding, Level level);
 
-// How many products of an index and a weight add up to 16 bits at most.
+// Returns the number of products of index and weight whose sum fits 16 bits.
 std::int64_t terms_in_16_bits(const ProductTask& task, const WeightForm& form);
 
-// How the fastest scheme wants its source.
+// Returns the source coding of the fastest scheme.
 Coding select_coding(const ProductTask& task, const WeightForm& form, Level level);
 
-// How the K of an output lies in memory: so many runs of `length` source channels each, a run being
-// as many taps as touch one another.
+// Memory layout of the reduction axis of an output: `count` runs of `taps` contiguous taps.
 struct Runs {
   std::int64_t count = 1, taps = 1;  // per run
 };
@@ -88,13 +87,13 @@ struct PackedWeights {
   std::int8_t values[16] = {};
 };
 
-// `panels` says which channels each panel has: its first one, and how many.
+// Channels of a panel: the first one, and their number.
 struct PanelChannels {
   std::int64_t first = 0;
   int count = 0;
 };
 
-// Throws Error if they become more than so many bytes.
+// Throws Error if the packed weights exceed `most_bytes`.
 PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
                            const Runs& runs, const std::vector<PanelChannels>& panels,
                            int dot_bytes, std::int64_t most_bytes);

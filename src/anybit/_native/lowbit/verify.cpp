@@ -15,10 +15,10 @@ namespace anybit::lowbit {
 
 namespace {
 
-// A row of a tensor has no more elements: what a damaged program makes us ask for stays bounded.
+// Limit of elements per row, which bounds the memory that a damaged program can request.
 constexpr std::int64_t most_elements = std::int64_t{1} << 28;
 constexpr std::int64_t most_along_axis = std::int64_t{1} << 24;
-// Codes are small integers; sums of their products are checked one by one.
+// Limit of codes; sums of products are checked per channel.
 constexpr std::int64_t largest_code = std::int64_t{1} << 24;
 
 template <class Shaped>
@@ -76,7 +76,7 @@ void verify_axis(std::int64_t size, std::int64_t windows, std::int64_t kernel, s
   need(windows, fitting, fitting, "the number of windows");
 }
 
-// Whether an element of a window lies inside the tensor for some window, and outside for some.
+// Whether a tap is inside the tensor for some windows, and outside for some.
 struct Reach {
   bool inside = false, outside = false;
 };
@@ -95,7 +95,7 @@ struct Sums {
   std::int64_t lowest = 0, highest = 0, magnitude = 0;
 };
 
-// The range of the accumulators of each target channel, whatever the codes are.
+// Range of the accumulators of each target channel, over all codes.
 class Accumulators {
  public:
   template <class Target>
@@ -110,7 +110,7 @@ class Accumulators {
     high_ = from.lowest + from.step * (from.levels - 1);
   }
 
-  // Of the next channel. Throws if a weight is none of the values.
+  // Returns the range of the next channel. Throws if a weight has no value.
   Sums next() {
     Sums sums;
     for (const Reach& row : rows_)
@@ -146,7 +146,7 @@ class Accumulators {
   const std::int64_t inner_;
   std::vector<Reach> rows_, columns_;
   std::int64_t low_ = 0, high_ = 0;
-  std::size_t place_ = 0;  // the next bit of the weights
+  std::size_t place_ = 0;  // next bit of the weights
 };
 
 template <class Target>
@@ -213,7 +213,7 @@ void verify_tail(const Rounded& tail, std::int64_t channels, std::int64_t) {
   need(tail.shift, -most_shift, most_shift, "the shift");
 }
 
-// Whether the table has an entry for every sum of the channel.
+// Throws unless a table has an entry for every sum of the channel.
 void verify_sums(const Tail& tail, std::int64_t channels, std::int64_t channel, const Sums& sums) {
   const auto* const table = std::get_if<Table>(&tail);
   if (table == nullptr) return;
@@ -225,7 +225,7 @@ void verify_sums(const Tail& tail, std::int64_t channels, std::int64_t channel, 
            text(first + each - 1));
 }
 
-// Throws unless the windows over `from` are as many as the elements of the target.
+// Throws unless the number of windows over `from` equals the number of pixels of the target.
 template <class Target>
 void verify_window(const Window& window, const Tensor& from, const Target& to) {
   Window copy = window;
@@ -238,8 +238,8 @@ void verify_window(const Window& window, const Tensor& from, const Target& to) {
               window.pad_left + window.pad_right);
 }
 
-// Throws unless the product stays within its operands, its sums within int32, and what its tail
-// gives within [0, levels) of the target; an `Arithmetic` has no levels.
+// Throws unless the product stays within its operands, its sums within int32, and its results
+// within [0, levels) of the target; an `Arithmetic` has no levels.
 template <class Target>
 void verify_product(const Product& at, const Tensor& from, const Target& to, std::int64_t levels) {
   verify_window(at.window, from, to);
@@ -249,7 +249,7 @@ void verify_product(const Product& at, const Tensor& from, const Target& to, std
   Accumulators accumulators(at, from, to);
   for (std::int64_t channel = 0; channel < to.channels; ++channel) {
     const Sums sums = accumulators.next();
-    // Kernels add indices, and account for the lowest code elsewhere.
+    // Kernels sum indices; the lowest code enters as a constant.
     if (sums.magnitude > largest_sum / std::max<std::int64_t>(largest, 1))
       refuse("accumulators of channel " + text(channel) + " go beyond 32 bits");
     verify_sums(at.tail, to.channels, channel, sums);
@@ -281,10 +281,10 @@ class Verification {
 
  private:
   static constexpr std::int64_t most_ports = 4096;
-  // Where each tensor lies is found by looking at all others.
+  // Limit for the memory planner, which takes quadratic time.
   static constexpr std::int64_t most_instructions = 1 << 15;
 
-  // The channels of a tensor that gathers have filled: ranges, by their ends.
+  // Channel ranges of a tensor that gathers have filled, by their ends.
   struct Filled {
     std::map<std::int64_t, std::int64_t> ends;
     std::int64_t channels = 0;
@@ -300,7 +300,7 @@ class Verification {
     }
   }
 
-  // A port that is read: an input, or an output that has been written.
+  // Returns a port that may be read: an input, or an output that is written already.
   const Port& readable(std::int64_t i) const {
     const auto inputs = static_cast<std::int64_t>(program_.inputs.size());
     const auto outputs = static_cast<std::int64_t>(program_.outputs.size());
@@ -384,14 +384,14 @@ class Verification {
                  w.pad_left);
   }
 
-  // Along one axis, every window has an element that is inside the tensor.
+  // Throws unless every window has an element inside the tensor, along one axis.
   static void verify_taken(std::int64_t size, std::int64_t windows, std::int64_t kernel,
                            std::int64_t stride, std::int64_t dilation, std::int64_t pad) {
     const auto look = [&](std::int64_t window) {
       if (Taps(window * stride - pad, kernel, dilation, size).empty())
         refuse("a window of a pooling is empty");
     };
-    // Of those that begin inside the tensor, the last one has the least.
+    // Of the windows that begin inside the tensor, the last one has the fewest elements.
     for (std::int64_t i = 0; i < windows && i * stride < pad; ++i) look(i);
     look(windows - 1);
   }
@@ -427,7 +427,7 @@ class Verification {
     need(at.highest, at.lowest, to.levels - 1, "the highest index");
   }
 
-  // The target of an instruction with two sources, whose elements are those of both.
+  // Returns the target of an elementwise instruction with two sources.
   template <class Kind>
   const Tensor& pair(const Kind& at) {
     const Tensor &first = source(at.first), &second = source(at.second), &to = target(at.target);
@@ -459,7 +459,7 @@ class Verification {
     fill(at.target, at.first_channel, channels);
   }
 
-  // Notes that some channels of a tensor are there; all of them make it one that is written.
+  // Marks channels of a tensor as filled; the tensor counts as written when all are.
   void fill(std::int64_t number, std::int64_t first, std::int64_t channels) {
     const auto i = static_cast<std::size_t>(number);
     if (written_[i]) refuse("tensor " + text(number) + " is written twice");

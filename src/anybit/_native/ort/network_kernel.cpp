@@ -26,7 +26,7 @@ constexpr std::array<ProgramInput, 4> program_inputs{{{"words", OrtElementType::
                                                       {"integers", OrtElementType::int32},
                                                       {"floats", OrtElementType::float32}}};
 
-// The elements of a constant input.
+// Returns the elements of a constant input.
 template <class Element>
 std::span<const Element> constant(const OrtApi& api, const OrtKernelInfo* info, std::size_t i) {
   const ProgramInput& wanted = program_inputs[i];
@@ -124,7 +124,7 @@ void NetworkKernel::run(OrtKernelContext* context) const {
       to[i] = static_cast<float*>(data_of(api(), value));
       continue;
     }
-    // Nobody reads it.
+    // The output is unused.
     std::int64_t size = rows;
     for (const std::int64_t each : outputs[i]) size *= each;
     unread.push_back(std::make_unique<float[]>(static_cast<std::size_t>(size)));
@@ -134,7 +134,7 @@ void NetworkKernel::run(OrtKernelContext* context) const {
   network_->run(from.data(), to.data(), rows, workers);
 }
 
-// The threads of the session, counted when there is work for them for the first times.
+// Number of threads of the session, counted in the first calls with enough work.
 int NetworkKernel::threads_for(OrtKernelContext* context, std::int64_t rows) const {
   const SessionWorkers workers(api(), context);
   if (network_->nanoseconds(rows) < workers.serial_nanoseconds()) return 1;

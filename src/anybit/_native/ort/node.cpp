@@ -81,7 +81,7 @@ void Node::read_inputs(OrtKernelContext* context, std::span<const Input> declare
     }
     const OrtValue* value = nullptr;
     check(api_, api_.KernelContext_GetInput(context, i, &value));
-    if (value == nullptr) continue;  // an optional input between others
+    if (value == nullptr) continue;  // an omitted optional input
     descriptions[i].read(api_, value);
     inputs[i] = descriptions[i].with_data(data_of(api_, value), declared[i].name);
   }

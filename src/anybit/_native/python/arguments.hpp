@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments of a Python call as what an operator declares.
+// Arguments of a Python call, matched to the declaration of an operator.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline bool has_attribute(nb::handle object, const char* name) {
 }
 
 inline void read_attribute(nb::handle value, std::string_view name, bool& flag) {
-  // NumPy's bools and integers are scalars of their own.
+  // NumPy's bools and integers are types of their own.
   if (!PyLong_Check(value.ptr()) && !has_attribute(value, "dtype"))
     throw Error(Error::Kind::type, std::string(name) + " must be a bool, got " + repr_of(value));
   flag = is_true(value);
@@ -31,7 +31,7 @@ inline void read_attribute(nb::handle value, std::string_view name, std::int64_t
     throw Error(Error::Kind::value, std::string(name) + " is out of range, got " + repr_of(index));
 }
 
-// The characters of a str, which the str owns; nothing for another object.
+// Characters of a str, which it owns; nothing for other objects.
 inline std::optional<std::string_view> characters(nb::handle object) {
   if (!PyUnicode_Check(object.ptr())) return std::nullopt;
   Py_ssize_t length = 0;
@@ -40,7 +40,7 @@ inline std::optional<std::string_view> characters(nb::handle object) {
   return std::string_view(text, static_cast<std::size_t>(length));
 }
 
-// A choice is given by its name, or as an object that has that name (a dtype, a type).
+// A choice is passed by name, or as an object that has the name (a dtype, a type).
 template <class Choice>
 void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
   nb::object text = nb::borrow(value);
@@ -57,20 +57,21 @@ void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
   throw Error(Error::Kind::type, std::string(op) + "() " + rest);
 }
 
-// What the interpreter hands over.
+// Arguments as passed by the interpreter.
 struct Call {
   PyObject* const* values;
   std::size_t positional;
   PyObject* names;                 // a tuple, or null
   PyObject* const* named;          // their values
-  PyObject* attributes = nullptr;  // more keywords, a dict, or null
+  PyObject* attributes = nullptr;  // further keywords, a dict, or null
 
   std::size_t keywords() const {
     return names == nullptr ? 0 : static_cast<std::size_t>(PyTuple_Size(names));
   }
 };
 
-// A call from (positional, attributes, names, *values): a tuple, a dict, and more keywords.
+// Makes a call from (positional, attributes, names, *values): a tuple, a dict, and further
+// keywords.
 inline Call spread(std::span<PyObject* const> given, std::span<PyObject*> positional) {
   const bool fits = given.size() >= 3 && PyTuple_Check(given[0]) && PyDict_Check(given[1]) &&
                     PyTuple_Check(given[2]) &&
@@ -83,14 +84,14 @@ inline Call spread(std::span<PyObject* const> given, std::span<PyObject*> positi
   return {positional.data(), count, given[2], given.data() + 3, given[1]};
 }
 
-// The arguments of one call, sorted by the operator's declaration.
+// Arguments of a call, in the order of the operator's declaration.
 template <class Op>
 struct Arguments {
   std::array<nb::handle, Op::inputs.size()> inputs{};
   nb::handle out{};
-  nb::handle wanted{};  // of the backward function, whose first argument is the gradient
+  nb::handle wanted{};  // for backward functions, whose first argument is the gradient
   nb::handle gradient{};
-  const dlpack::Exchange* exchange = nullptr;  // of the library whose tensors the arrays are
+  const dlpack::Exchange* exchange = nullptr;  // for tensors of another library
   typename Op::Attributes attributes;
 
   explicit Arguments(const Call& call, bool backward = false) : backward_(backward) {
@@ -151,7 +152,7 @@ struct Arguments {
   bool backward_;
 };
 
-// Borrows an array, or what becomes one.
+// Borrows an array, or converts an object to one.
 inline void take_array(Operand& operand, nb::handle given, std::string_view name,
                        const dlpack::Exchange* exchange) {
   if (exchange != nullptr) return operand.borrow(given, name, *exchange);
@@ -159,7 +160,7 @@ inline void take_array(Operand& operand, nb::handle given, std::string_view name
                  false);
 }
 
-// Borrows the array to write to, or makes one in x's memory order.
+// Borrows the output array, or makes one in x's memory order.
 inline void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type,
                      const dlpack::Exchange* exchange) {
   const NumPy& numpy = NumPy::get();
@@ -185,7 +186,7 @@ inline void take_out(Operand& out, nb::handle given, const Operand& x, ElementTy
                                         text_of(attribute_of(given, "dtype")));
 }
 
-// Reads the arguments as arrays, and returns the type of the result.
+// Reads the arguments as arrays, and returns the result type.
 template <class Op>
 ElementType read_inputs(const Arguments<Op>& arguments, const OperatorInfo& op,
                         std::array<Operand, Op::inputs.size()>& operands) {
@@ -198,8 +199,8 @@ ElementType read_inputs(const Arguments<Op>& arguments, const OperatorInfo& op,
   return type;
 }
 
-// Copies an array of which `out` is a part or the other way round: writing the result must not
-// change what is still to be read. The very same elements may be both.
+// Copies an input that overlaps `out`: writing the result must not change elements that are read
+// later. Exactly the same elements may be both.
 inline void keep_readable(Operand& operand, const Operand& out, std::string_view name,
                           bool elementwise) {
   if (operand.touches(out) && !(elementwise && operand.is_same_memory(out)))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of operators as Python functions over NumPy arrays.
+// Gradients of operators as Python functions of NumPy arrays.
 #pragma once
 
 #include "_native/engine/backward.hpp"
@@ -9,7 +9,7 @@
 
 namespace anybit {
 
-// The inputs that are asked for, by their places, in the order asked for.
+// Requested inputs by index, in the requested order.
 template <class Op>
 std::vector<std::size_t> wanted_inputs(const Arguments<Op>& arguments) {
   constexpr auto differentiable = differentiable_inputs<Op>();
@@ -39,8 +39,8 @@ std::vector<std::size_t> wanted_inputs(const Arguments<Op>& arguments) {
   return wanted;
 }
 
-// Makes the array for a parameter's gradient: of its shape, and of its type if that is floating.
-// It is one of NumPy's, be the parameter another library's.
+// Makes the NumPy array for a parameter's gradient, also for parameters of another library: of its
+// shape, and of its type if that is floating.
 inline void make_gradient(Operand& gradient, const Operand& parameter, ElementType computed) {
   const NumPy& numpy = NumPy::get();
   const bool number = !parameter.object().is_valid();
@@ -51,7 +51,7 @@ inline void make_gradient(Operand& gradient, const Operand& parameter, ElementTy
   gradient.borrow(called(numpy.empty, shape, type), "gradient", true);
 }
 
-// Everything a call touches, released in the end.
+// Objects of a call, released at its end.
 template <class Op>
 struct BackwardOperands {
   std::array<Operand, Op::inputs.size()> inputs;

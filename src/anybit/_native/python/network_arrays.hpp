@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arrays of a call of a network.
+// Arrays of a call of a network.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { release(); }
 
-  // Whether the object has such a buffer.
+  // Acquires the buffer; returns whether the object has one.
   bool read(nb::handle object, bool writable) {
     release();
     const int flags = PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
@@ -56,7 +56,7 @@ class Buffer {
   bool held_ = false;
 };
 
-// A copy that is contiguous and of float32 in this machine's byte order.
+// Copies an array to contiguous native float32.
 inline nb::object contiguous(nb::handle array) {
   if (!is_ndarray(array))
     throw Error(Error::Kind::type, "an input must be a NumPy array, got " + repr_of(array.type()));
@@ -67,7 +67,7 @@ inline nb::object contiguous(nb::handle array) {
   return called(attribute_of(numpy, "ascontiguousarray"), array, python_text("float32"));
 }
 
-// Arrays or sizes, which are few as a rule.
+// Array with inline storage for a few elements.
 template <class Element, std::size_t usual = 2>
 class Few {
  public:
@@ -129,7 +129,7 @@ class Given {
   Buffer buffer_;
 };
 
-// An array that a call makes.
+// An output array of a call.
 class Made {
  public:
   float* make(const NDArrays* arrays, const Sizes& sizes, std::int64_t rows) {
@@ -159,7 +159,7 @@ class Made {
                                       given);
 }
 
-// A network runs on inputs and makes outputs.
+// Runs a network on inputs, and makes outputs.
 class NetworkArrays {
  public:
   NetworkArrays(const lowbit::Network& network, const NDArrays* arrays,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether tensors of PyTorch are plain: the question of torch/dispatch/direct.py, which asks
-// PyTorch's own functions for the dispatch keys of tensors and of the thread. Asked from Python it
-// takes longer than a small tensor.
+// Native check of torch/dispatch/direct.py whether tensors of PyTorch are plain. It calls PyTorch's
+// own functions for the dispatch keys of tensors and of the thread; in Python this takes longer
+// than a kernel on a small tensor.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +14,9 @@ namespace anybit {
 
 class PlainTensors {
  public:
-  // Each function is PyTorch's; the keys of a set are the bits of `as_bits`. `own` has the keys of
-  // each device that a plain tensor of it may have, `watched` the functions that must give false,
-  // and `level` is an attribute of `modes` that must be negative.
+  // All functions are PyTorch's; `as_bits` returns the keys of a set as bits. `own` has the allowed
+  // keys of plain tensors per device, `watched` the functions that must return false, and `level`
+  // is an attribute of `modes` that must be negative.
   PlainTensors(const nb::tuple& types, nb::object keys_of, nb::object keys_of_thread,
                nb::object as_bits, const std::vector<std::uint64_t>& own, const nb::tuple& watched,
                nb::object modes, nb::object level)
@@ -30,9 +30,9 @@ class PlainTensors {
     for (const nb::handle function : watched) watched_.push_back(nb::borrow(function));
   }
 
-  // The tensors among the inputs, a tuple that begins with one and goes on with them and numbers.
-  // None where one of them is anything else, or where anything but the kernels of one device might
-  // see a call with them.
+  // Returns the tensors among the inputs, a tuple of tensors and numbers that begins with a tensor.
+  // Returns None for other inputs, or if anything but the kernels of one device might intercept a
+  // call with them.
   nb::object among(nb::handle inputs) const {
     if (!PyTuple_CheckExact(inputs.ptr())) return nb::none();
     const Py_ssize_t count = PyTuple_Size(inputs.ptr());
@@ -67,7 +67,7 @@ class PlainTensors {
                        [&](const nb::object& each) { return each.ptr() == type; });
   }
 
-  // All bits for what has no such bits, which is plain nowhere.
+  // All bits for an object without such bits, which is never plain.
   std::uint64_t bits(const nb::object& keys) const {
     const nb::object number = called(as_bits_, keys);
     const unsigned long long found = PyLong_AsUnsignedLongLong(number.ptr());
@@ -99,7 +99,7 @@ class PlainTensors {
   nb::object modes_, level_;
 };
 
-// `PlainTensors::among` as a function of Python's, which keeps what it asks.
+// `PlainTensors::among` as a Python function that owns the functions it calls.
 inline nb::object plain_tensors(const nb::tuple& types, nb::object keys_of,
                                 nb::object keys_of_thread, nb::object as_bits,
                                 const std::vector<std::uint64_t>& own, const nb::tuple& watched,

@@ -19,7 +19,7 @@ std::span<Element> writable(const Buffer& buffer, ElementType type, const char* 
   return {static_cast<Element*>(buffer.view().buf), elements.size()};
 }
 
-// What is known of a tensor, and an array of it.
+// Statistics of a tensor, and one of its arrays.
 class Tally {
  public:
   void read(PyObject* array, PyObject* axis, PyObject* counts, PyObject* extremes) {
@@ -36,7 +36,7 @@ class Tally {
 
   std::int64_t size() const { return static_cast<std::int64_t>(values_.all.size()); }
 
-  // Leaves everything as it is if a value is no finite number.
+  // Changes nothing if a value is not finite.
   void add() {
     is_finite_ = are_finite(values_.all);
     if (!is_finite_) return;
@@ -87,7 +87,7 @@ class Tally {
 
 PyObject* item(PyObject* list, std::size_t at) {
   PyObject* const found = PyList_GetItem(list, static_cast<Py_ssize_t>(at));
-  if (found == nullptr) throw PythonError();  // reading another one has changed the list
+  if (found == nullptr) throw PythonError();  // reading another item changed the list
   return found;
 }
 

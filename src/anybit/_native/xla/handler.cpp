@@ -17,9 +17,9 @@ namespace {
 
 constexpr std::int32_t oldest_minor = 1;
 
-// Hosts may insist on their own minor version. All minor versions are the same for what is used
-// here, and `check_layout` looks; another major version gets an answer that it refuses. The oldest
-// hosts do not show their version when they ask.
+// Hosts may require their own minor version. All minor versions agree in the parts used here, which
+// `check_layout` verifies; another major version gets a reply that it rejects. The oldest hosts do
+// not report their version.
 HostError* describe(const Api* api, Metadata& metadata) {
   const bool shown = api != nullptr && api->version.major == 0;
   metadata.version = {{sizeof(ApiVersion), nullptr}, 0, shown ? api->version.minor : oldest_minor};
@@ -34,7 +34,7 @@ MetadataExtension* asked_for_metadata(const CallFrame& frame) {
   return nullptr;
 }
 
-// x as large as the result: under vmap, parameters may have an axis that x is only repeated along.
+// Broadcasts x to the result: under vmap, parameters may have an axis that x lacks.
 class Repeated {
  public:
   Repeated(const Tensor& x, const Tensor& out) : tensor_(x) {
@@ -70,7 +70,7 @@ typename Op::Attributes attributes_of(const Attributes& given) {
   return attributes;
 }
 
-// Parameters come in a shape that broadcasts: what axis they belong to has been settled.
+// Parameters arrive in a shape that broadcasts: their axis is resolved already.
 template <class Op>
 const OperatorInfo& broadcasting() {
   static const OperatorInfo op = [] {
@@ -81,7 +81,7 @@ const OperatorInfo& broadcasting() {
   return op;
 }
 
-// The arguments from `first` on, as inputs of the operator; those that are left out are the last.
+// Arguments from `first` on, as inputs of the operator; omitted ones are the last.
 template <class Op>
 auto inputs_from(const CallFrame& frame, std::int64_t first) {
   const std::int64_t given = frame.arguments.size - first;
@@ -113,8 +113,8 @@ bool same_shape(const Tensor& a, const Tensor& b) {
   return a.rank == b.rank && std::equal(a.shape, a.shape + a.rank, b.shape);
 }
 
-// The arguments are the upstream gradient and the inputs, the results the gradients of those
-// inputs whose bits are set in the attribute `wanted`.
+// Arguments are the upstream gradient and the inputs; results are the gradients of the inputs whose
+// bits are set in the attribute `wanted`.
 template <class Op>
 void differentiate(const CallFrame& frame) {
   check_layout(frame);
