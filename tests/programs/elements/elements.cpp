@@ -172,10 +172,10 @@ bool holds(const Case& at, int number, Random& random) {
     } catch (const Error&) {
       continue;
     }
-    const std::string found = result(at, arrays);
-    if (first.empty()) first = found;
-    if (found == first) continue;
-    std::printf("%s: %s at %s\n", first.c_str(), found.c_str(), std::string(name).c_str());
+    const std::string checksum = result(at, arrays);
+    if (first.empty()) first = checksum;
+    if (checksum == first) continue;
+    std::printf("%s: %s at %s\n", first.c_str(), checksum.c_str(), std::string(name).c_str());
     return false;
   }
   std::printf("%s %d %s %s: %s\n", std::string(at.op.name).c_str(), number,

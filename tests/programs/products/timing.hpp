@@ -5,13 +5,13 @@
 
 namespace {
 
-struct Known {
+struct Shape {
   const char* name;
   std::int64_t rows, height, width, channels, out, kernel, stride, pad;
   std::int64_t groups;
 };
 
-constexpr Known known[] = {
+constexpr Shape shapes[] = {
     {"tfc1 b1", 1, 1, 1, 784, 64, 1, 1, 0, 1},
     {"tfc2 b1", 1, 1, 1, 64, 64, 1, 1, 0, 1},
     {"tfc1 b64", 64, 1, 1, 784, 64, 1, 1, 0, 1},
@@ -45,7 +45,7 @@ int time_all(std::string_view level, const std::string& filter) {
       {"w1t", 1, {-1, 1}, -1, 1, 3, 3},        {"tt", 2, {-1, 0, 1}, -1, 1, 3, 3},
       {"w2a2", 2, {0, 1, -2, -1}, 0, 1, 4, 4}, {"w2a8", 2, {0, 1, -2, -1}, 0, 1, 256, 256},
       {"w4a4", 4, four, 0, 1, 16, 16},         {"w8a8", 8, eight, 0, 1, 256, 256}};
-  for (const Known& shape : known)
+  for (const Shape& shape : shapes)
     for (const Kind& kind : kinds) {
       const std::string name = std::string(shape.name) + " " + kind.name;
       if (name.find(filter) == std::string::npos) continue;

@@ -58,8 +58,8 @@ void Backward::plan_chunks() {
   }
   // The sums of all chunks together stay small compared with x.
   const std::int64_t room = size() * element_size() / (32 * std::max<std::int64_t>(1, chunk_sums_));
-  const std::int64_t wanted = std::min({size() / elements_per_chunk, most_chunks, room});
-  const std::int64_t chunks = split ? std::max<std::int64_t>(1, wanted) : 1;
+  const std::int64_t useful = std::min({size() / elements_per_chunk, most_chunks, room});
+  const std::int64_t chunks = split ? std::max<std::int64_t>(1, useful) : 1;
   chunk_ = (size() + chunks - 1) / chunks;
   const std::int64_t unit = shared ? size() / loop_[0].size : row_ < chunk_ ? row_ : block;
   chunk_ = (chunk_ + unit - 1) / unit * unit;
@@ -109,9 +109,9 @@ void Backward::deliver(const std::vector<double>& sums) {
     if (!own && meets_one(sum)) continue;
     if (sum.total.empty())
       sum.total.resize(static_cast<std::size_t>(sum.count), size() == 0 ? 0 : nothing);
-    const double* const found = sums.data() + sum.offset;
-    if (plane_ > 0) add_entries(found, sum.parameter, sum.total.data());
-    else if (own && size() > 0) std::copy_n(found, sum.count, sum.total.data());
+    const double* const values = sums.data() + sum.offset;
+    if (plane_ > 0) add_entries(values, sum.parameter, sum.total.data());
+    else if (own && size() > 0) std::copy_n(values, sum.count, sum.total.data());
     set_.store[static_cast<int>(sum.gradient.type)][1](
         sum.total.data(), sum.count, sum.gradient.data, size_of(sum.gradient.type));
   }

@@ -90,11 +90,11 @@ void check_broadcast(const Input& input, const Tensor& tensor, const Tensor& x,
 }
 
 void check_axis(const Input& input, const Tensor& tensor, const Tensor& x, int axis) {
-  const std::int64_t wanted = axis < 0 ? 1 : x.shape[axis];
+  const std::int64_t expected = axis < 0 ? 1 : x.shape[axis];
   const std::int64_t count = tensor.rank == 0 ? 1 : tensor.shape[0];
-  if (tensor.rank > 1 || count != wanted)
+  if (tensor.rank > 1 || count != expected)
     fail(Error::Kind::value, input,
-         "must have shape (" + std::to_string(wanted) + ",) for " +
+         "must have shape (" + std::to_string(expected) + ",) for " +
              (axis < 0 ? "per_tensor" : "per_channel") + ", got " + text_of(tensor));
 }
 

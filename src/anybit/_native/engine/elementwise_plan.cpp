@@ -75,9 +75,9 @@ ElementwisePlan::ElementwisePlan(const OperatorInfo& op, const void* attributes,
   variant_ = op.variant(attributes, float64_, ranges.data());
   parameter_count_ = static_cast<int>(op.inputs.size()) - 1;
   for (int i = 0; i < parameter_count_; ++i) {
-    const bool given = static_cast<std::size_t>(i) + 1 < inputs.size() && inputs[i + 1].given;
+    const bool is_given = static_cast<std::size_t>(i) + 1 < inputs.size() && inputs[i + 1].given;
     absent_[i] = op.inputs[i + 1].absent;
-    parameters_[i] = given ? inputs[i + 1] : Tensor{&absent_[i], ElementType::float64};
+    parameters_[i] = is_given ? inputs[i + 1] : Tensor{&absent_[i], ElementType::float64};
   }
 }
 

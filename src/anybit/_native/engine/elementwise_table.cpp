@@ -112,8 +112,8 @@ bool ElementwisePlan::widen_row() {
     if (outer.x != inner.x * row_ || outer.out != inner.out * row_ ||
         outer.gradient != inner.gradient * row_)
       break;
-    const std::int64_t wanted = (short_row + period - 1) / period;
-    const std::int64_t copies = outer.varies() ? outer.size : std::min(outer.size, wanted);
+    const std::int64_t needed = (short_row + period - 1) / period;
+    const std::int64_t copies = outer.varies() ? outer.size : std::min(outer.size, needed);
     if (outer.varies()) outer_sets /= outer.size;
     if (copies * period * outer_sets > limit) break;
     period *= copies;

@@ -46,8 +46,8 @@ template <std::size_t summed, class T>
   const T* const gradient = row.gradient;
   T* const out = row.out;
   double lane[summed + 1][lanes];
-  for (auto& each : lane)
-    for (double& sum : each) sum = -0.0;
+  for (auto& sums : lane)
+    for (double& sum : sums) sum = -0.0;
   const auto element = [&](std::int64_t i, int l) {
     const T upstream = gradient[i];
     const auto partials = partials_of(x[i]);
@@ -211,7 +211,7 @@ template <class T, bool uniform>
 // Variants that training uses: the default rounding mode, and that of most quantizers.
 template <class Op, int variant>
 constexpr bool often_asked() {
-  if constexpr (requires(typename Op::Attributes given) { given.rounding_mode; })
+  if constexpr (requires(typename Op::Attributes attributes) { attributes.rounding_mode; })
     return variant == 0 || variant == static_cast<int>(typename Op::Attributes{}.rounding_mode);
   return true;
 }
@@ -265,15 +265,15 @@ GradientKernel kernel_of() {
 }
 
 GradientKernel kernel(int operator_index, bool float64) {
-  GradientKernel found{};
+  GradientKernel kernel{};
   int index = 0;
   Operators::for_each([&]<class Op>() {
     if constexpr (requires { Op::differentiable; })
       if (index == operator_index)
-        found = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
+        kernel = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
     ++index;
   });
-  return found;
+  return kernel;
 }
 
 constexpr GradientSet all{kernel};

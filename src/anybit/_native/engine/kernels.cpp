@@ -58,13 +58,13 @@ Kernel kernel_of() {
 }
 
 Kernel kernel(int operator_index, bool float64) {
-  Kernel found{};
+  Kernel kernel{};
   int index = 0;
   Operators::for_each([&]<class Op>() {
     if (index++ == operator_index)
-      found = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
+      kernel = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
   });
-  return found;
+  return kernel;
 }
 
 // Memory formats of element types, in the order of ElementType.

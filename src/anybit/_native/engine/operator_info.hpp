@@ -41,12 +41,12 @@ const OperatorInfo& operator_info() {
   static const OperatorInfo info{
       Op::name,
       [] {
-        int index = 0, found = -1;
+        int index = 0, position = -1;
         List::for_each([&]<class Other>() {
-          if (std::is_same_v<Op, Other>) found = index;
+          if (std::is_same_v<Op, Other>) position = index;
           ++index;
         });
-        return found;
+        return position;
       }(),
       Op::inputs,
       differentiable,

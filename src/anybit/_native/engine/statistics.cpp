@@ -21,9 +21,9 @@ void widen(std::span<const float> values, std::size_t channel, const Extremes& e
     lows.fill(low), highs.fill(high);
     for (; at + lanes <= values.size(); at += lanes)
       for (std::size_t lane = 0; lane < lanes; ++lane) {
-        const float each = values[at + lane];
-        lows[lane] = each < lows[lane] ? each : lows[lane];
-        highs[lane] = highs[lane] < each ? each : highs[lane];
+        const float value = values[at + lane];
+        lows[lane] = value < lows[lane] ? value : lows[lane];
+        highs[lane] = highs[lane] < value ? value : highs[lane];
       }
     low = *std::ranges::min_element(lows), high = *std::ranges::max_element(highs);
   }
@@ -75,23 +75,23 @@ void Extremes::add(std::size_t channel, float low, float high) const {
 
 // Infinity and NaN have all exponent bits set.
 bool are_finite(std::span<const float> values) {
-  std::uint32_t found = 0;  // GCC does not vectorize a bool
-  for (const float each : values)
-    found |= (std::bit_cast<std::uint32_t>(each) & exponent) == exponent ? 1U : 0U;
-  return found == 0;
+  std::uint32_t not_finite = 0;  // GCC does not vectorize a bool
+  for (const float value : values)
+    not_finite |= (std::bit_cast<std::uint32_t>(value) & exponent) == exponent ? 1U : 0U;
+  return not_finite == 0;
 }
 
 void widen(const Values& values, const Extremes& extremes) {
   if (values.all.empty()) return;
-  if (values.behind == 1) {
+  if (values.inner == 1) {
     widen_by_rows(values, extremes);
     for (std::size_t i = 0; i < values.channels; ++i)
       extremes.add(i, extremes.lows[i], extremes.highs[i]);
     return;
   }
   std::size_t channel = 0;
-  for (std::size_t start = 0; start < values.all.size(); start += values.behind) {
-    widen(values.all.subspan(start, values.behind), channel, extremes);
+  for (std::size_t start = 0; start < values.all.size(); start += values.inner) {
+    widen(values.all.subspan(start, values.inner), channel, extremes);
     channel = channel + 1 < values.channels ? channel + 1 : 0;
   }
 }

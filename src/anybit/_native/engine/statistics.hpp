@@ -16,7 +16,7 @@ inline constexpr std::size_t bins = std::size_t{1} << (32 - bin_shift);
 // An array with a channel axis, as [before, channels, behind].
 struct Values {
   std::span<const float> all;
-  std::size_t channels = 1, behind = 1;
+  std::size_t channels = 1, inner = 1;
 };
 
 // Minimum and maximum per channel; zeros are positive.

@@ -44,9 +44,9 @@ struct Registers {
 };
 
 Registers cpuid(unsigned leaf, unsigned part = 0) {
-  Registers found;
-  __get_cpuid_count(leaf, part, &found.eax, &found.ebx, &found.ecx, &found.edx);
-  return found;
+  Registers registers;
+  __get_cpuid_count(leaf, part, &registers.eax, &registers.ebx, &registers.ecx, &registers.edx);
+  return registers;
 }
 
 bool has(unsigned word, auto... bits) {
@@ -121,18 +121,18 @@ constexpr Row levels[] = {{Level::baseline, "baseline", [] { return true; }}};
 #endif
 static_assert(std::size(levels) == level_count);
 
-Level find(std::string_view wanted) {
+Level find(std::string_view name) {
   std::string names;
   for (const Row& row : levels) {
-    if (row.name == wanted) {
+    if (row.name == name) {
       if (row.runs_here() && (row.level != Level::amx || gets_tiles())) return row.level;
       throw Error(Error::Kind::value,
-                  "this processor cannot run the instruction set " + quoted(wanted));
+                  "this processor cannot run the instruction set " + quoted(name));
     }
     names.append(names.empty() ? "" : ", ").append(row.name);
   }
-  throw Error(Error::Kind::value, "the instruction set (ANYBIT_ISA) must be one of " + names +
-                                      ", got " + quoted(wanted));
+  throw Error(Error::Kind::value,
+              "the instruction set (ANYBIT_ISA) must be one of " + names + ", got " + quoted(name));
 }
 
 // A level, and the level for few elements.
@@ -155,8 +155,8 @@ Level best_below(Level limit) {
 }
 
 Choice first_choice() {
-  if (const char* wanted = std::getenv("ANYBIT_ISA"); wanted != nullptr && *wanted != '\0') {
-    const Level level = find(wanted);
+  if (const char* name = std::getenv("ANYBIT_ISA"); name != nullptr && *name != '\0') {
+    const Level level = find(name);
     return {level, level};
   }
   return {best_below(undecided), best_below(Level::avx2)};
@@ -165,12 +165,12 @@ Choice first_choice() {
 std::atomic<Choice> chosen{Choice{undecided, undecided}};
 
 Choice choice() {
-  Choice found = chosen.load(std::memory_order_relaxed);
-  if (found.level == undecided) {
-    found = first_choice();
-    chosen.store(found, std::memory_order_relaxed);
+  Choice current = chosen.load(std::memory_order_relaxed);
+  if (current.level == undecided) {
+    current = first_choice();
+    chosen.store(current, std::memory_order_relaxed);
   }
-  return found;
+  return current;
 }
 
 }  // namespace
@@ -193,11 +193,11 @@ std::string_view name_of(Level level) {
 Level selected_level() { return choice().level; }
 
 Level level_for(const Tensor& tensor) {
-  const Choice found = choice();
+  const Choice current = choice();
   std::int64_t elements = 1;
   for (int i = 0; i < tensor.rank && elements < few; ++i)
     elements *= std::min(tensor.shape[i], few);
-  return elements < few ? found.for_few : found.level;
+  return elements < few ? current.for_few : current.level;
 }
 
 void select_level(std::string_view name) {

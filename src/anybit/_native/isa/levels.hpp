@@ -76,12 +76,12 @@ const Family& compiled();
 // Returns the kernels of a family for a level.
 template <class Family>
 const Family& kernels_of(Level level) {
-  static constexpr auto all = []<int... each>(std::integer_sequence<int, each...>) {
+  static constexpr auto all = []<int... levels>(std::integer_sequence<int, levels...>) {
     const auto serving = [](Level level) {
       if constexpr (requires { Family::serving(level); }) return Family::serving(level);
       else return level;
     };
-    return std::array{&compiled<Family, serving(Level{each})>...};
+    return std::array{&compiled<Family, serving(Level{levels})>...};
   }(std::make_integer_sequence<int, level_count>{});
   return all[static_cast<std::size_t>(level)]();
 }

@@ -8,9 +8,9 @@
 
 namespace anybit::lowbit {
 
-[[noreturn]] inline void refuse(const std::string& what) {
-  throw Error(Error::Kind::value,
-              "the program of an integer region is damaged: " + what + "; compile the model again");
+[[noreturn]] inline void refuse(const std::string& fault) {
+  throw Error(Error::Kind::value, "the program of an integer region is damaged: " + fault +
+                                      "; compile the model again");
 }
 
 // Formats a number for messages.
@@ -25,19 +25,19 @@ inline void need(std::int64_t number, std::int64_t lowest, std::int64_t highest,
 }
 
 // Throws unless an array has the expected number of elements.
-inline void need_size(std::size_t size, std::int64_t wanted, const char* name) {
-  if (static_cast<std::int64_t>(size) != wanted)
-    refuse(std::string(name) + " must have " + text(wanted) + " elements, got " +
+inline void need_size(std::size_t size, std::int64_t expected, const char* name) {
+  if (static_cast<std::int64_t>(size) != expected)
+    refuse(std::string(name) + " must have " + text(expected) + " elements, got " +
            text(static_cast<std::int64_t>(size)));
 }
 
 // Throws unless an array has one set of elements for all channels, or one per channel.
 inline void need_size(std::size_t size, std::int64_t together, std::int64_t channels,
                       const char* name) {
-  const auto given = static_cast<std::int64_t>(size);
-  if (given != together && given != together * channels)
+  const auto actual = static_cast<std::int64_t>(size);
+  if (actual != together && actual != together * channels)
     refuse(std::string(name) + " must have " + text(together) + " or " + text(together * channels) +
-           " elements, got " + text(given));
+           " elements, got " + text(actual));
 }
 
 // Throws if the memory for an instruction is out of proportion to the program.
@@ -49,7 +49,7 @@ inline void need_room(std::int64_t bytes, std::int64_t most) {
 
 template <class Array>
 void need_within(const Array& array, std::int64_t lowest, std::int64_t highest, const char* name) {
-  for (const auto each : array) need(each, lowest, highest, name);
+  for (const auto value : array) need(value, lowest, highest, name);
 }
 
 }  // namespace anybit::lowbit

@@ -24,16 +24,16 @@ Aligned<float> per_channel(Floats values, std::int64_t channels) {
 }
 
 void fill(Epilogue& to, const Thresholds& tail, std::int64_t channels, std::int64_t levels) {
-  const std::int64_t each = levels - 1, padded = whole_chunks(channels);
+  const std::int64_t count = levels - 1, padded = whole_chunks(channels);
   const auto threshold = [&](std::int64_t channel, std::int64_t i) {
-    return tail.thresholds[static_cast<std::size_t>(channel * each + i)];
+    return tail.thresholds[static_cast<std::size_t>(channel * count + i)];
   };
   if (levels <= few_levels) {
     to.kind = TailKind::thresholds;
-    to.thresholds = Aligned<std::int32_t>(padded * each);
+    to.thresholds = Aligned<std::int32_t>(padded * count);
     for (std::int64_t channel = 0; channel < channels; ++channel)
-      for (std::int64_t i = 0; i < each; ++i)
-        to.thresholds[(channel / panel_channels * each + i) * panel_channels +
+      for (std::int64_t i = 0; i < count; ++i)
+        to.thresholds[(channel / panel_channels * count + i) * panel_channels +
                       channel % panel_channels] = threshold(channel, i);
     return;
   }
@@ -41,7 +41,7 @@ void fill(Epilogue& to, const Thresholds& tail, std::int64_t channels, std::int6
   to.thresholds = Aligned<std::int32_t>(padded * 256);
   for (std::int64_t channel = 0; channel < padded; ++channel)
     for (std::int64_t i = 0; i < 256; ++i)
-      to.thresholds[channel * 256 + i] = channel < channels && i < each
+      to.thresholds[channel * 256 + i] = channel < channels && i < count
                                              ? threshold(channel, i)
                                              : std::numeric_limits<std::int32_t>::max();
 }
@@ -57,9 +57,9 @@ void fill(Epilogue& to, const Table& tail, std::int64_t channels, std::int64_t) 
   to.kind = TailKind::table;
   to.entries.assign(tail.entries.begin(), tail.entries.end());
   to.first = Aligned<std::int64_t>(whole_chunks(channels));
-  const auto each = static_cast<std::int64_t>(tail.entries.size()) / channels;
+  const auto length = static_cast<std::int64_t>(tail.entries.size()) / channels;
   for (std::int64_t channel = 0; channel < channels; ++channel)
-    to.first[channel] = channel * each - tail.first[static_cast<std::size_t>(channel)];
+    to.first[channel] = channel * length - tail.first[static_cast<std::size_t>(channel)];
 }
 
 void fill_steps(Epilogue& to, const auto& tail, std::int64_t channels) {
@@ -79,6 +79,18 @@ void fill(Epilogue& to, const Rounded& tail, std::int64_t channels, std::int64_t
   to.kind = TailKind::rounded;
   fill_steps(to, tail, channels);
   to.shift = static_cast<std::int32_t>(tail.shift);
+}
+
+std::int32_t& threshold_of(const Epilogue& tail, std::int64_t channel, std::int64_t i,
+                           std::int64_t count) {
+  return tail.kind == TailKind::many_thresholds
+             ? tail.thresholds[channel * 256 + i]
+             : tail.thresholds[(channel / panel_channels * count + i) * panel_channels +
+                               channel % panel_channels];
+}
+
+std::int64_t quotient_up(std::int64_t a, std::int64_t b) {  // b > 0
+  return a / b + (a % b > 0 ? 1 : 0);
 }
 
 // Line fit of many thresholds: a multiplication and an addition give the index, except close to a
@@ -141,10 +153,11 @@ std::optional<Line> fit_inner_line(const std::int32_t* thresholds, std::int64_t 
     first += first > 0 ? 1 : 0;
     last -= last < count ? 1 : 0;
   }
-  for (const std::int64_t before : {0, 1})
-    for (const std::int64_t behind : {0, 1})
-      if (const auto line = fit_line(thresholds, std::min(first + before, last),
-                                     std::max(std::min(first + before, last), last - behind)))
+  for (const std::int64_t skipped_first : {0, 1})
+    for (const std::int64_t skipped_last : {0, 1})
+      if (const auto line =
+              fit_line(thresholds, std::min(first + skipped_first, last),
+                       std::max(std::min(first + skipped_first, last), last - skipped_last)))
         return line;
   return std::nullopt;
 }
@@ -155,34 +168,49 @@ Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t lev
                        std::int64_t most_bytes) {
   // A scalar operand of a step is expanded to one per channel.
   const auto steps = std::visit(
-      [](const auto& each) -> std::size_t {
-        if constexpr (requires { each.steps; }) return each.steps.size();
+      [](const auto& epilogue) -> std::size_t {
+        if constexpr (requires { epilogue.steps; }) return epilogue.steps.size();
         return 0;
       },
       tail);
   constexpr std::int64_t operand = sizeof(float);
   need_room(static_cast<std::int64_t>(steps) * whole_chunks(channels) * operand, most_bytes);
   Epilogue state;
-  std::visit([&](const auto& each) { fill(state, each, channels, levels); }, tail);
+  std::visit([&](const auto& epilogue) { fill(state, epilogue, channels, levels); }, tail);
   return state;
+}
+
+void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t count,
+                          std::int64_t scale, std::int64_t constant) {
+  constexpr std::int64_t never = std::numeric_limits<std::int32_t>::max();
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int32_t& threshold = threshold_of(tail, channel, i, count);
+    const std::int64_t rest = threshold - constant;
+    // For a negative scale: -sum >= t is ~sum >= t - 1.
+    const std::int64_t own = scale > 0   ? quotient_up(rest, scale)
+                             : scale < 0 ? quotient_up(rest, -scale) - 1
+                             : rest > 0  ? never
+                                         : -never;
+    threshold = static_cast<std::int32_t>(std::clamp(own, -never, never));
+  }
 }
 
 void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
   if (tail.kind != TailKind::many_thresholds) return;
   const std::int64_t padded = tail.thresholds.size() / 256;
   Epilogue lined;
-  for (Aligned<float>* each :
+  for (Aligned<float>* array :
        {&lined.gains, &lined.offsets, &lined.limits, &lined.bottoms, &lined.tops})
-    *each = Aligned<float>(padded);
+    *array = Aligned<float>(padded);
   lined.lows = Aligned<std::int32_t>(padded), lined.highs = Aligned<std::int32_t>(padded);
   std::int64_t without = 0;
   for (std::int64_t channel = 0; channel < padded; ++channel) {
     const std::int32_t* const thresholds = tail.thresholds.data() + channel * 256;
-    const auto found = channel < channels ? fit_inner_line(thresholds, levels - 1) : Line{};
-    const Line line = found.value_or(Line{});
-    without += found ? 0 : 1;
+    const auto fitted = channel < channels ? fit_inner_line(thresholds, levels - 1) : Line{};
+    const Line line = fitted.value_or(Line{});
+    without += fitted ? 0 : 1;
     lined.gains[channel] = line.gain, lined.offsets[channel] = line.offset;
-    lined.limits[channel] = found ? line.limit : -1.0f;
+    lined.limits[channel] = fitted ? line.limit : -1.0f;
     lined.bottoms[channel] = static_cast<float>(line.first);
     lined.tops[channel] = static_cast<float>(line.last);
     lined.lows[channel] = line.first > 0 ? thresholds[line.first - 1] : Int::min();

@@ -24,6 +24,11 @@ struct Epilogue {
   std::vector<TailStep> steps;
 };
 
+// Solves scale * sum + constant >= threshold for the sum, for the thresholds of a channel. Sums are
+// far from the limits of int32; for a negative scale the thresholds are those of ~sum.
+void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t count,
+                          std::int64_t scale, std::int64_t constant);
+
 // Replaces a search of many thresholds by a line fit per channel, if the thresholds are close to a
 // line. Results do not change.
 void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels);

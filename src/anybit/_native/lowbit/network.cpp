@@ -180,8 +180,8 @@ Network::Network(const Encoded& encoded) {
   const IeeeArithmetic ieee;
   const Program program = read_program(encoded);
   verify(program);
-  const Level wanted = selected_level();
-  const Level level = wanted == Level::amx && !gets_tiles() ? Level::avx512vpopcnt : wanted;
+  const Level selected = selected_level();
+  const Level level = selected == Level::amx && !gets_tiles() ? Level::avx512vpopcnt : selected;
   for (const Port& port : program.inputs) inputs_.push_back(sizes_of(port));
   for (const Port& port : program.outputs) outputs_.push_back(sizes_of(port));
   plan_ = std::make_unique<Plan>(program, level);

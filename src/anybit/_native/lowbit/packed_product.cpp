@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 #include <map>
 
 #include "damage.hpp"
@@ -65,7 +64,7 @@ struct AxisClasses {
 
   AxisClasses(std::int64_t size, std::int64_t windows, std::int64_t kernel, std::int64_t stride,
               std::int64_t dilation, std::int64_t pad) {
-    std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> known;
+    std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> classes;
     for (std::int64_t window = 0; window < windows; ++window) {
       const Taps inside(window * stride - pad, kernel, dilation, size);
       // Most windows have the class of the previous one.
@@ -73,8 +72,8 @@ struct AxisClasses {
         of.push_back(of.back());
         continue;
       }
-      const auto [entry, is_new] =
-          known.try_emplace({inside.first, inside.last}, static_cast<std::int32_t>(known.size()));
+      const auto [entry, is_new] = classes.try_emplace({inside.first, inside.last},
+                                                       static_cast<std::int32_t>(classes.size()));
       if (is_new) taps.push_back(inside);
       of.push_back(entry->second);
     }
@@ -202,8 +201,8 @@ void fold(State& at, const Weights& weights, const WeightForm& form, const Tail&
     at.scales[channel] = wrapped(sign * folding.scale);
     std::int64_t place = channel;
     for (const Taps& rows : lines.taps)
-      for (const Taps& each : columns.taps) {
-        const std::int64_t inside = sums.of(rows, each);
+      for (const Taps& taps : columns.taps) {
+        const std::int64_t inside = sums.of(rows, taps);
         at.constants[place] = wrapped(sign * (folding.everywhere + folding.inside * inside +
                                               folding.outside * (sums.all() - inside)));
         place += at.padded;
@@ -216,7 +215,7 @@ void fold(State& at, const Weights& weights, const WeightForm& form, const Tail&
 
 // Splits the channels into panels, which never cross a chunk or a group.
 std::vector<PanelChannels> plan_panels(State& at, std::int64_t groups) {
-  const std::int64_t channels = at.target.channels, each = channels / groups;
+  const std::int64_t channels = at.target.channels, group_size = channels / groups;
   const std::int64_t inner = at.source.channels / groups;
   const bool depthwise = is_depthwise(at.scheme);
   std::vector<PanelChannels> panels;
@@ -224,8 +223,8 @@ std::vector<PanelChannels> plan_panels(State& at, std::int64_t groups) {
     at.first_run.push_back(at.runs.size());
     const std::int64_t end = std::min(channels, chunk + chunk_channels);
     for (std::int64_t channel = chunk; channel < end;) {
-      const std::int64_t group = depthwise ? 0 : channel / each;
-      const std::int64_t last = depthwise ? end : std::min(end, (group + 1) * each);
+      const std::int64_t group = depthwise ? 0 : channel / group_size;
+      const std::int64_t last = depthwise ? end : std::min(end, (group + 1) * group_size);
       State::PanelRun run;
       run.panel = static_cast<std::int64_t>(panels.size());
       run.channel = channel - chunk;
@@ -277,43 +276,13 @@ int block_pixels_of(const State& at) {
   return chunk <= near_bytes ? std::min(32, at.kernels->block_pixels) : at.kernels->block_pixels;
 }
 
-std::int32_t& threshold_of(const Epilogue& tail, std::int64_t channel, std::int64_t i,
-                           std::int64_t each) {
-  return tail.kind == TailKind::many_thresholds
-             ? tail.thresholds[channel * 256 + i]
-             : tail.thresholds[(channel / panel_channels * each + i) * panel_channels +
-                               channel % panel_channels];
-}
-
-std::int64_t quotient_up(std::int64_t a, std::int64_t b) {  // b > 0
-  return a / b + (a % b > 0 ? 1 : 0);
-}
-
-// Solves scale * sum + constant >= threshold for the sum. Sums are far from the limits of int32.
-void fold_into_thresholds(State& at, std::int64_t channel) {
-  const std::int64_t scale = at.scales[channel], constant = at.constants[channel];
-  const std::int64_t each = at.target.levels - 1;
-  constexpr std::int64_t never = std::numeric_limits<std::int32_t>::max();
-  for (std::int64_t i = 0; i < each; ++i) {
-    std::int32_t& threshold = threshold_of(at.tail, channel, i, each);
-    const std::int64_t rest = threshold - constant;
-    // For a negative scale: -sum >= t is ~sum >= t - 1.
-    const std::int64_t own = scale > 0   ? quotient_up(rest, scale)
-                             : scale < 0 ? quotient_up(rest, -scale) - 1
-                             : rest > 0  ? never
-                                         : -never;
-    threshold = static_cast<std::int32_t>(std::clamp(own, -never, never));
-  }
-  at.scales[channel] = scale < 0 ? -1 : 0;
-}
-
 // Folds scale and constants into the thresholds, or omits them where they are 1 and 0.
 void simplify(State& at, std::int64_t largest_weight) {
   if (at.scheme == Scheme::signs12) return;
   if (at.tail.kind != TailKind::thresholds && at.tail.kind != TailKind::many_thresholds) {
-    const auto all = [](const Aligned<std::int32_t>& numbers, std::int64_t size, int wanted) {
+    const auto all = [](const Aligned<std::int32_t>& numbers, std::int64_t size, int expected) {
       return std::all_of(numbers.data(), numbers.data() + size,
-                         [=](std::int32_t each) { return each == wanted; });
+                         [=](std::int32_t number) { return number == expected; });
     };
     if (all(at.scales, at.target.channels, 1))
       at.settling = all(at.constants, at.constants.size(), 0) ? Settling::bare : Settling::plain;
@@ -327,8 +296,11 @@ void simplify(State& at, std::int64_t largest_weight) {
   if (at.constants.size() != at.padded || largest_code > most ||
       terms > most / std::max<std::int64_t>(1, largest_weight * largest_code))
     return;
-  for (std::int64_t channel = 0; channel < at.target.channels; ++channel)
-    fold_into_thresholds(at, channel);
+  for (std::int64_t channel = 0; channel < at.target.channels; ++channel) {
+    std::int32_t& scale = at.scales[channel];
+    fold_into_thresholds(at.tail, channel, at.target.levels - 1, scale, at.constants[channel]);
+    scale = scale < 0 ? -1 : 0;
+  }
   at.settling = Settling::raw;
 }
 
@@ -539,8 +511,8 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
           static_cast<int>(std::min<std::int64_t>(chunk_channels, part.last_channel - channel));
       then.first_channel = channel;
       then.scales = at.scales.data() + channel;
-      const std::int64_t each = has_many_thresholds(at.tail.kind) ? 256 : then.levels - 1;
-      then.thresholds = at.tail.thresholds.from(channel * each);
+      const std::int64_t thresholds = has_many_thresholds(at.tail.kind) ? 256 : then.levels - 1;
+      then.thresholds = at.tail.thresholds.from(channel * thresholds);
       then.gains = at.tail.gains.from(channel);
       then.offsets = at.tail.offsets.from(channel);
       then.limits = at.tail.limits.from(channel);

@@ -25,12 +25,12 @@ Weights::Weights(const Product& product, std::int64_t channels_, std::int64_t so
 
 WeightForm::WeightForm(const Weights& weights) {
   bool seen[256] = {};
-  const std::int64_t each = weights.taps * weights.inner;
+  const std::int64_t count = weights.taps * weights.inner;
   units.resize(static_cast<std::size_t>(weights.channels));
   for (std::int64_t channel = 0; channel < weights.channels; ++channel) {
     const std::int8_t* const own = weights.of(channel);
     int lowest = 0, highest = 0;
-    for (std::int64_t i = 0; i < each; ++i) {
+    for (std::int64_t i = 0; i < count; ++i) {
       seen[own[i] + 128] = true;
       lowest = std::min<int>(lowest, own[i]);
       highest = std::max<int>(highest, own[i]);
@@ -38,7 +38,7 @@ WeightForm::WeightForm(const Weights& weights) {
     const int unit = std::max(highest, -lowest);
     units[static_cast<std::size_t>(channel)] = unit;
     largest = std::max(largest, unit);
-    for (std::int64_t i = 0; i < each; ++i) {
+    for (std::int64_t i = 0; i < count; ++i) {
       const int magnitude = std::abs(own[i]);
       bipolar = bipolar && magnitude == unit;
       ternary = ternary && (magnitude == unit || magnitude == 0);
@@ -171,8 +171,8 @@ Coding select_coding(const ProductTask& task, const WeightForm& form, Level leve
   const bool single = pixels == 1;
   const double bits = cost.pair * pairs_of(*scheme) * words;
   // Weights are unpacked and loaded into tiles once for all pixels: worth 64 pixels.
-  const double beside = tiles ? 64.0 / static_cast<double>(pixels) : single ? 1 : 0;
-  const double dots = cost.dot * static_cast<double>(inner) / 32 * (1 + beside);
+  const double unpacking = tiles ? 64.0 / static_cast<double>(pixels) : single ? 1 : 0;
+  const double dots = cost.dot * static_cast<double>(inner) / 32 * (1 + unpacking);
   return bits <= dots ? coding : Coding::bytes;
 }
 
@@ -271,9 +271,10 @@ void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, co
                const std::vector<PanelChannels>& panels, int dot_bytes, std::int64_t most_bytes,
                PackedWeights& to) {
   const DotPacker packer(scheme, form, to);
-  const std::int64_t length = runs.taps * weights.inner, each = packer.k_per_step();
-  const std::int64_t whole = std::max<std::int64_t>(each, scheme == Scheme::wide8 ? 4 : dot_bytes);
-  to.steps = static_cast<int>((length + whole - 1) / whole * (whole / each));
+  const std::int64_t length = runs.taps * weights.inner, k_per_step = packer.k_per_step();
+  const std::int64_t whole =
+      std::max<std::int64_t>(k_per_step, scheme == Scheme::wide8 ? 4 : dot_bytes);
+  to.steps = static_cast<int>((length + whole - 1) / whole * (whole / k_per_step));
   to.panel = runs.count * to.steps * 64;
   to.bytes = room_for(to.panel * static_cast<std::int64_t>(panels.size()), most_bytes);
   for (std::size_t p = 0; p < panels.size(); ++p)
@@ -282,7 +283,7 @@ void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, co
         std::byte* const at =
             to.bytes.data() + static_cast<std::int64_t>(p) * to.panel + run * to.steps * 64;
         const bool present = lane < panels[p].count;
-        for (std::int64_t k = 0; k < to.steps * each; ++k)
+        for (std::int64_t k = 0; k < to.steps * k_per_step; ++k)
           packer.put(
               at, lane, k,
               present && k < length ? weights.of(panels[p].first + lane)[run * length + k] : 0);

@@ -70,15 +70,15 @@ int largest_error(const Levels& levels) {
 Quantizer::Quantizer(const Quantize& at, const Tensor& target) {
   const auto channels = static_cast<std::size_t>(target.channels);
   const int levels = static_cast<int>(target.levels);
-  const auto each = static_cast<std::size_t>(levels - 1);
-  const bool own_thresholds = at.thresholds.size() > each;
+  const auto count = static_cast<std::size_t>(levels - 1);
+  const bool own_thresholds = at.thresholds.size() > count;
   const std::size_t sets = own_thresholds ? channels : 1;
   const std::size_t room = std::bit_ceil(static_cast<std::size_t>(levels)) + 1;
   thresholds_.assign(sets * room, std::numeric_limits<float>::quiet_NaN());
   for (std::size_t i = 0; i < sets; ++i) {
     float* const own = thresholds_.data() + i * room;
     own[0] = -infinity;
-    std::copy_n(at.thresholds.begin() + static_cast<std::ptrdiff_t>(i * each), each, own + 1);
+    std::copy_n(at.thresholds.begin() + static_cast<std::ptrdiff_t>(i * count), count, own + 1);
     Levels& made = levels_.emplace_back();
     made.levels = levels;
     made.thresholds = own;
@@ -101,21 +101,21 @@ void Quantizer::choose_way(Levels& levels, float lowest_code) {
   // rounding.
   const float lowest = std::nearbyint(first / scale - 0.5f);
   if (!(std::abs(lowest) < 1048576) || !(std::abs(lowest_code) < 1048576)) return;
-  Levels found = levels;
-  int best = 2;
+  Levels best = levels;
+  int least_error = 2;
   const auto look = [&](Levels::Way way, float gain, float offset, float from) {
     Levels candidate = levels;
     candidate.way = way, candidate.gain = gain;
     candidate.offset = offset, candidate.lowest = from;
     const int error = largest_error(candidate);
-    if (error >= best || (error > 0 && way == Levels::Way::divide)) return;
-    best = error;
-    found = candidate;
-    if (error > 0) found.way = Levels::Way::correct, found.limit = limit_of(candidate);
+    if (error >= least_error || (error > 0 && way == Levels::Way::divide)) return;
+    least_error = error;
+    best = candidate;
+    if (error > 0) best.way = Levels::Way::correct, best.limit = limit_of(candidate);
   };
   // Try scales near the estimate, and reciprocals: the file has a rounded scale.
   float up = scale, down = scale;
-  for (int step = 0; step < 6 && best > 0; ++step) {
+  for (int step = 0; step < 6 && least_error > 0; ++step) {
     for (const float near : {up, down}) {
       look(Levels::Way::guess, 1 / near, 0, lowest);
       look(Levels::Way::divide, near, 0, lowest);
@@ -125,7 +125,7 @@ void Quantizer::choose_way(Levels& levels, float lowest_code) {
     up = std::nextafter(up, infinity), down = std::nextafter(down, 0.0f);
   }
   look(Levels::Way::guess, 1 / scale, 0.5f - first / scale, 0);
-  levels = found;
+  levels = best;
 }
 
 std::string_view Quantizer::way() const {

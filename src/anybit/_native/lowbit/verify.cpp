@@ -183,8 +183,8 @@ void verify_tail(const Affine& tail, std::int64_t channels, std::int64_t) {
   need_size(tail.gains.size(), channels, "gains");
   need_size(tail.offsets.size(), channels, "offsets");
   for (const Floats& numbers : {tail.gains, tail.offsets})
-    for (const float each : numbers)
-      if (!std::isfinite(each)) refuse("a gain or an offset is not finite");
+    for (const float number : numbers)
+      if (!std::isfinite(number)) refuse("a gain or an offset is not finite");
   need(tail.shift, -most_shift, most_shift, "the shift");
 }
 
@@ -218,11 +218,11 @@ void verify_sums(const Tail& tail, std::int64_t channels, std::int64_t channel, 
   const auto* const table = std::get_if<Table>(&tail);
   if (table == nullptr) return;
   const std::int64_t first = table->first[static_cast<std::size_t>(channel)];
-  const auto each = static_cast<std::int64_t>(table->entries.size()) / channels;
-  if (sums.lowest < first || sums.highest >= first + each)
+  const auto length = static_cast<std::int64_t>(table->entries.size()) / channels;
+  if (sums.lowest < first || sums.highest >= first + length)
     refuse("channel " + text(channel) + " has accumulators from " + text(sums.lowest) + " to " +
            text(sums.highest) + ", its table those from " + text(first) + " to " +
-           text(first + each - 1));
+           text(first + length - 1));
 }
 
 // Throws unless the number of windows over `from` equals the number of pixels of the target.
@@ -274,7 +274,8 @@ class Verification {
     for (const Port& port : program_.outputs) verify_port(port);
     for (const Tensor& tensor : program_.tensors) verify_tensor(tensor);
     for (std::size_t i = 0; i < program_.instructions.size(); ++i)
-      std::visit([&](const auto& each) { located(i, each); }, program_.instructions[i]);
+      std::visit([&](const auto& instruction) { located(i, instruction); },
+                 program_.instructions[i]);
     for (const bool written : outputs_)
       if (!written) refuse("an output is never written");
   }
@@ -324,18 +325,18 @@ class Verification {
   }
 
   const Tensor& source(std::int64_t i) {
-    const Tensor& found = tensor(i);
+    const Tensor& operand = tensor(i);
     if (!written_[static_cast<std::size_t>(i)])
       refuse("tensor " + text(i) + " is read before it is written");
-    return found;
+    return operand;
   }
 
   const Tensor& target(std::int64_t i) {
-    const Tensor& found = tensor(i);
+    const Tensor& operand = tensor(i);
     if (written_[static_cast<std::size_t>(i)] || filled_[static_cast<std::size_t>(i)].channels > 0)
       refuse("tensor " + text(i) + " is written twice");
     written_[static_cast<std::size_t>(i)] = true;
-    return found;
+    return operand;
   }
 
   void verify(const Quantize& at) {
@@ -345,11 +346,11 @@ class Verification {
     need_size(at.directions.size(), 1, codes.channels, "directions");
     for (const std::int32_t direction : at.directions)
       if (direction != 1 && direction != -1) refuse("a direction is " + text(direction));
-    const std::int64_t each = codes.levels - 1;
-    need_size(at.thresholds.size(), each, codes.channels, "thresholds");
+    const std::int64_t count = codes.levels - 1;
+    need_size(at.thresholds.size(), count, codes.channels, "thresholds");
     for (std::size_t i = 0; i < at.thresholds.size(); ++i) {
       if (std::isnan(at.thresholds[i])) refuse("a threshold is NaN");
-      if (i % static_cast<std::size_t>(each) != 0 && at.thresholds[i] < at.thresholds[i - 1])
+      if (i % static_cast<std::size_t>(count) != 0 && at.thresholds[i] < at.thresholds[i - 1])
         refuse("thresholds descend");
     }
     need(at.nan, -1, codes.levels - 1, "the index of NaN");
@@ -357,7 +358,7 @@ class Verification {
       if (numbers.empty()) continue;
       need_size(numbers.size(), codes.channels, "factors or offsets");
       need_size(at.directions.size(), 1, "directions");
-      need_size(at.thresholds.size(), each, "thresholds");
+      need_size(at.thresholds.size(), count, "thresholds");
       for (const float number : numbers)
         if (!std::isfinite(number)) refuse("a factor or an offset is not finite");
     }
@@ -431,9 +432,9 @@ class Verification {
   template <class Kind>
   const Tensor& pair(const Kind& at) {
     const Tensor &first = source(at.first), &second = source(at.second), &to = target(at.target);
-    for (const Tensor* each : {&first, &second}) {
-      if (each->height != to.height || each->width != to.width ||
-          (each->channels != to.channels && each->channels != 1))
+    for (const Tensor* operand : {&first, &second}) {
+      if (operand->height != to.height || operand->width != to.width ||
+          (operand->channels != to.channels && operand->channels != 1))
         refuse("a source and the target differ in their sizes");
     }
     if (first.channels != to.channels && second.channels != to.channels)

@@ -44,13 +44,13 @@ class NodeAttributes final : public AttributeSource {
  private:
   // The host has one error code for a missing attribute and for one of another type; only the
   // messages differ. An unknown message counts as missing, so that defaults keep working.
-  bool exists(OrtStatus* status, const std::string& name, const char* wanted) const {
+  bool exists(OrtStatus* status, const std::string& name, const char* expected) const {
     if (status == nullptr) return true;
     const std::string message = api_.GetErrorMessage(status);
     api_.ReleaseStatus(status);
     if (message.find("type don't match") == std::string::npos) return false;
     throw Error(Error::Kind::type,
-                "attribute " + name + " must be " + wanted + ", got " + value_of(name));
+                "attribute " + name + " must be " + expected + ", got " + value_of(name));
   }
 
   std::string value_of(const std::string& name) const {

@@ -60,19 +60,19 @@ ElementwiseKernel::ElementwiseKernel(const OrtApi& api, const OrtKernelInfo* inf
 
 void ElementwiseKernel::choose_version(const OrtKernelInfo* info,
                                        std::span<const Version> versions) {
-  const std::size_t given = node_.inputs();
-  std::string known;
+  const std::size_t count = node_.inputs();
+  std::string supported;
   for (const Version& version : versions) {
-    if (given >= version.least_inputs() && given <= version.most_inputs()) {
+    if (count >= version.least_inputs() && count <= version.most_inputs()) {
       op_ = version.info;
       attributes_ = version.attributes(NodeAttributes(api(), info));
       return;
     }
-    known += (known.empty() ? "" : " or ") + std::to_string(version.least_inputs());
+    supported += (supported.empty() ? "" : " or ") + std::to_string(version.least_inputs());
     if (version.most_inputs() > version.least_inputs())
-      known += " to " + std::to_string(version.most_inputs());
+      supported += " to " + std::to_string(version.most_inputs());
   }
-  throw Error(Error::Kind::value, "takes " + known + " inputs, got " + std::to_string(given));
+  throw Error(Error::Kind::value, "takes " + supported + " inputs, got " + std::to_string(count));
 }
 
 void ElementwiseKernel::check_constants(const OrtKernelInfo* info) const {

@@ -134,15 +134,15 @@ struct Description {
 
   // Makes a tensor of this description; it borrows the sizes.
   Tensor with_data(void* data, std::string_view name) const {
-    const std::optional<ElementType> known = element_type_of(type);
-    if (!known)
+    const std::optional<ElementType> element_type = element_type_of(type);
+    if (!element_type)
       throw Error(Error::Kind::type,
                   std::string(name) + " must be a tensor of real numbers, got " +
                       (type == OrtElementType::string
                            ? std::string("strings")
                            : "ONNX element type " + std::to_string(static_cast<int>(type))) +
                       "; insert a Cast");
-    return {data, *known, static_cast<int>(rank), sizes, nullptr, true, false};
+    return {data, *element_type, static_cast<int>(rank), sizes, nullptr, true, false};
   }
 };
 

@@ -62,9 +62,9 @@ std::vector<std::vector<OrtElementType>> type_choices(std::span<const Input> inp
 }
 
 bool has_entry(const Host& host, const OrtSessionOptions* options, const std::string& key) {
-  int found = 0;
-  check(host.api, host.api.HasSessionConfigEntry(options, key.c_str(), &found));
-  return found != 0;
+  int exists = 0;
+  check(host.api, host.api.HasSessionConfigEntry(options, key.c_str(), &exists));
+  return exists != 0;
 }
 
 // All operators for a host. Never destroyed: sessions may be destroyed later than statics.

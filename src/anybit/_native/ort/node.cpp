@@ -75,8 +75,8 @@ const Tensor* Node::constant(std::size_t i) const {
 void Node::read_inputs(OrtKernelContext* context, std::span<const Input> declared,
                        Descriptions& descriptions, Inputs& inputs) const {
   for (std::size_t i = 0; i < inputs_; ++i) {
-    if (const Tensor* const known = constant(i)) {
-      inputs[i] = *known;
+    if (const Tensor* const value = constant(i)) {
+      inputs[i] = *value;
       continue;
     }
     const OrtValue* value = nullptr;

@@ -72,16 +72,16 @@ struct Call {
 
 // Makes a call from (positional, attributes, names, *values): a tuple, a dict, and further
 // keywords.
-inline Call spread(std::span<PyObject* const> given, std::span<PyObject*> positional) {
-  const bool fits = given.size() >= 3 && PyTuple_Check(given[0]) && PyDict_Check(given[1]) &&
-                    PyTuple_Check(given[2]) &&
-                    PyTuple_Size(given[2]) == static_cast<Py_ssize_t>(given.size() - 3) &&
-                    PyTuple_Size(given[0]) <= static_cast<Py_ssize_t>(positional.size());
+inline Call spread(std::span<PyObject* const> arguments, std::span<PyObject*> positional) {
+  const bool fits = arguments.size() >= 3 && PyTuple_Check(arguments[0]) &&
+                    PyDict_Check(arguments[1]) && PyTuple_Check(arguments[2]) &&
+                    PyTuple_Size(arguments[2]) == static_cast<Py_ssize_t>(arguments.size() - 3) &&
+                    PyTuple_Size(arguments[0]) <= static_cast<Py_ssize_t>(positional.size());
   if (!fits) throw Error(Error::Kind::type, "takes (positional, attributes, names, *values)");
-  const auto count = static_cast<std::size_t>(PyTuple_Size(given[0]));
+  const auto count = static_cast<std::size_t>(PyTuple_Size(arguments[0]));
   for (std::size_t i = 0; i < count; ++i)
-    positional[i] = PyTuple_GetItem(given[0], static_cast<Py_ssize_t>(i));
-  return {positional.data(), count, given[2], given.data() + 3, given[1]};
+    positional[i] = PyTuple_GetItem(arguments[0], static_cast<Py_ssize_t>(i));
+  return {positional.data(), count, arguments[2], arguments.data() + 3, arguments[1]};
 }
 
 // Arguments of a call, in the order of the operator's declaration.
@@ -133,19 +133,19 @@ struct Arguments {
       wanted = value;
       return;
     }
-    bool known = false;
+    bool matched = false;
     attributes.visit([&](std::string_view name, auto& attribute, auto... /*onnx_names*/) {
       if (name != key) return;
       read_attribute(value, name, attribute);
-      known = true;
+      matched = true;
     });
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (Op::inputs[i].name != key) continue;
       if (inputs[i].is_valid()) fail(Op::name, "got '" + std::string(key) + "' twice");
       inputs[i] = value;
-      known = true;
+      matched = true;
     }
-    if (!known) fail(Op::name, "has no argument '" + std::string(key) + "'");
+    if (!matched) fail(Op::name, "has no argument '" + std::string(key) + "'");
   }
 
  private:
@@ -153,37 +153,37 @@ struct Arguments {
 };
 
 // Borrows an array, or converts an object to one.
-inline void take_array(Operand& operand, nb::handle given, std::string_view name,
+inline void take_array(Operand& operand, nb::handle object, std::string_view name,
                        const dlpack::Exchange* exchange) {
-  if (exchange != nullptr) return operand.borrow(given, name, *exchange);
-  operand.borrow(is_ndarray(given) ? nb::borrow(given) : called(NumPy::get().asarray, given), name,
-                 false);
+  if (exchange != nullptr) return operand.borrow(object, name, *exchange);
+  operand.borrow(is_ndarray(object) ? nb::borrow(object) : called(NumPy::get().asarray, object),
+                 name, false);
 }
 
 // Borrows the output array, or makes one in x's memory order.
-inline void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type,
+inline void take_out(Operand& out, nb::handle object, const Operand& x, ElementType type,
                      const dlpack::Exchange* exchange) {
   const NumPy& numpy = NumPy::get();
-  if (!given.is_valid()) {
+  if (!object.is_valid()) {
     const bool same = type == x.tensor().type;
     return out.borrow(same ? called(numpy.empty_like, x.object())
                            : called(numpy.empty_like, x.object(), python_text(name_of(type))),
                       "out", true);
   }
   const bool array =
-      PyObject_TypeCheck(given.ptr(), reinterpret_cast<PyTypeObject*>(numpy.ndarray.ptr()));
-  if (exchange != nullptr) out.borrow(given, "out", *exchange);
-  else if (array) out.borrow(nb::borrow(given), "out", true);
-  else throw Error(Error::Kind::type, "out must be a NumPy array, got " + repr_of(given.type()));
-  const Tensor& wanted = x.tensor();
+      PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(numpy.ndarray.ptr()));
+  if (exchange != nullptr) out.borrow(object, "out", *exchange);
+  else if (array) out.borrow(nb::borrow(object), "out", true);
+  else throw Error(Error::Kind::type, "out must be a NumPy array, got " + repr_of(object.type()));
+  const Tensor& like = x.tensor();
   const Tensor& got = out.tensor();
-  if (!got.given || got.type != type || got.rank != wanted.rank ||
-      !std::equal(got.shape, got.shape + got.rank, wanted.shape))
+  if (!got.given || got.type != type || got.rank != like.rank ||
+      !std::equal(got.shape, got.shape + got.rank, like.shape))
     throw Error(Error::Kind::value, "out must have shape " +
                                         text_of(attribute_of(x.object(), "shape")) + " and dtype " +
                                         std::string(name_of(type)) + ", got shape " +
-                                        text_of(attribute_of(given, "shape")) + " and dtype " +
-                                        text_of(attribute_of(given, "dtype")));
+                                        text_of(attribute_of(object, "shape")) + " and dtype " +
+                                        text_of(attribute_of(object, "dtype")));
 }
 
 // Reads the arguments as arrays, and returns the result type.

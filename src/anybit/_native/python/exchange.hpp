@@ -37,9 +37,9 @@ static_assert(offsetof(Exchange, previous) == 8 && offsetof(Exchange, view_of) =
 
 // Functions in a capsule `__dlpack_c_exchange_api__`, of the version declared here.
 inline const Exchange& exchange_of(nb::handle capsule) {
-  const void* const found = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
-  if (found == nullptr) throw PythonError();
-  const auto* exchange = static_cast<const Exchange*>(found);
+  const void* const pointer = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
+  if (pointer == nullptr) throw PythonError();
+  const auto* exchange = static_cast<const Exchange*>(pointer);
   while (exchange != nullptr && exchange->major != 1) exchange = exchange->previous;
   if (exchange == nullptr || exchange->view_of == nullptr)
     throw Error(Error::Kind::value, "exchange must be of DLPack 1");
@@ -88,9 +88,9 @@ class Borrowed {
   // Raises TypeError unless it is a dense tensor of real numbers on the CPU.
   Tensor borrow(nb::handle object, const Exchange& exchange, std::string_view name) {
     View view;
-    const bool found = in_python([&] { return exchange.view_of(object.ptr(), &view); }) == 0;
-    if (!found) PyErr_Clear();
-    const auto type = found ? element_type(view) : std::nullopt;
+    const bool has_view = in_python([&] { return exchange.view_of(object.ptr(), &view); }) == 0;
+    if (!has_view) PyErr_Clear();
+    const auto type = has_view ? element_type(view) : std::nullopt;
     constexpr std::int32_t cpu = 1;
     if (!type || view.device_type != cpu || view.rank > max_rank)
       throw Error(Error::Kind::type,

@@ -64,10 +64,10 @@ void add_function(const nb::module_& module, std::string_view name) {
 // *values), where values are those of further keywords.
 template <nb::object (*work)(const Call& call)>
 void add_spread(const nb::module_& module, std::string_view name) {
-  constexpr auto entry = [](PyObject*, PyObject* const* given, Py_ssize_t count) -> PyObject* {
+  constexpr auto entry = [](PyObject*, PyObject* const* arguments, Py_ssize_t count) -> PyObject* {
     return raising([&] {
       std::array<PyObject*, max_inputs + 1> positional;
-      return work(spread({given, static_cast<std::size_t>(count)}, positional)).release().ptr();
+      return work(spread({arguments, static_cast<std::size_t>(count)}, positional)).release().ptr();
     });
   };
   static const std::string kept = std::string(name) + "_spread";

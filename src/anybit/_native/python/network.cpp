@@ -71,7 +71,7 @@ PyObject* run_timed(PyObject* self, PyObject* inputs) {
       network.run_timed(arrays.inputs(), arrays.outputs(), arrays.rows(), seconds.data());
     }
     nb::list times;
-    for (const double each : seconds) times.append(each);
+    for (const double time : seconds) times.append(time);
     return nb::make_tuple(arrays.results(), times).release().ptr();
   });
 }
@@ -190,8 +190,8 @@ PyObject* make_call(PyTypeObject* type, PyObject* arguments, PyObject*) {
 
 void destroy_call(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
-  for (PyObject* each : {call_of(self).network, call_of(self).name, call_of(self).otherwise})
-    Py_XDECREF(each);
+  for (PyObject* object : {call_of(self).network, call_of(self).name, call_of(self).otherwise})
+    Py_XDECREF(object);
   PyObject_Free(self);
   Py_DECREF(type);
 }

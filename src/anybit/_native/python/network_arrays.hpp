@@ -119,10 +119,11 @@ class Given {
         text += (text.size() > 1 ? ", " : "") + std::to_string(*size);
       return text + ")";
     };
-    const std::string wanted = rows < 0 ? "n" : std::to_string(rows);
-    throw Error(Error::Kind::value, "an input must have shape " +
-                                        listed(wanted, sizes.data(), sizes.data() + sizes.size()) +
-                                        ", got " + listed("", shape, shape + rank));
+    const std::string expected = rows < 0 ? "n" : std::to_string(rows);
+    throw Error(Error::Kind::value,
+                "an input must have shape " +
+                    listed(expected, sizes.data(), sizes.data() + sizes.size()) + ", got " +
+                    listed("", shape, shape + rank));
   }
 
   nb::object owner_;
@@ -153,24 +154,25 @@ class Made {
   Buffer buffer_;
 };
 
-[[noreturn]] inline void refuse_inputs(const lowbit::Network& network, const std::string& given) {
+[[noreturn]] inline void refuse_inputs(const lowbit::Network& network, const std::string& count) {
   throw Error(Error::Kind::value, "inputs must be a list of " +
                                       std::to_string(network.inputs().size()) + " arrays, got " +
-                                      given);
+                                      count);
 }
 
 // Runs a network on inputs, and makes outputs.
 class NetworkArrays {
  public:
   NetworkArrays(const lowbit::Network& network, const NDArrays* arrays,
-                std::span<PyObject* const> given)
+                std::span<PyObject* const> arguments)
       : inputs_(network.inputs().size()),
         outputs_(network.outputs().size()),
         from_(inputs_.size()),
         to_(outputs_.size()) {
-    if (given.size() != inputs_.size()) refuse_inputs(network, std::to_string(given.size()));
+    if (arguments.size() != inputs_.size())
+      refuse_inputs(network, std::to_string(arguments.size()));
     for (std::size_t i = 0; i < inputs_.size(); ++i)
-      from_[i] = inputs_[i].read(given[i], arrays, network.inputs()[i], rows_);
+      from_[i] = inputs_[i].read(arguments[i], arrays, network.inputs()[i], rows_);
     for (std::size_t i = 0; i < outputs_.size(); ++i)
       to_[i] = outputs_[i].make(arrays, network.outputs()[i], rows_);
   }

@@ -36,22 +36,22 @@ class PlainTensors {
   nb::object among(nb::handle inputs) const {
     if (!PyTuple_CheckExact(inputs.ptr())) return nb::none();
     const Py_ssize_t count = PyTuple_Size(inputs.ptr());
-    Py_ssize_t found = 0;
+    Py_ssize_t tensor_count = 0;
     std::uint64_t keys = bits(called(keys_of_thread_));
     for (Py_ssize_t i = 0; i < count; ++i) {
       const nb::handle input = PyTuple_GetItem(inputs.ptr(), i);
       if (i > 0 && is_number(input)) continue;
       if (!is_tensor(input)) return nb::none();
       keys |= bits(called(keys_of_, input));
-      ++found;
+      ++tensor_count;
     }
     const auto fits = [&](std::uint64_t own) { return (keys & ~own) == 0; };
     if (std::none_of(own_.begin(), own_.end(), fits)) return nb::none();
     for (const nb::object& function : watched_)
       if (is_true(called(function))) return nb::none();
     if (is_inside_a_level()) return nb::none();
-    if (found == count) return nb::borrow(inputs);
-    return tensors(inputs, found);
+    if (tensor_count == count) return nb::borrow(inputs);
+    return tensors(inputs, tensor_count);
   }
 
  private:
@@ -64,23 +64,23 @@ class PlainTensors {
   bool is_tensor(nb::handle input) const {
     const auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(input.ptr()));
     return std::any_of(types_.begin(), types_.end(),
-                       [&](const nb::object& each) { return each.ptr() == type; });
+                       [&](const nb::object& plain_type) { return plain_type.ptr() == type; });
   }
 
   // All bits for an object without such bits, which is never plain.
   std::uint64_t bits(const nb::object& keys) const {
     const nb::object number = called(as_bits_, keys);
-    const unsigned long long found = PyLong_AsUnsignedLongLong(number.ptr());
-    if (found == ~0ull) PyErr_Clear();
-    return found;
+    const unsigned long long bits = PyLong_AsUnsignedLongLong(number.ptr());
+    if (bits == ~0ull) PyErr_Clear();
+    return bits;
   }
 
   bool is_inside_a_level() const {
     const nb::object level =
         object_from([this] { return PyObject_GetAttr(modes_.ptr(), level_.ptr()); });
-    const long found = PyLong_AsLong(level.ptr());
-    if (found == -1 && PyErr_Occurred() != nullptr) throw PythonError();
-    return found >= 0;
+    const long number = PyLong_AsLong(level.ptr());
+    if (number == -1 && PyErr_Occurred() != nullptr) throw PythonError();
+    return number >= 0;
   }
 
   static nb::object tensors(nb::handle inputs, Py_ssize_t count) {
@@ -115,8 +115,8 @@ inline nb::object plain_tensors(const nb::tuple& types, nb::object keys_of,
   auto* const kept =
       new PlainTensors(types, std::move(keys_of), std::move(keys_of_thread), std::move(as_bits),
                        own, watched, std::move(modes), std::move(level));
-  const nb::capsule self(kept,
-                         [](void* given) noexcept { delete static_cast<PlainTensors*>(given); });
+  const nb::capsule self(
+      kept, [](void* pointer) noexcept { delete static_cast<PlainTensors*>(pointer); });
   return object_from([&] { return PyCFunction_NewEx(&definition, self.ptr(), nullptr); });
 }
 

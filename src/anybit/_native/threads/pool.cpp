@@ -50,7 +50,7 @@ int initial_threads() {
   return count;
 }
 
-std::atomic<int> wanted_threads{0};
+std::atomic<int> requested_threads{0};
 thread_local int thread_limit = 0;
 
 // Number of threads that a call from this thread may use.
@@ -147,10 +147,10 @@ Threads& shared() {
 }  // namespace
 
 int num_threads() {
-  const int wanted = wanted_threads.load();
-  if (wanted > 0) return wanted;
+  const int requested = requested_threads.load();
+  if (requested > 0) return requested;
   const int initial = initial_threads();
-  wanted_threads.store(initial);
+  requested_threads.store(initial);
   return initial;
 }
 
@@ -159,7 +159,7 @@ void set_num_threads(int count) {
     throw Error(Error::Kind::value, "num_threads must be an integer from 1 to " +
                                         std::to_string(most_threads) + ", got " +
                                         std::to_string(count));
-  wanted_threads.store(count);
+  requested_threads.store(count);
 }
 
 namespace {

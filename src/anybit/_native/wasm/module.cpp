@@ -68,13 +68,13 @@ typename Op::Attributes attributes_of(std::string_view text) {
   while (!text.empty()) {
     const std::string_view key = next_word(text);
     const std::string_view value = next_word(text);
-    bool known = false;
+    bool matched = false;
     attributes.visit([&](std::string_view name, auto& attribute, auto... /*onnx_names*/) {
       if (name != key) return;
       read_attribute(value, name, attribute);
-      known = true;
+      matched = true;
     });
-    if (!known)
+    if (!matched)
       throw Error(Error::Kind::type, std::string(Op::name) + "() has no argument " + quoted(key));
   }
   return attributes;
@@ -95,12 +95,12 @@ ElementType call(std::span<const Tensor> inputs, std::string_view text, void* ou
 
 // Name of an operator or of an element type; null after the last one.
 ANYBIT_EXPORT(operator_name) const char* operator_name(int index) {
-  const char* found = nullptr;
+  const char* name = nullptr;
   int at = 0;
   Operators::for_each([&]<class Op>() {
-    if (at++ == index) found = Op::name.data();
+    if (at++ == index) name = Op::name.data();
   });
-  return found;
+  return name;
 }
 
 ANYBIT_EXPORT(type_name) const char* type_name(int index) {

@@ -111,9 +111,10 @@ template <class Vector>
 #elif defined(__SSE4_1__)
   std::uint32_t less = 0;
   for (int i = 0; i < 4; ++i) {
-    const __m128i each = _mm_cmpgt_epi32(read<__m128i>(reinterpret_cast<const char*>(&b) + 16 * i),
-                                         read<__m128i>(reinterpret_cast<const char*>(&a) + 16 * i));
-    less |= static_cast<std::uint32_t>(_mm_movemask_ps(_mm_castsi128_ps(each))) << 4 * i;
+    const __m128i lanes =
+        _mm_cmpgt_epi32(read<__m128i>(reinterpret_cast<const char*>(&b) + 16 * i),
+                        read<__m128i>(reinterpret_cast<const char*>(&a) + 16 * i));
+    less |= static_cast<std::uint32_t>(_mm_movemask_ps(_mm_castsi128_ps(lanes))) << 4 * i;
   }
   return less ^ 0xffff;
 #else

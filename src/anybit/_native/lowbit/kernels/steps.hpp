@@ -23,7 +23,7 @@ struct Stepped {
 
 [[gnu::always_inline]] inline void apply(const TailStep& step, Stepped& at,
                                          const std::ptrdiff_t (&channels)[step_panels]) {
-  const auto each = [&](auto&& result) __attribute__((always_inline)) {
+  const auto apply_to_all = [&](auto&& result) __attribute__((always_inline)) {
     repeat<step_panels>([&](int i) __attribute__((always_inline)) {
       at.y[i] = result(at.y[i], read<Reals>(step.operands + channels[i]));
     });
@@ -33,19 +33,21 @@ struct Stepped {
   };
   switch (step.operation) {
     case Operation::add:
-      return each([](const Reals& y, const Reals& c) { return y + c; });
+      return apply_to_all([](const Reals& y, const Reals& c) { return y + c; });
     case Operation::subtract:
-      return each([](const Reals& y, const Reals& c) { return y - c; });
+      return apply_to_all([](const Reals& y, const Reals& c) { return y - c; });
     case Operation::subtract_from:
-      return each([](const Reals& y, const Reals& c) { return c - y; });
+      return apply_to_all([](const Reals& y, const Reals& c) { return c - y; });
     case Operation::multiply:
-      return each([](const Reals& y, const Reals& c) { return y * c; });
+      return apply_to_all([](const Reals& y, const Reals& c) { return y * c; });
     case Operation::divide:
-      return each([](const Reals& y, const Reals& c) { return y / c; });
+      return apply_to_all([](const Reals& y, const Reals& c) { return y / c; });
     case Operation::maximum:
-      return each([](const Reals& y, const Reals& c) { return ((y > c) | (y != y)) ? y : c; });
+      return apply_to_all(
+          [](const Reals& y, const Reals& c) { return ((y > c) | (y != y)) ? y : c; });
     case Operation::minimum:
-      return each([](const Reals& y, const Reals& c) { return ((y < c) | (y != y)) ? y : c; });
+      return apply_to_all(
+          [](const Reals& y, const Reals& c) { return ((y < c) | (y != y)) ? y : c; });
     case Operation::keep:
       return kept([](const Reals& y, Reals& kept) { kept = y; });
     case Operation::add_kept:
