@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that `anybit.clean` writes for hls4ml convert, and its C++ computes the same numbers."""
+"""Tests of hls4ml: models cleaned for it convert, and its C++ computes the same numbers."""
 
 import warnings
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def export_torch(network: torch.nn.Module, x: torch.Tensor, path: Path) -> None:
         (torch_cnn, (2, 6, 6), export_torch),
     ],
 )
-def test_hls4ml_computes_equal_numbers(
+def test_hls4ml_matches_trained_models(
     make: Callable[[], torch.nn.Module],
     shape: tuple[int, ...],
     write: Callable[[torch.nn.Module, torch.Tensor, Path], None],
@@ -117,7 +117,7 @@ def test_hls4ml_computes_equal_numbers(
 
 
 @needs_models
-def test_hls4ml_computes_equal_logits_of_a_model_of_qkeras(tmp_path: Path) -> None:
+def test_hls4ml_matches_logits_of_qkeras_model(tmp_path: Path) -> None:
     proto = onnx.load(MODELS / "qkeras_jettagging.onnx")
     softmax = proto.graph.node.pop()
     assert softmax.op_type == "Softmax"
@@ -129,7 +129,7 @@ def test_hls4ml_computes_equal_logits_of_a_model_of_qkeras(tmp_path: Path) -> No
 
 
 def float_cnn() -> onnx.ModelProto:
-    """A float network whose input has a name that hls4ml reserves."""
+    """Return a float network whose input has a name that hls4ml reserves."""
     random = np.random.default_rng(0)
     shapes = {"w1": (4, 2, 3, 3), "b1": (4,), "w2": (3, 4, 2, 2), "g": (5, 12), "c": (5,)}
     constants = [
@@ -151,7 +151,7 @@ def float_cnn() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_hls4ml_computes_equal_numbers_of_what_quantize_makes_for_it(tmp_path: Path) -> None:
+def test_hls4ml_matches_model_quantized_for_it(tmp_path: Path) -> None:
     data = np.random.default_rng(1).normal(size=(64, 2, 6, 6)).astype(np.float32)
     quantized = anybit.quantize(float_cnn(), data, weights="int4", target="hls4ml")
     quantized.save(tmp_path / "quantized.onnx")
@@ -161,7 +161,7 @@ def test_hls4ml_computes_equal_numbers_of_what_quantize_makes_for_it(tmp_path: P
 
 
 def quantized_product(bias: np.ndarray | None, scale: float) -> onnx.ModelProto:
-    """A quantizer, a product with quantized weights, and a float bias if one is given."""
+    """Return a quantizer, a MatMul with quantized weights, and an optional float bias."""
     random = np.random.default_rng(2)
     constants = {"s": scale, "half": 0.5, "zero": 0.0, "six": 6.0, "w": random.normal(size=(8, 4))}
     nodes = [
@@ -187,17 +187,15 @@ def quantized_product(bias: np.ndarray | None, scale: float) -> onnx.ModelProto:
         (quantized_product(np.full(4, 2.0**-12), 0.25), "float-constant"),
     ],
 )
-def test_what_hls4ml_rounds_has_a_warning(
-    proto: onnx.ModelProto, code: str, tmp_path: Path
-) -> None:
+def test_hls4ml_rounding_is_reported(proto: onnx.ModelProto, code: str, tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "product.onnx")
     expected, got, findings = both(tmp_path / "product.onnx", tmp_path)
     assert code in {finding.code for finding in findings}
     assert (got != expected).any()
 
 
-def test_inputs_between_the_values_of_the_input_type_are_rounded_first(tmp_path: Path) -> None:
-    """The type is fixed<16,6> unless the configuration says another: 2^-10 apart, cut off."""
+def test_hls4ml_rounds_inputs_to_its_input_type(tmp_path: Path) -> None:
+    """Use the default input type fixed<16,6>: steps of 2^-10, truncated."""
     onnx.save(quantized_product(None, 0.25), tmp_path / "product.onnx")
     x = np.full((1, 8), 0.125 + 2.0**-12, np.float32)
     expected, got, findings = both(tmp_path / "product.onnx", tmp_path, x)

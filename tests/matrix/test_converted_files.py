@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which form of a model runs where: converted files, in the ONNX Runtime that is installed.
+"""Support matrix: converted files in the installed ONNX Runtime.
 
-`tests/programs/ort_matrix.py` makes the files with `forms_matrix.py`, once, names their folder in
-ANYBIT_FORMS, and runs this in one environment per ONNX Runtime. A row of the matrix is `exact`,
-`refused` (the runtime does not load it) or `differs`; supported.json has what is known, and a
-change in either direction fails. Verdicts are kept beside the files.
+`tests/programs/ort_matrix.py` makes the files once with `forms_matrix.py`, names their folder in
+ANYBIT_FORMS, and runs these tests in one environment per ONNX Runtime. A row of the matrix is
+`exact`, `refused` (the runtime does not load it) or `differs`. supported.json has the expected
+results; a change in either direction fails. Results are written to the folder of the files.
 """
 
 import json
@@ -25,17 +25,19 @@ FILES = FOLDER / "rows.json"
 ROWS: dict[str, list[str]] = json.loads(FILES.read_text()) if FILES.is_file() else {}
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
 BETWEEN_LEVELS = ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED")
-"""Rewrites take place at some of them; fusible rows run on all."""
+"""Some of them rewrite the graph; fusible rows run on all."""
 LIBRARY = {"qonnx": (True,), "compiled": (True,), "portable": (False, True)}
 
-pytestmark = pytest.mark.skipif(not ROWS, reason="ANYBIT_FORMS names no folder of converted files")
+pytestmark = pytest.mark.skipif(
+    not ROWS, reason="ANYBIT_FORMS does not name a folder of converted files"
+)
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> Iterator[dict[str, str]]:
-    found: dict[str, str] = {}
-    yield found
-    (FOLDER / f"verdicts-{COLUMN}.json").write_text(json.dumps(found))
+def outcomes() -> Iterator[dict[str, str]]:
+    outcomes: dict[str, str] = {}
+    yield outcomes
+    (FOLDER / f"verdicts-{COLUMN}.json").write_text(json.dumps(outcomes))
 
 
 def session(path: Path, level: str, library: bool) -> Any:
@@ -52,42 +54,44 @@ def session(path: Path, level: str, library: bool) -> Any:
 
 
 def arrays_of(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """The arrays by their role, then by name."""
-    found: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    """Load the arrays of a file, by role and name."""
+    arrays: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     with np.load(path) as loaded:
         for key, array in loaded.items():
             role, _, name = key.partition(" ")
-            found[role][name] = array
-    return found
+            arrays[role][name] = array
+    return arrays
 
 
-def wrong(path: Path, level: str, library: bool) -> list[str]:
-    """The outputs with other numbers. Raises what the runtime raises."""
+def wrong_outputs(path: Path, level: str, library: bool) -> list[str]:
+    """Return the outputs that differ from the expected ones, one line per output."""
     arrays, loaded = arrays_of(path.with_suffix(".npz")), session(path, level, library)
-    names = [each.name for each in loaded.get_outputs()]
-    found = []
+    names = [port.name for port in loaded.get_outputs()]
+    differences = []
     for name, actual in zip(names, loaded.run(names, arrays["feed"]), strict=True):
-        wanted, actual = arrays["expected"][name], actual.astype(np.float64)
-        same = (actual == wanted) | (np.isnan(actual) & np.isnan(wanted))
+        correct, actual = arrays["expected"][name], actual.astype(np.float64)
+        same = (actual == correct) | (np.isnan(actual) & np.isnan(correct))
         if not np.all(same | arrays["undefined"].get(name, np.bool_(False))):
-            found.append(f"{path.stem} {name} {level} {'with' if library else 'without'} library")
-    return found
+            differences.append(
+                f"{path.stem} {name} {level} {'with' if library else 'without'} library"
+            )
+    return differences
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_row(row: str, verdicts: dict[str, str]) -> None:
-    found: dict[str, list[str]] = {"refused": [], "differs": []}
+def test_converted_files_match_support_matrix(row: str, outcomes: dict[str, str]) -> None:
+    cases: dict[str, list[str]] = {"refused": [], "differs": []}
     for stem in ROWS[row]:
         for level in (*LEVELS, *BETWEEN_LEVELS * ("fusible" in row)):
             for library in LIBRARY.get(row.partition(":")[0], (False,)):
                 try:
-                    found["differs"] += wrong(FOLDER / f"{stem}.onnx", level, library)
+                    cases["differs"] += wrong_outputs(FOLDER / f"{stem}.onnx", level, library)
                 except Exception as error:  # the runtime's exceptions have no common base
-                    found["refused"].append(f"{stem} {level}: {error}")
-    verdicts[row] = next((verdict for verdict, cases in found.items() if cases), "exact")
-    assert verdicts[row] == EXPECTED.get(row, {}).get(COLUMN), found
+                    cases["refused"].append(f"{stem} {level}: {error}")
+    outcomes[row] = next((outcome for outcome, faults in cases.items() if faults), "exact")
+    assert outcomes[row] == EXPECTED.get(row, {}).get(COLUMN), cases
 
 
-def test_no_row_is_missing() -> None:
+def test_converted_files_have_all_rows() -> None:
     missing = EXPECTED.keys() - ROWS.keys()
-    assert all(row.endswith(": networks") for row in missing), "whose files are not part of this"
+    assert all(row.endswith(": networks") for row in missing), missing

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of integer regions in every supported ONNX Runtime; `ort_matrix.py` runs this."""
+"""Tests of compiled programs in all supported versions of ONNX Runtime.
+
+`tests/programs/ort_matrix.py` runs them in one environment per ONNX Runtime.
+"""
 
 from typing import Any
 
@@ -22,7 +25,7 @@ def ints(*values: int) -> Any:
 
 
 def program(inputs: int = 1, nan: int = -1) -> p.Program:
-    """Signs of each input times weights; their indices once more, as floats, from the last."""
+    """Return a program of one binary product per input, and the last input's codes as an output."""
     rng = np.random.default_rng(0)
     ports, products, quantizers = [], [], []
     for i in range(inputs):
@@ -62,7 +65,7 @@ def session(
 
 @pytest.mark.parametrize("inputs", [1, 2, 7])
 @pytest.mark.parametrize("rows", [0, 1, 40])
-def test_a_program_gives_what_the_reference_gives(inputs: int, rows: int) -> None:
+def test_program_matches_reference(inputs: int, rows: int) -> None:
     made = program(inputs)
     loaded = session(encode(made), inputs, inputs + 1)
     shape = rows, 5, 2, 3
@@ -80,12 +83,12 @@ def test_a_program_gives_what_the_reference_gives(inputs: int, rows: int) -> Non
         (np.full((2, 5, 2, 3), np.nan, np.float32), "has NaN"),
     ],
 )
-def test_inputs_that_do_not_fit(x: Any, message: str) -> None:
+def test_program_rejects_bad_inputs(x: Any, message: str) -> None:
     with pytest.raises(Exception, match=f"the_node.*{message}"):
         session(encode(program())).run(None, {"x0": x})
 
 
-def test_a_damaged_program_does_not_load() -> None:
+def test_damaged_program_does_not_load() -> None:
     encoded = encode(program())
     words = encoded.words.copy()
     words[3] = 10**9
@@ -97,18 +100,18 @@ def test_a_damaged_program_does_not_load() -> None:
         session(Encoded(words, encoded.bytes, encoded.integers, encoded.floats))
 
 
-def test_a_program_is_constant() -> None:
+def test_program_must_be_constant() -> None:
     with pytest.raises(Exception, match=r"the_node.*words must be a constant"):
         session(encode(program()), constant=False)
 
 
-def test_a_node_has_the_inputs_and_outputs_of_its_program() -> None:
+def test_program_rejects_nodes_with_other_ports() -> None:
     with pytest.raises(Exception, match="the program has 2 inputs and 3 outputs, the node 1 and 2"):
         session(encode(program(2)))
 
 
 def convolutions() -> p.Program:
-    """Enough work for several threads."""
+    """Return a program with enough work for several threads."""
     rng = np.random.default_rng(0)
     window = p.Window(3, 3, 1, 1, 1, 1, 1, 1, 1, 1)
     instructions: list[Any] = [p.Quantize(0, 0, ints(1), np.float32([-1, 0, 1]), 0)]
@@ -124,7 +127,7 @@ def convolutions() -> p.Program:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_the_threads_of_the_session_give_the_same(threads: int) -> None:
+def test_program_does_not_depend_on_session_threads(threads: int) -> None:
     made = convolutions()
     loaded = session(encode(made), outputs=1, threads=threads)
     for rows in (1, 3, 40):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ folders include one another in one direction, as Python packages import."""
+"""Tests of the include order of the C++ folders."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = Path(__file__).parents[2] / "src" / "anybit"
-# What each folder may include besides itself.
+# Folders that a folder may include besides itself.
 ALLOWED = {
     "ops": set(),
     "_native/isa": {"ops"},
@@ -26,17 +26,17 @@ ALLOWED = {
 
 
 def included_folders(folder: str) -> dict[str, set[str]]:
-    """The folders that a file includes, by the name of the file."""
-    found = {}
+    """Return the folders that each file includes, by file name."""
+    folders = {}
     for file in (SOURCES / folder).glob("*.[ch]pp"):
         paths = [Path(path) for path in re.findall(r'#include "(.+)"', file.read_text())]
         for path in paths:
             assert (SOURCES / path if len(path.parts) > 1 else file.parent / path).is_file()
-        found[file.name] = {path.parent.as_posix() for path in paths if len(path.parts) > 1}
-    return found
+        folders[file.name] = {path.parent.as_posix() for path in paths if len(path.parts) > 1}
+    return folders
 
 
-def test_every_folder_has_its_place() -> None:
+def test_includes_cover_every_folder() -> None:
     folders = {
         file.parent.relative_to(SOURCES).as_posix()
         for pattern in ("*.cpp", "*.hpp")
@@ -46,7 +46,7 @@ def test_every_folder_has_its_place() -> None:
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
-def test_folders_include_what_lies_below_them(folder: str) -> None:
+def test_includes_follow_the_order_of_folders(folder: str) -> None:
     files = included_folders(folder)
     assert files
     beyond = {name: used - ALLOWED[folder] for name, used in files.items()}

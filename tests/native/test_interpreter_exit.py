@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interpreter may end while daemon threads are inside operators."""
+"""Tests of the interpreter's exit while daemon threads run operators."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ while calls[0] < {calls}:
 """
 FORWARD = "anybit.int_quant(x, 0.1, 0, 4)"
 BOTH = FORWARD + "; _core.int_quant_backward(x, x, 0.1, 0, 4, wanted=('x', 'scale'))"
-# What runs Python code inside a call: conversion of lists, other dtypes, names, errors.
+# Calls that run Python code inside: conversion of lists, other dtypes, names, errors.
 CONVERTED = (
     "anybit.int_quant(list(x[:9]), np.float16(0.1), [0], 4, rounding_mode=anybit.RoundingMode.UP)"
 )
@@ -51,12 +51,12 @@ FAILING = """
         pytest.param(600_000, "f4", BOTH, 5, id="large"),
     ],
 )
-def test_daemon_threads_do_not_survive_the_interpreter_badly(
+def test_interpreter_exits_cleanly_with_daemon_threads_in_operators(
     size: int, dtype: str, call: str, calls: int, threads: int
 ) -> None:
     code = SETUP.format(threads=threads, size=size, dtype=dtype, call=call, calls=calls)
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    # One run in four used to end well.
+    # Without the fix, one run in four passes by chance.
     for _ in range(6):
         done = subprocess.run(
             [sys.executable, "-c", code],

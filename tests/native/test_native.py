@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native engine promises beyond single results: threads, instruction sets, memory."""
+"""Tests of the native engine beyond single results: threads, instruction sets, memory."""
 
 import contextlib
 import ctypes
@@ -37,10 +37,10 @@ def threads() -> Iterator[Callable[[int], None]]:
 @pytest.mark.parametrize(
     "shape", [(64, 64, 128), (4, 3, 87381), (8192, 8, 8), (3, 5, 7), (2, 300, 700), (512, 1, 1025)]
 )
-def test_threads_and_instruction_sets_change_nothing(
+def test_elementwise_results_do_not_depend_on_threads_isa_and_layout(
     layout: str, shape: tuple[int, ...], threads: Callable[[int], None]
 ) -> None:
-    """Nor does the layout: full-sized parameters, which take another path, give the same."""
+    """Compare with full-sized parameters, which take another path."""
     x = random_array(*shape)
     name, parameters, attributes = layouts(x)[layout]
     threads(1)
@@ -51,7 +51,7 @@ def test_threads_and_instruction_sets_change_nothing(
         try:
             _core.set_isa(isa)
         except ValueError:
-            continue  # not on this processor
+            continue  # unsupported by this processor
         for count in (1, 2, 7):
             threads(count)
             assert_same_bits(call(x, layout), expected, Case(f"{isa} {count} threads", (x,)))
@@ -59,7 +59,7 @@ def test_threads_and_instruction_sets_change_nothing(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_memory_order_changes_nothing(layout: str) -> None:
+def test_elementwise_results_do_not_depend_on_memory_order(layout: str) -> None:
     x = random_array(6, 10, 14)
     expected = call(x, layout)
     for name, other in {
@@ -74,7 +74,7 @@ def test_memory_order_changes_nothing(layout: str) -> None:
         assert_same_bits(out, expected, Case(f"{name} to a transposed array", (x,)))
 
 
-def test_many_python_threads_at_once() -> None:
+def test_kernels_run_in_many_python_threads() -> None:
     x = random_array(LARGE)
     expected = anybit.int_quant(x, 0.3, 0, 4)
     with ThreadPoolExecutor(8) as pool:
@@ -83,7 +83,7 @@ def test_many_python_threads_at_once() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_fork_after_use(threads: Callable[[int], None]) -> None:
+def test_thread_pool_works_after_fork(threads: Callable[[int], None]) -> None:
     threads(4)
     x = random_array(LARGE)
     expected = anybit.int_quant(x, 0.3, 0, 4)
@@ -98,20 +98,20 @@ def test_fork_after_use(threads: Callable[[int], None]) -> None:
     assert np.array_equal(anybit.int_quant(x, 0.3, 0, 4), expected)
 
 
-def test_gil_is_released(threads: Callable[[int], None]) -> None:
+def test_kernel_releases_gil(threads: Callable[[int], None]) -> None:
     threads(1)
     x = random_array(16 * LARGE)
     out = np.empty_like(x)
     assert python_runs_beside(lambda: anybit.int_quant(x, 0.3, 0, 4, out=out))
 
 
-def test_gil_is_kept_by_what_does_not_release_it() -> None:
+def test_python_sum_keeps_gil() -> None:
     numbers = list(range(LARGE))
     assert not python_runs_beside(lambda: sum(numbers), seconds=0.5)
 
 
 @pytest.mark.parametrize("elements", [5_000, 3_000_000])
-def test_process_ends_while_daemon_threads_compute(elements: int) -> None:
+def test_process_exits_while_daemon_threads_compute(elements: int) -> None:
     code = f"""
 import threading, time, numpy as np, anybit
 x = np.ones({elements}, np.float32)
@@ -130,8 +130,8 @@ time.sleep(0.2)
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_temporaries(layout: str) -> None:
-    """Peak memory is the output and at most 1 MiB, by the process's own high-water mark."""
+def test_kernel_allocates_only_the_output(layout: str) -> None:
+    """Bound the high-water mark of the process by the output plus 1 MiB."""
     code = f"""
 import resource, numpy as np
 from layouts import call, layouts
@@ -154,24 +154,24 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert int(done.stdout) <= 256  # KiB: the worker threads' own first pages
 
 
-def test_results_do_not_depend_on_the_floating_point_environment() -> None:
-    """Round-to-nearest and subnormals hold even where the caller's thread has neither."""
+def test_kernels_do_not_depend_on_the_floating_point_environment() -> None:
+    """Run the kernels in a thread that rounds upward."""
     x = np.array([1e-40, -3e-39, 2.5, 0.1, 1e-45], np.float32)
     expected = [anybit.int_quant(x, 1e-40, 0, 8), anybit.float_quant(x, 0.1, 4, 3, 7)]
     libm = ctypes.CDLL(None)
     upward = 0x800  # FE_UPWARD on x86
     if not hasattr(libm, "fesetround") or os.uname().machine != "x86_64":
-        pytest.skip("knows the constants of x86-64 glibc only")
+        pytest.skip("needs the constants of x86-64 glibc")
     libm.fesetround(upward)
     try:
         got = [anybit.int_quant(x, 1e-40, 0, 8), anybit.float_quant(x, 0.1, 4, 3, 7)]
     finally:
         libm.fesetround(0)
-    for actual, wanted in zip(got, expected, strict=True):
-        assert_same_bits(actual, wanted, Case("rounding upward", (x,)))
+    for actual, correct in zip(got, expected, strict=True):
+        assert_same_bits(actual, correct, Case("rounding upward", (x,)))
 
 
-def test_python_objects_are_not_leaked() -> None:
+def test_kernel_leaks_no_python_objects() -> None:
     x = random_array(64)
     for _ in range(10):
         anybit.int_quant(x, 0.3, 0, 4)
@@ -190,7 +190,7 @@ def test_python_objects_are_not_leaked() -> None:
 
 
 @pytest.mark.parametrize("named", [None, "baseline", "avx512"])
-def test_few_elements_get_narrow_kernels_unless_a_level_is_named(
+def test_isa_is_narrow_for_few_elements_unless_a_level_is_set(
     named: str | None, isas: list[str]
 ) -> None:
     if named and named not in isas:
@@ -217,7 +217,7 @@ def test_few_elements_get_narrow_kernels_unless_a_level_is_named(
         ("ANYBIT_NUM_THREADS", "two", "must be .*got 'two'"),
     ],
 )
-def test_bad_environment(variable: str, value: str, message: str) -> None:
+def test_import_rejects_bad_environment_variables(variable: str, value: str, message: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import anybit; anybit.num_threads()"],
         env={**os.environ, variable: value},
@@ -230,12 +230,12 @@ def test_bad_environment(variable: str, value: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("count", [0, -3, 5000])
-def test_bad_number_of_threads(count: int) -> None:
+def test_set_num_threads_rejects_bad_counts(count: int) -> None:
     with pytest.raises(ValueError, match=str(count)):
         anybit.set_num_threads(count)
 
 
-def test_kernels_take_arguments_in_a_tuple_and_a_dict() -> None:
+def test_spread_takes_arguments_in_a_tuple_and_a_dict() -> None:
     kernel = _native.kernel("int_quant")
     spread = _native.spread(kernel)
     x = np.float32([0.7, 1.4, -7.0])
@@ -246,12 +246,12 @@ def test_kernels_take_arguments_in_a_tuple_and_a_dict() -> None:
     assert out.tolist() == expected.tolist() == [0.5, 1.0, -4.0]
     assert spread(inputs[:2], {"zeropt": 0} | attributes, ("bitwidth",), 4).tolist() == out.tolist()
     back = _native.spread(_native.backward_kernel("int_quant"))
-    (found,) = back((np.ones_like(x), *inputs), attributes, ("wanted",), ["x"])
-    assert found.tolist() == [1, 1, 0]
+    (gradient,) = back((np.ones_like(x), *inputs), attributes, ("wanted",), ["x"])
+    assert gradient.tolist() == [1, 1, 0]
     wrong = [(), (inputs, attributes), (list(inputs), {}, ()), (inputs, [], ()), (inputs, {}, [])]
-    for given in (*wrong, (inputs, {}, ("out",)), (inputs, {}, (), out), ((x,) * 99, {}, ())):
+    for arguments in (*wrong, (inputs, {}, ("out",)), (inputs, {}, (), out), ((x,) * 99, {}, ())):
         with pytest.raises(TypeError, match="positional, attributes, names"):
-            spread(*given)
+            spread(*arguments)
     with pytest.raises(TypeError, match="no argument 'scales'"):
         spread(inputs, {"scales": 1}, ())
     for attributes, names in (({1: out}, ()), ({}, (1,))):

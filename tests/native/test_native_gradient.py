@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native gradients: the reference's bits, exact sums, and the engine's promises."""
+"""Tests of the native gradients: equality with the reference, exact sums, memory order, dtypes."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -32,10 +32,12 @@ each_operator = pytest.mark.parametrize("operator", DIFFERENTIABLE, ids=lambda i
 def expected(
     operator: Operator, gradient: np.ndarray, inputs: tuple[Any, ...], name: str, **attributes: Any
 ) -> np.ndarray:
-    """What the reference's partial derivatives give, without any sum: the input has x's shape."""
-    given = {declared.name: value for declared, value in zip(operator.inputs, inputs, strict=False)}
+    """Return the gradient of an input of x's shape, from the reference's partial derivatives."""
+    values = {
+        declared.name: value for declared, value in zip(operator.inputs, inputs, strict=False)
+    }
     partials = operator.partials(*inputs, **attributes)
-    return np.asarray(carried_back(gradient, given, partials, [name])[name])
+    return np.asarray(carried_back(gradient, values, partials, [name])[name])
 
 
 def without_sums(
@@ -45,7 +47,7 @@ def without_sums(
     attributes: dict[str, Any],
     name: str,
 ) -> tuple[np.ndarray, tuple[Any, ...], dict[str, Any]]:
-    """The call with one of its inputs in x's shape, so that no gradient of it is a sum."""
+    """Return the call with one input expanded to x's shape, so that its gradient is not a sum."""
     if name == operator.inputs[0].name:
         return gradient, inputs, attributes
     if operator.broadcasts:
@@ -59,12 +61,12 @@ def without_sums(
         else np.broadcast_to(value.reshape(placed[declared.name]), x.shape).reshape(-1)
         for declared, value in zip(operator.inputs[1:], parameters, strict=False)
     ]
-    each_alone = {**attributes, "qtype": "per_channel", "axis": 0}
-    return gradient.reshape(-1), (x.reshape(-1), *spread), each_alone
+    per_element = {**attributes, "qtype": "per_channel", "axis": 0}
+    return gradient.reshape(-1), (x.reshape(-1), *spread), per_element
 
 
 def full_sized(operator: Operator, inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
-    """The inputs with one of them as an array of x's shape in the compute type."""
+    """Return the inputs, one of them expanded to x's shape in the compute type."""
     x = np.asarray(inputs[0])
     dtype = np.float64 if x.dtype == np.float64 else np.float32
     place = [declared.name for declared in operator.inputs].index(name)
@@ -86,23 +88,23 @@ def assert_same_gradients(
         if value is None or name not in native:
             continue
         arriving, whole, options = without_sums(operator, gradient, inputs, attributes, name)
-        wanted = expected(operator, arriving, whole, name, **options)
+        correct = expected(operator, arriving, whole, name, **options)
         case = Case(f"{operator.name} by {name} {inputs[1:]} {attributes}", inputs)
         for isa in isas or (_core.isa(),):
             _core.set_isa(isa)
             (got,) = backward(operator.name, arriving, *whole, wanted=[name], **options)
-            assert_same_bits(got, wanted, case)
+            assert_same_bits(got, correct, case)
 
 
 @each_operator
-def test_declaration(operator: Operator) -> None:
-    """Native are x and the real parameters; bit-widths are left to the reference."""
+def test_gradient_declares_x_and_real_parameters(operator: Operator) -> None:
+    """Check that bit widths, unlike x and the real parameters, are left to the reference."""
     domains = {declared.name: declared.domain for declared in operator.inputs}
     real = tuple(name for name in operator.differentiable if not domains[name].integer)
     assert _core.descriptions[operator.name]["differentiable"] == real
 
 
-def test_others_have_no_gradient() -> None:
+def test_gradient_is_missing_for_other_operators() -> None:
     for operator in OPERATORS.values():
         if not operator.differentiable:
             assert _core.descriptions[operator.name]["differentiable"] == ()
@@ -112,8 +114,10 @@ def test_others_have_no_gradient() -> None:
 @pytest.mark.sample(7)
 @pytest.mark.parametrize("wide", [False, True], ids=["as_is", "float64"])
 @each_operator
-def test_cases(operator: Operator, wide: bool, isas: list[str]) -> None:
-    """Every case table, with gradients that are infinite, NaN, zero and ordinary."""
+def test_gradient_matches_reference_on_case_tables(
+    operator: Operator, wide: bool, isas: list[str]
+) -> None:
+    """Include upstream gradients that are infinite, NaN and zero."""
     random = np.random.default_rng(0)
     for case in (case for name, case in CASES if name == operator.name):
         x = np.asarray(case.inputs[0])
@@ -127,16 +131,16 @@ def test_cases(operator: Operator, wide: bool, isas: list[str]) -> None:
 
 @each_operator
 @given(data=st.data())
-def test_any_numbers(operator: Operator, data: st.DataObject) -> None:
+def test_gradient_matches_reference_on_any_numbers(operator: Operator, data: st.DataObject) -> None:
     quantize = data.draw(quantizers(operator.name))
     scale = data.draw(any_float)
     x = data.draw(x_arrays(operator.name, any_float))
     gradient = np.resize(data.draw(arrays(any_float)) if len(x) else np.float32(x), x.shape)
     parameters = (np.float32(scale), *quantize.inputs[1:])
     for dtype in (np.float32, np.float64):
-        given_x = x if reads_codes(operator) else x.astype(dtype)
+        typed_x = x if reads_codes(operator) else x.astype(dtype)
         assert_same_gradients(
-            operator, gradient.astype(dtype), (given_x, *parameters), **quantize.attributes
+            operator, gradient.astype(dtype), (typed_x, *parameters), **quantize.attributes
         )
 
 
@@ -157,29 +161,31 @@ def parameter_shapes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_sums_are_exact_where_they_can_be(shape: tuple[int, ...]) -> None:
-    """Every pair of shapes of two parameters, and every subset of gradients."""
+def test_gradient_sums_are_exact_if_products_are(shape: tuple[int, ...]) -> None:
+    """Combine all pairs of parameter shapes with subsets of the gradients."""
     for scale_shape in parameter_shapes(shape):
         for zeropt_shape in parameter_shapes(shape):
             gradient, *inputs = exact_call(shape, scale_shape, zeropt_shape)
             partials = OPERATORS["int_quant"].partials(*inputs, 4)
             products = {name: partials[name] * gradient for name in ("x", "scale", "zeropt")}
-            wanted = {
+            sums = {
                 name: summed_in_order(np.asarray(products[name]), np.shape(value))
                 for name, value in zip(products, inputs, strict=True)
             }
             case = Case(f"{shape} {scale_shape} {zeropt_shape}", tuple(inputs))
             for names in (["scale", "x", "zeropt"], ["scale"], ["zeropt", "x"], ["x"]):
-                found = backward("int_quant", gradient, *inputs, 4, wanted=names)
-                for name, got in zip(names, found, strict=True):
-                    assert (got.shape, got.dtype) == (wanted[name].shape, np.float32)
-                    assert np.array_equal(got, wanted[name]), (case.name, name, names)
+                gradients = backward("int_quant", gradient, *inputs, 4, wanted=names)
+                for name, got in zip(names, gradients, strict=True):
+                    assert (got.shape, got.dtype) == (sums[name].shape, np.float32)
+                    assert np.array_equal(got, sums[name]), (case.name, name, names)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
-def test_scales_of_codes_sum_exactly(axis: int | None, dtype: Any, isas: list[str]) -> None:
-    """One scale for all or one per channel, of codes in any memory order."""
+def test_gradient_of_scales_of_codes_is_an_exact_sum(
+    axis: int | None, dtype: Any, isas: list[str]
+) -> None:
+    """Vary the granularity of the scale and the memory order of the codes."""
     random = np.random.default_rng(0)
     shape = (7, 30, 130)
     limits = np.iinfo(dtype)
@@ -193,17 +199,17 @@ def test_scales_of_codes_sum_exactly(axis: int | None, dtype: Any, isas: list[st
     products = (codes.astype(np.int64) - zps.reshape(sizes)) * gradient.astype(np.int64)
     repeated = tuple(i for i in range(3) if axis is None or i != axis % 3)
     expected_ = products.sum(axis=repeated).reshape(count).astype(np.float32)
-    scales = np.full(count, np.nan, np.float32)  # which the gradient does not depend on
+    scales = np.full(count, np.nan, np.float32)  # the gradient does not depend on them
     for x in (codes, np.asfortranarray(codes), np.repeat(codes, 2, axis=2)[..., ::2]):
         for isa in isas:
             _core.set_isa(isa)
-            (found,) = backward(
+            (got,) = backward(
                 "dynamic_dequantize", gradient, x, scales, zps, wanted=["scales"], **attributes
             )
-            assert_same_bits(found, expected_, Case(f"{axis} {dtype.__name__}", (x,)))
+            assert_same_bits(got, expected_, Case(f"{axis} {dtype.__name__}", (x,)))
 
 
-def test_codes_have_no_gradient() -> None:
+def test_gradient_of_codes_is_rejected() -> None:
     codes, scales = np.int8([1, 2]), np.float32([0.5])
     with pytest.raises(ValueError, match="wanted must be among scales, got 'src'"):
         backward("dynamic_dequantize", np.float32([1, 1]), codes, scales, wanted=["src"])
@@ -223,81 +229,86 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("which", ["x", "gradient"])
 @pytest.mark.parametrize("scale_shape", [(), (1, 70, 1), (130,), (3, 1, 1), (3, 70, 130)], ids=str)
-def test_memory_order_and_types(layout: str, which: str, scale_shape: tuple[int, ...]) -> None:
+def test_gradient_does_not_depend_on_memory_order_and_dtype(
+    layout: str, which: str, scale_shape: tuple[int, ...]
+) -> None:
     gradient, x, scale, zeropt = exact_call((3, 70, 130), scale_shape, (70, 1))
     call = {"x": x, "gradient": gradient}
     changed = {**call, which: LAYOUTS[layout](call[which])}
     names = ("x", "scale", "zeropt")
-    wanted = backward("int_quant", gradient, x, scale, zeropt, 4, wanted=names)
-    found = backward("int_quant", changed["gradient"], changed["x"], scale, zeropt, 4, wanted=names)
-    assert found[0].dtype == changed["x"].dtype
-    for name, got, expected_ in zip(names, found, wanted, strict=True):
+    correct = backward("int_quant", gradient, x, scale, zeropt, 4, wanted=names)
+    changed_call = changed["gradient"], changed["x"], scale, zeropt, 4
+    gradients = backward("int_quant", *changed_call, wanted=names)
+    assert gradients[0].dtype == changed["x"].dtype
+    for name, got, expected_ in zip(names, gradients, correct, strict=True):
         assert_same_bits(got.astype(np.float32), expected_, Case(f"{layout} {name}", (x,)))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 1, 1), (1, 1, 130), (1, 70, 1)], ids=str)
 @pytest.mark.parametrize("scale_shape", [(), (1, 70, 1), (130,), (3, 70, 130)], ids=str)
-def test_expanded_gradients(shape: tuple[int, ...], scale_shape: tuple[int, ...]) -> None:
-    """What arrives from a sum has stride 0."""
+def test_gradient_takes_expanded_upstream_gradients(
+    shape: tuple[int, ...], scale_shape: tuple[int, ...]
+) -> None:
+    """Pass arrays of stride 0, as the gradient of a sum has."""
     gradient, x, scale, zeropt = exact_call((3, 70, 130), scale_shape, ())
     narrow = gradient[tuple(slice(0, size) for size in shape)]
     expanded = np.broadcast_to(narrow, x.shape)
     names = ("x", "scale", "zeropt")
-    found = backward("int_quant", expanded, x, scale, zeropt, 4, wanted=names)
-    wanted = backward("int_quant", expanded.copy(), x, scale, zeropt, 4, wanted=names)
-    for got, expected_ in zip(found, wanted, strict=True):
+    gradients = backward("int_quant", expanded, x, scale, zeropt, 4, wanted=names)
+    correct = backward("int_quant", expanded.copy(), x, scale, zeropt, 4, wanted=names)
+    for got, expected_ in zip(gradients, correct, strict=True):
         assert_same_bits(got, expected_, Case("expanded", (x,)))
 
 
-def test_expanded_parameters_have_gradients_of_their_own() -> None:
+def test_gradient_of_expanded_parameter_is_per_element() -> None:
     gradient, x, _, zeropt = exact_call((6, 8), (), ())
     scale = np.broadcast_to(np.float32(0.5), (8,))
-    (found,) = backward("int_quant", gradient, x, scale, zeropt, 4, wanted=["scale"])
-    (wanted,) = backward("int_quant", gradient, x, scale.copy(), zeropt, 4, wanted=["scale"])
-    assert_same_bits(found, wanted, Case("expanded scale", (x,)))
-    assert len(set(found.tolist())) > 1
+    (got,) = backward("int_quant", gradient, x, scale, zeropt, 4, wanted=["scale"])
+    (correct,) = backward("int_quant", gradient, x, scale.copy(), zeropt, 4, wanted=["scale"])
+    assert_same_bits(got, correct, Case("expanded scale", (x,)))
+    assert len(set(got.tolist())) > 1
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_sums_are_as_good_as_float64(dtype: Any) -> None:
-    """Millions of products of one sign and of both, against the exact sum of the same products."""
+def test_gradient_sums_are_as_accurate_as_float64(dtype: Any) -> None:
+    """Compare sums of 3 million products, of one sign and of both, with the exact sum."""
     random = np.random.default_rng(0)
     x = random.normal(0, 3, 3_000_000).astype(dtype)
     scale = np.array(0.3, dtype)
     partial = OPERATORS["int_quant"].partials(x, scale, 0, 4)["scale"]
     for gradient in (np.sign(partial), random.normal(0, 1, x.shape).astype(dtype)):
-        (found,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["scale"])
+        (got,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["scale"])
         products = (gradient * partial).astype(np.float64)
         exact = math.fsum(products)
         inexact = abs(float(products.sum()) - exact) + math.ulp(math.fsum(np.abs(products)))
         rounding = float(np.spacing(np.abs(dtype(exact)))) / 2
-        assert abs(float(found) - exact) <= rounding + 8 * inexact
+        assert abs(float(got) - exact) <= rounding + 8 * inexact
 
 
-def test_gradients_of_half_types() -> None:
+def test_gradient_has_the_dtype_of_its_parameter() -> None:
     gradient, x, scale, _ = exact_call((40, 6), (6,), ())
     (wide,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["scale"])
     for dtype in (np.float16, ml_dtypes.bfloat16, np.float64):
-        found_x, found = backward(
+        gradient_x, got = backward(
             "int_quant", gradient, x, scale.astype(dtype), 0, 4, wanted=["x", "scale"]
         )
-        assert found_x.dtype == np.float32
-        assert_same_bits(found, wide.astype(dtype), Case(str(dtype), (x,)))
+        assert gradient_x.dtype == np.float32
+        assert_same_bits(got, wide.astype(dtype), Case(str(dtype), (x,)))
 
 
 @pytest.mark.parametrize("value", [0.5, [0.5], np.float64(0.5), np.array(1), np.array([1])])
-def test_gradient_of_a_number(value: Any) -> None:
+def test_gradient_of_number_has_its_shape(value: Any) -> None:
     gradient, x, _, _ = exact_call((4, 5), (), ())
-    (found,) = backward("int_quant", gradient, x, value, 0, 4, wanted=["scale"])
-    assert found.shape == np.shape(value)
+    (got,) = backward("int_quant", gradient, x, value, 0, 4, wanted=["scale"])
+    assert got.shape == np.shape(value)
     floating = isinstance(value, np.generic)
-    assert found.dtype == (np.float64 if floating else np.float32)
+    assert got.dtype == (np.float64 if floating else np.float32)
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3)])
-def test_empty_arrays(shape: tuple[int, ...]) -> None:
+def test_gradient_of_empty_arrays_is_zero(shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, np.float32)
     for scale in (np.ones((), np.float32), np.ones(shape[-1:], np.float32)):
-        found = backward("int_quant", x, x, scale, 0, 4, wanted=["x", "scale"])
-        assert found[0].shape == shape
-        assert_same_bits(found[1], np.zeros(scale.shape, np.float32), Case("empty", (x,)))
+        gradients = backward("int_quant", x, x, scale, 0, 4, wanted=["x", "scale"])
+        assert gradients[0].shape == shape
+        assert_same_bits(gradients[1], np.zeros(scale.shape, np.float32), Case("empty", (x,)))

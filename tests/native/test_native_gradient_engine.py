@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native gradients promise beyond single results: threads, memory, errors."""
+"""Tests of the native gradients beyond single results: threads, memory, errors."""
 
 import os
 import subprocess
@@ -38,14 +38,14 @@ WORK = {
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_threads_and_instruction_sets_change_nothing(
+def test_gradient_does_not_depend_on_threads_and_isa(
     work: str, set_threads: Callable[[int], None], isas: list[str]
 ) -> None:
     shape, scale_shape = WORK[work]
     random = np.random.default_rng(0)
     x, gradient = random.normal(0, 3, (2, *shape)).astype(np.float32)
     scale = random.uniform(0.2, 1, scale_shape).astype(np.float32)
-    found: list[list[bytes]] = []
+    results: list[list[bytes]] = []
     for isa in isas:
         _core.set_isa(isa)
         for count in (1, 2, 3):
@@ -61,17 +61,17 @@ def test_threads_and_instruction_sets_change_nothing(
             ):
                 names = _core.descriptions[operator]["differentiable"]
                 parts = backward(operator, gradient, *inputs, wanted=names, rounding_mode=mode)
-                found.append([bytes([number]), *(part.tobytes() for part in parts)])
-    for other in found:
-        assert other == next(first for first in found if first[0] == other[0])
+                results.append([bytes([number]), *(part.tobytes() for part in parts)])
+    for other in results:
+        assert other == next(first for first in results if first[0] == other[0])
 
 
-@pytest.mark.parametrize("wanted", [["x"], ["x", "scale"], ["x", "scale", "zeropt"]])
+@pytest.mark.parametrize("inputs", [["x"], ["x", "scale"], ["x", "scale", "zeropt"]])
 @pytest.mark.parametrize("work", WORK)
-def test_rounding_modes_give_the_same_where_nothing_is_rounded(
-    work: str, wanted: list[str], isas: list[str]
+def test_gradient_does_not_depend_on_rounding_mode_without_rounding(
+    work: str, inputs: list[str], isas: list[str]
 ) -> None:
-    """Also the order of addition is the same: sums of float32 gradients depend on it."""
+    """Check the order of addition, too: sums of float32 gradients depend on it."""
     shape, scale_shape = WORK[work]
     random = np.random.default_rng(0)
     scale = (2.0 ** random.integers(-2, 2, scale_shape)).astype(np.float32)
@@ -80,7 +80,7 @@ def test_rounding_modes_give_the_same_where_nothing_is_rounded(
     for isa in isas:
         _core.set_isa(isa)
         first, *others = (
-            backward("int_quant", gradient, x, scale, 0, 4, wanted=wanted, rounding_mode=mode)
+            backward("int_quant", gradient, x, scale, 0, 4, wanted=inputs, rounding_mode=mode)
             for mode in ("ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN")
         )
         assert all(part.any() for part in first)
@@ -90,10 +90,10 @@ def test_rounding_modes_give_the_same_where_nothing_is_rounded(
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("operator", ["int_quant", "float_quant", "trunc", "trunc_v1"])
-def test_a_gradient_is_the_same_whatever_else_is_asked_for(
+def test_gradient_does_not_depend_on_other_requested_gradients(
     operator: str, dtype: type[np.floating], isas: list[str]
 ) -> None:
-    """Rounding modes share loops where these give what the modes have in common."""
+    """Run all rounding modes: they share loops for the gradients that they have in common."""
     random = np.random.default_rng(0)
     scale = random.uniform(0.2, 1, (30, 1)).astype(dtype)
     x, gradient = random.normal(0, 3, (2, 30, 70)).astype(dtype)
@@ -117,18 +117,18 @@ def test_a_gradient_is_the_same_whatever_else_is_asked_for(
                 ]
 
 
-def test_out() -> None:
+def test_gradient_is_written_to_out() -> None:
     gradient, x, scale, _ = exact_call((40, 6), (6,), ())
-    (wanted,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["x"])
+    (correct,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["x"])
     case = Case("out", (x,))
     spaced = np.zeros((6, 80), np.float32).T[::2]
     assert backward("int_quant", gradient, x, scale, 0, 4, wanted=["x"], out=spaced)[0] is spaced
-    assert_same_bits(spaced.copy(), wanted, case)
-    for place in (0, 1):  # over the gradient, and over x
+    assert_same_bits(spaced.copy(), correct, case)
+    for place in (0, 1):  # in place of the gradient and of x
         call = [gradient.copy(), x.copy()]
         backward("int_quant", *call, scale, 0, 4, wanted=["x"], out=call[place])
-        assert_same_bits(call[place], wanted, case)
-    for place in (0, 1):  # an overlap that would be read after it was written
+        assert_same_bits(call[place], correct, case)
+    for place in (0, 1):  # an overlap that would be read after it is written
         memory = np.zeros(300, np.float32)
         call = [gradient.copy(), x.copy()]
         shifted = memory[:240].reshape(40, 6)
@@ -136,7 +136,7 @@ def test_out() -> None:
         call[place] = shifted
         out = memory[1:241].reshape(40, 6)
         backward("int_quant", *call, scale, 0, 4, wanted=["x"], out=out)
-        assert_same_bits(out.copy(), wanted, case)
+        assert_same_bits(out.copy(), correct, case)
 
 
 X = np.ones((2, 3), np.float32)
@@ -173,31 +173,31 @@ FAULTS: dict[str, tuple[tuple, dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults(fault: str) -> None:
+def test_gradient_rejects_bad_arguments(fault: str) -> None:
     arguments, options, error, pattern = FAULTS[fault]
     with pytest.raises(error, match=pattern):
         backward("int_quant", *arguments, **{"wanted": ["x"], **options})
 
 
-def test_what_is_not_given_has_no_gradient() -> None:
+def test_gradient_of_omitted_input_is_rejected() -> None:
     with pytest.raises(ValueError, match="'max_val', which is not given"):
         backward("float_quant", X, X, 1.0, 4, 3, 7, wanted=["max_val"])
     with pytest.raises(TypeError, match="misses the argument 'wanted'"):
         backward("float_quant", X, X, 1.0, 4, 3, 7)
 
 
-def test_nothing_wanted() -> None:
+def test_gradient_of_no_input_is_an_empty_list() -> None:
     assert backward("int_quant", X, X, 1.0, 0, 4, wanted=()) == []
 
 
-def test_parameters_by_keyword() -> None:
-    found = backward("int_quant", X, X, scale=0.3, zeropt=0, bitwidth=4, wanted=["scale"])
-    assert found == backward("int_quant", X, X, 0.3, 0, 4, wanted=["scale"])
+def test_gradient_takes_parameters_by_keyword() -> None:
+    gradients = backward("int_quant", X, X, scale=0.3, zeropt=0, bitwidth=4, wanted=["scale"])
+    assert gradients == backward("int_quant", X, X, 0.3, 0, 4, wanted=["scale"])
 
 
 @pytest.mark.parametrize("scale_shape", ["()", "(512, 1)", "(1024,)", "(16, 1, 1)"])
-def test_no_temporaries(scale_shape: str) -> None:
-    """Peak memory is x's gradient and at most 2 MiB, by the process's own high-water mark."""
+def test_gradient_allocates_only_the_output(scale_shape: str) -> None:
+    """Bound the high-water mark of the process by the gradient of x plus 2 MiB."""
     if sys.platform != "linux":
         pytest.skip("ru_maxrss has other units elsewhere")
     code = f"""
@@ -209,14 +209,14 @@ _core.int_quant_backward(x[:1], x[:1], 1.0, 0, 4, wanted=["x", "scale"])
 output_and_allowance = np.ones(x.nbytes + (2 << 20), np.uint8)
 del output_and_allowance
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = _core.int_quant_backward(x, x, scale, 0, 4, wanted=["x", "scale"])
+gradients = _core.int_quant_backward(x, x, scale, 0, 4, wanted=["x", "scale"])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 256  # KiB: the worker threads' own first pages
 
 
-def test_thread_limit_belongs_to_the_thread() -> None:
+def test_limit_threads_holds_for_the_calling_thread() -> None:
     assert _core.limit_threads(1) == 0
     try:
         seen = []
@@ -235,7 +235,7 @@ def test_thread_limit_belongs_to_the_thread() -> None:
     "call",
     ["int_quant(x, 0.3, 0, 4)", "int_quant_backward(x, x, 0.3, 0, 4, wanted=['x', 'scale'])"],
 )
-def test_thread_limit_holds(call: str) -> None:
+def test_limit_threads_limits_the_pool(call: str) -> None:
     if not os.path.isdir("/proc/self/task"):
         pytest.skip("counts the threads that Linux lists")
     code = f"""
@@ -261,8 +261,8 @@ print(limited - before, count() - limited)
     assert done.stdout.split() == ["0", "2"]
 
 
-def test_gil_is_released(set_threads: Callable[[int], None]) -> None:
+def test_gradient_releases_gil(set_threads: Callable[[int], None]) -> None:
     set_threads(1)
     x = np.ones(1 << 24, np.float32)
-    wanted = ["x", "scale"]
-    assert python_runs_beside(lambda: backward("int_quant", x, x, 0.3, 0, 4, wanted=wanted, out=x))
+    names = ["x", "scale"]
+    assert python_runs_beside(lambda: backward("int_quant", x, x, 0.3, 0, 4, wanted=names, out=x))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts, extremes and sums of squares, beside the same in NumPy and in plain Python."""
+"""Tests of native histograms, extremes and sums of squares against NumPy and plain Python."""
 
 import threading
 from typing import Any
@@ -15,73 +15,80 @@ SHAPES = [(1,), (7,), (5, 3), (2, 1, 4), (3, 33), (2, 257, 1), (4, 3, 5), (2, 3,
 
 
 def values_of(*shape: int, seed: int = 0) -> np.ndarray:
-    """Of all magnitudes, and with zeros of both signs, one behind the other, too."""
-    found = random(*shape, seed=seed) * np.float32(10.0 ** (seed % 70 - 35))
-    found.ravel()[::3] = 0
-    found.ravel()[1::5] = -0.0
-    found.ravel()[len(found.ravel()) // 2 :][:9] = -3.5
-    return found
+    """Return values of all magnitudes, with runs of zeros of both signs."""
+    values = random(*shape, seed=seed) * np.float32(10.0 ** (seed % 70 - 35))
+    values.ravel()[::3] = 0
+    values.ravel()[1::5] = -0.0
+    values.ravel()[len(values.ravel()) // 2 :][:9] = -3.5
+    return values
 
 
-def none_yet(channels: int) -> np.ndarray:
+def empty_extremes(channels: int) -> np.ndarray:
     return np.repeat(np.array([[np.inf], [-np.inf]], np.float32), channels, axis=1)
 
 
-def wanted_extremes(x: np.ndarray, axis: int) -> np.ndarray:
-    others = tuple(each for each in range(x.ndim) if each != axis)
+def expected_extremes(x: np.ndarray, axis: int) -> np.ndarray:
+    others = tuple(i for i in range(x.ndim) if i != axis)
     return np.array([x.min(axis=others), x.max(axis=others)]) + np.float32(0)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("seed", [0, 11, 69])
-def test_counts_and_extremes(shape: tuple[int, ...], seed: int) -> None:
+def test_count_values_matches_numpy(shape: tuple[int, ...], seed: int) -> None:
     x = values_of(*shape, seed=seed)
     axes: list[int | None] = [None, *range(x.ndim)]
     counts = [np.zeros(BINS, np.int64) for _ in axes]
-    known = [None if axis is None else none_yet(x.shape[axis]) for axis in axes]
-    found = count_values([x] * len(axes), axes, counts, known)
-    for axis, own, extremes, pair in zip(axes, counts, known, found, strict=True):
+    channel_extremes = [None if axis is None else empty_extremes(x.shape[axis]) for axis in axes]
+    pairs = count_values([x] * len(axes), axes, counts, channel_extremes)
+    for axis, own, extremes, pair in zip(axes, counts, channel_extremes, pairs, strict=True):
         np.testing.assert_array_equal(own, np.bincount(x.view(np.uint32).ravel() >> 17, None, BINS))
         assert pair == (x.min(), x.max())
         if axis is not None:
             assert extremes is not None
-            assert extremes.tobytes() == wanted_extremes(x, axis).tobytes()
+            assert extremes.tobytes() == expected_extremes(x, axis).tobytes()
 
 
-def test_what_is_known_is_widened() -> None:
+def test_count_values_widens_earlier_extremes() -> None:
     x, y = values_of(6, 4, seed=36), values_of(6, 4, seed=35)
-    counts, known = np.zeros(BINS, np.int64), none_yet(4)
-    assert count_values([x], [1], [counts], [known]) == [(x.min(), x.max())]
-    assert count_values([y], [1], [counts], [known]) == [(y.min(), y.max())]
-    assert known.tobytes() == wanted_extremes(np.concatenate([x, y]), 1).tobytes()
+    counts, extremes_so_far = np.zeros(BINS, np.int64), empty_extremes(4)
+    assert count_values([x], [1], [counts], [extremes_so_far]) == [(x.min(), x.max())]
+    assert count_values([y], [1], [counts], [extremes_so_far]) == [(y.min(), y.max())]
+    assert extremes_so_far.tobytes() == expected_extremes(np.concatenate([x, y]), 1).tobytes()
     assert counts.sum() == x.size + y.size
 
 
-def test_zeros_of_both_signs_are_one_extreme() -> None:
+def test_count_values_stores_zeros_as_positive() -> None:
     for zeros in ([0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0]):
         for axis in (0, 1):
             x = np.array([zeros], np.float32)
-            known = none_yet(x.shape[axis])
-            ((low, high),) = count_values([x], [axis], [np.zeros(BINS, np.int64)], [known])
-            assert not np.signbit([low, high, *known.ravel()]).any()
+            extremes_so_far = empty_extremes(x.shape[axis])
+            ((low, high),) = count_values(
+                [x], [axis], [np.zeros(BINS, np.int64)], [extremes_so_far]
+            )
+            assert not np.signbit([low, high, *extremes_so_far.ravel()]).any()
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 1, 30, 31, 32, 99])
 @pytest.mark.parametrize("axis", [None, 0, 1])
-def test_what_is_not_finite_changes_nothing(value: float, place: int, axis: int | None) -> None:
+def test_count_values_skips_arrays_that_are_not_finite(
+    value: float, place: int, axis: int | None
+) -> None:
     x = random(1, 100)
     x[0, place] = value
-    counts, known = np.zeros(BINS, np.int64), None if axis is None else none_yet(x.shape[axis])
-    before = None if known is None else known.copy()
-    ((low, high),) = count_values([x], [axis], [counts], [known])
+    counts, extremes_so_far = (
+        np.zeros(BINS, np.int64),
+        None if axis is None else empty_extremes(x.shape[axis]),
+    )
+    before = None if extremes_so_far is None else extremes_so_far.copy()
+    ((low, high),) = count_values([x], [axis], [counts], [extremes_so_far])
     assert np.isnan([low, high]).all()
     assert not counts.any()
-    assert known is None or known.tobytes() == before.tobytes()
+    assert extremes_so_far is None or extremes_so_far.tobytes() == before.tobytes()
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2)], ids=str)
-def test_nothing(shape: tuple[int, ...]) -> None:
+def test_count_values_of_empty_arrays(shape: tuple[int, ...]) -> None:
     counts = np.zeros(BINS, np.int64)
     assert count_values([np.zeros(shape, np.float32)], [None], [counts], [None]) == [
         (np.inf, -np.inf)
@@ -90,26 +97,26 @@ def test_nothing(shape: tuple[int, ...]) -> None:
     assert count_values([], [], [], []) == []
 
 
-def test_threads_give_the_same() -> None:
+def test_count_values_runs_in_threads() -> None:
     x = [values_of(64, 500, seed=seed) for seed in range(8)]
-    found = [np.zeros(BINS, np.int64) for _ in x]
+    counts = [np.zeros(BINS, np.int64) for _ in x]
     tasks = [
         threading.Thread(
-            target=count_values, args=([each] * 20, [None] * 20, [own] * 20, [None] * 20)
+            target=count_values, args=([values] * 20, [None] * 20, [own] * 20, [None] * 20)
         )
-        for each, own in zip(x, found, strict=True)
+        for values, own in zip(x, counts, strict=True)
     ]
     for task in tasks:
         task.start()
     for task in tasks:
         task.join()
-    for each, own in zip(x, found, strict=True):
-        wanted = np.bincount(each.view(np.uint32).ravel() >> 17, None, BINS)
-        np.testing.assert_array_equal(own, 20 * wanted)
+    for values, own in zip(x, counts, strict=True):
+        once = np.bincount(values.view(np.uint32).ravel() >> 17, None, BINS)
+        np.testing.assert_array_equal(own, 20 * once)
 
 
-def good() -> list[Any]:
-    return [[random(2, 3)], [1], [np.zeros(BINS, np.int64)], [none_yet(3)]]
+def valid_arguments() -> list[Any]:
+    return [[random(2, 3)], [1], [np.zeros(BINS, np.int64)], [empty_extremes(3)]]
 
 
 @pytest.mark.parametrize(
@@ -127,21 +134,21 @@ def good() -> list[Any]:
         (2, np.zeros(BINS, np.int32), "counts must be a contiguous array of int64"),
         (2, np.zeros(2 * BINS, np.int64)[::2], "must be contiguous"),
         (2, np.frombuffer(bytes(8 * BINS), np.int64), "counts writable"),
-        (3, none_yet(2), "extremes must be two of each channel"),
+        (3, empty_extremes(2), "extremes must be two of each channel"),
         (3, None, "extremes must be contiguous"),
-        (3, none_yet(3).astype(np.float64), "extremes must be a contiguous array of float32"),
+        (3, empty_extremes(3).astype(np.float64), "extremes must be a contiguous array of float32"),
     ],
 )
-def test_what_is_refused(place: int, item: object, message: str) -> None:
-    lists = good()
+def test_count_values_rejects_bad_arguments(place: int, item: object, message: str) -> None:
+    lists = valid_arguments()
     count_values(*lists)
     lists[place][0] = item
     with pytest.raises((TypeError, ValueError, OverflowError), match=message):
         count_values(*lists)
 
 
-def test_lists_of_other_lengths() -> None:
-    lists = good()
+def test_count_values_rejects_lists_of_other_lengths() -> None:
+    lists = valid_arguments()
     lists[2] = []
     with pytest.raises(ValueError, match="as many items"):
         count_values(*lists)
@@ -149,12 +156,12 @@ def test_lists_of_other_lengths() -> None:
         count_values((), [], [], [])  # type: ignore[arg-type]
 
 
-def in_pairs(terms: list[float]) -> float:
-    """The order that is promised."""
+def pairwise_sum(terms: list[float]) -> float:
+    """Return the sum in the order that `squared_difference` documents."""
     size = len(terms)
     if size > 128:
         half = size // 2 // 8 * 8
-        return in_pairs(terms[:half]) + in_pairs(terms[half:])
+        return pairwise_sum(terms[:half]) + pairwise_sum(terms[half:])
     whole = size // 8 * 8
     lanes = [0.0] * 8
     for at in range(0, whole, 8):
@@ -167,14 +174,14 @@ def in_pairs(terms: list[float]) -> float:
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 127, 128, 129, 136, 257, 1000, 12_345])
-def test_squared_difference(size: int) -> None:
+def test_squared_difference_matches_pairwise_sum(size: int) -> None:
     a, b = random(size) * np.float32(1e3), random(size, seed=1)
     difference = (a - b).astype(np.float64)
-    assert squared_difference(a, b) == in_pairs((difference * difference).tolist())
+    assert squared_difference(a, b) == pairwise_sum((difference * difference).tolist())
     np.testing.assert_allclose(squared_difference(a, b), np.square(difference).sum(), rtol=1e-13)
 
 
-def test_squared_difference_of_what_is_not_finite() -> None:
+def test_squared_difference_of_infinities_and_nan() -> None:
     a, b = np.array([1, np.inf], np.float32), np.array([1, 2], np.float32)
     assert squared_difference(a, b) == np.inf
     assert np.isnan(squared_difference(a, a))
@@ -183,6 +190,6 @@ def test_squared_difference_of_what_is_not_finite() -> None:
 @pytest.mark.parametrize(
     "other", [random(5), random(4).astype(np.float64), random(8)[::2], [1.0] * 4]
 )
-def test_squared_difference_refuses(other: Any) -> None:
+def test_squared_difference_rejects_bad_arguments(other: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"arrays must|the second must"):
         squared_difference(random(4), other)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The playground in a real browser: the bits of its operators, its form, its looks."""
+"""Tests of the playground in a real browser: exact results, the form, the layout."""
 
 import re
 from collections.abc import Iterator
@@ -27,25 +27,25 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-def test_every_case_has_the_same_bits(browser: Browser) -> None:
-    questions = [each for each in every_case() if can_be_posed(each)]
+def test_playground_matches_case_tables(browser: Browser) -> None:
+    questions = [pair for pair in every_case() if can_be_posed(pair)]
     assert len(questions) > 0.95 * len(list(every_case()))
     wrong = []
-    for (operator, case), given in zip(questions, answers(browser, questions), strict=True):
+    for (operator, case), result in zip(questions, answers(browser, questions), strict=True):
         if case.raises is not None:
-            if not isinstance(given, str) or not re.search(case.raises[1], given):
-                wrong.append(f"{operator} {case.name}: {given!r}")
-        elif isinstance(given, str):
-            wrong.append(f"{operator} {case.name}: refused, {given}")
+            if not isinstance(result, str) or not re.search(case.raises[1], result):
+                wrong.append(f"{operator} {case.name}: {result!r}")
+        elif isinstance(result, str):
+            wrong.append(f"{operator} {case.name}: refused, {result}")
         else:
             try:
-                assert_same_bits(given, answer(operator, case), case)
+                assert_same_bits(result, answer(operator, case), case)
             except AssertionError as error:
                 wrong.append(f"{operator} {error}")
     assert wrong == []
 
 
-def test_what_cannot_be_posed_is_refused_everywhere() -> None:
+def test_playground_omits_only_cases_that_raise() -> None:
     left = [case for operator, case in every_case() if not can_be_posed((operator, case))]
     assert all(case.raises is not None for case in left)
 
@@ -57,13 +57,13 @@ def page(browser: Browser) -> Browser:
     return browser
 
 
-def show(browser: Browser, **said: object) -> None:
-    """As a link with these words does."""
-    browser.value(f"location.hash = {urlencode(said)!r}; playground.page.open()")
+def show(browser: Browser, **fields: object) -> None:
+    """Open a link to the page with these fields."""
+    browser.value(f"location.hash = {urlencode(fields)!r}; playground.page.open()")
 
 
 def fill(browser: Browser, name: str, value: str) -> None:
-    """As somebody who types does."""
+    """Type a value into a field of the form."""
     browser.value(
         f"(() => {{ const field = document.getElementById('form').elements['{name}'];"
         f"field.value = {value!r};"
@@ -86,7 +86,7 @@ def refusal(browser: Browser) -> str:
     return browser.value("document.getElementById('refused').textContent")
 
 
-def test_the_form(page: Browser) -> None:
+def test_form_shows_value_codes_and_steps(page: Browser) -> None:
     fill(page, "operator", "int_quant")
     fill(page, "bitwidth", "2")
     fill(page, "scale", "2^-2")
@@ -105,7 +105,7 @@ def test_the_form(page: Browser) -> None:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_every_operator_has_a_form(page: Browser, name: str) -> None:
+def test_form_supports_all_operators(page: Browser, name: str) -> None:
     fill(page, "operator", name)
     assert refusal(page) == ""
     assert number(page)[3].startswith("0x")
@@ -124,7 +124,7 @@ def test_every_operator_has_a_form(page: Browser, name: str) -> None:
         ("from", "9", r"from must lie below to, got 9 and .*"),
     ],
 )
-def test_what_is_wrong_is_said(page: Browser, field: str, text: str, message: str) -> None:
+def test_form_reports_bad_fields(page: Browser, field: str, text: str, message: str) -> None:
     show(page, operator="int_quant")
     fill(page, field, text)
     assert re.fullmatch(message, refusal(page))
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_said(page: Browser, field: str, text: str, message: st
     assert page.said == []
 
 
-def test_a_link_says_all_of_the_form(page: Browser) -> None:
+def test_link_restores_form(page: Browser) -> None:
     show(page, operator="int_quant", bitwidth=5, scale=0.1, narrow="true", rounding_mode="UP", x=7)
     link = page.value("location.hash.slice(1)")
     kept = number(page)
@@ -147,7 +147,7 @@ def test_a_link_says_all_of_the_form(page: Browser) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"operator": "dynamic_quantize", "type": "float16"},
         {"operator": "int_quant", "type": "float128", "rounding_mode": "SIDEWAYS"},
@@ -157,47 +157,47 @@ def test_a_link_says_all_of_the_form(page: Browser) -> None:
         {"operator": "int_quant", "type": "float16", "from": 0, "to": "1e9"},
         {"operator": "trunc_v1", "type": "float64", "from": "-1e307", "x": "1e300"},
     ],
-    ids=lambda said: said["operator"],
+    ids=lambda fields: fields["operator"],
 )
-def test_any_link_shows_something(page: Browser, said: dict[str, object]) -> None:
-    show(page, **said)
+def test_link_with_bad_fields_shows_result(page: Browser, fields: dict[str, object]) -> None:
+    show(page, **fields)
     page.value("playground.page.update()")
     assert number(page)[1].startswith("0x")
-    assert page.value("[...document.querySelectorAll('select')].every(each => each.value)")
+    assert page.value("[...document.querySelectorAll('select')].every(select => select.value)")
     assert page.said == []
 
 
-def test_operators_keep_the_type_only_where_they_take_it(page: Browser) -> None:
+def test_form_keeps_dtype_only_if_operator_takes_it(page: Browser) -> None:
     show(page, operator="int_quant", type="float16")
     fill(page, "operator", "dynamic_quantize")
     assert number(page)[1] == "0x3f4ccccd"
     assert page.said == []
 
 
-def test_named_formats(page: Browser) -> None:
+def test_form_fills_named_formats(page: Browser) -> None:
     operator = next(
-        each.name
-        for each in OPERATORS.values()
-        if any(declared.role is Role.MANTISSA_BITWIDTH for declared in each.inputs)
+        declared.name
+        for declared in OPERATORS.values()
+        if any(item.role is Role.MANTISSA_BITWIDTH for item in declared.inputs)
     )
     show(page, operator=operator, scale=1)
     fill(page, "format", "float4_e2m1fn")
     values = [float(row[0]) for row in codes(page)]
     assert [-values[0], values[-1]] == [anybit.formats.float4_e2m1fn.largest] * 2
     assert values == anybit.formats.float4_e2m1fn.values().tolist()
-    theirs = values_as(ml_dtypes.float4_e2m1fn, values)
+    theirs = encode_as(ml_dtypes.float4_e2m1fn, values)
     assert [int(row[1], 16) % 16 for row in codes(page) if row[0] != "0"] == [
         code for code, value in zip(theirs, values, strict=True) if value
     ]
     fill(page, "format", "float8_e5m2")
     fill(page, "x", "-300")
-    code = values_as(ml_dtypes.float8_e5m2, [-320.0])[0]
+    code = encode_as(ml_dtypes.float8_e5m2, [-320.0])[0]
     assert number(page)[2] == "-320"
     assert int(number(page)[4], 16) == code
 
 
-def values_as(dtype: type, values: list[float]) -> list[int]:
-    """The codes of values of a format."""
+def encode_as(dtype: type, values: list[float]) -> list[int]:
+    """Return the codes of values in a format of ml_dtypes."""
     return np.array(values, np.float32).astype(dtype).view(np.uint8).tolist()
 
 
@@ -214,7 +214,7 @@ def values_as(dtype: type, values: list[float]) -> list[int]:
         ("bipolar_quant", {"scale": 0.7}, {}),
     ],
 )
-def test_codes_are_those_of_the_grid(
+def test_form_shows_codes_of_the_grid(
     page: Browser, name: str, parameters: dict[str, float], attributes: dict[str, bool]
 ) -> None:
     flags = {key: str(value).lower() for key, value in attributes.items()}
@@ -228,8 +228,8 @@ def test_codes_are_those_of_the_grid(
     assert [value for value, _ in shown] == pytest.approx(values.tolist(), rel=1e-7)
 
 
-def test_codes_beyond_the_width_have_no_bits(page: Browser) -> None:
-    """Where an operator does not clip."""
+def test_form_omits_bits_of_codes_beyond_the_width(page: Browser) -> None:
+    """Use an operator that does not clip."""
     show(page, operator="trunc_v1", scale=0.5, in_bitwidth=8, out_bitwidth=6, x=1000)
     assert number(page)[2:6] == ["250", "0x437a0000", "500", ""]
     fill(page, "x", "-60")
@@ -238,7 +238,7 @@ def test_codes_beyond_the_width_have_no_bits(page: Browser) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
-def test_it_fits(scheme: str, width: int) -> None:
+def test_page_fits_width_and_color_scheme(scheme: str, width: int) -> None:
     with opened(width=width, scheme=scheme) as browser:
         assert browser.value("document.documentElement.scrollWidth") <= width
         paper = browser.value("getComputedStyle(document.body).backgroundColor")

@@ -5,7 +5,7 @@
 
 Any runtime or tool can test itself with them. Each case is a folder `test_<operator>_<case>` with a
 model of one node, its input and its exact output. `index.json` lists the folders with operator,
-node and attributes; `README.txt` says how to read them. Cases that must be refused are left out.
+node and attributes; `README.txt` describes the layout. Cases that raise an error are left out.
 """
 
 import support_path  # noqa: F401
@@ -25,7 +25,7 @@ from onnx import helper, numpy_helper
 
 from anybit.ops import Input, Operator
 
-# Their parameters are computed by the model itself; those of the others are constants in files.
+# Operators whose parameters the model computes; those of the others are constants in files.
 AT_RUN_TIME = {"dynamic_quantize", "dynamic_dequantize"}
 IR_VERSION, OPSET = 8, 13
 
@@ -37,16 +37,16 @@ test_<operator>_<case>/
     data.json                       the tolerances of ONNX's test runner: none
     test_data_set_0/input_0.pb      x, and further inputs where parameters are inputs
     test_data_set_0/output_0.pb     the exact result
-index.json                          what is in which folder
+index.json                          list of the folders
 
-Parameters (scale, bit-width, ...) are initializers, but for operators whose parameters are known
-at run time only. A size of 0 is written as a name in the model. An output must have the type, the
-shape and the bits of output_0.pb, the sign of zero included; any NaN stands for any other NaN.
+Parameters (scale, bit-width, ...) are initializers, except of operators that compute their
+parameters at run time. A size of 0 is written as a name in the model. An output must have the
+type, the shape and the bits of output_0.pb, the sign of zero included; all NaNs are equal.
 """
 
 
 def write(folder: Path, cases: Iterable[tuple[str, Case]]) -> int:
-    """Write those of the cases that have an answer; returns how many there are."""
+    """Write the cases that have a result, and return their number."""
     index: list[dict[str, Any]] = []
     taken: set[str] = set()
     for name, case in cases:
@@ -58,12 +58,12 @@ def write(folder: Path, cases: Iterable[tuple[str, Case]]) -> int:
     return len(index)
 
 
-def _free_name(wanted: str, taken: set[str]) -> str:
-    """Return the name, numbered if a folder has it already: some file systems ignore case."""
-    name, number = wanted, 1
+def _free_name(stem: str, taken: set[str]) -> str:
+    """Return an unused folder name, numbered if needed: some file systems ignore case."""
+    name, number = stem, 1
     while name.lower() in taken:
         number += 1
-        name = f"{wanted}_{number}"
+        name = f"{stem}_{number}"
     taken.add(name.lower())
     return name
 
@@ -105,7 +105,7 @@ def _shown(attribute: onnx.AttributeProto) -> int | str:
 
 
 def _arrays(operator: Operator, case: Case) -> Iterator[tuple[str, np.ndarray]]:
-    """Return the inputs that are present, by name."""
+    """Yield the inputs that the case has, by name."""
     x = np.asarray(case.inputs[0])
     yield operator.inputs[0].name, x
     for value, declared in zip(case.inputs[1:], operator.inputs[1:], strict=False):
@@ -114,9 +114,10 @@ def _arrays(operator: Operator, case: Case) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _parameter(value: Any, declared: Input, x: np.ndarray) -> np.ndarray:
-    """Return a parameter as an array; numbers get the type that the operator computes in.
+    """Return a parameter as an array; numbers get the dtype that the operator computes in.
 
-    That is what most files hold, widths included. Integers that it cannot hold stay integers.
+    Most files store parameters so, bit widths included. Integers that this dtype cannot represent
+    stay integers.
     """
     array = ort_backend.as_tensor(value, declared)
     if hasattr(value, "dtype") or declared.domain.dtypes:
@@ -134,7 +135,7 @@ def _model(
     constant: list[str],
     result: np.ndarray,
 ) -> onnx.ModelProto:
-    names = [each.name if each.name in arrays else "" for each in operator.inputs]
+    names = [item.name if item.name in arrays else "" for item in operator.inputs]
     while not names[-1]:
         names.pop()
     graph = helper.make_graph(
@@ -151,14 +152,14 @@ def _model(
     imports = {"": OPSET, operator.onnx_domain: operator.version}
     return helper.make_model(
         graph,
-        opset_imports=[helper.make_opsetid(*each) for each in imports.items()],
+        opset_imports=[helper.make_opsetid(*item) for item in imports.items()],
         ir_version=IR_VERSION,
         producer_name="anybit",
     )
 
 
 def _value(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
-    """Its type and shape. Readers take a declared size of 0 for a mistake."""
+    """Return the value info of an array, with names for sizes of 0, which readers reject."""
     shape = [size or f"none_{axis}" for axis, size in enumerate(array.shape)]
     return ort_backend.value_info(name, array.dtype, shape)
 
@@ -167,15 +168,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="where to write; made if it is missing")
+    parser.add_argument("folder", type=Path, help="output folder; created if missing")
     parser.add_argument(
-        "--operator", action="append", choices=OPERATORS, help="these only; may be repeated"
+        "--operator", action="append", choices=OPERATORS, help="only this operator (repeatable)"
     )
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    chosen = given.operator or OPERATORS
-    count = write(given.folder, (each for each in every_case() if each[0] in chosen))
-    print(f"{count} cases in {given.folder}")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    operators = options.operator or OPERATORS
+    count = write(options.folder, (pair for pair in every_case() if pair[0] in operators))
+    print(f"{count} cases in {options.folder}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The case tables on what is compiled, without pytest, which takes minutes to collect in emulation.
+"""Case tables of the compiled back-ends, without pytest, which is slow in emulation.
 
     python tests/programs/case_tables.py [--every NUMBER] [--start NUMBER]
 
 Rows run natively at the best level of the processor, and in ONNX Runtime with parameters as
-constants and as inputs. The exit code says whether a bit was wrong.
+constants and as inputs. The exit code is 1 if any bit differs.
 """
 
 import support_path  # noqa: F401
@@ -24,7 +24,7 @@ BACKENDS = {_core.isa(): Backend.BASELINE, "ort": Backend.ORT, "ort-inputs": Bac
 
 
 def faults(every: int, start: int) -> Iterator[str | None]:
-    """Yield the fault of each row on each back-end, None where there is none."""
+    """Yield the fault of each row on each back-end, or None."""
     for place, (operator, case) in enumerate(every_case()):
         if place % every == start:
             for name, backend in BACKENDS.items():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the built documentation: its links, and what a browser has to say of its pages.
+"""Check the built documentation: its links, and its pages in a browser.
 
     python tests/programs/check_site.py build/site
-    python tests/programs/check_site.py build/site --pictures FOLDER    what some pages look like
+    python tests/programs/check_site.py build/site --pictures FOLDER    save screenshots
 
 Links within the site lead to pages and anchors that are there, others are well-formed, and nothing
 is loaded from elsewhere. In Chromium, on a wide and a narrow screen, light and dark, no page has an
@@ -38,12 +38,12 @@ SECONDS = 20
 
 
 class Page(HTMLParser):
-    """What a page refers to, and what can be referred to in it.
+    """Links, resources and anchors of a page.
 
     Attributes:
-        links: What one can go to.
-        loaded: What a browser fetches in order to show the page.
-        anchors: Names of places in it.
+        links: Targets of links.
+        loaded: Resources that a browser fetches to show the page.
+        anchors: Names of link targets in the page.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,16 +54,16 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        told = {name: value or "" for name, value in attributes}
-        self.anchors |= {told[name] for name in ("id", "name") if name in told}
-        if "href" in told:
-            (self.loaded if tag == "link" else self.links).append(told["href"])
-        if "src" in told:
-            self.loaded.append(told["src"])
+        values = {name: value or "" for name, value in attributes}
+        self.anchors |= {values[name] for name in ("id", "name") if name in values}
+        if "href" in values:
+            (self.loaded if tag == "link" else self.links).append(values["href"])
+        if "src" in values:
+            self.loaded.append(values["src"])
 
 
 def faults_of_links(folder: Path) -> Iterator[str]:
-    """Return the faults of links and other references."""
+    """Yield the faults of links and resources."""
     pages = {path.resolve(): Page(path) for path in folder.rglob("*.html")}
     for path, page in pages.items():
         name = path.relative_to(folder)
@@ -83,20 +83,20 @@ def faults_of_links(folder: Path) -> Iterator[str]:
 
 
 def faults_of_pages(browser: Browser, folder: Path) -> Iterator[str]:
-    """Return the faults of pages opened as files in a browser; the root page redirects."""
+    """Yield errors and overflows of pages opened as files, except the redirect at the root."""
     for path in sorted({*folder.rglob("*.html")} - {folder / "index.html"}):
         for width, scheme in LOOKS:
             browser.open(path, width=width, scheme=scheme)
             there = f"{path.relative_to(folder)}, {width} pixels, {scheme}"
-            yield from (f"{there}: {said}" for said in browser.said)
+            yield from (f"{there}: {message}" for message in browser.said)
             browser.said.clear()
-            wanted = browser.value("document.documentElement.scrollWidth")
-            if wanted > width:
-                yield f"{there}: is {wanted} pixels wide"
+            page_width = browser.value("document.documentElement.scrollWidth")
+            if page_width > width:
+                yield f"{there}: is {page_width} pixels wide"
 
 
 def faults_of_search(browser: Browser, address: str) -> Iterator[str]:
-    """Search the site as it is served, and return the faults."""
+    """Yield the faults of a search on the served site."""
     browser.open(f"{address}/search.html?q=staircase+gradient", width=1440)
     until = time.monotonic() + SECONDS
     while not browser.value("document.querySelectorAll('#search-results li a').length"):
@@ -104,11 +104,11 @@ def faults_of_search(browser: Browser, address: str) -> Iterator[str]:
             yield "the search finds nothing"
             break
         time.sleep(0.1)
-    yield from (f"search: {said}" for said in browser.said)
+    yield from (f"search: {message}" for message in browser.said)
 
 
-def served(folder: Path) -> ThreadingHTTPServer:
-    """Serve a folder on this machine, without a log."""
+def start_server(folder: Path) -> ThreadingHTTPServer:
+    """Start a silent local server for a folder."""
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -120,7 +120,7 @@ def served(folder: Path) -> ThreadingHTTPServer:
 
 
 def take_pictures(browser: Browser, folder: Path, out: Path) -> None:
-    """Take pictures of the upper ends of some pages."""
+    """Save screenshots of the tops of some pages."""
     out.mkdir(parents=True, exist_ok=True)
     for page in SHOWN:
         for width, scheme in LOOKS:
@@ -143,7 +143,7 @@ def main() -> None:
     else:
         with Browser() as browser:
             faults += faults_of_pages(browser, folder)
-            server = served(folder)
+            server = start_server(folder)
             faults += faults_of_search(browser, f"http://127.0.0.1:{server.server_port}")
             server.shutdown()
             if arguments.pictures:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled networks give the same bits on every machine.
+"""Equality of the outputs of compiled networks on different machines.
 
     python tests/programs/compiled_networks.py write FOLDER [--count NUMBER]
     python tests/programs/compiled_networks.py check FOLDER
 
-The first writes random networks that are exact, and the example, each with inputs and with what it
-gives compiled on this machine; the second compiles them on another. What ONNX Runtime computes in
-floats differs between machines: nothing of it stands behind the last quantizer, nor between. The
-exit code says whether a bit was other.
+`write` saves random networks that are exact, and the example, with inputs and the outputs of this
+machine; `check` compiles and compares them on another. ONNX Runtime's floats differ between
+machines, so the networks have no approximate float operators. The exit code is 1 if any bit
+differs.
 """
 
 import support_path  # noqa: F401
@@ -42,11 +42,11 @@ def write(folder: Path, count: int) -> None:
 
 
 def _random_networks(count: int) -> list[tuple[onnx.ModelProto, np.ndarray]]:
-    # Whoever only checks needs no Hypothesis.
+    # `check` works without Hypothesis.
     from hypothesis import HealthCheck, given, settings
     from networks import inputs, networks
 
-    found: dict[tuple[str, ...], tuple[onnx.ModelProto, np.ndarray]] = {}
+    examples: dict[tuple[str, ...], tuple[onnx.ModelProto, np.ndarray]] = {}
 
     @given(network=networks(powers=True))
     @settings(
@@ -56,13 +56,13 @@ def _random_networks(count: int) -> list[tuple[onnx.ModelProto, np.ndarray]]:
         suppress_health_check=list(HealthCheck),
     )
     def collect(network: "Network") -> None:
-        # What Hypothesis draws next is often the same network with other numbers.
+        # Hypothesis often draws the same network again with other numbers.
         kinds = tuple(node.op_type for node in network.proto.graph.node)
-        if len(found) < count and kinds not in found and _is_exact(network):
-            found[kinds] = network.proto, inputs(network, ROWS)
+        if len(examples) < count and kinds not in examples and _is_exact(network):
+            examples[kinds] = network.proto, inputs(network, ROWS)
 
     collect()
-    return list(found.values())
+    return list(examples.values())
 
 
 def _is_exact(network: "Network") -> bool:
@@ -83,7 +83,7 @@ def _outputs(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     return y
 
 
-def wrong(stem: Path) -> bool:
+def differs(stem: Path) -> bool:
     with np.load(stem.with_suffix(".npz")) as arrays:
         y = _outputs(onnx.load(stem.with_suffix(".onnx")), arrays["x"])
         return y.dtype != arrays["y"].dtype or y.tobytes() != arrays["y"].tobytes()
@@ -94,15 +94,15 @@ def main() -> None:
     parser.add_argument("action", choices=("write", "check"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=10)
-    given = parser.parse_args()
-    if given.action == "write":
-        write(given.folder, given.count)
+    options = parser.parse_args()
+    if options.action == "write":
+        write(options.folder, options.count)
     began = time.monotonic()
-    files = sorted(given.folder.glob("*.onnx"))
-    differ = [path.stem for path in files if wrong(path)]
+    files = sorted(options.folder.glob("*.onnx"))
+    different = [path.stem for path in files if differs(path)]
     print(f"{_core.isa()}: {len(files)} compiled networks, {time.monotonic() - began:.0f} s")
-    if differ or not files:
-        sys.exit(f"other bits: {', '.join(differ) or 'no networks'}")
+    if different or not files:
+        sys.exit(f"other bits: {', '.join(different) or 'no networks'}")
 
 
 if __name__ == "__main__":

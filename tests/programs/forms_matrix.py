@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converted models with their expected outputs, as files for other versions of ONNX Runtime.
+"""Write converted models with expected outputs, for other versions of ONNX Runtime.
 
     python tests/programs/forms_matrix.py FOLDER [--accept]
 
-The files are made once, with the newest of everything; `tests/matrix/test_converted_files.py` runs
-them and needs NumPy and ONNX Runtime only. A row of the matrix is a form and what it holds: a
-native type and the operator that takes it, or the operator of ours that became standard nodes.
-`--accept` makes the verdicts that a run of `ort_matrix.py` left in the folder what is expected.
+The files are made once, with the newest packages; `tests/matrix/test_converted_files.py` runs them
+and needs NumPy and ONNX Runtime only. A row of the matrix is a form and its content: a native type
+and the operator that takes it, or the anybit operator that was expanded into standard nodes.
+`--accept` writes the results that a run of `ort_matrix.py` left in the folder to supported.json.
 """
 
 import support_path  # noqa: F401
@@ -31,13 +31,13 @@ from anybit.compiler.compiled import Compiled
 from anybit.onnx.conversion import Conversion, convert
 
 EXACT_NETWORKS = ("TFC_1W1A", "TFC_2W2A", "qkeras_jettagging")
-"""Their sums do not depend on the order, so that no version of the runtime can change them."""
+"""Networks whose sums are exact in any order, so that all versions of the runtime agree."""
 COMPILED_NETWORKS = ("TFC_2W2A", "kwsmlp_w3a3", "cnv_1w1a")
-"""Bits, bytes and convolutions, as one node each: their sums are integers in any order."""
+"""Networks with bits, bytes and convolutions, compiled to one node each."""
 LIMITS = (24, 20)
-"""Newest opsets without 2-bit, and without 4- and 16-bit types."""
+"""Newest opsets without 2-bit types, and without 4- and 16-bit types."""
 FUSIBLE = ("Dropout", "all")
-"""Which of the nodes that do nothing stand between: one, and several."""
+"""Chains of identity-like nodes between the first node and the quantizer."""
 BETWEEN_REGIONS = """
 <ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>
 g (float[n, 6] x) => (float[n, 4] y)
@@ -57,15 +57,14 @@ g (float[n, 6] x) => (float[n, 4] y)
 }
 """
 SAMPLE = 5
-"""Of the cases that become standard operators, one in so many: the nodes are what all have had
-for years."""
+"""Sampling step of the cases that become standard operators: their nodes are old and common."""
 
 TOGETHER_NATIVE = 24
 EXPECTED = Path(__file__).parents[1] / "matrix" / "supported.json"
 
 
 class Files:
-    """A folder that is filled with models, by row."""
+    """Writer of models to a folder, by row."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -115,23 +114,23 @@ def _standard_rows(files: Files, form: Form) -> None:
 
 def _native_rows(files: Files, form: Form) -> None:
     for kind in (Kind.ACTIVATION, Kind.WEIGHT):
-        for action, asked in _native_questions(form, kind).items():
-            for model in batches(kind, asked, TOGETHER_NATIVE):
+        for action, cases in _native_questions(form, kind).items():
+            for model in batches(kind, cases, TOGETHER_NATIVE):
                 files.add_cases(f"{form}: {action}", model, convert(model.proto, to=form))
 
 
 def _native_questions(form: Form, kind: Kind) -> dict[str, list[Question]]:
-    """Return the cases that become native operators, by operator."""
-    sample = [each for operator in OPERATORS for each in questions(operator, SAMPLE)]
-    asked = [*native_cases(), *(each for each in sample if each not in native_cases())]
-    found = defaultdict(list)
-    for model in batches(kind, asked, TOGETHER_NATIVE):
+    """Group the cases that become native quantizers by the operators they become."""
+    sample = [case for operator in OPERATORS for case in questions(operator, SAMPLE)]
+    cases = [*native_cases(), *(case for case in sample if case not in native_cases())]
+    groups = defaultdict(list)
+    for model in batches(kind, cases, TOGETHER_NATIVE):
         converted = convert(model.proto, to=form)
         for output, question in model.asked.items():
             action = model.action(converted, output)
             if "Linear" in action:
-                found[action.replace(" and DequantizeLinear", "")].append(question)
-    return found
+                groups[action.replace(" and DequantizeLinear", "")].append(question)
+    return groups
 
 
 def _limited_row(files: Files, limit: int) -> None:
@@ -142,7 +141,7 @@ def _limited_row(files: Files, limit: int) -> None:
 
 
 def _fusible_row(files: Files, limit: int) -> None:
-    """Quantizers that some version's optimizer would join with what stands before them."""
+    """Write quantizers that the optimizer of some version would fuse with the nodes before them."""
     for before, middle, quantizer in product(BEFORE.values(), FUSIBLE, QUANTIZERS.values()):
         proto = between(before, BETWEEN[middle], quantizer)
         converted = convert(proto, to="qdq", opset_limit=limit)
@@ -162,7 +161,7 @@ def _network_rows(files: Files) -> None:
 
 
 def _compiled_rows(files: Files) -> None:
-    """Add compiled models as files, with the outputs they have in memory."""
+    """Write compiled models as files, with the outputs of the compiled model in memory."""
     model = parser.parse_model(BETWEEN_REGIONS)
     x = np.linspace(-9, 9, 42, dtype=np.float32).reshape(7, 6)
     _compiled_row(files, "compiled: regions and float nodes", model, x)
@@ -183,11 +182,11 @@ def accept(folder: Path) -> None:
         path.stem.removeprefix("verdicts-"): json.loads(path.read_text())
         for path in sorted(folder.glob("verdicts-*.json"))
     }
-    known = {
-        row: {column: found[row] for column, found in verdicts.items() if row in found}
+    accepted = {
+        row: {column: outcomes[row] for column, outcomes in verdicts.items() if row in outcomes}
         for row in rows
     }
-    lines = [f"  {json.dumps(row)}: {json.dumps(columns)}" for row, columns in known.items()]
+    lines = [f"  {json.dumps(row)}: {json.dumps(columns)}" for row, columns in accepted.items()]
     EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -195,12 +194,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--accept", action="store_true", help="write supported.json")
-    given = parser.parse_args()
-    if given.accept:
-        accept(given.folder)
+    options = parser.parse_args()
+    if options.accept:
+        accept(options.folder)
         return
-    given.folder.mkdir(parents=True, exist_ok=True)
-    write(given.folder)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    write(options.folder)
 
 
 if __name__ == "__main__":

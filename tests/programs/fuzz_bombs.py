@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files that ask for much, and long honest ones: everything ends, within bounds.
+"""Resource tests: small files that expand to much, and long sound ones, stay within bounds.
 
-    python tests/programs/fuzz_bombs.py                every bomb and every chain
+    python tests/programs/fuzz_bombs.py                all bombs and all chains
     python tests/programs/fuzz_bombs.py doubled        one of them
 
-Each runs in a process of its own. The bounds are generous: nobody is to wait for them on a busy
-machine, and what grows faster than its file passes them by far.
+Each file runs in a process of its own. The bounds are wide enough for a busy machine; superlinear
+growth exceeds them by far.
 """
 
 import contextlib
@@ -25,40 +25,40 @@ import support_path  # noqa: F401
 from bombs import BOMBS, CHAINS, multiplied
 
 SECONDS = 300
-"""For all that is done with one file."""
+"""Time limit for all actions on one file."""
 MEMORY = 1500 * 2**20
-"""Bytes in use, the interpreter and its libraries included."""
+"""Limit of resident bytes, the interpreter and its libraries included."""
 WRITTEN = 2**26
-"""Bytes of constants in what a small file becomes."""
+"""Limit of the bytes of constants in the result for a small file."""
 CHAIN_MEMORY = 400 * 2**20
-"""The same for chains, whose files are small."""
+"""Limit of resident bytes for chains, whose files are small."""
 COMPARED = ("constants", "scaled", "moved_codes", "foreign_codes", "weights")
-"""The chains that are also run and compared with themselves: not all, because it takes long."""
+"""Chains that are also run by `anybit.diff`: only some, because it is slow."""
 LENGTHS = (24, 400, 3200)
-"""Nodes of each chain: the first is for what is done once, the others are compared."""
+"""Nodes of the chains: the first is a warm-up, the other two are compared."""
 GROWTH = 24
-"""How much more processor time the longest may take than the one before. In linear time it is 8
-times as much, in quadratic 64 times; a busy machine may double either."""
+"""Largest ratio of the processor times of the two longest chains. Linear time has a ratio of 8,
+quadratic time of 64; a busy machine may double either."""
 NODES = 10_000
 BUDGET = {"load": 3.0, "compile": 40.0}
-"""Seconds of processor time for chains of so many nodes, on a machine of today; else `REST`.
-Compiling evaluates what stands between sums, node by node."""
+"""Seconds of processor time per action for chains of NODES nodes; `REST` for other actions.
+Compiling evaluates the functions between accumulators node by node."""
 REST = 10.0
 SLOWER = 4
-"""How much longer a slow or busy machine may take."""
+"""Factor on BUDGET for slow or busy machines."""
 LEAST = 0.05
-"""Seconds of processor time that are too few to be compared."""
+"""Processor times below this, in seconds, are too short to compare."""
 
 
 def attack(kind: str) -> None:
-    """Do with one file, or with chains of several lengths, all that is done with files."""
+    """Run all actions on one file, or on chains of several lengths."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.alarm(SECONDS)
     if kind in BOMBS:
         make, count = BOMBS[kind]
         spent(make(count).SerializeToString())
     else:
-        # The trial of the short ones in ONNX Runtime is not what is compared.
+        # Without a runtime, conversion skips its trial run of short chains.
         _, short, long = (
             spent(
                 CHAINS[kind](count).SerializeToString(),
@@ -80,9 +80,9 @@ def attack(kind: str) -> None:
 
 
 def most_resident() -> int:
-    """Bytes that this program had in memory at most.
+    """Return the largest number of resident bytes of this process.
 
-    `ru_maxrss` would not do: it begins with what the parent had when it started this process.
+    `ru_maxrss` includes the memory of the parent at the time it started this process.
     """
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     (kibibytes,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
@@ -96,10 +96,13 @@ def spent(
     compared: bool = False,
     product: bytes = b"",
 ) -> dict[str, float]:
-    """Processor time of all that is done with a file. AnybitErrors are an answer.
+    """Return the processor time of each action on a file. An AnybitError is a valid result.
 
-    `compared` says that it is run, too, and compared with itself; `product` is another, which is
-    checked.
+    Args:
+        file: The model.
+        runtime: Target of conversions.
+        compared: Whether to compare the model with itself by `anybit.diff`.
+        product: Another model, which is only checked.
     """
     import anybit
     from anybit.errors import AnybitError
@@ -123,7 +126,7 @@ def spent(
         actions["check the product"] = lambda file: anybit.check(product)
     seconds = {}
     for name, action in actions.items():
-        gc.collect()  # models refer to themselves: what one action left is not the next one's
+        gc.collect()  # models have reference cycles; do not charge the next action for them
         made, began = None, time.process_time()
         try:
             made = getattr(action(file), "model", None)
@@ -147,26 +150,26 @@ def printed(file: bytes) -> None:
 
 
 def grown(short: Mapping[str, float], long: Mapping[str, float]) -> str:
-    """Return the steps that take too long for the longer file, or ""."""
+    """Return the actions that grew faster than GROWTH, as text; "" if none."""
     steep = [name for name in short if long[name] > GROWTH * max(short[name], LEAST)]
     return ", ".join(f"{name} {short[name]:.2f} s, then {long[name]:.2f} s" for name in steep)
 
 
 def overdue(seconds: Mapping[str, float], nodes: int) -> str:
-    """Return the steps that exceed their share of the time budget, or ""."""
+    """Return the actions that exceed their budget, as text; "" if none."""
     limits = {name: SLOWER * BUDGET.get(name, REST) * nodes / NODES for name in seconds}
     late = [name for name in seconds if seconds[name] > limits[name]]
     return ", ".join(f"{name} {seconds[name]:.2f} s of {limits[name]:.2f} s" for name in late)
 
 
 def fault(kind: str) -> str:
-    """Return what went wrong with one file, or ""."""
+    """Return the fault of one file, as text; "" if it passed."""
     command = [sys.executable, __file__, "--attack", kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == -signal.SIGALRM:
         return f"{kind}: did not end within {SECONDS} s"
-    said = (done.stderr.splitlines() or ["nothing"])[-1]
-    return f"{kind}: ended with {done.returncode}: {said}" if done.returncode else ""
+    last_line = (done.stderr.splitlines() or ["nothing"])[-1]
+    return f"{kind}: ended with {done.returncode}: {last_line}" if done.returncode else ""
 
 
 def main() -> None:
@@ -174,7 +177,7 @@ def main() -> None:
         attack(sys.argv[2])
         return
     kinds = sys.argv[1:] or [*BOMBS, *CHAINS]
-    faults = [said for said in map(fault, kinds) if said]
+    faults = [text for text in map(fault, kinds) if text]
     print(*faults, f"{len(kinds)} files, {len(faults)} faults", sep="\n")
     sys.exit(bool(faults))
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged models: whatever a file holds, it is read, converted, compiled, or a AnybitError.
+"""Fuzz test with damaged models: all actions succeed or raise AnybitError.
 
-    python tests/programs/fuzz_models.py --seconds 120     new cases until the time is over
+    python tests/programs/fuzz_models.py --seconds 120     new cases until the time is up
     python tests/programs/fuzz_models.py --cases 0 200     the first 200
     python tests/programs/fuzz_models.py --case 17         one case in this process, for a debugger
 
-A case is a number: it chooses a sound model, what is damaged in it, and what is done with it.
-Cases run in processes of their own, with limited memory and time, so that a crash or a hang is a
-fault like an exception of the wrong kind. The exit code is 1 if there was any.
+A case is a seed: it selects a sound model, the damages, and an action. Cases run in worker
+processes with limited memory and time, so that crashes and hangs count as faults, as exceptions of
+other types do. The exit code is 1 if there are faults.
 """
 
 import support_path  # noqa: F401
@@ -36,9 +36,9 @@ import onnx
 from fuzz_mutations import damaged, mutated
 
 MEMORY = 8 * 2**30
-"""Address space of a worker in bytes; the runtime reserves some of it that it never uses."""
+"""Address space of a worker in bytes, including memory that the runtime only reserves."""
 PATIENCE = 30
-"""Seconds that one case may take on a busy machine; usually it is a hundredth of one."""
+"""Time limit of a case in seconds; it usually takes a hundredth of a second."""
 WORKERS = 2
 CHUNK = 500
 """Cases per process."""
@@ -46,7 +46,7 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class Case:
-    """A damaged model in two files, and what to do with it."""
+    """Damaged model in two files, and the action on it."""
 
     action: str
     damages: list[str]
@@ -76,7 +76,7 @@ def case(number: int) -> Case:
 
 @cache
 def actions() -> dict[str, Callable[[Path], object]]:
-    """Everything that reads a model, by name."""
+    """Return all actions that read a model, by name."""
     import anybit
     from anybit.onnx.checks.checking import TARGETS
     from anybit.onnx.forms import Form
@@ -103,12 +103,12 @@ def actions() -> dict[str, Callable[[Path], object]]:
 
 
 def run(number: int) -> None:
-    """Raise errors other than AnybitError, and output of libraries."""
+    """Run a case; raise exceptions other than AnybitError, and an error for logged warnings."""
     from anybit.errors import AnybitError
 
     chosen = case(number)
-    heard = Heard()
-    logging.getLogger().addHandler(heard)
+    collector = WarningCollector()
+    logging.getLogger().addHandler(collector)
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
@@ -117,13 +117,13 @@ def run(number: int) -> None:
             with contextlib.suppress(AnybitError):
                 actions()[chosen.action](path)
     finally:
-        logging.getLogger().removeHandler(heard)
-    if heard.lines:
-        raise AssertionError(f"logged: {heard.lines[0]}")
+        logging.getLogger().removeHandler(collector)
+    if collector.lines:
+        raise AssertionError(f"logged: {collector.lines[0]}")
 
 
-class Heard(logging.Handler):
-    """Keeps the warnings that are logged, which a user would see between our own words."""
+class WarningCollector(logging.Handler):
+    """Collector of logged warnings, which would appear in a user's terminal."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -134,7 +134,7 @@ class Heard(logging.Handler):
 
 
 def work(first: int, end: int, deadline: float) -> None:
-    """Run cases in a process; report the number of each case and its fault."""
+    """Run cases in this process; print the number of a case before it, and its fault after it."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
@@ -153,7 +153,7 @@ def work(first: int, end: int, deadline: float) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """A case, and what Python or the system said."""
+    """Failed case, with the messages of Python or the system."""
 
     number: int
     lines: list[str]
@@ -166,7 +166,10 @@ class Fault:
 
 
 def supervise(first: int, end: int, deadline: float) -> tuple[int, list[Fault]]:
-    """How many cases a process went through, and its faults; behind a crash another goes on."""
+    """Run cases in worker processes, and return their number and faults.
+
+    After a crash, another worker continues with the next case.
+    """
     faults: list[Fault] = []
     done = 0
     while first < end and time.time() < deadline:
@@ -185,30 +188,30 @@ def supervise(first: int, end: int, deadline: float) -> tuple[int, list[Fault]]:
             break
         if "begin" not in process.stdout:
             raise RuntimeError(process.stderr)
-        told = [f"  {line}" for line in process.stderr.splitlines()[-9:]]
-        faults.append(Fault(first, [f"  the process ended with {process.returncode}", *told]))
+        messages = [f"  {line}" for line in process.stderr.splitlines()[-9:]]
+        faults.append(Fault(first, [f"  the process ended with {process.returncode}", *messages]))
         first += 1
     return done, faults
 
 
 def search(begins: range, deadline: float) -> int:
-    """Print what is found; how many faults there are."""
+    """Print the faults of cases, and return their number."""
     ends = [min(begin + CHUNK, begins.stop) for begin in begins]
-    done = found = 0
+    done = count = 0
     with ThreadPoolExecutor(WORKERS) as pool:
-        for cases, faults in pool.map(lambda *each: supervise(*each, deadline), begins, ends):
+        for cases, faults in pool.map(lambda *limits: supervise(*limits, deadline), begins, ends):
             done += cases
-            found += len(faults)
+            count += len(faults)
             for fault in faults:
                 print(fault, flush=True)
-    print(f"{done} cases, {found} faults")
-    return found
+    print(f"{done} cases, {count} faults")
+    return count
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, help="where to begin; another place every time")
+    parser.add_argument("--seed", type=int, help="first case (default: derived from the time)")
     parser.add_argument("--cases", type=int, nargs=2)
     parser.add_argument("--case", type=int)
     parser.add_argument("--work", type=float, nargs=3, help=argparse.SUPPRESS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small damages to a model that is otherwise sound, anywhere in it, told apart by type only."""
+"""Random small damages to sound models, in any field."""
 
 from collections.abc import Iterator
 from random import Random
@@ -26,19 +26,19 @@ _KINDS += [operator.onnx_name for operator in OPERATORS]
 _DOMAINS = ["", "ai.onnx", "ai.onnx.ml", "com.microsoft", "onnx.brevitas", "anybit", "mine"]
 _DOMAINS += ["qonnx.custom_op.general", "finn.custom_op.general"]
 _ATTRIBUTES = ["axis", "to", "value", "value_int", "block_size", "output_dtype", "saturate"]
-_ATTRIBUTES += [each.onnx_name for operator in OPERATORS for each in operator.attributes]
+_ATTRIBUTES += [item.onnx_name for operator in OPERATORS for item in operator.attributes]
 _SPECIAL = {"op_type": _KINDS, "domain": _DOMAINS, "name": _ATTRIBUTES}
 
 _MOST_BYTES = 64
 
 
 def mutated(proto: onnx.ModelProto, random: Random) -> list[str]:
-    """Damage a model in place; what was done, for a person to read."""
+    """Damage a model in place, and return a description of each damage."""
     return [_mutate(proto, random) for _ in range(random.choice([1, 1, 1, 2, 2, 3, 5]))]
 
 
 def damaged(data: bytes, random: Random) -> bytes:
-    """Bytes cut off, overwritten, removed or doubled."""
+    """Return data with bytes cut off, overwritten, removed or doubled."""
     at = random.randrange(len(data) + 1)
     some = random.randrange(1, 9)
     match random.randrange(4):
@@ -54,27 +54,27 @@ def damaged(data: bytes, random: Random) -> bytes:
 
 def _mutate(proto: onnx.ModelProto, random: Random) -> str:
     messages = list(_messages(proto))
-    # One kind of message first, or the many dimensions and names would take all the damage.
-    kinds = sorted({each.DESCRIPTOR.name for each in messages})
+    # Select the message type first: otherwise the many dimensions and names take all the damage.
+    kinds = sorted({item.DESCRIPTOR.name for item in messages})
     kind = random.choice(kinds)
-    message = random.choice([each for each in messages if each.DESCRIPTOR.name == kind])
+    message = random.choice([item for item in messages if item.DESCRIPTOR.name == kind])
     fields = list(message.DESCRIPTOR.fields)
     used = [field for field, _ in message.ListFields()]
     field = random.choice(used if used and random.random() < 0.8 else fields)
-    others = [each for each in messages if each.DESCRIPTOR is message.DESCRIPTOR]
+    others = [item for item in messages if item.DESCRIPTOR is message.DESCRIPTOR]
     if _is_repeated(field):
-        what = _change_items(message, field, others, random)
+        change = _change_items(message, field, others, random)
     else:
-        what = _change_value(message, field, others, random)
-    return f"{kind}.{field.name}: {what}"
+        change = _change_value(message, field, others, random)
+    return f"{kind}.{field.name}: {change}"
 
 
 def _messages(message: Message) -> Iterator[Message]:
     yield message
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_MESSAGE:
-            for each in value if _is_repeated(field) else [value]:
-                yield from _messages(each)
+            for item in value if _is_repeated(field) else [value]:
+                yield from _messages(item)
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
@@ -96,17 +96,17 @@ def _change_items(
     elif kind == "swap" and items:
         kept = list(items)
         random.shuffle(kept)
-        copies = [_copied(each) for each in kept]
+        copies = [_copied(item) for item in kept]
         del items[:]
-        for each in copies:
-            _append(items, each)
+        for copy in copies:
+            _append(items, copy)
     elif kind == "copy":
-        donors = [each for other in others for each in getattr(other, field.name)]
+        donors = [item for other in others for item in getattr(other, field.name)]
         for donor in random.choices(donors, k=min(len(donors), random.choice([1, 1, 2]))):
             _append(items, donor)
     elif field.type != FieldDescriptor.TYPE_MESSAGE:
-        known = [each for other in others for each in getattr(other, field.name)]
-        value = _value(field, known, items[at] if items else None, random)
+        present_values = [item for other in others for item in getattr(other, field.name)]
+        value = _value(field, present_values, items[at] if items else None, random)
         if items:
             items[at] = value
         else:
@@ -136,7 +136,7 @@ def _change_value(
     if random.random() < 0.1:
         message.ClearField(field.name)
         return "cleared"
-    donors = [getattr(each, field.name) for each in others if each.HasField(field.name)]
+    donors = [getattr(other, field.name) for other in others if other.HasField(field.name)]
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         if not donors:
             getattr(message, field.name).SetInParent()
@@ -149,10 +149,10 @@ def _change_value(
     return repr(value)[:80]
 
 
-def _value(field: FieldDescriptor, known: list[Any], present: Any, random: Random) -> Any:
-    """One that is in the model already, or one that is often trouble."""
-    if known and random.random() < 0.4:
-        return random.choice(known)
+def _value(field: FieldDescriptor, candidates: list[Any], present: Any, random: Random) -> Any:
+    """Return a value of the same field elsewhere in the model, or an extreme value."""
+    if candidates and random.random() < 0.4:
+        return random.choice(candidates)
     match field.cpp_type:
         case FieldDescriptor.CPPTYPE_FLOAT | FieldDescriptor.CPPTYPE_DOUBLE:
             return random.choice(_FLOATS)

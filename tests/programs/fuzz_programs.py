@@ -4,10 +4,10 @@
     python tests/programs/fuzz_programs.py [--cases FIRST LAST] [--damages NUMBER]
     python tests/programs/fuzz_programs.py --bombs [NAME ...]
 
-Each case is a random program. It must give what the reference gives; then its words and stores are
-damaged again and again, and what is not refused is run. Crashes end the process: run it under a
-sanitizer. Bombs, small programs that ask for much, have processes of their own, with little
-time and memory. The exit code says whether something was wrong.
+Each case is a random program. Its outputs must equal those of the reference. Then its words and
+stores are damaged at random, and programs that still verify are run. Crashes end the process: run
+it under a sanitizer. Bombs, small programs that expand to much, run in processes of their own, with
+limited time and memory. The exit code is 1 if there are faults.
 """
 
 import support_path  # noqa: F401
@@ -26,7 +26,7 @@ from anybit.compiler.program.encoding import Encoded, encode
 from anybit.compiler.program.network import Network
 
 EXTREMES = (0, 1, 2, 3, -1, -2, 255, 256, 1 << 20, 1 << 28, 1 << 31, 1 << 32, 1 << 62, -(1 << 63))
-# What would take long to run is not run: it is no fault.
+# Programs above these limits are not run: slow is not a fault.
 MOST_WORK = 1 << 22
 MOST_MEMORY = 1 << 26
 BOMB_SECONDS = 40  # of processor time
@@ -66,11 +66,11 @@ def _element(dtype: np.dtype, rng: np.random.Generator) -> float | int:
 
 
 def run_if_small(encoded: Encoded, inputs: list[np.ndarray]) -> str:
-    """Return the outcome of loading and running a program."""
+    """Run a program, and return `run`, `refused` or `large`."""
     try:
         network = Network(encoded)
         described = network.describe()
-        work = sum(each["multiplications"] for each in described["stages"])
+        work = sum(stage["multiplications"] for stage in described["stages"])
         if work * len(inputs[0]) > MOST_WORK or described["memory"] > MOST_MEMORY:
             return "large"
         network.run(inputs)
@@ -80,7 +80,7 @@ def run_if_small(encoded: Encoded, inputs: list[np.ndarray]) -> str:
 
 
 def load(bomb: str) -> None:
-    """Load a bomb and say what is wrong with that."""
+    """Load a bomb; raise an error for a wrong outcome or too much memory."""
     import resource
 
     from fuzz_bombs import most_resident
@@ -101,14 +101,14 @@ def load(bomb: str) -> None:
 
 
 def load_each(bombs: list[str]) -> int:
-    """Return the number of programs with a fault."""
+    """Load bombs in processes of their own, and return the number of faults."""
     faults = 0
     for bomb in bombs:
         command = [sys.executable, __file__, "--load", bomb]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            said = (done.stderr.splitlines() or ["nothing"])[-1]
-            print(f"{bomb}: ended with {done.returncode}: {said}")
+            last_line = (done.stderr.splitlines() or ["nothing"])[-1]
+            print(f"{bomb}: ended with {done.returncode}: {last_line}")
             faults += 1
     print(f"{len(bombs)} bombs, {faults} faults")
     return faults
@@ -120,31 +120,31 @@ def main() -> int:
     )
     parser.add_argument("--cases", nargs=2, type=int, default=(0, 200), metavar=("FIRST", "LAST"))
     parser.add_argument("--damages", type=int, default=50, help="per program")
-    parser.add_argument("--bombs", nargs="*", metavar="NAME", help="these, or all")
-    parser.add_argument("--load", choices=BOMBS, help="one bomb, in this process")
-    given = parser.parse_args()
-    if given.load:
-        load(given.load)
+    parser.add_argument("--bombs", nargs="*", metavar="NAME", help="bombs to load (default: all)")
+    parser.add_argument("--load", choices=BOMBS, help="load one bomb in this process")
+    options = parser.parse_args()
+    if options.load:
+        load(options.load)
         return 0
-    if given.bombs is not None:
-        return int(load_each(given.bombs or list(BOMBS)) > 0)
+    if options.bombs is not None:
+        return int(load_each(options.bombs or list(BOMBS)) > 0)
     counts = {"refused": 0, "run": 0, "large": 0}
     wrong = 0
-    for case in range(*given.cases):
+    for case in range(*options.cases):
         rng = np.random.default_rng(case)
         program = made.make_program(made.FromGenerator(rng))
         rows = int(rng.integers(0, 4))
         inputs = made.inputs_for(program, rows, case)
         encoded = encode(program)
-        for one, other in zip(
+        for actual, expected in zip(
             Network(encoded).run(inputs), reference.run(program, inputs), strict=True
         ):
-            if not np.array_equal(one, other, equal_nan=True):
+            if not np.array_equal(actual, expected, equal_nan=True):
                 print(f"case {case} differs from the reference")
                 wrong += 1
-        for _ in range(given.damages):
+        for _ in range(options.damages):
             counts[run_if_small(damaged(encoded, rng), inputs)] += 1
-    print(", ".join(f"{count} {what}" for what, count in counts.items()), f", {wrong} wrong")
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()), f", {wrong} wrong")
     return int(wrong > 0)
 
 

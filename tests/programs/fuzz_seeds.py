@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sound models that the fuzzer damages: between them they have every kind of thing that we read."""
+"""Sound models for the fuzzer, which together use all parts of ONNX that anybit reads."""
 
 import math
 from functools import cache
@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper, parser
 
 DATA = "weights.data"
-"""The file beside a model that holds its external data."""
+"""Name of the file of external data in the folder of a model."""
 
 _QONNX = '"qonnx.custom_op.general": 1'
 
@@ -205,7 +205,7 @@ Block <width> (a, scale) => (b)
 
 
 def _stale() -> onnx.ModelProto:
-    """Return a model that declares shapes which contradict those of its input."""
+    """Return a model that declares shapes that contradict its input."""
     proto = _model(_STALE, 17, _QONNX)
     for name in "at":
         declared = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3])
@@ -214,10 +214,10 @@ def _stale() -> onnx.ModelProto:
 
 
 def _model(text: str, opset: int, *imports: str, ir: int = 8) -> onnx.ModelProto:
-    """Parse a model; declared tensors that no node produces become random initializers."""
-    known = ", ".join([f'"": {opset}', *imports])
+    """Parse a model. Declared values without a producer become random initializers."""
+    opsets = ", ".join([f'"": {opset}', *imports])
     proto: onnx.ModelProto = parser.parse_model(
-        f"<ir_version: {ir}, opset_import: [{known}]>{text}"
+        f"<ir_version: {ir}, opset_import: [{opsets}]>{text}"
     )
     random = np.random.default_rng(0)
     for value in proto.graph.value_info:
@@ -232,7 +232,7 @@ def _model(text: str, opset: int, *imports: str, ir: int = 8) -> onnx.ModelProto
 
 
 def _external() -> tuple[onnx.ModelProto, bytes]:
-    """Return a model with external weights, and the contents of their file."""
+    """Return a model with external weights, and the content of their file."""
     proto = _model(_WEIGHTS, 13, _QONNX)
     data = b""
     for tensor in proto.graph.initializer:
@@ -248,7 +248,7 @@ def _external() -> tuple[onnx.ModelProto, bytes]:
 
 @cache
 def seeds() -> list[tuple[onnx.ModelProto, bytes]]:
-    """Return the models with the contents of their data files; copy a model before changing it."""
+    """Return the models with the contents of their data files. Copy a model before changing it."""
     models = [
         _model(_WEIGHTS, 13, _QONNX),
         _model(_ACTIVATIONS, 17, '"qonnx.custom_op.general": 2', '"anybit": 1'),

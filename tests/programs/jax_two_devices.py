@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_jax_functions.py: arrays that lie on two devices."""
+"""Checks of JAX arrays on two devices; run by tests/jax/test_functions.py."""
 
 from typing import Any
 
@@ -38,18 +38,18 @@ assert len(jax.devices()) == 2
 assert (mapped(quantize, (by_rows, everywhere), by_rows)(x, scale) == expected).all()
 assert (mapped(quantize, (by_columns, PartitionSpec("d")), by_columns)(x, scale) == expected).all()
 halves = mapped(quantize, (everywhere, by_rows), by_rows)(x[:, :3], scale.reshape(2, 3))
-wanted = [anybit.int_quant(x[:, :3], half, 0, 4) for half in scale.reshape(2, 1, 3)]
-assert (np.asarray(halves) == np.concatenate(wanted)).all()
+correct = [anybit.int_quant(x[:, :3], half, 0, 4) for half in scale.reshape(2, 1, 3)]
+assert (np.asarray(halves) == np.concatenate(correct)).all()
 
-# A scale that all devices share has the sum of their gradients. Sums of two halves are rounded
-# once more: they differ by a rounding error of the largest term.
+# A replicated scale gets the sum of the devices' gradients. Summing two halves rounds once more,
+# by at most a rounding error of the largest term.
 total = mapped(
     lambda x, scale: jax.lax.psum(loss(x, scale), "d"), (by_rows, everywhere), everywhere
 )
-found = jax.grad(total, (0, 1))(x, scale)
+gradients = jax.grad(total, (0, 1))(x, scale)
 alone = jax.grad(loss, (0, 1))(x, scale)
-assert (found[0] == alone[0]).all()
-assert np.abs(found[1] - alone[1]).max() <= np.abs(alone[1]).max() * 2.0**-22
+assert (gradients[0] == alone[0]).all()
+assert np.abs(gradients[1] - alone[1]).max() <= np.abs(alone[1]).max() * 2.0**-22
 
 # Without shard_map: XLA gathers the array, but the result is the same.
 placed = jax.device_put(x, NamedSharding(mesh, by_rows))

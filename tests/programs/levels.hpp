@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The levels of instructions that programs of this folder try.
+// ISA levels that the programs of this folder test.
 #pragma once
 
 #include <string_view>

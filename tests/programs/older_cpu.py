@@ -93,10 +93,10 @@ def cpuid_addresses(library: Path) -> list[int]:
     command = ["objdump", "--disassemble", "--no-show-raw-insn", str(library)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as objdump:
         assert objdump.stdout is not None
-        found = [re.match(r" *([0-9a-f]+):\s+cpuid\s*$", line) for line in objdump.stdout]
+        matches = [re.match(r" *([0-9a-f]+):\s+cpuid\s*$", line) for line in objdump.stdout]
     if objdump.returncode:
         raise subprocess.CalledProcessError(objdump.returncode, command)
-    return [int(match[1], 16) for match in found if match]
+    return [int(match[1], 16) for match in matches if match]
 
 
 def executable_segments(content: bytes) -> list[tuple[int, int, int]]:

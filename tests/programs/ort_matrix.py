@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test of the operator library in every supported version of ONNX Runtime.
+"""Tests of the ONNX Runtime library in all supported versions of ONNX Runtime.
 
     python tests/programs/ort_matrix.py [--wheel FILE] [--environments FOLDER] [VERSION ...]
 
-Makes one virtual environment per version of ONNX Runtime, installs the wheel there (built from
-this checkout unless given) beside NumPy and onnx of the right age, and runs tests/matrix, on
-converted models, too, which are made once, here, where anybit is installed (see forms_matrix.py).
+Makes one virtual environment per version of ONNX Runtime, installs the wheel there with NumPy and
+onnx of the same age, and runs tests/matrix. Without --wheel, the wheel is built from this checkout.
+The converted models are made once, in the environment of this process (see forms_matrix.py).
 Prints one line per version; the exit code is the number of versions that fail.
 """
 
@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 NEWEST = "newest"
-# What each ONNX Runtime needs from its time; the newest gets the newest of everything.
+# Packages that each ONNX Runtime needs in an older version.
 COMPANIONS = {
     "1.17.3": ["numpy<2", "onnx<1.17", "ml-dtypes<0.6"],
     "1.20.1": ["onnx<1.19"],
@@ -37,7 +37,7 @@ def run(*command: str | Path, **variables: str | Path) -> int:
     done = subprocess.run(
         parts, check=False, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    # In one piece: others run at the same time.
+    # In one write: other threads print at the same time.
     sys.stdout.buffer.write(done.stdout)
     sys.stdout.flush()
     return done.returncode
@@ -45,14 +45,14 @@ def run(*command: str | Path, **variables: str | Path) -> int:
 
 def build_wheel(folder: Path) -> Path:
     if run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT):
-        raise SystemExit("the wheel cannot be built")
+        raise SystemExit("cannot build the wheel")
     (wheel,) = folder.glob("anybit-*.whl")
     return wheel
 
 
 def test(version: str, wheel: Path, folder: Path, forms: Path) -> str:
-    """Run the tests with that ONNX Runtime; the verdict in words."""
-    # Links: a copy of the interpreter is busy while another thread, which starts a process, has it.
+    """Run the tests with one version of ONNX Runtime, and return the outcome as text."""
+    # Symbolic links: a copied interpreter is busy while another thread starts a process from it.
     venv.create(folder, symlinks=True)
     python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     runtime = "onnxruntime" if version == NEWEST else f"onnxruntime=={version}"
@@ -61,9 +61,9 @@ def test(version: str, wheel: Path, folder: Path, forms: Path) -> str:
     uv = ("uv", "pip", "install", "-q", "--python", python)
     install = uv if shutil.which("uv") else pip
     if run(*install, *packages, "pytest"):
-        return "no such environment can be made"
+        return "cannot make the environment"
     if run(*install, "--no-deps", "--force-reinstall", wheel):
-        return "the wheel cannot be installed"
+        return "cannot install the wheel"
     # Without the project's configuration and conftest, which need newer packages.
     tests = ROOT / "tests" / "matrix"
     alone = ("-c", os.devnull, f"--rootdir={tests}", f"--confcutdir={tests}")
@@ -78,24 +78,24 @@ def main() -> int:
     )
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=", ".join(COMPANIONS))
     parser.add_argument("--wheel", type=Path, help="the wheel to test")
-    parser.add_argument("--environments", type=Path, help="where to keep the environments")
-    given = parser.parse_args()
+    parser.add_argument("--environments", type=Path, help="folder to keep the environments in")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        folder = given.environments or Path(scratch)
-        wheel = given.wheel or build_wheel(Path(scratch))
+        folder = options.environments or Path(scratch)
+        wheel = options.wheel or build_wheel(Path(scratch))
         forms = (folder / "forms").resolve()
         if run(sys.executable, ROOT / "tests" / "programs" / "forms_matrix.py", forms):
-            raise SystemExit("the converted models cannot be made")
-        versions = given.versions or list(COMPANIONS)
+            raise SystemExit("cannot make the converted models")
+        versions = options.versions or list(COMPANIONS)
 
-        def verdict_on(version: str) -> str:
+        def outcome_of(version: str) -> str:
             return test(version, wheel.resolve(), folder / f"onnxruntime-{version}", forms)
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            verdicts = dict(zip(versions, pool.map(verdict_on, versions), strict=True))
-    for version, verdict in verdicts.items():
-        print(f"ONNX Runtime {version}: {verdict}")
-    return sum(verdict != "passed" for verdict in verdicts.values())
+            outcomes = dict(zip(versions, pool.map(outcome_of, versions), strict=True))
+    for version, outcome in outcomes.items():
+        print(f"ONNX Runtime {version}: {outcome}")
+    return sum(outcome != "passed" for outcome in outcomes.values())
 
 
 if __name__ == "__main__":

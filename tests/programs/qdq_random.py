@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test that quantized random networks keep their values in plain ONNX Runtime.
+"""Outputs of quantized random networks in plain ONNX Runtime, at all optimization levels.
 
     python tests/programs/qdq_random.py FOLDER [--cases N] [--seed N] [--bare] [--only-make]
     PYTHON tests/programs/qdq_random.py FOLDER --judge
 
 The first command quantizes random float networks on data of magnitudes 1e-3 to 1e5, converts them
 to qdq and qcdq for several versions of ONNX Runtime, and keeps them in FOLDER with inputs and the
-outputs of `anybit run`. The second compares what another ONNX Runtime makes of them with default
-options; PYTHON needs NumPy and onnxruntime alone. It prints one line per case that differs, and the
-numbers; the exit code is 1 if a case differs.
+outputs of `anybit run`. The second compares them with the outputs of another ONNX Runtime with
+default options; PYTHON needs NumPy and onnxruntime alone. It prints one line per different case and
+a summary; the exit code is 1 if a case differs.
 
-Equal means: within 1e-5 of the largest output. A float next to a rounding boundary of a later
-quantizer may cross it where sums are added in another order; such an output has to equal, element
-by element, what the same level gives without integer operators (session.disable_quant_qdq = 1).
+Equal means: within 1e-5 of the largest output. Sums in another order may move a float across a
+rounding boundary of a later quantizer. Such an output must equal, element by element, the output of
+the same level without integer operators (session.disable_quant_qdq = 1).
 """
 
 import argparse
@@ -46,7 +46,7 @@ def make(folder: Path, seed: int, *, fenced: bool = True) -> None:
     magnitude = np.float32(10 ** random.uniform(-3, 5))
     rectified = random.random() < 0.5
     proto = without_foreign(graph.proto)
-    if rectified:  # so that unsigned activations need no zero-point
+    if rectified:  # unsigned activations then need no zero point
         proto = rectify(proto)
     data = magnitude * graph.rows(SAMPLES, seed + 1)
     words = {
@@ -68,7 +68,7 @@ def make(folder: Path, seed: int, *, fenced: bool = True) -> None:
 
 
 def without_foreign(proto: Any) -> Any:
-    """Return the network with standard operators alone."""
+    """Replace the operators of other domains by standard ones."""
     kinds = {"Gelu": "Tanh", "QuickGelu": "Sigmoid", "FusedMatMul": "MatMul"}
     for node in proto.graph.node:
         if node.domain:
@@ -77,7 +77,7 @@ def without_foreign(proto: Any) -> Any:
 
 
 def rectify(proto: Any) -> Any:
-    """Return the network with a Relu before every MatMul and Conv."""
+    """Insert a Relu before each MatMul, Gemm and convolution."""
     from onnx import helper
 
     nodes = []
@@ -105,7 +105,7 @@ def run(file: bytes, level: str, x: np.ndarray, disable: bool) -> dict[str, np.n
 
 
 def difference(folder: Path, name: str) -> tuple[float, str]:
-    """Return the largest difference of a case relative to the largest output, and its place."""
+    """Return the largest difference relative to the largest output, and its location."""
     file = (folder / f"{name}.onnx").read_bytes()
     stored = np.load(folder / f"{name}.npz")
     outputs = [key for key in stored.files if key not in ("x", "facts")]
@@ -132,7 +132,7 @@ def difference(folder: Path, name: str) -> tuple[float, str]:
 def judge(folder: Path) -> int:
     installed = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
     count, different, fenced = 0, 0, 0
-    for path in sorted(folder.glob("*.npz"), key=lambda each: int(each.stem)):
+    for path in sorted(folder.glob("*.npz"), key=lambda path: int(path.stem)):
         facts = json.loads(str(np.load(path)["facts"]))
         if tuple(map(int, facts["version"].split("."))) > installed:
             continue
@@ -154,17 +154,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--cases", type=int, default=60, help="how many networks")
-    parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
-    parser.add_argument("--bare", action="store_true", help="without fences, which has to differ")
-    parser.add_argument("--only-make", action="store_true", help="do not compare them here")
-    parser.add_argument("--judge", action="store_true", help="compare those that are there")
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    if not given.judge:
-        for seed in range(given.seed, given.seed + given.cases):
-            make(given.folder, seed, fenced=not given.bare)
-    return 0 if given.only_make else judge(given.folder)
+    parser.add_argument("--cases", type=int, default=60, help="number of networks")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first network")
+    parser.add_argument(
+        "--bare", action="store_true", help="omit the fences; outputs must then differ"
+    )
+    parser.add_argument("--only-make", action="store_true", help="skip the comparison")
+    parser.add_argument("--judge", action="store_true", help="compare existing files")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if not options.judge:
+        for seed in range(options.seed, options.seed + options.cases):
+            make(options.folder, seed, fenced=not options.bare)
+    return 0 if options.only_make else judge(options.folder)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native module, and the C++ behind it. Names no operator.
+"""Python interface of the compiled module `_core`. Independent of the set of operators.
 
-What is here is what the package uses of `_core`, the compiled module itself.
+The package uses nothing else of `_core`.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ except ImportError as error:  # also for a wrong ANYBIT_ISA or ANYBIT_NUM_THREAD
 Array: TypeAlias = npt.NDArray[Any]
 
 FOLDER = Path(_core.__file__).parent
-"""Where the compiled libraries are, which need not be beside this file."""
+"""Folder of the compiled libraries. It may differ from the folder of this file."""
 
 isa = _core.isa
 num_threads = _core.num_threads
@@ -33,7 +33,7 @@ Call = _core.Call
 xla_handlers = _core.xla_handlers
 
 plain_tensors = _core.plain_tensors
-"""Makes the question whether tensors are plain of PyTorch's functions for that."""
+"""Builds a native check for plain tensors from PyTorch's own functions."""
 
 
 def count_values(
@@ -42,48 +42,52 @@ def count_values(
     counts: list[Array],
     extremes: list[Array | None],
 ) -> list[tuple[float, float]]:
-    """Count the values of arrays, and give the least and the largest of each; NaN for both, and
-    nothing is counted, if one is not finite.
+    """Add the values of arrays to histograms, and return the (minimum, maximum) of each array.
+
+    An array with a value that is not finite is skipped; its result is (NaN, NaN).
 
     Args:
-        arrays: Of float32.
-        axes: Those of their channels, from 0 on; None where nobody asks for these.
-        counts: For each an array of int64 that becomes larger, with 2^15 bins: the first bits of
-            the values.
-        extremes: Two rows of float32, which become wider: the least and the largest value of each
-            channel so far; of zeros the positive.
+        arrays: float32 arrays.
+        axes: Channel axis of each array, counted from 0; None for no per-channel extremes.
+        counts: int64 histogram of each array, updated in place: 2^15 bins, indexed by the leading
+            bits of a value.
+        extremes: float32 array of shape (2, channels) of each array, updated in place: minimum and
+            maximum of each channel. A zero is stored as +0.
     """
     return _core.count_values(arrays, axes, counts, extremes)
 
 
 def squared_difference(a: Array, b: Array) -> float:
-    """The sum of the squares of what two arrays of float32 differ in: differences of float32, added
-    up in float64 in an order that depends on their number alone."""
+    """Return the sum of (a - b)^2 of two float32 arrays.
+
+    Differences are rounded to float32, squares are summed in float64. The order of the sum depends
+    only on the number of elements.
+    """
     return _core.squared_difference(a, b)
 
 
 def kernel(operator: str) -> Callable[..., Any]:
-    """An operator, by its name, on arrays."""
-    found: Callable[..., Any] = getattr(_core, operator)
-    return found
+    """Return the native function of an operator."""
+    function: Callable[..., Any] = getattr(_core, operator)
+    return function
 
 
 def backward_kernel(operator: str) -> Callable[..., list[Any]]:
-    """The gradients of those of its inputs that are `wanted`."""
-    found: Callable[..., list[Any]] = getattr(_core, f"{operator}_backward")
-    return found
+    """Return the native function that computes the gradients of the inputs named in `wanted`."""
+    function: Callable[..., list[Any]] = getattr(_core, f"{operator}_backward")
+    return function
 
 
 def spread(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The same kernel on (positional, attributes, names, *values).
+    """Return the variant of a kernel that is called as (positional, attributes, names, *values).
 
-    For callers who have a tuple of arguments and a dict of attributes: Python's own way of
-    unpacking them takes longer than a kernel on few elements.
+    It serves callers that have a tuple of arguments and a dict of attributes: Python's unpacking
+    takes longer than a kernel on few elements.
     """
-    found: Callable[..., Any] = getattr(_core, f"{kernel.__name__}_spread")
-    return found
+    function: Callable[..., Any] = getattr(_core, f"{kernel.__name__}_spread")
+    return function
 
 
 def differentiable(operator: str) -> frozenset[str]:
-    """The inputs that its `backward_kernel` gives gradients of; where there are none, no kernel."""
+    """Return the inputs that `backward_kernel` differentiates; empty if there is no such kernel."""
     return frozenset(_core.descriptions[operator]["differentiable"])

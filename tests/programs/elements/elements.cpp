@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every operator on all halves and on random floats, with random attributes and parameters, at
-// every level that this processor runs: elements [CASES]
+// every level that this processor supports: elements [CASES]
 //
-// Prints a checksum of the results of each case, the same on every processor: two outputs are to be
-// compared. Fails where two levels of one processor differ.
+// Prints a checksum of the results per case, which is the same on all processors: compare the
+// outputs of two machines. Fails if two levels of one processor differ.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -52,10 +52,10 @@ void choose(Random& random, auto& attribute) {
     attribute = static_cast<RoundingMode>(below(random, rounding_modes));
 }
 
-// As many bytes as any element has, for all elements.
+// Storage for elements of any type.
 using Memory = std::vector<std::uint64_t>;
 
-// All halves; of wider types numbers with random bits, and those that lie on steps and between.
+// All halves; for wider types, numbers with random bits, and numbers on and between steps.
 void fill(Memory& memory, ElementType type, Random& random) {
   for (std::int64_t i = 0; i < elements; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -78,7 +78,7 @@ bool is_nan(Bits bits, Bits infinity) {
   return (bits & static_cast<Bits>(~Bits{0} >> 1)) > infinity;
 }
 
-// Which NaN it is may depend on the processor.
+// The bits of NaN may depend on the processor.
 template <class Bits>
 std::uint64_t checksum(const Memory& memory, Bits infinity) {
   std::uint64_t sum = 0xcbf29ce484222325u;
@@ -113,7 +113,7 @@ struct Case {
   bool by_element;  // parameters have x's shape
 };
 
-// One per operator input, x being the first.
+// One per operator input; x is the first.
 struct Arrays {
   std::array<Memory, max_inputs> memory;
   std::array<Tensor, max_inputs> tensors;
@@ -145,7 +145,7 @@ void make(const Case& at, Random& random, Arrays& arrays) {
   }
 }
 
-// The checksum at the level in use, or what the operator says of the inputs.
+// Checksum at the level in use, or the operator's error message.
 std::string result(const Case& at, const Arrays& arrays) {
   Memory memory(elements);
   try {
@@ -172,10 +172,10 @@ bool holds(const Case& at, int number, Random& random) {
     } catch (const Error&) {
       continue;
     }
-    const std::string found = result(at, arrays);
-    if (first.empty()) first = found;
-    if (found == first) continue;
-    std::printf("%s: %s at %s\n", first.c_str(), found.c_str(), std::string(name).c_str());
+    const std::string checksum = result(at, arrays);
+    if (first.empty()) first = checksum;
+    if (checksum == first) continue;
+    std::printf("%s: %s at %s\n", first.c_str(), checksum.c_str(), std::string(name).c_str());
     return false;
   }
   std::printf("%s %d %s %s: %s\n", std::string(at.op.name).c_str(), number,

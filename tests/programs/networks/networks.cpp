@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks on threads, at every level that this processor runs: networks FILE
 //
-// The file is made by write_networks.py: programs, inputs, and the outputs that the reference
-// gives. Each network runs alone, on threads that cut every stage into as many pieces as they can,
-// on the pool beside other callers, and where the first memory that kernels ask for is not there.
+// write_networks.py makes the file: programs, inputs, and the outputs of the reference. Networks
+// run alone, on threads that split every stage into as many pieces as possible, on the pool with
+// concurrent callers, and with failing memory allocations of kernels.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +24,7 @@
 namespace {
 
 thread_local bool in_piece = false;
-thread_local int failing = 0;  // so many of the next requests for memory by kernels
+thread_local int failing = 0;  // number of the next allocations by kernels that fail
 
 void* memory_of(std::size_t size, std::size_t alignment) {
   if (in_piece) {
@@ -54,7 +54,7 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
 
-// What kernels ask for may fail, and is no reason to end.
+// Allocations of kernels may fail without ending the program.
 void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   if (failing > 0 && failing-- > 0) return nullptr;
   void* memory = nullptr;
@@ -87,7 +87,7 @@ class File {
   }
   Arrays arrays() {
     Arrays all(static_cast<std::size_t>(number()));
-    for (auto& each : all) each = array<float>();
+    for (auto& values : all) values = array<float>();
     return all;
   }
 
@@ -116,10 +116,10 @@ struct Case {
     Arrays made = outputs;
     std::vector<const float*> from;
     std::vector<float*> to;
-    for (const auto& each : inputs) from.push_back(each.data());
-    for (auto& each : made) {
-      std::fill(each.begin(), each.end(), -77.0f);
-      to.push_back(each.data());
+    for (const auto& values : inputs) from.push_back(values.data());
+    for (auto& values : made) {
+      std::fill(values.begin(), values.end(), -77.0f);
+      to.push_back(values.data());
     }
     network.run(from.data(), to.data(), rows, workers);
     for (std::size_t i = 0; i < made.size(); ++i)
@@ -130,7 +130,7 @@ struct Case {
   }
 };
 
-// The pool, which takes every piece for worth a thread.
+// The pool, which regards every piece as worth a thread.
 class Cutting final : public Workers {
  public:
   int threads() const override { return pool().threads(); }
@@ -146,24 +146,24 @@ class Cutting final : public Workers {
   }
 };
 
-bool all_hold(const Case& each, const Network& network) {
+bool all_hold(const Case& test, const Network& network) {
   const Cutting cutting;
-  bool beside[2] = {}, poor[3] = {};
-  const bool alone = each.holds(network, Workers());
+  bool concurrent[2] = {}, poor[3] = {};
+  const bool alone = test.holds(network, Workers());
   {
-    std::thread one([&] { beside[0] = each.holds(network, cutting); });
-    std::thread other([&] { beside[1] = each.holds(network, pool()); });
+    std::thread one([&] { concurrent[0] = test.holds(network, cutting); });
+    std::thread other([&] { concurrent[1] = test.holds(network, pool()); });
     one.join(), other.join();
   }
-  const bool cut = each.holds(network, cutting);
+  const bool cut = test.holds(network, cutting);
   for (int i = 0; i < 3; ++i)
     std::thread([&] {
       failing = i;
-      poor[i] = each.holds(network, Workers());
+      poor[i] = test.holds(network, Workers());
     }).join();
-  if (alone && cut && beside[0] && beside[1] && poor[0] && poor[1] && poor[2]) return true;
-  std::printf("alone %d, cut %d, beside %d %d, without memory %d %d %d: ", alone, cut, beside[0],
-              beside[1], poor[0], poor[1], poor[2]);
+  if (alone && cut && concurrent[0] && concurrent[1] && poor[0] && poor[1] && poor[2]) return true;
+  std::printf("alone %d, cut %d, concurrent %d %d, without memory %d %d %d: ", alone, cut,
+              concurrent[0], concurrent[1], poor[0], poor[1], poor[2]);
   return false;
 }
 
@@ -173,16 +173,16 @@ int test(const char* path) {
   const std::int64_t count = file.number();
   std::int64_t wrong = 0, runs = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const Case each(file);
+    const Case test(file);
     for (const std::string_view name : all_levels) {
       try {
         select_level(name);
       } catch (const Error&) {
         continue;
       }
-      const Network network({each.words, each.bytes, each.integers, each.floats});
+      const Network network({test.words, test.bytes, test.integers, test.floats});
       ++runs;
-      if (all_hold(each, network)) continue;
+      if (all_hold(test, network)) continue;
       std::printf("network %d at %.*s\n", int(i), int(name.size()), name.data());
       ++wrong;
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random programs with inputs and what the reference gives, for networks.cpp.
+"""Write random programs with inputs and the outputs of the reference, for networks.cpp.
 
 python tests/programs/networks/write_networks.py FILE [--cases FIRST LAST]
 """
@@ -26,8 +26,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--cases", nargs=2, type=int, default=(0, 40), metavar=("FIRST", "LAST"))
-    given = parser.parse_args()
-    with given.file.open("wb") as file:
+    options = parser.parse_args()
+    with options.file.open("wb") as file:
 
         def number(value: int) -> None:
             file.write(np.int64(value).tobytes())
@@ -36,19 +36,19 @@ def main() -> None:
             number(values.size)
             file.write(np.ascontiguousarray(values).tobytes())
 
-        def arrays(all_of_them: list[np.ndarray]) -> None:
-            number(len(all_of_them))
-            for each in all_of_them:
-                array(each)
+        def arrays(values: list[np.ndarray]) -> None:
+            number(len(values))
+            for item in values:
+                array(item)
 
-        number(given.cases[1] - given.cases[0])
-        for case in range(*given.cases):
+        number(options.cases[1] - options.cases[0])
+        for case in range(*options.cases):
             program = made.make_program(made.FromGenerator(np.random.default_rng(case)))
             rows = ROWS[case % len(ROWS)]
             inputs = made.inputs_for(program, rows, case)
             encoded = encode(program)
-            for each in (encoded.words, encoded.bytes, encoded.integers, encoded.floats):
-                array(each)
+            for part in (encoded.words, encoded.bytes, encoded.integers, encoded.floats):
+                array(part)
             number(rows)
             arrays(inputs)
             arrays(reference.run(program, inputs))

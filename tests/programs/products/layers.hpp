@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random products, and what they are in plain loops over integers.
+// Random products, and their values in plain loops over integers.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 #include <string>
 
 #include "_native/isa/levels.hpp"
-#include "_native/lowbit/product.hpp"
+#include "_native/lowbit/packed_product.hpp"
 
 namespace {
 
@@ -40,7 +40,7 @@ struct Layer {
   std::vector<std::int32_t> values, integers[2];
   std::vector<float> floats[3];
   std::vector<std::uint8_t> entries;
-  std::vector<std::int8_t> weights;  // as the bits say
+  std::vector<std::int8_t> weights;  // decoded from the bits
   std::int64_t rows = 1;
 
   ProductTask task() const { return {&product, source, target}; }
@@ -125,7 +125,7 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
   const auto kind = number(0, 3);
   at.target.levels = one_of<std::int64_t>({2, 2, 3, 4, 4, 7, 16, 17, 18, 100, 256});
   if (kind == 0) {
-    // Those of an ordinary quantizer lie at equal distances.
+    // An ordinary quantizer has equally spaced thresholds.
     const bool even = number(0, 1) == 0;
     const auto [least, most] = std::minmax_element(sums.begin(), sums.end());
     const auto spread = static_cast<double>(*most - *least);
@@ -154,10 +154,10 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
     at.product.tail = Affine{at.floats[0], at.floats[1], one_of<std::int64_t>({0, 0, 1, 127, -3})};
   } else if (kind == 2) {
     const std::int64_t lowest = *std::min_element(sums.begin(), sums.end());
-    const std::int64_t each = *std::max_element(sums.begin(), sums.end()) - lowest + 1;
-    if (each * at.target.channels < 1 << 22) {
+    const std::int64_t length = *std::max_element(sums.begin(), sums.end()) - lowest + 1;
+    if (length * at.target.channels < 1 << 22) {
       at.integers[0].assign(channels, static_cast<std::int32_t>(lowest));
-      for (std::int64_t i = 0; i < each * at.target.channels; ++i)
+      for (std::int64_t i = 0; i < length * at.target.channels; ++i)
         at.entries.push_back(static_cast<std::uint8_t>(number(0, at.target.levels - 1)));
       at.product.tail = Table{at.integers[0], at.entries};
       return;
@@ -238,9 +238,9 @@ float after(const auto& tail, std::int64_t sum, std::size_t channel) {
 int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
   if (const auto* t = std::get_if<Thresholds>(&at.product.tail)) {
     int count = 0;
-    const auto each = static_cast<std::size_t>(at.target.levels - 1);
-    for (std::size_t i = 0; i < each; ++i)
-      count += sum * t->directions[channel] >= t->thresholds[channel * each + i];
+    const auto levels = static_cast<std::size_t>(at.target.levels - 1);
+    for (std::size_t i = 0; i < levels; ++i)
+      count += sum * t->directions[channel] >= t->thresholds[channel * levels + i];
     return count;
   }
   if (const auto* a = std::get_if<Affine>(&at.product.tail)) {
@@ -257,8 +257,8 @@ int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
     return static_cast<int>(std::nearbyint(inside)) + static_cast<int>(r->shift);
   }
   const auto& table = std::get<Table>(at.product.tail);
-  const std::size_t each = table.entries.size() / table.first.size();
-  return table.entries[channel * each + static_cast<std::size_t>(sum - table.first[channel])];
+  const std::size_t length = table.entries.size() / table.first.size();
+  return table.entries[channel * length + static_cast<std::size_t>(sum - table.first[channel])];
 }
 
 }  // namespace

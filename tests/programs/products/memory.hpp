@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as products read and write them.
+// Memory of tensors as products read and write it.
 #pragma once
 #include "layers.hpp"
 
@@ -28,6 +28,6 @@ Memory stored(const Storage& storage, const std::vector<std::uint8_t>& indices, 
   return memory;
 }
 
-// A part at a time, in three pieces of lines and chunks of channels.
+// Runs a product part by part: three pieces of lines, and chunks of channels.
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of every kind at every level that this processor runs, against a loop over integers:
+// Products of every kind at every level that this processor supports, against plain loops:
 //   products test [SEED [COUNT]]      random layers, odd sizes, all tails
-//   products time LEVEL [FILTER]      some layers of known networks
+//   products time LEVEL [FILTER]      some layers of well-known networks
 #include "../levels.hpp"
 #include "timing.hpp"
 
@@ -32,11 +32,12 @@ bool same_indices(const Layer& at, const PackedProduct& packed, const Memory& so
         const std::int64_t read = bytes ? at.target.channels : (at.target.channels + 31) / 32 * 32;
         take_run(to.coding, pixel, 0, got.data(), read);
         for (std::int64_t c = 0; c < read; ++c) {
-          const int wanted =
+          const int expected =
               c < at.target.channels ? index_of(at, sums[next++], static_cast<std::size_t>(c)) : 0;
-          if (got[static_cast<std::size_t>(c)] != wanted || take(to.coding, pixel, c) != wanted) {
+          if (got[static_cast<std::size_t>(c)] != expected ||
+              take(to.coding, pixel, c) != expected) {
             std::printf("index (%d %d %d %d): %d, not %d\n", int(row), int(y), int(x), int(c),
-                        got[static_cast<std::size_t>(c)], wanted);
+                        got[static_cast<std::size_t>(c)], expected);
             return false;
           }
         }
@@ -67,13 +68,14 @@ bool same_floats(const Layer& at, const PackedProduct& packed, const Memory& sou
 
 bool holds(const Layer& at, const std::vector<std::uint8_t>& indices,
            const std::vector<std::int64_t>& sums, Level level) {
-  const Coding wanted = PackedProduct::wanted(at.task(), level);
+  const Coding preferred = PackedProduct::preferred_coding(at.task(), level);
   Border border = Border::of(at.product.window);
   border.left += 1, border.bottom += 2;  // a border may be larger than the window needs
   std::vector<Coding> codings = {Coding::bytes};
-  if (wanted != Coding::bytes) codings.push_back(wanted);
+  if (preferred != Coding::bytes) codings.push_back(preferred);
   for (const Coding coding : {Coding::bits, Coding::planes})
-    if (coding != wanted && at.source.levels <= most_levels_of(coding)) codings.push_back(coding);
+    if (coding != preferred && at.source.levels <= most_levels_of(coding))
+      codings.push_back(coding);
   for (const Coding coding : codings) {
     const Storage from(coding, at.source, border);
     const Memory source = stored(from, indices, at.rows);
@@ -101,8 +103,8 @@ bool holds(const Layer& at, const std::vector<std::uint8_t>& indices,
           }
       }
     } catch (const Error& error) {
-      // Bits that no kernel multiplies are offered on purpose.
-      if (coding == Coding::bytes || coding == wanted) {
+      // Some bit codings have no kernel: these must be rejected.
+      if (coding == Coding::bytes || coding == preferred) {
         std::printf("%s\n", error.what());
         return describe("");
       }

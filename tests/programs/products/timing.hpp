@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers of known networks, on the clock.
+// Timing of layers of well-known networks.
 #pragma once
 #include "memory.hpp"
 
 namespace {
 
-struct Known {
+struct Shape {
   const char* name;
   std::int64_t rows, height, width, channels, out, kernel, stride, pad;
   std::int64_t groups;
 };
 
-constexpr Known known[] = {
+constexpr Shape shapes[] = {
     {"tfc1 b1", 1, 1, 1, 784, 64, 1, 1, 0, 1},
     {"tfc2 b1", 1, 1, 1, 64, 64, 1, 1, 0, 1},
     {"tfc1 b64", 64, 1, 1, 784, 64, 1, 1, 0, 1},
@@ -45,7 +45,7 @@ int time_all(std::string_view level, const std::string& filter) {
       {"w1t", 1, {-1, 1}, -1, 1, 3, 3},        {"tt", 2, {-1, 0, 1}, -1, 1, 3, 3},
       {"w2a2", 2, {0, 1, -2, -1}, 0, 1, 4, 4}, {"w2a8", 2, {0, 1, -2, -1}, 0, 1, 256, 256},
       {"w4a4", 4, four, 0, 1, 16, 16},         {"w8a8", 8, eight, 0, 1, 256, 256}};
-  for (const Known& shape : known)
+  for (const Shape& shape : shapes)
     for (const Kind& kind : kinds) {
       const std::string name = std::string(shape.name) + " " + kind.name;
       if (name.find(filter) == std::string::npos) continue;
@@ -69,7 +69,7 @@ int time_all(std::string_view level, const std::string& filter) {
         at.floats[1].assign(static_cast<std::size_t>(shape.out), 1.0f);
         at.product.tail = Affine{at.floats[0], at.floats[1], 0};
       }
-      const Storage from(PackedProduct::wanted(at.task(), selected_level()), at.source,
+      const Storage from(PackedProduct::preferred_coding(at.task(), selected_level()), at.source,
                          Border::of(at.product.window));
       const Storage to(kind.out_levels == 2   ? Coding::bits
                        : kind.out_levels <= 4 ? Coding::planes

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the operator library gives here what it gave where write_sessions.py ran, bit for bit,
-// and stays loaded afterwards, on any system that has ONNX Runtime:
+// Equality of the operator library's results with those of the machine of write_sessions.py, bit by
+// bit; the library must stay loaded afterwards. Runs on any system that has ONNX Runtime:
 //   sessions ONNXRUNTIME LIBRARY FILE
 #ifdef _WIN32
 #include <windows.h>
@@ -25,15 +25,15 @@ namespace {
 #ifdef _WIN32
 using Path = std::wstring;
 void* symbol_of(const Path& library, const char* name) {
-  const HMODULE found = LoadLibraryW(library.c_str());
-  return found == nullptr ? nullptr : reinterpret_cast<void*>(GetProcAddress(found, name));
+  const HMODULE module = LoadLibraryW(library.c_str());
+  return module == nullptr ? nullptr : reinterpret_cast<void*>(GetProcAddress(module, name));
 }
 bool is_loaded(const Path& library) { return GetModuleHandleW(library.c_str()) != nullptr; }
 #else
 using Path = std::string;
 void* symbol_of(const Path& library, const char* name) {
-  void* const found = dlopen(library.c_str(), RTLD_NOW);
-  return found == nullptr ? nullptr : dlsym(found, name);
+  void* const library_handle = dlopen(library.c_str(), RTLD_NOW);
+  return library_handle == nullptr ? nullptr : dlsym(library_handle, name);
 }
 bool is_loaded(const Path& library) {
   return dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
@@ -45,7 +45,7 @@ struct ApiBase {
   const char* (*get_version)();
 };
 
-// Places in ONNX Runtime's table of functions.
+// Indices in ONNX Runtime's function table.
 enum Place {
   get_error_message = 2,
   create_env = 3,
@@ -71,12 +71,12 @@ enum Place {
 };
 void* const* api = nullptr;
 
-// What ONNX Runtime says when it refuses something.
+// Error with a message of ONNX Runtime.
 struct Refused : std::runtime_error {
   using runtime_error::runtime_error;
 };
 
-void release(Place place, void* what) { reinterpret_cast<void (*)(void*)>(api[place])(what); }
+void release(Place place, void* handle) { reinterpret_cast<void (*)(void*)>(api[place])(handle); }
 
 template <Place place, class... Arguments>
 void call(Arguments... arguments) {
@@ -88,7 +88,7 @@ void call(Arguments... arguments) {
   throw refused;
 }
 
-// A handle that ends with its scope.
+// A handle that is released with its scope.
 struct Held {
   Place place;
   void* handle = nullptr;
@@ -105,7 +105,7 @@ struct Tensor {
   std::string bytes;
 };
 
-// What write_sessions.py writes.
+// Content of the file of write_sessions.py.
 class Reader {
  public:
   explicit Reader(const char* path) : file_(path, std::ios::binary) {
@@ -143,25 +143,25 @@ class Reader {
 struct Run {
   std::string name, model;
   std::vector<std::string> inputs, outputs;
-  std::vector<Tensor> given, expected;
-  std::string said;
+  std::vector<Tensor> feeds, expected;
+  std::string error;
 };
 
 Run run_from(Reader& reader) {
   Run read{reader.text(), reader.text(), {}, {}, {}, {}, {}};
   for (std::uint64_t left = reader.number(); left > 0; --left) {
     read.inputs.push_back(reader.text());
-    read.given.push_back(reader.tensor());
+    read.feeds.push_back(reader.tensor());
   }
   for (std::uint64_t left = reader.number(); left > 0; --left)
     read.outputs.push_back(reader.text());
-  read.said = reader.text();
-  for (std::size_t i = 0; read.said.empty() && i < read.outputs.size(); ++i)
+  read.error = reader.text();
+  for (std::size_t i = 0; read.error.empty() && i < read.outputs.size(); ++i)
     read.expected.push_back(reader.tensor());
   return read;
 }
 
-// How numbers of a type lie in memory; without bits of an exponent they are integers.
+// Bit layout of a type; integers have no exponent bits.
 struct Layout {
   std::size_t bytes;
   int exponent;
@@ -189,33 +189,33 @@ bool is_nan(std::uint64_t bits, const Layout& layout) {
   return (bits & ((std::uint64_t{1} << (layout.exponent + layout.fraction)) - 1)) > infinity;
 }
 
-// Bit for bit, but any NaN for any.
-std::size_t differing(const char* got, const std::string& wanted, const Layout& layout) {
+// Compares bit by bit; all NaNs are equal.
+std::size_t differing(const char* got, const std::string& expected, const Layout& layout) {
   std::size_t count = 0;
-  for (std::size_t at = 0; at + layout.bytes <= wanted.size(); at += layout.bytes) {
+  for (std::size_t at = 0; at + layout.bytes <= expected.size(); at += layout.bytes) {
     std::uint64_t one = 0, other = 0;
     std::memcpy(&one, got + at, layout.bytes);
-    std::memcpy(&other, &wanted[at], layout.bytes);
+    std::memcpy(&other, &expected[at], layout.bytes);
     count += one != other && !(is_nan(one, layout) && is_nan(other, layout));
   }
   return count;
 }
 
-// What is wrong with a result, if anything.
-std::string fault_of(void* tensor, const Tensor& wanted) {
+// Returns the fault of a result; empty if there is none.
+std::string fault_of(void* tensor, const Tensor& expected) {
   Held about(release_type_and_shape);
   call<get_type_and_shape>(tensor, &about.handle);
   std::int32_t type = 0;
   call<get_type>(about.handle, &type);
-  if (type != wanted.type) return "has type " + std::to_string(type);
+  if (type != expected.type) return "has type " + std::to_string(type);
   std::size_t rank = 0;
   call<get_rank>(about.handle, &rank);
   std::vector<std::int64_t> sizes(rank);
   call<get_sizes>(about.handle, sizes.data(), rank);
-  if (sizes != wanted.sizes) return "has another shape";
+  if (sizes != expected.sizes) return "has another shape";
   char* data = nullptr;
   call<get_tensor_data>(tensor, &data);
-  const std::size_t count = differing(data, wanted.bytes, layout_of(type));
+  const std::size_t count = differing(data, expected.bytes, layout_of(type));
   return count == 0 ? "" : std::to_string(count) + " elements differ";
 }
 
@@ -230,49 +230,51 @@ class Sessions {
     call<create_cpu_memory_info>(/* arena */ 1, /* default */ 0, &memory_);
   }
 
-  std::string fault(Run& wanted) const {
+  std::string fault(Run& expected_run) const {
     try {
-      const std::vector<Held> got = results(wanted);
-      if (!wanted.said.empty()) return "was not refused";
+      const std::vector<Held> got = results(expected_run);
+      if (!expected_run.error.empty()) return "was not refused";
       for (std::size_t i = 0; i < got.size(); ++i) {
-        const std::string fault = fault_of(got[i].handle, wanted.expected[i]);
-        if (!fault.empty()) return wanted.outputs[i] + ": " + fault;
+        const std::string fault = fault_of(got[i].handle, expected_run.expected[i]);
+        if (!fault.empty()) return expected_run.outputs[i] + ": " + fault;
       }
       return "";
     } catch (const Refused& refused) {
       const std::string_view says = refused.what();
-      if (!wanted.said.empty() && wanted.said.find(says) != std::string::npos) return "";
-      return "says \"" + std::string(says) + "\", not \"" + wanted.said + '"';
+      if (!expected_run.error.empty() && expected_run.error.find(says) != std::string::npos)
+        return "";
+      return "says \"" + std::string(says) + "\", not \"" + expected_run.error + '"';
     }
   }
 
  private:
-  std::vector<Held> results(Run& wanted) const {
+  std::vector<Held> results(Run& expected_run) const {
     Held session(release_session);
-    call<create_session_from_array>(env_.handle, static_cast<const void*>(wanted.model.data()),
-                                    wanted.model.size(), options_.handle, &session.handle);
+    call<create_session_from_array>(env_.handle,
+                                    static_cast<const void*>(expected_run.model.data()),
+                                    expected_run.model.size(), options_.handle, &session.handle);
     std::vector<Held> held;
-    std::vector<void*> given, got(wanted.outputs.size());
-    for (Tensor& each : wanted.given) {
+    std::vector<void*> values, got(expected_run.outputs.size());
+    for (Tensor& item : expected_run.feeds) {
       held.emplace_back(release_tensor);
-      call<create_tensor>(memory_, static_cast<void*>(each.bytes.data()), each.bytes.size(),
-                          each.sizes.data(), each.sizes.size(), static_cast<int>(each.type),
+      call<create_tensor>(memory_, static_cast<void*>(item.bytes.data()), item.bytes.size(),
+                          item.sizes.data(), item.sizes.size(), static_cast<int>(item.type),
                           &held.back().handle);
-      given.push_back(held.back().handle);
+      values.push_back(held.back().handle);
     }
-    const std::vector<const char*> inputs = pointers(wanted.inputs);
-    const std::vector<const char*> outputs = pointers(wanted.outputs);
-    call<run>(session.handle, static_cast<void*>(nullptr), inputs.data(), given.data(),
-              given.size(), outputs.data(), outputs.size(), got.data());
+    const std::vector<const char*> inputs = pointers(expected_run.inputs);
+    const std::vector<const char*> outputs = pointers(expected_run.outputs);
+    call<run>(session.handle, static_cast<void*>(nullptr), inputs.data(), values.data(),
+              values.size(), outputs.data(), outputs.size(), got.data());
     std::vector<Held> results;
-    for (void* each : got) results.emplace_back(release_tensor).handle = each;
+    for (void* item : got) results.emplace_back(release_tensor).handle = item;
     return results;
   }
 
   static std::vector<const char*> pointers(const std::vector<std::string>& names) {
-    std::vector<const char*> found;
-    for (const std::string& name : names) found.push_back(name.c_str());
-    return found;
+    std::vector<const char*> pointers_to_names;
+    for (const std::string& name : names) pointers_to_names.push_back(name.c_str());
+    return pointers_to_names;
   }
 
   Held env_{release_env}, options_{release_session_options};
@@ -290,8 +292,8 @@ int tried(const Path& runtime, const Path& library, const char* file) {
   };
   std::optional<Sessions> sessions(library);
   for (Reader reader(file); !reader.at_end();) {
-    Run wanted = run_from(reader);
-    count(wanted.name, sessions->fault(wanted));
+    Run expected_run = run_from(reader);
+    count(expected_run.name, sessions->fault(expected_run));
   }
   sessions.reset();
   count("afterwards", is_loaded(library) ? "" : "the library is gone");

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models with inputs and what sessions here make of them, for sessions.cpp.
+"""Write models with inputs and the outputs of ONNX Runtime on this machine, for sessions.cpp.
 
     python tests/programs/sessions/write_sessions.py FILE [--every NUMBER] [--programs NUMBER]
 
-Rows of the case tables, one of EVERY, with parameters as constants and as inputs, each compared
-with the table first; the example, as it is and compiled; and random programs of integers.
+Writes rows of the case tables (one in EVERY) with parameters as constants and as inputs, compared
+with the table first; the example, unchanged and compiled; and random integer programs.
 """
 
 import argparse
@@ -26,8 +26,7 @@ import support_path  # noqa: F401
 # isort: split
 import ort_backend
 import programs as made
-from backends import Backend
-from case_tables import fault
+from backends import Backend, row_fault
 from cases import every_case
 from places import EXAMPLES
 
@@ -37,28 +36,28 @@ from anybit.compiler.program.network import Network
 
 
 class Run(NamedTuple):
-    """A session: its model, what it was given, and what it gave or said."""
+    """Run of a session: model, inputs, and outputs or error message."""
 
     model: bytes
     feeds: Mapping[str, np.ndarray]
-    gave: Sequence[np.ndarray] = ()
-    said: str = ""
+    outputs: Sequence[np.ndarray] = ()
+    error: str = ""
 
 
 class Recorded:
-    """A session that is written down, too."""
+    """Session that records its runs."""
 
     def __init__(self, model: bytes, written: list[Run]) -> None:
         self.model, self.written = model, written
 
     def run(self, names: None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         try:
-            gave = ort_session(self.model).run(names, feeds)
+            outputs = ort_session(self.model).run(names, feeds)
         except Exception as error:
-            self.written.append(Run(self.model, feeds, said=str(error)))
+            self.written.append(Run(self.model, feeds, error=str(error)))
             raise
-        self.written.append(Run(self.model, feeds, gave))
-        return gave
+        self.written.append(Run(self.model, feeds, outputs))
+        return outputs
 
 
 ROWS = (1, 5, 200)
@@ -71,10 +70,10 @@ def rows(every: int) -> Iterator[tuple[str, Run]]:
     for place, (operator, case) in enumerate(every_case()):
         for backend in (Backend.ORT, Backend.ORT_INPUTS) if place % every == 0 else ():
             written.clear()
-            if found := fault(backend, operator, case):
-                sys.exit(f"{backend}: {operator}, {case.name}: {found}")
+            if fault := row_fault(backend, operator, case):
+                sys.exit(f"{backend}: {operator}, {case.name}: {fault}")
             for run in written:
-                if not any(feed.dtype == object for feed in run.feeds.values()):  # texts
+                if not any(feed.dtype == object for feed in run.feeds.values()):  # strings
                     yield f"{operator} {case.name} {backend}", run
 
 
@@ -82,22 +81,22 @@ def models(programs: int) -> Iterator[tuple[str, Run]]:
     with np.load(EXAMPLES / "digits.npz") as arrays:
         images = {"x": arrays["x"]}
     example = EXAMPLES / "digits_w4a4.onnx"
-    yield "digits", ran(ir.load(example), images)
-    yield "digits, compiled", ran(anybit.compile(example).model, images)
+    yield "digits", record_run(ir.load(example), images)
+    yield "digits, compiled", record_run(anybit.compile(example).model, images)
     for seed in range(programs):
         program = made.make_program(made.FromGenerator(np.random.default_rng(seed)))
         inputs = made.inputs_for(program, ROWS[seed % len(ROWS)], seed)
-        feeds = {f"x{place}": each for place, each in enumerate(inputs)}
-        yield f"program {seed}", ran(OnnxNode().emit(Network(program)), feeds)
+        feeds = {f"x{place}": x for place, x in enumerate(inputs)}
+        yield f"program {seed}", record_run(OnnxNode().emit(Network(program)), feeds)
 
 
-def ran(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Run:
+def record_run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Run:
     file = ir.to_proto(model).SerializeToString()
     return Run(file, feeds, ort_session(file).run(None, feeds))
 
 
 class Writer:
-    """Numbers of 8 bytes; everything else with its length before it."""
+    """Writer of numbers in 8 bytes, and of data preceded by its length."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -125,8 +124,8 @@ class Writer:
         self.number(len(outputs))
         for output in outputs:
             self.bytes(output.name.encode())
-        self.bytes(run.said.encode())
-        for values in run.gave:
+        self.bytes(run.error.encode())
+        for values in run.outputs:
             self.array(values)
 
 
@@ -135,10 +134,10 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--programs", type=int, default=40)
-    given = parser.parse_args()
-    with given.file.open("wb") as file:
+    options = parser.parse_args()
+    with options.file.open("wb") as file:
         writer = Writer(file)
-        for name, run in itertools.chain(models(given.programs), rows(given.every)):
+        for name, run in itertools.chain(models(options.programs), rows(options.every)):
             writer.run(name, run)
 
 

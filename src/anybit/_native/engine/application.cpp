@@ -10,7 +10,7 @@ namespace anybit {
 
 namespace {
 
-// Below this a second thread costs more than it saves.
+// Below this number, a second thread costs more than it saves.
 constexpr std::int64_t elements_per_thread = 128 * 1024;
 
 }  // namespace
@@ -38,7 +38,7 @@ void Application::run_range(std::int64_t first, std::int64_t last) const noexcep
   if (first >= last) return;
   const IeeeArithmetic ieee;
   Scratch scratch;
-  // The kernel starts many rows itself.
+  // The kernel loops over many rows itself.
   walk(
       first, last, direct_ && has_entries_by_row(),
       [&](const Position& at, std::int64_t begin, std::int64_t end) {
@@ -76,7 +76,7 @@ void Application::run_row(const Position& at, std::int64_t first, std::int64_t l
   }
 }
 
-// Runs a short row by way of scratch arrays: where x or out is strided or of another type.
+// Runs a short row through scratch arrays, if x or out is strided or of another type.
 void Application::run_converted(Rows rows, Scratch& scratch) const {
   const int wide = float64_ ? 1 : 0;
   const void* const x = std::exchange(rows.x, scratch.x);

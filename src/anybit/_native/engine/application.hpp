@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operator applied to arrays: checked and planned once, then run over any part of the elements.
+// An operator on arrays: checked and planned once, then run over any part of the elements.
 #pragma once
 
 #include "_native/threads/workers.hpp"
@@ -9,9 +9,8 @@ namespace anybit {
 
 class Application : public ElementwisePlan {
  public:
-  // Throws Error if the inputs are not what the operator takes. `inputs[0]` is x; `out` has x's
-  // shape and the result type, and is x itself or does not overlap any input. All that is pointed
-  // to must outlive the application.
+  // Throws Error for invalid inputs. `inputs[0]` is x; `out` has x's shape and the result type, and
+  // is x itself or does not overlap any input. Arrays and attributes must outlive the application.
   Application(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs,
               const Tensor& out);
 
@@ -19,8 +18,8 @@ class Application : public ElementwisePlan {
   void run(const Workers& workers) const;
 
  private:
-  // Computes the elements [first, last), counted in an order of the plan's own. Disjoint ranges
-  // may run in any threads at once.
+  // Computes the elements [first, last), counted in the plan's order. Disjoint ranges may run
+  // concurrently.
   void run_range(std::int64_t first, std::int64_t last) const noexcept;
   void run_rows(const Position& at, std::int64_t rows, Scratch& scratch) const;
   void run_row(const Position& at, std::int64_t first, std::int64_t last, Scratch& scratch) const;

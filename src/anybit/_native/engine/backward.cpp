@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running the backward pass; backward_sums.cpp adds up the gradients of parameters.
+// Backward pass; backward_sums.cpp sums the gradients of parameters.
 #include "backward.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace anybit {
 
 namespace {
 
-// Below this a second thread costs more than it saves.
+// Below this number, a second thread costs more than it saves.
 constexpr std::int64_t elements_per_thread = 64 * 1024;
 
 }  // namespace
@@ -103,8 +103,8 @@ void Backward::run_row(const Position& at, std::int64_t first, std::int64_t last
   }
 }
 
-// Runs the kernel on rows from a place on, by way of scratch arrays where an operand is strided or
-// of another type; these hold one row.
+// Runs the kernel on rows from a position on, through scratch arrays of one row if an operand is
+// strided or of another type.
 void Backward::differentiate(const Position& at, std::int64_t first, GradientRows all, double* sums,
                              Buffers& buffers) {
   const int wide = float64_ ? 1 : 0;
@@ -122,7 +122,7 @@ void Backward::differentiate(const Position& at, std::int64_t first, GradientRow
   }
   char* const out = out_ == nullptr ? nullptr : out_ + at.out + first * inner().out;
   rows.out = direct_out_ ? static_cast<void*>(out) : buffers.scratch.out;
-  if (!direct_out_) rows.out_step = 0;  // every row to the same place
+  if (!direct_out_) rows.out_step = 0;  // all rows to the same place
   point_to_sums(at, first, all, sums, buffers);
   kernel_.loops[scope_][period_ > 0 ? 1 : 0][variant_](all);
   if (plane_ == 0 && period_ > 0) add_elements(at, first, rows.length, sums, buffers);

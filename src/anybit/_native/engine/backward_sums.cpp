@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adding up the gradients of parameters. Where the prepared parameters are in a table, so are the
-// sums, entry by entry; without a table the sums are the parameter's own elements.
+// Sums of the gradients of parameters. If the prepared parameters are in a table, sums are per
+// entry of the table; otherwise per element of the parameter.
 #include <algorithm>
 #include <numeric>
 
@@ -10,8 +10,8 @@ namespace anybit {
 
 namespace {
 
-// The sums of a chunk are added in one thread; there are so many chunks that threads find work,
-// and so few that putting them together costs nothing.
+// A chunk is summed in one thread. Chunks are enough to occupy threads, and few enough that
+// combining them is free.
 constexpr std::int64_t elements_per_chunk = 64 * 1024;
 constexpr std::int64_t most_chunks = 64;
 
@@ -22,7 +22,7 @@ std::int64_t count_of(const Tensor& tensor) {
 
 }  // namespace
 
-// Notes which parameters' gradients are wanted, and returns their bits.
+// Collects the parameters with requested gradients, and returns their bits.
 std::uint32_t Backward::plan_sums(const Gradients& gradients) {
   std::uint32_t summed = 0;
   int parameters = 0;
@@ -39,7 +39,7 @@ std::uint32_t Backward::plan_sums(const Gradients& gradients) {
   return summed;
 }
 
-// Splits the elements into chunks, by what is summed and never by the number of threads.
+// Splits the elements into chunks, independent of the number of threads.
 void Backward::plan_chunks() {
   bool shared = false, split = true;
   if (plane_ > 0) chunk_sums_ = products_ * entries_;
@@ -52,21 +52,21 @@ void Backward::plan_chunks() {
     } else if (!meets_one(sum)) {
       sum.total.resize(static_cast<std::size_t>(sum.count), nothing);
       shared = true;
-      // No two chunks may add to the same element.
+      // Two chunks must not add to the same element.
       split = split && loop_[0].targets[sum.parameter] != 0;
     }
   }
-  // All chunks' sums together stay small beside x.
+  // The sums of all chunks together stay small compared with x.
   const std::int64_t room = size() * element_size() / (32 * std::max<std::int64_t>(1, chunk_sums_));
-  const std::int64_t wanted = std::min({size() / elements_per_chunk, most_chunks, room});
-  const std::int64_t chunks = split ? std::max<std::int64_t>(1, wanted) : 1;
+  const std::int64_t useful = std::min({size() / elements_per_chunk, most_chunks, room});
+  const std::int64_t chunks = split ? std::max<std::int64_t>(1, useful) : 1;
   chunk_ = (size() + chunks - 1) / chunks;
   const std::int64_t unit = shared ? size() / loop_[0].size : row_ < chunk_ ? row_ : block;
   chunk_ = (chunk_ + unit - 1) / unit * unit;
 }
 
-// Shows the kernel where to add: to the entries of the table, to the elements of the parameters,
-// or, where these differ by element, to the buffers.
+// Sets where the kernel adds: entries of the table, elements of the parameters, or buffers if
+// parameters vary by element.
 void Backward::point_to_sums(const Position& at, std::int64_t first, GradientRows& all,
                              double* sums, Buffers& buffers) {
   if (plane_ > 0) {
@@ -84,7 +84,7 @@ void Backward::point_to_sums(const Position& at, std::int64_t first, GradientRow
   for (Sum& sum : sums_) all.sums[sum.product] = elements_of(sum, sums) + at.targets[sum.parameter];
 }
 
-// Adds what the kernel left in the buffers to the elements of the parameters.
+// Adds the buffers of the kernel to the elements of the parameters.
 void Backward::add_elements(const Position& at, std::int64_t first, std::int64_t length,
                             double* sums, const Buffers& buffers) {
   for (Sum& sum : sums_) {
@@ -109,9 +109,9 @@ void Backward::deliver(const std::vector<double>& sums) {
     if (!own && meets_one(sum)) continue;
     if (sum.total.empty())
       sum.total.resize(static_cast<std::size_t>(sum.count), size() == 0 ? 0 : nothing);
-    const double* const found = sums.data() + sum.offset;
-    if (plane_ > 0) add_entries(found, sum.parameter, sum.total.data());
-    else if (own && size() > 0) std::copy_n(found, sum.count, sum.total.data());
+    const double* const values = sums.data() + sum.offset;
+    if (plane_ > 0) add_entries(values, sum.parameter, sum.total.data());
+    else if (own && size() > 0) std::copy_n(values, sum.count, sum.total.data());
     set_.store[static_cast<int>(sum.gradient.type)][1](
         sum.total.data(), sum.count, sum.gradient.data, size_of(sum.gradient.type));
   }

@@ -30,7 +30,7 @@ std::string text_of(const Tensor& tensor) {
   throw Error(kind, std::string(input.name) + " " + rest);
 }
 
-// Visits every element of a tensor as double, a contiguous stretch at a time.
+// Visits all elements of a tensor as double, one contiguous run at a time.
 template <class Visit>
 void for_each_stretch(const Tensor& tensor, Visit visit) {
   constexpr std::int64_t block = 256;
@@ -90,11 +90,11 @@ void check_broadcast(const Input& input, const Tensor& tensor, const Tensor& x,
 }
 
 void check_axis(const Input& input, const Tensor& tensor, const Tensor& x, int axis) {
-  const std::int64_t wanted = axis < 0 ? 1 : x.shape[axis];
+  const std::int64_t expected = axis < 0 ? 1 : x.shape[axis];
   const std::int64_t count = tensor.rank == 0 ? 1 : tensor.shape[0];
-  if (tensor.rank > 1 || count != wanted)
+  if (tensor.rank > 1 || count != expected)
     fail(Error::Kind::value, input,
-         "must have shape (" + std::to_string(wanted) + ",) for " +
+         "must have shape (" + std::to_string(expected) + ",) for " +
              (axis < 0 ? "per_tensor" : "per_channel") + ", got " + text_of(tensor));
 }
 

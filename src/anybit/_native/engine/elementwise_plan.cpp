@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checking the inputs and laying out the loops; plan_table.cpp keeps the prepared parameters.
+// Input checks and loop layout; elementwise_table.cpp has the table of prepared parameters.
 #include "elementwise_plan.hpp"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ bool ElementwisePlan::Loop::varies() const {
          std::any_of(targets.begin(), targets.end(), moves);
 }
 
-// Whether all operands go on past the end of the inner loop as if it were longer.
+// Whether all operands continue past the inner loop with the same strides, so that loops can merge.
 bool ElementwisePlan::Loop::carries_on(const Loop& inner) const {
   bool all = x == inner.x * inner.size && out == inner.out * inner.size &&
              gradient == inner.gradient * inner.size;
@@ -69,15 +69,15 @@ ElementwisePlan::ElementwisePlan(const OperatorInfo& op, const void* attributes,
 
   float64_ = x.type == ElementType::float64;
   if (std::any_of(x.shape, x.shape + x.rank, [](auto size) { return size == 0; })) {
-    size_ = 0;  // and the other sizes may be anything
+    size_ = 0;  // the other sizes are arbitrary
     return;
   }
   variant_ = op.variant(attributes, float64_, ranges.data());
   parameter_count_ = static_cast<int>(op.inputs.size()) - 1;
   for (int i = 0; i < parameter_count_; ++i) {
-    const bool given = static_cast<std::size_t>(i) + 1 < inputs.size() && inputs[i + 1].given;
+    const bool is_given = static_cast<std::size_t>(i) + 1 < inputs.size() && inputs[i + 1].given;
     absent_[i] = op.inputs[i + 1].absent;
-    parameters_[i] = given ? inputs[i + 1] : Tensor{&absent_[i], ElementType::float64};
+    parameters_[i] = is_given ? inputs[i + 1] : Tensor{&absent_[i], ElementType::float64};
   }
 }
 
@@ -135,7 +135,7 @@ void ElementwisePlan::lay_out_loops(const Arrays& arrays, std::uint32_t summed) 
 }
 
 void ElementwisePlan::merge_loops() {
-  // The loop in which out moves least goes innermost, whatever the memory order of the arrays.
+  // The loop with the smallest stride of out goes innermost.
   std::stable_sort(loop_.begin(), loop_.begin() + loops_,
                    [](const Loop& a, const Loop& b) { return std::abs(a.out) > std::abs(b.out); });
   int kept = 0;

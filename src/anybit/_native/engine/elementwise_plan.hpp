@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which loops run over the arrays of one call, and where each step finds its prepared parameters.
+// Loops over the arrays of a call, and the location of their prepared parameters.
 #pragma once
 
 #include <algorithm>
@@ -25,30 +25,29 @@ class ElementwisePlan {
  protected:
   static constexpr int max_parameters = max_inputs - 1;
 
-  // What has x's shape; an upstream gradient is in the backward pass only.
+  // Operands of x's shape; upstream gradients only in the backward pass.
   struct Arrays {
     const Tensor& x;
     const Tensor& out;
     const Tensor* gradient = nullptr;
   };
 
-  // Checks the inputs of a call: throws Error if they are not what the operator takes. All that is
-  // pointed to must outlive the plan.
+  // Checks the inputs of a call; throws Error if they are invalid. Arrays and attributes must
+  // outlive the plan.
   ElementwisePlan(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs);
   ~ElementwisePlan() = default;
 
-  // `summed` has a bit for each parameter of which every element is told apart, equal or not.
+  // `summed` has a bit per parameter whose elements stay distinct even if they are equal.
   void lay_out(const Arrays& arrays, const Preparation& preparation, std::uint32_t summed = 0);
 
-  // How far each operand moves. The table of prepared parameters, its first form without
-  // repetitions (`entry`) and the targets, which are the elements of the summed parameters in C
-  // order, count in elements, everything else in bytes.
+  // Strides of the operands. Table entries, entries of the compact table (`entry`) and targets
+  // (elements of the summed parameters in C order) count in elements, all others in bytes.
   struct Position {
     std::int64_t x, out, gradient, table, entry;
     std::array<std::int64_t, max_parameters> parameters, targets;
     void advance(const Position& steps, std::int64_t times);
   };
-  // One loop over all operands, and how far they move from one step to the next.
+  // A loop over all operands, and their strides.
   struct Loop : Position {
     std::int64_t size;
     bool varies() const;
@@ -63,36 +62,36 @@ class ElementwisePlan {
     alignas(64) double prepared[max_columns * block];
   };
 
-  // A position in the outer loops, and how many steps each of them has made.
+  // A position in the outer loops, and the index of each loop.
   struct Cursor {
     Position at{};
     std::array<std::int64_t, max_rank> index;  // of the outer loops only
   };
   enum class Through : bool { all_loops, varying_loops };
-  // Moves on along the innermost of the loops [0, count), and where a loop ends to the next step of
-  // the one around it. False after the last step.
+  // Advances the innermost of the loops [0, count), with carry into outer loops. Returns false
+  // after the last step.
   bool next(Cursor& cursor, int count, Through through, std::int64_t steps = 1) const;
 
-  // Goes through the elements [first, last), counted in an order of the plan's own.
-  // part(at, begin, end) gets elements of the row at a position. Where `by_rows` says so,
-  // whole(at, count) gets as many whole rows, along the loop around them.
+  // Visits the elements [first, last), counted in the plan's order. part(at, begin, end) receives
+  // elements of the row at a position. If `by_rows`, whole(at, count) receives whole rows along the
+  // loop around them.
   template <class Part, class Whole>
   void walk(std::int64_t first, std::int64_t last, bool by_rows, Part part, Whole whole) const;
 
-  // Whether each row starts at the entry of the table where the one before it does, or at the next.
+  // Whether a row starts at the same table entry as the previous row, or at the next entry.
   bool has_entries_by_row() const {
     return plane_ > 0 && row_loop_ > 0 && (period_ == 0 || period_ == row_);
   }
 
-  // Points `rows` to the parameters of the elements from `first` on of the row at a position, and
-  // makes it no longer than they last. What is in no table is prepared, `block` elements at most;
-  // one set for the whole row is kept if `rows` has it already.
+  // Sets the parameters of `rows` for the elements from `first` on of the row at a position, and
+  // limits its length to their number. Without a table, it prepares at most `block` elements; a set
+  // for the whole row is reused if `rows` has it already.
   void find_parameters(Rows& rows, const Position& at, std::int64_t first, Scratch& scratch) const;
 
-  // Sums start from the number that changes none, negative zeros included.
+  // Sums start at -0.0, which preserves sums of negative zeros.
   static constexpr double nothing = -0.0;
 
-  // Adds what was summed for each entry of the table to the elements of a parameter.
+  // Adds the sums of the table's entries to the elements of a parameter.
   void add_entries(const double* entries, int parameter, double* elements) const;
 
   std::int64_t element_size() const { return float64_ ? 8 : 4; }
@@ -111,11 +110,11 @@ class ElementwisePlan {
   std::int64_t size_ = 1;
   int loops_ = 0;
   std::array<Loop, max_rank> loop_;  // outermost first
-  int row_loop_ = 0;                 // from this loop on, all loops together are one row
+  int row_loop_ = 0;                 // loops from this one on form a row
   std::int64_t row_ = 1;             // elements in a row
-  std::int64_t period_ = 0;   // after which a row's parameters repeat; 0: one set for the whole row
-  std::int64_t entries_ = 0;  // sets of parameters in the table; 0: too many for a table
-  std::int64_t plane_ = 0;    // elements from one column of the table to the next
+  std::int64_t period_ = 0;          // period of a row's parameters; 0: one set for the whole row
+  std::int64_t entries_ = 0;         // sets of parameters in the table; 0: too many for a table
+  std::int64_t plane_ = 0;           // elements from one column of the table to the next
 
  private:
   void lay_out_loops(const Arrays& arrays, std::uint32_t summed);
@@ -132,10 +131,10 @@ class ElementwisePlan {
                void* prepared, std::int64_t plane, Scratch& scratch) const;
   std::int64_t table_limit() const;
 
-  std::array<double, max_parameters> absent_;  // stands in for inputs that are not given
+  std::array<double, max_parameters> absent_;  // stands in for omitted inputs
   Preparation preparation_{};
-  int innermost_ = -1;                // the innermost loop in which any parameter varies
-  std::int64_t compact_entries_ = 0;  // the entries before rows were widened
+  int innermost_ = -1;                // innermost loop in which a parameter varies
+  std::int64_t compact_entries_ = 0;  // entries before rows were widened
   // A single set fits into the object itself; tables are allocated.
   alignas(64) std::array<double, max_columns> single_set_;
   std::unique_ptr<char[]> memory_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of prepared parameters, and what is prepared without one.
+// Table of prepared parameters, and preparation without a table.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -11,15 +11,15 @@ namespace anybit {
 
 namespace {
 
-// Tables of prepared parameters stay well inside the second-level cache.
+// Tables stay well inside the L2 cache.
 constexpr std::int64_t table_bytes = 256 * 1024;
 
-// Rows shorter than this spend their time on being started. Where each row has parameters of its
-// own the kernel starts the rows itself, and only very short ones are too short.
+// Starting dominates in rows shorter than this. If rows have parameters of their own, the kernel
+// starts them itself, and only very short rows are too short.
 constexpr std::int64_t short_row = 64;
 constexpr std::int64_t short_uniform_row = 16;
 
-// A table with repetitions must be read this often to be worth writing.
+// Minimum number of reads for which a table with repetitions is worth writing.
 constexpr std::int64_t worthwhile_reads = 4;
 
 constexpr std::int64_t cache_line = 64;
@@ -35,13 +35,13 @@ void copy_entries(const char* from, std::int64_t source, std::int64_t step, char
 
 }  // namespace
 
-// The sets of parameters that a table may hold.
+// Limit of parameter sets in a table.
 std::int64_t ElementwisePlan::table_limit() const {
   return table_bytes / (preparation_.columns * element_size());
 }
 
-// Prepares every set of parameters once, if they are few enough to keep. Each column of the table
-// holds one prepared parameter, in the order of the loops in which any parameter varies.
+// Prepares all sets of parameters once, if they fit the table. A column of the table holds one
+// prepared parameter, in the order of the loops in which parameters vary.
 void ElementwisePlan::plan_table() {
   const std::int64_t limit = table_limit();
   std::int64_t sets = 1;
@@ -52,7 +52,7 @@ void ElementwisePlan::plan_table() {
     innermost_ = std::max(innermost_, i);
   }
   period_ = loop_[loops_ - 1].varies() ? row_ : 0;
-  if (sets > limit) return;  // prepared block by block instead
+  if (sets > limit) return;  // prepared block by block later
   for (int i = 0; i < loops_; ++i) loop_[i].entry = loop_[i].table;
   compact_entries_ = entries_ = sets;
   table_ = allocate_table();
@@ -65,7 +65,7 @@ void ElementwisePlan::plan_table() {
   repeat_table(std::exchange(table_, nullptr), compact_plane);
 }
 
-// Columns start on cache lines, one line apart from where they would collide in the cache.
+// Columns start on cache lines, offset by one line to avoid cache conflicts.
 char* ElementwisePlan::allocate_table() {
   plane_ = entries_;
   if (entries_ == 1) return reinterpret_cast<char*>(single_set_.data());
@@ -77,8 +77,8 @@ char* ElementwisePlan::allocate_table() {
   return memory_.get() + (cache_line - address % cache_line) % cache_line;
 }
 
-// visit(at, length): as many entries of the compact table from at.entry on, along the innermost
-// loop in which any parameter varies.
+// visit(at, length) receives entries of the compact table from at.entry on, along the innermost
+// loop in which a parameter varies.
 template <class Visit>
 void ElementwisePlan::for_each_run_of_entries(Visit visit) const {
   const std::int64_t length = innermost_ < 0 ? 1 : loop_[innermost_].size;
@@ -97,8 +97,8 @@ void ElementwisePlan::fill_table() {
   });
 }
 
-// Joins outer loops to a short row, so that it is long enough to be worth starting: loops with
-// parameters of their own enlarge the period, others repeat it. False if the row stays as it is.
+// Merges outer loops into a short row, so that it is long enough. Loops in which parameters vary
+// enlarge the period, others repeat it. Returns false if the row is unchanged.
 bool ElementwisePlan::widen_row() {
   const std::int64_t limit = std::min(table_limit(), size_ / worthwhile_reads);
   const Loop& inner = this->inner();
@@ -112,8 +112,8 @@ bool ElementwisePlan::widen_row() {
     if (outer.x != inner.x * row_ || outer.out != inner.out * row_ ||
         outer.gradient != inner.gradient * row_)
       break;
-    const std::int64_t wanted = (short_row + period - 1) / period;
-    const std::int64_t copies = outer.varies() ? outer.size : std::min(outer.size, wanted);
+    const std::int64_t needed = (short_row + period - 1) / period;
+    const std::int64_t copies = outer.varies() ? outer.size : std::min(outer.size, needed);
     if (outer.varies()) outer_sets /= outer.size;
     if (copies * period * outer_sets > limit) break;
     period *= copies;
@@ -125,7 +125,7 @@ bool ElementwisePlan::widen_row() {
   return widened;
 }
 
-// Writes the table anew with one entry for every element of a period.
+// Rewrites the table with one entry per element of a period.
 void ElementwisePlan::repeat_table(const char* compact, std::int64_t compact_plane) {
   entries_ = period_;
   for (int i = row_loop_ - 1; i >= 0; --i) {
@@ -146,9 +146,10 @@ void ElementwisePlan::repeat_table(const char* compact, std::int64_t compact_pla
   }
 }
 
-// The entry of the compact table that a repeated one starts with, at the start of the inner loop.
+// Entry of the compact table that an entry of the repeated table starts with, at the start of the
+// inner loop.
 std::int64_t ElementwisePlan::compact_entry(std::int64_t entry) const {
-  // Of the row's outermost loop the period may hold a part; its parameters do not vary then.
+  // The period may hold a part of the row's outermost loop, in which parameters do not vary.
   const std::int64_t part = period_ / (row_ / loop_[row_loop_].size);
   std::int64_t from = 0, rest = entry / inner().size;
   for (int i = loops_ - 2; i >= 0; --i) {
@@ -162,7 +163,7 @@ std::int64_t ElementwisePlan::compact_entry(std::int64_t entry) const {
 
 void ElementwisePlan::add_entries(const double* entries, int parameter, double* elements) const {
   std::vector<double> compact;
-  // As many entries are the same entries in the same order.
+  // The same number of entries means the same entries in the same order.
   if (entries_ != compact_entries_) {
     compact.resize(static_cast<std::size_t>(compact_entries_), nothing);
     const std::int64_t length = inner().size;
@@ -180,8 +181,7 @@ void ElementwisePlan::add_entries(const double* entries, int parameter, double* 
   });
 }
 
-// Gathers the parameters at the steps [first, first + count) along one loop (-1: along none) and
-// prepares them.
+// Gathers and prepares the parameters at the steps [first, first + count) of a loop (-1: none).
 void ElementwisePlan::prepare(const Position& at, int along, std::int64_t first, std::int64_t count,
                               void* prepared, std::int64_t plane, Scratch& scratch) const {
   const void* gathered[max_parameters];

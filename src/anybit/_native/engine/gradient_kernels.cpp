@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops of the backward pass. Compiled once per instruction set: see kernel_loops.hpp.
+// Loops of the backward pass. Compiled once per ISA level, see kernel_loops.hpp.
 #include "gradient_kernels.hpp"
 
 #include "kernel_loops.hpp"
@@ -8,8 +8,8 @@
 namespace anybit::ANYBIT_ISA {
 namespace {
 
-// The number of differentiable inputs besides x. `partials` returns the derivative by x first, 0
-// where x is an integer, then those by these inputs.
+// Number of differentiable inputs besides x. `partials` returns the derivative by x first (0 if x
+// is an integer), then those by these inputs.
 template <class Op>
 constexpr std::size_t differentiable_parameters =
     Op::differentiable.size() - (Op::differentiable[0] == Op::inputs[0].name ? 1 : 0);
@@ -28,10 +28,10 @@ struct Row {
   std::array<double*, max_products> sums;
 };
 
-// The lanes of a sum: the same number whatever the vector width, so that the result is the same.
+// Lanes of a sum: fixed, so that results do not depend on the vector width.
 constexpr int lanes = 16;
 
-// The sum of the lanes, always in this order.
+// Sums the lanes in a fixed order.
 [[gnu::always_inline]] inline double total(const double* lane) {
   double eight[8], four[4];
   for (int l = 0; l < 8; ++l) eight[l] = lane[l] + lane[l + 8];
@@ -39,15 +39,15 @@ constexpr int lanes = 16;
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-// One set of parameters for the whole row: the first `summed` parameters have one sum each.
+// One set of parameters for the whole row; the first `summed` parameters have one sum each.
 template <std::size_t summed, class T>
 [[gnu::always_inline]] inline void differentiate_uniform(const Row<T>& row, auto partials_of) {
   const T* const x = row.x;
   const T* const gradient = row.gradient;
   T* const out = row.out;
   double lane[summed + 1][lanes];
-  for (auto& each : lane)
-    for (double& sum : each) sum = -0.0;
+  for (auto& sums : lane)
+    for (double& sum : sums) sum = -0.0;
   const auto element = [&](std::int64_t i, int l) {
     const T upstream = gradient[i];
     const auto partials = partials_of(x[i]);
@@ -62,7 +62,7 @@ template <std::size_t summed, class T>
   for (std::size_t p = 0; p < summed; ++p) *row.sums[p] += total(lane[p]);
 }
 
-// Parameters by element: the first `summed` of them have a sum per element.
+// Parameters vary by element; the first `summed` of them have a sum per element.
 template <std::size_t summed, class T>
 [[gnu::always_inline]] inline void differentiate_varying(const Row<T>& row, auto partials_at) {
   const T* const x = row.x;
@@ -97,9 +97,9 @@ template <class Op, class T, int variant, bool uniform, std::size_t summed, std:
   }
 }
 
-// A third loop for each of what is summed takes long to compile. Variants that are seldom asked for
-// have fewer: one leaves the products of all parameters, wanted or not, in a buffer, which
-// functions for all operators add.
+// A loop per set of summed parameters takes long to compile. Rare variants have fewer loops: one
+// writes the products of all parameters, requested or not, to a buffer, which functions common to
+// all operators sum.
 constexpr std::int64_t block = 256;
 static_assert(block % lanes == 0);
 
@@ -150,8 +150,8 @@ void add_to_lanes(const T* products, std::int64_t length, double* lane) {
   for (int l = 0; i < length; ++i, ++l) lane[l] += static_cast<double>(products[i]);
 }
 
-// The sums are those of differentiate_uniform and differentiate_varying, to the bit. Out of line,
-// or compilers make a copy for each piece.
+// Equals the sums of differentiate_uniform and differentiate_varying, to the bit. Out of line,
+// because compilers would copy it per call.
 template <class T, bool uniform>
 [[gnu::noinline]] void sum_pieces(Piece<T>* piece, const Row<T>& row, const T* prepared,
                                   std::int64_t plane, std::size_t summed) {
@@ -208,10 +208,10 @@ template <class T, bool uniform>
   });
 }
 
-// What training asks for: the default rounding mode, and that of most quantizers.
+// Variants that training uses: the default rounding mode, and that of most quantizers.
 template <class Op, int variant>
 constexpr bool often_asked() {
-  if constexpr (requires(typename Op::Attributes given) { given.rounding_mode; })
+  if constexpr (requires(typename Op::Attributes attributes) { attributes.rounding_mode; })
     return variant == 0 || variant == static_cast<int>(typename Op::Attributes{}.rounding_mode);
   return true;
 }
@@ -231,7 +231,7 @@ void differentiate(const GradientRows& all) {
   }
 }
 
-// The first variant's loop serves all of them where they differ in nothing that is asked for.
+// The loop of the first variant serves all variants if they agree in the requested gradients.
 template <class Op, class T, int variant, bool uniform, std::size_t summed>
 constexpr Differentiate loop_of() {
   constexpr int serving = [] {
@@ -265,15 +265,15 @@ GradientKernel kernel_of() {
 }
 
 GradientKernel kernel(int operator_index, bool float64) {
-  GradientKernel found{};
+  GradientKernel kernel{};
   int index = 0;
   Operators::for_each([&]<class Op>() {
     if constexpr (requires { Op::differentiable; })
       if (index == operator_index)
-        found = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
+        kernel = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
     ++index;
   });
-  return found;
+  return kernel;
 }
 
 constexpr GradientSet all{kernel};

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops of the backward pass, compiled once per instruction set like those of kernels.hpp.
+// Loops of the backward pass, compiled once per ISA level like those of kernels.hpp.
 #pragma once
 
 #include "kernels.hpp"
 
 namespace anybit {
 
-// No operator has more differentiable inputs besides x.
+// Largest number of differentiable inputs besides x.
 inline constexpr int max_products = 3;
 
-// For rows of x and of the upstream gradient: out[i] <- x's gradient, and, for each parameter
-// that is asked for, a float64 sum += the product of the gradient with its partial derivative. One
-// set of prepared parameters has one sum per row, sums[p][row * step]; those that vary by element
-// have as many, sums[p][row * step + i]. Where a partial derivative is 0 the product is, whatever
-// the gradient. out may be x or the gradient. The order of addition depends on `length` alone.
+// For rows of x and of the upstream gradient: out[i] <- x's gradient; per requested parameter, a
+// float64 sum += gradient * partial derivative. Uniform parameters have one sum per row,
+// sums[p][row * step]; varying ones one per element, sums[p][row * step + i]. The product with a
+// partial derivative of 0 is 0 for any gradient. out may be x or the gradient. The order of
+// addition depends only on `length`.
 struct GradientRows {
   Rows rows;
   const void* gradient;
@@ -23,16 +23,16 @@ struct GradientRows {
 };
 using Differentiate = void (*)(const GradientRows& rows);
 
-// For which inputs gradients are computed: x, x and the next one, or all.
+// Inputs whose gradients are computed: x, x and the next one, or all.
 inline constexpr int gradient_scopes = 3;
 
-// By variant. The second index: 0 one set of prepared parameters for all elements, 1 one for each.
+// By variant. Second index: 0 for uniform, 1 for varying parameters.
 struct GradientKernel {
   Preparation preparation;
   std::array<std::array<const Differentiate*, 2>, gradient_scopes> loops;
 };
 
-// The family of the backward loops.
+// Kernel family of the backward loops.
 struct GradientSet {
   static constexpr Level serving(Level level) { return of_loops(level); }
 

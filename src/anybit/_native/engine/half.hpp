@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// binary16 and bfloat16 by their bits: exact to float, rounded to nearest even from float.
+// Bitwise conversion of binary16 and bfloat16: exact to float, to nearest even from float.
 #pragma once
 
 #include <bit>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files that are compiled once per instruction set share; ANYBIT_ISA names the namespace.
-// Everything their loops call is forced inline or in an unnamed namespace: a function with external
-// linkage could be merged by the linker with its twin from another instruction set.
+// Common parts of the files that are compiled once per ISA level; ANYBIT_ISA names the namespace.
+// All functions that loops call are forced inline or in an unnamed namespace: the linker could
+// merge functions of external linkage across levels.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 namespace anybit::ANYBIT_ISA {
 namespace {
 
-// The gathered type of an input: integer parameters are read exactly, not rounded to T.
+// Gathered type of an input: integer parameters are read exactly, not rounded to T.
 template <class Op, class T, std::size_t input>
 using Gathered = std::conditional_t<Op::inputs[input].domain.integer, double, T>;
 
-// The prepared parameters of `apply`, or of `partials` where these need others.
+// Prepared parameters of `apply`, or of `partials` if it needs others.
 template <class Op, class T, int variant, bool backward, std::size_t... input>
 auto prepared_at(const typename Op::Attributes& attributes, const void* const* gathered,
                  std::int64_t i, std::index_sequence<input...>) {
@@ -49,7 +49,7 @@ void prepare(const void* attributes, const void* const* gathered, std::int64_t c
   }
 }
 
-// By variant. An operator may say how many preparations its variants have, each as many in a row.
+// By variant. An operator may declare how many consecutive variants share a preparation.
 template <class Op, class T, bool backward, int... variant>
 constexpr auto prepares_of(std::integer_sequence<int, variant...>) {
   constexpr int sharing = [] {
@@ -62,8 +62,8 @@ constexpr auto prepares_of(std::integer_sequence<int, variant...>) {
       prepare<Op, T, variant / sharing * sharing, backward>...};
 }
 
-// Elements do not depend on one another, not even where x and out are the same array: say so to
-// the compiler, which then vectorizes without asking.
+// Elements are independent, even if x and out are the same array. The pragma lets the compiler
+// vectorize without run-time checks.
 template <class Body>
 [[gnu::always_inline]] inline void for_each_element(std::int64_t length, Body body) {
 #if defined(__clang__)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators' loops. Compiled once per instruction set: see kernel_loops.hpp.
+// Loops of the operators. Compiled once per ISA level, see kernel_loops.hpp.
 #include "kernels.hpp"
 
 #include "half.hpp"
@@ -58,16 +58,16 @@ Kernel kernel_of() {
 }
 
 Kernel kernel(int operator_index, bool float64) {
-  Kernel found{};
+  Kernel kernel{};
   int index = 0;
   Operators::for_each([&]<class Op>() {
     if (index++ == operator_index)
-      found = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
+      kernel = float64 ? kernel_of<Op, double>() : kernel_of<Op, float>();
   });
-  return found;
+  return kernel;
 }
 
-// How each element type lies in memory, in the order of ElementType.
+// Memory formats of element types, in the order of ElementType.
 using AllStored = std::tuple<float, double, std::uint16_t, std::uint16_t, std::int8_t, std::int16_t,
                              std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t,
                              std::uint64_t, std::uint8_t>;
@@ -117,7 +117,7 @@ void store(const void* x, std::int64_t count, void* out, std::int64_t stride) {
 
 template <ElementType type, class T>
 constexpr Store store_for() {
-  // Integer results are stored from their own bits, floating ones from the compute type.
+  // Integer results are stored as they are, floating results from the compute type.
   if constexpr (is_floating(type)) return store<type, T>;
   else if constexpr (is_result(type)) return store<type, Stored<type>>;
   else return nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops that are compiled once per instruction set, behind plain function pointers.
+// Function pointers to the loops that are compiled once per ISA level.
 #pragma once
 
 #include <array>
@@ -10,11 +10,11 @@
 
 namespace anybit {
 
-// No operator has more inputs or needs more prepared parameters per element.
+// Limits of inputs, and of prepared parameters per element.
 inline constexpr int max_inputs = 6;
 inline constexpr int max_columns = 9;
 
-// Parameters are kept by column: `plane` elements lie between one column and the next.
+// Parameters are stored by column, `plane` elements apart.
 
 // prepared columns <- gathered input columns (compute type; double for integer inputs).
 using Prepare = void (*)(const void* attributes, const void* const* gathered, std::int64_t count,
@@ -35,16 +35,16 @@ using Apply = void (*)(const Rows& rows);
 // out[i] <- x[i] converted to the compute type; x strided in bytes, out contiguous.
 using Load = void (*)(const void* x, std::int64_t stride, std::int64_t count, void* out);
 // out[i] <- x[i] converted to the element type; x contiguous, out strided in bytes. Null for types
-// that no result has.
+// that results never have.
 using Store = void (*)(const void* x, std::int64_t count, void* out, std::int64_t stride);
 
-// How parameters are prepared, by variant, and the number of columns that this gives.
+// Preparation of parameters, by variant, and the number of columns of the result.
 struct Preparation {
   int columns;
   const Prepare* prepare;
 };
 
-// The loops of one operator for one compute type, by variant. `uniform` takes one set of prepared
+// Loops of an operator for a compute type, by variant. `uniform` takes one set of prepared
 // parameters for all elements, `varying` one per element.
 struct Kernel {
   Preparation preparation;
@@ -52,7 +52,7 @@ struct Kernel {
   const Apply* varying;
 };
 
-// The family of the operators' loops: those of one level. The second index: 0 float32, 1 float64.
+// Kernel family of the operators' loops. Second index: 0 for float32, 1 for float64.
 struct KernelSet {
   static constexpr Level serving(Level level) { return of_loops(level); }
 

@@ -16,11 +16,11 @@ struct OperatorInfo {
   std::span<const int> differentiable;  // inputs that have a gradient, in their order
   int (*variant)(const void* attributes, bool float64, const Range* ranges);
   ElementType (*result_type)(const void* attributes, ElementType x);
-  // The axis of 1-D parameters, -1 for a single element; null where NumPy's broadcasting holds.
+  // Axis of 1-D parameters, -1 for a single element; null if NumPy's broadcasting applies.
   int (*parameter_axis)(const void* attributes, int rank);
 };
 
-// The places of an operator's differentiable inputs among all.
+// Positions of an operator's differentiable inputs.
 template <class Op>
 constexpr auto differentiable_inputs() {
   if constexpr (requires { Op::differentiable; }) {
@@ -41,12 +41,12 @@ const OperatorInfo& operator_info() {
   static const OperatorInfo info{
       Op::name,
       [] {
-        int index = 0, found = -1;
+        int index = 0, position = -1;
         List::for_each([&]<class Other>() {
-          if (std::is_same_v<Op, Other>) found = index;
+          if (std::is_same_v<Op, Other>) position = index;
           ++index;
         });
-        return found;
+        return position;
       }(),
       Op::inputs,
       differentiable,
@@ -76,11 +76,11 @@ const OperatorInfo& operator_info() {
   return info;
 }
 
-// The type of the result for an x of that type. Throws Error for an x the operator does not take.
+// Returns the type of the result. Throws Error for an x that the operator does not support.
 ElementType result_type(const OperatorInfo& op, const void* attributes, ElementType x);
 
-// Throws Error unless the inputs are what the operator takes: all there, of real numbers inside
-// their domains, broadcasting to x. `ranges` receives what the integer inputs hold.
+// Throws Error unless all inputs are present, of real numbers inside their domains, and broadcast
+// to x. `ranges` receives the ranges of the integer inputs.
 void check_inputs(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs,
                   Range* ranges);
 

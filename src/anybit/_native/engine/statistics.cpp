@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint32_t exponent = 0x7f800000;
 
-// In lanes, since the compiler leaves the order of comparisons as it is written; in so many that it
-// does not unroll them, of which no vectors come.
+// In lanes, because the compiler keeps the written order of comparisons; in enough lanes that it
+// vectorizes the loop instead of unrolling it.
 void widen(std::span<const float> values, std::size_t channel, const Extremes& extremes) {
   constexpr std::size_t lanes = 32;
   float low = values[0], high = low;
@@ -21,9 +21,9 @@ void widen(std::span<const float> values, std::size_t channel, const Extremes& e
     lows.fill(low), highs.fill(high);
     for (; at + lanes <= values.size(); at += lanes)
       for (std::size_t lane = 0; lane < lanes; ++lane) {
-        const float each = values[at + lane];
-        lows[lane] = each < lows[lane] ? each : lows[lane];
-        highs[lane] = highs[lane] < each ? each : highs[lane];
+        const float value = values[at + lane];
+        lows[lane] = value < lows[lane] ? value : lows[lane];
+        highs[lane] = highs[lane] < value ? value : highs[lane];
       }
     low = *std::ranges::min_element(lows), high = *std::ranges::max_element(highs);
   }
@@ -32,7 +32,7 @@ void widen(std::span<const float> values, std::size_t channel, const Extremes& e
   extremes.add(channel, low, high);
 }
 
-// One row after the other, of one value for each channel.
+// Rows with one value per channel.
 void widen_by_rows(const Values& values, const Extremes& extremes) {
   float* __restrict const lows = extremes.lows.data();
   float* __restrict const highs = extremes.highs.data();
@@ -45,7 +45,7 @@ void widen_by_rows(const Values& values, const Extremes& extremes) {
   }
 }
 
-// Added up in pairs of pairs, as long sums of floats should be.
+// Pairwise summation.
 template <class Term>
 double in_pairs(const Term& term, std::size_t start, std::size_t size) {
   constexpr std::size_t lanes = 8, longest = 128;
@@ -67,36 +67,36 @@ double in_pairs(const Term& term, std::size_t start, std::size_t size) {
 
 }  // namespace
 
-// Zeros of both signs are equal, and which one stays would depend on the order.
+// Zeros of both signs are equal; which one stays would depend on the order.
 void Extremes::add(std::size_t channel, float low, float high) const {
   lows[channel] = std::min(lows[channel], low) + 0.0F;
   highs[channel] = std::max(highs[channel], high) + 0.0F;
 }
 
-// Infinity and what is no number have all bits of the exponent.
+// Infinity and NaN have all exponent bits set.
 bool are_finite(std::span<const float> values) {
-  std::uint32_t found = 0;  // not a bool, of which GCC makes no vectors
-  for (const float each : values)
-    found |= (std::bit_cast<std::uint32_t>(each) & exponent) == exponent ? 1U : 0U;
-  return found == 0;
+  std::uint32_t not_finite = 0;  // GCC does not vectorize a bool
+  for (const float value : values)
+    not_finite |= (std::bit_cast<std::uint32_t>(value) & exponent) == exponent ? 1U : 0U;
+  return not_finite == 0;
 }
 
 void widen(const Values& values, const Extremes& extremes) {
   if (values.all.empty()) return;
-  if (values.behind == 1) {
+  if (values.inner == 1) {
     widen_by_rows(values, extremes);
     for (std::size_t i = 0; i < values.channels; ++i)
       extremes.add(i, extremes.lows[i], extremes.highs[i]);
     return;
   }
   std::size_t channel = 0;
-  for (std::size_t start = 0; start < values.all.size(); start += values.behind) {
-    widen(values.all.subspan(start, values.behind), channel, extremes);
+  for (std::size_t start = 0; start < values.all.size(); start += values.inner) {
+    widen(values.all.subspan(start, values.inner), channel, extremes);
     channel = channel + 1 < values.channels ? channel + 1 : 0;
   }
 }
 
-// Four at a time: where all fall into one bin, as zeros do, none waits for the one before.
+// Four histograms: values in the same bin, such as zeros, then do not wait for each other.
 void count(std::span<const float> values, std::span<std::int64_t> counts) {
   const auto bin = [&](std::size_t at) {
     return std::bit_cast<std::uint32_t>(values[at]) >> bin_shift;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts and extremes of values, and sums of squares: with no array between.
+// Histograms, extremes and sums of squares, without temporary arrays.
 #pragma once
 
 #include <cstddef>
@@ -9,38 +9,37 @@
 
 namespace anybit {
 
-// Bins of the float32 numbers: by the sign, the exponent and the first bits of the fraction, 64 per
-// octave.
+// Bins of float32 numbers: sign, exponent and leading bits of the fraction, 64 bins per octave.
 inline constexpr int bin_shift = 17;
 inline constexpr std::size_t bins = std::size_t{1} << (32 - bin_shift);
 
-// An array with one axis of channels, as [before, channels, behind].
+// An array with a channel axis, as [before, channels, behind].
 struct Values {
   std::span<const float> all;
-  std::size_t channels = 1, behind = 1;
+  std::size_t channels = 1, inner = 1;
 };
 
-// The least and the largest value of each channel; of zeros the positive.
+// Minimum and maximum per channel; zeros are positive.
 struct Extremes {
   std::span<float> lows, highs;
 
   void add(std::size_t channel, float low, float high) const;
 };
 
-// What there was before the first value.
+// Values before the first update.
 inline constexpr float none_above = std::numeric_limits<float>::infinity();
 
-// Whether all values are finite numbers.
+// Whether all values are finite.
 bool are_finite(std::span<const float> values);
 
 // Widens the extremes by finite values.
 void widen(const Values& values, const Extremes& extremes);
 
-// Adds to the counts of all bins.
+// Adds values to the counts of the bins.
 void count(std::span<const float> values, std::span<std::int64_t> counts);
 
-// The sum of (a - b)^2, of a float32 difference each, in float64: in pairs of pairs from runs of at
-// most 128 in eight lanes, an order that depends on nothing but how many there are.
+// Sum of (a - b)^2 in float64, with differences in float32. Pairwise from runs of at most 128
+// elements in eight lanes: the order depends only on the number of elements.
 double squared_difference(std::span<const float> a, std::span<const float> b);
 
 }  // namespace anybit

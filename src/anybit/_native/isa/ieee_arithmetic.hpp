@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels need round-to-nearest-even and subnormals. Hosts may have changed either for the
-// calling thread (a flush-to-zero option, a library built with fast math): set both for the
-// duration of a call and put back what was there.
+// Kernels need round-to-nearest-even and subnormals. Hosts may have changed either for the calling
+// thread (a flush-to-zero option, a library built with fast math). This sets both for the duration
+// of a call and restores them.
 #pragma once
 
 #include <cfenv>
@@ -16,13 +16,13 @@ namespace anybit {
 class IeeeArithmetic {
  public:
 #if defined(__SSE__) || defined(_M_X64)
-  // Reading the register is much cheaper than writing it; it waits for all arithmetic before, which
-  // takes as long as a small network. Whoever computes little leaves exceptions reported.
+  // Reading the register is much cheaper than writing it. It waits for all earlier arithmetic,
+  // which takes as long as a small network: short calls leave exception flags set.
   explicit IeeeArithmetic(bool computes_little = false)
       : computes_little_(computes_little), saved_(_mm_getcsr()) {
     if ((saved_ & ~raised) != all_exceptions_masked) _mm_setcsr(all_exceptions_masked);
   }
-  // Exceptions that the call raised stay unreported: overflow and 0/0 have defined results.
+  // Exception flags of the call are cleared: overflow and 0/0 have defined results.
   ~IeeeArithmetic() {
     const bool changed = (saved_ & ~raised) != all_exceptions_masked;
     if (changed || (!computes_little_ && _mm_getcsr() != saved_)) _mm_setcsr(saved_);
@@ -45,7 +45,7 @@ class IeeeArithmetic {
  private:
 #if defined(__SSE__) || defined(_M_X64)
   static constexpr unsigned all_exceptions_masked = 0x1f80;
-  static constexpr unsigned raised = 0x3f;  // the bits that tell which exceptions there were
+  static constexpr unsigned raised = 0x3f;  // exception flags
   const bool computes_little_;
   const unsigned saved_;
 #elif defined(__aarch64__)

@@ -30,7 +30,7 @@ namespace {
 struct Row {
   Level level;
   std::string_view name;
-  bool (*runs_here)();  // whether the processor has what the objects are compiled for
+  bool (*runs_here)();  // whether the processor supports the level
 };
 
 // Best first.
@@ -38,15 +38,15 @@ struct Row {
 #if !defined(__GNUC__)
 #error "read the features of the processor with this compiler's intrinsics"
 #endif
-// Read from the processor: what compilers have for it is always false where Zig links.
+// Read from the processor: compiler builtins are always false with Zig's linker.
 struct Registers {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
 };
 
 Registers cpuid(unsigned leaf, unsigned part = 0) {
-  Registers found;
-  __get_cpuid_count(leaf, part, &found.eax, &found.ebx, &found.ecx, &found.edx);
-  return found;
+  Registers registers;
+  __get_cpuid_count(leaf, part, &registers.eax, &registers.ebx, &registers.ecx, &registers.edx);
+  return registers;
 }
 
 bool has(unsigned word, auto... bits) {
@@ -54,7 +54,7 @@ bool has(unsigned word, auto... bits) {
   return (word & all) == all;
 }
 
-// Which registers the system keeps when it changes threads.
+// Registers that the system saves on context switches.
 unsigned kept_registers() {
   if (!has(cpuid(1).ecx, 27)) return 0;
   unsigned low = 0, high = 0;
@@ -62,7 +62,7 @@ unsigned kept_registers() {
   return low;
 }
 
-// SSE4.2, and the counts of bits that every processor with it has.
+// SSE4.2 and POPCNT, which all processors with it have.
 bool has_baseline() { return has(cpuid(1).ecx, 20, 23); }
 
 bool has_avx2() {
@@ -72,7 +72,7 @@ bool has_avx2() {
 
 bool has_avx512() {
 #if defined(__APPLE__)
-  constexpr bool kept = true;  // from their first use on
+  constexpr bool kept = true;  // enabled on first use
 #else
   const bool kept = has(kept_registers(), 5, 6, 7);
 #endif
@@ -83,10 +83,10 @@ bool has_avxvnni() { return has_avx2() && has(cpuid(7, 1).eax, 4); }
 
 bool has_avx512vnni() { return has_avx512() && has(cpuid(7).ecx, 11); }
 
-// VPOPCNTDQ and VBMI beside it.
+// VNNI with VPOPCNTDQ and VBMI.
 bool has_avx512vpopcnt() { return has_avx512vnni() && has(cpuid(7).ecx, 1, 14); }
 
-// Tiles and their products of bytes.
+// AMX tiles and their byte products.
 bool has_amx() { return has_avx512vpopcnt() && has(cpuid(7).edx, 24, 25); }
 
 constexpr Row levels[] = {
@@ -121,29 +121,29 @@ constexpr Row levels[] = {{Level::baseline, "baseline", [] { return true; }}};
 #endif
 static_assert(std::size(levels) == level_count);
 
-Level find(std::string_view wanted) {
+Level find(std::string_view name) {
   std::string names;
   for (const Row& row : levels) {
-    if (row.name == wanted) {
+    if (row.name == name) {
       if (row.runs_here() && (row.level != Level::amx || gets_tiles())) return row.level;
       throw Error(Error::Kind::value,
-                  "this processor cannot run the instruction set " + quoted(wanted));
+                  "this processor cannot run the instruction set " + quoted(name));
     }
     names.append(names.empty() ? "" : ", ").append(row.name);
   }
-  throw Error(Error::Kind::value, "the instruction set (ANYBIT_ISA) must be one of " + names +
-                                      ", got " + quoted(wanted));
+  throw Error(Error::Kind::value,
+              "the instruction set (ANYBIT_ISA) must be one of " + names + ", got " + quoted(name));
 }
 
-// A level, and the one for few elements.
+// A level, and the level for few elements.
 // Aligned so that Clang, too, loads and stores both at once without a library.
 struct alignas(2) Choice {
   Level level;
   Level for_few;
 };
 
-// Processors switch the upper half of 512-bit registers on when it is used after a pause, which
-// takes longer than the narrower loops need for few elements.
+// Processors power up the upper half of 512-bit registers when it is used after a pause. This takes
+// longer than narrower loops need for few elements.
 constexpr std::int64_t few = 4096;
 
 constexpr Level undecided{UINT8_MAX};  // above all others
@@ -155,8 +155,8 @@ Level best_below(Level limit) {
 }
 
 Choice first_choice() {
-  if (const char* wanted = std::getenv("ANYBIT_ISA"); wanted != nullptr && *wanted != '\0') {
-    const Level level = find(wanted);
+  if (const char* name = std::getenv("ANYBIT_ISA"); name != nullptr && *name != '\0') {
+    const Level level = find(name);
     return {level, level};
   }
   return {best_below(undecided), best_below(Level::avx2)};
@@ -165,12 +165,12 @@ Choice first_choice() {
 std::atomic<Choice> chosen{Choice{undecided, undecided}};
 
 Choice choice() {
-  Choice found = chosen.load(std::memory_order_relaxed);
-  if (found.level == undecided) {
-    found = first_choice();
-    chosen.store(found, std::memory_order_relaxed);
+  Choice current = chosen.load(std::memory_order_relaxed);
+  if (current.level == undecided) {
+    current = first_choice();
+    chosen.store(current, std::memory_order_relaxed);
   }
-  return found;
+  return current;
 }
 
 }  // namespace
@@ -193,11 +193,11 @@ std::string_view name_of(Level level) {
 Level selected_level() { return choice().level; }
 
 Level level_for(const Tensor& tensor) {
-  const Choice found = choice();
+  const Choice current = choice();
   std::int64_t elements = 1;
   for (int i = 0; i < tensor.rank && elements < few; ++i)
     elements *= std::min(tensor.shape[i], few);
-  return elements < few ? found.for_few : found.level;
+  return elements < few ? current.for_few : current.level;
 }
 
 void select_level(std::string_view name) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX's tiles, which Linux gives to a process that asks for them, and to its threads and children.
+// AMX tiles, which Linux enables on request for a process, its threads and its children.
 #pragma once
 
 namespace anybit {
 
-// Asks for them; whether the process has them now. Signals of one that has them take larger stacks,
-// so only who computes with tiles asks.
+// Requests tiles, and returns whether the process has them. They enlarge signal frames, so only
+// callers that compute with tiles request them.
 bool gets_tiles();
 
 }  // namespace anybit

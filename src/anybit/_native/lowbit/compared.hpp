@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that are compared with a few thresholds become bits at once. Part of elements.cpp.
+// Quantization by few thresholds straight to packed bits. Part of elements.cpp.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,12 @@ bool has_nan(const float* x, std::int64_t n) {
   return nans != 0;
 }
 
-// As many numbers as a register of this level has, and which of them reach a limit, as bits.
+// A vector register of the level, and comparisons that return a bit mask.
 #if defined(__AVX512F__)
 using Part = __m512;
 Part part_at(const float* x) {
   Part numbers = _mm512_loadu_ps(x);
-  asm("" : "+v"(numbers));  // read once: most lie in two lines of the cache
+  asm("" : "+v"(numbers));  // load once: most loads cross a cache line
   return numbers;
 }
 Part part_of(float x) { return _mm512_set1_ps(x); }
@@ -58,9 +58,9 @@ void store(std::byte* to, std::uint32_t mask) {
   std::memcpy(to, &low, sizeof low);
 }
 
-// Words of 32 numbers, or two planes of such words: which of them reach each of `count` thresholds.
-// Of a falling index that is which do not, the last threshold first: again each mask is part of the
-// one before.
+// Compares words of 32 numbers with `count` thresholds, and writes one or two planes of bits. For a
+// decreasing index the masks are inverted and the last threshold comes first, so that each mask is
+// again a subset of the previous one.
 template <int count, int planes, bool falls>
 class Compared {
  public:
@@ -69,7 +69,7 @@ class Compared {
       limits_[k] = part_of(levels.thresholds[falls ? count - k : k + 1]);
   }
 
-  // Whether one is NaN.
+  // Returns whether a number is NaN.
   bool write(const float* x, std::int64_t n, std::byte* to) {
     const float* const all = x;
     std::int64_t left = n;
@@ -83,7 +83,7 @@ class Compared {
   }
 
  private:
-  // The 16 numbers of a turn, of which `left` count; each has a sum of its own, which takes time.
+  // Handles 16 numbers; the first `left` are valid. Separate sums shorten the dependency chain.
   template <int turn>
   void write_half(const float* x, std::int64_t left, std::byte* to) {
     std::uint32_t masks[count] = {};
@@ -106,7 +106,7 @@ class Compared {
     if constexpr (planes == 2) store(to + 4, count == 1 ? 0 : masks[1 % count]);
   }
 
-  // At the end, where there may be fewer numbers, or none.
+  // Handles the end, where fewer numbers or none are left.
   template <int turn>
   void write_some(const float* x, std::int64_t left, std::byte* to) {
     if (left >= (turn + 1) * half) return write_half<turn>(x, half, to);
@@ -117,7 +117,7 @@ class Compared {
     write_half<turn>(few, left, to);
   }
 
-  // Whether one may have been NaN. Sums of infinities are that, too.
+  // Whether a number may be NaN. Sums of infinities also raise this.
   bool doubtful() const {
     const Part sum = (sums_[0] + sums_[1]) + (sums_[2] + sums_[3]);
     return reached(sum, sum) != (std::uint32_t{1} << part_size) - 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The work of a stage in pieces for several threads.
+// Partition of a stage's work for several threads.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace anybit::lowbit {
 
-// A stage for so many rows of the batch, as pieces of about one size.
+// A stage over some rows of the batch, split into pieces of about equal size.
 class Cut {
  public:
   Cut() = default;
@@ -28,7 +28,7 @@ class Cut {
     if (by_channels_)
       return stage_->run(memory, {0, rows_, 0, lines, first * channel_grain,
                                   std::min(last * channel_grain, channels)});
-    // The lines of a row that has begun, whole rows, and the first lines of one more.
+    // The rest of the first row, whole rows, and the first lines of the last row.
     const std::int64_t row = first / lines, end = last / lines;
     const std::int64_t line = first % lines, rest = last % lines;
     if (row == end) return stage_->run(memory, {row, row + 1, line, rest, 0, channels});

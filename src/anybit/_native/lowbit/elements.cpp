@@ -16,7 +16,7 @@
 namespace anybit::lowbit {
 namespace {
 
-// Elements that are worked on together.
+// Elements per block.
 constexpr std::int64_t batch = 256;
 
 void count(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
@@ -31,7 +31,7 @@ void count(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* t
   }
 }
 
-// Adding this and taking it away again rounds to an integer, half to even.
+// Adding and subtracting this number rounds to an integer, half to even.
 constexpr float rounder = 12582912.0f;
 
 template <bool divides>
@@ -60,7 +60,7 @@ void guess(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* t
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<std::uint8_t>(index(x[i]));
 }
 
-// Whether an index may be wrong: one that has been rounded far.
+// Whether an index may be wrong: its rounding error reaches the limit.
 bool guess_near(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
   const Guess<false> index(levels);
   const float limit = levels.limit;
@@ -78,7 +78,7 @@ void correct_all(const Levels& levels, const float* x, std::int64_t n, std::uint
   const float* const thresholds = levels.thresholds;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int32_t first = to[i];
-    // NaN is below nothing: an index that is one, whoever looks for NaN later.
+    // Comparisons with NaN are false: the index stays valid, and NaN is detected separately.
     const std::int32_t below = x[i] < thresholds[first] ? 1 : 0;
     const std::int32_t above = x[i] >= thresholds[first + 1] ? 1 : 0;
     to[i] = static_cast<std::uint8_t>(first - below + above);
@@ -142,23 +142,23 @@ struct Either {
   Unit operator()(Unit a, Unit b) const { return static_cast<Unit>(a | b); }
 };
 
-// Two words: low bits, then high bits.
+// Maximum of two words: low bits, then high bits.
 struct LargestPlanes {
   using Unit = std::uint64_t;
   Unit operator()(Unit a, Unit b) const {
     const std::uint64_t a_high = a >> 32, b_high = b >> 32;
-    // A low bit counts unless the other number has the high bit and its own has not.
+    // A low bit counts unless only the other number has the high bit.
     const std::uint64_t low = (a & (a_high | ~b_high)) | (b & (b_high | ~a_high));
     return (low & 0xffffffffu) | (a_high | b_high) << 32;
   }
 };
 
-// Each window, pixel by pixel of so many units; 0: as many as there are.
-template <std::int64_t known, class Combine>
+// Reduces windows pixel by pixel. A pixel has `fixed` units; 0 means as many as at run time.
+template <std::int64_t fixed, class Combine>
 void pool(const WindowRow& row, std::byte* to, const Combine& combine) {
   using Unit = typename Combine::Unit;
   constexpr std::int64_t size = sizeof(Unit);
-  const std::int64_t units = known > 0 ? known : row.pixel / size;
+  const std::int64_t units = fixed > 0 ? fixed : row.pixel / size;
   for (std::int64_t window = 0; window < row.windows; ++window, to += row.pixel) {
     const std::byte* const first = row.from + window * row.stride;
     std::memcpy(to, first, static_cast<std::size_t>(units * size));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over the elements of a line, compiled once per level of instructions.
+// Loops over the elements of a line, compiled once per ISA level.
 #pragma once
 
 #include <cstddef>
@@ -9,37 +9,37 @@
 
 namespace anybit::lowbit {
 
-// How a float32 becomes an index: by the thresholds that it reaches, which a guess can spare.
-// A guess is proven for every float32 but NaN before it is used, see quantizer.cpp.
+// Mapping of float32 to indices: by thresholds, or by a formula that is proven equal for every
+// float32 except NaN (see quantizer.cpp).
 struct Levels {
   enum class Way : std::uint8_t {
-    count,    // compare with each threshold
-    guess,    // rint(clamp(x * gain + offset)), which is right
-    divide,   // rint(clamp(x / gain)), which is right
-    correct,  // as `guess`, which is one off at most, and only where it rounds by `limit` or more
-    search,   // halve the thresholds
+    count,    // compare with all thresholds
+    guess,    // rint(clamp(x * gain + offset)), exact
+    divide,   // rint(clamp(x / gain)), exact
+    correct,  // as `guess`, off by one only where rounding moves by `limit` or more
+    search,   // binary search of the thresholds
   };
   Way way = Way::search;
   int levels = 0;
   bool falls = false;  // index = levels - 1 - count
   float gain = 0, offset = 0, lowest = 0, limit = 0;
-  // A number below which nothing is, the thresholds in ascending order, and NaN, which nothing
-  // reaches, up to a power of two. Whoever made it owns them.
+  // -infinity, the thresholds in ascending order, and NaN as padding up to a power of two.
+  // Borrowed.
   const float* thresholds = nullptr;
 };
 
-// Windows of so many lines and elements each, which lie within a tensor; sizes are in bytes.
+// Windows of `lines` x `elements` inside a tensor; strides are in bytes.
 struct WindowRow {
-  const std::byte* from = nullptr;  // the first element of the first window
+  const std::byte* from = nullptr;  // first element of the first window
   std::int64_t lines = 1, elements = 1;
-  std::int64_t line = 0, element = 0;    // from one to the next
-  std::int64_t windows = 1, stride = 0;  // their number, and from one to the next
+  std::int64_t line = 0, element = 0;    // strides
+  std::int64_t windows = 1, stride = 0;  // number of windows, and their stride
   std::int64_t pixel = 0;
 };
 
-// index = rint(y / divisor + offset) + shift, after it was brought between the bounds; NaN is the
-// lower one. y is the sum or the product of first * gain and second * other gain, where first and
-// second are indices less the zero of each.
+// index = rint(clamp(y / divisor + offset)) + shift; NaN becomes the lower bound. y is the sum or
+// product of first * gain and second * other_gain, where first and second are indices minus their
+// zeros.
 struct PairArithmetic {
   std::int32_t zero = 0, other_zero = 0;
   float gain = 0, other_gain = 0, offset = 0, divisor = 1, lowest = 0, highest = 0;
@@ -49,15 +49,15 @@ struct PairArithmetic {
 struct ElementLoops {
   static constexpr Level serving(Level level) { return without_integer_extensions(level); }
 
-  // The indices of n numbers; whether one of them is NaN, whose index is any then.
+  // Computes the indices of n numbers; returns whether one is NaN, whose index is undefined.
   bool (*indices)(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to);
 
-  // The indices as bits, for 2 levels, or as planes, for up to 4; bits behind the last one are 0.
-  // Whether a number is NaN.
+  // Packs indices as bits (2 levels) or planes (up to 4 levels); padding bits are 0. Returns
+  // whether a number is NaN.
   bool (*bits)(const Levels& levels, const float* x, std::int64_t n, std::byte* to);
   bool (*planes)(const Levels& levels, const float* x, std::int64_t n, std::byte* to);
 
-  // The largest indices of windows that lie side by side, in each coding.
+  // Maximum over adjacent windows, per coding.
   void (*largest)(const WindowRow& windows, std::byte* to);
   void (*either)(const WindowRow& windows, std::byte* to);
   void (*largest_planes)(const WindowRow& windows, std::byte* to);

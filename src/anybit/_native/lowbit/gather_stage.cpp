@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements picked from others.
+// Stage of a Gather instruction.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -25,7 +25,7 @@ class GatherStage final : public TensorStage {
       copies_ = copies_ && channels_[i] == channels_[i - 1] + 1;
     const std::int32_t first = columns_[0];
     repeats_ = in_bytes(to) && static_cast<std::int64_t>(channels_.size()) == to.storage.channels &&
-               std::ranges::all_of(columns_, [=](std::int32_t each) { return each == first; });
+               std::ranges::all_of(columns_, [=](std::int32_t column) { return column == first; });
     elements = lines * to.storage.width * static_cast<std::int64_t>(channels_.size());
   }
 
@@ -54,7 +54,7 @@ class GatherStage final : public TensorStage {
   }
 
  private:
-  // The first pixel of a line becomes all of it.
+  // Repeats the first pixel of a line.
   void repeat(std::byte* line, std::int64_t width) const {
     const std::int64_t pixel = target->storage.pixel;
     for (std::int64_t done = 1, more = 0; done < width; done += more) {
@@ -65,17 +65,17 @@ class GatherStage final : public TensorStage {
 
   void collect(const std::byte* pixel, const Run& run, std::uint8_t* to) const {
     const Coding coding = source->storage.coding;
-    const std::int32_t* const wanted = channels_.data() + run.channel;
-    if (copies_) return take_run(coding, pixel, wanted[0], to, run.count);
+    const std::int32_t* const sources = channels_.data() + run.channel;
+    if (copies_) return take_run(coding, pixel, sources[0], to, run.count);
     for (std::int64_t i = 0; i < run.count; ++i)
-      to[i] = wanted[i] < 0 ? fill_ : take(coding, pixel, wanted[i]);
+      to[i] = sources[i] < 0 ? fill_ : take(coding, pixel, sources[i]);
   }
 
   const std::vector<std::int32_t> rows_, columns_, channels_;
   const std::int64_t first_;
   const std::uint8_t fill_;
-  bool copies_ = false;   // a run of channels as it lies
-  bool repeats_ = false;  // all pixels of a line are one
+  bool copies_ = false;   // sources are one contiguous run
+  bool repeats_ = false;  // all pixels of a line are equal
 };
 
 }  // namespace

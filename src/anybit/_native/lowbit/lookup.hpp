@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One byte for another, by a table of 256. Part of elements.cpp.
+// Lookup of bytes in a table of 256. Part of elements.cpp.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace anybit::lowbit {
 namespace {
 
 #if defined(__AVX512BW__)
-// Sixteen tables of 16, which an instruction looks up for 64 bytes at once; the upper bits of each
-// byte say which of the sixteen results is its own.
+// Sixteen tables of 16, each looked up for 64 bytes by one instruction; the upper bits of a byte
+// select the result.
 class Table256 {
  public:
   explicit Table256(const std::uint8_t* table) {
@@ -31,18 +31,18 @@ class Table256 {
                     bit5 = _mm512_movepi8_mask(_mm512_slli_epi16(bytes, 2)),
                     bit6 = _mm512_movepi8_mask(_mm512_slli_epi16(bytes, 1)),
                     bit7 = _mm512_movepi8_mask(bytes);
-    __m512i found[8];
+    __m512i results[8];
     repeat<8>([&](int i) __attribute__((always_inline)) {
       const __m512i even = _mm512_shuffle_epi8(parts_[2 * i], low);
-      found[i] = _mm512_mask_shuffle_epi8(even, bit4, parts_[2 * i + 1], low);
+      results[i] = _mm512_mask_shuffle_epi8(even, bit4, parts_[2 * i + 1], low);
     });
     const auto halve = [&](__mmask64 upper, int i) __attribute__((always_inline)) {
-      found[i] = _mm512_mask_mov_epi8(found[2 * i], upper, found[2 * i + 1]);
+      results[i] = _mm512_mask_mov_epi8(results[2 * i], upper, results[2 * i + 1]);
     };
     repeat<4>([&](int i) __attribute__((always_inline)) { halve(bit5, i); });
     repeat<2>([&](int i) __attribute__((always_inline)) { halve(bit6, i); });
     halve(bit7, 0);
-    return found[0];
+    return results[0];
   }
 
  private:

@@ -20,16 +20,15 @@ namespace anybit::lowbit {
 
 namespace {
 
-// Rows that a thread takes through the network together are worth so much: weights are read once
-// for all of them.
+// Minimum work of rows that a thread runs together; they share the reads of weights.
 constexpr std::int64_t rows_nanoseconds = 20'000;
-// What that takes is seen in the time of a call.
+// Below this, saving and restoring floating-point exceptions would show in the time of a call.
 constexpr std::int64_t little_nanoseconds = 5'000;
-// More is not told apart.
+// Upper limit of estimates.
 constexpr std::int64_t most_nanoseconds = 1'000'000'000;
 
-// Weights in 1 bit may become bytes, and lines of a matrix are filled up: what is made of a program
-// takes no more than this and so many times its own bytes.
+// Packing may turn 1-bit weights into bytes and pad lines. The memory for a program is limited to
+// this constant plus this multiple of its size.
 constexpr std::int64_t loaded_bytes = std::int64_t{1} << 28, loaded_times = 32;
 
 std::int64_t bytes_of(const Encoded& encoded) {
@@ -39,7 +38,7 @@ std::int64_t bytes_of(const Encoded& encoded) {
 
 Network::Sizes sizes_of(const Port& port) { return {port.sizes.begin(), port.sizes.end()}; }
 
-// The stage of an instruction, whatever that is.
+// Makes the stage of an instruction.
 class StageMaker {
  public:
   StageMaker(const Program& program, const Plan& plan, Level level, const std::int64_t& most_bytes)
@@ -99,14 +98,14 @@ class StageMaker {
   const Plan& plan_;
   const ElementLoops& loops_;
   const Level level_;
-  const std::int64_t& most_bytes_;  // that the next stage may take
+  const std::int64_t& most_bytes_;  // limit for the next stage
 };
 
 void free_aligned(std::byte* memory) { ::operator delete[](memory, std::align_val_t{alignment}); }
 
 }  // namespace
 
-// Memory for the tensors of a run, used again by later runs.
+// Memory for the tensors of a run, reused by later runs.
 class Network::Scratch {
  public:
   explicit Scratch(const Network& network) : network_(network) {
@@ -132,18 +131,18 @@ class Network::Scratch {
   std::byte* memory_ = nullptr;
 };
 
-// Memory for threads that run rows at the same time, taken before they start.
+// Memory for threads that run rows concurrently, allocated before they start.
 class Network::Scratches {
  public:
   Scratches(const Network& network, int count) : free_(~std::uint64_t{0} >> (64 - count)) {
     for (int i = 0; i < count; ++i) all_[static_cast<std::size_t>(i)].emplace(network);
   }
 
-  // Calls work(scratch) with one that nobody else has meanwhile.
+  // Calls work(scratch) with exclusive scratch memory.
   template <class Work>
   void with_one(const Work& work) noexcept {
     std::uint64_t free = free_.load(std::memory_order_relaxed);
-    // A host may run more pieces at a time than it has shown threads: these wait.
+    // A host may run more pieces at a time than it reported threads: the excess waits.
     while (free == 0 || !free_.compare_exchange_weak(free, free & (free - 1))) {
       if (free == 0) std::this_thread::yield();
       free = free_.load(std::memory_order_relaxed);
@@ -181,8 +180,8 @@ Network::Network(const Encoded& encoded) {
   const IeeeArithmetic ieee;
   const Program program = read_program(encoded);
   verify(program);
-  const Level wanted = selected_level();
-  const Level level = wanted == Level::amx && !gets_tiles() ? Level::avx512vpopcnt : wanted;
+  const Level selected = selected_level();
+  const Level level = selected == Level::amx && !gets_tiles() ? Level::avx512vpopcnt : selected;
   for (const Port& port : program.inputs) inputs_.push_back(sizes_of(port));
   for (const Port& port : program.outputs) outputs_.push_back(sizes_of(port));
   plan_ = std::make_unique<Plan>(program, level);
@@ -201,7 +200,7 @@ Network::~Network() {
   for (auto& spare : spare_) free_aligned(spare);
 }
 
-// Whether the call is every other one. Calls beside each other may get the same answer.
+// Alternates from call to call. Concurrent calls may get the same value.
 bool Network::turned() const {
   const bool before = turned_.load(std::memory_order_relaxed);
   turned_.store(!before, std::memory_order_relaxed);
@@ -222,7 +221,7 @@ void Network::run(const float* const* inputs, float* const* outputs, std::int64_
   call.finish();
 }
 
-// Rows [first, last), in this thread.
+// Runs rows [first, last) in this thread.
 void Network::run_rows(const Call& call, const Scratch& scratch, std::int64_t first,
                        std::int64_t last) const {
   for (std::int64_t row = first; row < last; row += plan_->rows) {
@@ -233,7 +232,7 @@ void Network::run_rows(const Call& call, const Scratch& scratch, std::int64_t fi
   }
 }
 
-// Each thread takes rows of its own through the whole network.
+// Runs whole networks per thread, on disjoint rows.
 void Network::run_in_rows(const Call& call, const Workers& workers, int threads) const {
   const std::int64_t most =
       std::min({call.rows, std::int64_t{4} * threads, std::int64_t{Workers::most_pieces},
@@ -248,7 +247,7 @@ void Network::run_in_rows(const Call& call, const Workers& workers, int threads)
   });
 }
 
-// All threads work on the same rows, stage after stage.
+// Runs all threads on the same rows, stage by stage.
 void Network::run_in_stages(const Call& call, const Workers& workers, int threads) const {
   const Scratch scratch(*this);
   std::vector<Cut> cuts(stages_.size());

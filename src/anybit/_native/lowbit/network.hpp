@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program, verified and planned: what it takes to run is made once, here.
+// A program, verified, planned and packed once, ready to run.
 #pragma once
 
 #include <array>
@@ -16,38 +16,38 @@
 
 namespace anybit::lowbit {
 
-// What was chosen for an instruction.
+// Kernel and codings of an instruction.
 struct StageReport {
   std::string_view instruction;
   std::string kernel;
-  std::string_view source, target;  // codings; nothing for an input or an output
+  std::string_view source, target;  // codings; empty for an input or an output
   std::int64_t bytes = 0;           // of weights and tables
   std::int64_t multiplications = 0;
 };
 
 class Network {
  public:
-  // Keeps nothing of the encoded program. Throws Error if it is damaged.
+  // Copies what it needs of the encoded program. Throws Error if the program is damaged.
   explicit Network(const Encoded& encoded);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  // Sizes of a row of each input and output.
+  // Sizes of a row, per input and output.
   using Sizes = std::vector<std::int64_t>;
   const std::vector<Sizes>& inputs() const { return inputs_; }
   const std::vector<Sizes>& outputs() const { return outputs_; }
 
-  // Runs so many rows, each array one row behind the other. May be called by several threads at
-  // once. Throws Error for NaN where the program refuses it; the outputs are of no use then.
+  // Runs rows, stored contiguously in each array. Thread-safe. Throws Error for NaN where the
+  // program rejects it; outputs are then undefined.
   void run(const float* const* inputs, float* const* outputs, std::int64_t rows,
            const Workers& workers) const;
 
-  // The same in this thread; adds the seconds that each instruction took.
+  // The same in this thread; adds the seconds of each instruction.
   void run_timed(const float* const* inputs, float* const* outputs, std::int64_t rows,
                  double* seconds) const;
 
-  // Roughly how long one thread works on so many rows.
+  // Estimated time of one thread for some rows.
   std::int64_t nanoseconds(std::int64_t rows) const { return rows * nanoseconds_per_row_; }
 
   std::vector<StageReport> report() const;
@@ -70,7 +70,7 @@ class Network {
   Stages stages_;
   std::int64_t nanoseconds_per_row_ = 0;
   mutable std::atomic<bool> turned_{false};
-  mutable std::array<std::atomic<std::byte*>, 16> spare_{};  // memory of runs that are over
+  mutable std::array<std::atomic<std::byte*>, 16> spare_{};  // memory of finished runs
 };
 
 }  // namespace anybit::lowbit

@@ -12,7 +12,7 @@ namespace anybit::lowbit {
 
 namespace {
 
-// Tensors of the rows that are worked on together stay in a processor's own cache.
+// Tensors of the rows that run together should fit the L2 cache.
 constexpr std::int64_t cached_bytes = 256 * 1024;
 constexpr std::int64_t most_rows = 128;
 constexpr std::int64_t most_bytes_per_row = std::int64_t{1} << 31;
@@ -21,20 +21,20 @@ template <class... Visitors>
 struct Overloaded : Visitors... {
   using Visitors::operator()...;
 };
-// Clang before 17 does not deduce this by itself.
+// Clang before 17 needs the deduction guide.
 template <class... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
-// What the readers of a tensor, and gathers that fill it, say of its coding.
+// Votes of readers, and of gathers that fill it, on the coding of a tensor.
 struct Votes {
   std::optional<Coding> product, others;
-  bool bytes = false;  // readers differ, or something can be done in bytes only
+  bool bytes = false;  // readers differ, or an instruction needs bytes
 
   void add_product(Coding coding) {
     bytes = bytes || (product && *product != coding);
     product = coding;
   }
-  // From a reader that takes every coding, and has least to do with this one.
+  // Vote of a reader that accepts every coding, and is fastest with this one.
   void add(Coding coding) { others = others && *others != coding ? Coding::bytes : coding; }
 
   Coding result(std::int64_t levels) const {
@@ -51,7 +51,7 @@ void widen(Border& border, const Window& window) {
   border.right = std::max(border.right, other.right);
 }
 
-// The first and the last instruction that has to do with a tensor.
+// First and last instruction that uses a tensor.
 struct Life {
   std::size_t first = ~std::size_t{0}, last = 0;
 
@@ -106,7 +106,7 @@ Plan::Plan(const Program& program, Level level) {
   if (rows > 1) lay_out(program);
 }
 
-// From the last instruction to the first: what passes codes on wants what its target is stored as.
+// Visits instructions from last to first: data movement prefers the coding of its target.
 void Plan::choose_storage(const Program& program, Level level) {
   std::vector<Votes> votes(program.tensors.size());
   std::vector<Border> borders(program.tensors.size());
@@ -118,7 +118,7 @@ void Plan::choose_storage(const Program& program, Level level) {
         Overloaded{
             [&](const Product& product) {
               votes[place(product.source)].add_product(
-                  PackedProduct::wanted(task_of(program, product), level));
+                  PackedProduct::preferred_coding(task_of(program, product), level));
               widen(borders[place(product.source)], product.window);
             },
             [&](const Gather& gather) {
@@ -141,7 +141,7 @@ void Plan::choose_storage(const Program& program, Level level) {
         {Storage(coding_of(static_cast<std::int64_t>(i)), program.tensors[i], borders[i]), 0});
 }
 
-// Each tensor at the first place that is free for all of its life. A chain alternates between two.
+// Puts each tensor at the first offset that is free for all of its lifetime.
 void Plan::lay_out(const Program& program) {
   const std::vector<Life> lives = lives_of(program);
   std::vector<std::size_t> order, placed;

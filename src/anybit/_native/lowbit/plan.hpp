@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the tensors of a program lie: each as most of its readers want it, in memory that is used
-// again as soon as nobody reads what was there.
+// Memory plan of a program: the coding of each tensor by the votes of its readers, and offsets that
+// reuse the memory of dead tensors.
 #pragma once
 
 #include <vector>
@@ -11,13 +11,13 @@
 
 namespace anybit::lowbit {
 
-// The number of a tensor or a port, to look it up.
+// Index of a tensor or a port.
 inline std::size_t place(std::int64_t number) { return static_cast<std::size_t>(number); }
 
 struct Plan {
   std::vector<Place> tensors;
-  std::int64_t rows = 1;   // of the batch, that are worked on together
-  std::int64_t bytes = 0;  // of all tensors for so many rows
+  std::int64_t rows = 1;   // of the batch, run together
+  std::int64_t bytes = 0;  // of all tensors for these rows
 
   // Throws Error if a row needs more memory than is reasonable.
   Plan(const Program& program, Level level);
@@ -27,7 +27,7 @@ struct Plan {
   void lay_out(const Program& program);
 };
 
-// A product as its kernel is told of it.
+// Returns a product with its tensors.
 ProductTask task_of(const Program& program, const Product& product);
 
 }  // namespace anybit::lowbit

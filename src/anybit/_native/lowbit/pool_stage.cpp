@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The largest index of each window.
+// Stage of a MaxPool instruction.
 #include "runs.hpp"
 #include "taps.hpp"
 #include "tensor_stage.hpp"
@@ -8,7 +8,7 @@ namespace anybit::lowbit {
 
 namespace {
 
-// The elements of a window that lie inside the tensor, along one axis.
+// Elements of a window inside the tensor, along one axis.
 struct Elements {
   std::int64_t first, count, step;
 
@@ -42,7 +42,7 @@ class MaxPoolStage final : public TensorStage {
     for (std::int64_t x = 0, next = 0; x < width; x = next) {
       next = x + 1;
       const Elements columns = elements_at(x);
-      // Windows side by side with as many elements.
+      // Adjacent windows with the same number of elements.
       while (next < width && elements_at(next).count == columns.count &&
              elements_at(next).first - columns.first == (next - x) * window_.stride_width)
         ++next;

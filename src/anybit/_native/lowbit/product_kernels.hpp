@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of products take: plain data, filled in by product.cpp. One family per level.
+// Interface of the product kernels: plain data, filled in by packed_product.cpp. One set of kernels
+// per ISA level.
 #pragma once
 
 #include <array>
@@ -11,16 +12,16 @@
 
 namespace anybit::lowbit {
 
-// Channels of a panel of weights: 16 lanes of 32 bits, whatever registers there are.
+// Channels of a panel of weights: 16 lanes of 32 bits, independent of the register size.
 inline constexpr int panel_channels = 16;
 
-// How indices meet weights; q is an index, w a weight, sums are over K. Names of bit schemes end in
-// the numbers of planes, of the weights and of the activations.
+// Arithmetic of a product of indices q and weights w, summed over the reduction axis. Names of bit
+// schemes end in the number of planes of weights and of activations.
 enum class Scheme : std::uint8_t {
   dot8,       // sum of q * w, w in bytes
   dot4,       // w are indices of 4 bits into a table of 16
   dot2,       // w are indices of 2 bits into a table of 4
-  wide8,      // dot8 where no instruction has products wide enough
+  wide8,      // dot8 by 16-bit products, where 8-bit instructions would saturate
   xor11,      // w is -v or v: ones of q ^ (w > 0)
   xor12,      // the same for each plane of q, the second twice
   ternary11,  // w is -v, 0 or v: ones of (w != 0) & (q ^ (w > 0))
@@ -37,42 +38,42 @@ inline constexpr int taps_together = 4;
 constexpr bool is_dot(Scheme scheme) { return scheme <= Scheme::wide8; }
 constexpr bool is_depthwise(Scheme scheme) { return scheme >= Scheme::depthwise; }
 
-// A block of pixels times neighbouring panels.
+// A block of pixels times adjacent panels.
 struct SumBlock {
-  const std::byte* const* pixels;  // where the window of each pixel begins
+  const std::byte* const* pixels;  // start of the window of each pixel
   int count;
   const std::byte* weights;  // of the first panel
   std::ptrdiff_t panel;      // bytes from one panel to the next
   int panels;
-  const std::ptrdiff_t* segments;  // runs of the window in memory, from its beginning
+  const std::ptrdiff_t* segments;  // offsets of the contiguous segments of a window
   int segment_count;
   int steps;                  // per segment
-  int narrow_steps;           // so many until narrow sums must be widened
-  const std::int8_t* values;  // 16 weights that indices stand for
+  int narrow_steps;           // steps until narrow sums must be widened
+  const std::int8_t* values;  // table of 16 weights for indices
   std::int32_t* sums;         // [pixel][stride]
   std::ptrdiff_t stride;
-  bool fresh_weights;  // whether they may be others than in the call before, by the same thread
+  bool fresh_weights;  // whether weights may differ from the previous call of this thread
 };
 
 inline constexpr int most_block_pixels = 64;
 
-// Tails work on [pixel][channel] of a chunk, channels beginning at a multiple of 64.
+// Epilogues work on [pixel][channel] of a chunk, which begins at a multiple of 64 channels.
 inline constexpr int chunk_channels = 64;
 
 struct TailStep {
   Operation operation;
-  const float* operands;  // per channel, from the first one of all chunks on
+  const float* operands;  // per channel, from channel 0
 };
 
-// What a tail makes of a sum first.
+// First operation of an epilogue on a sum.
 enum class Settling : std::uint8_t {
   general,  // (sum + addend) * scale + constant
   plain,    // sum + constant
   bare,     // the sum
-  raw,      // sum ^ scale, which is 0 or -1: thresholds take the rest into account
+  raw,      // sum ^ scale, which is 0 or -1; the rest is folded into thresholds
 };
 
-// Arrays are those of the chunk, padded to panels.
+// Arguments of an epilogue. Arrays start at the chunk and are padded to panels.
 struct TailBlock {
   const std::int32_t* sums;
   std::ptrdiff_t stride;
@@ -80,8 +81,8 @@ struct TailBlock {
   int channels;
   Settling settling;
   const std::int32_t* scales;
-  const std::int32_t* const* constants;  // per pixel: its class's at channel 0
-  std::ptrdiff_t first_channel;          // of the chunk, for the constants and the steps
+  const std::int32_t* const* constants;  // per pixel: constants of its class, from channel 0
+  std::ptrdiff_t first_channel;          // of the chunk, for constants and steps
   const std::int32_t* addends;           // per pixel
 
   std::byte* const* targets;  // per pixel: at the first channel of the chunk
@@ -89,14 +90,14 @@ struct TailBlock {
   int levels;
 
   const std::int32_t* thresholds;  // [panel][threshold][16], or [channel][256] where there are many
-  const float* gains;              // or scales of Arithmetic and Rounded
+  const float* gains;              // or the scales of Arithmetic and Rounded
   const float* offsets;
-  // Of lines: an index is right if the product is less than `limits` off it, and the sum is in
-  // [low, high). Below the bottom and above the top all are one.
+  // For lines: an index is exact if the fitted value is less than `limits` off and the sum is in
+  // [low, high). Indices are clamped to [bottom, top].
   const float *limits, *bottoms, *tops;
   const std::int32_t *lows, *highs;
   std::int32_t shift;
-  const std::int64_t* first;  // per channel: where its table begins, less its first accumulator
+  const std::int64_t* first;  // per channel: start of its table minus its first accumulator
   const std::uint8_t* entries;
   const TailStep* steps;
   int step_count;
@@ -107,7 +108,7 @@ struct TailBlock {
 enum class TailKind : std::uint8_t {
   thresholds,
   many_thresholds,
-  lines,  // many thresholds, and a product beside which few of them are looked at
+  lines,  // many thresholds, and a line fit that avoids most searches
   affine,
   table,
   arithmetic,
@@ -119,28 +120,28 @@ constexpr bool has_many_thresholds(TailKind kind) {
   return kind == TailKind::many_thresholds || kind == TailKind::lines;
 }
 
-// Up to so many levels, thresholds are compared one by one.
+// Up to this number of levels, thresholds are compared one by one.
 inline constexpr int few_levels = 17;
 
 struct ProductKernels {
-  // Each segment of a dot product is filled up with weights of 0 to a multiple of so many bytes of
-  // activations.
+  // Segments of a dot product are padded with weights of 0 to a multiple of this number of
+  // activation bytes.
   int dot_bytes = 4;
-  // Whether packed weights are best made bytes once for many blocks of pixels.
+  // Whether to unpack weights to bytes once for many blocks of pixels.
   bool spreads_weights = false;
-  // So many pixels at a time where the weights of a chunk do not stay in the nearest cache.
+  // Pixels per block if the weights of a chunk exceed the L1 cache.
   int block_pixels = 32;
-  // Whether dot products want windows at equal distances, at the price of some that are none.
+  // Whether dot products prefer windows at equal strides, at the cost of some unused windows.
   bool wants_even_windows = false;
-  // After the last sums of a thread for now.
+  // Called after the last sums of a thread.
   void (*end)() = nullptr;
-  // Whether `dot8` and the packed ones are exact for indices and weights up to these.
+  // Whether `dot8`, `dot4` and `dot2` are exact for indices and weights up to these.
   bool (*dot_is_exact)(int largest_index, int largest_weight) = nullptr;
-  // A scheme that this level has none for is null.
+  // Null for schemes that the level lacks.
   std::array<void (*)(const SumBlock&), scheme_count> sums{};
   std::array<void (*)(const TailBlock&), tail_count> tails{};
-  // For `signs12`, of each pixel: less the number of activations in its window that are not 0, the
-  // gaps behind the last channel included.
+  // For `signs12`, per pixel: minus the number of nonzero activations in its window, including the
+  // padding after the last channel.
   void (*less_signs)(const SumBlock&, std::int32_t* addends) = nullptr;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of codes and weights, and what becomes of them.
+// Stage of a Product instruction.
 #include <algorithm>
 
 #include "tensor_stage.hpp"
@@ -38,8 +38,8 @@ class ProductStage final : public Stage {
   std::int64_t bytes() const override { return product_.bytes(); }
 
  private:
-  // Weights that do not fit into the caches are read once by few pixels. Every other call begins
-  // with those that the one before has read last: they are still near.
+  // Few pixels read weights that exceed the caches only once. Every other call reads them in
+  // reverse order: the last ones of the previous call are still cached.
   static constexpr std::int64_t turn_bytes = 512 * 1024, turn_channels = 4 * channel_grain;
   static constexpr std::int64_t few_pixels = 32;
 
@@ -82,7 +82,7 @@ std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source,
 }
 
 std::int64_t Stage::nanoseconds() const {
-  // What a core of some 3 GHz does; it decides on threads only.
+  // Estimate for a core at 3 GHz; it only affects the number of threads.
   const bool few_bits = source != nullptr && source->storage.coding != Coding::bytes;
   const std::int64_t at_once = std::min<std::int64_t>(few_bits ? 400 : 120, channels_of_sum * 4);
   return 20 + elements / 2 + multiplications / at_once;

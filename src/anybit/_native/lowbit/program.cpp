@@ -36,7 +36,7 @@ class Reader {
     return encoded_.words[place_++];
   }
 
-  // A number of things that take at least a word each.
+  // Reads a count of items that take at least a word each.
   std::size_t count() {
     const std::int64_t number = word();
     const std::size_t left = encoded_.words.size() - place_;
@@ -63,7 +63,8 @@ class Reader {
     array = store.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(length));
   }
 
-  // Arrays that are alike lie in a store once; what they become takes memory each time.
+  // Equal arrays share storage in the file, but count separately: what is made of them takes
+  // memory.
   void refers_to(std::int64_t bytes) {
     constexpr std::int64_t usual = std::int64_t{1} << 27, times = 4;
     referred_ += bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of an integer region: the records of `anybit/compiler/program/program.py`, which
-// explains them, as they are read from an encoded program. A test compares the two.
+// Program of an integer region: the records of `anybit/compiler/program/program.py`, which
+// documents them, as decoded from an encoded program. A test compares the two.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace anybit::lowbit {
 
-// The version that this library runs.
+// Version of the encoding that this library runs.
 inline constexpr std::int64_t program_version = 2;
 
 inline constexpr std::int64_t most_levels = 256;
 inline constexpr std::int64_t most_shift = std::int64_t{1} << 20;
 
-// Arrays lie in the stores of the encoded program and are borrowed.
+// Arrays are borrowed from the stores of the encoded program.
 using Bytes = std::span<const std::uint8_t>;
 using Integers = std::span<const std::int32_t>;
 using Floats = std::span<const float>;
 
-// Each record visits its fields in the order in which they are written down: visit(name, field).
+// Records visit their fields in the order of the encoding: visit(name, field).
 
 struct Port {
   static constexpr std::string_view name = "Port";
@@ -119,7 +119,7 @@ struct Rounded {
   }
 };
 
-// The places in this list, and in that of the instructions, are the numbers in an encoded program.
+// Positions in this list, and in that of instructions, are the numbers in an encoded program.
 using Tail = std::variant<Thresholds, Affine, Table, Arithmetic, Rounded>;
 
 struct Window {
@@ -278,7 +278,7 @@ struct Program {
   }
 };
 
-// A program as it is written down, see `anybit/compiler/program/encoding.py`.
+// Encoded program, see `anybit/compiler/program/encoding.py`.
 struct Encoded {
   std::span<const std::int64_t> words;
   Bytes bytes;
@@ -286,12 +286,12 @@ struct Encoded {
   Floats floats;
 };
 
-// The program that is written there. Throws Error if it is none, or of a version that is not known;
-// whether its parts fit together is for `verify` to say.
+// Decodes a program. Throws Error if it is not a program or has an unknown version. `verify` checks
+// its consistency.
 Program read_program(const Encoded& encoded);
 
-// Throws Error unless every run of the program stays within its tensors and its tables, and gives
-// what `anybit/compiler/program/reference.py` gives.
+// Throws Error unless every run of the program stays within its tensors and tables, and matches
+// `anybit/compiler/program/reference.py`.
 void verify(const Program& program);
 
 }  // namespace anybit::lowbit

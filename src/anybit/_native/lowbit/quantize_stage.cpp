@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float32 to indices.
+// Stage of a Quantize instruction: float32 to indices.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -12,7 +12,7 @@ namespace anybit::lowbit {
 
 namespace {
 
-// to[j][i] = from[i][j] for eight of each; their lines are so many bytes apart.
+// Transposes 8 x 8 bytes: to[j][i] = from[i][j]. Strides of lines are in bytes.
 void transpose_eight(const std::uint8_t* from, std::int64_t from_line, std::byte* to,
                      std::int64_t to_line) {
   std::uint64_t words[8];
@@ -31,8 +31,8 @@ void transpose_eight(const std::uint8_t* from, std::int64_t from_line, std::byte
   for (int i = 0; i < 8; ++i) std::memcpy(to + i * to_line, &words[i], 8);
 }
 
-// Pixels from three lines, the colours of most pictures, which are `apart` bytes apart. All but the
-// last are written with a byte of the next one.
+// Interleaves three lines, the color channels of images, which are `apart` bytes apart. Four bytes
+// are stored per pixel; the next pixel overwrites the fourth.
 void interleave_three(const std::uint8_t* lines, std::int64_t apart, std::int64_t pixels,
                       std::byte* to) {
   const std::uint8_t *const first = lines, *const second = lines + apart,
@@ -61,7 +61,7 @@ class QuantizeStage final : public TensorStage {
     const bool together = from.channels_last() && !quantizer_.per_channel() && !has_lines();
     if (together && tensor.levels > 1 && !in_bytes(to))
       compare_ = to.storage.coding == Coding::bits ? loops.bits : loops.planes;
-    // Words of 32 channels follow one another without gaps if those of a pixel do.
+    // Words of 32 channels are contiguous if those of a pixel are.
     whole_lines_ =
         together && (in_bytes(to) || (compare_ != nullptr && to.storage.channels % 32 == 0));
   }
@@ -79,7 +79,7 @@ class QuantizeStage final : public TensorStage {
                            y * target->storage.width * port_.strides.pixel;
     std::byte* const to = target->row(memory, row);
     if (!port_.channels_last()) return fill_transposed(memory, x, to, y);
-    // Comparing needs no room for indices.
+    // Comparison writes bits without a buffer of indices.
     const std::int64_t width = target->storage.width, together = whole_lines_ ? width : 1;
     if (compare_ != nullptr)
       for (std::int64_t pixel = 0; pixel < width; pixel += together)
@@ -120,7 +120,7 @@ class QuantizeStage final : public TensorStage {
     }
   }
 
-  // A line whose channels lie apart.
+  // Quantizes a line whose channels are not contiguous.
   void fill_transposed(const Memory& memory, const float* x, std::byte* to, std::int64_t y) const {
     constexpr std::int64_t most_channels = 32;
     const std::int64_t width = target->storage.width;
@@ -139,7 +139,7 @@ class QuantizeStage final : public TensorStage {
     }
   }
 
-  // At most so many pixels of one channel.
+  // Pixels of a channel per block.
   static constexpr std::int64_t most_pixels = 64;
   void channel_indices(const Memory& memory, std::int64_t channel, const float* x, std::int64_t n,
                        std::uint8_t* to) const {
@@ -151,7 +151,7 @@ class QuantizeStage final : public TensorStage {
 
   bool has_lines() const { return !factors_.empty() || !offsets_.empty(); }
 
-  // x * factor + offset of n channels of a pixel, and of n pixels of a channel.
+  // Computes x * factor + offset for n channels of a pixel, or n pixels of a channel.
   [[gnu::noinline]] void line_of_channels(const float* x, std::int64_t channel, std::int64_t n,
                                           float* y) const {
     std::copy_n(x, n, y);
@@ -169,7 +169,7 @@ class QuantizeStage final : public TensorStage {
       for (std::int64_t i = 0; i < n; ++i) y[i] += offsets_.data()[channel];
   }
 
-  // Pixels from lines of one channel each, which are `apart` bytes apart.
+  // Interleaves lines of one channel each, which are `apart` bytes apart.
   void interleave(const std::uint8_t* lines, std::int64_t apart, std::int64_t pixels,
                   std::int64_t some, std::byte* to) const {
     if (some == 3 && channels == 3) return interleave_three(lines, apart, pixels, to);
@@ -202,7 +202,7 @@ class QuantizeStage final : public TensorStage {
   const ElementLoops& loops_;
   const PortPlace port_;
   const Quantizer quantizer_;
-  const std::vector<float> factors_, offsets_;  // of each channel, or none
+  const std::vector<float> factors_, offsets_;  // per channel, or empty
   const std::uint8_t nan_;
   const bool refuses_nan_;
   bool (*compare_)(const Levels&, const float*, std::int64_t, std::byte*) = nullptr;

@@ -12,10 +12,10 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-// Up to so many thresholds are compared one by one.
+// Up to this number, thresholds are compared one by one.
 constexpr int counted_levels = 8;
 
-// What the loops compute, see elements.cpp.
+// Computes what the loops in elements.cpp compute.
 float inside(const Levels& levels, float x) {
   const float highest = levels.lowest + static_cast<float>(levels.levels - 1);
   const bool divides = levels.way == Levels::Way::divide;
@@ -27,8 +27,8 @@ float guess(const Levels& levels, float x) {
   return std::nearbyint(inside(levels, x)) - levels.lowest;
 }
 
-// What rises with x and is rounded by less than this has the right index: at each threshold, and
-// just before it, it is nearer to the middle between two indices.
+// Distance to an integer below which a guess is exact. The guess is non-decreasing in x: bounds
+// that hold at and just before all thresholds hold between them.
 float limit_of(const Levels& levels) {
   double off = 0;
   for (int k = 1; k < levels.levels; ++k) {
@@ -41,14 +41,14 @@ float limit_of(const Levels& levels) {
   return std::nextafter(static_cast<float>(0.5 - off), -infinity);
 }
 
-// The number of thresholds that x reaches.
+// Counts the thresholds that x reaches.
 int reached(const Levels& levels, float x) {
   const float* const first = levels.thresholds + 1;
   return static_cast<int>(std::upper_bound(first, first + levels.levels - 1, x) - first);
 }
 
-// By how much the guess is wrong at most. It rises with x, as the index does, and this only at the
-// thresholds: the numbers on both sides of each stand for all.
+// Computes the largest error of the guess. Guess and index are non-decreasing in x, and the index
+// changes at thresholds only: checking both sides of all thresholds covers all x.
 int largest_error(const Levels& levels) {
   if (!std::isfinite(levels.gain) || !(levels.gain > 0) || !std::isfinite(levels.offset))
     return most_levels;
@@ -58,7 +58,7 @@ int largest_error(const Levels& levels) {
   };
   look(-infinity);
   look(infinity);
-  for (int k = 1; k < levels.levels && largest < 2; ++k) {  // more is of no use
+  for (int k = 1; k < levels.levels && largest < 2; ++k) {  // larger errors are not usable
     look(levels.thresholds[k]);
     look(std::nextafter(levels.thresholds[k], -infinity));
   }
@@ -70,15 +70,15 @@ int largest_error(const Levels& levels) {
 Quantizer::Quantizer(const Quantize& at, const Tensor& target) {
   const auto channels = static_cast<std::size_t>(target.channels);
   const int levels = static_cast<int>(target.levels);
-  const auto each = static_cast<std::size_t>(levels - 1);
-  const bool own_thresholds = at.thresholds.size() > each;
+  const auto count = static_cast<std::size_t>(levels - 1);
+  const bool own_thresholds = at.thresholds.size() > count;
   const std::size_t sets = own_thresholds ? channels : 1;
   const std::size_t room = std::bit_ceil(static_cast<std::size_t>(levels)) + 1;
   thresholds_.assign(sets * room, std::numeric_limits<float>::quiet_NaN());
   for (std::size_t i = 0; i < sets; ++i) {
     float* const own = thresholds_.data() + i * room;
     own[0] = -infinity;
-    std::copy_n(at.thresholds.begin() + static_cast<std::ptrdiff_t>(i * each), each, own + 1);
+    std::copy_n(at.thresholds.begin() + static_cast<std::ptrdiff_t>(i * count), count, own + 1);
     Levels& made = levels_.emplace_back();
     made.levels = levels;
     made.thresholds = own;
@@ -97,35 +97,35 @@ void Quantizer::choose_way(Levels& levels, float lowest_code) {
   }
   const float first = levels.thresholds[1], last = levels.thresholds[levels.levels - 1];
   const float scale = (last - first) / static_cast<float>(levels.levels - 2);
-  // Where thresholds lie half way between multiples of a scale, no offset is needed, which would
-  // round once more.
+  // If thresholds are halfway between multiples of a scale, the offset is 0, which saves a
+  // rounding.
   const float lowest = std::nearbyint(first / scale - 0.5f);
   if (!(std::abs(lowest) < 1048576) || !(std::abs(lowest_code) < 1048576)) return;
-  Levels found = levels;
-  int best = 2;
+  Levels best = levels;
+  int least_error = 2;
   const auto look = [&](Levels::Way way, float gain, float offset, float from) {
     Levels candidate = levels;
     candidate.way = way, candidate.gain = gain;
     candidate.offset = offset, candidate.lowest = from;
     const int error = largest_error(candidate);
-    if (error >= best || (error > 0 && way == Levels::Way::divide)) return;
-    best = error;
-    found = candidate;
-    if (error > 0) found.way = Levels::Way::correct, found.limit = limit_of(candidate);
+    if (error >= least_error || (error > 0 && way == Levels::Way::divide)) return;
+    least_error = error;
+    best = candidate;
+    if (error > 0) best.way = Levels::Way::correct, best.limit = limit_of(candidate);
   };
-  // What the file rounded is near by: a scale, or the reciprocal of one.
+  // Try scales near the estimate, and reciprocals: the file has a rounded scale.
   float up = scale, down = scale;
-  for (int step = 0; step < 6 && best > 0; ++step) {
+  for (int step = 0; step < 6 && least_error > 0; ++step) {
     for (const float near : {up, down}) {
       look(Levels::Way::guess, 1 / near, 0, lowest);
       look(Levels::Way::divide, near, 0, lowest);
-      // An image is brought to the codes by a factor and an offset.
+      // Images are mapped to codes by a factor and an offset.
       look(Levels::Way::guess, 1 / near, lowest_code - lowest, lowest_code);
     }
     up = std::nextafter(up, infinity), down = std::nextafter(down, 0.0f);
   }
   look(Levels::Way::guess, 1 / scale, 0.5f - first / scale, 0);
-  levels = found;
+  levels = best;
 }
 
 std::string_view Quantizer::way() const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thresholds of a Quantize, prepared: one way to an index, or one per channel.
+// Prepared thresholds of a Quantize instruction: one mapping to indices, or one per channel.
 #pragma once
 
 #include <memory>
@@ -20,14 +20,14 @@ class Quantizer {
     return levels_[per_channel() ? static_cast<std::size_t>(channel) : 0];
   }
 
-  // For reports: how indices are found, and the bytes of the thresholds.
+  // For reports: the kind of mapping, and the bytes of the thresholds.
   std::string_view way() const;
   std::int64_t bytes() const { return static_cast<std::int64_t>(thresholds_.size() * 4); }
 
  private:
   static void choose_way(Levels& levels, float lowest_code);
 
-  std::vector<float> thresholds_;  // of all levels, with what is before and behind them
+  std::vector<float> thresholds_;  // all thresholds, with -infinity before and NaN after them
   std::vector<Levels> levels_;
 };
 

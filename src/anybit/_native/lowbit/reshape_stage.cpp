@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same elements in the same order with other sizes.
+// Stage of a Reshape instruction.
 #include "runs.hpp"
 #include "tensor_stage.hpp"
 
@@ -7,7 +7,7 @@ namespace anybit::lowbit {
 
 namespace {
 
-// Walks over the elements of a tensor in their order.
+// Iterates over the elements of a tensor in logical order.
 class StorageWalk {
  public:
   StorageWalk(const Storage& storage, bool channels_first)
@@ -38,7 +38,7 @@ class StorageWalk {
   std::int64_t y_ = 0, x_ = 0, c_ = 0;
 };
 
-// Whether the order is that of memory.
+// Whether the logical order is the memory order.
 bool in_memory_order(const Storage& storage, std::int64_t channels_first) {
   return channels_first == 0 || storage.channels == 1 || storage.height * storage.width == 1;
 }
@@ -52,12 +52,12 @@ class ReshapeStage final : public TensorStage {
     const Storage &a = from.storage, &b = to.storage;
     const bool alike = a.coding == b.coding && (in_bytes(to) || a.channels == b.channels ||
                                                 (a.channels % 32 == 0 && b.channels % 32 == 0));
-    // With equal sizes, any order is the same one.
+    // With equal sizes, all orders agree.
     const bool same = a.height == b.height && a.width == b.width && a.channels == b.channels &&
                       source_first_ == target_first_;
     copies_ = alike && (same || (in_memory_order(a, at.source_channels_first) &&
                                  in_memory_order(b, at.target_channels_first)));
-    lines = 1;  // the whole row at once
+    lines = 1;  // a row at a time
   }
 
   std::string kernel() const override { return copies_ ? "copy" : TensorStage::kernel(); }
@@ -71,7 +71,7 @@ class ReshapeStage final : public TensorStage {
   }
 
  private:
-  // Lines have no gaps, borders aside.
+  // Lines are contiguous except for borders.
   void copy(const std::byte* from, std::byte* to) const {
     const Storage &a = source->storage, &b = target->storage;
     const std::int64_t line = a.width * a.pixel, other = b.width * b.pixel;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Indices as runs of bytes, whatever their coding is.
+// Access to indices as runs of bytes, for all codings.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 
 namespace anybit::lowbit {
 
-// Channels that are worked on together where they do not lie in bytes: a multiple of 32.
+// Channels per run for codings other than bytes: a multiple of 32.
 inline constexpr std::int64_t run_length = 512;
 
-// A run of channels of one pixel; of all pixels of a line where `whole lines` are taken.
+// A run of channels of a pixel, or of all pixels of a line.
 struct Run {
   std::int64_t pixel = 0, channel = 0, count = 0;
 };
@@ -29,7 +29,7 @@ inline bool in_bytes(const Place& place) { return place.storage.coding == Coding
 
 using Room = std::uint8_t[run_length];
 
-// The indices of a run: where they lie, or unpacked into the room.
+// Returns the indices of a run: in place, or unpacked into a buffer.
 inline const std::uint8_t* indices_at(const Storage& storage, const std::byte* row, std::int64_t y,
                                       const Run& run, Room& room) {
   const std::byte* const pixel = row + storage.offset(y, run.pixel);
@@ -39,7 +39,7 @@ inline const std::uint8_t* indices_at(const Storage& storage, const std::byte* r
   return room;
 }
 
-// Where a run is to be written, for `put_indices` to bring it to its place.
+// Returns the memory to write a run to, before `put_indices` packs it.
 inline std::uint8_t* room_for(const Storage& storage, std::byte* row, std::int64_t y,
                               const Run& run, Room& room) {
   if (storage.coding != Coding::bytes) return room;

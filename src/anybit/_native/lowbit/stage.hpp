@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One instruction, planned: where it reads and writes, and the loops that do it.
+// Stages: planned instructions with their memory and kernels.
 #pragma once
 
 #include <atomic>
@@ -7,23 +7,23 @@
 #include <string>
 
 #include "elements.hpp"
-#include "product.hpp"
+#include "packed_product.hpp"
 #include "program.hpp"
 #include "storage.hpp"
 
 namespace anybit::lowbit {
 
-// The memory of a run of some rows, the first of which is row 0 here.
+// Memory of a run of some rows, counted from 0.
 struct Memory {
   std::byte* tensors = nullptr;
   const float* const* inputs = nullptr;
   float* const* outputs = nullptr;
-  std::int64_t first_row = 0;  // of the inputs and outputs
-  bool backwards = false;      // many weights are read from the last to the first
+  std::int64_t first_row = 0;  // of the run, in inputs and outputs
+  bool backwards = false;      // whether to read large weights in reverse order
   std::atomic<bool>* refused_nan = nullptr;
 };
 
-// A tensor in that memory.
+// A tensor in the memory of a run.
 struct Place {
   Storage storage;
   std::int64_t offset = 0;
@@ -43,10 +43,10 @@ struct PortPlace {
     if (port.channels_first && port.height * port.width > 1)
       strides = {port.elements(), 1, port.height * port.width};
   }
-  // Whether the elements of a line lie as they do in bytes.
+  // Whether channels are contiguous.
   bool channels_last() const { return strides.channel == 1; }
 
-  // Its first element in the first row of these.
+  // Returns the first element of the first row.
   const float* read(const Memory& memory) const {
     return is_output ? memory.outputs[index] : memory.inputs[index];
   }
@@ -60,10 +60,10 @@ class Stage {
  public:
   virtual ~Stage() = default;
 
-  // Fills a part of the target; parts may run at the same time. Throws nothing.
+  // Fills a part of the target. Disjoint parts may run concurrently. Does not throw.
   virtual void run(const Memory& memory, const Part& part) const = 0;
 
-  // Roughly how long a thread takes for a row.
+  // Estimated time of one thread for a row.
   std::int64_t nanoseconds() const;
 
   // For reports.
@@ -71,11 +71,11 @@ class Stage {
   virtual std::int64_t bytes() const { return 0; }
 
   std::string_view name;
-  std::int64_t lines = 1;  // of the target, which parts may divide
+  std::int64_t lines = 1;  // of the target; parts may split them
   std::int64_t channels = 1;
-  bool by_channels = false;  // whether parts may divide the channels, too
+  bool by_channels = false;  // whether parts may split the channels, too
   std::int64_t multiplications = 0;
-  std::int64_t channels_of_sum = 1;  // of the source, that go into one element
+  std::int64_t channels_of_sum = 1;  // source channels that contribute to one element
   std::int64_t elements = 0;         // of the target, in one row
   const Place* source = nullptr;     // null: a port
   const Place* target = nullptr;     // null: an output
@@ -83,7 +83,7 @@ class Stage {
 
 using Stages = std::vector<std::unique_ptr<Stage>>;
 
-// One maker per instruction. Places are those of the plan, and outlive the stages.
+// One factory per instruction. Places belong to the plan, and outlive the stages.
 std::unique_ptr<Stage> make_stage(const Quantize& at, const PortPlace& source, const Tensor& tensor,
                                   const Place& target, const ElementLoops& loops);
 std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source, const Place& target,
@@ -106,7 +106,7 @@ std::unique_ptr<Stage> make_stage(const Reshape& at, const Place& source, const 
 std::unique_ptr<Stage> make_stage(const Dequantize& at, const Tensor& tensor, const Place& source,
                                   const PortPlace& target, const ElementLoops& loops);
 
-// The border of a target becomes 0 with the first part of each row.
+// Clears the border of a target with the first part of a row.
 inline void start_rows(const Place& target, const Memory& memory, const Part& part) {
   if (part.first_line == 0 && part.first_channel == 0 && !target.storage.border.empty())
     clear_border(target.storage, target.row(memory, 0), part.first_row, part.last_row);

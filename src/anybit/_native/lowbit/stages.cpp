@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Instructions that work element by element on indices.
+// Stages of elementwise instructions on indices.
 #include <algorithm>
 #include <type_traits>
 #include <utility>
@@ -12,7 +12,7 @@ namespace anybit::lowbit {
 
 namespace {
 
-// The part of a table that belongs to a channel.
+// Part of a table that belongs to a channel.
 template <class Element>
 class PerChannel {
  public:
@@ -68,7 +68,7 @@ class LookupStage final : public TensorStage {
   const bool whole_lines_;
 };
 
-// One index of two.
+// Base of stages that map two indices to one.
 class PairStage : public TensorStage {
  public:
   PairStage(std::string_view instruction, const Place& from, const Place& other, const Place& to,
@@ -79,7 +79,7 @@ class PairStage : public TensorStage {
                      from.storage.channels == other.storage.channels) {}
 
  protected:
-  // The indices of a run, which begins at that channel.
+  // Computes the indices of a run that begins at a channel.
   virtual void combine(const Run& run, const std::uint8_t* first, const std::uint8_t* second,
                        std::uint8_t* to) const = 0;
 
@@ -96,7 +96,7 @@ class PairStage : public TensorStage {
   }
 
  private:
-  // The indices of one source; a single channel stands for all.
+  // Returns the indices of a source; a single channel is broadcast.
   const std::uint8_t* operand(const Place& place, const Memory& memory, std::int64_t row,
                               std::int64_t y, const Run& run, Room& room) const {
     const std::byte* const from = place.row(memory, row);

@@ -40,12 +40,12 @@ void clear_border(const Storage& storage, std::byte* tensor, std::int64_t first,
     std::memset(at, 0, static_cast<std::size_t>(size));
   };
   const std::int64_t inside = storage.width * storage.pixel;
-  const std::int64_t between = (border.right + border.left) * storage.pixel;
+  const std::int64_t gap = (border.right + border.left) * storage.pixel;
   for (std::int64_t row = first; row < last; ++row) {
     std::byte* const start = tensor + row * storage.row;
     zero(start, storage.offset(0, 0));
     for (std::int64_t y = 0; y + 1 < storage.height; ++y)
-      zero(start + storage.offset(y, 0) + inside, between);
+      zero(start + storage.offset(y, 0) + inside, gap);
     const std::int64_t end = storage.offset(storage.height - 1, 0) + inside;
     zero(start + end, storage.row - end);
   }

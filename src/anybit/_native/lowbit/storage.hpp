@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the indices of a tensor lie in memory.
+// Memory layout of the indices of a tensor.
 //
-// Rows of the batch, lines and pixels follow one another, and the channels of a pixel lie together.
-// A kernel row of a convolution is then one run of bytes, and needs no copy. Around each row lies a
-// border of pixels whose indices are 0, so that windows that reach beyond the tensor need no
-// branches; what an index of 0 adds there, products take into account by themselves.
+// The order is batch row, line, pixel, channel (NHWC), so that a kernel row of a convolution is
+// contiguous and needs no copy. A border of pixels with index 0 surrounds each row of the batch, so
+// that windows need no branches at the edges. Products correct for the contribution of these zeros.
 //
-// Behind the last channel of a pixel, bits are 0. Bytes have no such gap: the pixels touch.
+// Bits are padded with 0 after the last channel of a pixel; bytes are not padded.
 #pragma once
 
 #include <bit>
@@ -20,7 +19,7 @@
 
 namespace anybit::lowbit {
 
-// Kernels are compiled once per instruction set: what they call must not be shared by the linker.
+// Kernels are compiled once per ISA level: the linker must not merge the functions they call.
 #if defined(__GNUC__)
 #define ANYBIT_INLINE [[gnu::always_inline]] inline
 #else
@@ -32,14 +31,14 @@ static_assert(std::endian::native == std::endian::little, "words of bits are rea
 enum class Coding : std::uint8_t {
   bytes,   // one byte per channel
   bits,    // words of 32 channels: channel c is bit c % 32 of word c / 32; up to 2 levels
-  planes,  // the same twice, for up to 4 levels: word c / 32 of the low bits, then of the high bits
+  planes,  // two words per 32 channels, low bits then high bits; up to 4 levels
 };
 
 constexpr std::int64_t most_levels_of(Coding coding) {
   return coding == Coding::bytes ? 256 : coding == Coding::planes ? 4 : 2;
 }
 
-// Pixels that are kept around each row of the batch.
+// Padding pixels around a row of the batch.
 struct Border {
   std::int64_t top = 0, left = 0, bottom = 0, right = 0;
 
@@ -49,7 +48,7 @@ struct Border {
   bool empty() const { return top == 0 && left == 0 && bottom == 0 && right == 0; }
 };
 
-// So many bytes behind the memory of a tensor may be read, and are not used.
+// Bytes after the memory of a tensor that kernels may read and ignore.
 inline constexpr std::int64_t slack = 256;
 inline constexpr std::int64_t alignment = 64;
 
@@ -57,25 +56,25 @@ struct Storage {
   Coding coding = Coding::bytes;
   std::int64_t height = 0, width = 0, channels = 0;
   Border border;
-  // Bytes from one pixel, line and row of the batch to the next. Rows begin on `alignment`.
+  // Strides of pixels, lines and rows of the batch in bytes. Rows are aligned to `alignment`.
   std::int64_t pixel = 0, line = 0, row = 0;
 
   Storage() = default;
-  // Throws Error if that is more than any memory. Several readers: the largest of their borders.
+  // Throws Error if the size exceeds any memory. With several readers, pass their largest border.
   Storage(Coding coding, const Tensor& tensor, const Border& border);
 
-  // Of a pixel of a row, which may lie in the border.
+  // Offset of a pixel in its row; the pixel may be in the border.
   std::int64_t offset(std::int64_t y, std::int64_t x) const {
     return (y + border.top) * line + (x + border.left) * pixel;
   }
-  // What so many rows need, without the slack.
+  // Bytes of some rows, without the slack.
   std::int64_t size(std::int64_t rows) const { return rows * row; }
 };
 
-// The pixels of the border become 0, in rows [first, last).
+// Zeroes the border of rows [first, last).
 void clear_border(const Storage& storage, std::byte* tensor, std::int64_t first, std::int64_t last);
 
-// Everything becomes 0 there: what `put` needs before it, unless the coding is bytes.
+// Zeroes rows [first, last), as `put` requires for codings other than bytes.
 inline void clear(const Storage& storage, std::byte* tensor, std::int64_t first,
                   std::int64_t last) {
   std::memset(tensor + first * storage.row, 0,
@@ -92,7 +91,7 @@ ANYBIT_INLINE void store_word(std::byte* at, std::uint32_t word) {
   std::memcpy(at, &word, sizeof word);
 }
 
-// The index of a channel.
+// Returns the index of a channel.
 ANYBIT_INLINE std::uint8_t take(Coding coding, const std::byte* pixel, std::int64_t channel) {
   const auto bit = [&](std::int64_t word) { return word_at(pixel + word * 4) >> channel % 32 & 1; };
   switch (coding) {
@@ -106,8 +105,8 @@ ANYBIT_INLINE std::uint8_t take(Coding coding, const std::byte* pixel, std::int6
   return static_cast<std::uint8_t>(bit(channel / 32 * 2) | bit(channel / 32 * 2 + 1) << 1);
 }
 
-// Sets the index of a channel, which was 0 if the coding is not bytes. Threads must not share
-// words.
+// Sets the index of a channel; it must be 0 before unless the coding is bytes. Threads must not
+// share words.
 ANYBIT_INLINE void put(Coding coding, std::byte* pixel, std::int64_t channel, std::uint8_t index) {
   const auto set = [&](std::int64_t word, std::uint32_t bit) {
     std::byte* const at = pixel + word * 4;
@@ -125,19 +124,19 @@ ANYBIT_INLINE void put(Coding coding, std::byte* pixel, std::int64_t channel, st
   }
 }
 
-// 8 bytes that are 0 or 1 as bits, the first as the lowest.
+// Packs 8 bytes of 0 or 1 to bits, the first byte to the lowest bit.
 ANYBIT_INLINE std::uint32_t packed_eight(std::uint64_t bytes) {
   return static_cast<std::uint32_t>((bytes & 0x0101010101010101u) * 0x0102040810204080u >> 56);
 }
 
-// The reverse of it.
+// Inverse of `packed_eight`.
 ANYBIT_INLINE std::uint64_t spread_eight(std::uint32_t bits) {
   const std::uint64_t copies = (bits & 0xffu) * 0x0101010101010101u & 0x8040201008040201u;
   return (copies + 0x7f7f7f7f7f7f7f7fu) >> 7 & 0x0101010101010101u;
 }
 
-// Writes the indices of channels [first, first + count): first is a multiple of 32, and so is count
-// unless the last channel is among them. Bits behind the last one become 0.
+// Writes the indices of channels [first, first + count). Both numbers are multiples of 32, except
+// that the last run may be shorter; its padding bits become 0.
 ANYBIT_INLINE void put_run(Coding coding, std::byte* pixel, std::int64_t first,
                            const std::uint8_t* indices, std::int64_t count) {
   if (coding == Coding::bytes) {
@@ -165,7 +164,7 @@ ANYBIT_INLINE void put_run(Coding coding, std::byte* pixel, std::int64_t first,
   }
 }
 
-// Reads the indices of channels [first, first + count), first being a multiple of 32.
+// Reads the indices of channels [first, first + count); first is a multiple of 32.
 ANYBIT_INLINE void take_run(Coding coding, const std::byte* pixel, std::int64_t first,
                             std::uint8_t* indices, std::int64_t count) {
   if (coding == Coding::bytes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a window lies inside a tensor, along one axis.
+// Part of a window inside a tensor, along one axis.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace anybit::lowbit {
 
-// Of `count` places start, start + step, ...: those from the first to before the last one are in
-// [0, size). The places are the taps of a window, or one tap of all windows.
+// Range [first, last) of the positions start + i * step, i < count, that are in [0, size).
+// Positions are the taps of a window, or the windows of a tap.
 struct Taps {
   std::int64_t first = 0, last = 0;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stage whose target is a tensor, which it fills line by line.
+// Base of stages that fill a tensor line by line.
 #pragma once
 
 #include "stage.hpp"

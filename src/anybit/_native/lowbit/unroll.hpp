@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops that are gone before the optimiser starts.
+// Loops that are unrolled before optimization.
 #pragma once
 #include <type_traits>
 #include <utility>
 
 namespace {
 
-// repeat<n>(f) calls f(0), ..., f(n - 1), and f, which is to be forced inline, sees constants.
-// Arrays that are indexed by such constants become registers in every compiler. With `for` and
-// #pragma unroll they do not in GCC: it takes arrays apart before it unrolls, so that accumulators
-// stay in memory and each dot product brings a load and a store.
+// repeat<n>(f) calls f(0), ..., f(n - 1) with constants; f must be forced inline. All compilers
+// keep arrays indexed by such constants in registers. With `for` and #pragma unroll GCC does not:
+// it splits arrays before it unrolls, so that every dot product loads and stores its accumulator.
 template <class Indices>
 struct Repeated;
 template <int... i>
@@ -22,8 +21,8 @@ struct Repeated<std::integer_sequence<int, i...>> {
 template <int n>
 constexpr Repeated<std::make_integer_sequence<int, n>> repeat;
 
-// The same with indices that say by their type which they are: for f that have parameters of
-// templates to choose. Each of n is a function of its own, which takes longer to compile.
+// The same with indices as types, for f that need template arguments. It compiles n functions,
+// which takes longer.
 template <class Indices>
 struct Unrolled;
 template <int... i>

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -9,16 +10,15 @@
 #include "damage.hpp"
 #include "program.hpp"
 #include "taps.hpp"
-#include "verify_product.hpp"
 
 namespace anybit::lowbit {
 
 namespace {
 
-// A row of a tensor has no more elements: what a damaged program makes us ask for stays bounded.
+// Limit of elements per row, which bounds the memory that a damaged program can request.
 constexpr std::int64_t most_elements = std::int64_t{1} << 28;
 constexpr std::int64_t most_along_axis = std::int64_t{1} << 24;
-// Codes are small integers; sums of their products are checked one by one.
+// Limit of codes; sums of products are checked per channel.
 constexpr std::int64_t largest_code = std::int64_t{1} << 24;
 
 template <class Shaped>
@@ -63,6 +63,199 @@ void need_same_codes(const Tensor& source, const Tensor& target) {
   if (!source.has_codes_of(target)) refuse("source and target differ in their codes");
 }
 
+constexpr std::int64_t largest_in_window = std::int64_t{1} << 20;
+constexpr std::int64_t most_weights = std::int64_t{1} << 32;
+constexpr std::int64_t largest_sum = std::numeric_limits<std::int32_t>::max();
+
+void verify_axis(std::int64_t size, std::int64_t windows, std::int64_t kernel, std::int64_t stride,
+                 std::int64_t dilation, std::int64_t pads) {
+  const std::int64_t covered = (kernel - 1) * dilation + 1, padded = size + pads;
+  if (covered > padded)
+    refuse("a window of " + text(covered) + " over " + text(padded) + " elements");
+  const std::int64_t fitting = (padded - covered) / stride + 1;
+  need(windows, fitting, fitting, "the number of windows");
+}
+
+// Whether a tap is inside the tensor for some windows, and outside for some.
+struct Reach {
+  bool inside = false, outside = false;
+};
+
+std::vector<Reach> reaches(std::int64_t size, std::int64_t windows, std::int64_t kernel,
+                           std::int64_t stride, std::int64_t dilation, std::int64_t pad) {
+  std::vector<Reach> all(static_cast<std::size_t>(kernel));
+  for (std::int64_t tap = 0; tap < kernel; ++tap) {
+    const Taps inside(tap * dilation - pad, windows, stride, size);
+    all[static_cast<std::size_t>(tap)] = {!inside.empty(), inside.count() < windows};
+  }
+  return all;
+}
+
+struct Sums {
+  std::int64_t lowest = 0, highest = 0, magnitude = 0;
+};
+
+// Range of the accumulators of each target channel, over all codes.
+class Accumulators {
+ public:
+  template <class Target>
+  Accumulators(const Product& at, const Tensor& from, const Target& to)
+      : at_(at), inner_(from.channels / at.groups) {
+    const Window& w = at.window;
+    rows_ = reaches(from.height, to.height, w.kernel_height, w.stride_height, w.dilation_height,
+                    w.pad_top);
+    columns_ =
+        reaches(from.width, to.width, w.kernel_width, w.stride_width, w.dilation_width, w.pad_left);
+    low_ = from.lowest;
+    high_ = from.lowest + from.step * (from.levels - 1);
+  }
+
+  // Returns the range of the next channel. Throws if a weight has no value.
+  Sums next() {
+    Sums sums;
+    for (const Reach& row : rows_)
+      for (const Reach& column : columns_)
+        tap({row.inside && column.inside, row.outside || column.outside}, sums);
+    return sums;
+  }
+
+ private:
+  void tap(const Reach& reach, Sums& sums) {
+    const std::int64_t low = reach.outside ? std::min<std::int64_t>(low_, 0) : low_;
+    const std::int64_t high = reach.outside ? std::max<std::int64_t>(high_, 0) : high_;
+    for (std::int64_t i = 0; i < inner_; ++i) {
+      const std::int64_t weight = next_weight();
+      sums.magnitude += std::abs(weight);
+      if (!reach.inside) continue;
+      sums.lowest += std::min(weight * low, weight * high);
+      sums.highest += std::max(weight * low, weight * high);
+    }
+  }
+
+  std::int64_t next_weight() {
+    const std::size_t byte = place_ / 8;
+    std::uint32_t both = at_.weights[byte];
+    if (byte + 1 < at_.weights.size()) both |= std::uint32_t{at_.weights[byte + 1]} << 8;
+    const std::uint32_t index = both >> place_ % 8 & ((1u << at_.weight_bits) - 1);
+    place_ += static_cast<std::size_t>(at_.weight_bits);
+    if (index >= at_.values.size()) refuse("a weight has no value, index " + text(index));
+    return at_.values[index];
+  }
+
+  const Product& at_;
+  const std::int64_t inner_;
+  std::vector<Reach> rows_, columns_;
+  std::int64_t low_ = 0, high_ = 0;
+  std::size_t place_ = 0;  // next bit of the weights
+};
+
+template <class Target>
+void verify_weights(const Product& at, const Tensor& from, const Target& to) {
+  need(at.groups, 1, from.channels, "groups");
+  if (from.channels % at.groups != 0 || to.channels % at.groups != 0)
+    refuse(text(at.groups) + " groups of " + text(from.channels) + " and " + text(to.channels) +
+           " channels");
+  need(at.weight_bits, 1, 8, "weight_bits");
+  std::int64_t weights = 1;
+  for (const std::int64_t factor :
+       {at.window.kernel_height, at.window.kernel_width, from.channels / at.groups, to.channels}) {
+    weights *= factor;
+    need(weights, 1, most_weights, "the number of weights");
+  }
+  need_size(at.weights.size(), (weights * at.weight_bits + 7) / 8, "weights");
+  need(static_cast<std::int64_t>(at.values.size()), 1, std::int64_t{1} << at.weight_bits,
+       "the number of values");
+  need_within(at.values, -128, 127, "a value");
+}
+
+void verify_tail(const Thresholds& tail, std::int64_t channels, std::int64_t levels) {
+  need_size(tail.directions.size(), channels, "directions");
+  for (const std::int32_t direction : tail.directions)
+    if (direction != 1 && direction != -1) refuse("a direction is " + text(direction));
+  need_size(tail.thresholds.size(), channels * (levels - 1), "thresholds");
+  for (std::size_t i = 1; i < tail.thresholds.size(); ++i)
+    if (i % static_cast<std::size_t>(levels - 1) != 0 &&
+        tail.thresholds[i] < tail.thresholds[i - 1])
+      refuse("thresholds descend");
+}
+
+void verify_tail(const Affine& tail, std::int64_t channels, std::int64_t) {
+  need_size(tail.gains.size(), channels, "gains");
+  need_size(tail.offsets.size(), channels, "offsets");
+  for (const Floats& numbers : {tail.gains, tail.offsets})
+    for (const float number : numbers)
+      if (!std::isfinite(number)) refuse("a gain or an offset is not finite");
+  need(tail.shift, -most_shift, most_shift, "the shift");
+}
+
+void verify_tail(const Table& tail, std::int64_t channels, std::int64_t levels) {
+  need_size(tail.first.size(), channels, "first");
+  if (tail.entries.empty() || tail.entries.size() % static_cast<std::size_t>(channels) != 0)
+    refuse(text(static_cast<std::int64_t>(tail.entries.size())) + " entries for " + text(channels) +
+           " channels");
+  need_within(tail.entries, 0, levels - 1, "an entry");
+}
+
+void verify_steps(const auto& tail, std::int64_t channels) {
+  need_size(tail.scales.size(), channels, "scales");
+  for (const Step& step : tail.steps) {
+    need(step.operation, 0, std::size(operation_names) - 1, "an operation");
+    need_size(step.operands.size(), 1, channels, "operands");
+  }
+}
+
+void verify_tail(const Arithmetic& tail, std::int64_t channels, std::int64_t) {
+  verify_steps(tail, channels);
+}
+
+void verify_tail(const Rounded& tail, std::int64_t channels, std::int64_t) {
+  verify_steps(tail, channels);
+  need(tail.shift, -most_shift, most_shift, "the shift");
+}
+
+// Throws unless a table has an entry for every sum of the channel.
+void verify_sums(const Tail& tail, std::int64_t channels, std::int64_t channel, const Sums& sums) {
+  const auto* const table = std::get_if<Table>(&tail);
+  if (table == nullptr) return;
+  const std::int64_t first = table->first[static_cast<std::size_t>(channel)];
+  const auto length = static_cast<std::int64_t>(table->entries.size()) / channels;
+  if (sums.lowest < first || sums.highest >= first + length)
+    refuse("channel " + text(channel) + " has accumulators from " + text(sums.lowest) + " to " +
+           text(sums.highest) + ", its table those from " + text(first) + " to " +
+           text(first + length - 1));
+}
+
+// Throws unless the number of windows over `from` equals the number of pixels of the target.
+template <class Target>
+void verify_window(const Window& window, const Tensor& from, const Target& to) {
+  Window copy = window;
+  copy.visit([](std::string_view name, std::int64_t number) {
+    need(number, name.starts_with("pad") ? 0 : 1, largest_in_window, name.data());
+  });
+  verify_axis(from.height, to.height, window.kernel_height, window.stride_height,
+              window.dilation_height, window.pad_top + window.pad_bottom);
+  verify_axis(from.width, to.width, window.kernel_width, window.stride_width, window.dilation_width,
+              window.pad_left + window.pad_right);
+}
+
+// Throws unless the product stays within its operands, its sums within int32, and its results
+// within [0, levels) of the target; an `Arithmetic` has no levels.
+template <class Target>
+void verify_product(const Product& at, const Tensor& from, const Target& to, std::int64_t levels) {
+  verify_window(at.window, from, to);
+  verify_weights(at, from, to);
+  std::visit([&](const auto& tail) { verify_tail(tail, to.channels, levels); }, at.tail);
+  const std::int64_t largest = from.step * (from.levels - 1) + std::abs(from.lowest);
+  Accumulators accumulators(at, from, to);
+  for (std::int64_t channel = 0; channel < to.channels; ++channel) {
+    const Sums sums = accumulators.next();
+    // Kernels sum indices; the lowest code enters as a constant.
+    if (sums.magnitude > largest_sum / std::max<std::int64_t>(largest, 1))
+      refuse("accumulators of channel " + text(channel) + " go beyond 32 bits");
+    verify_sums(at.tail, to.channels, channel, sums);
+  }
+}
+
 class Verification {
  public:
   explicit Verification(const Program& program)
@@ -81,17 +274,18 @@ class Verification {
     for (const Port& port : program_.outputs) verify_port(port);
     for (const Tensor& tensor : program_.tensors) verify_tensor(tensor);
     for (std::size_t i = 0; i < program_.instructions.size(); ++i)
-      std::visit([&](const auto& each) { located(i, each); }, program_.instructions[i]);
+      std::visit([&](const auto& instruction) { located(i, instruction); },
+                 program_.instructions[i]);
     for (const bool written : outputs_)
       if (!written) refuse("an output is never written");
   }
 
  private:
   static constexpr std::int64_t most_ports = 4096;
-  // Where each tensor lies is found by looking at all others.
+  // Limit for the memory planner, which takes quadratic time.
   static constexpr std::int64_t most_instructions = 1 << 15;
 
-  // The channels of a tensor that gathers have filled: ranges, by their ends.
+  // Channel ranges of a tensor that gathers have filled, by their ends.
   struct Filled {
     std::map<std::int64_t, std::int64_t> ends;
     std::int64_t channels = 0;
@@ -107,7 +301,7 @@ class Verification {
     }
   }
 
-  // A port that is read: an input, or an output that has been written.
+  // Returns a port that may be read: an input, or an output that is written already.
   const Port& readable(std::int64_t i) const {
     const auto inputs = static_cast<std::int64_t>(program_.inputs.size());
     const auto outputs = static_cast<std::int64_t>(program_.outputs.size());
@@ -131,18 +325,18 @@ class Verification {
   }
 
   const Tensor& source(std::int64_t i) {
-    const Tensor& found = tensor(i);
+    const Tensor& operand = tensor(i);
     if (!written_[static_cast<std::size_t>(i)])
       refuse("tensor " + text(i) + " is read before it is written");
-    return found;
+    return operand;
   }
 
   const Tensor& target(std::int64_t i) {
-    const Tensor& found = tensor(i);
+    const Tensor& operand = tensor(i);
     if (written_[static_cast<std::size_t>(i)] || filled_[static_cast<std::size_t>(i)].channels > 0)
       refuse("tensor " + text(i) + " is written twice");
     written_[static_cast<std::size_t>(i)] = true;
-    return found;
+    return operand;
   }
 
   void verify(const Quantize& at) {
@@ -152,11 +346,11 @@ class Verification {
     need_size(at.directions.size(), 1, codes.channels, "directions");
     for (const std::int32_t direction : at.directions)
       if (direction != 1 && direction != -1) refuse("a direction is " + text(direction));
-    const std::int64_t each = codes.levels - 1;
-    need_size(at.thresholds.size(), each, codes.channels, "thresholds");
+    const std::int64_t count = codes.levels - 1;
+    need_size(at.thresholds.size(), count, codes.channels, "thresholds");
     for (std::size_t i = 0; i < at.thresholds.size(); ++i) {
       if (std::isnan(at.thresholds[i])) refuse("a threshold is NaN");
-      if (i % static_cast<std::size_t>(each) != 0 && at.thresholds[i] < at.thresholds[i - 1])
+      if (i % static_cast<std::size_t>(count) != 0 && at.thresholds[i] < at.thresholds[i - 1])
         refuse("thresholds descend");
     }
     need(at.nan, -1, codes.levels - 1, "the index of NaN");
@@ -164,7 +358,7 @@ class Verification {
       if (numbers.empty()) continue;
       need_size(numbers.size(), codes.channels, "factors or offsets");
       need_size(at.directions.size(), 1, "directions");
-      need_size(at.thresholds.size(), each, "thresholds");
+      need_size(at.thresholds.size(), count, "thresholds");
       for (const float number : numbers)
         if (!std::isfinite(number)) refuse("a factor or an offset is not finite");
     }
@@ -191,14 +385,14 @@ class Verification {
                  w.pad_left);
   }
 
-  // Along one axis, every window has an element that is inside the tensor.
+  // Throws unless every window has an element inside the tensor, along one axis.
   static void verify_taken(std::int64_t size, std::int64_t windows, std::int64_t kernel,
                            std::int64_t stride, std::int64_t dilation, std::int64_t pad) {
     const auto look = [&](std::int64_t window) {
       if (Taps(window * stride - pad, kernel, dilation, size).empty())
         refuse("a window of a pooling is empty");
     };
-    // Of those that begin inside the tensor, the last one has the least.
+    // Of the windows that begin inside the tensor, the last one has the fewest elements.
     for (std::int64_t i = 0; i < windows && i * stride < pad; ++i) look(i);
     look(windows - 1);
   }
@@ -234,13 +428,13 @@ class Verification {
     need(at.highest, at.lowest, to.levels - 1, "the highest index");
   }
 
-  // The target of an instruction with two sources, whose elements are those of both.
+  // Returns the target of an elementwise instruction with two sources.
   template <class Kind>
   const Tensor& pair(const Kind& at) {
     const Tensor &first = source(at.first), &second = source(at.second), &to = target(at.target);
-    for (const Tensor* each : {&first, &second}) {
-      if (each->height != to.height || each->width != to.width ||
-          (each->channels != to.channels && each->channels != 1))
+    for (const Tensor* operand : {&first, &second}) {
+      if (operand->height != to.height || operand->width != to.width ||
+          (operand->channels != to.channels && operand->channels != 1))
         refuse("a source and the target differ in their sizes");
     }
     if (first.channels != to.channels && second.channels != to.channels)
@@ -266,7 +460,7 @@ class Verification {
     fill(at.target, at.first_channel, channels);
   }
 
-  // Notes that some channels of a tensor are there; all of them make it one that is written.
+  // Marks channels of a tensor as filled; the tensor counts as written when all are.
   void fill(std::int64_t number, std::int64_t first, std::int64_t channels) {
     const auto i = static_cast<std::size_t>(number);
     if (written_[i]) refuse("tensor " + text(number) + " is written twice");

@@ -24,7 +24,7 @@ struct OrtValue;
 
 // Element types of tensors; the numbers are those of ONNX's TensorProto.
 enum class OrtElementType : std::int32_t {
-  undefined = 0,  // as the declared type of an input: any type
+  undefined = 0,  // as declared type of an input: any type
   float32 = 1,
   uint8 = 2,
   int8 = 3,
@@ -50,7 +50,7 @@ enum class OrtMemoryType : std::int32_t { device = 0 };
 template <std::size_t first, std::size_t last>
 using Unused = void * [last - first + 1];
 
-// A status is null for success; whoever receives one releases it.
+// A status is null for success; the receiver releases it.
 struct OrtApi {
   OrtStatus* (*CreateStatus)(OrtErrorCode code, const char* message);
   Unused<1, 1> slot_1;
@@ -161,14 +161,14 @@ static_assert(offsetof(OrtApi, ShapeInferContext_GetInputTypeShape) == 268 * slo
 static_assert(offsetof(OrtApi, ReadOpAttr) == 272 * slot);
 static_assert(offsetof(OrtApi, KernelContext_ParallelFor) == 274 * slot);
 
-// What the host hands to RegisterCustomOps. GetApi returns null for a version the host lacks.
+// Argument of RegisterCustomOps. GetApi returns null for a version that the host lacks.
 struct OrtApiBase {
   const OrtApi* (*GetApi)(std::uint32_t version);
   const char* (*GetVersionString)();
 };
 
-// One operator for one choice of input types. The host reads the members up to those of `version`,
-// which may not exceed its own. Members that are null are features that are not there.
+// An operator for one combination of input types. The host reads the members up to those of
+// `version`, which must not exceed its own. Null members are missing features.
 struct OrtCustomOp {
   std::uint32_t version;
   void* (*CreateKernel)(const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*);
@@ -178,7 +178,7 @@ struct OrtCustomOp {
   std::size_t (*GetInputTypeCount)(const OrtCustomOp*);
   OrtElementType (*GetOutputType)(const OrtCustomOp*, std::size_t);
   std::size_t (*GetOutputTypeCount)(const OrtCustomOp*);
-  void (*KernelCompute)(void*, OrtKernelContext*);  // null: the versions with a status are used
+  void (*KernelCompute)(void*, OrtKernelContext*);  // null: the variant with a status is used
   void (*KernelDestroy)(void*);
   // Version 8
   OrtCharacteristic (*GetInputCharacteristic)(const OrtCustomOp*, std::size_t);

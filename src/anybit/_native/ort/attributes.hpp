@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads an operator's attributes from a node, as its `visit` names them.
+// Reads an operator's attributes from a node, by the names of its `visit`.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +10,17 @@
 
 namespace anybit::ort {
 
-// Where attributes come from. A reading function returns false if there is no such attribute.
+// Source of attributes. Reading functions return false for a missing attribute.
 class AttributeSource {
  public:
   virtual ~AttributeSource() = default;
-  // Whether attributes that are wrong count as missing.
+  // Whether invalid attributes count as missing.
   virtual bool forgiving() const { return false; }
   virtual bool read(const std::string& name, std::int64_t& number) const = 0;
   virtual bool read(const std::string& name, std::string& text) const = 0;
 };
 
-// A node whose kernel is being made.
+// A node whose kernel is being created.
 class NodeAttributes final : public AttributeSource {
  public:
   NodeAttributes(const OrtApi& api, const OrtKernelInfo* info) : api_(api), info_(info) {}
@@ -42,15 +42,15 @@ class NodeAttributes final : public AttributeSource {
   }
 
  private:
-  // The host has one error code for a missing attribute and for one of another type; its words
-  // differ. A message that is not understood counts as missing, so that defaults keep working.
-  bool exists(OrtStatus* status, const std::string& name, const char* wanted) const {
+  // The host has one error code for a missing attribute and for one of another type; only the
+  // messages differ. An unknown message counts as missing, so that defaults keep working.
+  bool exists(OrtStatus* status, const std::string& name, const char* expected) const {
     if (status == nullptr) return true;
     const std::string message = api_.GetErrorMessage(status);
     api_.ReleaseStatus(status);
     if (message.find("type don't match") == std::string::npos) return false;
     throw Error(Error::Kind::type,
-                "attribute " + name + " must be " + wanted + ", got " + value_of(name));
+                "attribute " + name + " must be " + expected + ", got " + value_of(name));
   }
 
   std::string value_of(const std::string& name) const {
@@ -75,7 +75,7 @@ class NodeAttributes final : public AttributeSource {
   const OrtKernelInfo* info_;
 };
 
-// A node whose output type is being inferred. Faults are left to the making of the kernel.
+// A node whose output type is being inferred. Errors are reported when its kernel is created.
 class InferredAttributes final : public AttributeSource {
  public:
   InferredAttributes(const OrtApi& api, const OrtShapeInferContext* context)
@@ -94,7 +94,7 @@ class InferredAttributes final : public AttributeSource {
   bool read(const std::string& name, std::string& text) const override {
     const OrtOpAttr* attribute = find(name);
     if (attribute == nullptr) return false;
-    // Asked without a buffer, the host reports the size together with a failure.
+    // Without a buffer, the host returns the size and a failure.
     std::size_t size = 0;
     succeeded(api_, api_.ReadOpAttr(attribute, OrtAttributeType::string, nullptr, 0, &size));
     text.assign(size + 1, '\0');
@@ -150,7 +150,7 @@ bool assign_if_right(const AttributeSource& source, std::string_view name, Value
   }
 }
 
-// The attributes of one node, with defaults for those that it does not have.
+// Attributes of a node, with defaults for missing ones.
 template <class Op>
 std::shared_ptr<const void> attributes_from(const AttributeSource& source) {
   auto attributes = std::make_shared<typename Op::Attributes>();

@@ -10,8 +10,8 @@ namespace anybit::ort {
 
 namespace {
 
-// Replaces sizes of x that are not known by what the parameters would need: any fault that is
-// then found is one for every x.
+// Replaces unknown sizes of x by sizes that fit the parameters: an error that remains is one for
+// all x.
 void complete(Description& x, std::span<const Tensor> parameters) {
   const bool known_rank = x.rank > 0;
   for (const Tensor& parameter : parameters) {
@@ -29,7 +29,7 @@ void complete(Description& x, std::span<const Tensor> parameters) {
   std::replace_if(x.sizes, x.sizes + x.rank, [](std::int64_t size) { return size < 0; }, 1);
 }
 
-// The host takes a size without a name at its word, as -1: unknown sizes get names of their own.
+// The host takes an unnamed size literally, as -1: unknown sizes get distinct names.
 void name_unknown_sizes(const OrtApi& api, OrtTensorTypeAndShapeInfo* info) {
   static std::atomic<std::uint64_t> count{0};
   Description description;
@@ -60,19 +60,19 @@ ElementwiseKernel::ElementwiseKernel(const OrtApi& api, const OrtKernelInfo* inf
 
 void ElementwiseKernel::choose_version(const OrtKernelInfo* info,
                                        std::span<const Version> versions) {
-  const std::size_t given = node_.inputs();
-  std::string known;
+  const std::size_t count = node_.inputs();
+  std::string supported;
   for (const Version& version : versions) {
-    if (given >= version.least_inputs() && given <= version.most_inputs()) {
+    if (count >= version.least_inputs() && count <= version.most_inputs()) {
       op_ = version.info;
       attributes_ = version.attributes(NodeAttributes(api(), info));
       return;
     }
-    known += (known.empty() ? "" : " or ") + std::to_string(version.least_inputs());
+    supported += (supported.empty() ? "" : " or ") + std::to_string(version.least_inputs());
     if (version.most_inputs() > version.least_inputs())
-      known += " to " + std::to_string(version.most_inputs());
+      supported += " to " + std::to_string(version.most_inputs());
   }
-  throw Error(Error::Kind::value, "takes " + known + " inputs, got " + std::to_string(given));
+  throw Error(Error::Kind::value, "takes " + supported + " inputs, got " + std::to_string(count));
 }
 
 void ElementwiseKernel::check_constants(const OrtKernelInfo* info) const {
@@ -81,7 +81,7 @@ void ElementwiseKernel::check_constants(const OrtKernelInfo* info) const {
   const ElementType x_type = x.with_data(nullptr, op_->inputs[0].name).type;
   check_output(info, x_type);
 
-  // A number that every input may hold stands in for what is not known before a run.
+  // Values that are unknown before a run are replaced by a number that all inputs may hold.
   double one = 1;
   Node::Inputs inputs;
   bool all_known = x.rank > 0 && std::all_of(x.sizes, x.sizes + x.rank,
@@ -95,7 +95,7 @@ void ElementwiseKernel::check_constants(const OrtKernelInfo* info) const {
                     : Tensor{&one, ElementType::float64, 0, nullptr, nullptr, true, true};
   }
   if (op_->parameter_axis != nullptr) {
-    // Here the sizes of the parameters must be those of x, which cannot be guessed.
+    // The sizes of these parameters must equal those of x, which are unknown.
     if (x.rank > 0) op_->parameter_axis(attributes_.get(), static_cast<int>(x.rank));
     if (!all_known) return;
   }
@@ -127,7 +127,7 @@ void ElementwiseKernel::run(OrtKernelContext* context) const {
   OrtValue* value = nullptr;
   check(api(), api().KernelContext_GetOutput(context, 0, x.shape, static_cast<std::size_t>(x.rank),
                                              &value));
-  if (value == nullptr) return;  // nobody reads it
+  if (value == nullptr) return;  // the output is unused
   const Tensor out{data_of(api(), value),
                    result_type(*op_, attributes_.get(), x.type),
                    x.rank,
@@ -142,11 +142,11 @@ void ElementwiseKernel::run(OrtKernelContext* context) const {
 void ElementwiseKernel::infer(const OrtApi& api, OrtShapeInferContext* context,
                               const Declaration& versions, OrtElementType x,
                               bool attributes_decide_output) {
-  OrtTensorTypeAndShapeInfo* info = nullptr;  // the context's own, made for this call
+  OrtTensorTypeAndShapeInfo* info = nullptr;  // owned by the context, created for this call
   check(api, api.ShapeInferContext_GetInputTypeShape(context, 0, &info));
   std::size_t rank = 0;
   check(api, api.GetDimensionsCount(info, &rank));
-  if (rank == 0) return;  // a scalar, or a rank that is not known
+  if (rank == 0) return;  // a scalar, or an unknown rank
   name_unknown_sizes(api, info);
   if (attributes_decide_output) {
     const Version& version = versions[0];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operator as a node of a session, checked as early as its inputs are known.
+// An operator as a node of a session. Inputs are checked as soon as they are known.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace anybit::ort {
 
-// One version of an operator: nodes of one name are told apart by how many inputs they have.
+// One version of an operator. The number of inputs distinguishes nodes of the same name.
 struct Version {
   const OperatorInfo* info;
   std::shared_ptr<const void> (*attributes)(const AttributeSource& source);
@@ -30,19 +30,19 @@ static_assert(Node::most_inputs >= max_inputs);
 
 class ElementwiseKernel {
  public:
-  // All versions of the operator.
+  // All versions of an operator.
   using Declaration = std::vector<Version>;
 
-  // Throws Error if the node is wrong, as far as constant inputs and declared shapes tell.
+  // Throws Error for a node whose constant inputs, attributes or declared shapes are invalid.
   ElementwiseKernel(const OrtApi& api, const OrtKernelInfo* info, std::string_view onnx_name,
                     const Declaration& versions);
 
   const OrtApi& api() const { return node_.api(); }
 
-  // Computes the node's output. Throws Error if the inputs are wrong.
+  // Computes the output of the node. Throws Error for invalid inputs.
   void compute(OrtKernelContext* context) const;
 
-  // Says the output's shape, and its type if that is left to attributes. Throws what goes wrong.
+  // Infers the output's shape, and its type if attributes define it. May throw.
   static void infer(const OrtApi& api, OrtShapeInferContext* context, const Declaration& versions,
                     OrtElementType x, bool attributes_decide_output);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ONNX Runtime's C functions with C++ manners: failures throw, what must be released is released,
-// and nothing is thrown back into the host.
+// C++ wrappers of ONNX Runtime's C API: failures throw, handles are released, and no exception
+// leaves to the host.
 #pragma once
 
 #include <exception>
@@ -15,7 +15,7 @@
 
 namespace anybit::ort {
 
-// Throws what a status says, if it says anything, and releases it.
+// Throws the message of a status that is not null, and releases it.
 inline void check(const OrtApi& api, OrtStatus* status) {
   if (status == nullptr) return;
   const auto release = [&api](OrtStatus* owned) { api.ReleaseStatus(owned); };
@@ -23,13 +23,13 @@ inline void check(const OrtApi& api, OrtStatus* status) {
   throw std::runtime_error(api.GetErrorMessage(status));
 }
 
-// Whether a call succeeded, where failure is an answer and not a fault.
+// Whether a call succeeded, for calls whose failure is a regular result.
 inline bool succeeded(const OrtApi& api, OrtStatus* status) {
   if (status != nullptr) api.ReleaseStatus(status);
   return status == nullptr;
 }
 
-// Runs `work` and turns whatever it throws into a status.
+// Runs `work`, and turns exceptions into a status.
 template <class Work>
 OrtStatus* guarded(const OrtApi& api, const Work& work) noexcept {
   try {
@@ -44,7 +44,7 @@ OrtStatus* guarded(const OrtApi& api, const Work& work) noexcept {
   }
 }
 
-// Runs `work`; what it throws then says where it happened.
+// Runs `work`, and adds the location to the messages of its exceptions.
 template <class Work>
 void located(const std::string& where, const Work& work) {
   try {
@@ -54,7 +54,7 @@ void located(const std::string& where, const Work& work) {
   }
 }
 
-// The text that `get(out, size)` gives. The host counts the terminating zero or not, as it likes.
+// Returns the text of `get(out, size)`. The host may or may not count the terminating zero.
 template <class Get>
 std::string text_from(const OrtApi& api, const Get& get) {
   std::size_t size = 0;
@@ -105,12 +105,12 @@ constexpr OrtElementType ort_type_of(ElementType type) {
   return OrtElementType::undefined;
 }
 
-// The element type and the shape of a tensor. Sizes that are not known are -1; without a known
-// rank there are no sizes, as for a scalar: the host does not tell them apart.
+// Element type and shape of a tensor. Unknown sizes are -1. A tensor of unknown rank has no sizes,
+// like a scalar: the host does not distinguish them.
 struct Description {
   OrtElementType type = OrtElementType::undefined;
   std::size_t rank = 0;
-  std::int64_t sizes[max_rank];  // the first `rank` are set
+  std::int64_t sizes[max_rank];  // only the first `rank` are set
 
   void read(const OrtApi& api, const OrtTensorTypeAndShapeInfo* info) {
     check(api, api.GetTensorElementType(info, &type));
@@ -132,17 +132,17 @@ struct Description {
     read(api, info);
   }
 
-  // A tensor of this description; it borrows the sizes.
+  // Makes a tensor of this description; it borrows the sizes.
   Tensor with_data(void* data, std::string_view name) const {
-    const std::optional<ElementType> known = element_type_of(type);
-    if (!known)
+    const std::optional<ElementType> element_type = element_type_of(type);
+    if (!element_type)
       throw Error(Error::Kind::type,
                   std::string(name) + " must be a tensor of real numbers, got " +
                       (type == OrtElementType::string
                            ? std::string("strings")
                            : "ONNX element type " + std::to_string(static_cast<int>(type))) +
                       "; insert a Cast");
-    return {data, *known, static_cast<int>(rank), sizes, nullptr, true, false};
+    return {data, *element_type, static_cast<int>(rank), sizes, nullptr, true, false};
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The custom-operator library for ONNX Runtime. Names no operator.
+// Custom-operator library for ONNX Runtime. Independent of the set of operators.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -17,7 +17,7 @@
 namespace anybit::ort {
 namespace {
 
-// Domains in which the operators of another are found as well.
+// Alias domains of the operators of another domain.
 struct DomainAlias {
   std::string_view domain;
   std::string_view alias;
@@ -27,15 +27,15 @@ constexpr DomainAlias domain_aliases[] = {
     {"qonnx.custom_op.general", "onnx.brevitas"},
 };
 
-// What one operator contributes to the operators of its ONNX name.
+// An operator's contribution to the overloads of its ONNX name.
 struct Declaration {
   std::string_view domain;
   Version version;
   bool attributes_decide_output;
 };
 
-// The types that an input is declared with, one overload for each: parameters of any type share
-// one, x needs its own since it fixes the type of the output.
+// Declared types of an input, one overload per type. Parameters of all types share one overload; x
+// needs one per type, because it determines the output type.
 std::vector<OrtElementType> declared_types(const Input& input) {
   if (input.domain.types == 0) return {OrtElementType::undefined};
   std::vector<OrtElementType> types;
@@ -62,12 +62,12 @@ std::vector<std::vector<OrtElementType>> type_choices(std::span<const Input> inp
 }
 
 bool has_entry(const Host& host, const OrtSessionOptions* options, const std::string& key) {
-  int found = 0;
-  check(host.api, host.api.HasSessionConfigEntry(options, key.c_str(), &found));
-  return found != 0;
+  int exists = 0;
+  check(host.api, host.api.HasSessionConfigEntry(options, key.c_str(), &exists));
+  return exists != 0;
 }
 
-// All operators for one host. Never destroyed: sessions may outlive every order of destruction.
+// All operators for a host. Never destroyed: sessions may be destroyed later than statics.
 class Library {
  public:
   explicit Library(const Host& host) : host_(host), network_(host) {
@@ -84,7 +84,7 @@ class Library {
     add(network_, network_domain);
   }
 
-  // All domains, or those that the options name: what is added costs every session time.
+  // All domains, or those named by the options: registration costs time in every session.
   void add_to(OrtSessionOptions* options) const {
     const bool named = has_entry(host_, options, "anybit.domains");
     for (const auto& [name, domain] : domains_)
@@ -123,7 +123,7 @@ class Library {
 
   const Host host_;
   const NetworkOperator network_;
-  std::deque<Overload<ElementwiseKernel>> overloads_;  // the host keeps pointers to them
+  std::deque<Overload<ElementwiseKernel>> overloads_;  // the host keeps pointers to the overloads
   std::map<std::string, OrtCustomOpDomain*> domains_;
 };
 
@@ -139,7 +139,7 @@ const Library& library_for(const OrtApiBase& base, const Host& host) {
   return *library;
 }
 
-// The minor version of 1.minor.patch; a later major version has all that is needed here.
+// The minor version of 1.minor.patch; later major versions have all functions used here.
 std::uint32_t minor_of(const char* version) {
   std::uint32_t major = 0, minor = 0;
   const char* const end = version + std::strlen(version);
@@ -148,7 +148,7 @@ std::uint32_t minor_of(const char* version) {
   return major > 1 ? takes_empty_names : minor;
 }
 
-// Session options remember that they have the library: registering twice would be an error.
+// Session options record that they have the library: registering twice would be an error.
 void register_once(OrtSessionOptions* options, const OrtApiBase& base, const Host& host) {
   constexpr const char* key = "anybit.registered";
   if (has_entry(host, options, key)) return;

@@ -26,22 +26,22 @@ constexpr std::array<ProgramInput, 4> program_inputs{{{"words", OrtElementType::
                                                       {"integers", OrtElementType::int32},
                                                       {"floats", OrtElementType::float32}}};
 
-// The elements of a constant input.
+// Returns the elements of a constant input.
 template <class Element>
 std::span<const Element> constant(const OrtApi& api, const OrtKernelInfo* info, std::size_t i) {
-  const ProgramInput& wanted = program_inputs[i];
+  const ProgramInput& expected = program_inputs[i];
   int is_constant = 0;
   const OrtValue* value = nullptr;
   check(api, api.KernelInfoGetConstantInput_tensor(info, i, &is_constant, &value));
   if (is_constant == 0 || value == nullptr)
     throw Error(Error::Kind::value,
-                std::string(wanted.name) +
+                std::string(expected.name) +
                     " must be a constant: an initializer that is not an input of the graph");
   Description description;
   description.read(api, value);
-  if (description.type != wanted.type)
-    throw Error(Error::Kind::type, std::string(wanted.name) + " must have ONNX element type " +
-                                       std::to_string(static_cast<int>(wanted.type)) + ", got " +
+  if (description.type != expected.type)
+    throw Error(Error::Kind::type, std::string(expected.name) + " must have ONNX element type " +
+                                       std::to_string(static_cast<int>(expected.type)) + ", got " +
                                        std::to_string(static_cast<int>(description.type)));
   std::int64_t size = 1;
   for (std::size_t axis = 0; axis < description.rank; ++axis) size *= description.sizes[axis];
@@ -124,9 +124,9 @@ void NetworkKernel::run(OrtKernelContext* context) const {
       to[i] = static_cast<float*>(data_of(api(), value));
       continue;
     }
-    // Nobody reads it.
+    // The output is unused.
     std::int64_t size = rows;
-    for (const std::int64_t each : outputs[i]) size *= each;
+    for (const std::int64_t dimension : outputs[i]) size *= dimension;
     unread.push_back(std::make_unique<float[]>(static_cast<std::size_t>(size)));
     to[i] = unread.back().get();
   }
@@ -134,7 +134,7 @@ void NetworkKernel::run(OrtKernelContext* context) const {
   network_->run(from.data(), to.data(), rows, workers);
 }
 
-// The threads of the session, counted when there is work for them for the first times.
+// Number of threads of the session, counted in the first calls with enough work.
 int NetworkKernel::threads_for(OrtKernelContext* context, std::int64_t rows) const {
   const SessionWorkers workers(api(), context);
   if (network_->nanoseconds(rows) < workers.serial_nanoseconds()) return 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of an integer region as a node of a session: its first inputs are the encoded
-// program, which must be constant, the others are those of the program.
+// Program of an integer region as a node of a session. The first inputs are the encoded program,
+// which must be constant; the others are the inputs of the program.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ class NetworkKernel {
 
   const OrtApi& api() const { return node_.api(); }
 
-  // Throws Error if an input has another shape, or NaN that the program refuses.
+  // Throws Error for an input of another shape, or with NaN that the program rejects.
   void compute(OrtKernelContext* context) const;
 
  private:
@@ -35,7 +35,7 @@ class NetworkKernel {
   mutable std::atomic<int> threads_{1}, counted_{0};
 };
 
-// That operator as ONNX Runtime knows it.
+// The operator for ONNX Runtime.
 struct NetworkOperator : OrtCustomOp {
   explicit NetworkOperator(const Host& host);
 };

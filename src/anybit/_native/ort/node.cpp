@@ -75,13 +75,13 @@ const Tensor* Node::constant(std::size_t i) const {
 void Node::read_inputs(OrtKernelContext* context, std::span<const Input> declared,
                        Descriptions& descriptions, Inputs& inputs) const {
   for (std::size_t i = 0; i < inputs_; ++i) {
-    if (const Tensor* const known = constant(i)) {
-      inputs[i] = *known;
+    if (const Tensor* const value = constant(i)) {
+      inputs[i] = *value;
       continue;
     }
     const OrtValue* value = nullptr;
     check(api_, api_.KernelContext_GetInput(context, i, &value));
-    if (value == nullptr) continue;  // an optional input between others
+    if (value == nullptr) continue;  // an omitted optional input
     descriptions[i].read(api_, value);
     inputs[i] = descriptions[i].with_data(data_of(api_, value), declared[i].name);
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One node of a session, whatever it computes: its name, its constants, what is known of its
-// inputs.
+// A node of a session: its name, constants, and declared inputs.
 #pragma once
 
 #include <array>
@@ -14,7 +13,7 @@ namespace anybit::ort {
 
 class Node {
  public:
-  // No node has more inputs.
+  // Largest number of inputs.
   static constexpr std::size_t most_inputs = 6;
   using Descriptions = std::array<Description, most_inputs>;
   using Inputs = std::array<Tensor, most_inputs>;
@@ -23,24 +22,24 @@ class Node {
 
   const OrtApi& api() const { return api_; }
 
-  // node 'name' (IntQuant): for messages. A node without a name is called like its output.
+  // For messages: node 'name' (IntQuant). An unnamed node has the name of its output.
   const std::string& label() const { return label_; }
 
-  // The number of inputs, those between that are left out included.
+  // Number of inputs, omitted ones included.
   std::size_t inputs() const { return inputs_; }
 
-  // What the graph says of an input or of the output; false if it says nothing.
+  // Gets the declared type of an input or of the output; returns false if there is none.
   bool describe_input(const OrtKernelInfo* info, std::size_t i, Description& description) const;
   bool describe_output(const OrtKernelInfo* info, Description& description) const;
 
-  // Looks for the inputs that are the same in every run. Throws Error, with its name, for one that
-  // is not a tensor of real numbers.
+  // Finds constant inputs. Throws Error, with its name, for an input that is not a tensor of real
+  // numbers.
   void read_constants(const OrtKernelInfo* info, std::span<const Input> declared);
 
-  // An input that is the same in every run; null for another one.
+  // A constant input; null for others.
   const Tensor* constant(std::size_t i) const;
 
-  // All inputs of a run. Tensors borrow from the descriptions.
+  // Gets all inputs of a run. Tensors borrow from the descriptions.
   void read_inputs(OrtKernelContext* context, std::span<const Input> declared,
                    Descriptions& descriptions, Inputs& inputs) const;
 

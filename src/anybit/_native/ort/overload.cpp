@@ -32,7 +32,7 @@ void Signature::connect() {
   GetOutputType = [](const OrtCustomOp* self, std::size_t) { return signature(self).output; };
   GetOutputTypeCount = [](const OrtCustomOp*) { return std::size_t{1}; };
   GetInputCharacteristic = characteristic;
-  // The host demands that the type of a required output follows from one input alone.
+  // The host requires that a single input determines the type of a required output.
   GetOutputCharacteristic = [](const OrtCustomOp* self, std::size_t) {
     return signature(self).attributes_decide_output() ? OrtCharacteristic::optional
                                                       : OrtCharacteristic::required;

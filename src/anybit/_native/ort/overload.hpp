@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operator as ONNX Runtime knows it: a name, the types of its inputs, and callbacks.
+// An operator for ONNX Runtime: a name, the types of its inputs, and callbacks.
 #pragma once
 
 #include <string>
@@ -10,40 +10,40 @@
 
 namespace anybit::ort {
 
-// Older hosts read a null pointer when a node names an optional input "" and the operator infers
-// shapes. Declared variadic, such an input is refused instead, if the host is not too old for that.
+// Older hosts read a null pointer if a node names an optional input "" and the operator infers
+// shapes. Declared as variadic, such an input is rejected instead, if the host supports this.
 inline constexpr std::uint32_t takes_empty_names = 24;
 inline constexpr std::uint32_t refuses_empty_variadic = 20;
 
-// The newest OrtCustomOp that abi.hpp describes.
+// Newest version of OrtCustomOp in abi.hpp.
 inline constexpr std::uint32_t newest_custom_op = 18;
 
-// What the ONNX Runtime that loaded this library can do.
+// Capabilities of the ONNX Runtime that loaded this library.
 struct Host {
   const OrtApi& api;
-  std::uint32_t minor;  // of its version 1.minor
+  std::uint32_t minor;  // minor version of 1.minor
 };
 
-// One operator name for one choice of input types; in every domain the same object.
+// An operator name for one combination of input types; all domains share the object.
 struct Signature : OrtCustomOp {
   const Host* host = nullptr;
   std::string name;
   std::size_t required = 0;
   std::vector<OrtElementType> inputs;
-  OrtElementType output = OrtElementType::undefined;  // undefined: attributes decide
+  OrtElementType output = OrtElementType::undefined;  // undefined: attributes define it
 
   bool attributes_decide_output() const { return output == OrtElementType::undefined; }
   bool infers_shapes() const {
     return required == inputs.size() || host->minor >= refuses_empty_variadic;
   }
 
-  // Sets the callbacks that no kernel takes part in; all members above must be set before.
+  // Sets the callbacks that do not involve a kernel. All members above must be set before.
   void connect();
 };
 
-// A signature with what computes it. A Kernel is made from (api, info, name, declaration), has
+// A signature with its kernel. A Kernel is constructed from (api, info, name, declaration), and has
 // `api()`, `compute(context)` and a static `infer(api, context, declaration, x's type, whether
-// attributes decide the output's type)`, all of which may throw.
+// attributes define the output's type)`. All may throw.
 template <class Kernel>
 struct Overload : Signature {
   typename Kernel::Declaration declaration;
@@ -71,7 +71,7 @@ struct Overload : Signature {
     return guarded(self.api(), [&] { self.compute(context); });
   }
 
-  // Faults surface when the kernel is made: the host drops statuses here.
+  // Errors are reported when the kernel is created: the host ignores statuses here.
   static OrtStatus* infer(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
     const Overload& self = of(op);
     try {

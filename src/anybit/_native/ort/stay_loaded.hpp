@@ -3,8 +3,8 @@
 
 namespace anybit::ort {
 
-// Keeps this library loaded until the process ends: the host has pointers into it. It would unload
-// it with the last session otherwise. Linkers for Linux say so in the file itself.
+// Keeps this library loaded until the process ends: the host keeps pointers into it, but would
+// unload it with the last session. On Linux a linker flag does this.
 void stay_loaded();
 
 }  // namespace anybit::ort

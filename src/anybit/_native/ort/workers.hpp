@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads of the session that a kernel runs in.
+// Threads of the session that runs a kernel.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace anybit::ort {
 
 class SessionWorkers final : public Workers {
  public:
-  // `threads` is what `count_threads` said, for who works in stages.
+  // `threads` is the result of `count_threads`, for work in stages.
   SessionWorkers(const OrtApi& api, const OrtKernelContext* context, int threads = 1)
       : api_(api), context_(context), threads_(threads) {}
 
-  // Pieces are smaller than the grain, since the host's threads take them as they come: large
-  // enough to be worth starting, small enough to balance.
+  // Pieces are smaller than the grain, because the host schedules them dynamically: large enough to
+  // be worth starting, small enough to balance.
   void split(std::int64_t size, std::int64_t grain, const Range& work) const override {
     const std::int64_t piece = grain / 4;
     if (size <= piece) return work(0, size);
@@ -38,7 +38,7 @@ class SessionWorkers final : public Workers {
   }
 
   int threads() const override { return threads_; }
-  // The host starts its threads anew for every stage.
+  // The host restarts its threads for every stage.
   std::int64_t piece_nanoseconds() const override { return 15'000; }
 
   void run_stages(std::span<const int> pieces, std::int64_t, const Piece& piece) const override {
@@ -49,7 +49,8 @@ class SessionWorkers final : public Workers {
     }
   }
 
-  // The host does not tell how many threads a session has: those that come to a little work.
+  // The host does not report the number of threads of a session: count those that join a small
+  // task.
   int count_threads() const {
     constexpr auto patience = std::chrono::microseconds(3);
     std::array<std::thread::id, most_pieces> seen;

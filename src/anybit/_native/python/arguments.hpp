@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments of a Python call as what an operator declares.
+// Arguments of a Python call, matched to the declaration of an operator.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline bool has_attribute(nb::handle object, const char* name) {
 }
 
 inline void read_attribute(nb::handle value, std::string_view name, bool& flag) {
-  // NumPy's bools and integers are scalars of their own.
+  // NumPy's bools and integers are types of their own.
   if (!PyLong_Check(value.ptr()) && !has_attribute(value, "dtype"))
     throw Error(Error::Kind::type, std::string(name) + " must be a bool, got " + repr_of(value));
   flag = is_true(value);
@@ -31,7 +31,7 @@ inline void read_attribute(nb::handle value, std::string_view name, std::int64_t
     throw Error(Error::Kind::value, std::string(name) + " is out of range, got " + repr_of(index));
 }
 
-// The characters of a str, which the str owns; nothing for another object.
+// Characters of a str, which it owns; nothing for other objects.
 inline std::optional<std::string_view> characters(nb::handle object) {
   if (!PyUnicode_Check(object.ptr())) return std::nullopt;
   Py_ssize_t length = 0;
@@ -40,7 +40,7 @@ inline std::optional<std::string_view> characters(nb::handle object) {
   return std::string_view(text, static_cast<std::size_t>(length));
 }
 
-// A choice is given by its name, or as an object that has that name (a dtype, a type).
+// A choice is passed by name, or as an object that has the name (a dtype, a type).
 template <class Choice>
 void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
   nb::object text = nb::borrow(value);
@@ -57,40 +57,41 @@ void read_attribute(nb::handle value, std::string_view name, Choice& choice) {
   throw Error(Error::Kind::type, std::string(op) + "() " + rest);
 }
 
-// What the interpreter hands over.
+// Arguments as passed by the interpreter.
 struct Call {
   PyObject* const* values;
   std::size_t positional;
   PyObject* names;                 // a tuple, or null
   PyObject* const* named;          // their values
-  PyObject* attributes = nullptr;  // more keywords, a dict, or null
+  PyObject* attributes = nullptr;  // further keywords, a dict, or null
 
   std::size_t keywords() const {
     return names == nullptr ? 0 : static_cast<std::size_t>(PyTuple_Size(names));
   }
 };
 
-// A call from (positional, attributes, names, *values): a tuple, a dict, and more keywords.
-inline Call spread(std::span<PyObject* const> given, std::span<PyObject*> positional) {
-  const bool fits = given.size() >= 3 && PyTuple_Check(given[0]) && PyDict_Check(given[1]) &&
-                    PyTuple_Check(given[2]) &&
-                    PyTuple_Size(given[2]) == static_cast<Py_ssize_t>(given.size() - 3) &&
-                    PyTuple_Size(given[0]) <= static_cast<Py_ssize_t>(positional.size());
+// Makes a call from (positional, attributes, names, *values): a tuple, a dict, and further
+// keywords.
+inline Call spread(std::span<PyObject* const> arguments, std::span<PyObject*> positional) {
+  const bool fits = arguments.size() >= 3 && PyTuple_Check(arguments[0]) &&
+                    PyDict_Check(arguments[1]) && PyTuple_Check(arguments[2]) &&
+                    PyTuple_Size(arguments[2]) == static_cast<Py_ssize_t>(arguments.size() - 3) &&
+                    PyTuple_Size(arguments[0]) <= static_cast<Py_ssize_t>(positional.size());
   if (!fits) throw Error(Error::Kind::type, "takes (positional, attributes, names, *values)");
-  const auto count = static_cast<std::size_t>(PyTuple_Size(given[0]));
+  const auto count = static_cast<std::size_t>(PyTuple_Size(arguments[0]));
   for (std::size_t i = 0; i < count; ++i)
-    positional[i] = PyTuple_GetItem(given[0], static_cast<Py_ssize_t>(i));
-  return {positional.data(), count, given[2], given.data() + 3, given[1]};
+    positional[i] = PyTuple_GetItem(arguments[0], static_cast<Py_ssize_t>(i));
+  return {positional.data(), count, arguments[2], arguments.data() + 3, arguments[1]};
 }
 
-// The arguments of one call, sorted by the operator's declaration.
+// Arguments of a call, in the order of the operator's declaration.
 template <class Op>
 struct Arguments {
   std::array<nb::handle, Op::inputs.size()> inputs{};
   nb::handle out{};
-  nb::handle wanted{};  // of the backward function, whose first argument is the gradient
+  nb::handle wanted{};  // for backward functions, whose first argument is the gradient
   nb::handle gradient{};
-  const dlpack::Exchange* exchange = nullptr;  // of the library whose tensors the arrays are
+  const dlpack::Exchange* exchange = nullptr;  // for tensors of another library
   typename Op::Attributes attributes;
 
   explicit Arguments(const Call& call, bool backward = false) : backward_(backward) {
@@ -132,60 +133,60 @@ struct Arguments {
       wanted = value;
       return;
     }
-    bool known = false;
+    bool matched = false;
     attributes.visit([&](std::string_view name, auto& attribute, auto... /*onnx_names*/) {
       if (name != key) return;
       read_attribute(value, name, attribute);
-      known = true;
+      matched = true;
     });
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (Op::inputs[i].name != key) continue;
       if (inputs[i].is_valid()) fail(Op::name, "got '" + std::string(key) + "' twice");
       inputs[i] = value;
-      known = true;
+      matched = true;
     }
-    if (!known) fail(Op::name, "has no argument '" + std::string(key) + "'");
+    if (!matched) fail(Op::name, "has no argument '" + std::string(key) + "'");
   }
 
  private:
   bool backward_;
 };
 
-// Borrows an array, or what becomes one.
-inline void take_array(Operand& operand, nb::handle given, std::string_view name,
+// Borrows an array, or converts an object to one.
+inline void take_array(Operand& operand, nb::handle object, std::string_view name,
                        const dlpack::Exchange* exchange) {
-  if (exchange != nullptr) return operand.borrow(given, name, *exchange);
-  operand.borrow(is_ndarray(given) ? nb::borrow(given) : called(NumPy::get().asarray, given), name,
-                 false);
+  if (exchange != nullptr) return operand.borrow(object, name, *exchange);
+  operand.borrow(is_ndarray(object) ? nb::borrow(object) : called(NumPy::get().asarray, object),
+                 name, false);
 }
 
-// Borrows the array to write to, or makes one in x's memory order.
-inline void take_out(Operand& out, nb::handle given, const Operand& x, ElementType type,
+// Borrows the output array, or makes one in x's memory order.
+inline void take_out(Operand& out, nb::handle object, const Operand& x, ElementType type,
                      const dlpack::Exchange* exchange) {
   const NumPy& numpy = NumPy::get();
-  if (!given.is_valid()) {
+  if (!object.is_valid()) {
     const bool same = type == x.tensor().type;
     return out.borrow(same ? called(numpy.empty_like, x.object())
                            : called(numpy.empty_like, x.object(), python_text(name_of(type))),
                       "out", true);
   }
   const bool array =
-      PyObject_TypeCheck(given.ptr(), reinterpret_cast<PyTypeObject*>(numpy.ndarray.ptr()));
-  if (exchange != nullptr) out.borrow(given, "out", *exchange);
-  else if (array) out.borrow(nb::borrow(given), "out", true);
-  else throw Error(Error::Kind::type, "out must be a NumPy array, got " + repr_of(given.type()));
-  const Tensor& wanted = x.tensor();
+      PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(numpy.ndarray.ptr()));
+  if (exchange != nullptr) out.borrow(object, "out", *exchange);
+  else if (array) out.borrow(nb::borrow(object), "out", true);
+  else throw Error(Error::Kind::type, "out must be a NumPy array, got " + repr_of(object.type()));
+  const Tensor& like = x.tensor();
   const Tensor& got = out.tensor();
-  if (!got.given || got.type != type || got.rank != wanted.rank ||
-      !std::equal(got.shape, got.shape + got.rank, wanted.shape))
+  if (!got.given || got.type != type || got.rank != like.rank ||
+      !std::equal(got.shape, got.shape + got.rank, like.shape))
     throw Error(Error::Kind::value, "out must have shape " +
                                         text_of(attribute_of(x.object(), "shape")) + " and dtype " +
                                         std::string(name_of(type)) + ", got shape " +
-                                        text_of(attribute_of(given, "shape")) + " and dtype " +
-                                        text_of(attribute_of(given, "dtype")));
+                                        text_of(attribute_of(object, "shape")) + " and dtype " +
+                                        text_of(attribute_of(object, "dtype")));
 }
 
-// Reads the arguments as arrays, and returns the type of the result.
+// Reads the arguments as arrays, and returns the result type.
 template <class Op>
 ElementType read_inputs(const Arguments<Op>& arguments, const OperatorInfo& op,
                         std::array<Operand, Op::inputs.size()>& operands) {
@@ -198,8 +199,8 @@ ElementType read_inputs(const Arguments<Op>& arguments, const OperatorInfo& op,
   return type;
 }
 
-// Copies an array of which `out` is a part or the other way round: writing the result must not
-// change what is still to be read. The very same elements may be both.
+// Copies an input that overlaps `out`: writing the result must not change elements that are read
+// later. Exactly the same elements may be both.
 inline void keep_readable(Operand& operand, const Operand& out, std::string_view name,
                           bool elementwise) {
   if (operand.touches(out) && !(elementwise && operand.is_same_memory(out)))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python objects as tensors, through the buffer protocol: no array library is compiled against.
+// Python objects as tensors through the buffer protocol, without compiling against array libraries.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace anybit {
 
-// The functions of NumPy that the shell needs, looked up once.
+// Functions of NumPy, looked up once.
 struct NumPy {
   nb::object asarray, empty, empty_like, copy, ndarray;
 
@@ -31,7 +31,7 @@ inline bool is_ndarray(nb::handle object) {
   return Py_TYPE(object.ptr()) == reinterpret_cast<PyTypeObject*>(NumPy::get().ndarray.ptr());
 }
 
-// The element type of a buffer format in native byte order; nothing for any other format.
+// Element type of a buffer format in native byte order; nothing for other formats.
 inline std::optional<ElementType> element_type(const Py_buffer& view) {
   const char* format = view.format == nullptr ? "B" : view.format;
   constexpr char native = std::endian::native == std::endian::little ? '<' : '>';
@@ -72,7 +72,7 @@ inline std::optional<ElementType> element_type(const Py_buffer& view) {
   }
 }
 
-// A borrowed Python array, or a number of its own.
+// A borrowed Python array, or an owned number.
 class Operand {
  public:
   Operand() = default;
@@ -80,8 +80,8 @@ class Operand {
   Operand& operator=(const Operand&) = delete;
   ~Operand() { release(); }
 
-  // Reads a parameter: a number, a list or anything NumPy takes for an array of real numbers; or a
-  // tensor of the library that `exchange` belongs to.
+  // Reads a parameter: a number, a list, or anything that NumPy converts to an array of real
+  // numbers; or a tensor of the library of `exchange`.
   void read(nb::handle object, std::string_view name, const dlpack::Exchange* exchange) {
     tensor_ = {};
     tensor_.given = true;
@@ -107,8 +107,8 @@ class Operand {
     tensor_.literal = list;
   }
 
-  // Borrows a NumPy array. A writable one is never replaced by a copy; if its dtype is none of
-  // ours, no tensor is given.
+  // Borrows a NumPy array. A writable one is never replaced by a copy; it has no tensor if its
+  // dtype is unsupported.
   void borrow(nb::object array, std::string_view name, bool writable) {
     release();
     const bool bfloat16 = !acquire(array, writable);
@@ -123,13 +123,13 @@ class Operand {
       type = element_type(view_);
     }
     if (!type && !writable) {
-      // Another byte order is converted; what has no native twin is not a real number.
+      // Other byte orders are converted; a dtype without a native equivalent is not a real number.
       const nb::object native =
           called(attribute_of(attribute_of(array, "dtype"), "newbyteorder"), python_text("="));
       array = called(attribute_of(array, "astype"), native);
       if (acquire(array, false)) type = element_type(view_);
     }
-    if (!type && writable) return;  // no tensor: it fits nowhere
+    if (!type && writable) return;  // no tensor: matches no dtype
     if (!type) fail(array, name);
     owner_ = std::move(array);
     if (!is_aligned()) {
@@ -149,7 +149,7 @@ class Operand {
   const Tensor& tensor() const { return tensor_; }
   const nb::object& object() const { return owner_; }
 
-  // Whether the bytes of both may overlap.
+  // Whether the memory of both may overlap.
   bool touches(const Operand& other) const {
     const auto [first, last] = extent();
     const auto [other_first, other_last] = other.extent();

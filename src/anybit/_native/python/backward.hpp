@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of operators as Python functions over NumPy arrays.
+// Gradients of operators as Python functions of NumPy arrays.
 #pragma once
 
 #include "_native/engine/backward.hpp"
@@ -9,38 +9,38 @@
 
 namespace anybit {
 
-// The inputs that are asked for, by their places, in the order asked for.
+// Requested inputs by index, in the requested order.
 template <class Op>
 std::vector<std::size_t> wanted_inputs(const Arguments<Op>& arguments) {
   constexpr auto differentiable = differentiable_inputs<Op>();
   if (!arguments.wanted.is_valid()) fail(Op::name, "misses the argument 'wanted'");
-  std::vector<std::size_t> wanted;
+  std::vector<std::size_t> requested;
   const nb::object items = object_from(
       [&] { return PySequence_Fast(arguments.wanted.ptr(), "wanted must be names of inputs"); });
   for (Py_ssize_t i = 0; i < PySequence_Size(items.ptr()); ++i) {
     const nb::object item = object_from([&] { return PySequence_GetItem(items.ptr(), i); });
     const auto name = characters(item);
-    std::size_t found = Op::inputs.size();
+    std::size_t index = Op::inputs.size();
     for (const int place : differentiable)
       if (name && Op::inputs[static_cast<std::size_t>(place)].name == *name)
-        found = static_cast<std::size_t>(place);
-    if (found == Op::inputs.size()) {
-      std::string known;
-      for (const std::string_view each : Op::differentiable)
-        known.append(known.empty() ? "" : ", ").append(each);
-      throw Error(Error::Kind::value, "wanted must be among " + known + ", got " + repr_of(item));
+        index = static_cast<std::size_t>(place);
+    if (index == Op::inputs.size()) {
+      std::string names;
+      for (const std::string_view name : Op::differentiable)
+        names.append(names.empty() ? "" : ", ").append(name);
+      throw Error(Error::Kind::value, "wanted must be among " + names + ", got " + repr_of(item));
     }
-    if (std::find(wanted.begin(), wanted.end(), found) != wanted.end())
+    if (std::find(requested.begin(), requested.end(), index) != requested.end())
       throw Error(Error::Kind::value, "wanted has " + repr_of(item) + " twice");
-    if (!arguments.inputs[found].is_valid())
+    if (!arguments.inputs[index].is_valid())
       throw Error(Error::Kind::value, "wanted has " + repr_of(item) + ", which is not given");
-    wanted.push_back(found);
+    requested.push_back(index);
   }
-  return wanted;
+  return requested;
 }
 
-// Makes the array for a parameter's gradient: of its shape, and of its type if that is floating.
-// It is one of NumPy's, be the parameter another library's.
+// Makes the NumPy array for a parameter's gradient, also for parameters of another library: of its
+// shape, and of its type if that is floating.
 inline void make_gradient(Operand& gradient, const Operand& parameter, ElementType computed) {
   const NumPy& numpy = NumPy::get();
   const bool number = !parameter.object().is_valid();
@@ -51,7 +51,7 @@ inline void make_gradient(Operand& gradient, const Operand& parameter, ElementTy
   gradient.borrow(called(numpy.empty, shape, type), "gradient", true);
 }
 
-// Everything a call touches, released in the end.
+// Objects of a call, released at its end.
 template <class Op>
 struct BackwardOperands {
   std::array<Operand, Op::inputs.size()> inputs;
@@ -62,7 +62,7 @@ struct BackwardOperands {
 template <class Op>
 nb::object call_backward(const Call& call) {
   const Arguments<Op> arguments(call, true);
-  const auto wanted = wanted_inputs(arguments);
+  const auto requested = wanted_inputs(arguments);
   const OperatorInfo& op = operator_info<Op, Operators>();
   BackwardOperands<Op> all;
   const ElementType type = read_inputs(arguments, op, all.inputs);
@@ -74,7 +74,7 @@ nb::object call_backward(const Call& call) {
   typename Backward::Gradients gradients;
   const ElementType computed =
       type == ElementType::float64 ? ElementType::float64 : ElementType::float32;
-  for (const std::size_t place : wanted) {
+  for (const std::size_t place : requested) {
     if (place == 0) take_out(all.gradients[0], arguments.out, x, type, arguments.exchange);
     else make_gradient(all.gradients[place], all.inputs[place], computed);
     (place == 0 ? gradients.of_x : gradients.of_inputs[place]) = all.gradients[place].tensor();
@@ -98,10 +98,10 @@ nb::object call_backward(const Call& call) {
     backward.run(pool());
   }
   const nb::object results =
-      object_from([&] { return PyList_New(static_cast<Py_ssize_t>(wanted.size())); });
-  for (std::size_t i = 0; i < wanted.size(); ++i)
+      object_from([&] { return PyList_New(static_cast<Py_ssize_t>(requested.size())); });
+  for (std::size_t i = 0; i < requested.size(); ++i)
     PyList_SetItem(results.ptr(), static_cast<Py_ssize_t>(i),
-                   nb::object(all.gradients[wanted[i]].object()).release().ptr());
+                   nb::object(all.gradients[requested[i]].object()).release().ptr());
   return results;
 }
 

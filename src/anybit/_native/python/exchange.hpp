@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of other libraries in place, through DLPack's functions in C: nothing is compiled against
-// those libraries. The structures are those of DLPack 1.3; what follows in them is not needed.
+// Tensors of other libraries through DLPack's C functions, without copies, and without compiling
+// against those libraries. Structures are those of DLPack 1.3; later members are not needed.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct View {
 };
 static_assert(offsetof(View, code) == 20 && offsetof(View, shape) == 24 && sizeof(View) == 48);
 
-// What a library says of itself. The object must be one of its tensors.
+// Gets the exchange API of a library. The object must be one of its tensors.
 struct Exchange {
   std::uint32_t major;
   std::uint32_t minor;
@@ -35,18 +35,18 @@ struct Exchange {
 };
 static_assert(offsetof(Exchange, previous) == 8 && offsetof(Exchange, view_of) == 40);
 
-// The functions in a capsule `__dlpack_c_exchange_api__`, of the version that is declared here.
+// Functions in a capsule `__dlpack_c_exchange_api__`, of the version declared here.
 inline const Exchange& exchange_of(nb::handle capsule) {
-  const void* const found = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
-  if (found == nullptr) throw PythonError();
-  const auto* exchange = static_cast<const Exchange*>(found);
+  const void* const pointer = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
+  if (pointer == nullptr) throw PythonError();
+  const auto* exchange = static_cast<const Exchange*>(pointer);
   while (exchange != nullptr && exchange->major != 1) exchange = exchange->previous;
   if (exchange == nullptr || exchange->view_of == nullptr)
     throw Error(Error::Kind::value, "exchange must be of DLPack 1");
   return *exchange;
 }
 
-// The element type; nothing for what is not a real number of ours.
+// Element type; nothing for unsupported types.
 inline std::optional<ElementType> element_type(const View& view) {
   enum : std::uint8_t { integer, natural, floating, bfloat = 4, boolean = 6 };
   if (view.lanes != 1) return std::nullopt;
@@ -82,15 +82,15 @@ inline std::optional<ElementType> element_type(const View& view) {
   }
 }
 
-// The memory of a tensor, in steps of bytes, as long as the tensor is neither freed nor resized.
+// Memory of a tensor, with strides in bytes; valid until the tensor is freed or resized.
 class Borrowed {
  public:
-  // TypeError for what is not a dense tensor of real numbers on the CPU.
+  // Raises TypeError unless it is a dense tensor of real numbers on the CPU.
   Tensor borrow(nb::handle object, const Exchange& exchange, std::string_view name) {
     View view;
-    const bool found = in_python([&] { return exchange.view_of(object.ptr(), &view); }) == 0;
-    if (!found) PyErr_Clear();
-    const auto type = found ? element_type(view) : std::nullopt;
+    const bool has_view = in_python([&] { return exchange.view_of(object.ptr(), &view); }) == 0;
+    if (!has_view) PyErr_Clear();
+    const auto type = has_view ? element_type(view) : std::nullopt;
     constexpr std::int32_t cpu = 1;
     if (!type || view.device_type != cpu || view.rank > max_rank)
       throw Error(Error::Kind::type,

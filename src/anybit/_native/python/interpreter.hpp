@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interpreter's C interface with C++ manners: failures throw, references are released, and
-// threads survive the interpreter's end.
+// C++ wrappers of the interpreter's C API: failures throw, references are released, and threads
+// survive the end of the interpreter.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,16 +19,16 @@ namespace anybit {
 
 namespace nb = nanobind;
 
-// A call failed, and the interpreter's error indicator says why.
+// A call failed, and the interpreter's error indicator is set.
 struct PythonError {};
 
-// Calls what may run Python code or take the GIL. Before CPython 3.14 a daemon thread that asks for
-// the GIL after the interpreter has ended is itself ended by pthread_exit, which unwinds its stack
-// as an exception would: destructors would release what no longer is, and whoever catches every
-// exception takes it for one. The thread waits here for the end of the process instead.
+// Calls a function that may run Python code or take the GIL. Before CPython 3.14, a daemon thread
+// that requests the GIL after the end of the interpreter is ended by pthread_exit. That unwinds its
+// stack like an exception: destructors would release dead objects, and catch (...) would catch it.
+// The thread waits here for the end of the process instead.
 template <class Call>
 auto in_python(const Call& call) {
-  // A destructor, because not every C++ library shows such an end to who catches everything.
+  // A destructor, because not all C++ libraries let catch (...) see this unwinding.
   struct Return {
     bool seen = false;
     ~Return() {
@@ -45,7 +45,7 @@ auto in_python(const Call& call) {
   }
 }
 
-// The new reference that `call` gives. Throws PythonError if it gives none.
+// Returns the new reference from `call`. Throws PythonError if there is none.
 template <class Call>
 nb::object object_from(const Call& call) {
   PyObject* const object = in_python(call);
@@ -58,7 +58,7 @@ inline nb::object attribute_of(nb::handle object, const char* name) {
 }
 
 inline nb::object called(nb::handle function, const auto&... arguments) {
-  PyObject* all[] = {nullptr, arguments.ptr()...};  // the first place is the callee's
+  PyObject* all[] = {nullptr, arguments.ptr()...};  // the first slot is reserved for the callee
   return object_from([&] {
     return PyObject_Vectorcall(function.ptr(), all + 1,
                                sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
@@ -77,7 +77,7 @@ inline bool is_true(nb::handle object) {
   return truth == 1;
 }
 
-// str(object), and repr(object).
+// str(object) and repr(object).
 inline std::string text_of(nb::handle object) {
   const nb::object text = object_from([&] { return PyObject_Str(object.ptr()); });
   const char* const characters = PyUnicode_AsUTF8AndSize(text.ptr(), nullptr);
@@ -88,7 +88,7 @@ inline std::string repr_of(nb::handle object) {
   return text_of(object_from([&] { return PyObject_Repr(object.ptr()); }));
 }
 
-// Runs `work`, which returns a new reference, for the interpreter: what it throws is raised.
+// Runs `work`, which returns a new reference, and raises its exceptions in the interpreter.
 template <class Work>
 PyObject* raising(const Work& work) {
   try {
@@ -105,7 +105,7 @@ PyObject* raising(const Work& work) {
   return nullptr;
 }
 
-// Releases the GIL for as long as it lives, if there is so much to do that this pays.
+// Releases the GIL during its lifetime, if there is enough work.
 class WithoutGil {
  public:
   explicit WithoutGil(std::int64_t elements)

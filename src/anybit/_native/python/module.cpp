@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators as Python functions over NumPy arrays. Names no operator.
+// Operators as Python functions of NumPy arrays. Independent of the set of operators.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -41,7 +41,8 @@ nb::object call(const Call& call) {
   return out.object();
 }
 
-// A function of the module: nanobind's would make a tuple and a dict of the arguments first.
+// A function of the module, without nanobind, which would first make a tuple and a dict of the
+// arguments.
 template <nb::object (*work)(const Call& call)>
 void add_function(const nb::module_& module, std::string_view name) {
   constexpr auto entry = [](PyObject*, PyObject* const* values, Py_ssize_t count,
@@ -59,14 +60,14 @@ void add_function(const nb::module_& module, std::string_view name) {
       object_from([&] { return PyCFunction_NewEx(&definition, nullptr, module_name.ptr()); });
 }
 
-// The same for callers that have their arguments in a tuple and a dict: (positional, attributes,
-// names, *values), where the values are those of more keywords.
+// The same for callers that have a tuple and a dict of arguments: (positional, attributes, names,
+// *values), where values are those of further keywords.
 template <nb::object (*work)(const Call& call)>
 void add_spread(const nb::module_& module, std::string_view name) {
-  constexpr auto entry = [](PyObject*, PyObject* const* given, Py_ssize_t count) -> PyObject* {
+  constexpr auto entry = [](PyObject*, PyObject* const* arguments, Py_ssize_t count) -> PyObject* {
     return raising([&] {
       std::array<PyObject*, max_inputs + 1> positional;
-      return work(spread({given, static_cast<std::size_t>(count)}, positional)).release().ptr();
+      return work(spread({arguments, static_cast<std::size_t>(count)}, positional)).release().ptr();
     });
   };
   static const std::string kept = std::string(name) + "_spread";
@@ -77,7 +78,7 @@ void add_spread(const nb::module_& module, std::string_view name) {
       object_from([&] { return PyCFunction_NewEx(&definition, nullptr, nullptr); });
 }
 
-// What the C++ side believes of an operator, for the test that compares it with the Python side.
+// Declaration of an operator in C++, for the test that compares it with Python's.
 template <class Op>
 nb::dict describe() {
   nb::list inputs;
@@ -146,7 +147,7 @@ NB_MODULE(_core, module) {
     return std::string(name_of(level_for({nullptr, ElementType::float32, 1, &elements})));
   });
   module.def("set_isa", [](const std::string& name) { select_level(name); });
-  // What is wrong with the environment fails the import, not some later call.
+  // Bad environment variables fail the import instead of a later call.
   selected_level();
   num_threads();
   NumPy::get();

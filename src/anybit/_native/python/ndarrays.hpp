@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NumPy's own interface in C, as far as small networks need it: they take less time than the
-// buffer protocol. NumPy keeps it as it is within an ABI, so that no headers are needed.
+// NumPy's C API, as far as small networks need it: it is faster than the buffer protocol. It is
+// stable within an ABI, so that no headers are needed.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace anybit {
 
-// How an ndarray begins.
+// Leading members of an ndarray.
 struct ArrayObject {
   PyObject head;
   void* data;
@@ -26,14 +26,14 @@ static_assert(offsetof(ArrayObject, flags) == sizeof(PyObject) + 48);
 
 class NDArrays {
  public:
-  // Null where NumPy has another ABI than those known here.
+  // Null if NumPy has another ABI.
   static const NDArrays* get() {
     // Never destroyed: the interpreter may be gone by then.
     static const NDArrays* const arrays = find();
     return arrays;
   }
 
-  // The array if nothing needs to be asked or converted: float32 of this machine, contiguous.
+  // Returns the array if no conversion is needed: native float32, contiguous.
   const ArrayObject* ordinary(nb::handle object) const {
     const auto* const array = reinterpret_cast<const ArrayObject*>(object.ptr());
     if (!is_ndarray(object) || array->dtype != float32_) return nullptr;
@@ -46,7 +46,7 @@ class NDArrays {
 
   // A new array of float32.
   nb::object make(std::span<const Py_ssize_t> sizes) const {
-    Py_INCREF(float32_);  // which the function takes, whether it succeeds or not
+    Py_INCREF(float32_);  // the function steals it, also on failure
     return object_from([&] {
       return new_(reinterpret_cast<PyTypeObject*>(NumPy::get().ndarray.ptr()), float32_,
                   static_cast<int>(sizes.size()), sizes.data(), nullptr, nullptr, 0, nullptr);
@@ -75,7 +75,7 @@ class NDArrays {
     return arrays;
   }
 
-  // Null and an error where there are none.
+  // Null with an error set on failure.
   static void* const* functions() {
     const nb::object module = nb::steal(PyImport_ImportModule("numpy._core._multiarray_umath"));
     if (!module.is_valid()) return nullptr;

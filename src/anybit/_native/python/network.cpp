@@ -25,12 +25,12 @@ struct NetworkObject {
 
 NetworkObject& of(PyObject* object) { return *reinterpret_cast<NetworkObject*>(object); }
 
-// So much work that others may have the interpreter meanwhile, in what WithoutGil counts.
+// Work for which the GIL is released, in the unit of WithoutGil.
 std::int64_t worth(const Network& network, std::int64_t rows) {
   return network.nanoseconds(rows) / 2;
 }
 
-// The inputs of a call: reading one may run code of the caller, which must not change the list.
+// Inputs of a call, copied: reading one may run code of the caller that changes the list.
 nb::object tuple_of(const Network& network, nb::handle inputs) {
   if (PyList_Check(inputs.ptr()) == 0 && PyTuple_Check(inputs.ptr()) == 0)
     refuse_inputs(network, repr_of(inputs));
@@ -71,7 +71,7 @@ PyObject* run_timed(PyObject* self, PyObject* inputs) {
       network.run_timed(arrays.inputs(), arrays.outputs(), arrays.rows(), seconds.data());
     }
     nb::list times;
-    for (const double each : seconds) times.append(each);
+    for (const double time : seconds) times.append(time);
     return nb::make_tuple(arrays.results(), times).release().ptr();
   });
 }
@@ -139,7 +139,7 @@ PyMethodDef methods[] = {
 
 PyTypeObject* network_type = nullptr;
 
-// The usual call of a small network, without a frame of Python: the output by its name.
+// Call of a small network without a Python frame; returns the output by name.
 struct CallObject {
   PyObject head;
   PyObject *network, *name, *otherwise;
@@ -147,7 +147,7 @@ struct CallObject {
 
 CallObject& call_of(PyObject* object) { return *reinterpret_cast<CallObject*>(object); }
 
-// Null where the array does not fit, or has what the network refuses.
+// Null if the array has another shape, or values that the network rejects.
 nb::object named_output(const CallObject& call, PyObject* array) {
   try {
     const Network& network = *of(call.network).network;
@@ -190,8 +190,8 @@ PyObject* make_call(PyTypeObject* type, PyObject* arguments, PyObject*) {
 
 void destroy_call(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
-  for (PyObject* each : {call_of(self).network, call_of(self).name, call_of(self).otherwise})
-    Py_XDECREF(each);
+  for (PyObject* object : {call_of(self).network, call_of(self).name, call_of(self).otherwise})
+    Py_XDECREF(object);
   PyObject_Free(self);
   Py_DECREF(type);
 }

@@ -6,8 +6,8 @@
 
 namespace anybit {
 
-// Adds the class Network to the module, and what this side believes of programs, for the test that
-// compares it with `anybit/compiler/program/program.py`.
+// Adds the class Network to the module, and the layout of programs, for the test that compares it
+// with `anybit/compiler/program/program.py`.
 void add_networks(const nb::module_& module);
 
 }  // namespace anybit

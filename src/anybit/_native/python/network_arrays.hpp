@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arrays of a call of a network.
+// Arrays of a call of a network.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { release(); }
 
-  // Whether the object has such a buffer.
+  // Acquires the buffer; returns whether the object has one.
   bool read(nb::handle object, bool writable) {
     release();
     const int flags = PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
@@ -56,7 +56,7 @@ class Buffer {
   bool held_ = false;
 };
 
-// A copy that is contiguous and of float32 in this machine's byte order.
+// Copies an array to contiguous native float32.
 inline nb::object contiguous(nb::handle array) {
   if (!is_ndarray(array))
     throw Error(Error::Kind::type, "an input must be a NumPy array, got " + repr_of(array.type()));
@@ -67,7 +67,7 @@ inline nb::object contiguous(nb::handle array) {
   return called(attribute_of(numpy, "ascontiguousarray"), array, python_text("float32"));
 }
 
-// Arrays or sizes, which are few as a rule.
+// Array with inline storage for a few elements.
 template <class Element, std::size_t usual = 2>
 class Few {
  public:
@@ -119,17 +119,18 @@ class Given {
         text += (text.size() > 1 ? ", " : "") + std::to_string(*size);
       return text + ")";
     };
-    const std::string wanted = rows < 0 ? "n" : std::to_string(rows);
-    throw Error(Error::Kind::value, "an input must have shape " +
-                                        listed(wanted, sizes.data(), sizes.data() + sizes.size()) +
-                                        ", got " + listed("", shape, shape + rank));
+    const std::string expected = rows < 0 ? "n" : std::to_string(rows);
+    throw Error(Error::Kind::value,
+                "an input must have shape " +
+                    listed(expected, sizes.data(), sizes.data() + sizes.size()) + ", got " +
+                    listed("", shape, shape + rank));
   }
 
   nb::object owner_;
   Buffer buffer_;
 };
 
-// An array that a call makes.
+// An output array of a call.
 class Made {
  public:
   float* make(const NDArrays* arrays, const Sizes& sizes, std::int64_t rows) {
@@ -153,24 +154,25 @@ class Made {
   Buffer buffer_;
 };
 
-[[noreturn]] inline void refuse_inputs(const lowbit::Network& network, const std::string& given) {
+[[noreturn]] inline void refuse_inputs(const lowbit::Network& network, const std::string& count) {
   throw Error(Error::Kind::value, "inputs must be a list of " +
                                       std::to_string(network.inputs().size()) + " arrays, got " +
-                                      given);
+                                      count);
 }
 
-// A network runs on inputs and makes outputs.
+// Runs a network on inputs, and makes outputs.
 class NetworkArrays {
  public:
   NetworkArrays(const lowbit::Network& network, const NDArrays* arrays,
-                std::span<PyObject* const> given)
+                std::span<PyObject* const> arguments)
       : inputs_(network.inputs().size()),
         outputs_(network.outputs().size()),
         from_(inputs_.size()),
         to_(outputs_.size()) {
-    if (given.size() != inputs_.size()) refuse_inputs(network, std::to_string(given.size()));
+    if (arguments.size() != inputs_.size())
+      refuse_inputs(network, std::to_string(arguments.size()));
     for (std::size_t i = 0; i < inputs_.size(); ++i)
-      from_[i] = inputs_[i].read(given[i], arrays, network.inputs()[i], rows_);
+      from_[i] = inputs_[i].read(arguments[i], arrays, network.inputs()[i], rows_);
     for (std::size_t i = 0; i < outputs_.size(); ++i)
       to_[i] = outputs_[i].make(arrays, network.outputs()[i], rows_);
   }

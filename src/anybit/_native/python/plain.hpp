@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether tensors of PyTorch are plain: the question of torch/dispatch/direct.py, which asks
-// PyTorch's own functions for the dispatch keys of tensors and of the thread. Asked from Python it
-// takes longer than a small tensor.
+// Native check of torch/dispatch/direct.py whether tensors of PyTorch are plain. It calls PyTorch's
+// own functions for the dispatch keys of tensors and of the thread; in Python this takes longer
+// than a kernel on a small tensor.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +14,9 @@ namespace anybit {
 
 class PlainTensors {
  public:
-  // Each function is PyTorch's; the keys of a set are the bits of `as_bits`. `own` has the keys of
-  // each device that a plain tensor of it may have, `watched` the functions that must give false,
-  // and `level` is an attribute of `modes` that must be negative.
+  // All functions are PyTorch's; `as_bits` returns the keys of a set as bits. `own` has the allowed
+  // keys of plain tensors per device, `watched` the functions that must return false, and `level`
+  // is an attribute of `modes` that must be negative.
   PlainTensors(const nb::tuple& types, nb::object keys_of, nb::object keys_of_thread,
                nb::object as_bits, const std::vector<std::uint64_t>& own, const nb::tuple& watched,
                nb::object modes, nb::object level)
@@ -30,28 +30,28 @@ class PlainTensors {
     for (const nb::handle function : watched) watched_.push_back(nb::borrow(function));
   }
 
-  // The tensors among the inputs, a tuple that begins with one and goes on with them and numbers.
-  // None where one of them is anything else, or where anything but the kernels of one device might
-  // see a call with them.
+  // Returns the tensors among the inputs, a tuple of tensors and numbers that begins with a tensor.
+  // Returns None for other inputs, or if anything but the kernels of one device might intercept a
+  // call with them.
   nb::object among(nb::handle inputs) const {
     if (!PyTuple_CheckExact(inputs.ptr())) return nb::none();
     const Py_ssize_t count = PyTuple_Size(inputs.ptr());
-    Py_ssize_t found = 0;
+    Py_ssize_t tensor_count = 0;
     std::uint64_t keys = bits(called(keys_of_thread_));
     for (Py_ssize_t i = 0; i < count; ++i) {
       const nb::handle input = PyTuple_GetItem(inputs.ptr(), i);
       if (i > 0 && is_number(input)) continue;
       if (!is_tensor(input)) return nb::none();
       keys |= bits(called(keys_of_, input));
-      ++found;
+      ++tensor_count;
     }
     const auto fits = [&](std::uint64_t own) { return (keys & ~own) == 0; };
     if (std::none_of(own_.begin(), own_.end(), fits)) return nb::none();
     for (const nb::object& function : watched_)
       if (is_true(called(function))) return nb::none();
     if (is_inside_a_level()) return nb::none();
-    if (found == count) return nb::borrow(inputs);
-    return tensors(inputs, found);
+    if (tensor_count == count) return nb::borrow(inputs);
+    return tensors(inputs, tensor_count);
   }
 
  private:
@@ -64,23 +64,23 @@ class PlainTensors {
   bool is_tensor(nb::handle input) const {
     const auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(input.ptr()));
     return std::any_of(types_.begin(), types_.end(),
-                       [&](const nb::object& each) { return each.ptr() == type; });
+                       [&](const nb::object& plain_type) { return plain_type.ptr() == type; });
   }
 
-  // All bits for what has no such bits, which is plain nowhere.
+  // All bits for an object without such bits, which is never plain.
   std::uint64_t bits(const nb::object& keys) const {
     const nb::object number = called(as_bits_, keys);
-    const unsigned long long found = PyLong_AsUnsignedLongLong(number.ptr());
-    if (found == ~0ull) PyErr_Clear();
-    return found;
+    const unsigned long long bits = PyLong_AsUnsignedLongLong(number.ptr());
+    if (bits == ~0ull) PyErr_Clear();
+    return bits;
   }
 
   bool is_inside_a_level() const {
     const nb::object level =
         object_from([this] { return PyObject_GetAttr(modes_.ptr(), level_.ptr()); });
-    const long found = PyLong_AsLong(level.ptr());
-    if (found == -1 && PyErr_Occurred() != nullptr) throw PythonError();
-    return found >= 0;
+    const long number = PyLong_AsLong(level.ptr());
+    if (number == -1 && PyErr_Occurred() != nullptr) throw PythonError();
+    return number >= 0;
   }
 
   static nb::object tensors(nb::handle inputs, Py_ssize_t count) {
@@ -99,7 +99,7 @@ class PlainTensors {
   nb::object modes_, level_;
 };
 
-// `PlainTensors::among` as a function of Python's, which keeps what it asks.
+// `PlainTensors::among` as a Python function that owns the functions it calls.
 inline nb::object plain_tensors(const nb::tuple& types, nb::object keys_of,
                                 nb::object keys_of_thread, nb::object as_bits,
                                 const std::vector<std::uint64_t>& own, const nb::tuple& watched,
@@ -115,8 +115,8 @@ inline nb::object plain_tensors(const nb::tuple& types, nb::object keys_of,
   auto* const kept =
       new PlainTensors(types, std::move(keys_of), std::move(keys_of_thread), std::move(as_bits),
                        own, watched, std::move(modes), std::move(level));
-  const nb::capsule self(kept,
-                         [](void* given) noexcept { delete static_cast<PlainTensors*>(given); });
+  const nb::capsule self(
+      kept, [](void* pointer) noexcept { delete static_cast<PlainTensors*>(pointer); });
   return object_from([&] { return PyCFunction_NewEx(&definition, self.ptr(), nullptr); });
 }
 

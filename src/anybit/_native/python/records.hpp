@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this side believes of the records of programs.
+// Layout of the records of programs in C++.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +9,7 @@
 
 namespace anybit {
 
-// The fields of a record and their kinds, as `encoding.layout` gives them.
+// Fields of a record and their kinds, as in `encoding.layout`.
 template <class Record>
 nb::list layout_of() {
   nb::list layout;
@@ -43,7 +43,7 @@ nb::list add_family(nb::dict& layouts, std::type_identity<std::variant<Records..
   return names;
 }
 
-// Version, records with their fields, and the order of instructions, tails and operations.
+// Version, records with their fields, and the order of instructions, epilogues and operations.
 inline nb::dict describe_records() {
   nb::dict layouts, description;
   using lowbit::Instruction, lowbit::Tail;

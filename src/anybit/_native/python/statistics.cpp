@@ -19,7 +19,7 @@ std::span<Element> writable(const Buffer& buffer, ElementType type, const char* 
   return {static_cast<Element*>(buffer.view().buf), elements.size()};
 }
 
-// What is known of a tensor, and an array of it.
+// Statistics of a tensor, and one of its arrays.
 class Tally {
  public:
   void read(PyObject* array, PyObject* axis, PyObject* counts, PyObject* extremes) {
@@ -28,24 +28,24 @@ class Tally {
     values_.all = array_.elements<float>(ElementType::float32, "an array");
     own_ = writable<std::int64_t>(counts_, ElementType::int64, "counts");
     if (own_.size() != bins) throw Error(Error::Kind::value, "counts must be of every bin");
-    values_.behind = std::max<std::size_t>(values_.all.size(), 1);
+    values_.inner = std::max<std::size_t>(values_.all.size(), 1);
     if (axis != Py_None) read_channels(axis, extremes);
-    found_.assign(2 * values_.channels, none_above);
-    std::ranges::fill(both(found_).highs, -none_above);
+    latest_.assign(2 * values_.channels, none_above);
+    std::ranges::fill(both(latest_).highs, -none_above);
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(values_.all.size()); }
 
-  // Leaves everything as it is if a value is no finite number.
+  // Changes nothing if a value is not finite.
   void add() {
     is_finite_ = are_finite(values_.all);
     if (!is_finite_) return;
-    const Extremes found = both(found_);
-    widen(values_, found);
+    const Extremes latest = both(latest_);
+    widen(values_, latest);
     count(values_.all, own_);
     for (std::size_t i = 0; i < values_.channels; ++i) {
-      if (!known_.empty()) both(known_).add(i, found.lows[i], found.highs[i]);
-      low_ = std::min(low_, found.lows[i]), high_ = std::max(high_, found.highs[i]);
+      if (!extremes_so_far_.empty()) both(extremes_so_far_).add(i, latest.lows[i], latest.highs[i]);
+      low_ = std::min(low_, latest.lows[i]), high_ = std::max(high_, latest.highs[i]);
     }
   }
 
@@ -66,34 +66,34 @@ class Tally {
     if (at < 0 || at >= view.ndim)
       throw Error(Error::Kind::value, "an axis must be one of the array, from 0 on");
     values_.channels = static_cast<std::size_t>(view.shape[at]);
-    values_.behind = 1;
+    values_.inner = 1;
     for (int i = static_cast<int>(at) + 1; i < view.ndim; ++i)
-      values_.behind *= static_cast<std::size_t>(view.shape[i]);
+      values_.inner *= static_cast<std::size_t>(view.shape[i]);
     if (!extremes_.read(extremes, true))
       throw Error(Error::Kind::type, "extremes must be contiguous and writable");
-    known_ = writable<float>(extremes_, ElementType::float32, "extremes");
-    if (known_.size() != 2 * values_.channels)
+    extremes_so_far_ = writable<float>(extremes_, ElementType::float32, "extremes");
+    if (extremes_so_far_.size() != 2 * values_.channels)
       throw Error(Error::Kind::value, "extremes must be two of each channel");
   }
 
   Buffer array_, counts_, extremes_;
   Values values_;
   std::span<std::int64_t> own_;
-  std::span<float> known_;
-  std::vector<float> found_;
+  std::span<float> extremes_so_far_;
+  std::vector<float> latest_;
   float low_ = none_above, high_ = -none_above;
   bool is_finite_ = true;
 };
 
 PyObject* item(PyObject* list, std::size_t at) {
-  PyObject* const found = PyList_GetItem(list, static_cast<Py_ssize_t>(at));
-  if (found == nullptr) throw PythonError();  // reading another one has changed the list
-  return found;
+  PyObject* const item = PyList_GetItem(list, static_cast<Py_ssize_t>(at));
+  if (item == nullptr) throw PythonError();  // reading another item changed the list
+  return item;
 }
 
-PyObject* count_values(PyObject*, PyObject* const* lists, Py_ssize_t given) {
+PyObject* count_values(PyObject*, PyObject* const* lists, Py_ssize_t count) {
   return raising([&] {
-    if (given != 4 || !std::all_of(lists, lists + given, [](auto* e) { return PyList_Check(e); }))
+    if (count != 4 || !std::all_of(lists, lists + count, [](auto* e) { return PyList_Check(e); }))
       throw Error(Error::Kind::type, "count_values() takes four lists");
     const auto size = static_cast<std::size_t>(PyList_Size(lists[0]));
     for (int i = 1; i < 4; ++i)
@@ -107,17 +107,17 @@ PyObject* count_values(PyObject*, PyObject* const* lists, Py_ssize_t given) {
     }
     {
       const WithoutGil unlocked(values);
-      for (Tally& each : tallies) each.add();
+      for (Tally& tally : tallies) tally.add();
     }
     nb::list extremes;
-    for (const Tally& each : tallies) extremes.append(each.extremes());
+    for (const Tally& tally : tallies) extremes.append(tally.extremes());
     return extremes.release().ptr();
   });
 }
 
-PyObject* squared_difference_of(PyObject*, PyObject* const* arrays, Py_ssize_t given) {
+PyObject* squared_difference_of(PyObject*, PyObject* const* arrays, Py_ssize_t count) {
   return raising([&] {
-    if (given != 2) throw Error(Error::Kind::type, "squared_difference() takes two arrays");
+    if (count != 2) throw Error(Error::Kind::type, "squared_difference() takes two arrays");
     std::array<Buffer, 2> buffers;
     for (std::size_t i = 0; i < 2; ++i)
       if (!buffers[i].read(arrays[i], false))
@@ -150,9 +150,9 @@ void add_statistics(const nb::module_& module) {
        "The sum of the squares of what two arrays differ in, in float64."},
   };
   const nb::object name = attribute_of(module, "__name__");
-  for (PyMethodDef& each : functions)
-    module.attr(each.ml_name) =
-        object_from([&] { return PyCFunction_NewEx(&each, nullptr, name.ptr()); });
+  for (PyMethodDef& method : functions)
+    module.attr(method.ml_name) =
+        object_from([&] { return PyCFunction_NewEx(&method, nullptr, name.ptr()); });
 }
 
 }  // namespace anybit

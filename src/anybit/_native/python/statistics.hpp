@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What quantizing asks of many arrays, as Python functions.
+// Statistics of many arrays as Python functions, for quantization.
 #pragma once
 
 #include "interpreter.hpp"
 
 namespace anybit {
 
-// Adds to the module what counts values and adds up squares.
+// Adds the functions for histograms and sums of squares to the module.
 void add_statistics(const nb::module_& module);
 
 }  // namespace anybit

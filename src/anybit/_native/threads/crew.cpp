@@ -14,7 +14,7 @@ namespace anybit {
 
 namespace {
 
-// So long a helper stays awake after a call: the next one of a loop over inputs comes sooner.
+// Time that a helper spins after a call: the next call of a loop over inputs comes sooner.
 constexpr std::chrono::microseconds patience{200};
 
 inline void pause() {
@@ -25,7 +25,7 @@ inline void pause() {
 #endif
 }
 
-// Waits for what another thread does in a moment, unless that thread has lost its processor.
+// Spins for a short wait on another thread, and yields in case that thread lost its processor.
 template <class Done>
 void wait_until(const Done& done) {
   for (int tries = 1; !done(); ++tries) {
@@ -61,7 +61,7 @@ void Crew::prepare(int helpers, std::span<const int> pieces, const Workers::Piec
     try {
       std::thread([this, number = started_ + 1] { serve(number); }).detach();
     } catch (const std::system_error&) {
-      break;  // out of threads: those there are, and this one, do the work
+      break;  // no more threads available: work with the existing ones
     }
     ++started_;
   }
@@ -90,8 +90,8 @@ void Crew::serve(int number) {
   std::uint32_t seen = 0;
   for (;;) {
     seen = next_job(seen);
-    // Who counts himself in sees what the caller prepared, or that the call is over; the caller
-    // sees everybody who is inside before it returns.
+    // A helper that enters sees the work, or that the call is over; the caller sees all helpers
+    // inside before it returns.
     inside_.fetch_add(1, std::memory_order_seq_cst);
     if (open_.load(std::memory_order_seq_cst) && number <= admitted_) take_part(number);
     inside_.fetch_sub(1, std::memory_order_seq_cst);

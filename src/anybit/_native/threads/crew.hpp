@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads for work of some 10 us to 1 ms that has several stages. Helpers that are awake join in;
-// the caller never waits for one that is not: it takes all pieces itself. No stage begins before
-// the last piece of the one before is done. Each thread takes the pieces of its own number first,
-// so that what one stage writes and the next reads stays in the cache of one processor.
+// Spinning thread pool for work of 10 us to 1 ms in several stages. Awake helpers join; the caller
+// does not wait for sleeping ones and runs all pieces itself if needed. A stage begins after the
+// last piece of the previous stage. A thread prefers the pieces of its own number, so that data
+// passed from stage to stage stays in the cache of one processor.
 #pragma once
 
 #include <atomic>
@@ -16,13 +16,13 @@ namespace anybit {
 
 class Crew {
  public:
-  // Runs all pieces of all stages, helped by up to so many threads. `wake`: whether helpers that
-  // sleep are worth a system call. One call at a time.
+  // Runs all pieces of all stages with up to `helpers` further threads. `wake`: whether waking
+  // sleeping helpers is worth a system call. One call at a time.
   void run(int helpers, bool wake, std::span<const int> pieces, const Workers::Piece& piece);
 
  private:
   struct alignas(64) Stage {
-    std::atomic<std::uint64_t> taken{0};  // one bit for each of most_pieces
+    std::atomic<std::uint64_t> taken{0};  // one bit per piece
     std::atomic<int> done{0};
   };
 
@@ -31,7 +31,7 @@ class Crew {
   void serve(int number);
   std::uint32_t next_job(std::uint32_t seen);
 
-  // Written by the caller while no helper is inside.
+  // Written by the caller when no helper is inside.
   std::unique_ptr<Stage[]> stages_;
   std::size_t room_ = 0;
   std::span<const int> pieces_;

@@ -27,7 +27,7 @@ namespace anybit {
 
 namespace {
 
-// Far more than any machine has; more threads than that are a mistake.
+// More threads than any machine has: a larger number is a mistake.
 constexpr int most_threads = 1024;
 
 int processors() {
@@ -50,16 +50,16 @@ int initial_threads() {
   return count;
 }
 
-std::atomic<int> wanted_threads{0};
+std::atomic<int> requested_threads{0};
 thread_local int thread_limit = 0;
 
-// The threads that a call from this thread may use.
+// Number of threads that a call from this thread may use.
 int allowed_threads() {
   return thread_limit > 0 ? std::min(thread_limit, num_threads()) : num_threads();
 }
 
-// Threads that wait for one job at a time. The pool is never destroyed: at process exit its
-// threads may still wait.
+// Threads that wait for one job at a time. Never destroyed: at process exit its threads may still
+// wait.
 class Pool {
  public:
   // Runs all parts of the job, helped by `helpers` threads.
@@ -70,7 +70,7 @@ class Pool {
         try {
           std::thread([this, number = started_] { serve(number); }).detach();
         } catch (const std::system_error&) {
-          break;  // out of threads: those there are, and this one, do the work
+          break;  // no more threads available: work with the existing ones
         }
         ++started_;
       }
@@ -83,7 +83,7 @@ class Pool {
     wake_.notify_all();
     work(part, parts);
     std::unique_lock lock(mutex_);
-    admitted_ = 0;  // helpers that have not woken yet stay out
+    admitted_ = 0;  // helpers that have not woken yet must not enter
     idle_.wait(lock, [this] { return busy_ == 0; });
   }
 
@@ -119,7 +119,7 @@ class Pool {
   std::uint64_t job_ = 0;
 };
 
-// A crew for one caller at a time. Like the pool it is never destroyed.
+// A crew for one caller at a time. Never destroyed, like the pool.
 struct SharedCrew {
   Crew crew;
   std::mutex in_use;
@@ -128,7 +128,7 @@ struct SharedCrew {
 template <class Threads>
 std::atomic<Threads*> current{nullptr};
 
-// Those of this process. Threads do not survive fork: a child starts its own.
+// Pool and crew of this process. Threads do not survive fork: a child starts its own.
 template <class Threads>
 Threads& shared() {
   Threads* existing = current<Threads>.load();
@@ -147,10 +147,10 @@ Threads& shared() {
 }  // namespace
 
 int num_threads() {
-  const int wanted = wanted_threads.load();
-  if (wanted > 0) return wanted;
+  const int requested = requested_threads.load();
+  if (requested > 0) return requested;
   const int initial = initial_threads();
-  wanted_threads.store(initial);
+  requested_threads.store(initial);
   return initial;
 }
 
@@ -159,7 +159,7 @@ void set_num_threads(int count) {
     throw Error(Error::Kind::value, "num_threads must be an integer from 1 to " +
                                         std::to_string(most_threads) + ", got " +
                                         std::to_string(count));
-  wanted_threads.store(count);
+  requested_threads.store(count);
 }
 
 namespace {
@@ -180,8 +180,7 @@ void PoolWorkers::split(std::int64_t size, std::int64_t grain, const Range& work
   Pool& threads_of_all = shared<Pool>();
   const std::unique_lock lock(threads_of_all.in_use, std::try_to_lock);
   if (!lock.owns_lock()) return work(0, size);
-  // Several parts per thread, so that one slow processor does not hold up the rest; a whole
-  // number of cache lines each.
+  // Several parts per thread, so that a slow processor does not delay the rest; whole cache lines.
   const std::int64_t parts = std::min<std::int64_t>(4 * threads, most);
   const std::int64_t length = ((size + parts - 1) / parts + 63) / 64 * 64;
   threads_of_all.run(threads - 1, static_cast<int>(parts), [&](int part) noexcept {
@@ -202,7 +201,7 @@ void PoolWorkers::run(int parts, const Part& part) const {
 
 void PoolWorkers::run_stages(std::span<const int> pieces, std::int64_t nanoseconds,
                              const Piece& piece) const {
-  // To wake a thread takes the caller some 10 us, and the thread as long until it comes.
+  // Waking a thread costs the caller about 10 us, and the thread starts after as long again.
   constexpr std::int64_t worth_waking = 100'000;
   const int helpers = allowed_threads() - 1;
   if (helpers > 0) {

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads of our own.
+// Thread pool of the library.
 #pragma once
 
 #include "workers.hpp"
 
 namespace anybit {
 
-// The number of threads that large arrays are split over: what was set, else ANYBIT_NUM_THREADS,
-// else the processors this process may use.
+// Number of threads for large arrays: the number set, else ANYBIT_NUM_THREADS, else the processors
+// available to this process.
 int num_threads();
 
 // Throws Error unless count >= 1.
 void set_num_threads(int count);
 
-// This thread and the pool's. Little work, or work that arrives while other threads have the pool,
-// stays in the calling thread.
+// The calling thread and the pool. Little work, or work while other threads use the pool, stays in
+// the calling thread.
 const Workers& pool();
 
-// Lets parallel calls of this thread use at most so many threads; 0: as many as all others. Returns
-// what held before. Throws Error for a negative number.
+// Limits the threads of parallel calls of this thread; 0 removes the limit. Returns the previous
+// limit. Throws Error for a negative number.
 int limit_threads(int count);
 
 }  // namespace anybit

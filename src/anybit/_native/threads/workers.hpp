@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who runs the parts of a piece of work. What is to be run gets its workers as an argument: our own
-// threads (pool.hpp), a host's, or the calling thread alone.
+// Executors of parallel work, passed as arguments: the library's threads (pool.hpp), a host's
+// threads, or the calling thread alone.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace anybit {
 
-// Refers to a function that outlives the call and is declared noexcept: what threads run takes no
-// memory and throws nothing, since an exception has no way out of a helper.
+// Reference to a function that outlives the call and is noexcept: exceptions cannot leave a helper
+// thread, so work does not allocate memory or throw.
 template <class... Arguments>
 class Work {
  public:
@@ -28,29 +28,29 @@ class Work {
   void (*call_)(const void*, Arguments...) noexcept;
 };
 
-// The calling thread alone; those who know more threads derive from it.
+// The calling thread alone; executors with more threads derive from it.
 class Workers {
  public:
   using Range = Work<std::int64_t, std::int64_t>;  // first, last
   using Part = Work<int>;
   using Piece = Work<int, int>;  // stage, piece
 
-  // A stage has no more pieces.
+  // Limit of pieces per stage.
   static constexpr int most_pieces = 64;
 
   virtual ~Workers() = default;
 
-  // How many threads may take part in a call of `run_stages`.
+  // Number of threads that may take part in a call of `run_stages`.
   virtual int threads() const { return 1; }
 
-  // What is done sooner by one thread than by two.
+  // Work below this is faster in one thread than in two.
   virtual std::int64_t serial_nanoseconds() const { return 30'000; }
 
-  // What a piece of a stage must take to be worth another thread.
+  // Minimum work of a piece that is worth another thread.
   virtual std::int64_t piece_nanoseconds() const { return 2000; }
 
-  // Runs work(first, last) over disjoint ranges that cover [0, size). `grain` is the number of
-  // elements below which a further thread costs more than it saves.
+  // Runs work(first, last) over disjoint ranges that cover [0, size). Below `grain` elements, a
+  // further thread costs more than it saves.
   virtual void split(std::int64_t size, std::int64_t grain, const Range& work) const {
     static_cast<void>(grain);
     work(0, size);
@@ -61,9 +61,8 @@ class Workers {
     for (int i = 0; i < parts; ++i) part(i);
   }
 
-  // Runs piece(stage, 0), ..., piece(stage, pieces[stage] - 1) of all stages, of which none begins
-  // before the one before it has ended. `nanoseconds` is roughly what one thread needs for all of
-  // it.
+  // Runs piece(stage, 0), ..., piece(stage, pieces[stage] - 1) of all stages, one stage after
+  // another. `nanoseconds` is the estimated time of one thread for all stages.
   virtual void run_stages(std::span<const int> pieces, std::int64_t nanoseconds,
                           const Piece& piece) const {
     static_cast<void>(nanoseconds);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators as a module of WebAssembly. Names no operator. Exceptions do not unwind here: what
-// is thrown goes to the host, which throws on and gives the instance up.
+// Operators as a WebAssembly module. Independent of the set of operators. Exceptions do not unwind
+// here: errors go to the host, which throws and discards the instance.
 #include <array>
 #include <charconv>
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 #define ANYBIT_EXPORT(name) extern "C" [[clang::export_name(#name)]]
 
-// Throws on the host's side. `type` is 1 for Error::Kind::type.
+// Throws in the host. `type` is 1 for Error::Kind::type.
 extern "C" [[noreturn, clang::import_module("host"), clang::import_name("refuse")]] void refuse(
     bool type, const char* text, std::size_t length);
 
@@ -26,18 +26,18 @@ extern "C" [[noreturn]] void __cxa_throw(void* thrown, std::type_info* type, voi
     const std::string_view text = error.what();
     refuse(error.kind == anybit::Error::Kind::type, text.data(), text.size());
   }
-  std::abort();  // a fault of ours, or no memory
+  std::abort();  // an internal error, or out of memory
 }
 
 namespace anybit {
 namespace {
 
-// What the host writes into memory.
+// Tensor description that the host writes into memory.
 static_assert(sizeof(Tensor) == 24 && offsetof(Tensor, type) == 4 && offsetof(Tensor, rank) == 8 &&
               offsetof(Tensor, shape) == 12 && offsetof(Tensor, given) == 20 &&
               offsetof(Tensor, literal) == 21);
 
-// Attributes come as text, a name and a value by turns, each with a zero behind it.
+// Attributes are zero-terminated strings, alternating names and values.
 void read_attribute(std::string_view text, std::string_view name, bool& flag) {
   if (text != "0" && text != "1")
     throw Error(Error::Kind::type, std::string(name) + " must be 0 or 1, got " + quoted(text));
@@ -68,13 +68,13 @@ typename Op::Attributes attributes_of(std::string_view text) {
   while (!text.empty()) {
     const std::string_view key = next_word(text);
     const std::string_view value = next_word(text);
-    bool known = false;
+    bool matched = false;
     attributes.visit([&](std::string_view name, auto& attribute, auto... /*onnx_names*/) {
       if (name != key) return;
       read_attribute(value, name, attribute);
-      known = true;
+      matched = true;
     });
-    if (!known)
+    if (!matched)
       throw Error(Error::Kind::type, std::string(Op::name) + "() has no argument " + quoted(key));
   }
   return attributes;
@@ -93,25 +93,25 @@ ElementType call(std::span<const Tensor> inputs, std::string_view text, void* ou
 
 }  // namespace
 
-// The name of an operator or of an element type; null behind the last one.
+// Name of an operator or of an element type; null after the last one.
 ANYBIT_EXPORT(operator_name) const char* operator_name(int index) {
-  const char* found = nullptr;
+  const char* name = nullptr;
   int at = 0;
   Operators::for_each([&]<class Op>() {
-    if (at++ == index) found = Op::name.data();
+    if (at++ == index) name = Op::name.data();
   });
-  return found;
+  return name;
 }
 
 ANYBIT_EXPORT(type_name) const char* type_name(int index) {
   return index < element_type_count ? name_of(static_cast<ElementType>(index)).data() : nullptr;
 }
 
-// Memory for what is handed over, until it is released.
+// Allocates memory for arguments, until it is released.
 ANYBIT_EXPORT(allocate) void* allocate(std::size_t bytes) { return std::malloc(bytes); }
 ANYBIT_EXPORT(release) void release(void* memory) { std::free(memory); }
 
-// Converts numbers by way of float64.
+// Converts numbers through float64.
 ANYBIT_EXPORT(convert)
 void convert(int from, const void* numbers, int to, void* out, std::size_t count) {
   const auto& kernels = kernels_of<KernelSet>(selected_level());
@@ -123,8 +123,8 @@ void convert(int from, const void* numbers, int to, void* out, std::size_t count
                                                  size_of(static_cast<ElementType>(to)));
 }
 
-// Applies the operator to as many tensors as it has inputs, and returns the type of the result, of
-// which an element has 8 bytes at most.
+// Applies the operator to its inputs, and returns the element type of the result, which has at most
+// 8 bytes.
 ANYBIT_EXPORT(apply)
 int apply(int index, const Tensor* inputs, const char* attributes, std::size_t length, void* out) {
   int at = 0, type = -1;

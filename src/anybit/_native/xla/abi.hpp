@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of XLA's FFI C ABI that a handler needs, under its own names: no package carries its
-// headers at build time. Every struct begins with its size, which says how much of it the host
-// knows; members are only ever added at an end (XLA's xla/ffi/api/c_api.h, major version 0). The
-// layout below is that of jaxlib 0.5.0 (version 0.1) to 0.10.2 (version 0.3).
+// The part of XLA's FFI C ABI that a handler needs, under its own names: no package has its headers
+// at build time. Structs begin with their size, which tells how much of it the host has; members
+// are only appended (XLA's xla/ffi/api/c_api.h, major version 0). The layout below is that of
+// jaxlib 0.5.0 (version 0.1) to 0.10.2 (version 0.3).
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Extension {
 };
 inline constexpr std::int32_t metadata_extension = 1;
 
-// What every struct that crosses the boundary starts with.
+// Common beginning of all structs.
 struct Header {
   std::size_t struct_size;
   Extension* extensions;
@@ -60,7 +60,7 @@ struct CreateErrorArguments {
   ErrorCode code;
 };
 
-// Only its first slots; the table goes on.
+// The first slots; the table continues.
 struct Api {
   Header header;
   ApiVersion version;
@@ -89,7 +89,7 @@ struct Scalar {
 enum class AttributeType : std::int32_t { array = 1, dictionary = 2, scalar = 3, string = 4 };
 inline constexpr std::int32_t buffer_operand = 1;
 
-// Arguments, and results too.
+// Arguments and results.
 struct Operands {
   Header header;
   std::int64_t size;
@@ -118,8 +118,8 @@ struct CallFrame {
   Future* future;
 };
 
-// What a handler says of itself when it is called with the metadata extension. The id of a state's
-// type came with version 0.2.
+// Properties that a handler reports when called with the metadata extension. Version 0.2 added the
+// id of a state's type.
 struct Metadata {
   std::size_t struct_size;
   ApiVersion version;

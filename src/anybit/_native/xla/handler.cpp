@@ -17,9 +17,9 @@ namespace {
 
 constexpr std::int32_t oldest_minor = 1;
 
-// Hosts may insist on their own minor version. All minor versions are the same for what is used
-// here, and `check_layout` looks; another major version gets an answer that it refuses. The oldest
-// hosts do not show their version when they ask.
+// Hosts may require their own minor version. All minor versions agree in the parts used here, which
+// `check_layout` verifies; another major version gets a reply that it rejects. The oldest hosts do
+// not report their version.
 HostError* describe(const Api* api, Metadata& metadata) {
   const bool shown = api != nullptr && api->version.major == 0;
   metadata.version = {{sizeof(ApiVersion), nullptr}, 0, shown ? api->version.minor : oldest_minor};
@@ -29,12 +29,14 @@ HostError* describe(const Api* api, Metadata& metadata) {
 }
 
 MetadataExtension* asked_for_metadata(const CallFrame& frame) {
-  for (Extension* each = frame.header.extensions; each != nullptr; each = each->next)
-    if (each->type == metadata_extension) return reinterpret_cast<MetadataExtension*>(each);
+  for (Extension* extension = frame.header.extensions; extension != nullptr;
+       extension = extension->next)
+    if (extension->type == metadata_extension)
+      return reinterpret_cast<MetadataExtension*>(extension);
   return nullptr;
 }
 
-// x as large as the result: under vmap, parameters may have an axis that x is only repeated along.
+// Broadcasts x to the result: under vmap, parameters may have an axis that x lacks.
 class Repeated {
  public:
   Repeated(const Tensor& x, const Tensor& out) : tensor_(x) {
@@ -61,16 +63,16 @@ class Repeated {
 };
 
 template <class Op>
-typename Op::Attributes attributes_of(const Attributes& given) {
+typename Op::Attributes attributes_of(const Attributes& source) {
   typename Op::Attributes attributes;
   attributes.visit([&](std::string_view name, auto& value, auto... /*onnx_names*/) {
-    const std::int64_t place = find(given, name);
-    if (place >= 0) read_attribute(given, place, value);
+    const std::int64_t place = find(source, name);
+    if (place >= 0) read_attribute(source, place, value);
   });
   return attributes;
 }
 
-// Parameters come in a shape that broadcasts: what axis they belong to has been settled.
+// Parameters arrive in a shape that broadcasts: their axis is resolved already.
 template <class Op>
 const OperatorInfo& broadcasting() {
   static const OperatorInfo op = [] {
@@ -81,15 +83,15 @@ const OperatorInfo& broadcasting() {
   return op;
 }
 
-// The arguments from `first` on, as inputs of the operator; those that are left out are the last.
+// Arguments from `first` on, as inputs of the operator; omitted ones are the last.
 template <class Op>
 auto inputs_from(const CallFrame& frame, std::int64_t first) {
-  const std::int64_t given = frame.arguments.size - first;
-  if (given < 1 || given > static_cast<std::int64_t>(Op::inputs.size()))
+  const std::int64_t count = frame.arguments.size - first;
+  if (count < 1 || count > static_cast<std::int64_t>(Op::inputs.size()))
     fail("takes 1 to " + std::to_string(Op::inputs.size()) + " inputs, got " +
-         std::to_string(given));
+         std::to_string(count));
   std::array<Tensor, Op::inputs.size()> inputs;
-  for (std::int64_t i = 0; i < given; ++i)
+  for (std::int64_t i = 0; i < count; ++i)
     inputs[static_cast<std::size_t>(i)] = tensor_at(frame.arguments, first + i);
   return inputs;
 }
@@ -113,22 +115,22 @@ bool same_shape(const Tensor& a, const Tensor& b) {
   return a.rank == b.rank && std::equal(a.shape, a.shape + a.rank, b.shape);
 }
 
-// The arguments are the upstream gradient and the inputs, the results the gradients of those
-// inputs whose bits are set in the attribute `wanted`.
+// Arguments are the upstream gradient and the inputs; results are the gradients of the inputs whose
+// bits are set in the attribute `wanted`.
 template <class Op>
 void differentiate(const CallFrame& frame) {
   check_layout(frame);
   const auto attributes = attributes_of<Op>(frame.attributes);
   const auto inputs = inputs_from<Op>(frame, 1);
-  std::int64_t wanted = 0;
+  std::int64_t requested = 0;
   const std::int64_t place = find(frame.attributes, "wanted");
   if (place < 0) fail("misses the attribute wanted");
-  read_attribute(frame.attributes, place, wanted);
+  read_attribute(frame.attributes, place, requested);
   Backward::Gradients gradients;
   gradients.upstream = tensor_at(frame.arguments, 0);
   std::int64_t results = 0;
   for (const int input : broadcasting<Op>().differentiable) {
-    if ((wanted >> input & 1) == 0) continue;
+    if ((requested >> input & 1) == 0) continue;
     if (results == frame.results.size) fail("wants more gradients than there are results");
     const Tensor result = tensor_at(frame.results, results++);
     const Tensor& of = inputs[static_cast<std::size_t>(input)];
@@ -142,8 +144,8 @@ void differentiate(const CallFrame& frame) {
 
 template <void (*work)(const CallFrame&)>
 HostError* handle(CallFrame* frame) {
-  if (const MetadataExtension* const asked = asked_for_metadata(*frame))
-    return describe(frame->api, *asked->metadata);
+  if (const MetadataExtension* const extension = asked_for_metadata(*frame))
+    return describe(frame->api, *extension->metadata);
   return guarded(*frame->api, [frame] {
     if (frame->stage == Stage::execute) work(*frame);
   });

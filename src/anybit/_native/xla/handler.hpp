@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators as handlers of XLA's custom calls, which is how JAX calls them.
+// Operators as handlers of XLA's custom calls, for JAX.
 #pragma once
 
 #include <functional>
@@ -9,9 +9,9 @@ namespace anybit::xla {
 
 using Visit = std::function<void(const std::string& name, void* handler)>;
 
-// Visits the name and the address of each operator's handler. A handler takes x and its parameters,
-// which broadcast to the result, and the operator's attributes by name. Those of differentiable
-// operators are followed by NAME_backward.
+// Visits names and addresses of the operators' handlers. A handler takes x and its parameters,
+// which broadcast to the result, and the operator's attributes by name. NAME_backward follows the
+// handler of a differentiable operator.
 void for_each_handler(const Visit& visit);
 
 }  // namespace anybit::xla

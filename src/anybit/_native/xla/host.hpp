@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// XLA's call frames with C++ manners: operands are tensors, attributes are found by name, failures
-// throw, and nothing is thrown back into the host.
+// C++ wrappers of XLA's call frames: operands are tensors, attributes are looked up by name,
+// failures throw, and no exception leaves to the host.
 #pragma once
 
 #include <cstring>
@@ -18,7 +18,7 @@ namespace anybit::xla {
   throw Error(Error::Kind::value, message);
 }
 
-// Runs `work` and turns whatever it throws into an error of the host, which destroys it.
+// Runs `work`, and turns exceptions into an error that the host destroys.
 template <class Work>
 HostError* guarded(const Api& api, const Work& work) noexcept {
   const auto report = [&api](ErrorCode code, const char* message) {
@@ -37,7 +37,7 @@ HostError* guarded(const Api& api, const Work& work) noexcept {
   }
 }
 
-// Operands and attributes lie inside the frame: if one of them grows, what follows it moves.
+// Operands and attributes are embedded in the frame: if one grows, later members move.
 inline void check_layout(const CallFrame& frame) {
   if (frame.header.struct_size < offsetof(CallFrame, future) ||
       frame.arguments.header.struct_size != sizeof(Operands) ||
@@ -95,7 +95,7 @@ inline Tensor tensor_at(const Operands& operands, std::int64_t place) {
   return {buffer.data, *type, static_cast<int>(buffer.rank), buffer.sizes, nullptr, true, false};
 }
 
-// The place of an attribute; -1 if there is none of that name.
+// Index of an attribute; -1 if there is none of that name.
 inline std::int64_t find(const Attributes& attributes, std::string_view name) {
   for (std::int64_t i = 0; i < attributes.size; ++i)
     if (std::string_view(attributes.names[i]->characters, attributes.names[i]->length) == name)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot products in AMX's tiles: 16 pixels x 16 channels x 64 bytes at a time. All else is that of
-// AVX-512.
+// Dot products in AMX tiles: 16 pixels x 16 channels x 64 bytes at a time. All other kernels are
+// those of AVX-512.
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC's own headers start some intrinsics from a vector that is undefined on purpose.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -27,15 +27,14 @@ using anybit::lowbit::SumBlock;
 
 constexpr int tile_rows = 16, tile_width = 64;
 constexpr std::ptrdiff_t tile_size = tile_rows * tile_width;
-// Fewer pixels leave most of a tile empty, and weights pass too quickly.
+// With fewer pixels most of a tile is empty, and loading weights dominates.
 constexpr int fewest_pixels = 6;
-// Weights that no near cache holds are asked for so many tiles before they are read: those of so
-// many bytes per panel.
+// Prefetch distance in tiles, for weights with more than this number of bytes per panel.
 constexpr int tiles_ahead = 8;
 constexpr std::ptrdiff_t far_panel = 32 * 1024;
 constexpr int most_tiles = anybit::lowbit::most_block_pixels / tile_rows;
 
-// Memory of a thread, which grows and is kept.
+// Growing scratch memory of a thread.
 class Scratch {
  public:
   Scratch() = default;
@@ -59,28 +58,28 @@ class Scratch {
 
 struct Local {
   Scratch pixels, weights;
-  const std::byte* spread = nullptr;  // the weights that are there as bytes
+  const std::byte* spread = nullptr;  // weights that are unpacked to bytes already
   bool configured = false;
 };
 thread_local Local local;
 
-// Sixteen rows of A in memory, from some pixel on.
+// Sixteen rows of A in memory.
 struct Rows {
   int first;
   const std::byte* base;
   std::ptrdiff_t stride;
-  bool packed;  // segment after segment, and not where the window has them
+  bool packed;  // copied segment by segment instead of in place
 };
 
 struct Walk {
   const SumBlock& at;
   std::ptrdiff_t segment_bytes;
   std::ptrdiff_t packed_row() const {
-    // Not a power of two, so that the rows of a tile are in different sets of the cache.
+    // Not a power of two: the rows of a tile should map to different cache sets.
     return at.segment_count * segment_bytes + tile_width;
   }
 
-  // The windows themselves where they lie at equal distances, otherwise a copy of them.
+  // Uses windows in place if their stride is constant, and copies them otherwise.
   Rows rows(int first, std::byte* copy) const {
     const int count = at.count - first < tile_rows ? at.count - first : tile_rows;
     const std::byte* const* const windows = at.pixels + first;
@@ -100,7 +99,7 @@ struct Walk {
   }
 };
 
-// What was stored before is in memory now: GCC does not know that instructions of tiles read it.
+// Compiler barrier: GCC does not know that tile instructions read memory.
 void settle_memory() { asm volatile("" ::: "memory"); }
 
 void configure() {
@@ -121,7 +120,7 @@ void end() {
   local.configured = false;
 }
 
-// Tiles 0 to 3 are sums, 4 and 5 pixels, 6 and 7 weights. Their numbers must be literals.
+// Tiles 0 to 3 are sums, 4 and 5 pixels, 6 and 7 weights. Tile numbers must be literals.
 template <int halves, int panels>
 void multiply(const Walk& walk, const Rows* rows, const std::byte* b, std::ptrdiff_t panel,
               std::int32_t* out, bool ahead) {
@@ -168,7 +167,7 @@ void multiply(const Walk& walk, const Rows* rows, const std::byte* b, std::ptrdi
   if constexpr (halves > 1 && panels > 1) _tile_stored(3, out1 + panel_channels, stride);
 }
 
-// Weights of a few bits as bytes.
+// Unpacks 2- and 4-bit weights to bytes.
 template <int bits>
 void spread(const SumBlock& at, std::byte* to) {
   const Avx512Base::Table values = Avx512Base::table(at.values);
@@ -213,10 +212,10 @@ void sums(const SumBlock& at) {
   if (!local.configured) configure();
   Rows rows[most_tiles];
   for (int i = 0; i < tiles; ++i)
-    // The last tile takes pixels of the one before again: those need no copy, perhaps.
+    // The last tile overlaps the previous one, which may save a copy.
     rows[i] = walk.rows(std::max(0, std::min(i * tile_rows, at.count - tile_rows)),
                         copies + i * copy_size);
-  // The weights of two panels stay near while all pixels pass.
+  // The weights of two panels stay cached for all pixels.
   for (int p = 0; p < at.panels; p += 2) {
     const std::byte* const b = weights + p * panel;
     std::int32_t* const out = at.sums + p * panel_channels;

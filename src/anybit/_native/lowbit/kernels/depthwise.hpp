@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of single channels over a window. Segments are the taps of the window, weights lie as
-// [32 channels][tap][32] numbers of 16 bits: a product of u8 and s8 fits those.
+// Depthwise sums over a window. Segments are the taps of the window. Weights are 16-bit numbers in
+// the order [32 channels][tap][32]: a product of u8 and s8 fits 16 bits.
 #pragma once
 #include <algorithm>
 
@@ -13,9 +13,9 @@ namespace {
 constexpr int group_channels = 32;
 
 #if defined(__AVX2__) && !defined(__AVX512BW__)
-constexpr int most_pixels = 2;  // whose sums stay in registers
+constexpr int most_pixels = 2;  // their sums stay in registers
 
-// The weights of two taps side by side, channel by channel.
+// Interleaves the weights of two taps.
 [[gnu::always_inline]] inline void read_pairs(const std::byte* one, const std::byte* other,
                                               __m256i (&pairs)[4]) {
   repeat<2>([&](int half) __attribute__((always_inline)) {
@@ -26,7 +26,7 @@ constexpr int most_pixels = 2;  // whose sums stay in registers
   });
 }
 
-// Two taps at a time: an instruction adds two products of 16 bits in 32.
+// Two taps at a time: one instruction adds two 16-bit products in 32 bits.
 template <int pixels>
 [[gnu::always_inline]] inline void depthwise_tile(const anybit::lowbit::SumBlock& at, int first,
                                                   int channel, const std::byte* weights) {
@@ -61,7 +61,7 @@ template <int pixels>
 #else
 constexpr int most_pixels = 4;
 
-// The sums of some taps, which fit 16 bits.
+// Sums some taps in 16 bits.
 template <int pixels>
 [[gnu::always_inline]] inline void add_taps(const anybit::lowbit::SumBlock& at,
                                             const std::byte* const (&windows)[pixels], int start,
@@ -82,7 +82,7 @@ template <int pixels>
   repeat<pixels>(
       [&](int p) __attribute__((always_inline)) { windows[p] = at.pixels[first + p] + channel; });
   std::int32_t* const target = at.sums + first * at.stride + channel;
-  // Most windows are small, and never leave 16 bits.
+  // Sums of small windows fit 16 bits.
   if (at.segment_count <= at.narrow_steps) {
     Shorts narrow[pixels] = {};
     add_taps(at, windows, 0, at.segment_count, weights, narrow);

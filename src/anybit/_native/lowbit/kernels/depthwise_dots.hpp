@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of single channels over a window, where an instruction adds four products of bytes: four
-// taps at a time. Weights lie as [16 channels][four taps][16][4] bytes; segments are the taps of
-// the window, filled up to whole fours with others that meet weights of 0.
+// Depthwise sums over a window by instructions that add four byte products: four taps at a time.
+// Weights are bytes in the order [16 channels][four taps][16][4]. Segments are the taps of the
+// window, padded to a multiple of four; padding taps have weights of 0.
 #pragma once
 #include <immintrin.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which traits the instruction set of this compilation has, and the sizes of tiles that fill its
-// registers: pixels, panels, and panels for a single pixel.
+// Traits of the ISA level of this compilation, and tile sizes that fill its registers: pixels,
+// panels, and panels for a single pixel.
 #pragma once
 
 #if defined(__AVX512F__)

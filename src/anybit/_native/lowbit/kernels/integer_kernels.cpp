@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of products of levels that add instructions for integers: those that use them. All
-// others are those of the level below.
+// Product kernels of levels that add integer instructions. All other kernels are those of the level
+// below.
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC's own headers start some intrinsics from a vector that is undefined on purpose.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -22,7 +22,7 @@ const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::ANYBIT_ISA
     sums_of(kernels, Scheme::depthwise4) = depthwise_dots;
 #endif
 #if defined(__AVX512VPOPCNTDQ__) || (defined(__clang__) && !defined(__ARM_NEON))
-    // Clang makes dot products of what else is multiplied and added, too.
+    // Clang also generates dot products from other multiply-adds.
     set_wides(kernels);
     set_bits(kernels);
 #endif

@@ -68,7 +68,7 @@ struct Avx2 : Avx2Base {
 };
 
 #if defined(__AVXVNNI__)
-// Processors that have AVX-VNNI but not AVX-512.
+// AVX-VNNI without AVX-512.
 struct Avx2Vnni : Avx2Base {
   static constexpr bool narrow = false;
   static Vector dot(Vector sum, Vector u8, Vector s8) {

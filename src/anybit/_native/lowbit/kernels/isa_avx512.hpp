@@ -31,8 +31,8 @@ struct Avx512Base {
   static Vector without_xor(Vector a, Vector b, Vector c) {
     return _mm512_ternarylogic_epi32(a, b, c, 0x06);
   }
-  // The entries of a table of 16 bytes at the `bits` low bits of each byte, shifted by `shift`. A
-  // table for fewer bits repeats its entries.
+  // Looks up bytes in a table of 16 by `bits` bits from bit `shift` on. A table for fewer bits
+  // repeats its entries.
   using Table = __m512i;
   static Table table(const std::int8_t* entries) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
@@ -41,7 +41,7 @@ struct Avx512Base {
   static Vector look_up(Table table, Vector packed) {
     const Vector codes = shift == 0 ? packed : _mm512_srli_epi16(packed, shift);
 #if defined(__AVX512VBMI__)
-    // Takes 6 bits of each byte, and the table has the same 16 entries for all of the upper two.
+    // Uses 6 bits of a byte; the table repeats its 16 entries for all values of the upper two.
     return _mm512_permutexvar_epi8(codes, table);
 #else
     return _mm512_shuffle_epi8(table, _mm512_and_si512(codes, _mm512_set1_epi8((1 << bits) - 1)));
@@ -79,7 +79,7 @@ struct Avx512Popcnt : Avx512Base {
 };
 #endif
 
-// Without VPOPCNTDQ bits are counted by a table, in sums of 8 bits.
+// Without VPOPCNTDQ, bits are counted by table lookup, in 8-bit sums.
 struct Avx512Bits : Avx512Base {
   static constexpr bool narrow = true;
   static Vector count(Vector sum, Vector bits) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// No instruction set in particular: the vector extensions that GCC and Clang have for every target.
+// Portable traits: vector extensions of GCC and Clang, available for all targets.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -31,7 +31,7 @@ struct PortableBase {
   static Vector odd_s8(Vector a) { return Vector(Half(a) >> 8); }
 };
 
-// Products of 8 bits fit 16, u8 x s8; sums are taken in 32.
+// Products u8 x s8 fit 16 bits; sums have 32 bits.
 struct Portable : PortableBase {
   static constexpr bool narrow = false;
   static Vector dot16(Vector sum, Vector a, Vector b) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 16 channels of a panel at once, in the vector extensions of GCC and Clang; instructions of a
-// set only where those fall short.
+// Operations on the 16 channels of a panel, in the vector extensions of GCC and Clang; intrinsics
+// only where compilers generate worse code.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +29,7 @@ template <class Vector>
   std::memcpy(at, &vector, sizeof vector);
 }
 
-// The first of them.
+// Stores the first `count` lanes.
 [[gnu::always_inline]] inline void write_some(float* at, const Reals& numbers, int count) {
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(at, static_cast<__mmask16>((1u << count) - 1), read<__m512>(&numbers));
@@ -39,7 +39,7 @@ template <class Vector>
 #endif
 }
 
-// to[j][i] = from[i][j] for four of each; their lines are so many numbers apart.
+// Transposes 4 x 4 numbers: to[j][i] = from[i][j]. Strides of lines are in elements.
 [[gnu::always_inline]] inline void transpose_four(const float* from, std::ptrdiff_t from_line,
                                                   float* to, std::ptrdiff_t to_line) {
 #if defined(__SSE4_1__)
@@ -54,7 +54,7 @@ template <class Vector>
 #endif
 }
 
-// 32 bytes as 16-bit numbers.
+// 32 bytes, widened to 16 bits.
 [[gnu::always_inline]] inline Shorts widened_bytes(const std::byte* at) {
 #if defined(__AVX512BW__)
   const __m512i wide = _mm512_cvtepu8_epi16(read<__m256i>(at));
@@ -71,7 +71,7 @@ template <class Vector>
 #endif
 }
 
-// sums[i] += the i-th of 32 numbers.
+// sums[i] += numbers[i], i < 32.
 [[gnu::always_inline]] inline void add_widened(Lanes (&sums)[2], const Shorts& shorts) {
 #if defined(__AVX512BW__)
   const auto all = read<__m512i>(&shorts);
@@ -91,7 +91,7 @@ template <class Vector>
 #endif
 }
 
-// 32 numbers, each in 32 bits.
+// Widens 32 numbers to 32 bits.
 [[gnu::always_inline]] inline void write_widened(std::int32_t* at, const Shorts& shorts) {
 #if defined(__AVX512BW__)
   const auto all = read<__m512i>(&shorts);
@@ -111,9 +111,10 @@ template <class Vector>
 #elif defined(__SSE4_1__)
   std::uint32_t less = 0;
   for (int i = 0; i < 4; ++i) {
-    const __m128i each = _mm_cmpgt_epi32(read<__m128i>(reinterpret_cast<const char*>(&b) + 16 * i),
-                                         read<__m128i>(reinterpret_cast<const char*>(&a) + 16 * i));
-    less |= static_cast<std::uint32_t>(_mm_movemask_ps(_mm_castsi128_ps(each))) << 4 * i;
+    const __m128i lanes =
+        _mm_cmpgt_epi32(read<__m128i>(reinterpret_cast<const char*>(&b) + 16 * i),
+                        read<__m128i>(reinterpret_cast<const char*>(&a) + 16 * i));
+    less |= static_cast<std::uint32_t>(_mm_movemask_ps(_mm_castsi128_ps(lanes))) << 4 * i;
   }
   return less ^ 0xffff;
 #else
@@ -135,7 +136,7 @@ template <class Vector>
 #endif
 }
 
-// The numbers at the places, which are not negative.
+// Gathers numbers at indices, which are not negative.
 [[gnu::always_inline]] inline Lanes gathered(const std::int32_t* from, const Lanes& places) {
   Lanes numbers;
 #if defined(__AVX512F__)
@@ -147,7 +148,7 @@ template <class Vector>
   return numbers;
 }
 
-// Lanes of 0..255 as bytes.
+// Packs lanes of 0..255 to bytes.
 [[gnu::always_inline]] inline ByteLanes narrowed(const Lanes& lanes) {
 #if defined(__AVX512F__)
   const __m128i bytes = _mm512_cvtepi32_epi8(read<__m512i>(&lanes));
@@ -164,14 +165,14 @@ template <class Vector>
 #endif
 }
 
-// The same of four, one behind the other.
+// Packs four vectors, one after another.
 [[gnu::always_inline]] inline void write_narrowed(void* at, const Lanes (&panels)[4]) {
 #if defined(__AVX512BW__)
   const auto panel = [&](int i)
                          __attribute__((always_inline)) { return read<__m512i>(&panels[i]); };
   const __m512i quarters = _mm512_packus_epi16(_mm512_packs_epi32(panel(0), panel(1)),
                                                _mm512_packs_epi32(panel(2), panel(3)));
-  // Packed were the quarters of each with one another.
+  // The pack instructions interleave 128-bit quarters: undo this.
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   write(at, _mm512_permutexvar_epi32(order, quarters));
 #else

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of products, compiled once per level of instructions but those that add a few
+// Product kernels, compiled once per ISA level, except levels that only add integer instructions
 // (integer_kernels.cpp).
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC's own headers start some intrinsics from a vector that is undefined on purpose.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of all schemes, by tiles of a size that fills the registers of the instruction set:
-// pixels, panels, and panels for a single pixel.
+// Sums of all schemes, in tiles that fill the registers of the ISA level: pixels, panels, and
+// panels for a single pixel.
 #pragma once
 #include "_native/lowbit/product_kernels.hpp"
 #include "instructions.hpp"
@@ -16,7 +16,7 @@ constexpr auto& sums_of(ProductKernels& kernels, Scheme scheme) {
   return kernels.sums[static_cast<std::size_t>(scheme)];
 }
 
-// Templates, so that only what a level asks for is compiled.
+// Templates, so that a level compiles only what it uses.
 template <class = void>
 constexpr void set_dots(ProductKernels& kernels) {
   kernels.dot_is_exact = dot_is_exact;
@@ -40,7 +40,7 @@ constexpr void set_wides(ProductKernels& kernels) {
 #endif
 }
 
-// The low plane of planes says "zero".
+// The low plane marks zeros.
 [[maybe_unused]] void less_signs(const SumBlock& at, std::int32_t* addends) {
   for (int pixel = 0; pixel < at.count; ++pixel) {
     std::int32_t zeros = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one step along K does, for every pair of weight and activation kinds.
+// One step along the reduction axis K, per scheme.
 //
-// A scheme says how many 32-bit words of A (one pixel) and how many packed vectors of B (16, 8 or 4
-// channels) a step reads, how many phases it has that share the packed vectors, how many sums an
-// output needs, and what is added in a phase. K per step is 32 / bits of A's codes per word times
-// the phases. What the sums mean stands at `Scheme` in product_kernels.hpp.
+// A scheme defines the number of 32-bit words of A (one pixel) and of packed vectors of B (16, 8 or
+// 4 channels) per step, the number of phases that share the packed vectors, the number of sums per
+// output, and the operation of a phase. A step covers 32 / (bits of A's codes) values of K per word
+// and phase. `Scheme` in product_kernels.hpp defines the sums.
 #pragma once
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace {
 
-// What most schemes have in common: operands are what was loaded.
+// Default of most schemes: operands are used as loaded.
 template <class Isa, int words_, int vectors_, int sums_>
 struct Plain {
   using Vector = typename Isa::Vector;
@@ -42,7 +42,7 @@ struct Dot8 : Plain<Isa, 1, 1, 1> {  // 4 k per step
   }
 };
 
-// Any u8 x s8 by 16-bit products: even and odd bytes apart.
+// Any u8 x s8 by 16-bit products: even and odd bytes separately.
 template <class Isa>
 struct Wide8 : Plain<Isa, 1, 1, 1> {
   using Vector = typename Isa::Vector;
@@ -63,8 +63,8 @@ struct Wide8 : Plain<Isa, 1, 1, 1> {
   }
 };
 
-// Weights of 4 or 2 bits in a byte: the code of phase p at bit p * bits. A table gives their
-// values, so that any 16 (4) values will do.
+// Weights of 4 or 2 bits: a byte holds the code of phase p at bit p * bits. A table maps codes to
+// any 16 (4) values.
 template <class Isa, int bits>
 struct DotPacked : Dot8<Isa> {
   using Vector = typename Isa::Vector;
@@ -82,14 +82,14 @@ using Dot4 = DotPacked<Isa, 4>;
 template <class Isa>
 using Dot2 = DotPacked<Isa, 2>;
 
-// The ones of the low plane and twice those of the high one.
+// Ones of the low plane plus twice those of the high plane.
 template <class Isa>
 [[gnu::always_inline]] inline typename Isa::Vector weighted(typename Isa::Vector low,
                                                             typename Isa::Vector high) {
   return Isa::add(low, Isa::add(high, high));
 }
 
-// Mismatches of each plane of A with one plane of B.
+// Mismatches of the planes of A with one plane of B.
 template <class Isa, int planes>
 struct Xor : Plain<Isa, planes, 1, planes> {
   using Vector = typename Isa::Vector;
@@ -110,7 +110,7 @@ using Xor11 = Xor<Isa, 1>;
 template <class Isa>
 using Xor12 = Xor<Isa, 2>;
 
-// B's planes are "not zero" and "positive".
+// Planes of B: "not zero" and "positive".
 template <class Isa, int planes>
 struct Ternary : Plain<Isa, planes, 2, planes> {
   using Vector = typename Isa::Vector;
@@ -131,7 +131,7 @@ using Ternary11 = Ternary<Isa, 1>;
 template <class Isa>
 using Ternary12 = Ternary<Isa, 2>;
 
-// Indices 0, 1, 2 are the signs -1, 0, 1: the low plane is "zero", the high one "positive".
+// Indices 0, 1, 2 are the signs -1, 0, 1: the low plane marks zeros, the high plane positive signs.
 template <class Isa>
 struct Signs12 : Plain<Isa, 2, 1, 1> {
   using Vector = typename Isa::Vector;
@@ -145,7 +145,7 @@ struct Signs12 : Plain<Isa, 2, 1, 1> {
   }
 };
 
-// B's second plane counts -2.
+// The second plane of B has weight -2.
 template <class Isa, int planes>
 struct And : Plain<Isa, planes, 2, 2 * planes> {
   using Vector = typename Isa::Vector;

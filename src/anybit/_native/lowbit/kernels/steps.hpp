@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tails that compute with floats, step by step, as the graph does.
+// Epilogues in float32 arithmetic, step by step as in the graph.
 #pragma once
 #include "tails.hpp"
 
@@ -9,21 +9,21 @@ using anybit::lowbit::most_block_pixels;
 using anybit::lowbit::Operation;
 using anybit::lowbit::TailStep;
 
-// Of so many panels each step is done at once, as which step it is takes longer to find than to do.
+// Panels per step: dispatching a step takes longer than computing it for one panel.
 #if defined(__AVX512F__)
 inline constexpr int step_panels = 8;
 #else
 inline constexpr int step_panels = 4;
 #endif
 
-// What steps work on: y, and what has been kept of it.
+// Operands of steps: y, and saved copies of it.
 struct Stepped {
   Reals y[step_panels], kept[step_panels];
 };
 
 [[gnu::always_inline]] inline void apply(const TailStep& step, Stepped& at,
                                          const std::ptrdiff_t (&channels)[step_panels]) {
-  const auto each = [&](auto&& result) __attribute__((always_inline)) {
+  const auto apply_to_all = [&](auto&& result) __attribute__((always_inline)) {
     repeat<step_panels>([&](int i) __attribute__((always_inline)) {
       at.y[i] = result(at.y[i], read<Reals>(step.operands + channels[i]));
     });
@@ -33,19 +33,21 @@ struct Stepped {
   };
   switch (step.operation) {
     case Operation::add:
-      return each([](const Reals& y, const Reals& c) { return y + c; });
+      return apply_to_all([](const Reals& y, const Reals& c) { return y + c; });
     case Operation::subtract:
-      return each([](const Reals& y, const Reals& c) { return y - c; });
+      return apply_to_all([](const Reals& y, const Reals& c) { return y - c; });
     case Operation::subtract_from:
-      return each([](const Reals& y, const Reals& c) { return c - y; });
+      return apply_to_all([](const Reals& y, const Reals& c) { return c - y; });
     case Operation::multiply:
-      return each([](const Reals& y, const Reals& c) { return y * c; });
+      return apply_to_all([](const Reals& y, const Reals& c) { return y * c; });
     case Operation::divide:
-      return each([](const Reals& y, const Reals& c) { return y / c; });
+      return apply_to_all([](const Reals& y, const Reals& c) { return y / c; });
     case Operation::maximum:
-      return each([](const Reals& y, const Reals& c) { return ((y > c) | (y != y)) ? y : c; });
+      return apply_to_all(
+          [](const Reals& y, const Reals& c) { return ((y > c) | (y != y)) ? y : c; });
     case Operation::minimum:
-      return each([](const Reals& y, const Reals& c) { return ((y < c) | (y != y)) ? y : c; });
+      return apply_to_all(
+          [](const Reals& y, const Reals& c) { return ((y < c) | (y != y)) ? y : c; });
     case Operation::keep:
       return kept([](const Reals& y, Reals& kept) { kept = y; });
     case Operation::add_kept:
@@ -55,7 +57,7 @@ struct Stepped {
   }
 }
 
-// Calls store(pixel, lane, y) for each panel of each pixel.
+// Calls store(pixel, lane, y) for all panels of all pixels.
 template <class Store>
 [[gnu::always_inline]] inline void each_stepped(const TailBlock& at, Store&& store) {
   const int panels = (at.channels + lane_count - 1) / lane_count, all = at.count * panels;
@@ -63,7 +65,7 @@ template <class Store>
   for (int first = 0; first < all; first += step_panels) {
     int pixels[step_panels], lanes[step_panels];
     std::ptrdiff_t channels[step_panels];
-    for (int i = 0; i < step_panels; ++i) {  // the last panel is repeated
+    for (int i = 0; i < step_panels; ++i) {  // repeats the last panel
       pixels[i] = pixel, lanes[i] = panel * lane_count;
       channels[i] = at.first_channel + lanes[i];
       if (first + i + 1 >= all) continue;
@@ -81,12 +83,12 @@ template <class Store>
   }
 }
 
-// How many channels the panel has.
+// Number of channels of a panel.
 [[gnu::always_inline]] inline int here(const TailBlock& at, int lane) {
   return at.channels - lane < lane_count ? at.channels - lane : lane_count;
 }
 
-// Pixels that lie side by side, channel by channel.
+// Stores adjacent pixels channel by channel.
 [[gnu::always_inline]] inline void write_lines(const TailBlock& at, const float* from, float* to,
                                                int pixels) {
   int pixel = 0;
@@ -131,12 +133,12 @@ void rounded(const TailBlock& at) {
     const ByteLanes indices = narrowed(nearest(y) + at.shift);
     const auto channels = static_cast<std::size_t>(here(at, lane));
     if (at.coding == Coding::bytes) {
-      // Sizes that are not known take a call.
+      // Variable sizes would cost a call.
       if (channels == lane_count) write(at.targets[pixel] + lane, indices);
       else std::memcpy(at.targets[pixel] + lane, &indices, channels);
       return;
     }
-    // Panels come pixel by pixel.
+    // Panels arrive pixel by pixel.
     std::memcpy(room + lane, &indices, channels);
     if (lane + lane_count >= at.channels)
       anybit::lowbit::put_run(at.coding, at.targets[pixel], 0, room, at.channels);

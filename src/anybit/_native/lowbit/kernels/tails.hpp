@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of the sums of a chunk of channels while they are in the nearest cache.
+// Epilogues on the sums of a chunk of channels, while these are in the L1 cache.
 #pragma once
 #include "_native/lowbit/product_kernels.hpp"
 #include "_native/lowbit/unroll.hpp"
@@ -13,7 +13,7 @@ using anybit::lowbit::few_levels;
 using anybit::lowbit::Settling;
 using anybit::lowbit::TailBlock;
 
-// The accumulators of a panel; `lane` is its first channel in the chunk.
+// Computes the accumulators of a panel; `lane` is its first channel in the chunk.
 template <Settling settling = Settling::general>
 [[gnu::always_inline]] inline Lanes accumulators(const TailBlock& at, int pixel, int lane) {
   const auto sums = read<Lanes>(at.sums + pixel * at.stride + lane);
@@ -26,8 +26,8 @@ template <Settling settling = Settling::general>
          read<Lanes>(at.constants[pixel] + at.first_channel + lane);
 }
 
-// Calls word(pixel, lane, mask) for each 32 channels of a pixel, which may be fewer: what lies
-// beyond them is there, and masked.
+// Calls word(pixel, lane, mask) for blocks of 32 channels of a pixel. Channels after the last one
+// are readable, and masked.
 template <class Word>
 [[gnu::always_inline]] inline void each_word(const TailBlock& at, Word&& word) {
   for (int pixel = 0; pixel < at.count; ++pixel) {
@@ -37,8 +37,8 @@ template <class Word>
   }
 }
 
-// A chunk's indices to where they belong. `index(pixel, lane)` gives those of a panel. `at` is a
-// copy: what is stored could change another for all that the compiler knows.
+// Stores the indices of a chunk; `index(pixel, lane)` returns those of a panel. `at` is a copy, so
+// that the compiler need not assume that stores change it.
 template <class Index>
 [[gnu::always_inline]] inline void store_indices(const TailBlock& at, Index&& index) {
   const bool whole = at.coding == Coding::bytes && at.channels == chunk_channels;
@@ -77,7 +77,7 @@ template <Settling settling>
   });
 }
 
-// Of three or four levels: a missing third threshold is one that nothing reaches.
+// For three or four levels; with three, the last threshold is unreachable.
 template <Settling settling>
 [[gnu::always_inline]] inline void to_planes(const TailBlock& at) {
   each_word(at, [&](int pixel, int lane, std::uint32_t mask) __attribute__((always_inline)) {
@@ -119,7 +119,7 @@ void thresholds(const TailBlock& at) {
   else some_thresholds<Settling::general>(at);
 }
 
-// Without branches: each step halves what is left of 256 thresholds.
+// Branchless binary search in 256 thresholds.
 [[gnu::always_inline]] inline Lanes searched(const TailBlock& at, const Lanes& sum, int lane) {
   const Lanes most = Lanes{} + (at.levels - 1);
   Lanes own;
@@ -144,8 +144,8 @@ void many_thresholds(const TailBlock& at) {
   else search_thresholds<Settling::general>(at);
 }
 
-// Numbers below 2^22 to the nearest integers, ties to even, and so much more: 1.5 * 2^23 has a last
-// bit of 1.
+// Rounds numbers below 2^22 to integers, ties to even, plus this constant: the last bit of 1.5 *
+// 2^23 is worth 1.
 [[gnu::always_inline]] inline Lanes nearest(const Reals& y, std::int32_t more = 0) {
   const Reals shifted = y + 12582912.0f;
   return read<Lanes>(&shifted) + (more - 0x4b400000);
@@ -160,14 +160,14 @@ void some_affine(const TailBlock& block) {
     const Reals sum = __builtin_convertvector(accumulators<settling>(at, pixel, lane), Reals);
     Reals y = sum * read<Reals>(at.gains + lane);
     y = y + read<Reals>(at.offsets + lane);
-    // Saturated first: the bounds are integers, so the order does not matter.
+    // Clamp first: the bounds are integers, so the order does not matter.
     y = y > bottom ? y : bottom;
     y = y < top ? y : top;
     return nearest(y, at.shift);
   });
 }
 
-// Where one of the sums is near to a threshold, all are looked up.
+// If one sum is close to a threshold, all are searched.
 template <Settling settling>
 void some_lines(const TailBlock& block) {
   const TailBlock at = block;

@@ -15,8 +15,8 @@ using anybit::lowbit::SumBlock;
 
 constexpr int vector_block = 64;  // bytes of a packed vector: 16 channels of 32 bits
 
-// Adds up over all segments and steps, and stores sums[row][16 * panel + channel]. Loops are over
-// compile-time indices (unroll.hpp), so that all sums are registers.
+// Sums over all segments and steps, and stores sums[row][16 * panel + channel]. Loops have
+// compile-time indices (unroll.hpp), so that all sums are in registers.
 template <class Isa, template <class> class SchemeOf, int rows, int panels>
 [[gnu::noinline]] void tile(const SumBlock& at, const std::byte* const* pixels, const std::byte* b,
                             std::int32_t* out) {
@@ -50,7 +50,8 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels>
           });
           scheme.template unpack<phase>(packed, column[j]);
         };
-        // The operands of the shorter side stay in registers, those of the other come one by one.
+        // Operands of the shorter side stay in registers; those of the longer side are loaded one
+        // by one.
         constexpr bool hold_columns = columns * Scheme::operands_b <= rows * Scheme::operands_a;
         if constexpr (hold_columns) {
           repeat<columns>(load_column);
@@ -79,7 +80,7 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels>
     for (int segment = 0; segment < at.segment_count; ++segment)
       run(at.segments[segment], at.steps);
   } else {
-    // The wide sums are in memory while the narrow ones are in registers.
+    // Wide sums are in memory while narrow sums are in registers.
     alignas(64) Vector wide[rows][columns][sums] = {};
     for (int segment = 0; segment < at.segment_count; ++segment) {
       const std::ptrdiff_t offset = at.segments[segment];
@@ -105,8 +106,8 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels>
   });
 }
 
-// The sums of a block of pixels and neighbouring panels, tile by tile: the weights of a tile stay
-// near while all pixels pass.
+// Sums of a block of pixels and adjacent panels, tile by tile; the weights of a tile stay cached
+// for all pixels.
 template <class Isa, template <class> class SchemeOf, int most_rows, int most_panels,
           int single_panels>
 void sums(const SumBlock& at) {

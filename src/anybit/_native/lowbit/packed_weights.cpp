@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights.hpp"
+#include "packed_weights.hpp"
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
 #include "damage.hpp"
 
@@ -24,12 +25,12 @@ Weights::Weights(const Product& product, std::int64_t channels_, std::int64_t so
 
 WeightForm::WeightForm(const Weights& weights) {
   bool seen[256] = {};
-  const std::int64_t each = weights.taps * weights.inner;
+  const std::int64_t count = weights.taps * weights.inner;
   units.resize(static_cast<std::size_t>(weights.channels));
   for (std::int64_t channel = 0; channel < weights.channels; ++channel) {
     const std::int8_t* const own = weights.of(channel);
     int lowest = 0, highest = 0;
-    for (std::int64_t i = 0; i < each; ++i) {
+    for (std::int64_t i = 0; i < count; ++i) {
       seen[own[i] + 128] = true;
       lowest = std::min<int>(lowest, own[i]);
       highest = std::max<int>(highest, own[i]);
@@ -37,7 +38,7 @@ WeightForm::WeightForm(const Weights& weights) {
     const int unit = std::max(highest, -lowest);
     units[static_cast<std::size_t>(channel)] = unit;
     largest = std::max(largest, unit);
-    for (std::int64_t i = 0; i < each; ++i) {
+    for (std::int64_t i = 0; i < count; ++i) {
       const int magnitude = std::abs(own[i]);
       bipolar = bipolar && magnitude == unit;
       ternary = ternary && (magnitude == unit || magnitude == 0);
@@ -55,6 +56,128 @@ WeightForm::WeightForm(const Weights& weights) {
 
 namespace {
 
+// Cycles per 32 values of the reduction axis and panel of 16 channels, with data in L1. Measured on
+// processors of the level, or estimated from instruction throughput.
+struct Cost {
+  double dot;   // dot product of bytes
+  double pair;  // one plane of weights and one of activations
+};
+
+constexpr Cost cost_of(Level level) {
+  switch (level) {
+    case Level::baseline:
+      return {40, 11};
+#ifdef ANYBIT_ARM_KERNELS
+    case Level::dotprod:
+      return {16, 11};
+#endif
+    case Level::avx2:
+      return {20, 5.5};
+    case Level::avxvnni:
+      return {8, 5.5};
+    case Level::avx512:
+      return {12, 4};
+    case Level::avx512vnni:
+      return {4, 4};
+    case Level::avx512vpopcnt:
+      return {4, 1.5};
+    case Level::amx:
+      return {1.2, 1.5};
+  }
+  return {4, 4};
+}
+
+// Number of plane pairs that a scheme counts.
+constexpr int pairs_of(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::xor12:
+    case Scheme::ternary12:
+    case Scheme::and21:
+      return 2;
+    case Scheme::and22:
+      return 4;
+    default:
+      return 1;
+  }
+}
+
+std::int64_t inner_channels(const ProductTask& task) {
+  return task.source.channels / task.product->groups;
+}
+
+std::optional<Scheme> bit_scheme(const ProductTask& task, const WeightForm& form, Coding coding) {
+  const std::int64_t levels = task.source.levels;
+  if (levels > most_levels_of(coding)) return std::nullopt;
+  // Groups must not share words.
+  if (task.product->groups > 1 && inner_channels(task) % 32 != 0) return std::nullopt;
+  const bool planes = coding == Coding::planes;
+  // The count of signs is per pixel, not per group.
+  if (planes && levels == 3 && form.bipolar && task.product->groups == 1) return Scheme::signs12;
+  if (form.bipolar) return planes ? Scheme::xor12 : Scheme::xor11;
+  if (form.ternary) return planes ? Scheme::ternary12 : Scheme::ternary11;
+  if (form.two_bits) return planes ? Scheme::and22 : Scheme::and21;
+  return std::nullopt;
+}
+
+bool is_depthwise(const ProductTask& task) {
+  return task.product->groups > 1 && inner_channels(task) == 1 &&
+         task.target.channels == task.source.channels;
+}
+
+Scheme dot_scheme(const ProductTask& task, const WeightForm& form, Level level) {
+  const ProductKernels& kernels = kernels_of<ProductKernels>(level);
+  if (is_depthwise(task)) {
+    // Sums that fit 16 bits need fewer instructions than the four-tap scheme.
+    const Window& window = task.product->window;
+    const bool is_short =
+        window.kernel_height * window.kernel_width <= terms_in_16_bits(task, form);
+    const bool has_four = kernels.sums[static_cast<std::size_t>(Scheme::depthwise4)] != nullptr;
+    return has_four && !is_short ? Scheme::depthwise4 : Scheme::depthwise;
+  }
+  const Scheme scheme = form.set.size() <= 4    ? Scheme::dot2
+                        : form.set.size() <= 16 ? Scheme::dot4
+                                                : Scheme::dot8;
+  const auto largest = static_cast<int>(task.source.levels - 1);
+  const bool exact = kernels.sums[static_cast<std::size_t>(scheme)] != nullptr &&
+                     kernels.dot_is_exact(largest, form.largest);
+  return exact ? scheme : Scheme::wide8;
+}
+
+}  // namespace
+
+std::int64_t terms_in_16_bits(const ProductTask& task, const WeightForm& form) {
+  return 32767 / std::max<std::int64_t>(1, (task.source.levels - 1) * form.largest);
+}
+
+Scheme select_scheme(const ProductTask& task, const WeightForm& form, Coding coding, Level level) {
+  if (coding == Coding::bytes) return dot_scheme(task, form, level);
+  const std::optional<Scheme> scheme = bit_scheme(task, form, coding);
+  if (!scheme)
+    throw Error(Error::Kind::value, "no kernel takes these weights and bits; use bytes instead");
+  return *scheme;
+}
+
+Coding select_coding(const ProductTask& task, const WeightForm& form, Level level) {
+  const Coding coding = task.source.levels <= 2 ? Coding::bits : Coding::planes;
+  const std::optional<Scheme> scheme = bit_scheme(task, form, coding);
+  if (!scheme || is_depthwise(task)) return Coding::bytes;
+  const std::int64_t pixels = task.target.height * task.target.width;
+  // Tiles pay off for many pixels only.
+  const bool tiles = level == Level::amx && pixels >= 16;
+  const Cost cost = cost_of(level == Level::amx && !tiles ? Level::avx512vpopcnt : level);
+  const std::int64_t inner = inner_channels(task);
+  const auto words = static_cast<double>((inner + 31) / 32);
+  // A single pixel has less instruction parallelism, and does not share the unpacking of weights.
+  const bool single = pixels == 1;
+  const double bits = cost.pair * pairs_of(*scheme) * words;
+  // Weights are unpacked and loaded into tiles once for all pixels: worth 64 pixels.
+  const double unpacking = tiles ? 64.0 / static_cast<double>(pixels) : single ? 1 : 0;
+  const double dots = cost.dot * static_cast<double>(inner) / 32 * (1 + unpacking);
+  return bits <= dots ? coding : Coding::bytes;
+}
+
+namespace {
+
 Aligned<std::byte> room_for(std::int64_t bytes, std::int64_t most) {
   need_room(bytes, most);
   return Aligned<std::byte>(bytes);
@@ -64,8 +187,8 @@ int bits_of_index(Scheme scheme) {
   return scheme == Scheme::dot4 ? 4 : scheme == Scheme::dot2 ? 2 : 8;
 }
 
-// Weights in bytes, or their indices in 4 or 2 bits: a step is [16 channels][4 bytes], and each
-// byte has the indices of its phases.
+// Packs weights as bytes, or as indices of 4 or 2 bits. A step is [16 channels][4 bytes]; a byte
+// holds the indices of all phases.
 class DotPacker {
  public:
   DotPacker(Scheme scheme, const WeightForm& form, PackedWeights& to)
@@ -94,7 +217,7 @@ class DotPacker {
   std::uint8_t indices_[256];
 };
 
-// Planes of bits: a step is [plane][16 channels][32 bits].
+// Bit planes: a step is [plane][16 channels][32 bits].
 int planes_of(Scheme scheme) {
   switch (scheme) {
     case Scheme::xor11:
@@ -148,9 +271,10 @@ void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, co
                const std::vector<PanelChannels>& panels, int dot_bytes, std::int64_t most_bytes,
                PackedWeights& to) {
   const DotPacker packer(scheme, form, to);
-  const std::int64_t length = runs.taps * weights.inner, each = packer.k_per_step();
-  const std::int64_t whole = std::max<std::int64_t>(each, scheme == Scheme::wide8 ? 4 : dot_bytes);
-  to.steps = static_cast<int>((length + whole - 1) / whole * (whole / each));
+  const std::int64_t length = runs.taps * weights.inner, k_per_step = packer.k_per_step();
+  const std::int64_t whole =
+      std::max<std::int64_t>(k_per_step, scheme == Scheme::wide8 ? 4 : dot_bytes);
+  to.steps = static_cast<int>((length + whole - 1) / whole * (whole / k_per_step));
   to.panel = runs.count * to.steps * 64;
   to.bytes = room_for(to.panel * static_cast<std::int64_t>(panels.size()), most_bytes);
   for (std::size_t p = 0; p < panels.size(); ++p)
@@ -159,7 +283,7 @@ void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, co
         std::byte* const at =
             to.bytes.data() + static_cast<std::int64_t>(p) * to.panel + run * to.steps * 64;
         const bool present = lane < panels[p].count;
-        for (std::int64_t k = 0; k < to.steps * each; ++k)
+        for (std::int64_t k = 0; k < to.steps * k_per_step; ++k)
           packer.put(
               at, lane, k,
               present && k < length ? weights.of(panels[p].first + lane)[run * length + k] : 0);
@@ -168,7 +292,8 @@ void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, co
 
 void pack_depthwise(const Weights& weights, const std::vector<PanelChannels>& panels,
                     std::int64_t most_bytes, PackedWeights& to) {
-  // Two panels lie tap by tap; a chunk has an even number of them, the last one excepted.
+  // Pairs of panels are interleaved tap by tap; only the last chunk may have an odd number of
+  // panels.
   to.panel = weights.taps * panel_channels * 2;
   const std::int64_t pairs = (static_cast<std::int64_t>(panels.size()) + 1) / 2;
   to.bytes = room_for(to.panel * 2 * pairs, most_bytes);
@@ -183,7 +308,7 @@ void pack_depthwise(const Weights& weights, const std::vector<PanelChannels>& pa
       }
 }
 
-// Panel by panel; behind the last tap there are weights of 0.
+// Panel by panel; padding taps have weights of 0.
 void pack_taps(const Weights& weights, const std::vector<PanelChannels>& panels,
                std::int64_t most_bytes, PackedWeights& to) {
   const std::int64_t steps = (weights.taps + taps_together - 1) / taps_together;
@@ -201,9 +326,9 @@ void pack_taps(const Weights& weights, const std::vector<PanelChannels>& panels,
 
 }  // namespace
 
-PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& form,
-                     const Runs& runs, const std::vector<PanelChannels>& panels, int dot_bytes,
-                     std::int64_t most_bytes) {
+PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
+                           const Runs& runs, const std::vector<PanelChannels>& panels,
+                           int dot_bytes, std::int64_t most_bytes) {
   PackedWeights to;
   if (scheme == Scheme::depthwise) pack_depthwise(weights, panels, most_bytes, to);
   else if (scheme == Scheme::depthwise4) pack_taps(weights, panels, most_bytes, to);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product of the program, ready to run: its weights packed for one kernel, its constants folded.
+// A Product instruction, ready to run: weights packed for one kernel, constants folded.
 #pragma once
 
 #include <limits>
@@ -12,22 +12,22 @@
 
 namespace anybit::lowbit {
 
-// What a product gives: indices of a tensor, or float32 that lie apart by these strides, in floats.
-// The strides of a port in the order height x width x channels are {elements, channels, 1}, those
-// of channels x height x width {elements, 1, height * width}.
+// Strides of a float32 output, in elements. A port in the order height x width x channels has
+// {elements, channels, 1}, one in the order channels x height x width {elements, 1, height *
+// width}.
 struct FloatStrides {
   std::int64_t row = 0, pixel = 0, channel = 0;
 };
 
-// A product as the program has it, and the tensors it lies between. All has been verified.
+// A verified Product instruction with its source and target tensors.
 struct ProductTask {
   const Product* product = nullptr;
   Tensor source;
-  Tensor target;  // of a port: its height, width and channels
-  std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();  // that it may become
+  Tensor target;  // for a port: its height, width and channels
+  std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();  // limit of the packed size
 };
 
-// What part of the target to fill. Channels begin and end at multiples of `channel_grain`, or with
+// Part of the target to fill. Channel ranges begin and end at multiples of `channel_grain`, or at
 // the last channel.
 struct Part {
   std::int64_t first_row = 0, last_row = 0;    // of the batch
@@ -39,22 +39,21 @@ inline constexpr std::int64_t channel_grain = 64;
 
 class PackedProduct {
  public:
-  // How the fastest kernel of that level wants its source. Every product takes bytes, too.
-  static Coding wanted(const ProductTask& task, Level level);
+  // Returns the source coding of the fastest kernel of a level. All products also accept bytes.
+  static Coding preferred_coding(const ProductTask& task, Level level);
 
-  // The source's border must not be smaller than the pads of the window.
+  // The border of the source must be at least as large as the pads of the window.
   PackedProduct(const ProductTask& task, const Storage& source, const Storage& target, Level level);
   PackedProduct(const ProductTask& task, const Storage& source, FloatStrides target, Level level);
   ~PackedProduct();
   PackedProduct(PackedProduct&&) noexcept;
 
-  // Rows of the source and of the target begin at row 0 of the batch. Parts that have no element in
-  // common may run at the same time.
+  // Source and target point to row 0 of the batch. Disjoint parts may run concurrently.
   void run(const std::byte* source, std::byte* target, const Part& part) const;
   void run(const std::byte* source, float* target, const Part& part) const;
 
-  // For reports: the name of the kernel, the bytes of its weights and constants, and the
-  // multiplications for one row of the batch.
+  // For reports: name of the kernel, bytes of weights and constants, multiplications per row of the
+  // batch.
   std::string_view kernel() const;
   std::int64_t bytes() const;
   std::int64_t multiplications() const;

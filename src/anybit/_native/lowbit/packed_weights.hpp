@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a product: taken from the program, looked at, and packed for a kernel.
+// The weights of a product: unpacked from the program, matched to a kernel, packed for it.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,14 @@
 #include <new>
 #include <vector>
 
+#include "_native/isa/levels.hpp"
+#include "packed_product.hpp"
 #include "product_kernels.hpp"
 #include "program.hpp"
 
 namespace anybit::lowbit {
 
-// Zeroed memory on a boundary of `alignment` that ends with `slack`.
+// Zeroed memory, aligned to `alignment`, followed by `slack` bytes.
 template <class T>
 class Aligned {
  public:
@@ -36,10 +38,10 @@ class Aligned {
   std::unique_ptr<T[], Delete> data_;
 };
 
-// In the order target channel, kernel row, kernel column, source channel of the group.
+// Weights in the order target channel, kernel row, kernel column, source channel of the group.
 struct Weights {
   std::vector<std::int8_t> values;
-  std::int64_t channels = 0, taps = 0, inner = 0;  // inner: source channels of a group
+  std::int64_t channels = 0, taps = 0, inner = 0;  // inner: source channels per group
 
   Weights(const Product& product, std::int64_t channels, std::int64_t source_channels);
   const std::int8_t* of(std::int64_t channel) const { return &values[index(channel, 0)]; }
@@ -53,18 +55,27 @@ struct Weights {
   }
 };
 
-// What a kernel may make use of. `unit` is the v of a channel in the schemes for bits.
+// Properties of the weights that kernels exploit. A unit is the v of a channel in the bit schemes.
 struct WeightForm {
-  bool bipolar = true, ternary = true, two_bits = true;  // as xor, ternary and and2 need them
+  bool bipolar = true, ternary = true, two_bits = true;  // required by xor, ternary and and2
   std::vector<int> units;                                // largest magnitude of each channel
-  std::vector<std::int8_t> set;                          // the different weights, and 0
+  std::vector<std::int8_t> set;                          // distinct weights, and 0
   int largest = 0;
 
   explicit WeightForm(const Weights& weights);
 };
 
-// How the K of an output lies in memory: so many runs of `length` source channels each, a run being
-// as many taps as touch one another.
+// Returns the fastest scheme of a level for a source coding: a dot product or depthwise scheme for
+// bytes. Throws Error if bits or planes have none.
+Scheme select_scheme(const ProductTask& task, const WeightForm& form, Coding coding, Level level);
+
+// Returns the number of products of index and weight whose sum fits 16 bits.
+std::int64_t terms_in_16_bits(const ProductTask& task, const WeightForm& form);
+
+// Returns the source coding of the fastest scheme.
+Coding select_coding(const ProductTask& task, const WeightForm& form, Level level);
+
+// Memory layout of the reduction axis of an output: `count` runs of `taps` contiguous taps.
 struct Runs {
   std::int64_t count = 1, taps = 1;  // per run
 };
@@ -76,15 +87,15 @@ struct PackedWeights {
   std::int8_t values[16] = {};
 };
 
-// `panels` says which channels each panel has: its first one, and how many.
+// Channels of a panel: the first one, and their number.
 struct PanelChannels {
   std::int64_t first = 0;
   int count = 0;
 };
 
-// Throws Error if they become more than so many bytes.
-PackedWeights packed(Scheme scheme, const Weights& weights, const WeightForm& form,
-                     const Runs& runs, const std::vector<PanelChannels>& panels, int dot_bytes,
-                     std::int64_t most_bytes);
+// Throws Error if the packed weights exceed `most_bytes`.
+PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
+                           const Runs& runs, const std::vector<PanelChannels>& panels,
+                           int dot_bytes, std::int64_t most_bytes);
 
 }  // namespace anybit::lowbit

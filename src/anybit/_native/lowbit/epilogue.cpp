@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "epilogue.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "damage.hpp"
+
+namespace anybit::lowbit {
+
+namespace {
+
+std::int64_t whole_chunks(std::int64_t channels) {
+  return (channels + chunk_channels - 1) / chunk_channels * chunk_channels;
+}
+
+Aligned<float> per_channel(Floats values, std::int64_t channels) {
+  Aligned<float> all(whole_chunks(channels));
+  for (std::int64_t i = 0; i < channels; ++i)
+    all[i] = values[values.size() == 1 ? 0 : static_cast<std::size_t>(i)];
+  return all;
+}
+
+void fill(Epilogue& to, const Thresholds& tail, std::int64_t channels, std::int64_t levels) {
+  const std::int64_t count = levels - 1, padded = whole_chunks(channels);
+  const auto threshold = [&](std::int64_t channel, std::int64_t i) {
+    return tail.thresholds[static_cast<std::size_t>(channel * count + i)];
+  };
+  if (levels <= few_levels) {
+    to.kind = TailKind::thresholds;
+    to.thresholds = Aligned<std::int32_t>(padded * count);
+    for (std::int64_t channel = 0; channel < channels; ++channel)
+      for (std::int64_t i = 0; i < count; ++i)
+        to.thresholds[(channel / panel_channels * count + i) * panel_channels +
+                      channel % panel_channels] = threshold(channel, i);
+    return;
+  }
+  to.kind = TailKind::many_thresholds;
+  to.thresholds = Aligned<std::int32_t>(padded * 256);
+  for (std::int64_t channel = 0; channel < padded; ++channel)
+    for (std::int64_t i = 0; i < 256; ++i)
+      to.thresholds[channel * 256 + i] = channel < channels && i < count
+                                             ? threshold(channel, i)
+                                             : std::numeric_limits<std::int32_t>::max();
+}
+
+void fill(Epilogue& to, const Affine& tail, std::int64_t channels, std::int64_t) {
+  to.kind = TailKind::affine;
+  to.gains = per_channel(tail.gains, channels);
+  to.offsets = per_channel(tail.offsets, channels);
+  to.shift = static_cast<std::int32_t>(tail.shift);
+}
+
+void fill(Epilogue& to, const Table& tail, std::int64_t channels, std::int64_t) {
+  to.kind = TailKind::table;
+  to.entries.assign(tail.entries.begin(), tail.entries.end());
+  to.first = Aligned<std::int64_t>(whole_chunks(channels));
+  const auto length = static_cast<std::int64_t>(tail.entries.size()) / channels;
+  for (std::int64_t channel = 0; channel < channels; ++channel)
+    to.first[channel] = channel * length - tail.first[static_cast<std::size_t>(channel)];
+}
+
+void fill_steps(Epilogue& to, const auto& tail, std::int64_t channels) {
+  to.gains = per_channel(tail.scales, channels);
+  for (const Step& step : tail.steps) {
+    to.operands.push_back(per_channel(step.operands, channels));
+    to.steps.push_back({step.kind(), to.operands.back().data()});
+  }
+}
+
+void fill(Epilogue& to, const Arithmetic& tail, std::int64_t channels, std::int64_t) {
+  to.kind = TailKind::arithmetic;
+  fill_steps(to, tail, channels);
+}
+
+void fill(Epilogue& to, const Rounded& tail, std::int64_t channels, std::int64_t) {
+  to.kind = TailKind::rounded;
+  fill_steps(to, tail, channels);
+  to.shift = static_cast<std::int32_t>(tail.shift);
+}
+
+std::int32_t& threshold_of(const Epilogue& tail, std::int64_t channel, std::int64_t i,
+                           std::int64_t count) {
+  return tail.kind == TailKind::many_thresholds
+             ? tail.thresholds[channel * 256 + i]
+             : tail.thresholds[(channel / panel_channels * count + i) * panel_channels +
+                               channel % panel_channels];
+}
+
+std::int64_t quotient_up(std::int64_t a, std::int64_t b) {  // b > 0
+  return a / b + (a % b > 0 ? 1 : 0);
+}
+
+// Line fit of many thresholds: a multiplication and an addition give the index, except close to a
+// threshold, where the thresholds are searched.
+
+using Int = std::numeric_limits<std::int32_t>;
+
+// Line fit of a channel; it covers thresholds [first, last).
+struct Line {
+  float gain = 0, offset = 0, limit = 0.5f;
+  std::int64_t first = 0, last = 0;
+};
+
+// With a larger distance to the line, in steps, too many sums would need a search.
+constexpr double most_off = 0.25;
+
+float height(const Line& line, double sum) {
+  const float product = static_cast<float>(sum) * line.gain;
+  return product + line.offset;
+}
+
+// Fits a line to thresholds [first, last), and computes their largest distance. Index k begins at
+// threshold k - 1, where the line should have the value k - 1/2. The line is non-decreasing: bounds
+// that hold at and just before all thresholds hold between them.
+std::optional<Line> fit_line(const std::int32_t* thresholds, std::int64_t first,
+                             std::int64_t last) {
+  Line line;
+  line.first = first, line.last = last;
+  line.offset = static_cast<float>(first);
+  if (first >= last) return line;
+  const double start = thresholds[first], end = thresholds[last - 1];
+  const double gain = last - first > 1 ? static_cast<double>(last - first - 1) / (end - start) : 1;
+  if (!(gain > 0 && gain <= 1)) return std::nullopt;
+  double least = Int::max(), most = Int::min();
+  for (std::int64_t i = first; i < last; ++i) {
+    const double rest = static_cast<double>(i) + 0.5 - gain * (thresholds[i] - 0.5);
+    least = std::min(least, rest), most = std::max(most, rest);
+  }
+  line.gain = static_cast<float>(gain);
+  line.offset = static_cast<float>((least + most) / 2);
+  double off = 0;
+  for (std::int64_t i = first; i < last; ++i) {
+    const double edge = static_cast<double>(i) + 0.5, at = thresholds[i];
+    off = std::max({off, edge - height(line, at), height(line, at - 1) - edge});
+  }
+  if (!(off < most_off)) return std::nullopt;
+  line.limit = std::nextafter(static_cast<float>(0.5 - off), 0.0f);
+  return line;
+}
+
+// Leaves out thresholds at the ends, which may be far off: unreachable sums, or kinks of a
+// function.
+std::optional<Line> fit_inner_line(const std::int32_t* thresholds, std::int64_t count) {
+  std::int64_t first = 0, last = count;
+  if (count > 1 && thresholds[0] == thresholds[count - 1]) {
+    first = last = thresholds[0] > 0 ? 0 : count;
+  } else if (count > 1) {
+    while (thresholds[first + 1] == thresholds[0]) ++first;
+    while (thresholds[last - 2] == thresholds[count - 1]) --last;
+    first += first > 0 ? 1 : 0;
+    last -= last < count ? 1 : 0;
+  }
+  for (const std::int64_t skipped_first : {0, 1})
+    for (const std::int64_t skipped_last : {0, 1})
+      if (const auto line =
+              fit_line(thresholds, std::min(first + skipped_first, last),
+                       std::max(std::min(first + skipped_first, last), last - skipped_last)))
+        return line;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t levels,
+                       std::int64_t most_bytes) {
+  // A scalar operand of a step is expanded to one per channel.
+  const auto steps = std::visit(
+      [](const auto& epilogue) -> std::size_t {
+        if constexpr (requires { epilogue.steps; }) return epilogue.steps.size();
+        return 0;
+      },
+      tail);
+  constexpr std::int64_t operand = sizeof(float);
+  need_room(static_cast<std::int64_t>(steps) * whole_chunks(channels) * operand, most_bytes);
+  Epilogue state;
+  std::visit([&](const auto& epilogue) { fill(state, epilogue, channels, levels); }, tail);
+  return state;
+}
+
+void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t count,
+                          std::int64_t scale, std::int64_t constant) {
+  constexpr std::int64_t never = std::numeric_limits<std::int32_t>::max();
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int32_t& threshold = threshold_of(tail, channel, i, count);
+    const std::int64_t rest = threshold - constant;
+    // For a negative scale: -sum >= t is ~sum >= t - 1.
+    const std::int64_t own = scale > 0   ? quotient_up(rest, scale)
+                             : scale < 0 ? quotient_up(rest, -scale) - 1
+                             : rest > 0  ? never
+                                         : -never;
+    threshold = static_cast<std::int32_t>(std::clamp(own, -never, never));
+  }
+}
+
+void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
+  if (tail.kind != TailKind::many_thresholds) return;
+  const std::int64_t padded = tail.thresholds.size() / 256;
+  Epilogue lined;
+  for (Aligned<float>* array :
+       {&lined.gains, &lined.offsets, &lined.limits, &lined.bottoms, &lined.tops})
+    *array = Aligned<float>(padded);
+  lined.lows = Aligned<std::int32_t>(padded), lined.highs = Aligned<std::int32_t>(padded);
+  std::int64_t without = 0;
+  for (std::int64_t channel = 0; channel < padded; ++channel) {
+    const std::int32_t* const thresholds = tail.thresholds.data() + channel * 256;
+    const auto fitted = channel < channels ? fit_inner_line(thresholds, levels - 1) : Line{};
+    const Line line = fitted.value_or(Line{});
+    without += fitted ? 0 : 1;
+    lined.gains[channel] = line.gain, lined.offsets[channel] = line.offset;
+    lined.limits[channel] = fitted ? line.limit : -1.0f;
+    lined.bottoms[channel] = static_cast<float>(line.first);
+    lined.tops[channel] = static_cast<float>(line.last);
+    lined.lows[channel] = line.first > 0 ? thresholds[line.first - 1] : Int::min();
+    lined.highs[channel] = line.last < levels - 1 ? thresholds[line.last] : Int::max();
+  }
+  if (without * 8 > channels) return;
+  lined.kind = TailKind::lines;
+  lined.thresholds = std::move(tail.thresholds);
+  tail = std::move(lined);
+}
+
+}  // namespace anybit::lowbit

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Constants of the epilogue of a product: everything after its sums.
+#pragma once
+
+#include <vector>
+
+#include "packed_weights.hpp"
+#include "product_kernels.hpp"
+#include "program.hpp"
+
+namespace anybit::lowbit {
+
+// Constants of an epilogue. Arrays are per channel, padded to whole chunks.
+struct Epilogue {
+  TailKind kind = TailKind::thresholds;
+  Aligned<std::int32_t> thresholds;
+  Aligned<float> gains, offsets;
+  Aligned<float> limits, bottoms, tops;  // for lines, see TailBlock
+  Aligned<std::int32_t> lows, highs;
+  std::int32_t shift = 0;
+  Aligned<std::int64_t> first;
+  std::vector<std::uint8_t> entries;
+  std::vector<Aligned<float>> operands;
+  std::vector<TailStep> steps;
+};
+
+// Solves scale * sum + constant >= threshold for the sum, for the thresholds of a channel. Sums are
+// far from the limits of int32; for a negative scale the thresholds are those of ~sum.
+void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t count,
+                          std::int64_t scale, std::int64_t constant);
+
+// Replaces a search of many thresholds by a line fit per channel, if the thresholds are close to a
+// line. Results do not change.
+void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels);
+
+// Throws Error if the constants exceed `most_bytes`.
+Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t levels,
+                       std::int64_t most_bytes);
+
+}  // namespace anybit::lowbit

@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packed_product.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "damage.hpp"
+#include "epilogue.hpp"
+#include "packed_weights.hpp"
+#include "taps.hpp"
+
+namespace anybit::lowbit {
+
+struct PackedProduct::State {
+  // Adjacent panels of a chunk that read the same source channels.
+  struct PanelRun {
+    std::ptrdiff_t source = 0;  // bytes from the start of a pixel
+    std::int64_t panel = 0;     // the first one
+    int panels = 0;
+    std::int64_t channel = 0;  // in the chunk
+  };
+
+  Tensor source, target;
+  Window window;
+  Storage from, to;
+  FloatStrides floats;
+
+  Scheme scheme = Scheme::dot8;
+  const ProductKernels* kernels = nullptr;
+  std::vector<std::ptrdiff_t> segments;
+  // Number of windows at the same stride between the last window of a line and the first of the
+  // next; -1 if the stride does not fit or the kernel does not use it.
+  int gap = -1;
+  int block_pixels = 32;
+  PackedWeights weights;
+  int narrow_steps = 31;               // bit schemes: 8-bit sums hold 31 steps of 8 ones
+  std::vector<PanelRun> runs;          // in the order of chunks
+  std::vector<std::size_t> first_run;  // per chunk, and the end
+
+  // See Settling: addend of the pixel, constant of its class.
+  Settling settling = Settling::general;
+  Aligned<std::int32_t> scales;
+  Aligned<std::int32_t> constants;  // [class][padded channels]
+  std::int64_t padded = 0;
+  std::vector<std::int32_t> line_class, column_class;  // per line and column of the target
+  std::int32_t column_classes = 1;
+
+  Epilogue tail;
+  std::int64_t multiplications = 0;
+};
+
+namespace {
+
+using State = PackedProduct::State;
+
+bool reads_planes(const State& at) { return at.from.coding == Coding::planes; }
+
+// Taps of the kernel inside the tensor, for the windows of one axis. Windows with the same taps
+// share a class.
+struct AxisClasses {
+  std::vector<std::int32_t> of;  // class of each window
+  std::vector<Taps> taps;
+
+  AxisClasses(std::int64_t size, std::int64_t windows, std::int64_t kernel, std::int64_t stride,
+              std::int64_t dilation, std::int64_t pad) {
+    std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> classes;
+    for (std::int64_t window = 0; window < windows; ++window) {
+      const Taps inside(window * stride - pad, kernel, dilation, size);
+      // Most windows have the class of the previous one.
+      if (!of.empty() && taps[static_cast<std::size_t>(of.back())] == inside) {
+        of.push_back(of.back());
+        continue;
+      }
+      const auto [entry, is_new] = classes.try_emplace({inside.first, inside.last},
+                                                       static_cast<std::int32_t>(classes.size()));
+      if (is_new) taps.push_back(inside);
+      of.push_back(entry->second);
+    }
+  }
+  // One class with all taps for all windows.
+  AxisClasses(std::int64_t windows, std::int64_t kernel)
+      : of(static_cast<std::size_t>(windows)), taps{{0, kernel}} {}
+};
+
+// Sums of the weights of a channel over rectangles of taps.
+class TapSums {
+ public:
+  explicit TapSums(const Window& window)
+      : height_(window.kernel_height),
+        width_(window.kernel_width),
+        sums_(static_cast<std::size_t>((height_ + 1) * (width_ + 1))) {}
+
+  void read(const Weights& weights, std::int64_t channel) {
+    positive_ = 0;
+    const std::int8_t* weight = weights.of(channel);
+    for (std::int64_t y = 0; y < height_; ++y) {
+      std::int64_t line = 0;
+      for (std::int64_t x = 0; x < width_; ++x) {
+        for (std::int64_t i = 0; i < weights.inner; ++i, ++weight) {
+          line += *weight;
+          positive_ += *weight > 0 ? 1 : 0;
+        }
+        before(y + 1, x + 1) = before(y, x + 1) + line;
+      }
+    }
+  }
+
+  std::int64_t positive() const { return positive_; }  // number of positive weights
+  std::int64_t all() { return before(height_, width_); }
+  std::int64_t of(const Taps& rows, const Taps& columns) {
+    return before(rows.last, columns.last) - before(rows.first, columns.last) -
+           before(rows.last, columns.first) + before(rows.first, columns.first);
+  }
+
+ private:
+  // Sum over the taps above and left of a corner.
+  std::int64_t& before(std::int64_t y, std::int64_t x) {
+    return sums_[static_cast<std::size_t>(y * (width_ + 1) + x)];
+  }
+
+  const std::int64_t height_, width_;
+  std::vector<std::int64_t> sums_;
+  std::int64_t positive_ = 0;
+};
+
+// Coefficients that turn the sum of a scheme into the accumulator, for a channel with the weight
+// unit `unit` (see `Scheme`). Indices in the border and after the last channel are 0.
+struct Folding {
+  std::int64_t scale = 0;
+  std::int64_t everywhere = 0;  // constant term
+  std::int64_t inside = 0;      // factor of the sum of weights inside the tensor
+  std::int64_t outside = 0;     // factor of the sum of weights outside
+};
+
+Folding folding_of(const State& at, std::int64_t unit, std::int64_t positive) {
+  const std::int64_t low = at.source.lowest, step = at.source.step;
+  switch (at.scheme) {
+    case Scheme::dot8:
+    case Scheme::dot4:
+    case Scheme::dot2:
+    case Scheme::wide8:
+    case Scheme::depthwise:
+    case Scheme::depthwise4:
+      return {step, 0, low, 0};
+    case Scheme::xor11:
+    case Scheme::xor12:
+    case Scheme::ternary11:
+    case Scheme::ternary12:
+      return {-step * unit, (reads_planes(at) ? 3 : 1) * step * unit * positive, low, 0};
+    case Scheme::signs12: {
+      // After the last channel an index of 0 counts as a sign, but has no weight.
+      const std::int64_t words = (at.source.channels + 31) / 32;
+      const std::int64_t gaps =
+          (words * 32 - at.source.channels) * at.window.kernel_height * at.window.kernel_width;
+      return {-step * unit, -step * unit * gaps, low + step, step};
+    }
+    case Scheme::and21:
+    case Scheme::and22:
+      return {step * unit, 0, low, 0};
+  }
+  return {};
+}
+
+// Only the low 32 bits matter: accumulators fit 32 bits, intermediate terms may not.
+std::int32_t wrapped(std::int64_t value) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(static_cast<std::uint64_t>(value)));
+}
+
+// Without a border, or with border codes of 0, all windows are in one class.
+std::pair<AxisClasses, AxisClasses> classify_windows(const State& at) {
+  const Window& w = at.window;
+  if (at.source.lowest == 0 || Border::of(w).empty())
+    return {{at.target.height, w.kernel_height}, {at.target.width, w.kernel_width}};
+  return {{at.source.height, at.target.height, w.kernel_height, w.stride_height, w.dilation_height,
+           w.pad_top},
+          {at.source.width, at.target.width, w.kernel_width, w.stride_width, w.dilation_width,
+           w.pad_left}};
+}
+
+void fold(State& at, const Weights& weights, const WeightForm& form, const Tail& tail,
+          std::int64_t most_bytes) {
+  auto [lines, columns] = classify_windows(at);
+  at.padded = (weights.channels + chunk_channels - 1) / chunk_channels * chunk_channels;
+  const auto constants =
+      at.padded * static_cast<std::int64_t>(lines.taps.size() * columns.taps.size());
+  need_room(constants * 4, most_bytes);
+  at.constants = Aligned<std::int32_t>(constants);
+  at.scales = Aligned<std::int32_t>(at.padded);
+  const auto* const thresholds = std::get_if<Thresholds>(&tail);
+  const bool two_bits = at.scheme == Scheme::and21 || at.scheme == Scheme::and22;
+  TapSums sums(at.window);
+  for (std::int64_t channel = 0; channel < weights.channels; ++channel) {
+    sums.read(weights, channel);
+    const std::int64_t unit =
+        two_bits ? -form.set.front() / 2 : form.units[static_cast<std::size_t>(channel)];
+    const Folding folding = folding_of(at, unit, sums.positive());
+    // Thresholds compare the accumulator times the direction.
+    const std::int64_t sign =
+        thresholds == nullptr ? 1 : thresholds->directions[static_cast<std::size_t>(channel)];
+    at.scales[channel] = wrapped(sign * folding.scale);
+    std::int64_t place = channel;
+    for (const Taps& rows : lines.taps)
+      for (const Taps& taps : columns.taps) {
+        const std::int64_t inside = sums.of(rows, taps);
+        at.constants[place] = wrapped(sign * (folding.everywhere + folding.inside * inside +
+                                              folding.outside * (sums.all() - inside)));
+        place += at.padded;
+      }
+  }
+  at.column_classes = static_cast<std::int32_t>(columns.taps.size());
+  at.line_class = std::move(lines.of);
+  at.column_class = std::move(columns.of);
+}
+
+// Splits the channels into panels, which never cross a chunk or a group.
+std::vector<PanelChannels> plan_panels(State& at, std::int64_t groups) {
+  const std::int64_t channels = at.target.channels, group_size = channels / groups;
+  const std::int64_t inner = at.source.channels / groups;
+  const bool depthwise = is_depthwise(at.scheme);
+  std::vector<PanelChannels> panels;
+  for (std::int64_t chunk = 0; chunk < channels; chunk += chunk_channels) {
+    at.first_run.push_back(at.runs.size());
+    const std::int64_t end = std::min(channels, chunk + chunk_channels);
+    for (std::int64_t channel = chunk; channel < end;) {
+      const std::int64_t group = depthwise ? 0 : channel / group_size;
+      const std::int64_t last = depthwise ? end : std::min(end, (group + 1) * group_size);
+      State::PanelRun run;
+      run.panel = static_cast<std::int64_t>(panels.size());
+      run.channel = channel - chunk;
+      if (depthwise) run.source = channel;
+      else if (at.from.coding == Coding::bytes) run.source = group * inner;
+      else run.source = group * (inner / 32) * (reads_planes(at) ? 8 : 4);
+      for (; channel < last; channel += panels.back().count, ++run.panels)
+        panels.push_back(
+            {channel, static_cast<int>(std::min<std::int64_t>(panel_channels, last - channel))});
+      at.runs.push_back(run);
+    }
+  }
+  at.first_run.push_back(at.runs.size());
+  return panels;
+}
+
+// Finds the contiguous segments of a window; adjacent taps of a line form one segment if they
+// touch.
+Runs plan_segments(State& at, std::int64_t groups) {
+  const Window& w = at.window;
+  const std::int64_t taps = w.kernel_height * w.kernel_width;
+  const bool joined = groups == 1 && w.dilation_width == 1 && !is_depthwise(at.scheme);
+  for (std::int64_t y = 0; y < w.kernel_height; ++y)
+    for (std::int64_t x = 0; x < (joined ? 1 : w.kernel_width); ++x)
+      at.segments.push_back(y * w.dilation_height * at.from.line +
+                            x * w.dilation_width * at.from.pixel);
+  const auto count = static_cast<std::int64_t>(at.segments.size());
+  // Repeated segments have weights of 0.
+  while (at.scheme == Scheme::depthwise4 && at.segments.size() % taps_together != 0)
+    at.segments.push_back(at.segments.back());
+  return {count, taps / count};
+}
+
+// See State::gap.
+int gap_of(const State& at) {
+  const Window& w = at.window;
+  if (!at.kernels->wants_even_windows || !is_dot(at.scheme) || w.stride_height != 1 ||
+      w.stride_width != 1 || at.from.line % at.from.pixel != 0)
+    return -1;
+  const std::int64_t gap = at.from.line / at.from.pixel - at.target.width;
+  return gap < at.target.width ? static_cast<int>(gap) : -1;
+}
+
+// Keeps the sums of a block in the L1 cache, and the weights if they fit as well.
+int block_pixels_of(const State& at) {
+  constexpr std::ptrdiff_t near_bytes = 40 * 1024;
+  const int spread = at.scheme == Scheme::dot2 ? 4 : at.scheme == Scheme::dot4 ? 2 : 1;
+  const std::ptrdiff_t chunk = at.weights.panel * spread * (chunk_channels / panel_channels);
+  return chunk <= near_bytes ? std::min(32, at.kernels->block_pixels) : at.kernels->block_pixels;
+}
+
+// Folds scale and constants into the thresholds, or omits them where they are 1 and 0.
+void simplify(State& at, std::int64_t largest_weight) {
+  if (at.scheme == Scheme::signs12) return;
+  if (at.tail.kind != TailKind::thresholds && at.tail.kind != TailKind::many_thresholds) {
+    const auto all = [](const Aligned<std::int32_t>& numbers, std::int64_t size, int expected) {
+      return std::all_of(numbers.data(), numbers.data() + size,
+                         [=](std::int32_t number) { return number == expected; });
+    };
+    if (all(at.scales, at.target.channels, 1))
+      at.settling = all(at.constants, at.constants.size(), 0) ? Settling::bare : Settling::plain;
+    return;
+  }
+  // All factors are small: no intermediate product overflows.
+  const std::int64_t largest_code =
+      at.source.step * (at.source.levels - 1) + std::abs(at.source.lowest);
+  const std::int64_t terms = at.source.channels * at.window.kernel_height * at.window.kernel_width;
+  constexpr std::int64_t most = 1 << 29;
+  if (at.constants.size() != at.padded || largest_code > most ||
+      terms > most / std::max<std::int64_t>(1, largest_weight * largest_code))
+    return;
+  for (std::int64_t channel = 0; channel < at.target.channels; ++channel) {
+    std::int32_t& scale = at.scales[channel];
+    fold_into_thresholds(at.tail, channel, at.target.levels - 1, scale, at.constants[channel]);
+    scale = scale < 0 ? -1 : 0;
+  }
+  at.settling = Settling::raw;
+}
+
+std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source,
+                                  const Storage& target, FloatStrides floats, Level level) {
+  auto at = std::make_unique<State>();
+  const Product& product = *task.product;
+  at->source = task.source, at->target = task.target, at->window = product.window;
+  at->from = source, at->to = target, at->floats = floats;
+  const Weights weights(product, task.target.channels, task.source.channels);
+  const WeightForm form(weights);
+  at->scheme = select_scheme(task, form, source.coding, level);
+  at->kernels = &kernels_of<ProductKernels>(level);
+  at->gap = gap_of(*at);
+  const std::vector<PanelChannels> panels = plan_panels(*at, product.groups);
+  at->weights = pack_weights(at->scheme, weights, form, plan_segments(*at, product.groups), panels,
+                             at->kernels->dot_bytes, task.most_bytes);
+  at->block_pixels = block_pixels_of(*at);
+  if (is_depthwise(at->scheme)) at->narrow_steps = static_cast<int>(terms_in_16_bits(task, form));
+  fold(*at, weights, form, product.tail, task.most_bytes);
+  at->tail = make_epilogue(product.tail, task.target.channels, task.target.levels, task.most_bytes);
+  simplify(*at, form.largest);
+  fit_lines(at->tail, task.target.channels, task.target.levels);
+  at->multiplications =
+      static_cast<std::int64_t>(weights.values.size()) * task.target.height * task.target.width;
+  return at;
+}
+
+// Pixels of a block with their addresses. Windows between the runs are not pixels of the target.
+struct Pixels {
+  struct Run {
+    int first, count;
+  };
+  int count = 0, run_count = 0;
+  Run runs[most_block_pixels];
+  const std::byte* windows[most_block_pixels];
+  const std::int32_t* constants[most_block_pixels];
+  std::byte* targets[most_block_pixels];
+  float* floats[most_block_pixels];
+  std::int32_t addends[most_block_pixels];
+};
+
+// Iterates over the pixels of a part in blocks.
+class PixelBlocks {
+ public:
+  PixelBlocks(const State& at, const Part& part, const std::byte* source, std::byte* target,
+              float* floats)
+      : at_(at),
+        part_(part),
+        source_(source),
+        target_(target),
+        floats_(floats),
+        row_(part.first_row),
+        line_(part.first_line),
+        block_(at.block_pixels) {
+    done_ = part.first_row >= part.last_row || part.first_line >= part.last_line;
+    if (done_) row_ = part.last_row;
+    if (!done_) begin_line();
+  }
+
+  bool next(Pixels& pixels) {
+    pixels.count = pixels.run_count = 0;
+    if (at_.target.width == 1 && at_.target.height == 1) return next_rows(pixels);
+    while (!done_ && pixels.count < block_) {
+      const auto here = static_cast<int>(
+          std::min<std::int64_t>(block_ - pixels.count, at_.target.width - column_));
+      add_run(pixels, here);
+      for (int i = 0; i < here; ++i, ++column_, window_ += window_step_, ++pixels.count) {
+        pixels.windows[pixels.count] = window_;
+        pixels.constants[pixels.count] =
+            constants_ + at_.column_class[static_cast<std::size_t>(column_)] * at_.padded;
+        if (target_ != nullptr)
+          pixels.targets[pixels.count] = line_target_ + column_ * at_.to.pixel;
+        else pixels.floats[pixels.count] = line_floats_ + column_ * at_.floats.pixel;
+      }
+      if (column_ == at_.target.width) {
+        const bool more = at_.gap > 0 && line_ + 1 < part_.last_line;
+        const int gap = more && at_.gap < block_ - pixels.count ? at_.gap : 0;
+        for (int i = 0; i < gap; ++i, window_ += window_step_)
+          pixels.windows[pixels.count++] = window_;
+        end_line();
+      }
+    }
+    return pixels.count > 0;
+  }
+
+ private:
+  static void add_run(Pixels& pixels, int count) {
+    if (pixels.run_count > 0) {
+      Pixels::Run& last = pixels.runs[pixels.run_count - 1];
+      if (last.first + last.count == pixels.count) return static_cast<void>(last.count += count);
+    }
+    pixels.runs[pixels.run_count++] = {pixels.count, count};
+  }
+
+  // The block for rows of a single pixel.
+  bool next_rows(Pixels& pixels) {
+    const auto here = static_cast<int>(std::min<std::int64_t>(block_, part_.last_row - row_));
+    if (here <= 0) return false;
+    add_run(pixels, here);
+    for (; pixels.count < here; ++row_, ++pixels.count) {
+      pixels.windows[pixels.count] = window_;
+      pixels.constants[pixels.count] = constants_;
+      pixels.targets[pixels.count] = line_target_;
+      pixels.floats[pixels.count] = line_floats_;
+      window_ += at_.from.row;
+      if (target_ != nullptr) line_target_ += at_.to.row;
+      else line_floats_ += at_.floats.row;
+    }
+    return true;
+  }
+
+  void begin_line() {
+    const Window& w = at_.window;
+    window_step_ = w.stride_width * at_.from.pixel;
+    window_ = source_ + row_ * at_.from.row +
+              at_.from.offset(line_ * w.stride_height - w.pad_top, -w.pad_left);
+    if (target_ != nullptr) line_target_ = target_ + row_ * at_.to.row + at_.to.offset(line_, 0);
+    else
+      line_floats_ = floats_ + row_ * at_.floats.row + line_ * at_.target.width * at_.floats.pixel;
+    constants_ = at_.constants.data() +
+                 at_.line_class[static_cast<std::size_t>(line_)] * at_.column_classes * at_.padded;
+    column_ = 0;
+  }
+
+  void end_line() {
+    if (++line_ == part_.last_line) {
+      line_ = part_.first_line;
+      if (++row_ == part_.last_row) done_ = true;
+    }
+    if (!done_) begin_line();
+  }
+
+  const State& at_;
+  const Part& part_;
+  const std::byte* const source_;
+  std::byte* const target_;
+  float* const floats_;
+  std::int64_t row_, line_, column_ = 0;
+  const int block_;
+  bool done_ = false;
+  std::ptrdiff_t window_step_ = 0;
+  const std::byte* window_ = nullptr;
+  std::byte* line_target_ = nullptr;
+  float* line_floats_ = nullptr;
+  const std::int32_t* constants_ = nullptr;
+};
+
+TailBlock tail_block(const State& at) {
+  TailBlock block;  // uninitialized: zeroing takes longer than a small epilogue
+  block.coding = at.to.coding;
+  block.settling = at.settling;
+  block.levels = static_cast<int>(at.target.levels);
+  block.shift = at.tail.shift;
+  block.entries = at.tail.entries.data();
+  block.steps = at.tail.steps.data();
+  block.step_count = static_cast<int>(at.tail.steps.size());
+  block.float_channel = at.floats.channel;
+  return block;
+}
+
+void run_part(const State& at, const Part& part, const std::byte* source, std::byte* target,
+              float* floats) {
+  const auto sums = at.kernels->sums[static_cast<std::size_t>(at.scheme)];
+  const auto tail = at.kernels->tails[static_cast<std::size_t>(at.tail.kind)];
+  // Panels at the end of a group are written whole; the next group overwrites the excess.
+  constexpr std::ptrdiff_t stride = chunk_channels + panel_channels;
+  alignas(64) std::int32_t scratch[most_block_pixels * stride];
+  const std::byte* windows[most_block_pixels];
+  std::byte* targets[most_block_pixels];
+  float* outputs[most_block_pixels];
+
+  SumBlock sum;
+  sum.pixels = windows, sum.panel = at.weights.panel;
+  sum.segments = at.segments.data(), sum.segment_count = static_cast<int>(at.segments.size());
+  sum.steps = at.weights.steps, sum.narrow_steps = at.narrow_steps;
+  sum.values = at.weights.values;
+  sum.stride = stride, sum.fresh_weights = true;
+  TailBlock then = tail_block(at);
+  then.stride = stride, then.targets = targets, then.floats = outputs;
+
+  Pixels pixels;
+  PixelBlocks walk(at, part, source, target, floats);
+  while (walk.next(pixels)) {
+    sum.count = pixels.count;
+    if (at.scheme == Scheme::signs12) {
+      sum.pixels = pixels.windows;
+      at.kernels->less_signs(sum, pixels.addends);
+      sum.pixels = windows;
+    } else {
+      std::fill_n(pixels.addends, pixels.count, 0);
+    }
+    for (std::int64_t channel = part.first_channel; channel < part.last_channel;
+         channel += chunk_channels) {
+      const auto chunk = static_cast<std::size_t>(channel / chunk_channels);
+      for (std::size_t r = at.first_run[chunk]; r < at.first_run[chunk + 1]; ++r) {
+        const State::PanelRun& run = at.runs[r];
+        for (int i = 0; i < pixels.count; ++i) windows[i] = pixels.windows[i] + run.source;
+        sum.weights = at.weights.bytes.data() + run.panel * at.weights.panel;
+        sum.panels = run.panels;
+        sum.sums = scratch + run.channel;
+        sums(sum);
+      }
+      // A single run of panels: all calls use the same weights.
+      sum.fresh_weights = part.last_channel - part.first_channel > chunk_channels ||
+                          at.first_run[chunk + 1] - at.first_run[chunk] > 1;
+      then.channels =
+          static_cast<int>(std::min<std::int64_t>(chunk_channels, part.last_channel - channel));
+      then.first_channel = channel;
+      then.scales = at.scales.data() + channel;
+      const std::int64_t thresholds = has_many_thresholds(at.tail.kind) ? 256 : then.levels - 1;
+      then.thresholds = at.tail.thresholds.from(channel * thresholds);
+      then.gains = at.tail.gains.from(channel);
+      then.offsets = at.tail.offsets.from(channel);
+      then.limits = at.tail.limits.from(channel);
+      then.bottoms = at.tail.bottoms.from(channel), then.tops = at.tail.tops.from(channel);
+      then.lows = at.tail.lows.from(channel), then.highs = at.tail.highs.from(channel);
+      then.first = at.tail.first.from(channel);
+      const std::int64_t place = at.to.coding == Coding::bytes    ? channel
+                                 : at.to.coding == Coding::planes ? channel / 4
+                                                                  : channel / 8;
+      for (int r = 0; r < pixels.run_count; ++r) {
+        const auto [first, count] = pixels.runs[r];
+        for (int i = 0; i < count; ++i) {
+          if (target != nullptr) targets[i] = pixels.targets[first + i] + place;
+          else outputs[i] = pixels.floats[first + i] + channel * at.floats.channel;
+        }
+        then.count = count, then.sums = scratch + first * stride;
+        then.constants = pixels.constants + first, then.addends = pixels.addends + first;
+        tail(then);
+      }
+    }
+  }
+}
+
+// Runs all pixels chunk by chunk of channels if spreading the weights once saves more than
+// rereading the pixels costs.
+void run_by_chunks(const State& at, const Part& part, const std::byte* source, std::byte* target,
+                   float* floats) {
+  const std::int64_t pixels =
+      (part.last_row - part.first_row) * (part.last_line - part.first_line) * at.target.width;
+  const bool by_chunks = at.kernels->spreads_weights && pixels > at.kernels->block_pixels &&
+                         (at.scheme == Scheme::dot4 || at.scheme == Scheme::dot2);
+  const std::int64_t most = by_chunks ? chunk_channels : part.last_channel - part.first_channel;
+  for (Part chunk = part; chunk.first_channel < part.last_channel; chunk.first_channel += most) {
+    chunk.last_channel = std::min(chunk.first_channel + most, part.last_channel);
+    run_part(at, chunk, source, target, floats);
+  }
+  if (at.kernels->end != nullptr && is_dot(at.scheme)) at.kernels->end();
+}
+
+}  // namespace
+
+Coding PackedProduct::preferred_coding(const ProductTask& task, Level level) {
+  const Weights weights(*task.product, task.target.channels, task.source.channels);
+  return select_coding(task, WeightForm(weights), level);
+}
+
+PackedProduct::PackedProduct(const ProductTask& task, const Storage& source, const Storage& target,
+                             Level level)
+    : state_(make_state(task, source, target, {}, level)) {}
+
+PackedProduct::PackedProduct(const ProductTask& task, const Storage& source, FloatStrides target,
+                             Level level)
+    : state_(make_state(task, source, {}, target, level)) {}
+
+PackedProduct::~PackedProduct() = default;
+PackedProduct::PackedProduct(PackedProduct&&) noexcept = default;
+
+std::string_view PackedProduct::kernel() const {
+  constexpr std::string_view names[scheme_count] = {
+      "dot8",      "dot4",    "dot2",  "wide8", "xor11",     "xor12",    "ternary11",
+      "ternary12", "signs12", "and21", "and22", "depthwise", "depthwise"};
+  return names[static_cast<std::size_t>(state_->scheme)];
+}
+
+std::int64_t PackedProduct::bytes() const {
+  const State& at = *state_;
+  return static_cast<std::int64_t>(at.weights.bytes.bytes() + at.constants.bytes() +
+                                   at.scales.bytes() + at.tail.thresholds.bytes() +
+                                   at.tail.entries.size() +
+                                   at.tail.operands.size() * at.tail.gains.bytes() +
+                                   (at.line_class.size() + at.column_class.size()) * 4);
+}
+
+std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }
+
+void PackedProduct::run(const std::byte* source, std::byte* target, const Part& part) const {
+  run_by_chunks(*state_, part, source, target, nullptr);
+}
+
+void PackedProduct::run(const std::byte* source, float* target, const Part& part) const {
+  run_by_chunks(*state_, part, source, nullptr, target);
+}
+
+}  // namespace anybit::lowbit
