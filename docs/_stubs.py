@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stub files for type checkers and editors: packages that load or make their names at run time."""
+"""Stub files for packages that load or create their names at run time."""
 
 import textwrap
 from dataclasses import dataclass
@@ -109,12 +109,12 @@ def _function(operator: Operator, package: Package) -> str:
     first, *others = operator.inputs
     parameters = [
         f"{first.name}: {package.array}",
-        *(_input(each, package) for each in others),
+        *(_input(declared, package) for declared in others),
         "*",
-        *(_attribute(each, package) for each in operator.attributes),
+        *(_attribute(declared, package) for declared in operator.attributes),
         f"out: {package.out} = None",
     ]
-    lines = "".join(f"    {each},\n" for each in parameters)
+    lines = "".join(f"    {parameter},\n" for parameter in parameters)
     return f"def {operator.name}(\n{lines}) -> {package.array}:\n{_docstring(operator)}\n"
 
 
@@ -130,10 +130,10 @@ def _attribute(declared: Attribute, package: Package) -> str:
 
 
 def _docstring(operator: Operator) -> str:
-    """What it computes, and what its arguments are."""
-    told = operator.documentation
-    lines = [f'"""{told.description}', "", "Args:"]
-    for name, text in told.arguments.items():
+    """Return the docstring of an operator, with its arguments."""
+    documentation = operator.documentation
+    lines = [f'"""{documentation.description}', "", "Args:"]
+    for name, text in documentation.arguments.items():
         if name != "out":
             hanging = textwrap.fill(f"{name}: {text}", 88, subsequent_indent="    ")
             lines.append(textwrap.indent(hanging, "    "))

@@ -139,7 +139,7 @@ def add_navigation(app: Any, page: str, source: list[str]) -> None:
 
 
 def read_docstring(
-    app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]
+    app: Any, kind: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
     """Convert Markdown conventions of docstrings: code blocks, bars, lists of names."""
     text = "\n".join(lines)
@@ -161,7 +161,7 @@ def _entries(entry: re.Match[str]) -> str:
 
 
 def read_signature(
-    app: Any, what: str, name: str, thing: Any, options: Any, signature: str, returned: str
+    app: Any, kind: str, name: str, thing: Any, options: Any, signature: str, returned: str
 ) -> tuple[str, str]:
     """Simplify signatures: factory defaults cannot be parsed, annotations of operators are long."""
     if signature and "Annotated[" in signature:

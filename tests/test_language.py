@@ -11,8 +11,11 @@ from places import ROOT
 CHECKED = (
     "benchmarks",
     "examples",
-    *("src/anybit/cli", "src/anybit/evaluation", "src/anybit/inspection", "src/anybit/jax"),
-    *("src/anybit/ops", "src/anybit/parallel", "src/anybit/quant_types"),
+    *("docs/_stubs.py", "docs/conf.py"),
+    *("src/anybit/cli", "src/anybit/comparison", "src/anybit/compat", "src/anybit/compiler"),
+    *("src/anybit/evaluation", "src/anybit/inspection", "src/anybit/jax", "src/anybit/onnx"),
+    *("src/anybit/ops", "src/anybit/parallel", "src/anybit/quant_types", "src/anybit/words"),
+    *(f"src/anybit/{module.name}" for module in sorted((ROOT / "src/anybit").glob("*.py"))),
     *("tests/comparison", "tests/evaluation", "tests/inspection", "tests/jax", "tests/parallel"),
     "tests/conftest.py",
     "tests/programs/case_tables.py",

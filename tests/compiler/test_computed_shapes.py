@@ -137,7 +137,7 @@ LEFT = {
         single = Div(n, n)
         t = Concat(n, single, flat) axis=0""",
         "f = Reshape(p, t)",
-        "node 'n7' (Reshape) computes [n, ?, 20], of which more than one is open",
+        "node 'n7' (Reshape) computes [n, ?, 20], and more than one of these is free",
     ),
     "of elements": (
         """

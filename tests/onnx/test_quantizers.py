@@ -63,7 +63,7 @@ def test_quantizers_pair_is_one_quantizer(
     assert isinstance(actual.grid, IntegerGrid)
     assert (actual.grid.codes, actual.grid.coding) == (codes, coding)
     assert actual.grid.scale.tolist() == 0.5
-    assert actual.known
+    assert actual.static
 
 
 def test_quantizers_pair_of_floats() -> None:
@@ -152,7 +152,7 @@ def test_quantizers_parameters_of_a_run() -> None:
     arrays = {"s": array(-0.25), "z": array(0), "b": array(3)}
     arguments = quantizer_of(actual.node, Traces(), arrays)
     assert arguments is not None
-    assert arguments.known
+    assert arguments.static
     spacing = arguments.spacing((2,), made=True)
     assert spacing is not None
     assert spacing.positions(array([1, -0.5])).tolist() == [4, -2]

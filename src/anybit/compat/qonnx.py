@@ -180,7 +180,7 @@ def _overflowing(
 
 
 def min_int(signed: bool, narrow_range: bool, bit_width: Any) -> Any:
-    """The lowest integer of that many bits.
+    """Return the lowest integer of a bit width.
 
     An int for an int; an array for an array: int64 for integer dtypes (at most 62 bits), else of
     the same dtype, rounded once.
@@ -195,7 +195,7 @@ def min_int(signed: bool, narrow_range: bool, bit_width: Any) -> Any:
 
 
 def max_int(signed: bool, narrow_range: bool, bit_width: Any) -> Any:
-    """The highest integer of that many bits; types as for `min_int`.
+    """Return the highest integer of a bit width; types as for `min_int`.
 
     >>> max_int(signed=False, narrow_range=True, bit_width=8)
     254
@@ -206,7 +206,7 @@ def max_int(signed: bool, narrow_range: bool, bit_width: Any) -> Any:
 
 
 def compute_default_exponent_bias(exponent_bitwidth: Any) -> Any:
-    """2^(e-1) - 1 in float64.
+    """Return 2^(e-1) - 1 in float64.
 
     >>> float(compute_default_exponent_bias(4))
     7.0
@@ -218,7 +218,7 @@ def compute_default_exponent_bias(exponent_bitwidth: Any) -> Any:
 def compute_max_val(
     exponent_bitwidth: Any, mantissa_bitwidth: Any, exponent_bias: Any = None
 ) -> Any:
-    """(2 - 2^-m) * 2^(2^e - 1 - bias) in float64: the largest value if no code is reserved.
+    """Return (2 - 2^-m) * 2^(2^e - 1 - bias) in float64, the largest value without reserved codes.
 
     `exponent_bias` None stands for 2^(e-1) - 1.
 
@@ -236,7 +236,7 @@ def compute_max_val(
 
 
 def resolve_rounding_mode(mode_string: str) -> Callable[[Any], Any]:
-    """The function that rounds an array to integers in that mode. ValueError for another name.
+    """Return a function that rounds arrays to integers; raise ValueError for an unknown mode.
 
     >>> resolve_rounding_mode("half_up")(np.array([0.5, -2.5, 0.49999999999999994]))
     array([ 1., -3.,  0.])
@@ -255,24 +255,24 @@ _WIDEST_EXPONENT = 62
 
 
 def _floating(x: Any) -> Any:
-    """x as an array; integers of NumPy in float64, which is what dividing them gives there."""
+    """Return x as an array; NumPy integers become float64, as in a division."""
     x = arrays.as_array(x)
     integral = isinstance(x, np.ndarray) and x.dtype.kind in "biu"
     return x.astype(np.float64) if integral else x
 
 
 def _power_of_two(bit_width: Any, removed: int) -> Any:
-    """2^(bit_width - removed) as an int, an int64 array or an array of the width's float dtype."""
-    given = np.asarray(bit_width)
+    """Return 2^(bit_width - removed) as int, int64 array, or array of the width's dtype."""
+    array = np.asarray(bit_width)
     widths = arrays.parameter(bit_width, POSITIVE_INTEGER, _NUMPY, "bit_width")
     if isinstance(bit_width, int):
         return 1 << (bit_width - removed)
-    if given.dtype.kind in "iu":
+    if array.dtype.kind in "iu":
         if np.any(widths > 62):
             raise ValueError(
-                f"bit_width must be at most 62 for dtype {given.dtype}, got {widths.max()}; "
+                f"bit_width must be at most 62 for dtype {array.dtype}, got {widths.max()}; "
                 "give a float for more"
             )
         return np.left_shift(1, widths - removed)
     with np.errstate(all="ignore"):
-        return np.ldexp(1.0, np.minimum(widths, 5000) - removed).astype(given.dtype)
+        return np.ldexp(1.0, np.minimum(widths, 5000) - removed).astype(array.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantizer in words and numbers, for people and for files."""
+"""Descriptions of quantizers for reports."""
 
 from dataclasses import dataclass
 
@@ -22,8 +22,8 @@ class ParameterSummary:
 
     Attributes:
         granularity: "per-tensor", "per-channel", "per-element" or "computed".
-        axis: That of the channels, counted from the end (-1 is the last).
-        smallest, largest: None where the values are computed when the model runs.
+        axis: The channel axis, counted from the end (-1 is the last); None unless per-channel.
+        smallest, largest: Range of the values; None if the graph computes them.
     """
 
     granularity: str
@@ -34,23 +34,24 @@ class ParameterSummary:
 
 @dataclass(frozen=True)
 class QuantizerSummary:
-    """One quantizer.
+    """A quantizer of a model.
 
     Attributes:
-        node: The node that gives the quantized values: its name, or that of its output.
-        operator: Its operator; "QDQ" for a QuantizeLinear and the DequantizeLinear behind it, and
-            for a DequantizeLinear of stored codes.
-        version: That of the operator; 0 for QDQ.
-        tensor: What it quantizes: the stored tensor where nodes only move its elements.
-        shape: That of the tensor: "[64, 3, 7, 7]".
+        node: Name of the node whose output is quantized, or of that output.
+        operator: Its operator; "QDQ" for QuantizeLinear followed by DequantizeLinear, and for a
+            DequantizeLinear of stored codes.
+        version: Version of the operator; 0 for QDQ.
+        tensor: Name of the quantized tensor; the stored one if only data movement lies between.
+        shape: Shape of the tensor: "[64, 3, 7, 7]".
         role: "weight", "bias", "input" or "activation".
-        constant: Whether it is folded when the model is loaded.
-        bits: The width of its codes, "2..8" where channels differ, "?" where it is computed.
-        codes: Which codes there are: "-8..7", "-1, 1", "float8_e4m3fn to 448"; empty if unknown.
-        type: The type of the codes of a QDQ; empty for others.
-        scale, zero_point: None where there is none.
-        parameters: All of them by their names in the operator.
-        attributes: All of them by their Python names.
+        constant: Whether it is folded at load time.
+        bits: Width of the codes; "2..8" if channels differ, "?" if the graph computes it.
+        codes: Range or list of the codes: "-8..7", "-1, 1", "float8_e4m3fn to 448"; empty if
+            unknown.
+        type: Type of the codes of a QDQ; empty for others.
+        scale, zero_point: Parameters of that role; None if there is none.
+        parameters: All parameters by their names in the operator.
+        attributes: All attributes by their Python names.
     """
 
     node: str
@@ -70,9 +71,14 @@ class QuantizerSummary:
 
 
 def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> QuantizerSummary:
-    """`origins` are name and shape of tensors that other nodes only moved, by the moved one."""
+    """Describe a quantizer.
+
+    Args:
+        quantizer: The quantizer; it has an input.
+        origins: Name and shape of the source tensor, by the name of a value that was only moved.
+    """
     x, operator = quantizer.x, quantizer.operator
-    assert x is not None, "listed for what they quantize"
+    assert x is not None, "quantizers_in lists those with an input"
     tensor, shape = origins.get(str(x.name), (str(x.name), text.sizes(shape_of(x))))
     parameters = {
         declared.name: _parameter(str(value.name), quantizer.parameters.get(declared.name))
@@ -80,7 +86,9 @@ def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> Qua
         if value is not None
     }
     by_role = {
-        each.role: parameters[each.name] for each in quantizer.inputs if each.name in parameters
+        declared.role: parameters[declared.name]
+        for declared in quantizer.inputs
+        if declared.name in parameters
     }
     codes = None if operator is not None else _type_of_codes(quantizer)
     return QuantizerSummary(
@@ -90,7 +98,7 @@ def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> Qua
         tensor=tensor,
         shape=shape,
         role=quantizer.role,
-        constant=quantizer.constant and quantizer.known,
+        constant=quantizer.constant and quantizer.static,
         bits=_bits(quantizer, by_role, codes),
         codes=_codes(quantizer.grid),
         type="" if codes is None else _named(codes),
@@ -116,13 +124,13 @@ def _parameter(name: str, array: np.ndarray | None) -> ParameterSummary:
 
 
 def _type_of_codes(quantizer: Quantizer) -> ir.DataType | None:
-    """The type of the codes of one of ONNX's own two."""
+    """Return the type of the codes of QuantizeLinear or DequantizeLinear."""
     node = quantizer.quantize or quantizer.node
-    given = node.inputs[2] if len(node.inputs) > 2 else None
-    values = [*([given] if given is not None else []), quantizer.node.inputs[0]]
+    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+    values = [*([zero_point] if zero_point is not None else []), quantizer.node.inputs[0]]
     if quantizer.kind != "QDQ":
         values += node.outputs
-    for value in values[:1] if given is not None else values:
+    for value in values[:1] if zero_point is not None else values:
         dtype = None if value is None else (value.const_value or value).dtype
         if native_type(dtype) is not None:
             return dtype
@@ -139,7 +147,7 @@ def _bits(
     if Role.BITWIDTH in parameters:
         return _range(parameters[Role.BITWIDTH])
     if Role.EXPONENT_BITWIDTH in parameters:
-        parts = (parameters[each] for each in (Role.EXPONENT_BITWIDTH, Role.MANTISSA_BITWIDTH))
+        parts = (parameters[role] for role in (Role.EXPONENT_BITWIDTH, Role.MANTISSA_BITWIDTH))
         return " ".join(f"{letter}{_range(part)}" for letter, part in zip("em", parts, strict=True))
     dtype = (
         None if quantizer.operator is None else quantizer.operator.code_dtype(quantizer.attributes)
@@ -166,20 +174,20 @@ def _codes(grid: Grid | None) -> str:
 
 
 def shape_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    """The sizes, as far as they are known."""
+    """Return the sizes; None for an unknown rank."""
     if value.const_value is not None:
         return tuple(value.const_value.shape.numpy())
     return None if value.shape is None else sizes_of(value.shape)
 
 
 def typed(value: ir.Value) -> str:
-    """Type and shape: "float32[1, 3, height, ?]"."""
+    """Return type and shape: "float32[1, 3, height, ?]"."""
     dtype = value.dtype if value.const_value is None else value.const_value.dtype
     return text.typed("?" if dtype is None else _named(dtype), shape_of(value))
 
 
 def _named(dtype: ir.DataType) -> str:
-    """A type as NumPy calls it."""
+    """Return the name of a type in NumPy."""
     if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         return "string" if dtype is ir.DataType.STRING else "?"
     return str(dtype.numpy())

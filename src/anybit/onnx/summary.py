@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model holds: its header, its operators, its weights and above all its quantizers."""
+"""Contents of a model: header, operators, weights and quantizers."""
 
 import math
 from collections import Counter
@@ -31,20 +31,21 @@ __all__ = ["ParameterSummary", "QuantizerSummary", "Summary", "summarize"]
 
 @dataclass(frozen=True)
 class Summary:
-    """A model file. Opsets, domains and IR version are those of the file, not of what is run.
+    """Contents of a model file, before any preparation.
 
     Attributes:
         ir_version, producer, opsets: The header.
-        domains: How many nodes there are of each domain; "" is the standard one.
-        operators: How many there are of each, most common first: "Conv", "anybit::DynamicQuantize".
-        nodes: How many there are, those of subgraphs included.
-        constant_bytes: The size of all stored tensors, be they initializers or Constant nodes.
-        weights: The stored tensors that the model computes with, and their types and shapes;
-            not scales, zero-points, widths, shapes and single numbers.
-        parameters: How many elements these have.
-        inputs, outputs: Their types and shapes: "float32[1, 3, height, ?]".
-        quantizers: All of them, in the order of the nodes.
-        unknown_operators: Those that nothing here can run.
+        domains: Number of nodes per domain; "" is the standard one.
+        operators: Number of nodes per operator ("Conv", "anybit::DynamicQuantize"), most common
+            first.
+        nodes: Number of nodes, including subgraphs.
+        constant_bytes: Size of all stored tensors: initializers and Constant nodes.
+        weights: Types and shapes of the stored tensors, without scales, zero-points, widths, shapes
+            and scalars.
+        parameters: Number of elements of the weights.
+        inputs, outputs: Types and shapes: "float32[1, 3, height, ?]".
+        quantizers: All quantizers, in the order of the nodes.
+        unknown_operators: Operators that cannot be run.
     """
 
     ir_version: int
@@ -64,13 +65,13 @@ class Summary:
 
 @relaxed_gc()
 def summarize(source: Source) -> Summary:
-    """Describe a model; it is not run. Scales that constant nodes compute are computed.
+    """Describe a model without running it. Scales that follow from constants are computed.
 
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
 
     Raises:
-        ModelError: The model cannot be read, or a quantizer in it cannot be understood.
+        ModelError: The model cannot be read, or one of its quantizers is invalid.
     """
     file = read(source)
     model = file.clone()
@@ -93,7 +94,7 @@ def summarize(source: Source) -> Summary:
         parameters=sum(_size(value) for value in weights),
         inputs={str(v.name): typed(v) for v in file.graph.inputs if v not in stored},
         outputs={str(value.name): typed(value) for value in file.graph.outputs},
-        quantizers=tuple(summary_of(each, origins) for each in quantizers),
+        quantizers=tuple(summary_of(quantizer, origins) for quantizer in quantizers),
         unknown_operators=tuple(unknown_operators(file)),
     )
 
@@ -103,7 +104,7 @@ def _operator(node: ir.Node) -> str:
 
 
 def _stored(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    """All tensors of a file."""
+    """Yield all stored tensors."""
     yield from tensors_in(model)
     for node in model.graph.all_nodes():
         attribute = node.attributes.get("value")
@@ -113,7 +114,7 @@ def _stored(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def _weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.Value]:
-    """The stored tensors of more than one number that are neither parameters nor shapes."""
+    """Return stored tensors of rank 1 or more that are not quantizer parameters or shapes."""
     parameters, codes = set(), set()
     for quantizer in quantizers:
         pair = (quantizer.node, quantizer.quantize)
@@ -123,14 +124,14 @@ def _weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.Value]
     for node in nodes_in(model.graph):
         if is_multi_threshold(node):
             parameters.update(node.inputs[1:])
-    found = []
+    weights = []
     for value in initializers_in(model):
         tensor = value.const_value
         if tensor is None or not len(tensor.shape) or value in parameters:
             continue
         if value in codes or tensor.dtype.is_floating_point():
-            found.append(value)
-    return found
+            weights.append(value)
+    return weights
 
 
 def _size(value: ir.Value) -> int:
@@ -138,7 +139,7 @@ def _size(value: ir.Value) -> int:
 
 
 def _origins(model: ir.Model) -> dict[str, tuple[str, str]]:
-    """For values that other nodes only moved: name and shape of the tensor that they come from."""
+    """Return name and shape of the source tensor of each value that data movement produces."""
     sources: dict[ir.Value, ir.Value] = {}
     for node in model.graph.all_nodes():
         source = node.inputs[0] if node.inputs and has_trait(node, OpTrait.DATA_MOVEMENT) else None

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers in words, one grammar for every command and framework: `int4 per-channel narrow`."""
+"""Format specs, one grammar for every command and framework: `int4 per-channel narrow`."""

@@ -9,32 +9,32 @@ from anybit.formats import FloatFormat
 
 
 class ScaleRule(StrEnum):
-    """How a block gets its scale from its largest magnitude."""
+    """Rules for the scale of a block, computed from its largest magnitude (absmax)."""
 
     FLOOR = "floor"
-    """The power of two below it, over that below the largest element: the rule of OCP MX v1.0.
-    What is beyond the largest element is saturated."""
+    """2^(floor(log2(absmax)) - floor(log2(largest element))), the rule of OCP MX v1.0; larger
+    values saturate."""
     CEIL = "ceil"
-    """The smallest power of two with which nothing is saturated."""
+    """The smallest power of two at which no value saturates."""
     EVEN = "even"
-    """As floor, of the magnitude rounded to as many mantissa bits as elements have."""
+    """As floor, after rounding absmax to the mantissa bits of an element."""
     MSE = "mse"
-    """Of those around that of floor or absmax the one with the least squared error."""
+    """The scale with the least squared error among the neighbors of floor or absmax."""
     ABSMAX = "absmax"
-    """The magnitude over the largest element: the rule of NVFP4."""
+    """absmax / largest element: the rule of NVFP4."""
 
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """Elements of few bits, and a scale of 8 bits for each block of them.
+    """A format with narrow elements and one 8-bit scale per block of elements.
 
     Attributes:
-        name: What `str` gives.
+        name: The result of `str`.
         element: The format of the elements; None for MX's 8-bit integers, multiples of 2^-6
             between -127/64 and 127/64.
-        size: How many elements share a scale.
-        second_scale: Whether scales are float8_e4m3fn numbers times one float32 of the tensor, as
-            in NVFP4. If not, they are powers of two, as in MX.
+        size: Number of elements that share a scale.
+        second_scale: Whether scales are float8_e4m3fn numbers times one float32 per tensor, as in
+            NVFP4. Otherwise they are powers of two, as in MX.
     """
 
     name: str
@@ -60,9 +60,9 @@ _ALL = (
     BlockFormat("mxint8", None),
     BlockFormat("nvfp4", formats.float4_e2m1fn, 16, second_scale=True),
 )
-BLOCK_FORMATS = {each.name: each for each in _ALL} | {
+BLOCK_FORMATS = {format.name: format for format in _ALL} | {
     "mxfp8_e4m3": _ALL[0],
     "mxfp6_e2m3": _ALL[2],
     "mxfp4_e2m1": _ALL[4],
 }
-"""By name; some have two."""
+"""Block formats by name; some have two names."""

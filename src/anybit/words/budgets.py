@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a mix of widths may take, in words: `4MB`, `30dB`, `50%bops`."""
+"""Budgets of mixed precision: `4MB`, `30dB`, `50%bops`."""
 
 import math
 import re
@@ -19,14 +19,14 @@ _KNOWN = 'say a size ("4MB", "500KiB"), a quality ("30dB") or a share of the wor
 
 @dataclass(frozen=True)
 class Budget:
-    """What a mix of widths may take, or what has to come out of it.
+    """A limit for mixed precision.
 
     Attributes:
-        words: What was said.
-        bytes: The most that the constants may take.
-        noise: The most noise over signal of the worst output, as powers.
-        bops: The most operations on bits, as a share of those that all layers take at the widths
-            that were said for weights and activations.
+        words: The text it was parsed from.
+        bytes: The largest size of the constants.
+        noise: The largest ratio of noise power to signal power of the worst output.
+        bops: The most bit operations, as a share of those at the requested widths of weights and
+            activations.
     """
 
     words: str
@@ -36,10 +36,10 @@ class Budget:
 
 
 def budget(words: str) -> Budget:
-    """The budget that words stand for.
+    """Parse a budget.
 
     Raises:
-        OptionError: They are none.
+        OptionError: The words are not a budget.
 
     >>> budget("4 MB").bytes, budget("30dB").noise, budget("50%bops").bops
     (4000000.0, 0.001, 0.5)

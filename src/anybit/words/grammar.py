@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What words say of a quantizer: its kind first, and then what else is to be said, if any.
+"""Grammar of format specs: a kind, followed by optional words.
 
-Kinds: intN and uintN for N bits, ternary (int2 narrow: -1, 0 and 1), bipolar (-1 and 1), a format
-of `anybit.formats` (float8_e4m3fn, or fp8_e4m3 for short) and eXmY for X exponent and Y mantissa
-bits without reserved codes; mxfp8, mxfp6, mxfp4, mxint8 and nvfp4, whose elements share scales.
+Kinds:
+    intN, uintN: integers of N bits.
+    ternary: int2 narrow, that is -1, 0 and 1.
+    bipolar: -1 and 1.
+    float8_e4m3fn, ...: a format of `anybit.formats`; fp8_e4m3 for short.
+    eXmY: X exponent and Y mantissa bits, without reserved codes.
+    mxfp8, mxfp6, mxfp4, mxint8, nvfp4: block formats.
 """
 
 import re
@@ -19,7 +23,7 @@ from anybit.words.named_formats import FORMATS, SHORT_NAMES, format_named
 
 @dataclass(frozen=True)
 class Integers:
-    """intN or uintN."""
+    """The kind intN or uintN."""
 
     bits: int
     signed: bool
@@ -30,7 +34,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class Signs:
-    """bipolar: -1 and 1."""
+    """The kind bipolar: -1 and 1."""
 
     bits: int = 1
 
@@ -47,49 +51,49 @@ COMMON: Mapping[str, Options] = {
     "narrow": {"narrow": True},
     "power-of-two": {"power_of_two": True},
 }
-"""The words that stand behind a kind everywhere, and the options that they are."""
+"""Words that may follow a kind in every command, and the options they set."""
 
 PER_BLOCK = "per-block"
-"""A word with the number of elements behind it."""
+"""A word that is followed by the number of elements."""
 
 _KINDS = ("int4", "uint4", "ternary", "bipolar", "e4m3", *SHORT_NAMES, *FORMATS, *BLOCK_FORMATS)
 
 
 def read(
-    words: str, known: Mapping[str, Options], numbers: tuple[str, ...] = ()
+    words: str, vocabulary: Mapping[str, Options], numbers: tuple[str, ...] = ()
 ) -> tuple[Kind, Options]:
-    """The kind that the words begin with, and the options that the others are.
+    """Parse a format spec into its kind and its options.
 
     Args:
-        words: Such as "int4 per-channel narrow".
-        known: The words that may stand behind the kind, with the options that each is.
+        words: A spec such as "int4 per-channel narrow".
+        vocabulary: The words that may follow the kind, with the options they set.
         numbers: Options that take a number, as `scale=0.5`.
 
     Raises:
-        ValueError: A word that is not known, or says again what another has said.
+        ValueError: A word is unknown, or two words set the same option.
 
     >>> read("ternary per-channel", COMMON)
     (Integers(bits=2, signed=True), {'narrow': True, 'granularity': 'per-channel'})
     """
     kind, *others = re.sub(rf"\b{PER_BLOCK}[ =]+", f"{PER_BLOCK}=", words).split() or [""]
-    said: Options = {}
+    options: Options = {}
     for word in others:
-        option = _option(word, words, known, numbers)
-        twice = said.keys() & option.keys()
-        if twice:
-            raise ValueError(f"{words!r} says {twice.pop()} twice")
-        said |= option
+        option = _option(word, words, vocabulary, numbers)
+        repeated = options.keys() & option.keys()
+        if repeated:
+            raise ValueError(f"{words!r} says {repeated.pop()} twice")
+        options |= option
     try:
-        return _kind(kind, said)
+        return _kind(kind, options)
     except ValueError as error:
         raise ValueError(f"{words!r}: {error}") from None
 
 
 def _option(
-    word: str, words: str, known: Mapping[str, Options], numbers: tuple[str, ...]
+    word: str, words: str, vocabulary: Mapping[str, Options], numbers: tuple[str, ...]
 ) -> Options:
-    if word in known:
-        return known[word]
+    if word in vocabulary:
+        return vocabulary[word]
     name, separator, number = word.partition("=")
     if name == PER_BLOCK:
         if not re.fullmatch(r"[1-9]\d{0,8}", number):
@@ -102,19 +106,20 @@ def _option(
             return {name: float(number)}
         except ValueError:
             raise ValueError(f"{word!r} in {words!r}: the {name} must be a number") from None
-    there = [*known, f"{PER_BLOCK} NUMBER", *(f"{each}=NUMBER" for each in numbers)]
-    raise ValueError(unknown("word", word, there, details_meant(word, there)) + f", in {words!r}")
+    choices = [*vocabulary, f"{PER_BLOCK} NUMBER", *(f"{option}=NUMBER" for option in numbers)]
+    message = unknown("word", word, choices, details_meant(word, choices))
+    raise ValueError(f"{message}, in {words!r}")
 
 
-def _kind(kind: str, said: Options) -> tuple[Kind, Options]:
+def _kind(kind: str, options: Options) -> tuple[Kind, Options]:
     if integer := re.fullmatch(r"(u?)int(\d{1,4})", kind):
-        return Integers(int(integer[2]), not integer[1]), said
+        return Integers(int(integer[2]), not integer[1]), options
     if kind == "ternary":
-        return Integers(2, True), {"narrow": True, **said}
-    if "narrow" in said:
+        return Integers(2, True), {"narrow": True, **options}
+    if "narrow" in options:
         raise ValueError(f"narrow is for integers, not for {kind}")
     if kind == "bipolar":
-        return Signs(), said
+        return Signs(), options
     if format := BLOCK_FORMATS.get(kind) or format_named(kind):
-        return format, said
+        return format, options
     raise ValueError(unknown("kind", kind, _KINDS, kinds_meant(kind)))

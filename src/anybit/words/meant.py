@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said about a word that is not known: what may be meant, and what there is."""
+"""Error messages for unknown words, with suggestions."""
 
 import difflib
 import re
@@ -15,16 +15,23 @@ _OTHER_NAMES = {"half": "float16", "bf16": "bfloat16", "binary": "bipolar", "sig
 _BLOCKS = re.compile(r"(?:per[-_]?)?(?:group|block)(?:[-_]?(?:size|wise))?\b.*")
 
 
-def unknown(what: str, word: str, known: Sequence[str], meant: Iterable[str] = ()) -> str:
-    """That there is no such word; those that may be `meant`, else the one written most alike."""
-    found = list(meant) or difflib.get_close_matches(word.lower(), known, n=1)
-    hint = " or ".join(f'"{each}"' for each in found)
-    asked = f"did you mean {hint}? " if found else ""
-    return f'unknown {what} "{word}"; {asked}known: {", ".join(known)}'
+def unknown(noun: str, word: str, choices: Sequence[str], suggestions: Iterable[str] = ()) -> str:
+    """Return the message for an unknown word.
+
+    Args:
+        noun: The category of the word, such as "kind".
+        word: The unknown word.
+        choices: The accepted words.
+        suggestions: Replacements to suggest; by default the closest spelling in `choices`.
+    """
+    words = list(suggestions) or difflib.get_close_matches(word.lower(), choices, n=1)
+    hint = " or ".join(f'"{suggestion}"' for suggestion in words)
+    question = f"did you mean {hint}? " if words else ""
+    return f'unknown {noun} "{word}"; {question}known: {", ".join(choices)}'
 
 
 def kinds_meant(word: str) -> list[str]:
-    """The kinds that are called so elsewhere.
+    """Return the kinds that other tools call by this name.
 
     >>> kinds_meant("INT8"), kinds_meant("4bit"), kinds_meant("fp8")
     (['int8'], ['int4'], ['float8_e4m3fn', 'float8_e5m2'])
@@ -41,7 +48,7 @@ def kinds_meant(word: str) -> list[str]:
 
 
 def formats_meant(word: str) -> list[str]:
-    """The formats that are called so elsewhere.
+    """Return the formats that other tools call by this name.
 
     >>> formats_meant("E4M3FN"), formats_meant("fp16")
     (['float8_e4m3fn'], ['float16'])
@@ -51,16 +58,16 @@ def formats_meant(word: str) -> list[str]:
         alike = [name for name in FORMATS if f"_{widths[1]}" in name]
         return [plain] if plain == widths[1] else alike or [widths[1]]
     if number := _FLOAT.fullmatch(plain):
-        as_wide = [name for name, each in FORMATS.items() if each.bits == int(number[1])]
+        as_wide = [name for name, format in FORMATS.items() if format.bits == int(number[1])]
         return [f"float{number[1]}"] if f"float{number[1]}" in as_wide else as_wide
     return []
 
 
-def details_meant(word: str, known: Sequence[str]) -> list[str]:
-    """The words behind a kind that are called so elsewhere.
+def details_meant(word: str, choices: Sequence[str]) -> list[str]:
+    """Return the words after a kind that other tools call by this name.
 
     >>> details_meant("group-size", ("narrow", "per-block NUMBER"))
     ['per-block NUMBER']
     """
     blocks = _BLOCKS.fullmatch(word.lower())
-    return [each for each in known if blocks and each.startswith("per-block")]
+    return [choice for choice in choices if blocks and choice.startswith("per-block")]

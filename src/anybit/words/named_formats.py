@@ -6,17 +6,16 @@ import re
 from anybit import formats
 from anybit.formats import FloatFormat
 
-FORMATS = {str(each): each for each in vars(formats).values() if isinstance(each, FloatFormat)}
-
+FORMATS = {str(value): value for value in vars(formats).values() if isinstance(value, FloatFormat)}
 
 SHORT_NAMES = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
-"""Short names of the formats that people use most, in the lists of messages."""
+"""Short names of the most common formats, listed in messages."""
 
 
 def format_named(name: str) -> FloatFormat | None:
-    """The format of that name in `anybit.formats`, or, as eXmY, of these widths; None if neither.
+    """Return the format with a name of `anybit.formats`, or with the widths eXmY; None if neither.
 
-    fpN_eXmY is short for the format of N bits whose name says eXmY.
+    fpN_eXmY is short for the format of N bits with eXmY in its name.
 
     >>> format_named("e2m3")
     FloatFormat(exponent_bitwidth=2, mantissa_bitwidth=3, exponent_bias=1, max_val=7.5, name='e2m3')
@@ -24,7 +23,7 @@ def format_named(name: str) -> FloatFormat | None:
     'float8_e4m3fn'
     """
     if short := re.fullmatch(r"fp(\d+_e\d+m\d+)", name):
-        return next((each for key, each in FORMATS.items() if f"float{short[1]}" in key), None)
+        return next((format for key, format in FORMATS.items() if f"float{short[1]}" in key), None)
     if widths := re.fullmatch(r"e(\d+)m(\d+)", name):
         return FloatFormat(int(widths[1]), int(widths[2]), name=name)
     return FORMATS.get(name)

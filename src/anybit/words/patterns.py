@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of layers, and patterns that stand for several: `blocks.*.proj`, `*/Conv`."""
+"""Patterns of layer names: `blocks.*.proj`, `*/Conv`."""
 
 import difflib
 from collections.abc import Sequence
@@ -9,24 +9,27 @@ from anybit.text import shown
 
 
 def matching(pattern: str, layers: Sequence[Sequence[str]], where: str) -> set[int]:
-    """The layers, each with all of its names, of which a name is the pattern or matches it.
+    """Return the indices of the layers with a name that equals or matches the pattern.
 
-    `*` stands for any characters, `?` for one, `[ab]` for one of these.
+    Args:
+        pattern: A name, or a pattern: `*` matches any characters, `?` one, `[ab]` a or b.
+        layers: All names of every layer.
+        where: The option that holds the pattern, for the message.
 
     Raises:
-        ValueError: There are none. `where` says who asked.
+        ValueError: No layer matches.
 
     >>> sorted(matching("b*", [["a"], ["b.0", "first"], ["b.1"]], "keep"))
     [1, 2]
     """
-    found = {
+    matches = {
         index
         for index, names in enumerate(layers)
         if any(name == pattern or fnmatchcase(name, pattern) for name in names)
     }
-    if not found:
-        known = [name for names in layers for name in names]
-        close = difflib.get_close_matches(pattern, known, n=3) or known[:3]
-        there = ", ".join(shown(name) for name in close)
-        raise ValueError(f"{where}: no layer matches {pattern!r}; there are {there}")
-    return found
+    if not matches:
+        existing = [name for names in layers for name in names]
+        close = difflib.get_close_matches(pattern, existing, n=3) or existing[:3]
+        names = ", ".join(shown(name) for name in close)
+        raise ValueError(f"{where}: no layer matches {pattern!r}; there are {names}")
+    return matches

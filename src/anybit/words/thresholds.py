@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quality thresholds in words: `10dB`, `95%`, `10dB,95%`, `none`."""
+"""Quality thresholds: `10dB`, `95%`, `10dB,95%`, `none`."""
 
 import math
 import re
@@ -32,7 +32,7 @@ DEFAULTS = Thresholds()
 
 
 def thresholds(words: str | None, *, has_data: bool = True) -> Thresholds:
-    """Parse quality thresholds; only what is named is checked. None stands for the defaults.
+    """Parse quality thresholds; figures without one are not checked. None stands for the defaults.
 
     Raises:
         OptionError: The words are not thresholds, or there are no data to check them on.
@@ -48,18 +48,18 @@ def thresholds(words: str | None, *, has_data: bool = True) -> Thresholds:
         return Thresholds(None, None, named=True)
     if not has_data:
         raise OptionError(f"--fail-below {words!r}: the outputs are judged on data; give some")
-    given: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for item in words.split(","):
         match = _NUMBER.fullmatch(item.strip().lower())
         if match is None:
             raise OptionError(f"--fail-below {words!r}: {_REMEDY}")
         number, unit = float(match[1]), match[2]
-        if unit in given:
+        if unit in numbers:
             raise OptionError(f"--fail-below {words!r}: {unit.replace('b', 'B')} is given twice")
         if unit == "%" and not 0 <= number <= 100:
             raise OptionError(f"--fail-below {words!r}: an agreement lies between 0 % and 100 %")
         if unit == "db" and not (math.isfinite(number) and abs(number) <= _MOST_DECIBELS):
             raise OptionError(f"--fail-below {words!r}: an SQNR lies between -300 dB and 300 dB")
-        given[unit] = number
-    share = given.get("%")
-    return Thresholds(given.get("db"), None if share is None else share / 100, named=True)
+        numbers[unit] = number
+    share = numbers.get("%")
+    return Thresholds(numbers.get("db"), None if share is None else share / 100, named=True)

@@ -22,7 +22,7 @@ LEVELS = 5
 
 @dataclass(frozen=True)
 class View:
-    """A tensor as a matrix, with the axes of its rows and columns in words."""
+    """A tensor as a matrix, with descriptions of its row and column axes."""
 
     grid: Array
     down: str
@@ -30,7 +30,7 @@ class View:
 
 
 def histogram(tensor: TensorDifference) -> Figure:
-    """Return how many elements differ by how much: B minus A, in steps if there are any."""
+    """Return the histogram of differences B minus A, in quantization steps if there are any."""
     values = differences(tensor.a, tensor.b, tensor.step)
     distances = values[(values != 0) & np.isfinite(values)]
     counts, edges, are_integers = _bins(distances)

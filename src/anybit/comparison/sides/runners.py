@@ -91,7 +91,7 @@ def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
 
 
 def _run_compiled(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
-    """What `anybit.compile` makes: integer regions, whose tensors of codes are given too."""
+    """Run the result of `anybit.compile`, including the code tensors inside integer regions."""
     return run_session(make_session(_exposed(pipeline.exposed(model))), feeds)
 
 

@@ -31,7 +31,7 @@ class RowShapes:
         if sizes is None or None in sizes[1:]:
             return Reason(self._blame.explain(value))
         if len(sizes) < 2:
-            return Reason(f"{value.name!r} has no axis behind that of its rows")
+            return Reason(f"{value.name!r} has no axis after that of its rows")
         inner = tuple(size for size in sizes[1:] if size is not None)
         if math.prod(inner) > _MOST_ELEMENTS:
             return Reason("its rows have too many elements")
@@ -87,7 +87,7 @@ class ShapeBlame:
             if sizes is not None and any(size is not None for size in sizes.flat):
                 return (
                     f"{described(node)} computes {sizes_in_words(sizes.flat)}, "
-                    "of which more than one is open"
+                    "and more than one of these is free"
                 )
             origin = self._origin(value)
             if origin is not None:

@@ -132,7 +132,7 @@ class NodeChain:
             name = self.nodes[-1].op_type
             raise Unsupported(f"{name} cannot be evaluated: {reason(error)}") from error
         if result.size != elements[0].size:
-            raise Unsupported(f"{self.nodes[-1].op_type} changes the shape of what it reads")
+            raise Unsupported(f"{self.nodes[-1].op_type} changes the shape of its input")
         return np.asarray(result.reshape(elements[0].shape))
 
     def _evaluated(self, elements: Sequence[Array]) -> Array:

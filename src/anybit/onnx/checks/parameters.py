@@ -90,7 +90,7 @@ def _scale_findings(quantizer: OwnQuantizer, name: str, values: Array) -> Iterat
 def _shape_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
     """Yield errors of the operator for x and parameters of these shapes, whatever their values."""
     shape, x, node = _shape_of_x(quantizer), quantizer.x, quantizer.node
-    if shape is None or not quantizer.known or np.prod(shape, dtype=float) > _MOST_ELEMENTS:
+    if shape is None or not quantizer.static or np.prod(shape, dtype=float) > _MOST_ELEMENTS:
         return
     # 1 is in every domain, so only shapes, types and attributes can be refused.
     arguments = [

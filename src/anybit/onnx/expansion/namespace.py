@@ -75,8 +75,8 @@ def _elementwise(
     operation: str, compute: Callable[[Any], Any], dtype: Any = None
 ) -> Callable[[Traced], Traced]:
     def function(x: Traced) -> Traced:
-        if x.known is not None:
-            return literal(compute(x.known))
+        if x.constant is not None:
+            return literal(compute(x.constant))
         return expression(operation, x, dtype=dtype)
 
     return function
@@ -93,7 +93,7 @@ isinf = _elementwise("IsInf", np.isinf, np.bool_)
 
 def any(x: Traced) -> Traced:
     """Return whether any element is true, for constants only."""
-    return x if x.known is None else literal(np.any(x.known))
+    return x if x.constant is None else literal(np.any(x.constant))
 
 
 def trunc(x: Traced) -> Traced:
@@ -113,7 +113,7 @@ def maximum(x: Traced, other: Any) -> Traced:
 
 def clip(x: Traced, lowest: float, highest: float) -> Traced:
     """Clip values; NaN stays NaN, which ONNX's Clip does not guarantee."""
-    if x.known is None and x.dtype.kind in _KINDS["integral"]:
+    if x.constant is None and x.dtype.kind in _KINDS["integral"]:
         return expression("Clip", x, x.lift(lowest), x.lift(highest))
     x = where(x < lowest, full_like(x, lowest), x)
     return where(x > highest, full_like(x, highest), x)
@@ -128,8 +128,8 @@ def where(condition: Traced, x: Traced, other: Traced) -> Traced:
 
 def log2(x: Traced) -> Traced:
     """Return a number whose floor is at most one off from that of the logarithm, for x > 0."""
-    if x.known is not None:
-        return literal(np.log2(x.known))
+    if x.constant is not None:
+        return literal(np.log2(x.constant))
     small = x < 2.0**-_AWAY_FROM_SUBNORMALS
     scaled = where(small, x * 2.0**_AWAY_FROM_SUBNORMALS, x)
     shift = where(small, full_like(x, _AWAY_FROM_SUBNORMALS), full_like(x, 0))
@@ -143,8 +143,10 @@ def bitwise_left_shift(x: Traced, count: Traced) -> Traced:
 
 def reshape(x: Traced, shape: tuple[int | None, ...]) -> Traced:
     """Reshape an array; one size may be None (inferred)."""
-    if x.known is not None:
-        return literal(np.reshape(x.known, tuple(-1 if size is None else size for size in shape)))
+    if x.constant is not None:
+        return literal(
+            np.reshape(x.constant, tuple(-1 if size is None else size for size in shape))
+        )
     sizes = literal(np.asarray([-1 if size is None else size for size in shape], np.int64))
     return Traced(x.dtype, tuple(shape), operation="Reshape", operands=(x, sizes))
 

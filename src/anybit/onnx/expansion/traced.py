@@ -39,7 +39,7 @@ class Traced(Recording):
     Attributes:
         dtype: A NumPy dtype.
         shape: The sizes, None for unknown ones; None if the rank is unknown.
-        known: The array of a constant.
+        constant: The array of a constant.
         value: The value of the graph, if it is one.
         operation: The standard operator that computes it, with `operands` and `attributes`.
     """
@@ -51,7 +51,7 @@ class Traced(Recording):
         dtype: Any,
         shape: Shape | None,
         *,
-        known: Array | None = None,
+        constant: Array | None = None,
         value: ir.Value | None = None,
         operation: str = "",
         operands: tuple["Traced", ...] = (),
@@ -59,7 +59,7 @@ class Traced(Recording):
     ) -> None:
         self.dtype = np.dtype(dtype)
         self.shape = shape
-        self.known = known
+        self.constant = constant
         self.value = value
         self.operation = operation
         self.operands = operands
@@ -73,9 +73,9 @@ class Traced(Recording):
         return len(self.shape)
 
     def __bool__(self) -> bool:
-        if self.known is None:
+        if self.constant is None:
             raise TypeError("the value is not known before the model runs")
-        return bool(self.known)
+        return bool(self.constant)
 
     def lift(self, value: Any) -> "Traced":
         return value if isinstance(value, Traced) else literal(np.asarray(value, self.dtype))
@@ -89,8 +89,8 @@ class Traced(Recording):
         dtype = np.dtype(dtype)
         if dtype == self.dtype:
             return self
-        if self.known is not None:
-            return literal(self.known.astype(dtype))
+        if self.constant is not None:
+            return literal(self.constant.astype(dtype))
         to = int(ir.DataType.from_numpy(dtype))
         return expression("Cast", self, dtype=dtype, attributes={"to": to})
 
@@ -102,10 +102,10 @@ class Traced(Recording):
         return Traced(self.dtype, index.shape, operation="Gather", operands=(self, index))
 
     def __neg__(self) -> "Traced":
-        return literal(-self.known) if self.known is not None else expression("Neg", self)
+        return literal(-self.constant) if self.constant is not None else expression("Neg", self)
 
     def __invert__(self) -> "Traced":
-        return literal(~self.known) if self.known is not None else expression("Not", self)
+        return literal(~self.constant) if self.constant is not None else expression("Not", self)
 
     def __add__(self, other: Any) -> "Traced":
         return _sum_like("Add", operator.add, self, other, 0, commutative=True)
@@ -121,13 +121,13 @@ class Traced(Recording):
 
     def __floordiv__(self, divisor: int) -> "Traced":
         """Divide integers. ONNX divides toward zero, so the remainder is subtracted first."""
-        if self.known is not None:
-            return literal(self.known // divisor)
+        if self.constant is not None:
+            return literal(self.constant // divisor)
         rest = expression("Mod", self, self.lift(divisor))
         return expression("Div", self - rest, self.lift(divisor))
 
     def __rtruediv__(self, other: Any) -> "Traced":
-        if self.known is None and isinstance(other, int) and other == 1:
+        if self.constant is None and isinstance(other, int) and other == 1:
             # ONNX Runtime rewrites (1 / a) * b as b / a, which rounds differently.
             return -(self.lift(-1) / self)
         return self.lift(other) / self
@@ -142,7 +142,7 @@ class Traced(Recording):
 def literal(array: Any) -> Traced:
     """Return a constant; NumPy scalars, which arithmetic returns, are accepted."""
     array = np.asarray(array)
-    return Traced(array.dtype, array.shape, known=array)
+    return Traced(array.dtype, array.shape, constant=array)
 
 
 def expression(
@@ -162,7 +162,7 @@ def expression(
 
 
 def all_known(*operands: Traced) -> list[Array] | None:
-    arrays = [operand.known for operand in operands if operand.known is not None]
+    arrays = [operand.constant for operand in operands if operand.constant is not None]
     return arrays if len(arrays) == len(operands) else None
 
 
@@ -202,7 +202,11 @@ def _sum_like(
 
 def _is_neutral(operand: Traced, neutral: int, *, other: Traced) -> bool:
     """Return whether dropping an operand changes neither a number nor the shape."""
-    if operand.known is None or not np.all(operand.known == neutral) or not operand.known.size:
+    if (
+        operand.constant is None
+        or not np.all(operand.constant == neutral)
+        or not operand.constant.size
+    ):
         return False
     return not operand.shape or broadcast(operand, other) == other.shape
 

@@ -47,8 +47,8 @@ class Body:
         if part.value is not None:
             value = self._bound.get(part, part.value)
             return self._parameter(array_of(value)) if is_constant(value) else value
-        if part.known is not None:
-            return self._parameter(part.known)
+        if part.constant is not None:
+            return self._parameter(part.constant)
         operands = [self._written[operand] for operand in part.operands]
         alike = (part.operation, *operands, *sorted(part.attributes.items()))
         if alike not in self._alike:

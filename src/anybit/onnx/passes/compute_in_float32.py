@@ -96,4 +96,4 @@ def _cast_output(editor: Editor, graph: ir.Graph, value: ir.Value) -> None:
     narrow = node.outputs[0]
     narrow.name, narrow.dtype = name, _HALF
     narrow.shape = value.shape.copy() if value.shape is not None else None
-    graph.outputs[:] = [narrow if each is value else each for each in graph.outputs]
+    graph.outputs[:] = [narrow if output is value else output for output in graph.outputs]

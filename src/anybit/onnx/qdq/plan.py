@@ -154,7 +154,7 @@ def _grid(node: ir.Node, operator: Operator) -> Grid:
     quantizer = quantizer_of(node, Traces())
     assert quantizer is not None, "it is a node of ours"
     grid = quantizer.checked_grid()
-    if grid is None and operator.grid is not None and not quantizer.known:
+    if grid is None and operator.grid is not None and not quantizer.static:
         raise Inexpressible(f"its {quantizer.computed[0]} is computed when the model runs")
     if grid is None:
         raise Inexpressible("its values are those of no single integer range or float format")

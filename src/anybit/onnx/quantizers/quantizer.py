@@ -95,7 +95,7 @@ class Quantizer:
         return tuple(name for name in names if name not in self.parameters)
 
     @property
-    def known(self) -> bool:
+    def static(self) -> bool:
         """Return whether every parameter is constant."""
         return not self.computed
 
@@ -141,7 +141,7 @@ class Quantizer:
                 values[declared.name] = self._checked(declared, self.parameters[declared.name])
             elif value is not None and is_constant(value):
                 array_of(value)  # which reports why it cannot be read
-        return self.operator.grid(Call(values, self.attributes)) if self.known else None
+        return self.operator.grid(Call(values, self.attributes)) if self.static else None
 
     def _checked(self, declared: Input, array: Array) -> Array:
         """Return a parameter in the compute type of the operator."""

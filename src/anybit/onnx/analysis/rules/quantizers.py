@@ -38,7 +38,7 @@ def quantized(node: ir.Node, view: View) -> AbstractValue | None:
         return None if stored is None else _of_stored_codes(stored, view)
     if not isinstance(quantizer, OwnQuantizer):
         return _linear(node, view, quantizer.grid)
-    if not is_float(node.outputs[0]) or not quantizer.known or quantizer.operator.result_dtype:
+    if not is_float(node.outputs[0]) or not quantizer.static or quantizer.operator.result_dtype:
         return None
     grid, allowed = _integer_grid(quantizer.grid)
     constant = _of_constant(quantizer, grid, allowed, view)
@@ -56,7 +56,7 @@ def counted(node: ir.Node, view: View) -> AbstractValue | None:
 
 def _of_stored_codes(own: OwnQuantizer, view: View) -> AbstractValue | None:
     """Return the values of constant codes that a dequantizer reads; None for computed codes."""
-    if not own.constant or not own.known or own.x is None:
+    if not own.constant or not own.static or own.x is None:
         return None
     codes = array_of(own.x)
     scale, zeropt = own.parameter(Role.SCALE), own.parameter(Role.ZERO_POINT)

@@ -64,7 +64,7 @@ def _is_refused(node: ir.Node) -> bool:
 
 def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
     node, zeropt = quantizer.node, quantizer.parameter(Role.ZERO_POINT)
-    if not quantizer.known:
+    if not quantizer.static:
         problem = "a parameter is computed at run time; FINN builds hardware for known ones"
         yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
         return

@@ -48,7 +48,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
             yield error(quantizer.node, "operator", problem, "quantize to integers")
             continue
         yield from _quantizer_findings(quantizer)
-        if quantizer.known and not _is_fixed_point(quantizer):
+        if quantizer.static and not _is_fixed_point(quantizer):
             problem = (
                 "no fixed-point type has this scale and zero-point; hls4ml multiplies, in its "
                 "default precision, which has to hold the codes"
@@ -188,7 +188,7 @@ def _channels_first(node: ir.Node) -> Finding:
 
 def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
     node = quantizer.node
-    if not quantizer.known:
+    if not quantizer.static:
         problem = "a parameter is computed at run time; hls4ml needs constants"
         yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
     width = quantizer.parameter(Role.BITWIDTH)
