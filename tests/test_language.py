@@ -11,7 +11,9 @@ from places import ROOT
 CHECKED = (
     "benchmarks",
     "examples",
-    *("docs/_stubs.py", "docs/conf.py"),
+    *("docs/_stubs.py", "docs/conf.py", "docs/gradients.md", "docs/inspect.md", "docs/models.md"),
+    *("docs/names.md", "docs/playground.md", "docs/rounding_modes.md", "docs/tutorial.md"),
+    *("docs/tutorial_cpp.md", "docs/tutorial_difference.md", "docs/tutorial_qonnx.md"),
     *("src/anybit/cli", "src/anybit/comparison", "src/anybit/compat", "src/anybit/compiler"),
     *("src/anybit/evaluation", "src/anybit/inspection", "src/anybit/jax", "src/anybit/onnx"),
     *("src/anybit/ops", "src/anybit/parallel", "src/anybit/quant_types", "src/anybit/words"),
