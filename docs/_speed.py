@@ -27,8 +27,8 @@ def speed_table() -> str:
     machine = re.sub(r"Measured on [\d-]+: ", "", parts["AVX-512"].splitlines()[0]).rstrip(".")
     headings = [f"{level}: over {peer}" for level in _LEVELS for peer in ("float32", "int8")]
     lines = [
-        "Speed of compiled networks relative to ONNX Runtime, one row of input: its float32, and "
-        f"its fastest int8 form, which is not exact. {machine}.",
+        "Speedup of compiled networks over ONNX Runtime, for one input row: over its float32, and "
+        f"over its fastest int8 form, which is not bit-exact. Measured on {machine}.",
         "",
         f"| network | {' | '.join(headings)} |",
         f"| --- {'| --- ' * len(headings)}|",

@@ -70,7 +70,7 @@ def dynamic_quantize(
     arithmetic: str = "divide",
     out: Any = None,
 ) -> Any:
-    """Convert float32 to int8 or uint8 with scales and zero-points that are known at run time.
+    """Convert float32 to int8 or uint8 with scales and zero-points computed at run time.
 
         result = saturate(round_half_even(src / scale + zp))
 

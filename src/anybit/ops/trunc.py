@@ -123,7 +123,7 @@ def trunc(
     rounding_mode: str = "FLOOR",
     out: Any = None,
 ) -> Any:
-    """Remove low bits of integers that are carried as floats: requantize to a coarser scale.
+    """Remove low bits of integers stored as floats: requantize to a coarser scale.
 
         y = round_half_even(x / scale + zeropt)
         t = 2^(the integer nearest to log2(out_scale / scale))

@@ -57,7 +57,7 @@ def trunc_v1(
     rounding_mode: str = "FLOOR",
     out: Any = None,
 ) -> Any:
-    """Remove low bits of integers that are carried as floats, as files before 2025 mean it.
+    """Remove low bits of integers stored as floats, with the semantics of files before 2025.
 
         y = round_half_even(x / scale + zeropt)
         result = (round(y / 2^(in_bitwidth - out_bitwidth)) - zeropt) * scale

@@ -119,7 +119,7 @@ def trunc(
     rounding_mode: str = "FLOOR",
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Remove low bits of integers that are carried as floats: requantize to a coarser scale.
+    """Remove low bits of integers stored as floats: requantize to a coarser scale.
 
         y = round_half_even(x / scale + zeropt)
         t = 2^(the integer nearest to log2(out_scale / scale))
@@ -151,7 +151,7 @@ def trunc_v1(
     rounding_mode: str = "FLOOR",
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Remove low bits of integers that are carried as floats, as files before 2025 mean it.
+    """Remove low bits of integers stored as floats, with the semantics of files before 2025.
 
         y = round_half_even(x / scale + zeropt)
         result = (round(y / 2^(in_bitwidth - out_bitwidth)) - zeropt) * scale
@@ -193,7 +193,7 @@ def dynamic_quantize(
     arithmetic: str = "divide",
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Convert float32 to int8 or uint8 with scales and zero-points that are known at run time.
+    """Convert float32 to int8 or uint8 with scales and zero-points computed at run time.
 
         result = saturate(round_half_even(src / scale + zp))
 
@@ -219,7 +219,7 @@ def dynamic_dequantize(
     axis: int = 1,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Convert int8 or uint8 to float32 with scales and zero-points that are known at run time.
+    """Convert int8 or uint8 to float32 with scales and zero-points computed at run time.
 
         result = float32(src - zp) * scale
 
