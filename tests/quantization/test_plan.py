@@ -11,7 +11,7 @@ import anybit
 from anybit import ModelError
 
 
-def widths(found: anybit.quantization.Quantized) -> dict[str, tuple[str, str]]:
+def widths(found: anybit.Quantized) -> dict[str, tuple[str, str]]:
     return {each.name: (each.weights, each.activations) for each in found.layers}
 
 
