@@ -88,8 +88,8 @@ def test_cnv_export_compiles_exactly(tmp_path: Path) -> None:
     layers = compiled.report.layers
     assert compiled.report.coverage == "9 of 9 layers, 100 % of MACs"
     assert {layer.guarantee for layer in layers} == {"exact"}
-    assert {layer.weight_codes for layer in layers} == {(-1, 1)}
-    assert {layer.input_codes for layer in layers[1:]} == {(-1, 1)}
+    assert {layer.layer.weight_codes for layer in layers} == {(-1, 1)}
+    assert {layer.layer.input_codes for layer in layers[1:]} == {(-1, 1)}
     x = torch.rand(3, 3, 32, 32).numpy() * 2 - 1
     (expected,), (inputs,) = (model.run(x).values() for model in (anybit.load(path), compiled))
     assert len(np.unique(expected)) > 5
