@@ -97,7 +97,7 @@ def faults_of_pages(browser: Browser, folder: Path) -> Iterator[str]:
 
 def faults_of_search(browser: Browser, address: str) -> Iterator[str]:
     """Yield the faults of a search on the served site."""
-    browser.open(f"{address}/search.html?q=staircase+gradient", width=1440)
+    browser.open(f"{address}/search.html?q=calibration+samples", width=1440)
     until = time.monotonic() + SECONDS
     while not browser.value("document.querySelectorAll('#search-results li a').length"):
         if time.monotonic() > until:

@@ -81,8 +81,7 @@ def clean(
     * Constants computed: quantized weights, scales, shapes.
     * No dead nodes, no identities, no unused constants and imports.
     * Every node has a unique name, every value its inferred type and shape; sizes that depend on
-    the
-      data are free. Inputs and outputs keep their names and their order.
+      the data are free. Inputs and outputs keep their names and their order.
 
     Results are equal bit for bit. Cleaning is idempotent.
 
