@@ -49,7 +49,7 @@ class MustStayFloat(Exception):
 
 
 UNSUPPORTED = (Unsupported, OffGridError)
-"""What the evaluation of float nodes on codes raises."""
+"""Exceptions that the evaluation of float nodes on codes raises."""
 
 
 def accept(result: T | Reason) -> T:

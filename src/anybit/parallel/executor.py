@@ -29,7 +29,7 @@ class Executor(Protocol):
     Cancellation: a caller may close the iterator at any time. Tasks that wait are not started.
     Tasks that run are finished, and their results are dropped.
 
-    What may be sent: threads take any object. A cluster pickles the context, tasks and results.
+    Pickling: threads take any object. A cluster pickles the context, tasks and results.
     A node or value of an `onnx_ir.Model` would bring its whole graph: see `quantization.copies`.
     """
 

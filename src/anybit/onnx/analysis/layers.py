@@ -31,7 +31,7 @@ _EPILOGUE = _SINGLE | OpTrait.SELECTION | OpTrait.MEAN
 def quantizers_after(products: Iterable[ProductAnalysis]) -> list[Quantizer | None]:
     """Return the first quantizer in the epilogue of each product; None where there is none.
 
-    Of a QuantizeLinear and DequantizeLinear it is the latter.
+    For a QuantizeLinear with its DequantizeLinear, return the DequantizeLinear.
     """
     traces = Traces()
     return [_quantizer_after(product.node.outputs[0], traces) for product in products]

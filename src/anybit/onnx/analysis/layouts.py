@@ -39,7 +39,7 @@ class Layout:
     def weight_axis(self) -> int:
         """Return the axis of the weight along the output channels, counted from the end.
 
-        Of a grouped ConvTranspose it is that of the channels of one group.
+        For a grouped ConvTranspose, this axis holds the output channels of one group.
         """
         match self.kind:
             case "MatMul":

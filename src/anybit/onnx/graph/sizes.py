@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Integers that a graph computes from shapes, partially known before it runs.
 
-Of a tensor of shape [batch, 5, 3], the last two sizes are known. Computations with them, above all
-targets of Reshapes, are evaluated element by element.
+A tensor of shape [batch, 5, 3] has two sizes that are known in advance. Computations with them,
+above all targets of Reshapes, are evaluated element by element.
 """
 
 from collections.abc import Callable, Sequence

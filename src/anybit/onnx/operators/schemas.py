@@ -158,7 +158,7 @@ def _infer(operator: Operator, context: "InferenceContext") -> None:
 def _values(operator: Operator, context: "InferenceContext") -> dict[str, Any]:
     """Return the attributes of a node under their Python names.
 
-    Those that a call decides are left out.
+    Omit references to attributes of the enclosing function: each call sets their values.
     """
     values: dict[str, Any] = {}
     for declared in operator.attributes:
