@@ -41,8 +41,8 @@ def speed_table() -> str:
         lines.append(f"| {words} | {' | '.join(ratios)} |")
     lines += [
         "",
-        "The AVX2 columns are of the same processor, with both sides kept to AVX2. There large CNNs "
-        "of 4 and 8 bits gain little over float32 and are slower than int8.",
+        "The AVX2 columns are of the same processor, with both sides kept to AVX2. There large "
+        "CNNs of 4 and 8 bits gain little over float32 and are slower than int8.",
     ]
     return "\n".join(lines)
 
