@@ -35,8 +35,8 @@ from anybit.ops.float_quant import float_quant as float_quant
 from anybit.ops.int_quant import int_quant as int_quant
 from anybit.ops.trunc import trunc as trunc
 from anybit.ops.trunc_v1 import trunc_v1 as trunc_v1
-from anybit.quantization import Quantized as Quantized
-from anybit.quantization import quantize as quantize
+from anybit.ptq import Quantized as Quantized
+from anybit.ptq import quantize as quantize
 
 __version__: str
 

@@ -14,7 +14,7 @@ PUBLIC = {
         "Write an `onnx_ir.Model`, an `onnx.ModelProto` or a result.",
     ),
     "quantize": PublicName(
-        "anybit.quantization", "Models", "Quantize a float model after training.", "quantize.md"
+        "anybit.ptq", "Models", "Quantize a float model after training.", "quantize.md"
     ),
     "compile": PublicName(
         "anybit.compiler.pipeline",
@@ -110,7 +110,7 @@ PUBLIC = {
     "Finding": PublicName("anybit.onnx.checks.finding", "Results", "One result of `check`."),
     "Model": PublicName("anybit.model", "Results", "The result of `load`; `run` runs it."),
     "ModelReport": PublicName("anybit.inspection", "Results", "The result of `inspect`."),
-    "Quantized": PublicName("anybit.quantization", "Results", "The result of `quantize`."),
+    "Quantized": PublicName("anybit.ptq", "Results", "The result of `quantize`."),
     "AnybitError": PublicName("anybit.errors", "Errors", "The base class of the errors below."),
     "ModelError": PublicName("anybit.errors", "Errors", "A model that cannot be used."),
     "DataError": PublicName("anybit.errors", "Errors", "Arrays or files of data that do not fit."),

@@ -13,10 +13,10 @@ from small_models import model, node
 
 import anybit
 from anybit import text
+from anybit.data.random_inputs import random_inputs, with_sizes
 from anybit.errors import DataError, OptionError
 from anybit.inputs import Array, Tensor, matched, slices_of
 from anybit.model import Model, load
-from anybit.random_inputs import random_inputs, with_sizes
 
 FLOAT = np.dtype(np.float32)
 

@@ -18,8 +18,8 @@ from shell import Shell
 
 import anybit
 from anybit.cli._quality import show_quality
-from anybit.quantization import Verdict, findings
-from anybit.quantization.output_quality import OutputQuality
+from anybit.metrics.output_quality import OutputQuality
+from anybit.ptq import Verdict, findings
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_help_lists_the_commands_with_their_own_first_lines(shell: Shell) -> Non
 def test_model_command_imports_no_other_command(shell: Shell) -> None:
     modules = modules_of("inspect", "model.onnx")
     assert "onnx_ir" in modules
-    assert not modules & {"torch", "onnxscript", "anybit.quantization", "anybit.comparison"}
+    assert not modules & {"torch", "onnxscript", "anybit.ptq", "anybit.comparison"}
 
 
 def test_unknown_command_suggests_another(shell: Shell) -> None:

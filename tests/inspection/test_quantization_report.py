@@ -19,9 +19,9 @@ from anybit.inspection.advice import with_advice
 from anybit.inspection.model_report import LayerQuality, QuantizationReport, QuantizedTensor
 from anybit.inspection.pages import report_page
 from anybit.inspection.text import conclusion
+from anybit.metrics.confidence import FEWEST
+from anybit.ptq import Mix, Verdict
 from anybit.quant_types.layer_info import LayerInfo
-from anybit.quantization import Mix, Verdict
-from anybit.quantization.certainty import FEWEST
 
 
 @pytest.mark.parametrize("name", NETWORKS)

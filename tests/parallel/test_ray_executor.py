@@ -25,7 +25,10 @@ from anybit import ModelError
 from anybit.evaluation import driver as evaluation
 from anybit.parallel import ray_executor
 from anybit.parallel.ray_executor import RayExecutor
-from anybit.quantization import attempts, calibration, judging, sensitivity
+from anybit.ptq.calibration import collect as calibration
+from anybit.ptq.mixed_precision import sensitivity
+from anybit.ptq.search import candidates as attempts
+from anybit.ptq.search import evaluate as judging
 
 pytestmark = [
     pytest.mark.skipif(not find_spec("ray"), reason="the extra anybit[ray] is not installed"),

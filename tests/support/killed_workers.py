@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from anybit.evaluation import scoring
-from anybit.quantization import attempts, judging, sensitivity, survey
+from anybit.ptq.calibration import survey
+from anybit.ptq.mixed_precision import sensitivity
+from anybit.ptq.search import candidates as attempts
+from anybit.ptq.search import evaluate as judging
 
 FOLDER = "KILLED_WORKERS"
 """The environment variable with the folder that gets a file per step whose process was killed."""

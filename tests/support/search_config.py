@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from anybit.quantization import config
+from anybit.ptq import config
 
 
 def change_thresholds(monkeypatch: pytest.MonkeyPatch, section: str, **fields: object) -> None:

@@ -62,7 +62,7 @@ def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array
     Raises:
         DataError: An input has no array, or two.
     """
-    from anybit.array_files import read_arrays
+    from anybit.data.array_files import read_arrays
     from anybit.inputs import matched
 
     names = [tensor.name for tensor in model.inputs]

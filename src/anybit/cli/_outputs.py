@@ -10,11 +10,11 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from anybit.array_files import read_arrays, write_members
 from anybit.cli._files import replacing
 from anybit.comparison.arrays import is_number
 from anybit.comparison.measure import Tolerance, measure
 from anybit.comparison.report.wording import value
+from anybit.data.array_files import read_arrays, write_members
 from anybit.errors import DataError
 from anybit.inputs import Array, in_numpy_dtype, matched
 from anybit.text import counted

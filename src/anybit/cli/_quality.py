@@ -8,8 +8,8 @@ from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.inspection.text import correlation, decibels, failure, quality
-from anybit.quantization import Verdict
-from anybit.quantization.output_quality import OutputQuality
+from anybit.metrics.output_quality import OutputQuality
+from anybit.ptq import Verdict
 
 _MOST_ROWS = 12
 _SPARED = ("kind", "correlation")

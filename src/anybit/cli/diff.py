@@ -112,9 +112,9 @@ def _sides(
     a: Path, b: Path | None, runners: str | None
 ) -> tuple[Network, Network | Side, tuple[str, str]]:
     """Return what is compared, and the runners of both."""
-    from anybit.array_files import read_arrays
     from anybit.comparison import RUNNERS
     from anybit.comparison.sides.network import Network, recorded
+    from anybit.data.array_files import read_arrays
 
     record = b is not None and b.suffix == ".npz"
     names = [] if runners is None else [name.strip() for name in runners.split(",")]

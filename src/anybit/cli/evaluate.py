@@ -21,7 +21,7 @@ from anybit.text import counted, duration, shown, sized
 
 if TYPE_CHECKING:
     from anybit.evaluation import Evaluated, Evaluation
-    from anybit.quantization.output_quality import OutputQuality
+    from anybit.metrics.output_quality import OutputQuality
 
 _SHARES = ("top1", "top5")
 _SPARED = ("agreement", "correlation", "size", "per row")

@@ -85,7 +85,7 @@ def _samples(paths: Sequence[Path]) -> Any:
     """Return one path as it is, and the files of several."""
     if len(paths) < 2:
         return paths[0] if paths else None
-    from anybit.quantization.items import files_in
+    from anybit.data.readers import files_in
 
     return [file for path in paths for file in files_in(path)]
 

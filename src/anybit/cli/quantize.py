@@ -33,7 +33,7 @@ from anybit.text import amount, counted, percent
 if TYPE_CHECKING:
     from anybit.inspection.model_report import Advice
     from anybit.onnx.conversion import Conversion
-    from anybit.quantization import Quantized, QuantizedLayer
+    from anybit.ptq import Quantized, QuantizedLayer
 
 _FLOAT = "float"
 _SPARED = ("operator", "parameters", "smoothed")

@@ -79,7 +79,6 @@ def run(
 
     Where the model fixes the number of rows, the rows of the input are run slice by slice.
     """
-    from anybit.array_files import read_arrays
     from anybit.cli._outputs import (
         Labels,
         compare,
@@ -88,7 +87,8 @@ def run(
         top_classes,
         write_arrays,
     )
-    from anybit.random_inputs import (
+    from anybit.data.array_files import read_arrays
+    from anybit.data.random_inputs import (
         naming_assumed_sizes,
         random_inputs,
         random_inputs_note,

@@ -18,15 +18,15 @@ from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference
 from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.comparison.sides.runners import capture, check_runner
-from anybit.errors import DataError, OptionError
-from anybit.inputs import Feeds, matched
-from anybit.onnx import Source
-from anybit.random_inputs import (
+from anybit.data.random_inputs import (
     naming_assumed_sizes,
     random_inputs,
     random_inputs_note,
     with_sizes,
 )
+from anybit.errors import DataError, OptionError
+from anybit.inputs import Feeds, matched
+from anybit.onnx import Source
 
 # The share of the time that one run takes. Most is spent on comparing tensors.
 _SHARE_OF_A_RUN = 0.15

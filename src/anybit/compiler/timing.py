@@ -23,6 +23,7 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.program.network import Network
 from anybit.compiler.program.program import Arithmetic, Dequantize, Program, Quantize
 from anybit.compiler.report import Report, Seconds, Speed
+from anybit.data.random_inputs import random_inputs
 from anybit.errors import ModelError
 from anybit.inputs import Array, declared_inputs
 from anybit.model import Model, RuntimeEngine
@@ -44,7 +45,6 @@ from anybit.onnx.runtime import (
     run_session,
 )
 from anybit.onnx.static_int8 import static_int8
-from anybit.random_inputs import random_inputs
 
 Key = TypeVar("Key")
 

@@ -9,19 +9,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from anybit.data.row_independence import independent
+from anybit.data.samples import Data, Samples
+from anybit.data.shards import Shard
 from anybit.errors import ModelError
 from anybit.evaluation.labels import LabelSource, SeparateLabels, label_name
 from anybit.evaluation.metrics import Function, Metric, parse_metric
 from anybit.evaluation.scoring import RowLabels, SampleScore, Scorer, make_shard_scorer
 from anybit.evaluation.timing import seconds_per_row
 from anybit.inputs import Tensor
+from anybit.metrics.output_quality import OutputQuality
+from anybit.metrics.quality import Judge
 from anybit.onnx import Source
 from anybit.parallel import open_executor
-from anybit.quantization.independence import independent
-from anybit.quantization.output_quality import OutputQuality
-from anybit.quantization.samples import Data, Samples
-from anybit.quantization.shards import Shard
-from anybit.quantization.verdict import Judge
 from anybit.text import listed
 
 # Shards have up to 16 samples. Few samples make smaller shards, so that all threads have work.

@@ -8,10 +8,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from anybit.array_files import open_arrays
+from anybit.data.array_files import open_arrays
+from anybit.data.readers import Rows
 from anybit.errors import ModelError
 from anybit.inputs import Array
-from anybit.quantization.items import Rows
 from anybit.text import counted
 
 LabelSource: TypeAlias = str | os.PathLike[str] | npt.ArrayLike

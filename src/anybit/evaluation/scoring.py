@@ -9,19 +9,19 @@ from typing import Any
 
 from anybit.compiler.pipeline import compile as compile_model
 from anybit.compiler.prepare.eligibility import explain_missing_quantizers
+from anybit.data.readers import Sample
+from anybit.data.shards import Shard
 from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.evaluation.metrics import Function, Metric, parse_metric
 from anybit.inputs import Array
+from anybit.metrics.output_parts import Part, parts_of
+from anybit.metrics.quality import Comparison, compared
 from anybit.model import Model, RuntimeEngine, load
 from anybit.onnx import Source, read
 from anybit.onnx.files.message import restored, serialize
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.preparation import apply, inline
-from anybit.quantization.items import Sample
-from anybit.quantization.parts import Part, parts_of
-from anybit.quantization.shards import Shard
-from anybit.quantization.verdict import Comparison, compared
 from anybit.text import listed
 
 ENGINES: dict[str, Callable[[Source], Model]] = {

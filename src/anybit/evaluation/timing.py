@@ -15,13 +15,13 @@ import onnxruntime  # type: ignore[import-untyped]
 
 from anybit._native import num_threads
 from anybit.compiler.compiled import Compiled
+from anybit.data.readers import Sample
 from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, read
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.runtime import FAILURES, plain_session
-from anybit.quantization.items import Sample
 
 _RUNTIME_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _FAILURES: tuple[type[Exception], ...] = (ModelError, *FAILURES)

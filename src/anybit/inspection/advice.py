@@ -44,7 +44,7 @@ def _on_verdict(report: ModelReport) -> Iterator[Advice]:
             "Give the layers with the most noise more bits (--layer, --budget), or keep them in "
             "float (--keep).",
         )
-    from anybit.quantization.certainty import FEWEST
+    from anybit.metrics.confidence import FEWEST
 
     if verdict.seen or verdict.samples < FEWEST:
         were = "was" if verdict.samples == 1 else "were"

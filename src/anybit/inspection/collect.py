@@ -26,8 +26,8 @@ from anybit.onnx.summary import summarize
 
 if TYPE_CHECKING:
     from anybit.compiler.report import Report
-    from anybit.quantization import Quantized, QuantizedLayer
-    from anybit.quantization.samples import Data
+    from anybit.data.samples import Data
+    from anybit.ptq import Quantized, QuantizedLayer
 
 
 @relaxed_gc()

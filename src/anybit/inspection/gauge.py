@@ -10,7 +10,7 @@ from anybit.inspection.factors import Factor
 from anybit.inspection.model_report import Histogram, QuantizedTensor
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Coding, Grid, IntegerGrid
-from anybit.quantization.statistics import Statistics
+from anybit.ptq.calibration.statistics import Statistics
 
 _BINS = 64
 _MAX_VALUES = 64

@@ -14,7 +14,7 @@ from anybit.quant_types.layer_info import Guarantee, LayerInfo, Span
 if TYPE_CHECKING:
     from anybit.compiler.layer import CompiledLayer
     from anybit.compiler.report import Report
-    from anybit.quantization import Mix, Verdict
+    from anybit.ptq import Mix, Verdict
 
 SCHEMA = 1
 """Version of the JSON; docs/schemas.md describes it."""

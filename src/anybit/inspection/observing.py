@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from anybit.data.readers import Sample
+from anybit.data.row_independence import independent
+from anybit.data.samples import Data, Samples
+from anybit.data.shards import is_taken
 from anybit.errors import DataError
 from anybit.inputs import declared_inputs
 from anybit.inspection.factors import Factor, Target
@@ -21,11 +25,7 @@ from anybit.onnx.graph.constants import Array
 from anybit.onnx.operators.known import check_known
 from anybit.ops.grids import Coding, IntegerGrid
 from anybit.ops.rounding import RoundingMode, round_to_integer
-from anybit.quantization.independence import independent
-from anybit.quantization.items import Sample
-from anybit.quantization.recording import recording
-from anybit.quantization.samples import Data, Samples
-from anybit.quantization.shards import is_taken
+from anybit.ptq.calibration.taps import recording
 
 # More samples change little.
 _MAX_SAMPLES = 64

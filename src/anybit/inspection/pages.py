@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Observation,
         QuantizedTensor,
     )
-    from anybit.quantization import Mix, Verdict
+    from anybit.ptq import Mix, Verdict
 
 _MAX_ROWS, _MAX_DETAILS, _MAX_REASONS, _MAX_SEGMENTS, _MAX_RISKS = 1000, 300, 50, 500, 200
 _MAX_TOOLTIPS = 16

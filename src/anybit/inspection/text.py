@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ModelReport,
         Observation,
     )
-    from anybit.quantization import Verdict
+    from anybit.ptq import Verdict
 
 Row = dict[str, str]
 
@@ -352,7 +352,7 @@ def unknown_sizes(report: ModelReport) -> str:
 
 def quality(verdict: Verdict) -> str:
     """Return the quality figures of the outputs in one line."""
-    from anybit.quantization.certainty import FEWEST
+    from anybit.metrics.confidence import FEWEST
 
     figures = []
     if verdict.sqnr is not None:

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from anybit.data.random_inputs import with_sizes
 from anybit.errors import OptionError
 from anybit.inputs import declared_inputs
 from anybit.onnx import Source
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.preparation import errors_named_after
-from anybit.random_inputs import with_sizes
 
 
 def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree
 
 from anybit.errors import ModelError
-from anybit.quantization.statistics import Statistics
+from anybit.ptq.calibration.statistics import Statistics
 from anybit.torch.modes import evaluating, unwrap
 from anybit.torch.nn._layers import QuantizedLayer
 from anybit.torch.nn._quantizers import Quantizer

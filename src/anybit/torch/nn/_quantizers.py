@@ -11,6 +11,8 @@ import torch
 from anybit.formats import FloatFormat
 from anybit.ops import RoundingMode
 from anybit.ops.int_quant import codes_of
+from anybit.quant_types.named_formats import FORMATS, format_named
+from anybit.quant_types.suggestions import formats_meant, unknown
 from anybit.torch.dispatch import operators
 from anybit.torch.nn._scales import (
     AbsmaxScale,
@@ -22,8 +24,6 @@ from anybit.torch.nn._scales import (
     Scale,
     ValueRange,
 )
-from anybit.words.meant import formats_meant, unknown
-from anybit.words.named_formats import FORMATS, format_named
 
 GRANULARITIES = ("per-tensor", "per-channel")
 # Bounds of the largest value of a format, so that float32 holds it and its reciprocal.

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 
 from anybit.ops.int_quant import codes_of
-from anybit.quantization.config import DEFAULT
-from anybit.quantization.placement import Weight
-from anybit.quantization.ranges import cut_off, least, may_cut, spare, whole
-from anybit.quantization.schemes import Scheme
-from anybit.quantization.statistics import Statistics
-from anybit.quantization.weights import nearest
+from anybit.ptq.algorithms.range_clipping import cut_off, least, may_cut, spare, whole
+from anybit.ptq.algorithms.round_to_nearest import nearest
+from anybit.ptq.calibration.statistics import Statistics
+from anybit.ptq.config import DEFAULT
+from anybit.ptq.graph.targets import Weight
+from anybit.ptq.specs.quant_spec import Scheme
+from anybit.quant_types.spec_parser import Integers, Kind, Signs
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer, Quantizer
 from anybit.torch.nn._words import words
-from anybit.words.grammar import Integers, Kind, Signs
 
 _RANGES = DEFAULT.ranges
 # Fractions of the range per channel, and others besides those of `anybit.quantize`.

@@ -4,8 +4,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from anybit.words.meant import unknown
-from anybit.words.patterns import matching
+from anybit.name_patterns import matching
+from anybit.quant_types.suggestions import unknown
 
 ROLES = ("weight", "bias", "activation", "output")
 _KEYS = (*ROLES, "first/last", "layers", "skip")

@@ -3,10 +3,10 @@
 
 from typing import Any
 
+from anybit.quant_types.block_formats import BlockFormat
+from anybit.quant_types.spec_parser import COMMON, PER_BLOCK, Integers, Kind, Signs, read
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer, Quantizer
 from anybit.torch.nn._scales import AccumulatorScale, EmaScale, FixedScale, LearnedScale, Scale
-from anybit.words.block_formats import BlockFormat
-from anybit.words.grammar import COMMON, PER_BLOCK, Integers, Kind, Signs, read
 
 _SCALES = ("learned", "absmax", "absmean", "ema", "accumulator")
 _WORDS = {**COMMON, **{name: {"scale": name} for name in _SCALES}}

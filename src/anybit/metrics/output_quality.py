@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quality figures of one output, or of one part of it: SQNR, correlation and agreement.
+
+Everything is accumulated in float64, sample by sample in the order of the samples. Of a float model
+x and a quantized model y, over all elements but NaN and infinities that both have in one place:
+
+    SQNR = 10 log10(sum x^2 / sum (x - y)^2)
+    r    = sum (x - mean x)(y - mean y) / sqrt(sum (x - mean x)^2 sum (y - mean y)^2)
+
+Means and centred sums of two samples are merged by the formulas of Chan, Golub and LeVeque (1983,
+https://doi.org/10.1080/00031305.1983.10483115), so that r does not suffer from a large mean.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from anybit.inputs import Array
+from anybit.metrics.confidence import Spread
+from anybit.metrics.output_parts import Part
+from anybit.metrics.sqnr import decibels
+
+# Softmax in float16 gives rows whose sum is 1 to about 2^-11.
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class OutputQuality:
+    """Quality figures of one output, or of one part of it.
+
+    Attributes:
+        name: The output, with the part in the notation of NumPy: "scores", "output0[:, 4:84]".
+        kind: "float"; "distribution" (over classes); "logits" (floats that may be the scores of a
+            classifier); or "exact" (integers, booleans).
+        sqnr: Signal to quantization noise ratio in dB; infinite without noise, None for "exact".
+        correlation: Pearson's r; None for "exact", where either model gives a constant, and where
+            NaN, infinities or shapes differ.
+        agreement: Distributions and logits: the share of rows with the same arg max. Integers and
+            booleans: the share of equal elements. None for other floats.
+    """
+
+    name: str
+    kind: str
+    sqnr: float | None
+    correlation: float | None
+    agreement: float | None
+
+
+@dataclass
+class _Moments:
+    """Centred sums of two arrays, for their correlation."""
+
+    count: int = 0
+    mean_x: float = 0.0
+    mean_y: float = 0.0
+    xx: float = 0.0
+    yy: float = 0.0
+    xy: float = 0.0
+    range_x: tuple[float, float] = (math.inf, -math.inf)
+    range_y: tuple[float, float] = (math.inf, -math.inf)
+    defined: bool = True
+
+    @classmethod
+    def of(cls, x: Array, y: Array, same: Array) -> "_Moments":
+        """Return the moments of two float64 arrays; `same` marks equal elements, NaN included."""
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not (finite | same).all():
+            return cls(defined=False)
+        x, y = x[finite], y[finite]
+        if not x.size:
+            return cls()
+        with np.errstate(all="ignore"):
+            mean_x, mean_y = float(x.mean()), float(y.mean())
+            ranges = (float(x.min()), float(x.max())), (float(y.min()), float(y.max()))
+            x, y = x - mean_x, y - mean_y
+            sums = float((x * x).sum()), float((y * y).sum()), float((x * y).sum())
+        return cls(x.size, mean_x, mean_y, *sums, *ranges)
+
+    def merge(self, other: "_Moments") -> None:
+        """Add the elements of another sample."""
+        self.defined &= other.defined
+        if not other.count:
+            return
+        count = self.count + other.count
+        share, weight = other.count / count, self.count / count * other.count
+        dx, dy = other.mean_x - self.mean_x, other.mean_y - self.mean_y
+        self.xx += other.xx + dx * dx * weight
+        self.yy += other.yy + dy * dy * weight
+        self.xy += other.xy + dx * dy * weight
+        self.mean_x, self.mean_y = self.mean_x + dx * share, self.mean_y + dy * share
+        self.range_x = _hull(self.range_x, other.range_x)
+        self.range_y = _hull(self.range_y, other.range_y)
+        self.count = count
+
+    @property
+    def correlation(self) -> float | None:
+        varies = self.range_x[0] < self.range_x[1] and self.range_y[0] < self.range_y[1]
+        if not (self.defined and varies and self.xx > 0 and self.yy > 0):
+            return None
+        r = self.xy / math.sqrt(self.xx) / math.sqrt(self.yy)
+        return min(max(r, -1.0), 1.0) if math.isfinite(r) else None
+
+
+def _hull(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+@dataclass
+class OutputSums:
+    """Sums over samples of one output, or of one part of it.
+
+    Attributes:
+        is_float: Whether its elements are floats.
+        kind: What the graph says of it: "distribution", "logits" or "".
+        sums_to_one: Whether all rows seen are not negative and sum to 1; None before there is one.
+        rows, agreeing: Rows, or elements of integers; those that agree.
+    """
+
+    is_float: bool
+    kind: str = ""
+    signal: float = 0.0
+    noise: float = 0.0
+    elements: int = 0
+    agreeing: int = 0
+    rows: int = 0
+    sums_to_one: bool | None = None
+    moments: _Moments = field(default_factory=_Moments)
+    spread: Spread = field(default_factory=Spread)
+
+    @classmethod
+    def of(cls, a: Array, b: Array | None, part: Part) -> "OutputSums":
+        """Compare the output of a sample, or a part of it.
+
+        Args:
+            a: The float model's.
+            b: The quantized model's, of the same shape. None for one of another shape: all of it
+                is noise then, and agrees in nothing.
+            part: What is known of it.
+        """
+        found = cls(is_float(a), part.kind)
+        if not found.is_float:
+            found.rows = max(a.size, int(b is None))
+            found.agreeing = 0 if b is None else int(np.count_nonzero(a == b))
+            return found
+        found._add_rows(a, b, part)
+        found._add_floats(a, np.where(np.isfinite(a), 0, a) if b is None else b)
+        found.moments.defined &= b is not None
+        return found
+
+    def _add_rows(self, a: Array, b: Array | None, part: Part) -> None:
+        """Compare where the largest element of each row is, if rows may have classes."""
+        axis = -1 if part.class_axis is None else part.class_axis
+        if not -a.ndim <= axis < a.ndim or a.shape[axis] < 2 or not a.size:
+            return
+        if self.kind != "distribution":
+            self.sums_to_one = _sums_to_one(a, axis)
+        if not self.kind and not self.sums_to_one:
+            return
+        self.rows = a.size // a.shape[axis]
+        if b is not None:
+            self.agreeing = int(np.count_nonzero(a.argmax(axis=axis) == b.argmax(axis=axis)))
+
+    def _add_floats(self, a: Array, b: Array) -> None:
+        """Accumulate signal and noise. NaN and infinities that both have are not noise; those that
+        one alone has are infinite noise."""
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        finite = np.isfinite(x)
+        self.elements += x.size
+        with np.errstate(all="ignore"):
+            self.signal += float(np.square(x[finite]).sum())
+            noise = float(np.square(x[~same] - y[~same]).sum())
+        self.noise += noise if np.isfinite(noise) else np.inf
+        self.moments = _Moments.of(x, y, same)
+
+    def merge(self, other: "OutputSums") -> None:
+        """Add another sample."""
+        self.spread.add(other.noise, other.signal)
+        self.signal += other.signal
+        self.noise += other.noise
+        self.elements += other.elements
+        self.agreeing += other.agreeing
+        self.rows += other.rows
+        self.moments.merge(other.moments)
+        if other.sums_to_one is not None:
+            self.sums_to_one = other.sums_to_one and self.sums_to_one is not False
+
+    @property
+    def has_classes(self) -> bool:
+        """Return whether there is an agreement: of rows with classes, or of integers."""
+        return bool(self.rows) and self.quality_kind != "float"
+
+    @property
+    def quality_kind(self) -> str:
+        """Return the `kind` of an `OutputQuality`."""
+        if not self.is_float:
+            return "exact"
+        return "distribution" if self.sums_to_one else self.kind or "float"
+
+    def quality(self, name: str) -> OutputQuality:
+        """Return the figures for all samples."""
+        agreement = self.agreeing / self.rows if self.has_classes else None
+        if not self.is_float:
+            return OutputQuality(name, self.quality_kind, None, None, agreement)
+        correlation = self.moments.correlation
+        return OutputQuality(name, self.quality_kind, self.sqnr, correlation, agreement)
+
+    @property
+    def sqnr(self) -> float:
+        if not self.noise:
+            return np.inf
+        if not np.isfinite([self.noise, self.signal]).all() or not self.signal:
+            return -np.inf
+        return 10 * float(np.log10(self.signal / self.noise))
+
+    @property
+    def sqnr_bound(self) -> float | None:
+        """An estimated lower bound, by the samples that were merged, in dB."""
+        noise = self.spread.upper_bound()
+        return None if noise is None else decibels(noise)
+
+
+def is_float(array: Array) -> bool:
+    """Return whether the elements are floats, bfloat16 and float8 included."""
+    return array.dtype.name.startswith(("float", "bfloat"))
+
+
+def _sums_to_one(a: Array, axis: int) -> bool:
+    """Return whether all rows are not negative and sum to 1."""
+    with np.errstate(all="ignore"):
+        if not (a >= 0).all():  # nor NaN
+            return False
+        return bool((np.abs(a.sum(axis=axis, dtype=np.float64) - 1) <= _TOLERANCE).all())

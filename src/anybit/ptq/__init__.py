@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Post-training quantization: `quantize`.
+
+Layers are placed in float32 (`precision`, `placement`), and specs assigned to them (`plan`). Two
+passes over the data, shard by shard, give statistics and a few samples of each activation
+(`calibration`, `survey`, `statistics`). On these the parameters of each layer are searched
+(`search`, `weights`, `gptq`). Quantizers are inserted (`insertion`), choices that harm the whole
+network dropped (`ablation`), and the result judged on held-out samples (`verdict`, `certainty`).
+All thresholds are in `config`.
+
+A budget searches mixed precision (`budget`): by the sensitivity of the outputs to each layer
+(`sensitivity`, `mixing`) and its cost (`knapsack`, `macs`), with a few `attempts`.
+"""
+
+from anybit.metrics.quality import Verdict
+from anybit.ptq.pipeline import quantize
+from anybit.ptq.result import Mix, Quantized, QuantizedLayer
+
+__all__ = ["Mix", "Quantized", "QuantizedLayer", "Verdict", "quantize"]

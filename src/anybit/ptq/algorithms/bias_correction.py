@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Biases that make up for the mean of what quantization adds to a layer's output.
+
+Rounded weights add sum_j mean(x_j) * (rounded - w_j) to each channel, whatever else they add, and
+clipped values pull all sums to one side. The mean over samples is subtracted from the bias (Nagel
+et al., 2019, https://arxiv.org/abs/1906.04721, there from the statistics of normalization).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from anybit.onnx.graph.constants import Array
+from anybit.ops.grids import Grid
+from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample
+from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
+from anybit.ptq.specs.dynamic_grid import DynamicGrid
+
+
+def correction(
+    piece: LayerRunner,
+    grid: Grid | DynamicGrid | None,
+    smoothing: Array | None,
+    weights: Sequence[QuantizedWeight],
+    first: Sequence[Sample],
+    second: Sequence[Sample],
+) -> tuple[Array, float] | None:
+    """What to add to a layer's bias, and its error then, where that lowers it on other samples.
+
+    None where it does not, or the layer has no bias of its own.
+    """
+    axis = piece.layer.bias_axis
+    if axis is None:
+        return None
+    added, count = np.zeros(()), 0
+    for difference, _ in piece.differences(grid, smoothing, first, weights):
+        channels = np.moveaxis(difference, axis, 0).reshape(difference.shape[axis], -1)
+        added = added + channels.sum(axis=1, dtype=np.float64)
+        count += channels.shape[1]
+    if not count:
+        return None
+    mean = (added / count).astype(np.float32)
+    before = after = signal = 0.0
+    for difference, power in piece.differences(grid, smoothing, second, weights):
+        last = np.moveaxis(difference, axis, -1).astype(np.float64)
+        before += float(np.square(last).sum())
+        after += float(np.square(last - mean).sum())
+        signal += power
+    if not after < before or not signal:
+        return None
+    return -mean, after / signal

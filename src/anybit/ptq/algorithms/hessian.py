@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an error in each weight costs, when others make up for it: second moments, taken apart."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime  # type: ignore[import-untyped]
+
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.runtime import make_session, run_session
+from anybit.ptq.config import GptqConfig
+
+# Terms that are handled with one product of matrices.
+TOGETHER = 32
+# The pieces of such a product.
+_ROWS, _COLUMNS = 64, 128
+# The powers of two that float32 and their squares float64 hold, at least.
+_FARTHEST = 126
+# Rows whose squares are added up in float32.
+_ROWS_TOGETHER = 2048
+_SQUARE = """
+<ir_version: 8, opset_import: ["" : 13]>
+square (float[groups, rows, terms] x) => (float[groups, terms, terms] y) {
+    turned = Transpose<perm = [0, 2, 1]>(x)
+    y = MatMul(turned, x)
+}
+"""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The second moments H = X^T X of what is multiplied, as t^T d^2 t; for several groups.
+
+    A share of the mean of H's diagonal is added to that before.
+
+    Attributes:
+        order: The numbers of the terms in the order of the factors, as [groups, terms].
+        triangle: t, unit upper triangular, as [groups, terms, terms].
+        diagonal: d^2, as [groups, terms].
+    """
+
+    order: Array
+    triangle: Array
+    diagonal: Array
+
+    def divided(self, by: Array) -> "Factors":
+        """Those of X / s, in the same order: with S = diag s, S^-1 H S^-1 is
+
+            (S t S^-1)^T (S^-2 d^2) (S t S^-1)
+
+        Args:
+            by: s, as [groups, terms].
+        """
+        s = np.take_along_axis(by, self.order, axis=1)
+        triangle = self.triangle * (s[:, :, None] / s[:, None])
+        return Factors(self.order, triangle, self.diagonal / np.square(s))
+
+
+@dataclass
+class Moments:
+    """X^T X for several groups.
+
+    Attributes:
+        sums: As [groups, terms, terms].
+        rows: How many X has, for each of the groups.
+    """
+
+    sums: Array
+    rows: int = 0
+
+    def add(self, rows: Iterable[Array]) -> None:
+        """Add those of rows, as [groups, rows, terms], that come some at a time.
+
+        A session with one thread adds up those of a block in float32: a library for matrices would
+        divide sums by how many threads it has, which changes their last bits.
+        """
+        for block in _blocks(rows):
+            reach = _reach(block)
+            if math.isinf(reach):
+                # The end of a grid may lie beyond float32: no weights make up for such rows.
+                block[~np.isfinite(block).all(axis=-1)] = 0
+                reach = _reach(block)
+            # Squares of what is far from 1 are not float32.
+            exponent = min(max(math.frexp(reach)[1], -_FARTHEST), _FARTHEST)
+            block *= np.float32(2.0**-exponent)
+            squares = run_session(_square(), {"x": block}, kept=False)["y"]
+            self.sums += np.multiply(squares, 4.0**exponent, dtype=np.float64)
+            self.rows += block.shape[1]
+
+    def damping(self, config: GptqConfig) -> float:
+        """Return the share of the diagonal's mean that is added to it: more for fewer rows.
+
+        Few know little of the directions in which they are short, and what is rounded there at no
+        cost to them costs others. Shrinking covariances to a multiple of the identity (Ledoit and
+        Wolf, 2004, https://doi.org/10.1016/S0047-259X(03)00096-4) adds as much where the variance
+        of the eigenvalues is ten times the square of their mean.
+        """
+        terms_per_row = float(self.sums.shape[1]) / max(self.rows, 1)
+        return max(config.damping, config.damping_per_term * terms_per_row)
+
+    def merge(self, other: "Moments") -> None:
+        """Add those of other rows."""
+        self.sums += other.sums
+        self.rows += other.rows
+
+
+def _reach(block: Array) -> float:
+    return max(float(block.max(initial=0.0)), -float(block.min(initial=0.0)))
+
+
+def _blocks(rows: Iterable[Array]) -> Iterator[Array]:
+    """The same rows, more of them at a time."""
+    waiting: list[Array] = []
+    for few in rows:
+        waiting.append(few)
+        if sum(each.shape[1] for each in waiting) >= _ROWS_TOGETHER:
+            yield np.concatenate(waiting, axis=1, dtype=np.float32)
+            waiting = []
+    if waiting:
+        yield np.concatenate(waiting, axis=1, dtype=np.float32)
+
+
+@cache
+def _square() -> onnxruntime.InferenceSession:
+    return make_session(ir.from_onnx_text(_SQUARE), threads=1)
+
+
+def factors_of(moments: Moments, config: GptqConfig) -> Factors:
+    """Return the factors of X^T X, damped; zeros are allowed."""
+    sizes = np.diagonal(moments.sums, axis1=1, axis2=2).copy()
+    order = np.argsort(sizes, axis=1, kind="stable")
+    groups = np.arange(len(sizes))[:, None, None]
+    turned = moments.sums[groups, order[:, :, None], order[:, None]]
+    share = moments.damping(config)
+    del moments  # as large as what follows
+    damping = share * sizes.mean(axis=1, keepdims=True)
+    # Where there is nothing but zeros any rounding is as good as nearest.
+    np.einsum("gii->gi", turned)[...] += np.where(damping > 0, damping, 1.0)
+    cholesky(turned)
+    upper = turned.swapaxes(1, 2)
+    diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
+    upper /= diagonal[..., None]
+    return Factors(order, upper, np.square(diagonal))
+
+
+def cholesky(matrices: Array) -> None:
+    """Replace A by L, lower triangular, with A = L L^T; for several, as [groups, terms, terms].
+
+    Some columns of L at a time; what they give is taken away from the rest of A.
+    """
+    terms = matrices.shape[1]
+    for start in range(0, terms, TOGETHER):
+        end = min(start + TOGETHER, terms)
+        corner = np.linalg.cholesky(matrices[:, start:end, start:end])
+        below = np.zeros_like(matrices[:, end:, start:end])
+        add_product(below, matrices[:, end:, start:end], np.linalg.inv(corner).swapaxes(1, 2))
+        matrices[:, start:end, start:end], matrices[:, end:, start:end] = corner, below
+        matrices[:, start:end, end:] = 0
+        for first in range(0, terms - end, _ROWS):
+            last = min(first + _ROWS, terms - end)
+            rest = matrices[:, end + first : end + last, end : end + last]
+            add_product(rest, -below[:, first:last], below[:, :last].swapaxes(1, 2))
+
+
+def add_product(sums: Array, a: Array, b: Array) -> None:
+    """Add a b, for a with at most TOGETHER columns, in pieces for which libraries take one thread.
+
+    Layers are rounded side by side, and threads of a product that wait for one another while others
+    compute take ten times as long.
+    """
+    for row in range(0, sums.shape[1], _ROWS):
+        rows = slice(row, row + _ROWS)
+        for column in range(0, sums.shape[2], _COLUMNS):
+            columns = slice(column, column + _COLUMNS)
+            sums[:, rows, columns] += a[:, rows] @ b[..., columns]

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layer by itself: its output for quantized inputs, beside that for floats."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit._native import squared_difference
+from anybit.onnx.graph.constants import Array, array_of
+from anybit.onnx.graph.cut import cut
+from anybit.onnx.runtime import make_session, run_session
+from anybit.ops.grids import Grid
+from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, nearest
+from anybit.ptq.config import QuantizeConfig
+from anybit.ptq.graph.targets import Layer, Weight
+from anybit.ptq.specs.dynamic_grid import DynamicGrid
+from anybit.ptq.specs.quant_spec import Scheme, rounding
+
+Sample = dict[str, Array]
+
+
+class LayerRunner:
+    """One layer, cut out of a model.
+
+    Args:
+        model: The float model.
+        layer: The layer.
+        index: The input that is quantized.
+        scheme: That of its weights; None leaves them as they are.
+        config: The thresholds of the search.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        layer: Layer,
+        index: int,
+        scheme: Scheme | None,
+        config: QuantizeConfig,
+    ) -> None:
+        node = layer.node
+        self.scheme, self.config = scheme, config
+        self.layer = layer
+        self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
+        self._fragment = cut(model, [node], [next(each for each in node.outputs if each.name)])
+        self._session: Any = None
+        self._wanted: dict[int, tuple[Sample, Array, float]] = {}
+        self._constants = {
+            str(value.name): array_of(value)
+            for value in node.inputs
+            if value is not None and value.is_initializer()
+        }
+        self._nearest: dict[bytes | None, tuple[QuantizedWeight, ...]] = {}
+        single = layer.weights[0] if scheme and len(layer.weights) == 1 else None
+        self.weight = single if single is not None and single.inputs is not None else None
+
+    @property
+    def reach(self) -> Array:
+        """The largest magnitude of the weight per channel of x."""
+        assert self.weight is not None
+        return np.asarray(self.by_channel(np.abs(self._array(self.weight))).max(axis=1))
+
+    def by_channel(self, array: Array) -> Array:
+        """An array of the weight's shape as [channels of x, others]."""
+        assert self.weight is not None
+        assert self.weight.inputs is not None
+        channels = array.shape[self.weight.inputs] // self.weight.repeated
+        return np.moveaxis(array, self.weight.inputs, 0).reshape(channels, -1)
+
+    def nearest(self, smoothing: Array | None) -> tuple[QuantizedWeight, ...]:
+        """Its weights, times the smoothing, rounded to nearest; none if they have no scheme."""
+        if self.scheme is None:
+            return ()
+        key = None if smoothing is None else smoothing.tobytes()
+        if key not in self._nearest:
+            found = [
+                nearest(array, weight, self.scheme, self.config.weights)
+                for weight, array in zip(self.layer.weights, self.smoothed(smoothing), strict=True)
+            ]
+            self._nearest = {key: tuple(found)}  # of one smoothing after the other
+        return self._nearest[key]
+
+    def error(
+        self,
+        grid: Grid | DynamicGrid | None,
+        smoothing: Array | None,
+        samples: Sequence[Sample],
+        weights: Sequence[QuantizedWeight] = (),
+    ) -> float:
+        """Noise over signal of the layer's output, as powers."""
+        return over(self.powers(grid, smoothing, samples, weights))
+
+    def powers(
+        self,
+        grid: Grid | DynamicGrid | None,
+        smoothing: Array | None,
+        samples: Sequence[Sample],
+        weights: Sequence[QuantizedWeight] = (),
+    ) -> Iterator[tuple[float, float]]:
+        """For each sample the powers of noise and signal of the layer's output."""
+        for found, wanted, power in self._both(grid, smoothing, samples, weights):
+            yield squared_difference(found, wanted), power
+
+    def differences(
+        self,
+        grid: Grid | DynamicGrid | None,
+        smoothing: Array | None,
+        samples: Iterable[Sample],
+        weights: Sequence[QuantizedWeight] = (),
+    ) -> Iterator[tuple[Array, float]]:
+        """For each sample what quantization adds to the output, and the power of that in floats.
+
+        Weights are those that are given, in the layer's order, or else rounded to nearest.
+        """
+        for found, wanted, power in self._both(grid, smoothing, samples, weights):
+            with np.errstate(all="ignore"):
+                yield np.subtract(found, wanted, out=found), power
+
+    def _both(
+        self,
+        grid: Grid | DynamicGrid | None,
+        smoothing: Array | None,
+        samples: Iterable[Sample],
+        weights: Sequence[QuantizedWeight],
+    ) -> Iterator[tuple[Array, Array, float]]:
+        """For each sample the output of the quantized layer, that in floats, and its power."""
+        rounded = [each.values for each in weights or self.nearest(smoothing)]
+        names = [self._name(weight) for weight in self.layer.weights]
+        constants = dict(zip(names, rounded or self.smoothed(smoothing), strict=True))
+        become = self.reader(grid, smoothing)
+        for sample in samples:
+            wanted, power = self._in_floats(sample)
+            found = self._run(sample | {self._x: become(self.read(sample)), **constants})
+            yield found, wanted, power
+
+    def read(self, sample: Sample) -> Array:
+        """What is quantized, in floats."""
+        return sample[self._x]
+
+    def reader(
+        self, grid: Grid | DynamicGrid | None, smoothing: Array | None
+    ) -> Callable[[Array], Array]:
+        """What becomes of that before the layer multiplies its weights with it; None for a grid
+        leaves it as it is."""
+        factors = None if smoothing is None else along_channels(1 / smoothing, self.layer)
+        rounded = None if grid is None else rounding(grid)
+
+        def become(x: Array) -> Array:
+            if factors is None:
+                return x if rounded is None else rounded(x, None)
+            with np.errstate(over="ignore"):  # quantizers saturate
+                x = x * factors
+            return x if rounded is None else rounded(x, x)
+
+        return become
+
+    def smoothed(self, smoothing: Array | None) -> list[Array]:
+        """Its weights in floats, times the smoothing."""
+        arrays = [self._array(weight) for weight in self.layer.weights]
+        if smoothing is None:
+            return arrays
+        return [
+            smoothed_weight(array, weight, smoothing)
+            for array, weight in zip(arrays, self.layer.weights, strict=True)
+        ]
+
+    def _in_floats(self, sample: dict[str, Array]) -> tuple[Array, float]:
+        if id(sample) not in self._wanted:
+            y = self._run(sample)
+            power = float(np.square(y, dtype=np.float64).sum())
+            self._wanted[id(sample)] = sample, y, power  # which keeps its number
+        return self._wanted[id(sample)][1:]
+
+    def _run(self, feeds: dict[str, Array]) -> Array:
+        feeds = self._constants | feeds
+        if self._session is None:
+            for value in self._fragment.graph.inputs:
+                array = feeds[str(value.name)]
+                value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+                value.shape = ir.Shape([None] * array.ndim)
+            self._session = make_session(self._fragment, threads=1)  # layers are tried side by side
+        (result,) = run_session(self._session, feeds).values()
+        return result
+
+    def _array(self, weight: Weight) -> Array:
+        return self._constants[self._name(weight)]
+
+    def _name(self, weight: Weight) -> str:
+        value = self.layer.node.inputs[weight.index]
+        assert value is not None
+        return str(value.name)
+
+
+def over(powers: Iterable[tuple[float, float]]) -> float:
+    """Noise over signal of all samples, by the powers of both for each."""
+    noise = signal = 0.0
+    for each, power in powers:
+        noise += each
+        signal += power
+    return noise / signal if signal else noise
+
+
+def smoothed_weight(array: Array, weight: Weight, smoothing: Array) -> Array:
+    """The weight times what its x is divided by."""
+    assert weight.inputs is not None
+    shape = [1] * array.ndim
+    shape[weight.inputs] = -1
+    return np.asarray(array * np.repeat(smoothing, weight.repeated).reshape(shape))
+
+
+def along_channels(values: Array, layer: Layer) -> Array:
+    """Numbers per channel in a shape that broadcasts to what the layer reads."""
+    assert layer.x_axis is not None
+    weight = layer.node.inputs[layer.weights[0].index]
+    assert weight is not None
+    assert weight.const_value is not None
+    # Axes that count from the end need no others before them; images have as many as their weights.
+    rank = -layer.x_axis if layer.x_axis < 0 else len(weight.const_value.shape)
+    shape = [1] * rank
+    shape[layer.x_axis] = -1
+    return values.reshape(shape)

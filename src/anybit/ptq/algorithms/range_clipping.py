@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranges a tensor might get, and which of them is taken."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from anybit.ptq.calibration.statistics import Statistics
+from anybit.ptq.config import RangeConfig
+
+
+@dataclass(frozen=True)
+class RangeCandidate:
+    """What might have become of a tensor.
+
+    Attributes:
+        tensor: Its name.
+        lowest, highest: The ends of its grid.
+        smoothed: Whether channels are scaled.
+        error: Of the layers that read it, noise over signal, as a power.
+    """
+
+    tensor: str
+    lowest: float
+    highest: float
+    smoothed: bool
+    error: float
+
+
+class Tried(Protocol):
+    """A candidate with its error, noise over signal."""
+
+    @property
+    def error(self) -> float: ...
+
+
+_Candidate = TypeVar("_Candidate")
+_Tried = TypeVar("_Tried", bound=Tried)
+
+
+def spare(bits: int, statistics: Statistics, config: RangeConfig) -> float:
+    """Return the factor on the whole range that leaves room for unseen values.
+
+    Few values do not show how far others go, and with bits to spare room costs nothing.
+    """
+    if bits >= config.wide_bits:
+        return config.wide_factor
+    return 1 + 1 / math.sqrt(max(statistics.count, 1))
+
+
+def whole(bits: int, statistics: Statistics, config: RangeConfig) -> tuple[float, float]:
+    """Return the range that holds all values, and some room."""
+    factor = spare(bits, statistics, config)
+    return statistics.lowest * factor, statistics.highest * factor
+
+
+def may_cut(bits: int, values: float) -> bool:
+    """Whether so many values of a channel show what it comes to if some are cut off.
+
+    What is cut off loses many steps of the grid, and what is not gains a share of one: fewer values
+    than there are steps do not show how often.
+    """
+    return values >= 1 << bits
+
+
+def cut_off(statistics: Statistics, config: RangeConfig) -> Iterator[tuple[float, float]]:
+    """Yield clipped ranges; none if there are no values."""
+    if not statistics.count:
+        return
+    yield from statistics.quantiles(*config.quantile_shares)
+    for fraction in config.fractions:
+        yield within(fraction, statistics.lowest, statistics.highest)
+
+
+def within(fraction: float, low: float, high: float) -> tuple[float, float]:
+    """The part of a range that is not further from 0 than a fraction of its largest magnitude:
+    where one side is short, it is the long one that is cut."""
+    reach = fraction * max(-low, high)
+    return max(low, -reach), min(high, reach)
+
+
+def least(
+    candidates: Sequence[_Candidate],
+    first: Callable[[_Candidate], _Tried],
+    second: Callable[[_Candidate], _Tried],
+    kept_ratio: float,
+) -> _Tried:
+    """Return the candidate with the least error, or the first one if others do not confirm it.
+
+    Args:
+        candidates: The candidates.
+        first: Tries a candidate on the samples that candidates are compared on.
+        second: Tries a candidate on the samples that confirm it; its result is returned.
+        kept_ratio: Its error over that of the first candidate, at most, on the latter.
+    """
+    errors = [first(each).error for each in candidates]
+    best = errors.index(min(errors))
+    chosen = second(candidates[0])
+    if best:
+        other = second(candidates[best])
+        chosen = other if other.error <= chosen.error * kept_ratio else chosen
+    return chosen

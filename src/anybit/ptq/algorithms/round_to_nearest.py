@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constant weights on their grids: per channel, the range with the least squared error.
+
+A range that is cut off rounds what is inside it finer. Which is better is found by trying: shares
+of the largest magnitude, for every channel by itself.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from anybit.errors import ModelError
+from anybit.onnx.graph.constants import Array
+from anybit.ops.grids import Grid, IntegerGrid
+from anybit.ptq.config import WeightConfig
+from anybit.ptq.graph.blocks import Blocks, blocks_of
+from anybit.ptq.graph.targets import Layer, Weight
+from anybit.ptq.specs.block_scales import candidates
+from anybit.ptq.specs.quant_spec import Scheme, quantized
+from anybit.quant_types.block_formats import BlockFormat
+from anybit.quant_types.spec_parser import Signs
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A constant weight as it is stored, with the grid that its quantizer rounds it to.
+
+    Attributes:
+        array: What is stored. It may lie on the grid already, and then need not be what was nearest
+            to the float weight.
+        grid: The grid; its scale has the shape of the array if there is one per block.
+        blocks: How the array is cut into blocks, if it is.
+    """
+
+    array: Array
+    grid: Grid
+    blocks: Blocks | None = None
+
+    @cached_property
+    def values(self) -> Array:
+        """What the quantizer gives."""
+        return quantized(self.array, self.grid)
+
+    @property
+    def cut(self) -> tuple[Array, Grid]:
+        """The array and the grid, cut into blocks if there are several."""
+        if self.blocks is None:
+            return self.array, self.grid
+        if self.blocks.count == 1:
+            return self.array, _mapped(self.blocks.first_of_all, self.grid)
+        return self.blocks.split(self.array), _mapped(self.blocks.gathered, self.grid)
+
+
+def check_weights(layers: Sequence[Layer]) -> None:
+    """ModelError for weights that no grid holds."""
+    for layer in layers:
+        for weight, array in layer.constants:
+            value = layer.node.inputs[weight.index]
+            if not np.isfinite(array).all():
+                raise ModelError(
+                    f"{value and value.name!r}, a weight of {layer.name!r}, holds NaN or infinity"
+                )
+
+
+def stored_bytes(array: Array, weight: Weight, scheme: Scheme | None) -> int:
+    """What a weight takes: its codes, and the scales of its blocks."""
+    if scheme is None:
+        return array.nbytes
+    bits = array.size * scheme.bits
+    if scheme.block:
+        blocks = blocks_of(array.shape, weight, scheme.block)
+        bits += math.prod(blocks.cut) // blocks.size * scheme.scale_bits
+    return math.ceil(bits / 8)
+
+
+def nearest(
+    array: Array,
+    weight: Weight,
+    scheme: Scheme,
+    config: WeightConfig,
+    importance: Array | None = None,
+) -> QuantizedWeight:
+    """Round a weight to the nearest values of a grid.
+
+    The grid is that with the least error of its values, channel by channel or block by block.
+
+    Args:
+        array: The weight in floats.
+        weight: Which one of its layer it is.
+        scheme: Its scheme.
+        config: The candidates of its range.
+        importance: By what the squared error of each element is multiplied; None for 1.
+    """
+    costs = np.ones(()) if importance is None else importance
+    if scheme.block:
+        blocks = blocks_of(array.shape, weight, scheme.block)
+        costs = costs if importance is None else blocks.split(costs)
+        found = _best_grid(blocks.split(array), costs, (blocks.axis,), scheme, config)
+        return QuantizedWeight(array, _mapped(blocks.spread, found), blocks)
+    channels = weight.channels if scheme.per_channel else ()
+    others = tuple(axis for axis in range(array.ndim) if axis not in channels)
+    return QuantizedWeight(array, _as_stored(_best_grid(array, costs, others, scheme, config)))
+
+
+def _best_grid(
+    array: Array, costs: Array, others: tuple[int, ...], scheme: Scheme, config: WeightConfig
+) -> Grid:
+    """Return the grid with the least squared error along some axes, for each of the rest."""
+    best: Grid | None = None
+    least: Array | None = None
+    tried = list(_candidates(array, others, scheme, config))
+    for grid in tried if len(tried) > 1 else ():
+        with np.errstate(all="ignore"):  # infinite where float32 ends
+            noise = quantized(array, _as_stored(grid)) - array
+            squares = np.square(noise, dtype=np.float64) * costs
+            error = squares.sum(axis=others, keepdims=True)
+        if best is None or least is None:
+            best, least = grid, error
+        else:
+            best = _mixed(error < least, grid, best)
+            least = np.minimum(error, least)
+    return tried[0] if best is None else best
+
+
+def _candidates(
+    array: Array, others: tuple[int, ...], scheme: Scheme, config: WeightConfig
+) -> Iterator[Grid]:
+    low, high = array.min(axis=others, keepdims=True), array.max(axis=others, keepdims=True)
+    if isinstance(scheme.kind, BlockFormat):
+        yield from candidates(np.maximum(-low, high), scheme.kind, scheme.rule)
+    elif isinstance(scheme.kind, Signs):
+        # |x| is nearest to its mean (Rastegari et al., 2016, https://arxiv.org/abs/1603.05279).
+        mean = np.abs(array).mean(axis=others, keepdims=True, dtype=np.float64)
+        yield scheme.grid(-mean, mean)
+    else:
+        for share in (1.0,) if scheme.bits >= config.wide_bits else config.shares:
+            yield scheme.grid(low * share, high * share)
+
+
+def _mixed(mask: Array, one: Grid, other: Grid) -> Grid:
+    """One where the mask says so, elsewhere the other, which differs in its numbers only."""
+    scale = np.where(mask, one.scale, other.scale)
+    if isinstance(other, IntegerGrid):
+        return replace(other, scale=scale, zeropt=np.where(mask, one.zeropt, other.zeropt))
+    return replace(other, scale=scale)
+
+
+def _mapped(function: Callable[[Array], Array], grid: Grid) -> Grid:
+    """With other shapes of its numbers; a zero-point for all stays."""
+    if isinstance(grid, IntegerGrid) and grid.zeropt.ndim:
+        grid = replace(grid, zeropt=function(grid.zeropt))
+    return replace(grid, scale=function(grid.scale))
+
+
+def _as_stored(grid: Grid) -> Grid:
+    """A scale for all is a number, and not an array of the weight's rank."""
+    if grid.scale.size > 1:
+        return grid
+    return _mapped(lambda numbers: numbers.reshape(()), grid)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constants that several layers multiply: each is rounded once, and stored once.
+
+Layers that read a constant in the same way, with scales and sums along the same axes, share one
+rounding of it. Where they read it in other ways there is one for each way.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import onnx_ir as ir
+
+from anybit.ptq.algorithms.gptq import is_fine, parts_of
+from anybit.ptq.algorithms.round_to_nearest import stored_bytes
+from anybit.ptq.graph.matmul_form import product_of
+from anybit.ptq.graph.targets import Layer, Weight
+from anybit.ptq.specs.quant_spec import Scheme
+
+_Item = TypeVar("_Item")
+
+
+def linked(items: Iterable[_Item], of: Callable[[_Item], Iterable[object]]) -> list[list[_Item]]:
+    """Items that have something in common, directly or through others; both in order."""
+    groups: list[tuple[set[object], list[int]]] = []
+    known = list(items)
+    for at, item in enumerate(known):
+        own, members = set(of(item)), [at]
+        others = []
+        for group in groups:
+            if group[0] & own:
+                own |= group[0]
+                members += group[1]
+            else:
+                others.append(group)
+        groups = [*others, (own, members)]
+    return [[known[at] for at in each] for each in sorted(sorted(of) for _, of in groups)]
+
+
+def constants_of(layer: Layer) -> list[ir.Value]:
+    """The constants that a layer multiplies."""
+    values = (layer.node.inputs[weight.index] for weight in layer.weights)
+    return [value for value in values if value is not None]
+
+
+def copy_of(layer: Layer, weight: Weight, scheme: Scheme) -> Hashable:
+    """The same for weights that are stored once: one constant that is read in one way."""
+    value = layer.node.inputs[weight.index]
+    if is_fine(scheme) and not (scheme.per_channel or scheme.block):
+        return value
+    product = product_of(layer) if weight is layer.weights[0] else None
+    way = product and (product.groups, product.windows)
+    return value, weight.channels, weight.inputs, weight.repeated, way
+
+
+def bytes_of(schemes: Mapping[Layer, Scheme]) -> int:
+    """What the weights of layers take together, each copy once."""
+    sizes = {
+        copy_of(layer, weight, scheme): stored_bytes(array, weight, scheme)
+        for layer, scheme in schemes.items()
+        for weight, array in layer.constants
+    }
+    return sum(sizes.values())
+
+
+@dataclass(frozen=True, eq=False)
+class SharedWeight:
+    """What several layers have one rounding for: their first weight.
+
+    Attributes:
+        layers: The layers.
+        parts: The terms of their sums, by what is handled at once.
+    """
+
+    layers: tuple[Layer, ...]
+    parts: tuple[slice, ...]
+
+
+class SharedWeights:
+    """What layers have in common.
+
+    Args:
+        weights: The schemes of the weights of all layers.
+
+    Attributes:
+        rounded: The layers whose weight, of few bits, is rounded by what others read, too.
+        apart: Those whose weights others multiply with other tensors. They are not scaled against
+            one of these.
+    """
+
+    def __init__(self, weights: Mapping[Layer, Scheme]) -> None:
+        self.rounded: dict[Layer, SharedWeight] = {}
+        self.apart: set[Layer] = set()
+        readers: dict[Hashable, list[tuple[Layer, Weight]]] = {}
+        for layer, scheme in weights.items():
+            for weight in layer.weights:
+                readers.setdefault(copy_of(layer, weight, scheme), []).append((layer, weight))
+        for several in readers.values():
+            layers = tuple(layer for layer, _ in several)
+            if len(layers) == 1:
+                continue
+            if len({layer.node.inputs[layer.activations[0]] for layer in layers}) > 1:
+                self.apart.update(layers)
+            layer, weight = several[0]
+            product = product_of(layer)
+            if product and weight is product.weight and not is_fine(weights[layer]):
+                (_, array), *_ = layer.constants
+                shared = SharedWeight(layers, tuple(parts_of(product.matrix(array).shape[2])))
+                self.rounded.update(dict.fromkeys(layers, shared))

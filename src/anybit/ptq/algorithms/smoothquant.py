@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By what channels of activations are divided, and those of weights multiplied: x / s and s * W.
+
+Smoothing (Xiao et al., 2022, https://arxiv.org/abs/2211.10438) moves the range of channels from
+activations to weights. Or only those that go further than others are brought back (Wei et al.,
+2023, https://arxiv.org/abs/2304.09145), so that a few outliers cost the weights of the rest
+nothing. Here every s is a power of two, so that the float function does not change by a bit.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from anybit.onnx.graph.constants import Array
+from anybit.ptq.algorithms.range_clipping import spare
+from anybit.ptq.calibration.statistics import Statistics
+from anybit.ptq.config import QuantizeConfig, ScalingConfig
+
+
+def smoothings(statistics: Statistics, weights: Array, config: ScalingConfig) -> Iterator[Array]:
+    """Yield candidate factors of a tensor's channels; none without statistics of channels.
+
+    Args:
+        statistics: The tensor's.
+        weights: The largest magnitude of the weights of each channel.
+        config: The thresholds.
+    """
+    if statistics.channels is None:
+        return
+    reach = np.abs(reaches(statistics, config)).max(axis=0)
+    if weights.shape != reach.shape or not (reach.any() and weights.any()):
+        return
+    safe = np.where(weights > 0, reach, 1.0)
+    farthest = config.largest_exponent
+    for strength in config.strengths:
+        wish = safe**strength / np.where(weights > 0, weights, 1.0) ** (1 - strength)
+        exponents = np.rint(np.log2(wish) - np.median(np.log2(wish)))
+        yield np.exp2(np.clip(exponents, -farthest, farthest)).astype(np.float32)
+    for share in config.outlier_shares:
+        beyond = np.ceil(np.log2(np.maximum(reach / (share * reach.max()), 1.0)))
+        yield np.exp2(np.minimum(beyond, farthest)).astype(np.float32)
+
+
+def reaches(statistics: Statistics, config: ScalingConfig) -> Array:
+    """How far each channel goes, down and up.
+
+    One that is divided has a range of its own, and loses what goes further; in that of the whole
+    tensor it would fit. The next value goes further than n others once in n + 1 times: that share,
+    times some, of the whole range, or of a multiple of its own, is added to what was seen, up to
+    the whole. A channel of which nothing but 0 was seen may go as far as any.
+    """
+    seen = statistics.channels
+    assert seen is not None, "who smooths asked for them"
+    whole = np.array([[min(statistics.lowest, 0.0)], [max(statistics.highest, 0.0)]])
+    most = config.headroom_times * np.abs(seen).max(axis=0).astype(np.float64)
+    added = np.clip(whole, -most, most) * min(config.headroom / statistics.per_channel, 1.0)
+    further = np.clip(seen + added, *whole)
+    return np.where(seen.any(axis=0), further, whole)
+
+
+def smoothed_range(
+    bits: int, statistics: Statistics, smoothing: Array, config: QuantizeConfig
+) -> tuple[float, float]:
+    """Return the range that holds all channels as far as they go, once they are divided."""
+    room = spare(bits, statistics, config.ranges)
+    channels = reaches(statistics, config.scaling) / smoothing * room
+    return float(channels.min()), float(channels.max())

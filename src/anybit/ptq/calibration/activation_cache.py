@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What layers read, for samples of the data: as few runs of the model as memory allows."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import onnx_ir as ir
+
+from anybit.data.readers import Sample
+from anybit.data.samples import Samples
+from anybit.onnx.process import trim_heap
+from anybit.parallel import ThreadExecutor
+from anybit.ptq.calibration.crops import Crop, crops_of
+from anybit.ptq.calibration.taps import Recording, recording
+from anybit.ptq.config import CalibrationConfig
+from anybit.ptq.graph.targets import Source
+
+
+def kept(
+    model: ir.Model,
+    sources: Sequence[Source],
+    samples: Samples,
+    parts: Sequence[tuple[int, ...]],
+    farthest: Sequence[Sequence[int]],
+    size: int,
+    where: str,
+    config: CalibrationConfig,
+) -> tuple[list[list[Sample]], list[dict[int, Sample]]]:
+    """What the layers that read some tensors read: for samples of all tensors, as many as possible
+    in one run, and for each tensor for samples of its own."""
+    read = [[value for layer, _ in each.readers for value in layer.computed] for each in sources]
+    names = [tuple(dict.fromkeys(str(value.name) for value in values)) for values in read]
+    everything = dict.fromkeys(value for values in read for value in values)
+    tensors = recording(model, list(everything), where)
+    crops = crops_of(sources, config.crop_bytes)
+    runs = _Runs(samples, parts, farthest, size, config)
+    # One at a time, if one takes that much.
+    executor = ThreadExecutor(1 if runs.are_large else None)
+    common: list[list[Sample]] = [[] for _ in parts]
+    alone: list[dict[int, Sample]] = [{} for _ in sources]
+    found = executor.map(keeper, (tensors, crops), runs.pieces(tensors.names, names))
+    for sample, (places, number) in zip(found, runs.places, strict=True):
+        for at in places:
+            if number is None:
+                common[at].append(sample)
+            else:
+                alone[at][number] = {name: sample[name] for name in names[at] if name in sample}
+    trim_heap(tensors.nbytes)  # the session is gone
+    return common, alone
+
+
+@dataclass(frozen=True)
+class ModelRun:
+    """A run of the model.
+
+    Attributes:
+        feeds: What it gets.
+        names: What is kept.
+        samples: How many samples that are.
+        number: Of the first of them.
+        alone: Whether it is run for the sake of its largest magnitudes.
+    """
+
+    feeds: Sample
+    names: Sequence[str]
+    samples: int
+    number: int
+    alone: bool
+
+
+class _Runs:
+    """What the model is run on, read as it is asked for if it takes much memory.
+
+    Attributes:
+        places: Of each piece that was asked for, the part that it belongs to; or the tensors, and
+            the number of the sample.
+        are_large: Whether one run takes much memory.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        parts: Sequence[tuple[int, ...]],
+        farthest: Sequence[Sequence[int]],
+        size: int,
+        config: CalibrationConfig,
+    ) -> None:
+        self._samples, self._parts, self._farthest = samples, parts, farthest
+        self._least_runs, memory = config.least_runs, config.memory_bytes
+        given = sum(array.nbytes for array in next(iter(samples)).values())
+        self._together = max(1, memory // (size + given))
+        numbers = {*chain(*parts), *chain(*farthest)}
+        sizes = list(samples.sizes())
+        is_little = sum(sizes[number] for number in numbers) <= memory
+        self._known = dict(samples.numbered(numbers)) if is_little else {}
+        most = max(map(self._at_once, parts), default=1)
+        self.are_large = 2 * most * (size + given) > memory
+        self.places: list[tuple[tuple[int, ...], int | None]] = []
+
+    def pieces(
+        self, all_names: Sequence[str], names: Sequence[Sequence[str]]
+    ) -> Iterator[ModelRun]:
+        """Those of the parts, of which as many samples as possible are joined, then the others."""
+        for at, part in enumerate(self._parts):
+            for start in range(0, len(part), self._at_once(part)):
+                numbers = part[start : start + self._at_once(part)]
+                known = dict(self._read(numbers))
+                for feeds, count in self._joined([known[number] for number in numbers]):
+                    self.places.append(((at,), None))
+                    yield ModelRun(feeds, all_names, count, numbers[0], False)
+        for number, sample in self._read({*chain(*self._farthest)}):
+            tensors = tuple(at for at, those in enumerate(self._farthest) if number in those)
+            self.places.append((tensors, number))
+            wanted = dict.fromkeys(chain.from_iterable(names[at] for at in tensors))
+            yield ModelRun(sample, tuple(wanted), 1, number, True)
+
+    def _at_once(self, part: Sequence[int]) -> int:
+        """How many samples of a part are joined."""
+        return max(min(self._together, math.ceil(len(part) / self._least_runs)), 1)
+
+    def _joined(self, samples: list[Sample]) -> Iterator[tuple[Sample, int]]:
+        joined = self._samples.joined(samples)
+        for feeds in joined:
+            yield feeds, len(samples) // len(joined)
+
+    def _read(self, numbers: Collection[int]) -> Iterable[tuple[int, Sample]]:
+        if self._known:
+            return [(number, self._known[number]) for number in numbers]
+        return self._samples.numbered(numbers)
+
+
+def keeper(common: tuple[Recording, Mapping[str, Crop | None]]) -> Callable[[ModelRun], Sample]:
+    """Who runs the model for a sample, and keeps some of the tensors."""
+    tensors, crops = common
+    recorder = tensors.recorder()
+
+    def of_piece(piece: ModelRun) -> Sample:
+        found = recorder.run(piece.feeds, piece.names)
+        known = {}
+        for name in piece.names:
+            if name in found:
+                array, crop = found.pop(name), crops.get(name)
+                place = piece.samples, piece.number, piece.alone
+                known[name] = array if crop is None else crop(array, *place)
+        return known
+
+    return of_piece

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of tensors that are too large to be kept whole: some rows of what a layer multiplies, or a
+strip of an image."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.constants import Array
+from anybit.ptq.graph.matmul_form import product_of
+from anybit.ptq.graph.targets import Layer, Source
+
+# Strips begin at places that follow one another by this share of all.
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True)
+class Crop:
+    """How a tensor is made smaller.
+
+    Attributes:
+        axis: The axis that is cut.
+        least: How much of it is kept at least.
+        largest: The bytes of what is kept.
+    """
+
+    axis: int
+    least: int
+    largest: int
+
+    def __call__(self, x: Array, samples: int, number: int, around_largest: bool) -> Array:
+        """The tensor, or a strip of it.
+
+        Args:
+            x: The tensor.
+            samples: How many samples are joined in it.
+            number: What decides where the strip lies.
+            around_largest: Whether it is where the largest magnitude is, instead.
+        """
+        if x.nbytes <= self.largest * samples or not -x.ndim <= self.axis < x.ndim:
+            return x
+        axis = self.axis % x.ndim
+        size = x.shape[axis]
+        kept = min(max(self.least, size * self.largest * samples // x.nbytes), size)
+        start = int(number * _GOLDEN % 1 * (size - kept + 1))
+        if around_largest:
+            others = tuple(each for each in range(x.ndim) if each != axis)
+            reach = np.maximum(-x.min(axis=others), x.max(axis=others))
+            start = min(max(int(reach.argmax()) - kept // 2, 0), size - kept)
+        return np.take(x, np.arange(start, start + kept), axis)
+
+
+def crops_of(sources: Sequence[Source], most: int) -> dict[str, Crop | None]:
+    """Return how tensors are cut, by name, so that all layers that read them work on the rest.
+
+    Args:
+        sources: The tensors.
+        most: Bytes of a tensor, and of a layer's output, kept per sample.
+    """
+    readers: dict[ir.Value, list[tuple[Layer, int]]] = {}
+    for source in sources:
+        readers.setdefault(source.value, []).extend(source.readers)
+    return {str(value.name): _crop_for(each, most) for value, each in readers.items()}
+
+
+def _crop_for(readers: Sequence[tuple[Layer, int]], most: int) -> Crop | None:
+    crops = [_crop(layer, most) for layer, _ in readers]
+    known = [each for each in crops if each is not None]
+    if len(known) < len(crops) or len({each.axis for each in known}) != 1:
+        return None
+    least, largest = max(each.least for each in known), min(each.largest for each in known)
+    return Crop(known[0].axis, least, largest)
+
+
+def _crop(layer: Layer, most: int) -> Crop | None:
+    """Rows of a product; of a convolution, what lies along the first axis of an image."""
+    product = product_of(layer)
+    fixed = layer.bias is not None and layer.bias_axis is None  # it may have rows
+    if product is None or fixed or len(layer.weights) > 1 or len(layer.computed) > 1:
+        return None
+    ((weight, array),) = layer.constants
+    largest = int(most / max(1.0, _growth(array.shape, weight.channels, weight.inputs)))
+    if not product.windows:
+        return Crop(-2 if layer.x_axis == -1 else -1, 1, largest)
+    dilations = attribute_of(layer.node, "dilations", ()) or (1,)
+    return Crop(2, dilations[0] * (array.shape[2] - 1) + 1, largest)
+
+
+def _growth(shape: Sequence[int], channels: Sequence[int], inputs: int | None) -> float:
+    """How much larger what comes out may be."""
+    return shape[channels[-1]] / shape[inputs] if channels and inputs is not None else 1.0

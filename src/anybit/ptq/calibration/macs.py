@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many multiplications layers take, seen on a sample."""
+
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from anybit.data.readers import Sample
+from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.editor import Editor
+from anybit.ptq.calibration.taps import recording
+from anybit.ptq.graph.branches import expose
+from anybit.ptq.graph.targets import Layer
+
+
+def multiplications(
+    model: ir.Model, layers: Sequence[Layer], sample: Sample, where: str
+) -> dict[Layer, int]:
+    """Those of each layer for one sample, with zeros around a tensor; 0 of one that did not run."""
+    values = [value for layer in layers for value in (*layer.computed, *layer.node.outputs)]
+    names = {str(value.name) for value in values if value.name}
+    copy = model.clone()
+    expose(copy, names - {str(value.name) for value in _values(copy)})
+    editor = Editor(copy)
+    made = {str(value.name): value for value in _values(copy)}
+    shapes = {name: ir.Node("", "Shape", [made[name]]) for name in made if name in names}
+    for name, node in shapes.items():
+        node.outputs[0].name = editor.unique(f"{name}_shape")
+        copy.graph.append(node)
+    found = (
+        recording(copy, [node.outputs[0] for node in shapes.values()], where)
+        .recorder(alone=False)
+        .run(sample)
+    )
+    known = {
+        name: tuple(found[str(node.outputs[0].name)].tolist()) for name, node in shapes.items()
+    }
+    return {layer: _of(layer, known) for layer in layers}
+
+
+def _values(model: ir.Model) -> list[ir.Value]:
+    return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+
+
+def _of(layer: Layer, shapes: dict[str, tuple[int, ...]]) -> int:
+    node, weights = layer.node, [array for _, array in layer.constants]
+    x = _shape(node.inputs[layer.activations[0]], shapes)
+    y = next((shapes[str(each.name)] for each in node.outputs if each.name in shapes), None)
+    if x is None or y is None:
+        return 0
+    match node.op_type:
+        case "Conv" | "ConvTranspose" if weights and layer.weights[0].index == 1:
+            moved = y if node.op_type == "Conv" else x
+            return math.prod(moved) * math.prod(weights[0].shape[1:])
+        case "MatMul":
+            first = x if layer.activations[0] == 0 else weights[0].shape
+            return math.prod(y) * first[-1]
+        case "Gemm":
+            transposed = attribute_of(node, "transA", 0)
+            first = x if layer.activations[0] == 0 else weights[0].shape
+            return math.prod(y) * first[0 if transposed else -1]
+        case "GRU" | "LSTM" | "RNN":
+            return math.prod(x[:2]) * sum(each.size for each in weights)
+    return 0
+
+
+def _shape(value: ir.Value | None, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    return None if value is None else shapes.get(str(value.name))

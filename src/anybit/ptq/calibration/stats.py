@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What samples say of tensors: made in one pass, merged, and kept in files."""
+
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anybit.data.array_files import open_arrays, write_members
+from anybit.errors import AnybitError
+from anybit.inputs import Array
+from anybit.onnx.files.writer import naming
+from anybit.ptq.calibration.statistics import BINS, Statistics, add_all
+
+Extreme = tuple[float, int]
+
+# Changed with what is written, or with what it means.
+FORMAT = "anybit findings 2"
+
+# More bytes, or values in one bin, than anybody has looked at.
+_MANY = 2**50
+_LISTED = {
+    "counts": np.int64,
+    "bins": np.uint16,
+    "used": np.int64,
+    "channels": np.float32,
+    "widths": np.int64,
+    "ranges": np.float64,
+    "reaches": np.float64,
+    "numbers": np.int64,
+    "size": np.int64,
+    "name": np.uint8,
+}
+
+
+@dataclass
+class CalibrationStats:
+    """What samples say of some tensors.
+
+    Attributes:
+        statistics: Of the values of each.
+        farthest: For each, its largest magnitude in two samples, and the number of the sample
+            times -1: the two with the largest, and of equal ones the first.
+        size: The most bytes that all take for one sample.
+    """
+
+    statistics: list[Statistics]
+    farthest: list[list[Extreme]]
+    size: int = 1
+
+    @classmethod
+    def none(cls, names: Sequence[str], axes: Sequence[int | None]) -> "CalibrationStats":
+        """Before the first sample."""
+        statistics = [Statistics(name, axis) for name, axis in zip(names, axes, strict=True)]
+        return cls(statistics, [[] for _ in names])
+
+    def add(self, number: int, arrays: Mapping[str, Array]) -> None:
+        """Look at the tensors of a sample.
+
+        Raises:
+            ModelError: One holds NaN or infinity.
+        """
+        self.size = max(self.size, sum(array.nbytes for array in arrays.values()))
+        reaches = add_all(self.statistics, [arrays[each.name] for each in self.statistics])
+        for place, reach in enumerate(reaches):
+            self.farthest[place] = _two([*self.farthest[place], (reach, -number)])
+
+    def merge(self, other: "CalibrationStats", first: int) -> None:
+        """Add those of other samples, whose numbers start from there."""
+        self.size = max(self.size, other.size)
+        for mine, theirs in zip(self.statistics, other.statistics, strict=True):
+            mine.merge(theirs)
+        for place, pair in enumerate(other.farthest):
+            moved = [(reach, number - first) for reach, number in pair]
+            self.farthest[place] = _two([*self.farthest[place], *moved])
+
+    def save(self, path: Path) -> None:
+        """Write them, wholly or not at all.
+
+        Raises:
+            OSError: That is not possible; the error names the file.
+        """
+        used = [np.flatnonzero(each.counts) for each in self.statistics]
+        channels = [each.channels for each in self.statistics]
+        pairs = [(*pair, *[(-1.0, 0)] * (2 - len(pair))) for pair in self.farthest]
+        arrays = {
+            "bins": np.concatenate(used),
+            "counts": np.concatenate(
+                [each.counts[bins] for each, bins in zip(self.statistics, used, strict=True)]
+            ),
+            "used": [len(bins) for bins in used],
+            "channels": np.concatenate(
+                [np.empty(0), *(np.ravel(e) for e in channels if e is not None)]
+            ),
+            "widths": [-1 if each is None else each.shape[1] for each in channels],
+            "ranges": [(each.lowest, each.highest) for each in self.statistics],
+            "reaches": [[reach for reach, _ in pair] for pair in pairs],
+            "numbers": [[-number for _, number in pair] for pair in pairs],
+            "size": [self.size],
+            "name": list(path.stem.encode()),
+        }
+        with (
+            naming(path),
+            tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder,
+        ):
+            written = Path(folder) / path.name
+            write_members(
+                written, {name: np.asarray(arrays[name], _LISTED[name]) for name in _LISTED}
+            )
+            os.replace(written, path)
+
+    @classmethod
+    def read(
+        cls,
+        path: Path,
+        names: Sequence[str],
+        axes: Sequence[int | None],
+        widths: Sequence[int | None],
+        samples: int,
+    ) -> "CalibrationStats | None":
+        """What a file holds of so many samples and such tensors, with so many channels each; None
+        if it is not there, or damaged, or something else."""
+        try:
+            arrays = _arrays(path)
+        except (AnybitError, OSError):
+            return None
+        found = cls.none(names, axes)
+        if arrays is None or arrays["name"].tobytes() != path.stem.encode():
+            return None
+        if not _is_sound(arrays, widths, samples):
+            return None
+        ends = np.cumsum(arrays["used"])
+        wide = np.cumsum(2 * np.maximum(arrays["widths"], 0))
+        for place, each in enumerate(found.statistics):
+            part = slice(ends[place] - arrays["used"][place], ends[place])
+            each.counts[arrays["bins"][part]] = arrays["counts"][part]
+            each.count = int(arrays["counts"][part].sum())
+            each.lowest, each.highest = map(float, arrays["ranges"][place])
+            if arrays["widths"][place] >= 0:
+                width = 2 * arrays["widths"][place]
+                each.channels = arrays["channels"][wide[place] - width : wide[place]].reshape(2, -1)
+            pairs = zip(arrays["reaches"][place], arrays["numbers"][place], strict=True)
+            found.farthest[place] = [
+                (float(reach), -int(number)) for reach, number in pairs if reach >= 0
+            ]
+        found.size = int(arrays["size"][0])
+        return found
+
+
+def _two(extremes: list[Extreme]) -> list[Extreme]:
+    return sorted(extremes, reverse=True)[:2]
+
+
+def _arrays(path: Path) -> dict[str, Array] | None:
+    """The arrays of a file, if their names and types are ours and they are stored as they are."""
+    stored = open_arrays(path)
+    if {name: array.dtype for name, array in stored.items()} != _LISTED:
+        return None
+    sizes = (math.prod(each.shape, start=each.dtype.itemsize) for each in stored.values())
+    if sum(sizes) > path.stat().st_size:  # compressed, by others
+        return None
+    return {name: array[:] for name, array in stored.items()}
+
+
+def _is_sound(arrays: Mapping[str, Array], asked: Sequence[int | None], samples: int) -> bool:
+    """Whether arrays are what `save` writes of such tensors and so many samples."""
+    pairs, each = (len(asked), 2), (len(asked),)
+    shapes: dict[str, tuple[int, ...]] = {"used": each, "widths": each, "size": (1,)}
+    shapes |= dict.fromkeys(("ranges", "reaches", "numbers"), pairs)
+    if any(arrays[name].shape != shape for name, shape in shapes.items()):
+        return False
+    used, widths, counts = arrays["used"], arrays["widths"], arrays["counts"]
+    low, high = arrays["ranges"].T
+    ends = arrays["channels"]
+    known = np.array([-1 if width is None else width for width in asked], np.int64)
+    return bool(
+        (used >= 0).all()
+        and (used <= BINS).all()
+        and counts.shape == arrays["bins"].shape == (used.sum(),)
+        and (arrays["bins"] < BINS).all()
+        and (counts > 0).all()
+        and (counts < _MANY).all()
+        and ((widths == -1) | (widths == known)).all()
+        and ends.shape == (2 * np.maximum(widths, 0).sum(),)
+        and np.isfinite(ends).all()
+        and np.where(
+            used > 0, np.isfinite(low) & (low <= high) & np.isfinite(high), high < low
+        ).all()
+        and np.isfinite(arrays["reaches"]).all()
+        and (arrays["reaches"][:, 0] >= 0).all()
+        and (arrays["numbers"] >= 0).all()
+        and (arrays["numbers"] < samples).all()
+        and 0 < arrays["size"][0] < _MANY
+    )

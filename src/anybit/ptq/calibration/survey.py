@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of the tensors in one shard of the data."""
+
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import onnxruntime  # type: ignore[import-untyped]
+
+from anybit._native import isa
+from anybit.data.readers import Sample
+from anybit.data.shards import Shard, is_held
+from anybit.errors import AnybitError
+from anybit.ptq.calibration.stats import FORMAT, CalibrationStats
+from anybit.ptq.calibration.taps import Recording
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is asked of shards.
+
+    Attributes:
+        recording: The tensors.
+        axes: Those of their channels, from the end; None where nobody asks for them.
+        widths: How many channels there are, where somebody asks.
+        cache: The folder of what was found before; None for none.
+    """
+
+    recording: Recording
+    axes: tuple[int | None, ...]
+    widths: tuple[int | None, ...]
+    cache: Path | None = None
+
+
+def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, CalibrationStats]]:
+    """Who looks at the samples of shards that are not held back, and gives back each with what is
+    found, numbered from its first.
+
+    With a cache, what is found of a shard becomes a file there, whose name is a hash of all that
+    determines it: the model, the tensors, the samples, the runtime and the processor. Samples are
+    read twice then, so that no more than one is in memory.
+    """
+    recorder = survey.recording.recorder()
+
+    def found(shard: Shard) -> tuple[Shard, CalibrationStats]:
+        path = None if survey.cache is None else survey.cache / f"{_digest(survey, shard)}.npz"
+        names = survey.recording.names
+        if path is not None:
+            known = CalibrationStats.read(path, names, survey.axes, survey.widths, len(shard))
+            if known is not None:
+                return shard, known
+        made = CalibrationStats.none(names, survey.axes)
+        for number, sample in _calibration(shard):
+            seen = recorder.run(sample, kept=False)
+            with _naming(shard, number):
+                made.add(number - shard.first, seen)
+        if path is not None:
+            made.save(path)
+        return shard, made
+
+    return found
+
+
+@contextmanager
+def _naming(shard: Shard, number: int) -> Iterator[None]:
+    """Say which sample it is that is refused."""
+    try:
+        yield
+    except AnybitError as error:
+        raise type(error)(f"{shard.place(number)}{error}") from error
+
+
+def _calibration(shard: Shard) -> Iterator[tuple[int, Sample]]:
+    return shard.read(lambda number: not is_held(number))
+
+
+def _digest(survey: Survey, shard: Shard) -> str:
+    """Of what determines what is found in a shard."""
+    versions = (FORMAT, onnxruntime.__version__, platform.machine(), isa())
+    state = sha256(repr((versions, survey.axes)).encode() + survey.recording.digest)
+    for number, sample in _calibration(shard):
+        for name, array in sample.items():
+            kind = (number - shard.first, name, array.dtype.str, array.shape)
+            state.update(repr(kind).encode())
+            state.update(array.tobytes())
+    return state.hexdigest()

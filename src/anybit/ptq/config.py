@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration of the search: every threshold with its unit and meaning, and the presets."""
+
+from dataclasses import dataclass, field
+
+from anybit.errors import ModelError
+from anybit.quant_types.suggestions import unknown
+
+_EVERY_TWENTIETH = tuple(1 - step / 20 for step in range(14))
+
+
+@dataclass(frozen=True)
+class CalibrationConfig:
+    """The division of the calibration samples, and how much of them is kept in memory.
+
+    Attributes:
+        compare_samples: Samples on which candidates of a tensor are compared.
+        confirm_samples: Further samples on which the best candidate has to win, too.
+        small_bytes: Bytes up to which more of both are kept, if samples are small.
+        most_times: The most times as many samples that are kept then.
+        rounding_samples: The most samples for weight rounding.
+        ablation_one_of: One of n calibration samples is set apart for the ablation.
+        most_ablation: The most samples that are set apart for it.
+        memory_bytes: Bytes of activations kept for the layers that are tuned together.
+        crop_bytes: Bytes of one activation, and of a layer's output, kept per sample.
+        least_runs: The fewest runs of the model into which the samples kept are divided.
+    """
+
+    compare_samples: int = 12
+    confirm_samples: int = 6
+    small_bytes: int = 2**20
+    most_times: int = 8
+    rounding_samples: int = 128
+    ablation_one_of: int = 6
+    most_ablation: int = 64
+    memory_bytes: int = 2**28
+    crop_bytes: int = 2**20
+    least_runs: int = 4
+
+
+@dataclass(frozen=True)
+class RangeConfig:
+    """Range candidates of activations, and when one is kept.
+
+    Attributes:
+        quantile_shares: Shares of the values that lie outside of a clipped range.
+        fractions: Shares of the largest magnitude at which ranges are clipped.
+        scaled_fractions: The same for ranges of scaled channels.
+        wide_bits: Bits from which on the whole range is taken, and nothing searched.
+        wide_factor: The factor on the range then, which leaves room for unseen values.
+        kept_ratio: Error of a kept candidate over that of the whole range, on confirming samples.
+        halving: Successive halving: the first rounds use one of n samples, and keep one of n
+            candidates.
+        reported: Candidates that a report shows beside the whole range.
+    """
+
+    quantile_shares: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2)
+    fractions: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+    scaled_fractions: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6)
+    wide_bits: int = 12
+    wide_factor: float = 2.0
+    kept_ratio: float = 0.98
+    halving: int = 4
+    reported: int = 7
+
+
+@dataclass(frozen=True)
+class ScalingConfig:
+    """SmoothQuant and outlier scaling candidates of activations.
+
+    Attributes:
+        strengths: SmoothQuant's alpha, from weights to activations.
+        outlier_shares: Channels beyond these shares of the largest magnitude are scaled down.
+        largest_exponent: The largest power of two of a factor.
+        headroom: Over the number of values, the share of the range added to that of a channel.
+        headroom_times: The most times the range of a channel that this is a share of.
+    """
+
+    strengths: tuple[float, ...] = (0.3, 0.5, 0.7, 0.85, 1.0)
+    outlier_shares: tuple[float, ...] = (0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.0625)
+    largest_exponent: int = 24
+    headroom: int = 16
+    headroom_times: int = 16
+
+
+@dataclass(frozen=True)
+class WeightConfig:
+    """Range candidates of weights.
+
+    Attributes:
+        shares: Shares of the largest magnitude of a channel or block at which it is clipped.
+        wide_bits: Bits from which on weights are not clipped.
+    """
+
+    shares: tuple[float, ...] = _EVERY_TWENTIETH
+    wide_bits: int = 8
+
+
+@dataclass(frozen=True)
+class GptqConfig:
+    """Weight rounding by GPTQ.
+
+    Attributes:
+        rows_per_term: Rows of activations per term of a sum that are looked at.
+        least_rows: The fewest rows that are looked at.
+        damping: The least share of the mean of the Hessian's diagonal that is added to it.
+        damping_per_term: That share times terms per row, if more: few rows know little.
+    """
+
+    rows_per_term: int = 8
+    least_rows: int = 1024
+    damping: float = 0.01
+    damping_per_term: float = 0.1
+
+
+@dataclass(frozen=True)
+class AwqConfig:
+    """AWQ scaling of weights in blocks with power-of-two scales.
+
+    Attributes:
+        fine_bits: Bits from which on weights need no scaling.
+        strengths: AWQ's alpha of the factors that the search starts with.
+        steps_per_octave: Factors tried per octave, in the octave above and the one below.
+        rounds: The most rounds of the search.
+        least_gain: Share by which a new factor has to lower the error of a channel.
+        faintest: Magnitude of the faintest channel beside the largest, as the search takes it.
+    """
+
+    fine_bits: int = 8
+    strengths: tuple[float, ...] = (0.0, 0.25, 0.5)
+    steps_per_octave: int = 8
+    rounds: int = 2
+    least_gain: float = 1e-3
+    faintest: float = 1e-4
+
+
+@dataclass(frozen=True)
+class AblationConfig:
+    """Samples of the end-to-end ablation.
+
+    Attributes:
+        samples: The most samples.
+        input_bytes: The most bytes of their inputs.
+        output_bytes: Bytes of the float model's outputs after which no further batch is kept.
+        batch_bytes: Bytes of the inputs of a batch.
+    """
+
+    samples: int = 40
+    input_bytes: int = 2**26
+    output_bytes: int = 2**27
+    batch_bytes: int = 2**20
+
+
+@dataclass(frozen=True)
+class SensitivityConfig:
+    """Sensitivity of the outputs to single tensors.
+
+    Attributes:
+        samples: Samples that are run, if rows are samples.
+        whole_items: Items that are run, if rows are not samples.
+        batch_samples: Samples of a batch.
+        weight_widths: Bits at which weights are measured, widest first.
+        next_width: Expected growth of the noise power from one of these to the next.
+        too_much: Noise over signal from which on powers do not add.
+    """
+
+    samples: int = 40
+    whole_items: int = 2
+    batch_samples: int = 5
+    weight_widths: tuple[int, ...] = (8, 6, 4)
+    next_width: float = 16.0
+    too_much: float = 0.1
+
+
+@dataclass(frozen=True)
+class BudgetConfig:
+    """Mixed precision within a budget.
+
+    Attributes:
+        layer_share: The most of the allowed noise that one layer may make.
+        rounds: Mixes run to correct the prediction.
+        most_rounds: The most of them, until one is quiet enough.
+        quieter: Predicted noise of the next mix over that of one that was too noisy.
+        mixes_between: The most mixes run between a too noisy one and a quiet one.
+        apart: The least ratio of predicted noise between these.
+        trims: The most parts that are tried with fewer bits at the end.
+        least_saving: Share of the cost that a trim has to save.
+        aim: Predicted noise that is aimed at, over the allowed noise.
+        near: Measured noise over the allowed noise from which on no further round pays.
+        front_points: The most points of the reported front.
+        exact_bits: The fewest bits of activations whose noise follows from that at 8 bits.
+        own_widths: The most activations of a group that may differ in width.
+    """
+
+    layer_share: float = 0.25
+    rounds: int = 3
+    most_rounds: int = 8
+    quieter: float = 10**-0.15
+    mixes_between: int = 5
+    apart: float = 10**-0.03
+    trims: int = 8
+    least_saving: float = 0.01
+    aim: float = 10**-0.02
+    near: float = 10**-0.05
+    front_points: int = 100
+    exact_bits: int = 6
+    own_widths: int = 4
+
+
+@dataclass(frozen=True)
+class QuantizeConfig:
+    """All thresholds of the search.
+
+    Attributes:
+        searches: Whether ranges, scaling and weight rounding are searched on samples. If not,
+            tensors get their whole range, weights are rounded to nearest, and the model runs once
+            per sample.
+    """
+
+    searches: bool = True
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    ranges: RangeConfig = field(default_factory=RangeConfig)
+    scaling: ScalingConfig = field(default_factory=ScalingConfig)
+    weights: WeightConfig = field(default_factory=WeightConfig)
+    gptq: GptqConfig = field(default_factory=GptqConfig)
+    awq: AwqConfig = field(default_factory=AwqConfig)
+    ablation: AblationConfig = field(default_factory=AblationConfig)
+    sensitivity: SensitivityConfig = field(default_factory=SensitivityConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+
+
+DEFAULT = QuantizeConfig()
+FAST = QuantizeConfig(searches=False)
+PRESETS = {"fast": FAST, "default": DEFAULT}
+
+
+def preset(effort: str) -> QuantizeConfig:
+    """Return the configuration of an effort.
+
+    Raises:
+        ModelError: There is no such effort.
+    """
+    if effort not in PRESETS:
+        raise ModelError(unknown("effort", str(effort), list(PRESETS)))
+    return PRESETS[effort]

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Analysis of the float model: which tensors get quantizers."""

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remark on outputs that quantization made infinite or NaN, with the layers to keep in floats."""
+
+import math
+from collections.abc import Collection, Iterator
+
+import onnx_ir as ir
+
+from anybit.compiler.operators import varying_inputs
+from anybit.onnx.graph.names import label_of
+from anybit.ptq.graph.intervals import Intervals
+from anybit.ptq.graph.steep_nodes import is_finite, steep_argument
+from anybit.ptq.search.candidates import QuantizedCandidate
+from anybit.text import listed, shown
+
+
+def nonfinite(found: QuantizedCandidate, model: ir.Model) -> tuple[str, ...]:
+    """Return the remark, if the outputs of held-out samples are not finite and a node explains it.
+
+    Such a node divides by a number that no constant keeps from 0, or takes its root or logarithm.
+    """
+    if found.verdict is None or found.verdict.sqnr != -math.inf:
+        return ()
+    intervals = Intervals(model.graph)
+    steep = [node for node in model.graph if not is_finite(node, intervals)]
+    layers = {layer.node for layer in found.plan.layers}
+    names = list(dict.fromkeys(label_of(node) for node in _layers_before(steep, layers)))
+    if not names:
+        return ()
+    keep = " ".join(f"--keep {shown(name)!r}" for name in names[:4])
+    at = listed(f"{shown(label_of(node))} ({node.op_type})" for node in steep)
+    return (
+        "Outputs are infinite or NaN where those of the float model are finite: quantization can "
+        f"make the argument of {at} 0. Add a small constant to it in the model, or keep the layers "
+        f"before it in floats ({keep}).",
+    )
+
+
+def _layers_before(steep: Collection[ir.Node], layers: Collection[ir.Node]) -> Iterator[ir.Node]:
+    """Yield the layers whose results lead to an argument without a layer between."""
+    waiting = [value for node in steep if (value := steep_argument(node)) is not None]
+    seen: set[ir.Node] = set()
+    while waiting:
+        node = waiting.pop().producer()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node in layers:
+            yield node
+        else:
+            waiting += varying_inputs(node)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Search of quantization parameters, layer by layer and for the whole network."""

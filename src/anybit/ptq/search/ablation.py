@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""End-to-end ablation of the choices that were made layer by layer.
+
+Each layer is tuned alone, on few samples. What is best for each one need not be best for the whole
+network, nor on other data. So the network runs three times: with all choices, without weight
+rounding and bias correction, and without range search and scaling as well. The variant with the
+highest SQNR on the ablation samples is kept; of equal ones, the variant with more choices.
+
+The ablation samples are not those of the verdict. First come the samples set apart from every
+search, then calibration samples up to a fixed number.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anybit.data.readers import Sample
+from anybit.data.samples import Samples
+from anybit.inputs import Array
+from anybit.metrics.quality import Judge, Verdict, compared
+from anybit.parallel import Executor
+from anybit.ptq.algorithms.layer_params import LayerParams
+from anybit.ptq.calibration.taps import Recording
+from anybit.ptq.config import AblationConfig
+from anybit.ptq.graph.targets import Source
+from anybit.ptq.search.evaluate import Outputs
+from anybit.text import counted
+
+Choices = Mapping[Source, LayerParams]
+
+_ABLATIONS = (
+    ("Weight rounding and bias correction", "weights rounded to nearest"),
+    (
+        "Range search, scaling, weight rounding and bias correction",
+        "whole ranges and weights rounded to nearest",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The choices with some of them dropped.
+
+    Attributes:
+        choices: The choices that are left.
+        dropped: What is missing; "" if nothing.
+        instead: What takes its place.
+    """
+
+    choices: Choices
+    dropped: str = ""
+    instead: str = ""
+
+
+class AblationSet:
+    """Samples on which variants of a quantized model are compared with the float model.
+
+    Args:
+        floats: The outputs of the float model.
+        samples: The data.
+        apart: The numbers of the samples that no search has used.
+        others: Those of further samples, for when these are few.
+        executor: What runs the models.
+        config: The most samples and bytes.
+    """
+
+    def __init__(
+        self,
+        floats: Outputs,
+        samples: Samples,
+        apart: Sequence[int],
+        others: Sequence[int],
+        executor: Executor,
+        config: AblationConfig,
+    ) -> None:
+        self._executor, self._parts = executor, floats.parts
+        numbers = samples.fitting([*apart, *others][: config.samples], config.input_bytes)
+        groups = (numbers[: len(apart)], numbers[len(apart) :])
+        batches = [
+            batch
+            for group in groups
+            if group
+            for batch in samples.several(group, config.batch_bytes)
+        ]
+        self._floats, size = [], 0
+        for outputs in self._outputs(floats.recording, batches):
+            self._floats.append(outputs)
+            size += sum(array.nbytes for array in outputs.values())
+            if size > config.output_bytes:
+                break
+        self._batches = batches[: len(self._floats)]
+        self._count = sum(map(samples.count, self._batches))
+
+    def verdict(self, quantized: Recording) -> Verdict:
+        """Return the quality of a quantized model on these samples."""
+        judge = Judge()
+        outputs = self._outputs(quantized, self._batches)
+        for expected, actual in zip(self._floats, outputs, strict=True):
+            judge.add(compared(expected, actual, self._parts))
+        return replace(judge.verdict(seen=True), samples=self._count)
+
+    def _outputs(self, of: Recording, batches: Sequence[Sample]) -> Iterator[dict[str, Array]]:
+        return self._executor.map(runner, of, batches)
+
+
+def runner(of: Recording) -> Callable[[Sample], dict[str, Array]]:
+    """Return a function that runs a model on a sample."""
+    return of.recorder().run
+
+
+def variants_of(choices: Choices) -> list[Variant]:
+    """Return all choices, then those without more and more of them."""
+    most = max((len(choice.fallbacks) for choice in choices.values()), default=0)
+    return [
+        Variant(choices),
+        *(
+            Variant({source: _without(choice, level) for source, choice in choices.items()}, *names)
+            for level, names in enumerate(_ABLATIONS[:most])
+        ),
+    ]
+
+
+def _without(choice: LayerParams, level: int) -> LayerParams:
+    fallbacks = choice.fallbacks[: level + 1]
+    return replace(fallbacks[-1], tried=choice.tried) if fallbacks else choice
+
+
+def best_variant(verdicts: Sequence[Verdict]) -> int:
+    """Return the index of the first verdict with the highest score; 0 if none has a score."""
+    scores = [_score(verdict) for verdict in verdicts]
+    return max(range(len(scores)), key=lambda index: (scores[index], -index))
+
+
+def remark(variant: Variant, verdict: Verdict, of_all: Verdict) -> str:
+    """Return the remark on a variant that is kept instead of all choices."""
+    return (
+        f"{variant.dropped} were dropped: on {counted(verdict.samples, 'sample')} "
+        f"{variant.instead} give {_shown(verdict)}, and all choices {_shown(of_all)}."
+    )
+
+
+def _score(verdict: Verdict) -> float:
+    """Return the SQNR in dB, the agreement in percent if no output is a float, or -inf."""
+    if verdict.sqnr is not None:
+        return verdict.sqnr
+    return -math.inf if verdict.agreement is None else 100 * verdict.agreement
+
+
+def _shown(verdict: Verdict) -> str:
+    score = _score(verdict)
+    if math.isinf(score):
+        return "nothing finite" if score < 0 else "the same outputs"
+    return f"{score:.1f} dB" if verdict.sqnr is not None else f"{score:.1f} % agreement"

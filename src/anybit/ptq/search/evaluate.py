@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict on a quantized model: samples that were held back are run by both, shard by shard."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from anybit.data.samples import Samples
+from anybit.data.shards import Shard, is_held
+from anybit.metrics.output_parts import Part, parts_of
+from anybit.metrics.quality import Comparison, Judge, Verdict, compared
+from anybit.parallel import Executor
+from anybit.ptq.calibration.taps import Recording, recording
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A float model and the quantized one.
+
+    Attributes:
+        floats, quantized: Their outputs.
+        all: Whether all samples judge, since there is only one.
+        parts: The parts of the outputs.
+    """
+
+    floats: Recording
+    quantized: Recording
+    all: bool
+    parts: Mapping[str, Sequence[Part]]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model gives.
+
+    Attributes:
+        recording: The outputs.
+        parts: Their parts.
+    """
+
+    recording: Recording
+    parts: Mapping[str, Sequence[Part]]
+
+
+def outputs_of(model: ir.Model, where: str) -> Outputs:
+    """Those of a model that has that name in messages."""
+    return Outputs(recording(model, model.graph.outputs, where), parts_of(model))
+
+
+def judged(floats: Outputs, quantized: Recording, samples: Samples, executor: Executor) -> Verdict:
+    """What quantization did to the outputs of a model, on samples that were held back.
+
+    Raises:
+        ModelError: A model cannot be run, or a sample does not fit.
+    """
+    only = len(samples) == 1
+    judge = Judge()
+    pair = Pair(floats.recording, quantized, only, floats.parts)
+    for shard in executor.map(comparer, pair, samples.shards(executor.is_local)):
+        for number, each in shard:
+            judge.add(each, number)
+    return judge.verdict(seen=only)
+
+
+def comparer(pair: Pair) -> Callable[[Shard], list[tuple[int, Comparison]]]:
+    """Who runs both models for the samples of a shard that judge, and numbers what comes of it."""
+    floats, quantized = pair.floats.recorder(), pair.quantized.recorder()
+
+    def found(shard: Shard) -> list[tuple[int, Comparison]]:
+        wanted = shard.read(lambda number: pair.all or is_held(number))
+        return [
+            (at, compared(floats.run(each), quantized.run(each), pair.parts)) for at, each in wanted
+        ]
+
+    return found

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ablation: choices made layer by layer are dropped where the whole network is better without."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from float_models import NETWORKS, attention, convolutions, data_for
+from places import ROOT
+from search_config import change_thresholds
+
+import anybit
+from anybit.data.shards import is_held, scattered
+from anybit.metrics.quality import Verdict
+from anybit.ptq.algorithms.layer_params import LayerParams
+from anybit.ptq.search.ablation import AblationSet, best_variant, remark, variants_of
+
+EXAMPLES = ROOT / "examples"
+RANGES, PLAIN = LayerParams(None, np.ones(1)), LayerParams(None, np.ones(2))
+ALL = LayerParams(None, fallbacks=(RANGES, PLAIN))
+
+
+def verdict(sqnr: float | None, agreement: float | None = None) -> Verdict:
+    return Verdict(sqnr, agreement, 40, seen=True)
+
+
+def sqnr_on_new_data(found: anybit.Quantized) -> float:
+    """Return the SQNR in dB on data that `quantize` never saw."""
+    floats, few = anybit.load(convolutions()), anybit.load(found.model)
+    rows = np.concatenate([each["x"] for each in data_for("convolutions", 200)[100:]])
+    a, b = (each.run(rows)["y"].astype(np.float64) for each in (floats, few))
+    return float(10 * np.log10(np.square(a).sum() / np.square(a - b).sum()))
+
+
+def test_ablation_drops_choices_that_harm_the_network() -> None:
+    data = data_for("convolutions", 16)
+    plain = anybit.quantize(convolutions(), data, weights="int4", effort="fast")
+    found = anybit.quantize(convolutions(), data, weights="int4")
+    assert any("were dropped: on 12 samples whole ranges" in each for each in found.remarks)
+    assert sqnr_on_new_data(found) > sqnr_on_new_data(plain) - 0.1
+    assert not any(layer.smoothed for layer in found.layers)
+    # The error of each layer is that of the variant that was kept.
+    assert all(layer.sqnr is not None for layer in found.layers if layer.weights)
+
+
+@pytest.mark.parametrize("rows", [16, 48, 128])
+def test_default_effort_is_not_worse_than_fast(rows: int) -> None:
+    """Pixels that are rarely black reach further on new images than on calibration images."""
+    digits, path = np.load(EXAMPLES / "digits.npz")["x"], EXAMPLES / "digits_float.onnx"
+    floats = anybit.load(path)
+    for draw in range(3):
+        order = np.random.default_rng(draw).permutation(len(digits))
+        given, others = digits[order[:rows]], digits[order[rows:]]
+        wanted = next(iter(floats.run(others).values()))
+        noises = []
+        for effort in ("fast", "default"):
+            few = anybit.load(anybit.quantize(path, given, effort=effort).model)
+            noises.append(float(np.square(next(iter(few.run(others).values())) - wanted).sum()))
+        assert noises[1] < 1.12 * noises[0]  # by half a decibel
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_last_variant_equals_effort_fast(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, data = NETWORKS[name](), data_for(name, 32)
+    fast = anybit.quantize(network, data, weights="int4", effort="fast")
+    verdicts = iter(map(verdict, (30, 31, 32)))
+    monkeypatch.setattr(AblationSet, "verdict", lambda *_: next(verdicts))
+    found = anybit.quantize(network, data, weights="int4")
+    a, b = (ir.to_proto(each.model).SerializeToString() for each in (found, fast))
+    assert a == b
+    assert "dB, and all choices 30.0 dB" in found.remarks[0]
+
+
+def test_choices_that_help_are_kept() -> None:
+    found = anybit.quantize(attention(), data_for("attention", 48), weights="int4")
+    assert found.remarks == ()
+
+
+def test_variants_drop_more_and_more() -> None:
+    others = LayerParams(None)
+    variants = variants_of({"x": ALL, "y": others})  # type: ignore[dict-item]
+    left = [variant.choices["x"].smoothing for variant in variants]  # type: ignore[index]
+    assert left == [ALL.smoothing, RANGES.smoothing, PLAIN.smoothing]
+    assert all(variant.choices["y"] is others for variant in variants)  # type: ignore[index]
+    assert len(variants_of({"y": others})) == 1  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("decibels", "best"),
+    [
+        ((30, 20, 20), 0),
+        ((30, 30, 30), 0),
+        ((30, 31, 29), 1),
+        ((30, 31, 32), 2),
+        ((30, 29, 31), 2),
+        ((30, 31, 31), 1),
+        ((-math.inf, 20, 10), 1),
+        ((math.inf, 20, 10), 0),
+        ((None, None, None), 0),
+    ],
+)
+def test_best_variant_has_the_highest_sqnr(decibels: Sequence[float | None], best: int) -> None:
+    assert best_variant([*map(verdict, decibels)]) == best
+
+
+def test_best_variant_compares_agreement_without_float_outputs() -> None:
+    verdicts = [verdict(None, 0.5), verdict(None, 0.75), verdict(None, 0.6)]
+    assert best_variant(verdicts) == 1
+    variant = variants_of({"x": ALL})[1]  # type: ignore[dict-item]
+    said = remark(variant, verdicts[1], verdicts[0])
+    assert said == (
+        "Weight rounding and bias correction were dropped: on 40 samples weights rounded to "
+        "nearest give 75.0 % agreement, and all choices 50.0 % agreement."
+    )
+
+
+def test_remark_names_outputs_that_are_not_finite() -> None:
+    variant = variants_of({"x": ALL})[2]  # type: ignore[dict-item]
+    assert "all choices nothing finite" in remark(variant, verdict(20), verdict(-math.inf))
+
+
+def test_ablation_set_starts_with_samples_set_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory is short, these are left, and the count is that of the samples that ran."""
+    verdicts = []
+
+    class Noted(AblationSet):
+        def verdict(self, quantized: ir.Model) -> Verdict:
+            verdicts.append((super().verdict(quantized).samples, self._batches))
+            return super().verdict(quantized)
+
+    monkeypatch.setattr("anybit.ptq.search.candidates.AblationSet", Noted)
+    data = data_for("attention", 32)
+    anybit.quantize(attention(), data, weights="int4")
+    assert {count for count, _ in verdicts} == {24}
+    verdicts.clear()
+    change_thresholds(monkeypatch, "ablation", output_bytes=0)
+    anybit.quantize(attention(), data, weights="int4")
+    held = {number for number in range(32) if is_held(number)}
+    apart = sorted(set(range(32)) - held, key=scattered)[-4:]
+    for count, batches in verdicts:
+        rows = [row.tobytes() for batch in batches for row in batch["x"]]
+        assert count == len(rows) <= len(apart)
+        assert set(rows) <= {data[number]["x"][0].tobytes() for number in apart}

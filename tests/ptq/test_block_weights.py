@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in blocks: what is said, written, run and refused."""
+
+import math
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from block_models import WORDS, layers_of_all_kinds, weights_of
+from cleaned import assert_array_bits
+from float_models import NETWORKS, data_for
+from onnx.reference import ReferenceEvaluator
+from passes import random
+from small_models import model, node
+
+import anybit
+from anybit import ModelError
+from anybit.onnx import reference_ops
+from anybit.ptq.algorithms.round_to_nearest import nearest
+from anybit.ptq.config import DEFAULT
+from anybit.ptq.graph.blocks import Blocks, blocks_of
+from anybit.ptq.graph.targets import Weight, placement_of
+from anybit.ptq.specs.quant_spec import scheme
+
+
+@pytest.mark.parametrize(
+    ("words", "opset"), [*((words, 17) for words in WORDS), ("mxfp4", 7), ("int4 per-block 8", 7)]
+)
+def test_what_is_written_is_what_was_rounded(words: str, opset: int) -> None:
+    """In ONNX Runtime and in ONNX's own evaluator with our functions, bit for bit."""
+    proto = layers_of_all_kinds(opset)
+    wanted = {
+        layer.name: nearest(array, weight, scheme(words, "weights"), DEFAULT.weights).values
+        for layer in placement_of(ir.from_proto(onnx.shape_inference.infer_shapes(proto))).layers
+        for weight, array in layer.constants
+    }
+    found = anybit.quantize(proto, weights=words, activations=None)
+    assert len(wanted) == 6
+    assert not found.left
+    weights = weights_of(found.model)
+    evaluator = ReferenceEvaluator(ir.to_proto(weights), new_ops=reference_ops())
+    by_numpy = dict(zip(wanted, evaluator.run(None, {}), strict=True))
+    by_runtime = anybit.load(weights).run({})
+    for name, array in wanted.items():
+        assert_array_bits(by_numpy[name], array)
+        assert_array_bits(by_runtime[name], array)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "least"),
+    [
+        ("convolutions", "mxint8", 35),
+        ("recurrent", "mxfp6", 25),
+        ("attention", "nvfp4", 16),
+        ("recurrent", "int4 per-block 16", 16),
+    ],
+)
+def test_networks_in_blocks(name: str, words: str, least: float) -> None:
+    found = anybit.quantize(NETWORKS[name](), data_for(name), weights=words, activations=None)
+    assert found.verdict is not None
+    assert found.verdict.sqnr > least
+    assert {each.weights for each in found.layers} <= {words, ""}
+
+
+def test_scales_of_the_least_error_lower_the_error() -> None:
+    array = random(64, 256, seed=3)
+    weight = Weight(1, (0,), 1)
+    for plain, chosen, share in (
+        ("mxfp4 floor", "mxfp4", 0.95),
+        ("nvfp4 absmax", "nvfp4 mse", 0.85),
+    ):
+        errors = [
+            np.square(
+                nearest(array, weight, scheme(words, "weights"), DEFAULT.weights).values - array
+            ).sum()
+            for words in (plain, chosen)
+        ]
+        assert errors[1] < share * errors[0]
+
+
+def test_blocks_and_smoothing_and_activations() -> None:
+    found = anybit.quantize(NETWORKS["attention"](), data_for("attention"), weights="mxfp8")
+    assert found.verdict is not None
+    assert found.verdict.sqnr > 20
+    assert {each.activations for each in found.layers} == {"uint8"}
+
+
+def test_how_blocks_lie() -> None:
+    # Along the inputs; of all that is added up where these are few, or none of their own.
+    assert blocks_of((8, 64, 3, 3), Weight(1, (0,), 1), 32) == Blocks((8, 64, 3, 3), 1, 1, 32)
+    assert blocks_of((8, 16, 3, 3), Weight(1, (0,), 1), 32) == Blocks((8, 16, 3, 3), 1, 3, 32)
+    assert blocks_of((8, 1, 3, 3), Weight(1, (0,), 0), 32) == Blocks((8, 1, 3, 3), 1, 3, 32)
+    assert blocks_of((64, 8, 3, 3), Weight(1, (1,), 0), 32) == Blocks((64, 8, 3, 3), 0, 0, 32)
+    assert blocks_of((16, 8, 3, 3), Weight(1, (1,), 0), 32) == Blocks((16, 8, 3, 3), 0, 0, 32)
+    assert blocks_of((9, 64, 8), Weight(1, (0, 2), None), 32) == Blocks((9, 64, 8), 1, 1, 32)
+    assert blocks_of((64,), Weight(1, (), None), 32) == Blocks((64,), 0, 0, 32)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "cut"),
+    [
+        (Blocks((2, 70, 3), 1, 1, 32), (2, 3, 32, 3)),
+        (Blocks((2, 5, 7), 1, 2, 32), (2, 2, 32)),
+        (Blocks((64, 3), 0, 0, 32), (2, 32, 3)),
+        (Blocks((5, 3), 0, 0, 32), (1, 5, 3)),
+    ],
+)
+def test_blocks_are_cut_and_joined(blocks: Blocks, cut: tuple[int, ...]) -> None:
+    array = random(*blocks.shape)
+    parts = blocks.split(array)
+    assert parts.shape == blocks.cut == cut
+    scales = random(*(1 if axis == blocks.axis else size for axis, size in enumerate(cut)))
+    spread = blocks.spread(scales)
+    assert spread.shape == blocks.shape
+    np.testing.assert_array_equal(blocks.gathered(spread), scales)
+    # Cut and spread, elements and scales still belong together.
+    np.testing.assert_array_equal(blocks.split(array * spread), parts * scales)
+
+
+def test_bytes_count_scales() -> None:
+    proto = layers_of_all_kinds()
+    del proto.graph.node[:5]
+    proto.graph.node[0].input[0] = "x"
+    proto.graph.input[0].type.tensor_type.shape.CopyFrom(
+        onnx.helper.make_tensor_type_proto(1, ["rows", 96]).tensor_type.shape
+    )
+    sizes = {
+        "mxfp4": (4, 32, 8),
+        "nvfp4": (4, 16, 8),
+        "int4 per-block 32": (4, 32, 32),
+        "uint4 per-block 16": (4, 16, 36),
+    }
+    for words, (bits, block, scale) in sizes.items():
+        found = anybit.quantize(proto, weights=words, activations=None)
+        saved = sum(
+            summed * channels * 4
+            - math.ceil((summed * channels * bits + -(-summed // block) * channels * scale) / 8)
+            for summed, channels in ((96, 7), (7, 33))
+        )
+        assert found.bytes_before - found.bytes_after == saved
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("int4 per-block", 'how many elements has a block\\? Say "per-block 32"'),
+        ("int4 per-block 0", "how many elements"),
+        ("int4 per-block 32 per-channel", "says granularity twice"),
+        ("int4 floor", "floor is for MX and NVFP4, not for int4"),
+        ("mxfp4 per-channel", "mxfp4 has its own scales, and nothing is per-channel"),
+        ("mxfp4 power-of-two", "nothing is power-of-two"),
+        ("mxfp4 asymmetric", "nothing is asymmetric"),
+        ("nvfp4 floor", "the scales of nvfp4 are mse, absmax"),
+        ("mxfp4 absmax", "the scales of mxfp4 are mse, floor, ceil, even"),
+        ("mxfp5", 'unknown kind "mxfp5"; did you mean "mxfp'),
+        ("MXFP4", 'unknown kind "MXFP4"; did you mean "mxfp4"'),
+        ("mxfp4 narrow", "narrow is for integers"),
+    ],
+)
+def test_words_that_fit_no_blocks(words: str, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        anybit.quantize(layers_of_all_kinds(), weights=words, activations=None)
+
+
+def test_numbers_that_become_infinite_are_refused() -> None:
+    top = np.finfo(np.float32).max
+    proto = model([node("MatMul", "x w", domain="", name="head")], {"w": np.full((32, 4), top)})
+    with pytest.raises(ModelError, match="'w' has numbers so near to the end of float32"):
+        anybit.quantize(proto, weights="mxfp4 ceil", activations=None)
+    assert anybit.quantize(proto, weights="mxfp4", activations=None).layers

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Budgets: met, or refused with what was reached."""
+
+import json
+import math
+import re
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from float_models import NETWORKS, attention, convolutions, data_for
+from passes import random
+from places import ROOT
+from small_models import model, node
+
+import anybit
+from anybit import ModelError
+from anybit.errors import OptionError
+from anybit.ptq.budget import budget
+from anybit.ptq.config import DEFAULT
+from anybit.ptq.mixed_precision.bit_operations import least_width
+from anybit.ptq.mixed_precision.noise_model import in_fewer_bits
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("4MB", ("bytes", 4e6)),
+        (" 1.5 KiB ", ("bytes", 1536)),
+        ("10 bytes", ("bytes", 10)),
+        ("2gb", ("bytes", 2e9)),
+        ("30dB", ("noise", 1e-3)),
+        ("20 DB", ("noise", 1e-2)),
+        ("50%bops", ("bops", 0.5)),
+        ("12.5 % BOPs", ("bops", 0.125)),
+    ],
+)
+def test_words(words: str, expected: tuple[str, float]) -> None:
+    found = vars(budget(words)) | {"words": None}
+    wanted = {
+        "words": None,
+        "bytes": None,
+        "noise": None,
+        "bops": None,
+        expected[0]: expected[1],
+    }
+    assert found == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "say a size"),
+        ("30", "say a size"),
+        ("dB", "say a size"),
+        ("-30dB", "say a size"),
+        ("nan dB", "say a size"),
+        ("1e9dB", "say a size"),
+        ("30dB 4MB", "say a size"),
+        ("0MB", "nothing is left"),
+        ("0dB", "nothing is left"),
+        ("500dB", "say a size"),
+        ("50%", "shares are of the work"),
+        ("50% MB", "shares are of the work"),
+        ("50bops", "say a size"),
+        ("2ns", "say a size"),
+        ("2ms", "say a size"),
+        ("9" * 400 + "MB", "say a size"),
+        ("\x00MB", "say a size"),
+        ("٣dB", "say a size"),
+    ],
+)
+def test_words_that_are_none(words: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        budget(words)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_decibels_are_reached(name: str) -> None:
+    found = anybit.quantize(NETWORKS[name](), data_for(name, 8), budget="42dB")
+    assert found.verdict is not None
+    assert found.verdict.sqnr >= 42
+    assert {each.weight_bits for each in found.layers} <= {0, 2, 3, 4, 5, 6, 7, 8, 16}
+    points = [(each.name, each.bytes, each.bops, each.sqnr) for each in found.front]
+    assert len(set(points)) == len(points)
+    for each in found.layers:
+        assert each.macs > 0
+        assert each.output_sqnr > 30
+    (chosen,) = [each for each in found.front if each.chosen]
+    assert chosen.bytes == found.bytes_after
+    assert chosen.sqnr == pytest.approx(found.verdict.sqnr)
+    assert json.loads(json.dumps(found.to_json()))["front"]
+    if name == "attention":  # layers that share a tensor move together
+        read = {each.name: each.activations for each in found.layers}
+        assert read["query"] == read["key"] == read["value"]
+
+
+def test_bytes_are_kept_and_spent_where_they_help() -> None:
+    data = data_for("convolutions", 8)
+    whole = anybit.quantize(convolutions(), data, weights="int4")
+    found = anybit.quantize(convolutions(), data, budget=f"{whole.bytes_after}B")
+    assert found.bytes_after <= whole.bytes_after
+    assert found.verdict.sqnr > whole.verdict.sqnr
+    assert {each.activations for each in found.layers} == {"uint8"}
+
+
+def test_operations_are_kept_and_the_same_inputs_give_the_same_bytes() -> None:
+    data = data_for("attention", 8)
+    found, again = (anybit.quantize(attention(), data, budget="60%bops") for _ in range(2))
+    a, b = (
+        ir.to_proto(each.model).SerializeToString(deterministic=True) for each in (found, again)
+    )
+    assert a == b
+    whole = sum(each.macs for each in found.layers) * 64
+    bops = 0
+    for each in found.layers:
+        kinds = [each.weights] * bool(each.weights) + each.activations.split(", ")
+        widths = [int(kind.lstrip("uint")) for kind in kinds]
+        # Products of two tensors name one kind where both have it.
+        bops += each.macs * math.prod([*widths, *widths][:2])
+    assert bops <= 0.6 * whole
+    (chosen,) = [each for each in found.front if each.chosen]
+    assert chosen.bops == bops
+    assert len({each.weights for each in found.layers}) > 1
+
+
+def test_mixes_within_decibels_are_found_again() -> None:
+    """Though some of those that are tried are forgotten, and others depend on what was found."""
+    data = data_for("convolutions", 12)
+    shares: list[float] = []
+    found = [
+        anybit.quantize(convolutions(), data, budget="45dB", progress=each)
+        for each in (None, shares.append)
+    ]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    a, b = (ir.to_proto(each.model).SerializeToString(deterministic=True) for each in found)
+    assert a == b
+    assert found[0].verdict.sqnr >= 45
+    assert len({each.weight_bits for each in found[0].layers}) > 1
+
+
+@pytest.mark.parametrize("budget", ["50%bops", "3660 bytes"])
+def test_a_mix_is_not_worse_than_one_width_for_all(budget: str) -> None:
+    examples = ROOT / "examples"
+    data = examples / "digits.npz"
+    even = anybit.quantize(examples / "digits_float.onnx", data, weights="int4")
+    found = anybit.quantize(examples / "digits_float.onnx", data, budget=budget)
+    assert even.bytes_after <= 3660
+    assert found.verdict.sqnr >= even.verdict.sqnr
+
+
+@pytest.mark.parametrize(
+    ("share", "bits"), [(2.0, 8), (1.0, 8), (0.99, 6), (0.5625, 6), (0.56, 4), (0.01, 4)]
+)
+def test_tensors_get_as_few_bits_as_all_would(share: float, bits: int) -> None:
+    assert least_width(share, DEFAULT.budget.exact_bits) == bits
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", ["digits", *NETWORKS])
+@pytest.mark.parametrize("share", ["35%bops", "50%bops", "75%bops"])
+def test_fewer_bits_of_tensors_are_taken_where_that_is_better(
+    name: str, share: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, data = _network(name)
+    found = anybit.quantize(source, data, budget=share)
+    monkeypatch.setattr(
+        "anybit.ptq.mixed_precision.budget_search.least_width", lambda share, exact_bits: 8
+    )
+    wide = anybit.quantize(source, data, budget=share)
+    assert {each.activation_bits for each in wide.layers} <= {8, 16}
+    assert {each.activation_bits for each in found.layers} <= {4, 5, 6, 7, 8, 16}
+    assert found.verdict.sqnr >= wide.verdict.sqnr
+    if share == "35%bops":
+        assert found.verdict.sqnr > wide.verdict.sqnr + 3
+        assert min(each.activation_bits for each in found.layers) < 8
+
+
+def _network(name: str) -> tuple[Any, Any]:
+    """A float model, and data."""
+    if name == "digits":
+        examples = ROOT / "examples"
+        return examples / "digits_float.onnx", examples / "digits.npz"
+    return NETWORKS[name](), data_for(name, 12)
+
+
+def test_fewer_bits_make_less_work_possible() -> None:
+    found = anybit.quantize(convolutions(), data_for("convolutions", 12), budget="15%bops")
+    (chosen,) = [each for each in found.front if each.chosen]
+    whole = 64 * sum(each.macs for each in found.layers)
+    assert 0.12 * whole < chosen.bops <= 0.15 * whole
+    assert {"int4/uint4", "int4/uint8", "int8/uint8"} <= {each.name for each in found.front}
+
+
+@pytest.mark.parametrize("budget", ["30dB", "1500B", "100%bops"])
+def test_fewer_bits_are_for_operations_alone(budget: str) -> None:
+    found = anybit.quantize(convolutions(), data_for("convolutions", 8), budget=budget)
+    assert {each.activation_bits for each in found.layers} <= {8, 16}
+
+
+def test_tensors_that_make_no_difference_get_no_fewer_bits() -> None:
+    """What is beyond the flat end of a curve, in these data."""
+    noise = in_fewer_bits(0.0, [0.0], 4)
+    assert set(noise.values()) == {math.inf}
+    assert in_fewer_bits(0.0, [1.0], 4) == pytest.approx({4: 1, 5: 0.25, 6: 0.0625, 7: 0.015625})
+    assert in_fewer_bits(1e-4, [1e-2], 4)[6] == pytest.approx(1e-3)
+    assert in_fewer_bits(1e-4, [], 6) == pytest.approx({6: 1.6e-3, 7: 4e-4})
+
+
+def test_what_is_reachable_is_reached() -> None:
+    """Noise of values that are cut off does not fall as that of rounding does."""
+    generator = np.random.default_rng(4)
+    w, b, v, c, x = (
+        generator.normal(size=shape).astype(np.float32)
+        for shape in ((8, 16), 16, (16, 5), 5, (200, 8))
+    )
+    nodes = [
+        node("Gemm", "x w b", "h", domain="", name="first"),
+        node("Relu", "h", "r", domain="", name="relu"),
+        node("Gemm", "r v c", domain="", name="second"),
+    ]
+    constants = {"w": w, "b": b, "v": v, "c": c}
+    proto = model(nodes, constants, inputs={"x": ["rows", 8]}, opsets={"": 17})
+    assert anybit.quantize(proto, x, budget="30dB").verdict.sqnr >= 30
+    assert anybit.quantize(proto, x, budget="70dB").verdict.sqnr >= 70
+
+
+def test_weights_alone_are_mixed_by_their_bytes() -> None:
+    data = data_for("convolutions", 8)
+    found = anybit.quantize(convolutions(), data, activations=None, budget="25dB")
+    assert found.verdict.sqnr >= 25
+    assert {each.activations for each in found.layers} == {""}
+    assert found.bytes_after < found.bytes_before / 4
+
+
+def test_named_layers_and_other_kinds_keep_their_words() -> None:
+    data = data_for("convolutions", 16)
+    layers = {"head": "int3/mxfp8", "up": "fp8_e4m3/fp8_e4m3", "first": "float"}
+    found = anybit.quantize(convolutions(), data, layers=layers, budget="70%bops")
+    widths = {each.name: (each.weights, each.activations) for each in found.layers}
+    assert widths["head"] == ("int3", "mxfp8")
+    assert widths["up"] == ("float8_e4m3fn", "float8_e4m3fn")
+    assert "first" in found.left
+
+
+def test_weights_that_make_no_difference_get_no_fewer_bits() -> None:
+    """All is beyond the flat end of a curve, in these data."""
+    constants = {
+        "w": np.abs(random(6, 6, seed=1)) + np.float32(1),
+        "v": random(6, 3, seed=2),
+        "low": np.float32(0),
+        "high": np.float32(1),
+    }
+    nodes = [
+        node("MatMul", "x w", "a", domain="", name="saturated"),
+        node("Clip", "a low high", "c", domain="", name="clip"),
+        node("MatMul", "x v", "b", domain="", name="plain"),
+        node("MatMul", "c v", "d", domain="", name="behind"),
+        node("Add", "b d", "y", domain="", name="sum"),
+    ]
+    proto = model(nodes, constants, inputs={"x": ["rows", 6]}, opsets={"": 17})
+    data = np.abs(random(64, 6)) + np.float32(3)
+    found = anybit.quantize(proto, data, budget="20dB")
+    widths = {each.name: each.weight_bits for each in found.layers}
+    assert widths["saturated"] >= 8
+    assert widths["plain"] < 8
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("140dB", r"not reached; the best of \d that were tried gives \d+\.\d dB"),
+        ("100B", r"the least possible is \d+ bytes of constants"),
+        ("1%bops", r"the least possible is \d+(\.\d)? % of the operations"),
+    ],
+)
+def test_what_is_not_reached_is_refused_with_the_figure(words: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        anybit.quantize(convolutions(), data_for("convolutions", 12), budget=words)
+    assert re.match(f"budget {re.escape(words)}: ", str(caught.value))
+
+
+def test_what_a_budget_cannot_work_with() -> None:
+    data = data_for("convolutions", 8)
+    with pytest.raises(ModelError, match="a budget needs data"):
+        anybit.quantize(convolutions(), activations=None, budget="30dB")
+    with pytest.raises(ModelError, match="chooses the widths of integers"):
+        anybit.quantize(convolutions(), data, weights="fp8_e4m3", budget="30dB")
+    nodes = [
+        node("MatMul", "x w", "a", domain="", name="layer"),
+        node("ArgMax", "a", "y", domain="", name="largest", axis=1),
+    ]
+    proto = model(nodes, {"w": random(4, 4)}, inputs={"x": ["rows", 4]}, opsets={"": 17})
+    proto.graph.output[0].type.tensor_type.elem_type = 7
+    for words in ("30dB", "1KB", "50%bops"):
+        with pytest.raises(ModelError, match=f"budget {words}: .*there are none; let the model"):
+            anybit.quantize(proto, random(16, 4), budget=words)
+
+
+@pytest.mark.parametrize(("layers", "count"), [({}, 5), ({"head": "ternary"}, 4)])
+def test_words_that_a_budget_replaces_are_said(layers: dict[str, str], count: int) -> None:
+    found = anybit.quantize(
+        convolutions(), data_for("convolutions", 8), weights="ternary", layers=layers, budget="1KB"
+    )
+    (remark,) = [each for each in found.remarks if "ternary" in each]
+    assert remark.startswith(f"The budget gives {count} layers integers of other widths")
+    assert [each.name for each in found.layers if each.weights == "ternary"] == list(layers)
+
+
+@pytest.mark.parametrize("activations", ["uint8", None])
+def test_shares_of_operations_are_kept(activations: str | None) -> None:
+    proto, data = NETWORKS["convolutions"](), data_for("convolutions", 8)
+    whole = anybit.quantize(proto, data, activations=activations, budget="100%bops")
+    half = anybit.quantize(proto, data, activations=activations, budget="50%bops")
+
+    def operations(found: anybit.Quantized) -> float:
+        return sum(each.macs * each.weight_bits * each.activation_bits for each in found.layers)
+
+    of_int8 = 8 * (8 if activations else 32) * sum(each.macs for each in whole.layers)
+    assert 0.9 * of_int8 < operations(whole) <= of_int8
+    assert 0.4 * of_int8 < operations(half) <= 0.5 * of_int8

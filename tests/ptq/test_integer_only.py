@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizers between layers, so that networks are integer from their first layer to their last."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import parallel_tasks
+import pytest
+from float_models import OPSETS, attention, data_for
+from passes import random
+from small_models import kinds, model, node
+
+import anybit
+from anybit import ModelError
+from anybit.ptq import pipeline as driver
+from anybit.quant_types.layer_info import Guarantee
+
+_SIZES = (3, 12, 12)
+
+
+class _Network:
+    """A convolutional network, node by node; each method gives the name of its result."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, np.ndarray] = {}
+
+    def op(self, kind: str, inputs: str, **options: object) -> str:
+        y = f"v{len(self.nodes)}"
+        self.nodes.append(node(kind, inputs, y, domain="", name=f"{kind}_{y}", **options))
+        return y
+
+    def constant(self, array: np.ndarray) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = array
+        return name
+
+    def conv(self, x: str, channels: int, outputs: int, size: int = 3, **options: object) -> str:
+        group = int(options.get("group", 1))  # type: ignore[call-overload]
+        shape = (outputs, channels // group, size, size)
+        seed = len(self.nodes)
+        weight = random(*shape, seed=seed) / np.sqrt(np.prod(shape[1:]), dtype=np.float32)
+        w, b = self.constant(weight), self.constant(random(outputs, seed=seed + 100) / 10)
+        pads = [size // 2] * 4
+        return self.op("Conv", f"{x} {w} {b}", pads=pads, **options)
+
+    def relu(self, x: str) -> str:
+        return self.op("Relu", x)
+
+    def head(self, x: str, channels: int, pooled: bool = False) -> onnx.ModelProto:
+        flat = x if pooled else self.op("Flatten", self.op("GlobalAveragePool", x))
+        w, b = self.constant(random(10, channels, seed=90)), self.constant(random(10, seed=91))
+        self.nodes.append(node("Gemm", f"{flat} {w} {b}", domain="", name="the_head", transB=1))
+        return model(self.nodes, self.constants, inputs={"x": ["rows", *_SIZES]}, opsets=OPSETS)
+
+
+def residual() -> onnx.ModelProto:
+    n = _Network()
+    x = n.relu(n.conv("x", 3, 8))
+    for _ in range(2):
+        inner = n.conv(n.relu(n.conv(x, 8, 8)), 8, 8)
+        x = n.relu(n.op("Add", f"{inner} {x}"))
+    down = n.conv(x, 8, 12, 1, strides=[2, 2])
+    inner = n.conv(n.relu(n.conv(x, 8, 12, strides=[2, 2])), 12, 12)
+    return n.head(n.relu(n.op("Add", f"{inner} {down}")), 12)
+
+
+def mobile() -> onnx.ModelProto:
+    """Depthwise convolutions, HardSwish in one node and in several, Swish, gates of channels."""
+    n = _Network()
+    x = n.op("HardSwish", n.conv("x", 3, 8, strides=[2, 2]))
+    wide = n.conv(x, 8, 16, 1)
+    clipped = n.op(
+        "Clip",
+        " ".join(
+            [
+                n.op("Add", f"{wide} {n.constant(np.float32(3))}"),
+                n.constant(np.float32(0)),
+                n.constant(np.float32(6)),
+            ]
+        ),
+    )
+    wide = n.op("Div", f"{n.op('Mul', f'{wide} {clipped}')} {n.constant(np.float32(6))}")
+    deep = n.conv(wide, 16, 16, group=16)
+    gate = n.relu(n.conv(n.op("GlobalAveragePool", deep), 16, 4, 1))
+    gate = n.op("HardSigmoid", n.conv(gate, 4, 16, 1), alpha=1 / 6)
+    x = n.op("Add", f"{n.conv(n.op('Mul', f'{deep} {gate}'), 16, 8, 1)} {x}")
+    y = n.conv(x, 8, 16, 1)
+    y = n.op("Mul", f"{y} {n.op('Sigmoid', y)}")
+    return n.head(n.op("HardSwish", n.conv(y, 16, 16, group=16)), 16)
+
+
+def inception() -> onnx.ModelProto:
+    n = _Network()
+    x = n.relu(n.conv("x", 3, 8))
+    squeezed = n.relu(n.conv(x, 8, 4, 1))
+    one, three = n.relu(n.conv(squeezed, 4, 6, 1)), n.relu(n.conv(squeezed, 4, 6))
+    x = n.op("Concat", f"{one} {three}", axis=1)
+    pooled = n.op("MaxPool", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    branches = [n.conv(x, 12, 4, 1), n.conv(pooled, 12, 4, 1), n.relu(n.conv(x, 12, 4))]
+    return n.head(n.op("Concat", " ".join(branches), axis=1), 12)
+
+
+def computed() -> onnx.ModelProto:
+    """The head takes its rows from the graph, in int32, as PaddlePaddle writes it."""
+    n = _Network()
+    x = n.op("GlobalAveragePool", n.relu(n.conv("x", 3, 8)))
+    ends = " ".join(n.constant(np.array([each])) for each in (0, 1))
+    sizes = n.op("Cast", n.op("Shape", x), to=onnx.TensorProto.INT32)
+    rows = n.op("Cast", n.op("Slice", f"{sizes} {ends}"), to=onnx.TensorProto.INT64)
+    target = n.op("Concat", f"{rows} {n.constant(np.array([8]))}", axis=0)
+    return n.head(n.op("Reshape", f"{x} {target}"), 8, pooled=True)
+
+
+def dense() -> onnx.ModelProto:
+    """Each layer reads all before it."""
+    n = _Network()
+    x, channels = n.relu(n.conv("x", 3, 8)), 8
+    for _ in range(3):
+        more = n.relu(n.conv(x, channels, 4))
+        x, channels = n.op("Concat", f"{x} {more}", axis=1), channels + 4
+    x = n.op("AveragePool", n.relu(n.conv(x, channels, 8, 1)), kernel_shape=[2, 2], strides=[2, 2])
+    return n.head(n.op("LeakyRelu", n.conv(x, 8, 8), alpha=0.1), 8)
+
+
+NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
+    each.__name__: each for each in (residual, mobile, inception, computed, dense)
+}
+
+
+def _data(count: int = 8) -> list[dict[str, np.ndarray]]:
+    return [{"x": random(2, *_SIZES, seed=seed)} for seed in range(count)]
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("scales", [None, "power-of-two"])
+def test_all_of_it_is_integer(name: str, scales: str | None) -> None:
+    found = anybit.quantize(NETWORKS[name](), _data(), scales=scales, integer_only=True)
+    assert found.verdict is not None
+    assert found.verdict.sqnr > 15
+    assert not found.left
+    compiled = anybit.compile(found.model)
+    assert kinds(compiled.model) == ["IntegerNetwork"]
+    count = sum(each.op_type in ("Conv", "Gemm") for each in NETWORKS[name]().graph.node)
+    assert compiled.report.coverage == f"{count} of {count} layers, 100 % of MACs"
+    x = random(2, *_SIZES, seed=50)
+    wanted, got = (each.run(x)["y"] for each in (anybit.load(found.model), compiled))
+    if scales is None:
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=0.05 * np.abs(wanted).max())
+    else:
+        assert set(compiled.report.guarantees) == {Guarantee.EXACT}
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_what_is_put_together_has_one_grid_and_is_quantized_once() -> None:
+    found = anybit.quantize(inception(), _data(), integer_only=True)
+    made = {each.outputs[0]: each for each in found.model.graph}
+    for each in found.model.graph:
+        if each.op_type == "Concat":
+            quantizers = [made[value] for value in each.inputs]
+            assert [each.op_type for each in quantizers] == ["IntQuant"] * len(quantizers)
+            assert len({each.inputs[1] for each in quantizers}) == 1
+    read = [each.inputs[0] for each in found.model.graph if each.op_type == "IntQuant"]
+    assert len(read) == len(set(read))
+
+
+def test_what_no_integers_compute_is_named() -> None:
+    found = anybit.quantize(attention(), data_for("attention"), integer_only=True)
+    assert found.left == {"softmax": "integers do not compute it"}
+    assert "residual" in [each.name for each in found.layers]
+
+
+def test_a_sum_that_is_kept_reads_floats() -> None:
+    found = anybit.quantize(residual(), _data(), integer_only=True, keep=["Add_*"])
+    assert set(found.left.values()) == {"it was to be kept"}
+    for each in found.model.graph:
+        if each.op_type == "Add":
+            assert "IntQuant" not in [value.producer().op_type for value in each.inputs]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"activations": None}, "activations are integers .*, not float"),
+        ({"activations": "fp8_e4m3"}, "activations are integers .*, not fp8_e4m3"),
+        ({"activations": "mxfp8"}, "activations are integers .*, not mxfp8"),
+        ({"weights": "float"}, "weights are integers .*, not float"),
+        ({"weights": "int16"}, "weights are integers .*, not int16"),
+        ({"weights": "e4m3"}, "weights are integers .*, not e4m3"),
+        ({"weights": "mxfp4"}, "weights are integers .*, not mxfp4"),
+        ({"weights": "int4 per-block 2"}, "weights are integers .*, not int4 per-block 2"),
+        ({"activations": "uint16"}, "uint16"),
+        ({"budget": "4MB"}, "more than 8 bits"),
+    ],
+)
+def test_what_is_not_integer(options: dict[str, str | None], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        anybit.quantize(residual(), _data(), integer_only=True, **options)
+
+
+def test_swish_of_a_gate() -> None:
+    """What a function in several nodes reads is quantized before the first of them."""
+    found = anybit.quantize(mobile(), _data(), integer_only=True)
+    made = {each.outputs[0]: each for each in found.model.graph}
+    (sigmoid,) = [each for each in found.model.graph if each.op_type == "Sigmoid"]
+    (swish,) = [reader for reader, _ in sigmoid.outputs[0].uses()]
+    assert swish.inputs[0] is sigmoid.inputs[0]
+    assert made[sigmoid.inputs[0]].op_type == "IntQuant"
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["mobile", "dense"])
+def test_what_each_layer_does_to_the_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is put together, or moved and read by others, too; also on a copy of the model."""
+    found = [anybit.quantize(NETWORKS[name](), _data(6), integer_only=True, sensitivity=True)]
+    monkeypatch.setattr(driver, "open_executor", parallel_tasks.open_pickling_executor)
+    found += [anybit.quantize(NETWORKS[name](), _data(6), integer_only=True, sensitivity=True)]
+    of_outputs = [[each.output_sqnr for each in every.layers] for every in found]
+    assert of_outputs[0] == of_outputs[1]
+    assert all(each is not None and each > 15 for each in of_outputs[0])
+
+
+def gated(mean: str, axes: list[int] | None, keepdims: int, as_input: bool) -> onnx.ModelProto:
+    """A squeeze-and-excitation gate and a classifier whose means are written in one of the forms
+    that exporters have."""
+    n = _Network()
+
+    def pooled(x: str, keep: int) -> str:
+        if mean == "GlobalAveragePool":
+            y = n.op(mean, x)
+            return y if keep else n.op("Flatten", y)
+        if axes is None:
+            return n.op(mean, x, keepdims=keep)
+        if as_input:
+            return n.op(mean, f"{x} {n.constant(np.array(axes, np.int64))}", keepdims=keep)
+        return n.op(mean, x, axes=axes, keepdims=keep)
+
+    x = n.op("HardSwish", n.conv("x", 3, 8, strides=[2, 2]))
+    gate = n.relu(n.conv(pooled(x, 1), 8, 4, 1))
+    gate = n.op("HardSigmoid", n.conv(gate, 4, 8, 1), alpha=1 / 6)
+    x = n.op("Add", f"{n.conv(n.op('Mul', f'{x} {gate}'), 8, 8, 1)} {x}")
+    y = pooled(x, keepdims)
+    return n.head(n.op("Flatten", y) if keepdims else y, 8, pooled=True)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(
+    ("mean", "axes", "as_input", "opset"),
+    [
+        ("GlobalAveragePool", None, False, 18),
+        ("ReduceMean", [2, 3], False, 17),
+        ("ReduceMean", [2, 3], True, 18),
+        ("ReduceMean", [-1, -2], True, 18),
+        ("ReduceMean", [-2, 3], True, 20),
+        ("ReduceSum", [2, 3], True, 17),
+        ("ReduceSum", [-1, 2], True, 18),
+    ],
+)
+def test_integer_only_quantizes_means_in_every_form(
+    mean: str, axes: list[int] | None, as_input: bool, opset: int, keepdims: int
+) -> None:
+    proto = gated(mean, axes, keepdims, as_input)
+    proto.opset_import[0].version = opset
+    found = anybit.quantize(proto, _data(), integer_only=True, scales="power-of-two", effort="fast")
+    assert not found.left
+    assert [each.operator for each in found.layers].count(mean) == 2
+    compiled = anybit.compile(found)
+    assert kinds(compiled.model) == ["IntegerNetwork"]
+    x = random(3, *_SIZES, seed=60)
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(found).run(x)["y"])
+
+
+def test_integer_only_drops_a_mean_over_no_axes() -> None:
+    n = _Network()
+    x = n.relu(n.conv("x", 3, 8))
+    none = n.constant(np.array([], np.int64))
+    y = n.op("ReduceMean", f"{x} {none}", noop_with_empty_axes=1)
+    proto = n.head(n.conv(y, 8, 8), 8)
+    proto.opset_import[0].version = 18
+    found = anybit.quantize(proto, _data(), integer_only=True, scales="power-of-two", effort="fast")
+    compiled = anybit.compile(found)
+    assert kinds(compiled.model) == ["IntegerNetwork"]
+    x = random(3, *_SIZES, seed=61)
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(found).run(x)["y"])
+    np.testing.assert_allclose(
+        anybit.load(found).run(x)["y"], anybit.load(proto).run(x)["y"], rtol=0, atol=0.5
+    )
+
+
+@pytest.mark.parametrize("form", [None, "qcdq"])
+def test_compile_knows_what_was_quantized_integer_only(form: str | None, tmp_path: Path) -> None:
+    """Also where nothing between the layers could be quantized, and from a file."""
+    n = _Network()
+    y = n.op("Softmax", n.conv("x", 3, 8), axis=1)
+    plain = n.head(n.op("MaxPool", y, kernel_shape=[12, 12]), 8)
+    for proto, integer_only in ((plain, True), (plain, False), (residual(), True)):
+        found = anybit.quantize(proto, _data(), integer_only=integer_only, effort="fast")
+        (found if form is None else anybit.convert(found, to=form)).save(tmp_path / "q.onnx")
+        report = anybit.compile(tmp_path / "q.onnx").report
+        assert report.is_integer_only == integer_only

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layer by itself, quantized and in floats."""
+
+import onnx_ir as ir
+from passes import random
+from small_models import model, node
+
+from anybit.ptq.algorithms.layer_runner import LayerRunner
+from anybit.ptq.config import DEFAULT
+from anybit.ptq.graph.targets import placement_of
+from anybit.ptq.specs.quant_spec import scheme
+
+
+def test_samples_that_nobody_keeps_are_told_apart() -> None:
+    """Those that come one by one take the memory of one another."""
+    network = ir.from_proto(
+        model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
+    )
+    (layer,) = placement_of(network).layers
+    piece = LayerRunner(network, layer, 0, scheme("int3", "weights"), DEFAULT)
+    kept = [{"x": random(2, 4, seed=seed)} for seed in range(100)]
+    found = list(piece.powers(None, None, (dict(each) for each in kept)))
+    assert found == list(
+        LayerRunner(network, layer, 0, piece.scheme, DEFAULT).powers(None, None, kept)
+    )

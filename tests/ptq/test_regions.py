@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which axes a Reshape keeps, against the coordinates of every element."""
+
+from itertools import product
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from anybit.metrics.regions import Region, cut, kept_axes, split_at
+
+SHAPES = [
+    shape
+    for rank in (1, 2, 3, 4)
+    for shape in product((1, 2, 3, 4, 6), repeat=rank)
+    if prod(shape) == 12
+]
+
+
+def value(*shape: int | str | None) -> ir.Value:
+    return ir.Value(name="x", shape=ir.Shape(shape))
+
+
+@pytest.mark.parametrize("old", SHAPES, ids=str)
+def test_kept_axes_have_the_same_coordinates(old: tuple[int, ...]) -> None:
+    for new in SHAPES:
+        found = kept_axes(value(*old), value(*new))
+        assert found is not None
+        before, behind = np.indices(old), np.indices(new)
+        same = {
+            (at, to)
+            for at, to in product(range(len(old)), range(len(new)))
+            if old[at] == new[to] and np.array_equal(before[at].reshape(-1), behind[to].reshape(-1))
+        }
+        assert set(found.items()) <= same
+        # And none is missed that has more than one element.
+        assert {at for at, _ in same if old[at] > 1} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (("n", 3, 4), ("n", 12), {0: 0}),
+        (("n", 3, "h", "w"), ("n", 3, "p"), {0: 0, 1: 1}),
+        (("n", 3, 85, "h"), ("n", "p", 85), {0: 0}),
+        (("n", "p", 85), ("n", 3, "q", 85), {0: 0, 2: 3}),
+        (("n", 4), (None, 4), {1: 1}),
+        ((None, 4), (None, 2, 2), {}),
+        ((None, None), (None, None), {}),
+        ((0, 4), (0, 2, 2), {0: 0}),
+    ],
+)
+def test_unknown_sizes_equal_nothing(
+    old: tuple[int | str | None, ...],
+    new: tuple[int | str | None, ...],
+    expected: dict[int, int],
+) -> None:
+    assert kept_axes(value(*old), value(*new)) == expected
+
+
+def test_unknown_ranks_and_too_many_axes_are_not_followed() -> None:
+    assert kept_axes(ir.Value(name="x"), value(2)) is None
+    assert kept_axes(value(*[1] * 65), value(1)) is None
+    huge = 2**62
+    assert kept_axes(value(huge, huge, 3), value(huge, huge, 3)) == {0: 0, 1: 1, 2: 2}
+
+
+def test_cutting_and_dividing_regions() -> None:
+    left, right = Region({1: (0, 4)}, 1, "distribution"), Region({1: (4, 9)})
+    assert cut((left, right), 1, (0, 4), 9) == (Region({}, 1, "distribution"),)
+    assert cut((left, right), 1, (2, 6), 9) == (Region({1: (0, 2)}), Region({1: (2, 4)}))
+    assert cut((left, right), 0, (1, 2), 5) == (left, right)
+    assert cut((left,), 1, (6, 6), 9) == ()
+    assert split_at((left,), 1, (0, 4), 9) == (left,)
+    assert split_at((left,), 1, (2,), 9) == (Region({1: (0, 2)}), Region({1: (2, 4)}))
+    divided = split_at((left,), 0, (3, 1), 5)
+    assert [each.bounds[0] for each in divided] == [(0, 1), (1, 3), (3, 5)]
+    assert {each.kind for each in divided} == {"distribution"}

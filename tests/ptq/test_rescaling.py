@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Factors for the channels of weights whose activations stay in floats."""
+
+import itertools
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from float_models import NETWORKS, data_for
+from passes import random
+from small_models import model, node
+
+import anybit
+from anybit.ptq.algorithms.awq import rescaling
+from anybit.ptq.algorithms.gptq import Refiner
+from anybit.ptq.algorithms.layer_runner import LayerRunner, smoothed_weight
+from anybit.ptq.algorithms.round_to_nearest import nearest
+from anybit.ptq.config import DEFAULT
+from anybit.ptq.graph.targets import placement_of
+from anybit.ptq.search import layer_search as search
+from anybit.ptq.specs.quant_spec import scheme
+
+Array = np.ndarray
+
+
+def product(weights: Array) -> ir.Model:
+    """x @ weights."""
+    shapes = {"x": ["n", len(weights)]}
+    return ir.from_proto(model([node("MatMul", "x w", domain="")], {"w": weights}, inputs=shapes))
+
+
+def piece_of(weights: Array, words: str) -> LayerRunner:
+    of = product(weights)
+    (layer,) = placement_of(of).layers
+    return LayerRunner(of, layer, 0, scheme(words, "weights"), DEFAULT)
+
+
+def factors_for(piece: LayerRunner, x: Array) -> Array | None:
+    samples = [{"x": x}]
+    return rescaling([piece], Refiner(None, None, samples), DEFAULT.awq)
+
+
+def noise_of(piece: LayerRunner, x: Array, factors: Array | None) -> float:
+    """The squared error of all weights, times the power of what each is multiplied with."""
+    ((weight, array),) = piece.layer.constants
+    s = np.ones(len(array), np.float32) if factors is None else factors
+    power = np.square(x, dtype=np.float64).mean(axis=0)[:, None]
+    assert piece.scheme is not None
+    costs = np.broadcast_to(power / np.square(s, dtype=np.float64)[:, None], array.shape)
+    scaled = smoothed_weight(array, weight, s)
+    rounded = nearest(scaled, weight, piece.scheme, DEFAULT.weights, costs).values
+    return float((np.square(rounded / s[:, None] - array, dtype=np.float64) * power).sum())
+
+
+def test_what_lies_between_powers_of_two_is_given_back() -> None:
+    on_grid = np.random.default_rng(0).choice([-6, -3, -2, -1.5, 1, 1.5, 4, 6], (32, 24))
+    weights = (on_grid * np.exp2(np.arange(32) % 8 / 8)[:, None]).astype(np.float32)
+    piece, x = piece_of(weights, "mxfp4"), random(50, 32, seed=1)
+    found = factors_for(piece, x)
+    assert noise_of(piece, x, found) < noise_of(piece, x, None) / 20
+
+
+def test_nearly_the_best_of_all_factors() -> None:
+    """Of an octave for each of two channels, in 64 steps."""
+    steps = np.exp2(np.arange(-4, 4) / 8).astype(np.float32)
+    worse = []
+    for seed in range(8):
+        piece, x = piece_of(random(2, 6, seed=seed), "mxfp4"), random(40, 2, seed=seed + 90)
+        all_there_are = (np.float32(each) for each in itertools.product(steps, repeat=2))
+        best = min(noise_of(piece, x, each) for each in all_there_are)
+        found = noise_of(piece, x, factors_for(piece, x))
+        worse.append((found - best) / noise_of(piece, x, None))
+    assert np.mean(worse) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("words", "share"), [("mxfp4", 0.75), ("mxfp6", 0.75), ("mxfp4 ceil", 0.9)]
+)
+@pytest.mark.parametrize("channels", [2, 32, 100])
+def test_there_is_less_noise(words: str, share: float, channels: int) -> None:
+    shares = []
+    for seed in range(5):
+        piece = piece_of(random(channels, 24, seed=seed), words)
+        x = random(40, channels, seed=seed + 90)
+        shares.append(noise_of(piece, x, factors_for(piece, x)) / noise_of(piece, x, None))
+    assert np.mean(shares) < share
+
+
+def test_the_function_stays_within_rounding() -> None:
+    weights = random(96, 40)
+    piece, x = piece_of(weights, "mxfp4"), random(64, 96) * np.exp2(np.arange(96) % 9)
+    x = x.astype(np.float32)
+    found = factors_for(piece, x)
+    assert found is not None
+    assert found.dtype == np.float32
+    (larger,) = piece.smoothed(found)
+    (become,) = (piece.reader(None, found)(x),)
+    y = x.astype(np.float64) @ weights
+    assert np.abs(become.astype(np.float64) @ larger - y).max() < 1e-5 * np.abs(y).max()
+
+
+@pytest.mark.parametrize("words", ["int4", "nvfp4", "mxint8", "mxfp8", "int4 per-block 32"])
+def test_floats_for_scales_and_eight_bits_are_fine_without(words: str) -> None:
+    assert factors_for(piece_of(random(64, 40), words), random(64, 64)) is None
+
+
+def test_nothing_is_enlarged() -> None:
+    """So that what is large stays finite."""
+    piece = piece_of(random(64, 40) * np.float32(1e-37), "mxfp4")
+    x = (random(50, 64) * np.float32(1e37)).clip(-3.4e38, 3.4e38)
+    found = factors_for(piece, x)
+    assert found is not None
+    assert 1 <= found.min() < 2
+    assert np.isfinite(piece.reader(None, found)(np.full((1, 64), 3.4e38, np.float32))).all()
+
+
+def test_weights_at_the_end_of_float32_stay_finite() -> None:
+    piece = piece_of(random(64, 40).clip(-3, 3) * np.float32(1.1e38), "mxfp4")
+    assert factors_for(piece, random(50, 64)) is None
+
+
+def test_what_is_on_its_grid_needs_no_factors() -> None:
+    weights = np.random.default_rng(0).choice([-6, -3, -1.5, 1, 2, 6], (64, 40))
+    data = random(50, 64)
+    found = anybit.quantize(
+        product(weights.astype(np.float32)), data, weights="mxfp4", activations=None
+    )
+    assert not found.layers[0].smoothed
+    zeros = np.zeros((50, 64), np.float32)
+    found = anybit.quantize(product(random(64, 40)), zeros, weights="mxfp4", activations=None)
+    assert not found.layers[0].smoothed
+
+
+def test_layers_that_read_the_same_have_factors_in_common() -> None:
+    nodes = [
+        node("MatMul", "x v", "a", domain="", name="first"),
+        node("MatMul", "x w", "b", domain="", name="second"),
+        node("Add", "a b", domain=""),
+    ]
+    constants = {"v": random(64, 24), "w": random(64, 24, seed=1) * 5}
+    found = anybit.quantize(
+        model(nodes, constants, inputs={"x": ["n", 64]}),
+        random(200, 64, seed=2),
+        weights="mxfp4",
+        activations=None,
+    )
+    assert [layer.smoothed for layer in found.layers] == [True, True]
+    assert sum(each.op_type == "Mul" for each in found.model.graph) == 1
+
+
+@pytest.mark.parametrize("words", ["mxfp4", "mxfp4 floor", "mxfp6"])
+def test_layers_lose_less(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gains = []
+    for name in ("convolutions", "attention"):
+        found, plain = (
+            _quantized(monkeypatch, each, name, words) for each in (rescaling, lambda *_: None)
+        )
+        pairs = zip(found.layers, plain.layers, strict=True)
+        gains += [a.sqnr - b.sqnr for a, b in pairs if a.sqnr and b.sqnr]
+    assert len(gains) > 8
+    assert np.mean(gains) > 1.0
+    assert min(gains) > -0.5
+
+
+def _quantized(
+    monkeypatch: pytest.MonkeyPatch, rescaled: object, name: str, words: str
+) -> anybit.Quantized:
+    monkeypatch.setattr(search, "rescaling", rescaled)
+    return anybit.quantize(NETWORKS[name](), data_for(name, 48), weights=words, activations=None)

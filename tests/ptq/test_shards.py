@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same bytes whoever reads the data, and whatever was found in them before."""
+
+import pickle
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import parallel_tasks
+import pytest
+from float_models import NETWORKS, data_for
+from passes import random
+from small_models import model, node
+
+import anybit
+from anybit import DataError
+from anybit.data import samples as samples_module
+from anybit.data.array_files import StoredArray, write_members
+from anybit.data.samples import Samples
+from anybit.data.shards import is_held
+from anybit.inputs import Tensor
+from anybit.parallel import ThreadExecutor
+from anybit.ptq import pipeline as driver
+from anybit.ptq.calibration.collect import collect_stats, gather
+from anybit.ptq.calibration.stats import CalibrationStats
+from anybit.ptq.calibration.taps import Recorder
+from anybit.ptq.config import DEFAULT
+from anybit.ptq.graph.targets import placement_of, sources_of
+
+X = Tensor("x", np.dtype(np.float32), ("rows", 4))
+ROWS = random(100, 4)
+
+
+def small() -> onnx.ModelProto:
+    nodes = [
+        node("MatMul", "x v", "h", domain=""),
+        node("Relu", "h", "r", domain=""),
+        node("MatMul", "r w", domain="", name="head"),
+    ]
+    constants = {"v": random(4, 8, seed=1), "w": random(8, 3, seed=2)}
+    return model(nodes, constants, inputs={"x": ("n", 4)})
+
+
+def found(name: str = "small", rows: int = 100, **options: Any) -> anybit.Quantized:
+    network = small() if name == "small" else NETWORKS[name]()
+    data = random(rows, 4) if name == "small" else data_for(name, rows)
+    return anybit.quantize(network, data, **options)
+
+
+def made(name: str = "small", rows: int = 100, **options: Any) -> tuple[bytes, Any]:
+    """The model, and all figures."""
+    result = found(name, rows, **options)
+    return ir.to_proto(result.model).SerializeToString(), result.to_json()
+
+
+@pytest.mark.parametrize("name", ["convolutions", "small"])
+def test_threads_give_the_same_bytes(name: str) -> None:
+    with parallel_tasks.num_threads(1):
+        expected = made(name)
+    with parallel_tasks.num_threads(7):
+        assert made(name) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"weights": "int4", "sensitivity": True}, {"budget": "25%bops", "rows": 40}],
+    ids=["sensitivity", "budget"],
+)
+def test_pickled_copies_give_the_same_bytes(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with parallel_tasks.num_threads(1):
+        expected = made(**options)
+    with parallel_tasks.num_threads(7):
+        assert made(**options) == expected
+    monkeypatch.setattr(driver, "open_executor", parallel_tasks.open_pickling_executor)
+    assert made(**options) == expected
+
+
+@pytest.mark.parametrize("rows", [4, 20, 60, 300])
+@pytest.mark.parametrize("farthest", range(6))
+def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -> None:
+    config = replace(DEFAULT, calibration=replace(DEFAULT.calibration, most_times=1))
+    data = random(rows, 4)
+    data[[farthest * 7 % rows, farthest * 11 % rows]] += np.float32([[30], [20]])
+    samples = Samples(data, (X,))
+    network = ir.from_proto(onnx.shape_inference.infer_shapes(small()))
+    source = sources_of(placement_of(network).layers)[0]
+    seen = collect_stats(
+        network, [source], samples, "m", ThreadExecutor(), None, lambda share: None
+    )
+    (found,) = gather(network, [source], samples, "m", seen, [source], config)
+    to_choose, to_decide, to_round = (
+        {row.tobytes() for each in part for row in each["x"]}
+        for part in (found.to_choose, found.to_decide, found.to_round)
+    )
+    assert to_choose <= to_round
+    assert not to_decide & to_round
+    judged = [row for number, row in enumerate(data) if not is_held(number)]
+    largest = max(judged, key=lambda row: np.abs(row).max())
+    assert largest.tobytes() in to_choose | to_decide
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_pickled_copies_of_all_networks_give_the_same_bytes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = made(name)
+    monkeypatch.setattr(driver, "open_executor", parallel_tasks.open_pickling_executor)
+    assert made(name) == expected
+
+
+@pytest.mark.parametrize("size", [4, 12, 64])
+def test_any_split_gives_the_same_bytes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = made()
+    monkeypatch.setattr(samples_module, "_SHARD", size)
+    assert made() == wanted
+
+
+def forms(folder: Path) -> Iterator[Any]:
+    yield ROWS
+    yield ROWS.tolist()
+    yield [{"x": part} for part in np.split(ROWS, [3, 40, 41])]
+    yield ({"x": part} for part in np.split(ROWS, [3, 40, 41]))
+    for name, save in (("a", np.savez), ("b", np.savez_compressed)):
+        save(folder / f"{name}.npz", x=ROWS)
+        yield folder / f"{name}.npz"
+    np.save(folder / "c.npy", ROWS)
+    yield str(folder / "c.npy")
+    np.save(folder / "d.npy", np.asfortranarray(ROWS))
+    yield folder / "d.npy"
+    (folder / "parts").mkdir()
+    for index, part in enumerate(np.split(ROWS, [30, 33, 97])):
+        np.savez(folder / "parts" / f"{index}.npz", x=part)
+    yield folder / "parts"
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_shards_are_read_elsewhere(tmp_path: Path, near: bool) -> None:
+    for form in forms(tmp_path):
+        samples = Samples(form, (X,))
+        shards = [pickle.dumps(each) for each in samples.shards(near)]
+        assert len(shards) == 7
+        read = [each for shard in shards for each in pickle.loads(shard).read(lambda _: True)]
+        assert [number for number, _ in read] == list(range(100))
+        np.testing.assert_array_equal(np.concatenate([each["x"] for _, each in read]), ROWS)
+
+
+def test_what_cannot_be_taken_apart_is_sharded_whole() -> None:
+    samples = Samples([ROWS, ROWS[:7]], (X,))
+    samples.take_whole_unless(lambda *_: False)
+    (shard,) = samples.shards()
+    assert [each["x"].shape for _, each in shard.read(lambda _: True)] == [(100, 4), (7, 4)]
+
+
+def test_shards_of_many_samples_are_few_and_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples_module, "_SHARDS", 2)
+    assert [len(each) for each in Samples(ROWS, (X,)).shards()] == [64, 36]
+
+
+def test_no_file_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = random(4000, 4)
+    np.savez_compressed(tmp_path / "a.npz", x=rows)
+    np.save(tmp_path / "b.npy", rows)
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for index, part in enumerate(np.split(rows, 200)):
+        np.savez_compressed(parts / f"{index:03}.npz", x=part)
+    read = []
+    everything = StoredArray._read
+
+    def counted(self: StoredArray, start: int, shape: tuple[int, ...]) -> Any:
+        position = self._stream.tell() - self._header.start
+        skipped = start - position if start >= position else start
+        is_file = not isinstance(self._stream, zipfile.ZipExtFile)
+        read.append(16 * shape[0] + (0 if is_file else max(skipped, 0)))
+        return everything(self, start, shape)
+
+    monkeypatch.setattr(StoredArray, "_read", counted)
+    for path in (tmp_path / "a.npz", tmp_path / "b.npy", parts):
+        samples = Samples(path, (X,))
+        read.clear()
+        for shard in samples.shards():
+            assert len(pickle.dumps(shard)) < 3000
+            assert sum(1 for _ in shard.read(lambda _: True)) == 16
+        assert sum(read) <= 2 * rows.nbytes
+
+
+def test_a_shard_that_does_not_fit_is_named() -> None:
+    data = [{"x": ROWS[:50]}, {"x": np.full((50, 4), np.nan, np.float32)}]
+    last = list(Samples(data, (X,)).shards())[-1]
+    with pytest.raises(DataError, match=r"^sample 1: input 'x' holds NaN"):
+        list(last.read(lambda _: True))
+
+
+class Counted:
+    """How many samples the float model was run on, and where that stops."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs = 0
+        self.last = 10**9
+        everything = Recorder.run
+
+        def run(recorder: Recorder, sample: Any, *names: Any, **how: Any) -> Any:
+            self.runs += 1
+            if self.runs > self.last:
+                raise KeyboardInterrupt
+            return everything(recorder, sample, *names, **how)
+
+        monkeypatch.setattr(Recorder, "run", run)
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with parallel_tasks.num_threads(1):  # Counted is not made for several
+        expected = made()
+        count = Counted(monkeypatch)
+        folder = tmp_path / "new" / "cache"
+        count.last = 60
+        with pytest.raises(KeyboardInterrupt):
+            made(cache=folder)
+        kept = sorted(folder.iterdir())
+        assert 2 < len(kept) < 7
+        count.last, count.runs = 10**9, 0
+        assert made(cache=folder) == expected
+        second = count.runs
+        count.runs = 0
+        assert made(cache=folder) == expected
+        assert len(list(folder.iterdir())) == 7
+        assert second - count.runs == 75 - 12 * len(kept)
+
+
+def test_other_models_and_data_have_other_files(tmp_path: Path) -> None:
+    made(cache=tmp_path)
+    made(cache=tmp_path, weights="int4")
+    assert len(list(tmp_path.iterdir())) == 7
+    made("recurrent", cache=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 14
+    made(rows=90, cache=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 15
+
+
+def findings(samples: int = 5) -> CalibrationStats:
+    found = CalibrationStats.none(["a", "b", "c"], [-1, None, None])
+    for number in range(samples):
+        array = random(6, 4, seed=number)
+        found.add(number, {"a": array, "b": array[:0], "c": array.ravel() * 100})
+    return found
+
+
+def same(a: CalibrationStats | None, b: CalibrationStats) -> bool:
+    return a is not None and pickle.dumps(a) == pickle.dumps(b)
+
+
+def read(path: Path, samples: int = 5) -> CalibrationStats | None:
+    return CalibrationStats.read(path, ["a", "b", "c"], [-1, None, None], [4, None, None], samples)
+
+
+def test_files_hold_all_that_was_found(tmp_path: Path) -> None:
+    path = tmp_path / "f.npz"
+    for samples in (5, 1):
+        findings(samples).save(path)
+        again = read(path, samples)
+        assert again is not None
+        assert again.farthest == findings(samples).farthest
+        assert again.size == findings(samples).size
+        for mine, theirs in zip(again.statistics, findings(samples).statistics, strict=True):
+            assert (mine.lowest, mine.highest) == (theirs.lowest, theirs.highest)
+            np.testing.assert_array_equal(mine.counts, theirs.counts)
+            assert (mine.channels is None) == (theirs.channels is None)
+            if mine.channels is not None:
+                np.testing.assert_array_equal(mine.channels, theirs.channels)
+    assert [each.name for each in tmp_path.iterdir()] == ["f.npz"]
+
+
+def test_files_have_the_rights_of_others(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    findings().save(tmp_path / "f.npz")
+    modes = {each.stat().st_mode for each in tmp_path.iterdir()}
+    assert len(modes) == 1
+
+
+def edited(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    def edit(path: Path) -> None:
+        with np.load(path) as stored:
+            arrays = dict(stored)
+        write_members(path, arrays | {name: change(arrays[name])})
+
+    return edit
+
+
+def first_is(value: Any) -> Callable[[Any], Any]:
+    def change(array: Any) -> Any:
+        array.flat[0] = value
+        return array
+
+    return change
+
+
+def compressed(path: Path) -> None:
+    np.savez_compressed(path, **(dict(np.load(path)) | {"bins": np.zeros(10**7, np.uint16)}))
+
+
+def pickled(path: Path) -> None:
+    np.savez(path, **(dict(np.load(path)) | {"bins": np.array([{}], dtype=object)}))
+
+
+def narrower(path: Path) -> None:
+    edited("widths", first_is(3))(path)
+    edited("channels", lambda array: array[:6])(path)
+
+
+def replaced(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-100]),
+        lambda path: path.write_bytes(path.read_bytes()[:200] + b"\xff" * 2000),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"'<i8'", b"'|O8'")),
+        replaced,
+        compressed,
+        pickled,
+        narrower,
+        edited("bins", lambda array: array + np.uint16(40000)),
+        edited("bins", lambda array: array[1:]),
+        edited("bins", lambda array: array.astype(np.int64)),
+        edited("counts", lambda array: -array),
+        edited("counts", first_is(2**62)),
+        edited("used", first_is(2**62)),
+        edited("used", first_is(-1)),
+        edited("widths", first_is(2**62)),
+        edited("widths", first_is(-1)),
+        edited("widths", lambda array: array[::-1]),
+        edited("channels", first_is(np.nan)),
+        edited("ranges", first_is(np.inf)),
+        edited("ranges", lambda array: array[:, ::-1]),
+        edited("ranges", lambda array: array.ravel()),
+        edited("reaches", first_is(np.nan)),
+        edited("numbers", first_is(5)),
+        edited("numbers", first_is(-1)),
+        edited("size", first_is(0)),
+        edited("size", lambda array: array[:0]),
+        edited("other", lambda array: array),
+    ],
+)
+def test_damaged_and_foreign_files_are_passed_over(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "f.npz"
+    findings().save(path)
+    assert read(path) is not None
+    try:
+        damage(path)
+    except KeyError:  # an array that ours do not have
+        write_members(path, dict(np.load(path)) | {"other": np.zeros(1)})
+    assert read(path) is None
+    if path.is_file():
+        findings().save(path)
+        assert read(path) is not None
+
+
+def test_files_of_other_shards_are_passed_over(tmp_path: Path) -> None:
+    """They hold what may be, of other samples."""
+    findings().save(tmp_path / "f.npz")
+    (tmp_path / "f.npz").rename(tmp_path / "g.npz")
+    assert read(tmp_path / "g.npz") is None
