@@ -51,7 +51,7 @@ class Workload:
     shape: Network
 
     @property
-    def model(self) -> onnx.ModelProto | anybit.Cleaned:
+    def model(self) -> onnx.ModelProto | anybit.CleanResult:
         """Return the QONNX model for this batch size."""
         if self.network in NETWORKS:
             return quantized_model(self.network, self.batch)
@@ -107,7 +107,7 @@ def measure(workload: Workload, rounds: int) -> Measurement:
     )
 
 
-def _sizes(compiled: anybit.Compiled) -> tuple[int, int, int]:
+def _sizes(compiled: anybit.CompiledModel) -> tuple[int, int, int]:
     """Return the bytes of weights in float32 and packed, and of the compiled network."""
     float_weights = packed_weights = total = 0
     for program in compiled.report.programs:

@@ -24,7 +24,7 @@ THREAD_COLUMNS = ("network", "one thread", "two threads", "upper bound", "share 
 CALL_COLUMNS = ("network", "Model.run", "Network.run", "kernels", "overhead")
 
 
-def run_concurrently(model: anybit.Compiled, x: np.ndarray) -> None:
+def run_concurrently(model: anybit.CompiledModel, x: np.ndarray) -> None:
     """Run the model CALLS times in each of two threads."""
 
     def run() -> None:

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 
 from anybit.torch import nn as nn
-from anybit.torch.exporter import Exported as Exported
+from anybit.torch.exporter import ExportResult as ExportResult
 from anybit.torch.exporter import export as export
 from anybit.torch.exporter import export_options as export_options
 from anybit.torch.nn import calibrate as calibrate
@@ -47,7 +47,7 @@ from anybit.torch.nn import quantize_model as quantize_model
         out="torch.Tensor | None",
         dtype="str | torch.dtype",
         names=(
-            "Exported",
+            "ExportResult",
             "calibrate",
             "export",
             "export_options",

@@ -183,5 +183,5 @@ def test_a_model_says_what_it_takes_and_gives() -> None:
         "<anybit.Model: x: float32[rows, 8, 8] -> y: float32[rows, 10]>"
     )
     assert repr(anybit.compile(source)) == (
-        "<anybit.Compiled: x: float32[?, 8, 8] -> y: float32[?, 10]>"
+        "<anybit.CompiledModel: x: float32[?, 8, 8] -> y: float32[?, 10]>"
     )

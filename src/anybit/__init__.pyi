@@ -6,15 +6,15 @@ from anybit._native import num_threads as num_threads
 from anybit._native import set_num_threads as set_num_threads
 from anybit.comparison import Difference as Difference
 from anybit.comparison import diff as diff
-from anybit.compiler.compiled import Compiled as Compiled
+from anybit.compiler.compiled import CompiledModel as CompiledModel
 from anybit.compiler.pipeline import compile as compile
 from anybit.errors import AnybitError as AnybitError
 from anybit.errors import DataError as DataError
 from anybit.errors import DependencyError as DependencyError
 from anybit.errors import ModelError as ModelError
 from anybit.errors import OptionError as OptionError
-from anybit.evaluation import Evaluated as Evaluated
 from anybit.evaluation import Evaluation as Evaluation
+from anybit.evaluation import EvaluationRow as EvaluationRow
 from anybit.evaluation import evaluate as evaluate
 from anybit.inspection import ModelReport as ModelReport
 from anybit.inspection import inspect as inspect
@@ -22,7 +22,7 @@ from anybit.model import Model as Model
 from anybit.model import load as load
 from anybit.onnx.checks.checking import check as check
 from anybit.onnx.checks.finding import Finding as Finding
-from anybit.onnx.cleaning import Cleaned as Cleaned
+from anybit.onnx.cleaning import CleanResult as CleanResult
 from anybit.onnx.cleaning import clean as clean
 from anybit.onnx.conversion import Conversion as Conversion
 from anybit.onnx.conversion import convert as convert
@@ -35,27 +35,27 @@ from anybit.ops.float_quant import float_quant as float_quant
 from anybit.ops.int_quant import int_quant as int_quant
 from anybit.ops.trunc import trunc as trunc
 from anybit.ops.trunc_v1 import trunc_v1 as trunc_v1
-from anybit.ptq import Quantized as Quantized
+from anybit.ptq import QuantizationResult as QuantizationResult
 from anybit.ptq import quantize as quantize
 
 __version__: str
 
 __all__ = [
     "AnybitError",
-    "Cleaned",
-    "Compiled",
+    "CleanResult",
+    "CompiledModel",
     "Conversion",
     "DataError",
     "DependencyError",
     "Difference",
-    "Evaluated",
     "Evaluation",
+    "EvaluationRow",
     "Finding",
     "Model",
     "ModelError",
     "ModelReport",
     "OptionError",
-    "Quantized",
+    "QuantizationResult",
     "RoundingMode",
     "bipolar_quant",
     "check",

@@ -154,7 +154,7 @@ class Model:
 
         Raises:
             DataError: A name, shape or dtype does not fit the model, or an array has no elements
-                (a `Compiled` may take 0 rows).
+                (a `CompiledModel` may take 0 rows).
             ModelError: The runtime fails, or the outputs of slices cannot be concatenated.
         """
         if type(inputs) is np.ndarray and (inputs.dtype, inputs.shape) == self._ordinary:

@@ -15,7 +15,7 @@ from onnx.numpy_helper import from_array
 from shell import Shell
 from small_models import DOMAIN
 
-from anybit import Compiled, Model
+from anybit import CompiledModel, Model
 from anybit.cli import _timing
 from anybit.compiler.report import Seconds, Speed
 
@@ -228,8 +228,8 @@ def test_verify_runs_the_written_file(shell: Shell, monkeypatch) -> None:
         words.raw_data = threshold.tobytes()
         onnx.save(file, path)
 
-    save = Compiled.save
-    monkeypatch.setattr(Compiled, "save", damaged)
+    save = CompiledModel.save
+    monkeypatch.setattr(CompiledModel, "save", damaged)
     assert "is not what was compiled" in shell.fails(*arguments, "codes.npy")
 
 

@@ -15,7 +15,7 @@ from network_builder import Network
 from networks import inputs, networks
 
 import anybit
-from anybit.compiler.compiled import Compiled, NetworkEngine
+from anybit.compiler.compiled import CompiledModel, NetworkEngine
 from anybit.compiler.program.program import Quantize
 from anybit.errors import ModelError
 
@@ -30,7 +30,7 @@ def floats(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     return anybit.load(proto).run(x)["y"]
 
 
-def edges(compiled: Compiled, shape: tuple[int, ...]) -> np.ndarray:
+def edges(compiled: CompiledModel, shape: tuple[int, ...]) -> np.ndarray:
     """Return the thresholds of the program, and the numbers just below."""
     steps = [
         instruction.thresholds

@@ -15,13 +15,13 @@ from anybit.compiler.partition import data_movement
 from anybit.compiler.program import program as p
 
 
-def equal(proto: onnx.ModelProto, x: np.ndarray | dict[str, np.ndarray]) -> anybit.Compiled:
+def equal(proto: onnx.ModelProto, x: np.ndarray | dict[str, np.ndarray]) -> anybit.CompiledModel:
     compiled = anybit.compile(proto)
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
     return compiled
 
 
-def reasons(compiled: anybit.Compiled) -> set[str]:
+def reasons(compiled: anybit.CompiledModel) -> set[str]:
     return {layer.reason for layer in compiled.report.layers if layer.guarantee is None}
 
 

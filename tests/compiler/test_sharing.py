@@ -130,7 +130,7 @@ def model_of(text: str, more: str) -> onnx.ModelProto:
     return made(f"{FOUR}\n{text}", CONSTANTS, (4, 8, 8), outputs=("y", *more.split()))
 
 
-def compiled_once(text: str, more: str) -> anybit.Compiled:
+def compiled_once(text: str, more: str) -> anybit.CompiledModel:
     """Compile a model; check that each sum is computed once and that the outputs are the same."""
     proto = model_of(text, more)
     compiled = anybit.compile(proto)

@@ -20,7 +20,7 @@ from anybit.inspection.model_report import LayerQuality, QuantizationReport, Qua
 from anybit.inspection.pages import report_page
 from anybit.inspection.text import conclusion
 from anybit.metrics.confidence import FEWEST
-from anybit.ptq import Mix, Verdict
+from anybit.ptq import ParetoPoint, Verdict
 from anybit.quant_types.layer_info import LayerInfo
 
 
@@ -226,9 +226,19 @@ def test_advice_on_an_outlier_channel() -> None:
 
 
 def test_front_is_drawn_and_listed() -> None:
-    mixes = [Mix("", 100 * item, 10**6 * item, 10.0 + 4 * item, False) for item in range(1, 4)]
-    same = [Mix(f"int{item}/uint8", 120 * item, 2 * 10**6, 9.0 + item, False) for item in (2, 4, 8)]
-    front = (*mixes, *same, Mix("", 350, 10**6, 23, True), Mix("", 1, 1, math.inf, False))
+    mixes = [
+        ParetoPoint("", 100 * item, 10**6 * item, 10.0 + 4 * item, False) for item in range(1, 4)
+    ]
+    same = [
+        ParetoPoint(f"int{item}/uint8", 120 * item, 2 * 10**6, 9.0 + item, False)
+        for item in (2, 4, 8)
+    ]
+    front = (
+        *mixes,
+        *same,
+        ParetoPoint("", 350, 10**6, 23, True),
+        ParetoPoint("", 1, 1, math.inf, False),
+    )
     report = ModelReport("m", quantization=QuantizationReport(None, front=front))
     text = report_page(report)
     assert text.count('<circle class="same"') == 6

@@ -27,7 +27,7 @@ from onnx import ModelProto, parser
 from places import HAS_MODELS, MODELS
 
 import anybit
-from anybit.compiler.compiled import Compiled
+from anybit.compiler.compiled import CompiledModel
 from anybit.onnx.conversion import Conversion, convert
 
 EXACT_NETWORKS = ("TFC_1W1A", "TFC_2W2A", "qkeras_jettagging")
@@ -73,7 +73,7 @@ class Files:
     def add(
         self,
         row: str,
-        converted: Conversion | Compiled,
+        converted: Conversion | CompiledModel,
         feeds: dict[str, np.ndarray],
         expected: dict[str, np.ndarray],
         undefined: dict[str, np.ndarray] | None = None,

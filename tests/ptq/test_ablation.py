@@ -26,7 +26,7 @@ def verdict(sqnr: float | None, agreement: float | None = None) -> Verdict:
     return Verdict(sqnr, agreement, 40, seen=True)
 
 
-def sqnr_on_new_data(found: anybit.Quantized) -> float:
+def sqnr_on_new_data(found: anybit.QuantizationResult) -> float:
     """Return the SQNR in dB on data that `quantize` never saw."""
     floats, few = anybit.load(convolutions()), anybit.load(found.model)
     rows = np.concatenate([each["x"] for each in data_for("convolutions", 200)[100:]])

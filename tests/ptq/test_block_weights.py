@@ -37,7 +37,7 @@ def test_what_is_written_is_what_was_rounded(words: str, opset: int) -> None:
     }
     found = anybit.quantize(proto, weights=words, activations=None)
     assert len(wanted) == 6
-    assert not found.left
+    assert not found.skipped
     weights = weights_of(found.model)
     evaluator = ReferenceEvaluator(ir.to_proto(weights), new_ops=reference_ops())
     by_numpy = dict(zip(wanted, evaluator.run(None, {}), strict=True))

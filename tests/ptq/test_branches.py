@@ -76,7 +76,7 @@ def test_layers_in_branches_are_quantized(rates: tuple[int, ...]) -> None:
     proto = by_rate(branch("then", 1), branch("else", 2))
     found = anybit.quantize(proto, samples(*rates))
     assert {each.name for each in found.layers} == {"then/first", "else/first", "head"}
-    assert not found.left
+    assert not found.skipped
     assert found.verdict is not None
     assert found.verdict.sqnr > 25
     # One tensor that both branches read, and the head's; a weight for each of three layers.
@@ -145,7 +145,7 @@ def test_layers_in_loops_are_named() -> None:
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
     found = anybit.quantize(proto, random(32, 8))
-    assert found.left == {"again": "it stands inside 'loop', which runs it again"}
+    assert found.skipped == {"again": "it stands inside 'loop', which runs it again"}
 
 
 def lopsided(name: str, seed: int) -> onnx.GraphProto:

@@ -242,7 +242,7 @@ def test_named_layers_and_other_kinds_keep_their_words() -> None:
     widths = {each.name: (each.weights, each.activations) for each in found.layers}
     assert widths["head"] == ("int3", "mxfp8")
     assert widths["up"] == ("float8_e4m3fn", "float8_e4m3fn")
-    assert "first" in found.left
+    assert "first" in found.skipped
 
 
 def test_weights_that_make_no_difference_get_no_fewer_bits() -> None:
@@ -315,7 +315,7 @@ def test_shares_of_operations_are_kept(activations: str | None) -> None:
     whole = anybit.quantize(proto, data, activations=activations, budget="100%bops")
     half = anybit.quantize(proto, data, activations=activations, budget="50%bops")
 
-    def operations(found: anybit.Quantized) -> float:
+    def operations(found: anybit.QuantizationResult) -> float:
         return sum(each.macs * each.weight_bits * each.activation_bits for each in found.layers)
 
     of_int8 = 8 * (8 if activations else 32) * sum(each.macs for each in whole.layers)

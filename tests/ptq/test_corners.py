@@ -15,7 +15,7 @@ from anybit.metrics.quality import Judge, Verdict, compared
 from anybit.metrics.regions import Region
 
 
-def sqnr(proto: onnx.ModelProto, found: anybit.Quantized, x: np.ndarray) -> float:
+def sqnr(proto: onnx.ModelProto, found: anybit.QuantizationResult, x: np.ndarray) -> float:
     """Of a model and its quantized form, in dB."""
     y = anybit.load(proto).run(x)["y"].astype(np.float64)
     return float(
@@ -228,7 +228,7 @@ def test_weights_without_elements(words: dict[str, str | None]) -> None:
     constants = {"none": np.zeros((8, 0), np.float32), "w": random(8, 3)}
     proto = model(nodes, constants, inputs={"x": ["rows", 8]}, opsets=OPSETS)
     found = anybit.quantize(proto, random(16, 8), **words)
-    assert found.left == {"empty": "its weights have no elements"}
+    assert found.skipped == {"empty": "its weights have no elements"}
     assert [layer.name for layer in found.layers] == ["full"]
 
 

@@ -18,7 +18,7 @@ from anybit.ptq.calibration import taps as recording
 Run: TypeAlias = Callable[[Any, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-def bytes_of(found: anybit.Quantized) -> bytes:
+def bytes_of(found: anybit.QuantizationResult) -> bytes:
     return ir.to_proto(found.model).SerializeToString(deterministic=True)
 
 

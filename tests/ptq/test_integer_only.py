@@ -141,7 +141,7 @@ def test_all_of_it_is_integer(name: str, scales: str | None) -> None:
     found = anybit.quantize(NETWORKS[name](), _data(), scales=scales, integer_only=True)
     assert found.verdict is not None
     assert found.verdict.sqnr > 15
-    assert not found.left
+    assert not found.skipped
     compiled = anybit.compile(found.model)
     assert kinds(compiled.model) == ["IntegerNetwork"]
     count = sum(each.op_type in ("Conv", "Gemm") for each in NETWORKS[name]().graph.node)
@@ -169,13 +169,13 @@ def test_what_is_put_together_has_one_grid_and_is_quantized_once() -> None:
 
 def test_what_no_integers_compute_is_named() -> None:
     found = anybit.quantize(attention(), data_for("attention"), integer_only=True)
-    assert found.left == {"softmax": "integers do not compute it"}
+    assert found.skipped == {"softmax": "integers do not compute it"}
     assert "residual" in [each.name for each in found.layers]
 
 
 def test_a_sum_that_is_kept_reads_floats() -> None:
     found = anybit.quantize(residual(), _data(), integer_only=True, keep=["Add_*"])
-    assert set(found.left.values()) == {"it was to be kept"}
+    assert set(found.skipped.values()) == {"it was to be kept"}
     for each in found.model.graph:
         if each.op_type == "Add":
             assert "IntQuant" not in [value.producer().op_type for value in each.inputs]
@@ -266,7 +266,7 @@ def test_integer_only_quantizes_means_in_every_form(
     proto = gated(mean, axes, keepdims, as_input)
     proto.opset_import[0].version = opset
     found = anybit.quantize(proto, _data(), integer_only=True, scales="power-of-two", effort="fast")
-    assert not found.left
+    assert not found.skipped
     assert [each.operator for each in found.layers].count(mean) == 2
     compiled = anybit.compile(found)
     assert kinds(compiled.model) == ["IntegerNetwork"]

@@ -19,7 +19,7 @@ def test_float16(name: str) -> None:
     found = anybit.quantize(network, data)
     assert found.verdict is not None
     assert found.verdict.passed
-    assert not found.left
+    assert not found.skipped
     assert found.remarks[0].startswith("What was float16")
     for value in (*found.model.graph.inputs, *found.model.graph.outputs):
         assert value.dtype is not None
@@ -45,7 +45,7 @@ def test_quantize_takes_float64_inputs_of_float32_layers() -> None:
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.DOUBLE
     found = anybit.quantize(proto, random(40, 4, seed=1).astype(np.float64))
     assert [layer.name for layer in found.layers] == ["product"]
-    assert not found.left
+    assert not found.skipped
 
 
 def test_what_else_is_computed_in_float64_stays() -> None:
@@ -58,7 +58,7 @@ def test_what_else_is_computed_in_float64_stays() -> None:
     constants = {"w": random(4, 3), "v": random(3, 2).astype(np.float64)}
     proto = model(nodes, constants, inputs={"x": ["n", 4]})
     found = anybit.quantize(proto, random(40, 4, seed=1))
-    assert found.left == {"second": "it computes in DOUBLE"}
+    assert found.skipped == {"second": "it computes in DOUBLE"}
     assert not [each for each in found.remarks if "float64" in each]
 
 

@@ -11,7 +11,7 @@ import anybit
 from anybit import ModelError
 
 
-def widths(found: anybit.Quantized) -> dict[str, tuple[str, str]]:
+def widths(found: anybit.QuantizationResult) -> dict[str, tuple[str, str]]:
     return {each.name: (each.weights, each.activations) for each in found.layers}
 
 
@@ -27,7 +27,7 @@ def test_words_for_some_layers() -> None:
         "pointwise": ("int4", "uint8"),
         "up": ("", "uint6"),
     }
-    assert found.left == {"head": "it was to be kept"}
+    assert found.skipped == {"head": "it was to be kept"}
     x = random(3, 3, 8, 8)
     assert np.isfinite(anybit.load(found.model).run(x)["y"]).all()
     assert found.bytes_after < found.bytes_before
@@ -56,7 +56,7 @@ def test_layers_that_share_a_tensor_agree_on_the_widest() -> None:
         "key": ("int4", "uint12"),
         "value": ("int8", "uint12"),
     }
-    assert "wide" in found.left
+    assert "wide" in found.skipped
     assert "gets uint12, the widest for what reads it: query asks for uint4" in found.remarks[0]
     assert found.to_json()["remarks"] == list(found.remarks)
 
@@ -101,7 +101,7 @@ def test_one_constant_has_one_width() -> None:
 
 def test_nodes_that_keep_their_floats_anyhow_may_be_kept() -> None:
     found = anybit.quantize(attention(), data_for("attention", 8), keep=["*oftmax", "sc*"])
-    assert found.left == {"scores": "it was to be kept"}
+    assert found.skipped == {"scores": "it was to be kept"}
 
 
 def test_all_scales_are_powers_of_two() -> None:

@@ -37,7 +37,7 @@ def test_eight_bits(name: str, weights: str, activations: str, least: float) -> 
     )
     assert found.verdict is not None
     assert found.verdict.sqnr > least
-    assert not found.left
+    assert not found.skipped
     assert anybit.check(found.model) is not None
     assert all(layer.weights or layer.name in ("scores", "context") for layer in found.layers)
 
@@ -154,7 +154,7 @@ def test_weights_alone_need_no_data() -> None:
 
 def test_layers_that_are_kept() -> None:
     found = anybit.quantize(convolutions(), data_for("convolutions"), keep=["head", "p*wise"])
-    assert found.left == {"head": "it was to be kept", "pointwise": "it was to be kept"}
+    assert found.skipped == {"head": "it was to be kept", "pointwise": "it was to be kept"}
     assert [each.name for each in found.layers] == ["first", "depthwise", "up"]
     with pytest.raises(ModelError, match="keep: no layer matches 'heads'; there are head"):
         anybit.quantize(convolutions(), data_for("convolutions"), keep=["heads"])
@@ -170,7 +170,7 @@ def test_what_is_left_is_named() -> None:
     proto = model(nodes, constants, inputs={"x": ["rows", 5]}, opsets=OPSETS)
     data = np.random.default_rng(0).integers(0, 9, (8, 5)).astype(np.float32)
     found = anybit.quantize(proto, data)
-    assert list(found.left) == ["embedding"]
+    assert list(found.skipped) == ["embedding"]
     assert [each.name for each in found.layers] == ["head"]
 
 
@@ -186,7 +186,7 @@ def test_weights_alone_behind_operators_that_nobody_knows() -> None:
     proto = model(nodes, constants, inputs={"x": ["rows", 4]}, opsets={**OPSETS, "some.where": 1})
     found = anybit.quantize(proto, weights="int4", activations=None)
     assert [each.name for each in found.layers] == ["first", "second"]
-    assert not found.left
+    assert not found.skipped
     kinds = [each.op_type for each in ir.to_proto(found.model).graph.node]
     assert kinds.count("Secret") == 2
 
@@ -310,7 +310,7 @@ def test_a_network_that_breaks_is_not_passed() -> None:
     assert found.verdict is not None
     assert not found.verdict.passed
     assert found.to_json()["verdict"]["passed"] is False
-    assert repr(found).startswith("<anybit.Quantized: ")
+    assert repr(found).startswith("<anybit.QuantizationResult: ")
     assert " dB, " in repr(found)
 
 

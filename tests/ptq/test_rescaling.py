@@ -164,6 +164,6 @@ def test_layers_lose_less(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _quantized(
     monkeypatch: pytest.MonkeyPatch, rescaled: object, name: str, words: str
-) -> anybit.Quantized:
+) -> anybit.QuantizationResult:
     monkeypatch.setattr(search, "rescaling", rescaled)
     return anybit.quantize(NETWORKS[name](), data_for(name, 48), weights=words, activations=None)

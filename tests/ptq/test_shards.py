@@ -46,7 +46,7 @@ def small() -> onnx.ModelProto:
     return model(nodes, constants, inputs={"x": ("n", 4)})
 
 
-def found(name: str = "small", rows: int = 100, **options: Any) -> anybit.Quantized:
+def found(name: str = "small", rows: int = 100, **options: Any) -> anybit.QuantizationResult:
     network = small() if name == "small" else NETWORKS[name]()
     data = random(rows, 4) if name == "small" else data_for(name, rows)
     return anybit.quantize(network, data, **options)

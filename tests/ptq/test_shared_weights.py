@@ -69,7 +69,7 @@ def test_a_layer_that_is_kept_reads_the_floats() -> None:
     assert found.bytes_after == whole.bytes_after + 24 * 40 * 4
 
 
-def in_file(found: anybit.Quantized, before: onnx.ModelProto) -> int:
+def in_file(found: anybit.QuantizationResult, before: onnx.ModelProto) -> int:
     """What codes, the scales of blocks, and what stays float take in QuantizeLinear's form."""
     graph = anybit.convert(found, to="qdq").model.graph
     named = {each.name for each in before.graph.initializer}
@@ -90,7 +90,7 @@ def test_sizes_are_those_of_the_file(name: str, words: str) -> None:
     assert found.bytes_after == in_file(found, make())
 
 
-def in_bits(found: anybit.Quantized, before: onnx.ModelProto) -> int:
+def in_bits(found: anybit.QuantizationResult, before: onnx.ModelProto) -> int:
     """What all constants take, each once, those behind quantizers in as many bits as these say."""
     graph = found.model.graph
     named = {each.name for each in before.graph.initializer}

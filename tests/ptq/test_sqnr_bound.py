@@ -14,7 +14,7 @@ from anybit.data.shards import is_held
 SAMPLES = 128
 
 
-def quantized(data: np.ndarray, *others: str, **words: object) -> anybit.Quantized:
+def quantized(data: np.ndarray, *others: str, **words: object) -> anybit.QuantizationResult:
     """A layer, and other outputs: "Sub x x" is one of them."""
     nodes = [node("MatMul", "x w", "y", domain="", name="layer")]
     for at, each in enumerate(others):
@@ -27,7 +27,7 @@ def quantized(data: np.ndarray, *others: str, **words: object) -> anybit.Quantiz
     return anybit.quantize(proto, data, **words)
 
 
-def promises(found: anybit.Quantized) -> list[str]:
+def promises(found: anybit.QuantizationResult) -> list[str]:
     return [each for each in found.remarks if "promise" in each]
 
 

@@ -204,9 +204,9 @@ def test_integer_only_keeps_steep_functions_finite(name: str, residual: bool) ->
     found = anybit.quantize(
         proto, loud_and_quiet(), integer_only=True, scales="power-of-two", effort="fast"
     )
-    assert found.left
+    assert found.skipped
     (remark,) = [each for each in found.remarks if "too coarse" in each]
-    steep = [each for each, reason in found.left.items() if reason.startswith("it is steep")]
+    steep = [each for each, reason in found.skipped.items() if reason.startswith("it is steep")]
     assert all(each in remark for each in steep)
     x = loud_and_quiet(seed=50)
     y = anybit.load(found).run(x)["y"]
@@ -236,7 +236,7 @@ def test_integer_only_computes_functions_away_from_zero(name: str) -> None:
     found = anybit.quantize(
         proto, loud_and_quiet(), integer_only=True, scales="power-of-two", effort="fast"
     )
-    assert not found.left
+    assert not found.skipped
     assert not found.remarks
     compiled = anybit.compile(found)
     assert kinds(compiled.model) == ["IntegerNetwork"]
@@ -250,7 +250,7 @@ def test_integer_only_names_a_layer_normalization() -> None:
     found = anybit.quantize(
         network(layer_norm("Div")), loud_and_quiet(), integer_only=True, effort="fast"
     )
-    reasons = {name.split("_")[0]: reason for name, reason in found.left.items()}
+    reasons = {name.split("_")[0]: reason for name, reason in found.skipped.items()}
     assert "divides by values near 0" in reasons["Div"]
     assert "steep near 0" in reasons["Sqrt"]
     assert all("it leads to" in reasons[each] for each in ("Sub", "Mul", "Add", "ReduceMean"))

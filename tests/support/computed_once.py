@@ -18,7 +18,7 @@ def sums_of(proto: onnx.ModelProto) -> int:
     return sum(node.op_type in SUMS for node in proto.graph.node)
 
 
-def sums_computed(compiled: anybit.Compiled) -> int:
+def sums_computed(compiled: anybit.CompiledModel) -> int:
     """Return the number of sums in the float nodes and in the regions of a compiled model."""
     floats = sum(node.op_type in SUMS for node in compiled.model.graph.all_nodes())
     instructions = (each for program in compiled.report.programs for each in program.instructions)

@@ -18,7 +18,7 @@ from torch_modules import Call, Weighted, bits, numbers  # noqa: E402  needs tor
 
 import anybit.torch as ours  # noqa: E402
 from anybit.errors import ModelError  # noqa: E402
-from anybit.torch import Exported, export  # noqa: E402
+from anybit.torch import ExportResult, export  # noqa: E402
 
 
 def test_export_folds_scales_with_pytorch(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_export_keeps_the_module() -> None:
 
 def test_export_report() -> None:
     result = export(Weighted(), numbers(4, 6))
-    assert isinstance(result, Exported)
+    assert isinstance(result, ExportResult)
     assert result.path is None
     assert [item.name for item in result.quantized] == ["IntQuant", "output"]
     text = str(result)

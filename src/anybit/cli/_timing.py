@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from anybit.compiler.compiled import Compiled
+from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.report import Speed
 from anybit.compiler.timing import measured
 from anybit.errors import AnybitError
@@ -14,7 +14,7 @@ _GLANCE = 0.15
 _FAILURES: tuple[type[Exception], ...] = (AnybitError, *FAILURES)
 
 
-def slower(source: Source, compiled: Compiled, float_model: Path | None) -> Speed | None:
+def slower(source: Source, compiled: CompiledModel, float_model: Path | None) -> Speed | None:
     """Return the times if the compiled model is clearly slower than the float model, else None.
 
     A model that is integer throughout is not measured, nor one that does not run on random inputs.

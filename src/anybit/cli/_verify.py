@@ -14,7 +14,7 @@ from anybit.comparison.compare import compare
 from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference, TensorDifference
 from anybit.comparison.sides.network import Network, recorded
-from anybit.compiler.compiled import Compiled
+from anybit.compiler.compiled import CompiledModel
 from anybit.errors import ModelError
 from anybit.inputs import Array, fitted
 from anybit.onnx.analysis.ranges import input_values, violation
@@ -38,7 +38,7 @@ def verification_inputs(model: Path, options: Sequence[str]) -> dict[str, Array]
 
 def verify(
     model: Path,
-    compiled: Compiled,
+    compiled: CompiledModel,
     output: Path,
     feeds: dict[str, Array],
     ranges: Mapping[str, str],
@@ -83,7 +83,7 @@ def verify(
     return not faults
 
 
-def _behind_rounded_sums(network: Network, compiled: Compiled) -> frozenset[str]:
+def _behind_rounded_sums(network: Network, compiled: CompiledModel) -> frozenset[str]:
     """Return the tensors after bounded layers, up to and including the next integer tensors."""
     layers = compiled.report.layers
     sums = {layer.output for layer in layers if layer.guarantee is Guarantee.BOUNDED}

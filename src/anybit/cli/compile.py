@@ -20,7 +20,7 @@ from anybit.cli._report import Json, Reports, check_reports, report_paths, write
 from anybit.text import counted
 
 if TYPE_CHECKING:
-    from anybit.compiler.compiled import Compiled
+    from anybit.compiler.compiled import CompiledModel
     from anybit.inspection import ModelReport
 
 # The columns that a narrow terminal omits, in this order.
@@ -123,7 +123,7 @@ def compile(
         raise typer.Exit(1)
 
 
-def _show_speed(compiled: Compiled) -> None:
+def _show_speed(compiled: CompiledModel) -> None:
     from anybit.inspection.text import NUMBERS
 
     speed = compiled.report.speed
@@ -136,7 +136,7 @@ def _show_speed(compiled: Compiled) -> None:
         console.print(Text(f"note: {speed.note}"))
 
 
-def _show(report: ModelReport, compiled: Compiled, model: Path, output: Path) -> None:
+def _show(report: ModelReport, compiled: CompiledModel, model: Path, output: Path) -> None:
     from anybit.inspection import text
 
     console = stdout()

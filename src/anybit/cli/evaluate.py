@@ -20,7 +20,7 @@ from anybit.cli._report import Json, deliver
 from anybit.text import counted, duration, shown, sized
 
 if TYPE_CHECKING:
-    from anybit.evaluation import Evaluated, Evaluation
+    from anybit.evaluation import Evaluation, EvaluationRow
     from anybit.metrics.output_quality import OutputQuality
 
 _SHARES = ("top1", "top5")
@@ -109,7 +109,7 @@ def _sqnr_suffix(part: OutputQuality) -> str:
     return "" if part.sqnr is None else f", {_decibels(part.sqnr)}"
 
 
-def _row(model: Evaluated, metric: str | None) -> dict[str, str]:
+def _row(model: EvaluationRow, metric: str | None) -> dict[str, str]:
     row = {"model": model.name}
     if metric is not None and metric not in _DEFAULT_COLUMNS:
         row[metric] = _number(model.metric, metric)

@@ -33,7 +33,7 @@ from anybit.text import amount, counted, percent
 if TYPE_CHECKING:
     from anybit.inspection.model_report import Advice
     from anybit.onnx.conversion import Conversion
-    from anybit.ptq import Quantized, QuantizedLayer
+    from anybit.ptq import QuantizationResult, QuantizedLayer
 
 _FLOAT = "float"
 _SPARED = ("operator", "parameters", "smoothed")
@@ -215,7 +215,7 @@ def _by_name(options: Iterable[str]) -> dict[str, str]:
 
 
 def _show(
-    result: Quantized,
+    result: QuantizationResult,
     model: Path,
     output: Path,
     converted: Conversion | None,
@@ -245,7 +245,7 @@ def _show(
     )
     if result.front:
         console.print(Text(_mix(result)))
-    for name, reason in result.left.items():
+    for name, reason in result.skipped.items():
         console.print(Text(f"{name} stays float: {reason}"))
     for remark in result.remarks:
         console.print(Text(remark))
@@ -289,7 +289,7 @@ def _of_outputs(layer: QuantizedLayer) -> dict[str, str]:
     return {"outputs": f"{layer.output_sqnr:.1f} dB"}
 
 
-def _mix(result: Quantized) -> str:
+def _mix(result: QuantizationResult) -> str:
     """Return a summary of the mixed precision, compared with one width for all."""
     macs = sum(layer.macs or 0 for layer in result.layers)
     wide = [layer for layer in result.layers if max(layer.weight_bits, layer.activation_bits) > 8]
@@ -305,7 +305,7 @@ def _mix(result: Quantized) -> str:
 
 
 def _report(
-    result: Quantized, model: Path, data: Path | None, paths: Sequence[Path], command: str
+    result: QuantizationResult, model: Path, data: Path | None, paths: Sequence[Path], command: str
 ) -> Sequence[Advice]:
     """Write the reports, and return their advice."""
     from anybit.inspection import report_quantization

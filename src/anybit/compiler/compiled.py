@@ -20,7 +20,7 @@ from anybit.onnx.files.reader import read_copy
 from anybit.onnx.preparation import errors_named_after
 
 
-class Compiled(Model):
+class CompiledModel(Model):
     """A model whose integer regions run as programs. Made by `compile`.
 
     One that is a single region takes any number of rows at once, 0 too.

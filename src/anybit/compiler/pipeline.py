@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from anybit.compiler.analyze.analysis import AnalyzedModel, analyze_model
-from anybit.compiler.compiled import Compiled, network_engine
+from anybit.compiler.compiled import CompiledModel, network_engine
 from anybit.compiler.coverage import collect_layers
 from anybit.compiler.encode import Region, encode_regions
 from anybit.compiler.layer import CompiledLayer
@@ -51,7 +51,7 @@ def compile(
     time: bool = False,
     float_model: str | os.PathLike[str] | None = None,
     progress: Callable[[float], None] | None = None,
-) -> Compiled:
+) -> CompiledModel:
     """Run the quantized layers of a model on integers, with a guarantee for each of them.
 
     The nodes from a sum to the next quantizer become thresholds, which are found by evaluation of
@@ -137,7 +137,7 @@ def find_regions(
     return Regions(analyzed, regions, collect_layers(analyzed, result, regions))
 
 
-def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: bool) -> Compiled:
+def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: bool) -> CompiledModel:
     """Replace the regions by nodes and make the graph runnable."""
     model = parts.analyzed.model
     network = network_engine(model, parts.regions, where)
@@ -153,7 +153,7 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
     store_integer_weights(model, weights)
     RemoveUnusedOpsetsPass()(model)
     engine = RuntimeEngine(model, where) if network is None else network
-    return Compiled(engine, model, report, regions)
+    return CompiledModel(engine, model, report, regions)
 
 
 def _input_values(model: ir.Model, ranges: Ranges | None) -> dict[str, AbstractValue]:

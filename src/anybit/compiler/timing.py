@@ -18,7 +18,7 @@ import onnxruntime  # type: ignore[import-untyped]
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit._native import num_threads, set_num_threads
-from anybit.compiler.compiled import Compiled
+from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.program.network import Network
 from anybit.compiler.program.program import Arithmetic, Dequantize, Program, Quantize
@@ -57,7 +57,7 @@ _MEASURED = (
 
 
 def add_times(
-    compiled: Compiled, source: Source, float_model: str | os.PathLike[str] | None = None
+    compiled: CompiledModel, source: Source, float_model: str | os.PathLike[str] | None = None
 ) -> Report:
     """Return the report with the times of layers and of whole runs.
 

@@ -5,6 +5,6 @@ Data are read as `quantize` reads them, sample by sample: `driver` reads samples
 `scoring` runs every model on a sample, `metrics` scores outputs, `timing` measures latency.
 """
 
-from anybit.evaluation.driver import Evaluated, Evaluation, evaluate
+from anybit.evaluation.driver import Evaluation, EvaluationRow, evaluate
 
-__all__ = ["Evaluated", "Evaluation", "evaluate"]
+__all__ = ["Evaluation", "EvaluationRow", "evaluate"]

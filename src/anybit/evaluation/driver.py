@@ -29,7 +29,7 @@ _SHARD_SIZE, _MIN_SHARDS = 16, 32
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationRow:
     """The figures of one model. Comparisons with the first model are None for that model itself.
 
     Attributes:
@@ -67,7 +67,7 @@ class Evaluation:
         samples, rows: The numbers of samples and of rows.
     """
 
-    models: tuple[Evaluated, ...]
+    models: tuple[EvaluationRow, ...]
     metric: str | None
     samples: int
     rows: int
@@ -165,10 +165,10 @@ class _Totals:
 
     def result(
         self, name: str, metric: Metric | str | None, source: Source, seconds: float
-    ) -> Evaluated:
+    ) -> EvaluationRow:
         verdict = self._judge.verdict(seen=False)
         agreement = verdict.agreement
-        result = Evaluated(
+        result = EvaluationRow(
             name=name,
             metric=self._total / self._count if self._count else None,
             sqnr=verdict.sqnr,

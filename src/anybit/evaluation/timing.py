@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import onnxruntime  # type: ignore[import-untyped]
 
 from anybit._native import num_threads
-from anybit.compiler.compiled import Compiled
+from anybit.compiler.compiled import CompiledModel
 from anybit.data.readers import Sample
 from anybit.errors import ModelError
 from anybit.inputs import Array
@@ -66,9 +66,9 @@ def _warm_model(source: Source, model: Model, sample: Sample) -> Model:
     if not isinstance(model.engine, RuntimeEngine):
         model.run(sample)
         return model
-    graph = model.model if isinstance(model, Compiled) else read(source)
+    graph = model.model if isinstance(model, CompiledModel) else read(source)
     is_standard = all(node.domain in _RUNTIME_DOMAINS for node in nodes_in(graph.graph))
-    if is_standard and not isinstance(model, Compiled):
+    if is_standard and not isinstance(model, CompiledModel):
         try:
             plain = Model(_OptimizedEngine(model.engine, _default_session(source)))
             plain.run(sample)

@@ -27,7 +27,7 @@ from anybit.onnx.summary import summarize
 if TYPE_CHECKING:
     from anybit.compiler.report import Report
     from anybit.data.samples import Data
-    from anybit.ptq import Quantized, QuantizedLayer
+    from anybit.ptq import QuantizationResult, QuantizedLayer
 
 
 @relaxed_gc()
@@ -104,7 +104,7 @@ def inspect(
 
 
 def report_quantization(
-    result: "Quantized",
+    result: "QuantizationResult",
     data: "Data | None" = None,
     *,
     name: str = "",
@@ -136,7 +136,7 @@ def report_quantization(
             layers=tuple(rows),
             bytes_before=result.bytes_before,
             bytes_after=result.bytes_after,
-            quantization=QuantizationReport(result.verdict, result.left, result.front),
+            quantization=QuantizationReport(result.verdict, result.skipped, result.front),
         )
     )
 

@@ -14,7 +14,7 @@ from anybit.quant_types.layer_info import Guarantee, LayerInfo, Span
 if TYPE_CHECKING:
     from anybit.compiler.layer import CompiledLayer
     from anybit.compiler.report import Report
-    from anybit.ptq import Mix, Verdict
+    from anybit.ptq import ParetoPoint, Verdict
 
 SCHEMA = 1
 """Version of the JSON; docs/schemas.md describes it."""
@@ -253,7 +253,7 @@ class QuantizationReport:
 
     verdict: "Verdict | None"
     skipped: Mapping[str, str] = field(default_factory=dict)
-    front: tuple["Mix", ...] = ()
+    front: tuple["ParetoPoint", ...] = ()
 
 
 @dataclass(frozen=True)

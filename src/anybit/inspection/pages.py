@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Observation,
         QuantizedTensor,
     )
-    from anybit.ptq import Mix, Verdict
+    from anybit.ptq import ParetoPoint, Verdict
 
 _MAX_ROWS, _MAX_DETAILS, _MAX_REASONS, _MAX_SEGMENTS, _MAX_RISKS = 1000, 300, 50, 500, 200
 _MAX_TOOLTIPS = 16
@@ -237,10 +237,10 @@ def _worst(verdict: Verdict | None) -> list[Block]:
     return ["Held-out samples, by their number among all samples.", _table(rows)]
 
 
-def _front(mixes: Sequence[Mix]) -> list[Block]:
+def _front(mixes: Sequence[ParetoPoint]) -> list[Block]:
     """Return charts of size and bit operations over SQNR, and a table of the marked mixes."""
     finite = [mix for mix in mixes if math.isfinite(mix.sqnr)]
-    costs: dict[str, tuple[Callable[[Mix], int], Callable[[int], str]]] = {
+    costs: dict[str, tuple[Callable[[ParetoPoint], int], Callable[[int], str]]] = {
         "bytes of constants": (lambda mix: mix.bytes, sized),
         "bit operations": (lambda mix: mix.bops, amount),
     }
@@ -265,12 +265,15 @@ def _front(mixes: Sequence[Mix]) -> list[Block]:
 
 
 def _cost_chart(
-    mixes: Sequence[Mix], cost: Callable[[Mix], int], words: Callable[[int], str], label: str
+    mixes: Sequence[ParetoPoint],
+    cost: Callable[[ParetoPoint], int],
+    words: Callable[[int], str],
+    label: str,
 ) -> Figure:
     left, right = min(mix.sqnr for mix in mixes), max(mix.sqnr for mix in mixes)
     low, high = min(map(cost, mixes)), max(map(cost, mixes))
 
-    def place(mix: Mix) -> tuple[float, float]:
+    def place(mix: ParetoPoint) -> tuple[float, float]:
         return (mix.sqnr - left) / ((right - left) or 1), (cost(mix) - low) / (high - low)
 
     line = sorted(place(mix) for mix in mixes if not (mix.name or mix.chosen))

@@ -54,7 +54,7 @@ _STEPS: Mapping[str, _Steps] = {
 
 
 @dataclass(frozen=True)
-class Cleaned(Result):
+class CleanResult(Result):
     """The result of `clean`: a model, which can be saved and used as a source.
 
     Attributes:
@@ -74,7 +74,7 @@ def clean(
     batch: int | str | None = None,
     keep_quantizers: bool = False,
     target: str | None = None,
-) -> Cleaned:
+) -> CleanResult:
     """Return an equivalent model with everything removed that does not affect its values.
 
     * Operators under one name, with all attributes; no local functions; the lowest IR version.
@@ -122,7 +122,7 @@ def clean(
     if names:
         apply(model, source, UseNames(names))
         _sort_constants(model.graph)
-    return Cleaned(model, remarks)
+    return CleanResult(model, remarks)
 
 
 def _for_cpp(model: ir.Model, source: Source) -> tuple[str, ...]:

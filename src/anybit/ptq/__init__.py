@@ -14,6 +14,6 @@ A budget searches mixed precision (`budget`): by the sensitivity of the outputs 
 
 from anybit.metrics.quality import Verdict
 from anybit.ptq.pipeline import quantize
-from anybit.ptq.result import Mix, Quantized, QuantizedLayer
+from anybit.ptq.result import ParetoPoint, QuantizationResult, QuantizedLayer
 
-__all__ = ["Mix", "Quantized", "QuantizedLayer", "Verdict", "quantize"]
+__all__ = ["ParetoPoint", "QuantizationResult", "QuantizedLayer", "Verdict", "quantize"]

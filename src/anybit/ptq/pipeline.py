@@ -52,7 +52,7 @@ from anybit.ptq.plan import FLOAT, Plan, plan
 from anybit.ptq.remarks.constant_inputs import unchanging
 from anybit.ptq.remarks.logarithms import logarithms
 from anybit.ptq.remarks.non_finite import nonfinite
-from anybit.ptq.result import Quantized
+from anybit.ptq.result import QuantizationResult
 from anybit.ptq.search.candidates import CandidateBuilder, Progress
 from anybit.ptq.search.evaluate import outputs_of
 from anybit.ptq.specs.dynamic_grid import OPSET
@@ -91,7 +91,7 @@ def quantize(
     cache: str | os.PathLike[str] | None = None,
     fail_below: str | None = None,
     progress: Progress | None = None,
-) -> Quantized:
+) -> QuantizationResult:
     """Quantize what a float model multiplies and adds up, as far as its outputs allow.
 
     Constant weights get a quantizer, and so does each tensor that they are multiplied with, and
@@ -225,7 +225,7 @@ def quantize(
         remarks += (_NOT_JUDGED,)
     if sensitivity and noises is None:
         remarks += (_NOT_MEASURED,)
-    return Quantized(
+    return QuantizationResult(
         found.model,
         tuple(row(layer, found, macs, noises, judged) for layer in found.plan.layers),
         found.plan.left,

@@ -56,7 +56,7 @@ class QuantizedLayer:
 
 
 @dataclass(frozen=True)
-class Mix:
+class ParetoPoint:
     """What a mix of widths takes, and what comes out of it.
 
     Attributes:
@@ -75,13 +75,13 @@ class Mix:
 
 
 @dataclass(frozen=True)
-class Quantized(Result):
+class QuantizationResult(Result):
     """The result of `quantize`: a model in our operators, which can be saved and is a source.
 
     Attributes:
         model: The model. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
         layers: What became of each layer, in order.
-        left: What keeps its floats although it multiplies or holds a table of weights, and why.
+        skipped: Operators that stay float32 although they hold weights, with the reason.
         remarks: What became of wishes that contradict one another, and of data whose rows are one
             sample, in words.
         front: The mixes of widths that a budget chose from, and those of one width; none without.
@@ -93,9 +93,9 @@ class Quantized(Result):
 
     model: ir.Model = field(repr=False)
     layers: tuple[QuantizedLayer, ...]
-    left: Mapping[str, str]
+    skipped: Mapping[str, str]
     remarks: tuple[str, ...]
-    front: tuple[Mix, ...]
+    front: tuple[ParetoPoint, ...]
     verdict: Verdict | None
     bytes_before: int
     bytes_after: int
@@ -120,7 +120,7 @@ class Quantized(Result):
             *([] if sqnr is None else [f"{sqnr:.1f} dB"]),
             f"{sized(self.bytes_before)} -> {sized(self.bytes_after)} of constants",
         ]
-        return f"<anybit.Quantized: {', '.join(said)}>"
+        return f"<anybit.QuantizationResult: {', '.join(said)}>"
 
     def to_json(self) -> dict[str, Any]:
         """All but the model, as JSON has it."""
@@ -135,7 +135,7 @@ class Quantized(Result):
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
             "layers": [asdict(each) for each in self.layers],
-            "left": dict(self.left),
+            "skipped": dict(self.skipped),
             "remarks": list(self.remarks),
             "front": [asdict(each) for each in self.front],
         }

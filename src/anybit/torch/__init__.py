@@ -29,7 +29,7 @@ from anybit.torch import nn
 from anybit.torch.dispatch import operators
 from anybit.torch.nn import fold_batchnorm, quantize_model
 
-_EXPORT = ("Exported", "export", "export_options")
+_EXPORT = ("ExportResult", "export", "export_options")
 _LAZY = ("calibrate", *_EXPORT)
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from anybit.torch import nn as nn
-from anybit.torch.exporter import Exported as Exported
+from anybit.torch.exporter import ExportResult as ExportResult
 from anybit.torch.exporter import export as export
 from anybit.torch.exporter import export_options as export_options
 from anybit.torch.nn import calibrate as calibrate
@@ -14,7 +14,7 @@ from anybit.torch.nn import fold_batchnorm as fold_batchnorm
 from anybit.torch.nn import quantize_model as quantize_model
 
 __all__ = [
-    "Exported",
+    "ExportResult",
     "bipolar_quant",
     "calibrate",
     "dynamic_dequantize",

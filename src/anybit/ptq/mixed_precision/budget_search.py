@@ -36,7 +36,7 @@ from anybit.ptq.mixed_precision.noise_model import (
 from anybit.ptq.mixed_precision.pareto import Assignment, front
 from anybit.ptq.mixed_precision.sensitivity import ProbeSpec
 from anybit.ptq.plan import Plan
-from anybit.ptq.result import Mix
+from anybit.ptq.result import ParetoPoint
 from anybit.ptq.search.candidates import CandidateBuilder, Progress, QuantizedCandidate
 from anybit.ptq.specs.quant_spec import Scheme
 from anybit.text import counted
@@ -58,7 +58,7 @@ class Mixed:
 
     attempt: QuantizedCandidate
     noises: NoiseTable
-    front: tuple[Mix, ...]
+    front: tuple[ParetoPoint, ...]
     remarks: tuple[str, ...] = ()
 
 
@@ -146,7 +146,7 @@ def _known(
     return SearchState(budget, wanted, base, least, costs, noises, size, config.budget)
 
 
-def _front(known: SearchState, option: Assignment, factor: float) -> tuple[Mix, ...]:
+def _front(known: SearchState, option: Assignment, factor: float) -> tuple[ParetoPoint, ...]:
     """A mix that was chosen, others that are good, and those of one width, by operations."""
     told = [
         option,
@@ -240,9 +240,9 @@ def _thinned(options: Sequence[Assignment], most: int) -> list[Assignment]:
     return list(options[::step])
 
 
-def _mix(plan: Plan, chosen: bool, known: SearchState, factor: float) -> Mix:
+def _mix(plan: Plan, chosen: bool, known: SearchState, factor: float) -> ParetoPoint:
     kinds = {str(each.kind) for each in plan.weights.values()}
     others = {str(each.kind) for each in plan.activations.values()}
     name = "/".join([*kinds, *others]) if len(kinds) == 1 and len(others) <= 1 else ""
     sqnr = decibels(known.noises.total(plan) * factor)
-    return Mix(name, known.size(plan), int(known.costs.bops(plan)), sqnr, chosen)
+    return ParetoPoint(name, known.size(plan), int(known.costs.bops(plan)), sqnr, chosen)

@@ -43,7 +43,7 @@ from anybit.torch.exporter.fold import fold_constants
 from anybit.torch.exporter.names import NameAfterModules, name_outputs
 from anybit.torch.exporter.options import export_options
 from anybit.torch.exporter.refuse import RefuseUnknown, RefuseVersions
-from anybit.torch.exporter.report import Exported
+from anybit.torch.exporter.report import ExportResult
 from anybit.torch.exporter.verify import compare_with_module, number_calls
 from anybit.torch.modes import evaluating, unwrap
 
@@ -64,7 +64,7 @@ def export(
     output_names: Sequence[str] | None = None,
     opset: int = _OPSET,
     verify: bool = True,
-) -> Exported:
+) -> ExportResult:
     """Write a module as an ONNX file of quantizers and standard operators.
 
     The module is captured in eval mode; afterwards its mode is restored. Quantizers of weights stay
@@ -123,9 +123,9 @@ def export(
     difference = compare_with_module(model, program, bound, outputs) if verify else None
     if path is None:
         _detach(model)
-        return Exported(None, model, findings, difference)
+        return ExportResult(None, model, findings, difference)
     save(model, path)
-    return Exported(Path(path), read(path), findings, difference)
+    return ExportResult(Path(path), read(path), findings, difference)
 
 
 @silence_onnx_logs()

@@ -13,7 +13,7 @@ from anybit.onnx.operators.registry import operators_in
 
 
 @dataclass(frozen=True)
-class Exported(Result):
+class ExportResult(Result):
     """Result of `anybit.torch.export`.
 
     Attributes:
