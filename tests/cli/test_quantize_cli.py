@@ -19,7 +19,8 @@ from shell import Shell
 import anybit
 from anybit.cli._quality import show_quality
 from anybit.metrics.output_quality import OutputQuality
-from anybit.ptq import Verdict, findings
+from anybit.ptq import Verdict
+from anybit.ptq.calibration import stats
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_cache_on_a_full_disk_names_the_file(files: Shell, monkeypatch) -> None:
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(findings, "write_members", write_half)
+    monkeypatch.setattr(stats, "write_members", write_half)
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--cache", "cache"]
     line = files.fails(*arguments)
     assert re.search(r"cache/[0-9a-f]+\.npz", line)
