@@ -33,7 +33,7 @@ class Shaped(Protocol):
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorInfo:
     """A declared input or output.
 
     `shape` has an int for a fixed size, and a name or None for a free one. It is None if the rank
@@ -65,17 +65,17 @@ class Tensor:
         )
 
 
-def declared_inputs(graph: ir.Graph, where: str) -> tuple[Tensor, ...]:
+def list_inputs(graph: ir.Graph, where: str) -> tuple[TensorInfo, ...]:
     """Return the inputs of a graph that have no initializer.
 
     Raises:
         ModelError: An input is not a tensor of numbers of a known type.
     """
     stored = set(graph.initializers.values())
-    return tuple(declared(value, where) for value in graph.inputs if value not in stored)
+    return tuple(get_tensor_info(value, where) for value in graph.inputs if value not in stored)
 
 
-def declared(value: ir.Value, where: str) -> Tensor:
+def get_tensor_info(value: ir.Value, where: str) -> TensorInfo:
     """Return the declared type and shape of a value.
 
     Raises:
@@ -92,10 +92,10 @@ def declared(value: ir.Value, where: str) -> Tensor:
     if value.shape is not None:
         sizes = sizes_of(value.shape)
         shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
-    return Tensor(name, dtype.numpy(), shape)
+    return TensorInfo(name, dtype.numpy(), shape)
 
 
-def derived(argument: Any) -> Tensor:
+def infer_tensor_info(argument: Any) -> TensorInfo:
     """Return an output without a type in the file, as the runtime infers it.
 
     Raises:
@@ -105,10 +105,10 @@ def derived(argument: Any) -> Tensor:
     dtype = next((dtype for dtype in ir.DataType if dtype.name == spelled), ir.DataType.STRING)
     if dtype == ir.DataType.STRING:
         raise ModelError(f"output {argument.name!r} is {argument.type}; only numbers are supported")
-    return Tensor(argument.name, dtype.numpy(), tuple(argument.shape))
+    return TensorInfo(argument.name, dtype.numpy(), tuple(argument.shape))
 
 
-def bound(inputs: Sequence[Tensor], feeds: Feeds) -> dict[str, Array]:
+def bind_inputs(inputs: Sequence[TensorInfo], feeds: Feeds) -> dict[str, Array]:
     """Return one array of the declared dtype per input, in their order. Shapes are not checked.
 
     Raises:
@@ -118,7 +118,7 @@ def bound(inputs: Sequence[Tensor], feeds: Feeds) -> dict[str, Array]:
     if not isinstance(feeds, Mapping):
         if len(inputs) != 1:
             raise DataError(f"the model takes {len(inputs)} inputs: pass a dict of {names}")
-        return {inputs[0].name: converted(feeds, inputs[0])}
+        return {inputs[0].name: convert_array(feeds, inputs[0])}
     expected = {tensor.name for tensor in inputs}
     if feeds.keys() != expected:
         missing = text.listed(sorted(expected - feeds.keys())) or "none"
@@ -126,10 +126,10 @@ def bound(inputs: Sequence[Tensor], feeds: Feeds) -> dict[str, Array]:
         raise DataError(
             f"the model takes the inputs {names}; missing: {missing}; not known: {unknown}"
         )
-    return {tensor.name: converted(feeds[tensor.name], tensor) for tensor in inputs}
+    return {tensor.name: convert_array(feeds[tensor.name], tensor) for tensor in inputs}
 
 
-def converted(value: npt.ArrayLike, declared: Tensor) -> Array:
+def convert_array(value: npt.ArrayLike, declared: TensorInfo) -> Array:
     """Return a value as an array of the declared dtype; `Model.run` documents the conversions.
 
     Raises:
@@ -199,7 +199,7 @@ def _largest(dtype: np.dtype[Any]) -> float:
     return float(values[np.isfinite(values)].max())
 
 
-def in_numpy_dtype(array: Array) -> Array:
+def to_numpy_dtype(array: Array) -> Array:
     """Return the values in a dtype of NumPy: int8, uint8 or float32 for dtypes of ml_dtypes."""
     if is_numpy_dtype(array.dtype):
         return array
@@ -210,7 +210,7 @@ def in_numpy_dtype(array: Array) -> Array:
 _UNNAMED = {"", "arr_0"}
 
 
-def matched(
+def match_arrays(
     names: Sequence[str], arrays: Mapping[str, Array], alias: str, *, only: bool = True
 ) -> dict[str, Array]:
     """Return the arrays of these names that exist.
@@ -228,18 +228,18 @@ def matched(
     return {}
 
 
-def fitted(inputs: Sequence[Tensor], feeds: Feeds) -> tuple[dict[str, Array], int]:
+def bind_batches(inputs: Sequence[TensorInfo], feeds: Feeds) -> tuple[dict[str, Array], int]:
     """Return one array per input, as `bound` does, and the number of runs for their rows.
 
     Raises:
         DataError: `bound`, `check_sizes` or `slices_of` raises it.
     """
-    arrays = bound(inputs, feeds)
+    arrays = bind_inputs(inputs, feeds)
     check_sizes(inputs, arrays)
-    return arrays, slices_of(inputs, arrays)
+    return arrays, count_runs(inputs, arrays)
 
 
-def check_sizes(inputs: Sequence[Tensor], feeds: Mapping[str, Shaped]) -> None:
+def check_sizes(inputs: Sequence[TensorInfo], feeds: Mapping[str, Shaped]) -> None:
     """Raise DataError if free sizes of the same name differ."""
     sizes: dict[str, int] = {}
     for tensor in inputs:
@@ -250,7 +250,7 @@ def check_sizes(inputs: Sequence[Tensor], feeds: Mapping[str, Shaped]) -> None:
                 )
 
 
-def slices_of(inputs: Sequence[Tensor], feeds: Mapping[str, Array]) -> int:
+def count_runs(inputs: Sequence[TensorInfo], feeds: Mapping[str, Array]) -> int:
     """Return the number of runs that the rows of the arrays need.
 
     Raises:
@@ -277,7 +277,7 @@ def slices_of(inputs: Sequence[Tensor], feeds: Mapping[str, Array]) -> int:
     return next(iter(counts), 1)
 
 
-def slice_of(feeds: Mapping[str, Array], index: int, slices: int) -> dict[str, Array]:
+def select_run(feeds: Mapping[str, Array], index: int, slices: int) -> dict[str, Array]:
     """Return the arrays of one run of several."""
     if slices == 1:
         return dict(feeds)
@@ -288,7 +288,7 @@ def slice_of(feeds: Mapping[str, Array], index: int, slices: int) -> dict[str, A
     return part
 
 
-def check_shape(declared: Tensor, array: Shaped, whole: tuple[int, ...] | None = None) -> None:
+def check_shape(declared: TensorInfo, array: Shaped, whole: tuple[int, ...] | None = None) -> None:
     """Raise DataError if the array has another shape than the declared one.
 
     The message shows the shape of the `whole` array that it is a part of, if that is passed.
@@ -297,7 +297,7 @@ def check_shape(declared: Tensor, array: Shaped, whole: tuple[int, ...] | None =
         raise DataError(_misfit(declared, array.shape if whole is None else whole))
 
 
-def _misfit(declared: Tensor, shape: tuple[int, ...]) -> str:
+def _misfit(declared: TensorInfo, shape: tuple[int, ...]) -> str:
     rows = declared.rows
     hint = {None: "", 1: " or any number of rows"}.get(rows, f" or a multiple of {rows} rows")
     return (

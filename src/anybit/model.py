@@ -13,12 +13,12 @@ from anybit.errors import AnybitError, ModelError
 from anybit.inputs import (
     Array,
     Feeds,
-    Tensor,
-    declared,
-    declared_inputs,
-    derived,
-    fitted,
-    slice_of,
+    TensorInfo,
+    bind_batches,
+    get_tensor_info,
+    infer_tensor_info,
+    list_inputs,
+    select_run,
 )
 from anybit.onnx import Source, read
 from anybit.onnx.operators.known import check_known
@@ -33,11 +33,11 @@ class Engine(Protocol):
     """The interface of engines that run a model."""
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
+    def inputs(self) -> tuple[TensorInfo, ...]:
         """The inputs, in the order of the model."""
 
     @property
-    def outputs(self) -> tuple[Tensor, ...]:
+    def outputs(self) -> tuple[TensorInfo, ...]:
         """The outputs, in the order of the model."""
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -76,7 +76,7 @@ class RuntimeEngine:
 
     def __init__(self, model: ir.Model, where: str, threads: int = 0) -> None:
         check_known(model, where)
-        self.inputs = declared_inputs(model.graph, where)
+        self.inputs = list_inputs(model.graph, where)
         options = exact_session_options() if threads else None
         if options is not None:
             options.intra_op_num_threads = threads
@@ -90,9 +90,9 @@ class RuntimeEngine:
             raise ModelError(f"{where} cannot be loaded: {message}") from error
         inferred = {argument.name: argument for argument in self.session.get_outputs()}
         self.outputs = tuple(
-            declared(value, where)
+            get_tensor_info(value, where)
             if value.type is not None
-            else derived(inferred[value.name or ""])
+            else infer_tensor_info(inferred[value.name or ""])
             for value in model.graph.outputs
         )
         self._names = [tensor.name for tensor in self.outputs]
@@ -159,12 +159,12 @@ class Model:
         """
         if type(inputs) is np.ndarray and (inputs.dtype, inputs.shape) == self._ordinary:
             return self.engine.run({self.inputs[0].name: inputs})
-        feeds, slices = fitted(self.inputs, inputs)
+        feeds, slices = bind_batches(self.inputs, inputs)
         if slices == 1:
             return self.engine.run(feeds)
         parts = []
         for index in range(slices):
-            parts.append(self.engine.run(slice_of(feeds, index, slices)))
+            parts.append(self.engine.run(select_run(feeds, index, slices)))
             if progress is not None:
                 progress(index + 1, slices)
         rows = {len(array) // slices for array in feeds.values()}

@@ -13,9 +13,9 @@ from small_models import model, node
 
 import anybit
 from anybit import text
-from anybit.data.random_inputs import random_inputs, with_sizes
+from anybit.data.random_inputs import generate_random_inputs, override_shapes
 from anybit.errors import DataError, OptionError
-from anybit.inputs import Array, Tensor, matched, slices_of
+from anybit.inputs import Array, TensorInfo, count_runs, match_arrays
 from anybit.model import Model, load
 
 FLOAT = np.dtype(np.float32)
@@ -40,14 +40,14 @@ def test_shape_errors_have_one_format(
     shape: tuple[int | str | None, ...] | None, words: str
 ) -> None:
     assert text.sizes(shape) == words
-    assert str(Tensor("x", FLOAT, shape)) == f"x: float32{words}"
+    assert str(TensorInfo("x", FLOAT, shape)) == f"x: float32{words}"
 
 
 class Doubling:
     """An engine of two rows at a time."""
 
-    inputs = (Tensor("x", FLOAT, (2, 3)),)
-    outputs = (Tensor("y", FLOAT, (2, 3)),)
+    inputs = (TensorInfo("x", FLOAT, (2, 3)),)
+    outputs = (TensorInfo("y", FLOAT, (2, 3)),)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         assert feeds["x"].shape == (2, 3)
@@ -65,22 +65,22 @@ def test_model_runs_any_engine() -> None:
 
 def test_row_count_errors_name_both_inputs() -> None:
     """One rule for all inputs, and no set of Python in the message."""
-    inputs = [Tensor("a", FLOAT, (2, 3)), Tensor("b", FLOAT, (1,))]
+    inputs = [TensorInfo("a", FLOAT, (2, 3)), TensorInfo("b", FLOAT, (1,))]
     feeds = {"a": np.ones((4, 3), np.float32), "b": np.ones(1, np.float32)}
     with pytest.raises(DataError, match=r"'a' has enough for 2 runs of the model, 'b' for 1$"):
-        slices_of(inputs, feeds)
+        count_runs(inputs, feeds)
 
 
 def test_with_sizes_replaces_free_sizes() -> None:
-    inputs = [Tensor("x", FLOAT, ("n", 3, None)), Tensor("z", FLOAT, None)]
-    given = with_sizes(inputs, {"x": (2, 3, 5), "z": (7,)})
-    assert [array.shape for array in random_inputs(given).values()] == [(2, 3, 5), (7,)]
+    inputs = [TensorInfo("x", FLOAT, ("n", 3, None)), TensorInfo("z", FLOAT, None)]
+    given = override_shapes(inputs, {"x": (2, 3, 5), "z": (7,)})
+    assert [array.shape for array in generate_random_inputs(given).values()] == [(2, 3, 5), (7,)]
     with pytest.raises(OptionError, match=r"declared with shape \[n, 3, \?\], which \[2, 4, 5\]"):
-        with_sizes(inputs, {"x": (2, 4, 5)})
+        override_shapes(inputs, {"x": (2, 4, 5)})
     with pytest.raises(OptionError, match="w is not an input; inputs: x, z"):
-        with_sizes(inputs, {"w": (2,)})
+        override_shapes(inputs, {"w": (2,)})
     with pytest.raises(DataError, match="'z' has no declared shape"):
-        random_inputs(inputs)
+        generate_random_inputs(inputs)
 
 
 def test_session_is_the_one_of_the_engine() -> None:
@@ -139,7 +139,7 @@ def test_unnamed_sizes_may_differ(shell: Shell) -> None:
 
 def test_negative_sizes_are_free_with_our_operators() -> None:
     """A model that is already read is taken as it is."""
-    assert load(ir.from_proto(paddle())).inputs == (Tensor("x", FLOAT, (None, 4)),)
+    assert load(ir.from_proto(paddle())).inputs == (TensorInfo("x", FLOAT, (None, 4)),)
 
 
 def test_sizes_of_one_name_must_be_equal() -> None:
@@ -170,5 +170,5 @@ def test_matched_selects_arrays_by_name(
     names: list[str], held: list[str], only: bool, found: dict[str, str]
 ) -> None:
     arrays = {name: np.full(2, at) for at, name in enumerate(held)}
-    given = matched(names, arrays, "x", only=only)
+    given = match_arrays(names, arrays, "x", only=only)
     assert {name: held[array[0]] for name, array in given.items()} == found

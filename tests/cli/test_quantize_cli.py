@@ -19,7 +19,7 @@ from shell import Shell
 import anybit
 from anybit.cli._quality import show_quality
 from anybit.metrics.output_quality import OutputQuality
-from anybit.ptq import Verdict
+from anybit.ptq import QualityMetrics
 from anybit.ptq.calibration import stats
 
 
@@ -216,7 +216,7 @@ def test_quality_fits_the_terminal(columns: int, count: int) -> None:
         OutputQuality(f"scores_and_boxes[..., {at}:{at + 1}]", kinds[at % 4], -at, 0.5, 0.25)
         for at in range(count)
     )
-    found = Verdict(
+    found = QualityMetrics(
         *(-63.0, 0.25, 1234, False), correlation=0.5, logits_agreement=0.25, outputs=outputs
     )
     console = Console(width=columns, file=StringIO(), highlight=False)

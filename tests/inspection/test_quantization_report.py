@@ -19,8 +19,8 @@ from anybit.inspection.advice import with_advice
 from anybit.inspection.model_report import LayerQuality, QuantizationReport, QuantizedTensor
 from anybit.inspection.pages import report_page
 from anybit.inspection.text import conclusion
-from anybit.metrics.confidence import FEWEST
-from anybit.ptq import ParetoPoint, Verdict
+from anybit.metrics.confidence import MIN_SAMPLES
+from anybit.ptq import ParetoPoint, QualityMetrics
 from anybit.quant_types.layer_info import LayerInfo
 
 
@@ -151,18 +151,18 @@ def test_parameters_that_do_not_broadcast_are_refused() -> None:
         anybit.inspect(proto)
 
 
-def judged(verdict: Verdict) -> ModelReport:
+def judged(verdict: QualityMetrics) -> ModelReport:
     return ModelReport("m", quantization=QuantizationReport(verdict))
 
 
-@pytest.mark.parametrize("samples", [3, FEWEST - 1, FEWEST, 300])
+@pytest.mark.parametrize("samples", [3, MIN_SAMPLES - 1, MIN_SAMPLES, 300])
 @pytest.mark.parametrize("sqnr", [3.0, 30.0])
 def test_conclusion_is_the_quality(sqnr: float, samples: int) -> None:
-    verdict = Verdict(sqnr, 1.0, samples, seen=False, correlation=0.98765)
+    verdict = QualityMetrics(sqnr, 1.0, samples, seen=False, correlation=0.98765)
     sentence = conclusion(judged(verdict))
     assert f": SQNR {sqnr:.1f} dB, correlation 0.9877, agreement 100.0 %" in sentence
     assert sentence.endswith(".")
-    assert ("give hundreds" in sentence) == (samples < FEWEST)
+    assert ("give hundreds" in sentence) == (samples < MIN_SAMPLES)
     assert ("quality check failed: SQNR 3.0 dB is below 10 dB (--fail-below)" in sentence) == (
         sqnr < 10
     )
@@ -177,7 +177,7 @@ def test_conclusion_is_the_quality(sqnr: float, samples: int) -> None:
     ],
 )
 def test_advice_on_few_samples(samples: int, seen: bool, words: str) -> None:
-    report = with_advice(judged(Verdict(30.0, 1.0, samples, seen=seen)))
+    report = with_advice(judged(QualityMetrics(30.0, 1.0, samples, seen=seen)))
     assert [item.text for item in report.advice] == [words]
 
 

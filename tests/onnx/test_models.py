@@ -15,7 +15,7 @@ from small_models import array, model, node, quantized_input, quantized_weight
 
 import anybit
 from anybit.errors import DataError, ModelError
-from anybit.inputs import Tensor
+from anybit.inputs import TensorInfo
 from anybit.model import load
 
 X = np.array([[0.3, -0.8, 1.2, 99]], np.float32)
@@ -98,8 +98,8 @@ def test_model_inputs_and_outputs() -> None:
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     proto.graph.input[0].type.tensor_type.shape.dim[1].Clear()
     network = load(proto)
-    assert network.inputs == (Tensor("x", np.dtype(np.float32), ("n", None)),)
-    assert network.outputs == (Tensor("y", np.dtype(np.float32), None),)
+    assert network.inputs == (TensorInfo("x", np.dtype(np.float32), ("n", None)),)
+    assert network.outputs == (TensorInfo("y", np.dtype(np.float32), None),)
     assert str(network.inputs[0]) == "x: float32[n, ?]"
     assert network.run(np.ones((3, 5), np.float32))["y"].shape == (3, 5)
 
@@ -256,7 +256,7 @@ def test_model_output_that_the_file_does_not_type() -> None:
     made = model([quantizer], {"s": np.float32([0.5])}, opsets={"anybit": 1})
     made.graph.output[0].ClearField("type")
     network = load(made)
-    assert network.outputs == (Tensor("y", np.dtype(np.uint8), (1, 4)),)
+    assert network.outputs == (TensorInfo("y", np.dtype(np.uint8), (1, 4)),)
     assert network.run(X)["y"].dtype == np.uint8
 
 

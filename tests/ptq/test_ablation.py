@@ -12,8 +12,8 @@ from places import ROOT
 from search_config import change_thresholds
 
 import anybit
-from anybit.data.shards import is_held, scattered
-from anybit.metrics.quality import Verdict
+from anybit.data.shards import hash_index, is_held_out
+from anybit.metrics.quality import QualityMetrics
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.search.ablation import AblationSet, best_variant, remark, variants_of
 
@@ -22,8 +22,8 @@ RANGES, PLAIN = LayerParams(None, np.ones(1)), LayerParams(None, np.ones(2))
 ALL = LayerParams(None, fallbacks=(RANGES, PLAIN))
 
 
-def verdict(sqnr: float | None, agreement: float | None = None) -> Verdict:
-    return Verdict(sqnr, agreement, 40, seen=True)
+def verdict(sqnr: float | None, agreement: float | None = None) -> QualityMetrics:
+    return QualityMetrics(sqnr, agreement, 40, seen=True)
 
 
 def sqnr_on_new_data(found: anybit.QuantizationResult) -> float:
@@ -126,7 +126,7 @@ def test_ablation_set_starts_with_samples_set_apart(monkeypatch: pytest.MonkeyPa
     verdicts = []
 
     class Noted(AblationSet):
-        def verdict(self, quantized: ir.Model) -> Verdict:
+        def verdict(self, quantized: ir.Model) -> QualityMetrics:
             verdicts.append((super().verdict(quantized).samples, self._batches))
             return super().verdict(quantized)
 
@@ -137,8 +137,8 @@ def test_ablation_set_starts_with_samples_set_apart(monkeypatch: pytest.MonkeyPa
     verdicts.clear()
     change_thresholds(monkeypatch, "ablation", output_bytes=0)
     anybit.quantize(attention(), data, weights="int4")
-    held = {number for number in range(32) if is_held(number)}
-    apart = sorted(set(range(32)) - held, key=scattered)[-4:]
+    held = {number for number in range(32) if is_held_out(number)}
+    apart = sorted(set(range(32)) - held, key=hash_index)[-4:]
     for count, batches in verdicts:
         rows = [row.tobytes() for batch in batches for row in batch["x"]]
         assert count == len(rows) <= len(apart)

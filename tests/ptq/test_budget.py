@@ -17,7 +17,7 @@ from small_models import model, node
 import anybit
 from anybit import ModelError
 from anybit.errors import OptionError
-from anybit.ptq.budget import budget
+from anybit.ptq.budget import parse_budget
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.mixed_precision.bit_operations import least_width
 from anybit.ptq.mixed_precision.noise_model import in_fewer_bits
@@ -37,7 +37,7 @@ from anybit.ptq.mixed_precision.noise_model import in_fewer_bits
     ],
 )
 def test_words(words: str, expected: tuple[str, float]) -> None:
-    found = vars(budget(words)) | {"words": None}
+    found = vars(parse_budget(words)) | {"words": None}
     wanted = {
         "words": None,
         "bytes": None,
@@ -73,7 +73,7 @@ def test_words(words: str, expected: tuple[str, float]) -> None:
 )
 def test_words_that_are_none(words: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        budget(words)
+        parse_budget(words)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -10,9 +10,9 @@ from small_models import model, node
 
 import anybit
 from anybit import ModelError
-from anybit.metrics.output_parts import Part
-from anybit.metrics.quality import Judge, Verdict, compared
-from anybit.metrics.regions import Region
+from anybit.metrics.output_parts import OutputPart
+from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
+from anybit.metrics.regions import TensorRegion
 
 
 def sqnr(proto: onnx.ModelProto, found: anybit.QuantizationResult, x: np.ndarray) -> float:
@@ -74,25 +74,25 @@ def test_integers_are_judged_by_what_is_the_same() -> None:
 
 
 def test_infinities_that_both_have_are_no_noise() -> None:
-    judge = Judge()
+    judge = QualityAccumulator()
     a = np.float32([[1, -np.inf, 3, np.nan]])
-    judge.add(compared({"y": a}, {"y": a + np.float32([[0.1, 0, 0, 0]])}))
+    judge.add(compare_outputs({"y": a}, {"y": a + np.float32([[0.1, 0, 0, 0]])}))
     verdict = judge.verdict(seen=False)
     assert verdict.sqnr == pytest.approx(30, abs=0.1)
-    judge.add(compared({"y": a}, {"y": np.zeros_like(a)}))
+    judge.add(compare_outputs({"y": a}, {"y": np.zeros_like(a)}))
     assert judge.verdict(seen=False).sqnr == -np.inf
-    assert not Judge().verdict(seen=False).passed
+    assert not QualityAccumulator().verdict(seen=False).passed
 
 
-def with_classes(name: str) -> Part:
+def with_classes(name: str) -> OutputPart:
     """All of an output, whose last axis is said to be one of classes."""
-    return Part(name, Region({}, -1, "distribution"))
+    return OutputPart(name, TensorRegion({}, -1, "distribution"))
 
 
-def judged(*outputs: tuple[np.ndarray, np.ndarray]) -> Verdict:
-    judge = Judge()
+def judged(*outputs: tuple[np.ndarray, np.ndarray]) -> QualityMetrics:
+    judge = QualityAccumulator()
     floats, others = ({str(at): each[side] for at, each in enumerate(outputs)} for side in (0, 1))
-    judge.add(compared(floats, others, {name: [with_classes(name)] for name in floats}))
+    judge.add(compare_outputs(floats, others, {name: [with_classes(name)] for name in floats}))
     return judge.verdict(seen=False)
 
 
@@ -116,10 +116,10 @@ def test_outputs_of_another_shape_are_noise(a: np.ndarray) -> None:
     assert verdict.agreement == 0
     assert verdict.sqnr == (0 if a.dtype.kind == "f" else None)
     assert not verdict.passed
-    judge = Judge()
+    judge = QualityAccumulator()
     parts = {"y": [with_classes("y")]} if a.ndim < 4 else {}
-    judge.add(compared({"y": a}, {"y": a}, parts))
-    judge.add(compared({"y": a}, {"y": a[:1]}, parts))
+    judge.add(compare_outputs({"y": a}, {"y": a}, parts))
+    judge.add(compare_outputs({"y": a}, {"y": a[:1]}, parts))
     assert judge.verdict(seen=False).agreement == (0.5 if a.ndim < 4 else None)
     assert not judge.verdict(seen=False).passed
     assert judge.verdict(seen=False).worst[0].sqnr == -np.inf

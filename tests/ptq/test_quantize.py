@@ -13,7 +13,7 @@ from small_models import kinds, model, node, quantized_input
 
 import anybit
 from anybit import ModelError
-from anybit.data.shards import is_held
+from anybit.data.shards import is_held_out
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -78,7 +78,7 @@ def test_what_was_judged_is_what_runs(tmp_path: Path) -> None:
     found = anybit.quantize(convolutions(), data)
     found.save(tmp_path / "q.onnx")
     floats, quantized = anybit.load(convolutions()), anybit.load(tmp_path / "q.onnx")
-    held = [each for index, each in enumerate(data) if is_held(index)]
+    held = [each for index, each in enumerate(data) if is_held_out(index)]
     a = np.concatenate([floats.run(each)["y"] for each in held]).astype(np.float64)
     b = np.concatenate([quantized.run(each)["y"] for each in held])
     sqnr = 10 * np.log10(np.square(a).sum() / np.square(a - b).sum())
@@ -347,12 +347,12 @@ def test_the_worst_samples_are_told() -> None:
 
 
 def test_samples_are_called_by_their_files(tmp_path: Path) -> None:
-    from anybit.data.samples import Samples
-    from anybit.inputs import Tensor
+    from anybit.data.dataset import Dataset
+    from anybit.inputs import TensorInfo
 
-    tensor = Tensor("x", np.dtype(np.float32), (None, 4))
+    tensor = TensorInfo("x", np.dtype(np.float32), (None, 4))
     np.save(tmp_path / "a.npy", np.ones((2, 4), np.float32))
     np.save(tmp_path / "b.npy", np.ones((1, 4), np.float32))
-    assert list(Samples(tmp_path, (tensor,)).names()) == ["a.npy[0]", "a.npy[1]", "b.npy"]
-    assert list(Samples(np.ones((2, 4)), (tensor,)).names()) == ["", ""]
-    assert list(Samples(iter(np.ones((2, 1, 4))), (tensor,)).names()) == ["", ""]
+    assert list(Dataset(tmp_path, (tensor,)).names()) == ["a.npy[0]", "a.npy[1]", "b.npy"]
+    assert list(Dataset(np.ones((2, 4)), (tensor,)).names()) == ["", ""]
+    assert list(Dataset(iter(np.ones((2, 1, 4))), (tensor,)).names()) == ["", ""]

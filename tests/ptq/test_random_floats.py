@@ -12,7 +12,7 @@ from naive_quantization import naive
 from random_floats import FloatGraph
 
 import anybit
-from anybit.data.shards import is_held
+from anybit.data.shards import is_held_out
 
 QUICK, SLOW = (3, 11, 27), (8, 23, 31, 34, 38, 40, 49, 58)
 _MULTIPLIED = {"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "FusedMatMul"}
@@ -66,7 +66,7 @@ def test_eight_bits_beside_the_whole_range(several: tuple[int, ...]) -> None:
     for seed in several:
         made = graph(seed)
         rows = made.rows(256, 1)
-        held = np.array([is_held(index) for index in range(len(rows))])
+        held = np.array([is_held_out(index) for index in range(len(rows))])
         models = (made.proto, anybit.quantize(made.proto, rows), naive(made.proto, rows[~held]))
         _, ours, simple = anybit.evaluate(*models, data=rows[held]).models
         assert ours.sqnr is not None

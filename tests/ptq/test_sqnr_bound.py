@@ -8,7 +8,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit.data.shards import is_held
+from anybit.data.shards import is_held_out
 
 # One of four is held back.
 SAMPLES = 128
@@ -52,7 +52,7 @@ def test_what_is_not_promised_is_said(samples: int, said: str | None) -> None:
 def test_one_bad_sample_is_no_promise() -> None:
     """One of those that are held back goes far beyond what the others show."""
     data = np.array(random(SAMPLES, 8, seed=2))
-    held = [each for each in range(SAMPLES) if is_held(each)]
+    held = [each for each in range(SAMPLES) if is_held_out(each)]
     data[held[3]] *= 8
     found = quantized(data, layers={"layer": "int8/uint8"})
     assert found.verdict.sqnr_bound < found.verdict.sqnr - 2
@@ -69,7 +69,7 @@ def test_an_output_that_always_is_zero_takes_no_part() -> None:
 def test_an_output_that_nearly_always_is_zero_proves_nothing() -> None:
     """Not for want of samples, and so that is not said."""
     data = np.array(random(SAMPLES, 8, seed=2))
-    loud = next(each for each in range(SAMPLES) if is_held(each))
+    loud = next(each for each in range(SAMPLES) if is_held_out(each))
     data[:, 0], data[loud, 0] = -1, 1
     weight = np.eye(8, 1, dtype=np.float32)
     nodes = [

@@ -12,7 +12,7 @@ import typer
 from anybit.errors import DataError, OptionError
 
 if TYPE_CHECKING:
-    from anybit.inputs import Array, Tensor
+    from anybit.inputs import Array, TensorInfo
 
 Inputs: TypeAlias = Annotated[
     list[str] | None,
@@ -50,7 +50,7 @@ class TakesInputs(Protocol):
     """Anything with the inputs of a model."""
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]: ...
+    def inputs(self) -> tuple[TensorInfo, ...]: ...
 
 
 def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array]:
@@ -63,7 +63,7 @@ def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array
         DataError: An input has no array, or two.
     """
     from anybit.data.array_files import read_arrays
-    from anybit.inputs import matched
+    from anybit.inputs import match_arrays
 
     names = [tensor.name for tensor in model.inputs]
     inputs = ", ".join(names)
@@ -76,7 +76,7 @@ def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array
                 problem = f"holds {len(arrays)} arrays" if name in names else "is not an input"
                 raise DataError(f"--input {option}: {name} {problem}; inputs: {inputs}")
             arrays = {name: next(iter(arrays.values()))}
-        matches = matched(names, arrays, "x")
+        matches = match_arrays(names, arrays, "x")
         if not matches:
             held = ", ".join(name or "one array without a name" for name in arrays) or "nothing"
             raise DataError(f"--input {option} holds {held}; the model's inputs are {inputs}")

@@ -16,7 +16,7 @@ from anybit.comparison.measure import Tolerance, measure
 from anybit.comparison.report.wording import value
 from anybit.data.array_files import read_arrays, write_members
 from anybit.errors import DataError
-from anybit.inputs import Array, in_numpy_dtype, matched
+from anybit.inputs import Array, match_arrays, to_numpy_dtype
 from anybit.text import counted
 
 _MOST_ROWS = 12
@@ -28,7 +28,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     Dtypes that NumPy lacks are written as int8, uint8 or float32, which hold the same values.
     """
     with replacing(path) as file:
-        write_members(file, {name: in_numpy_dtype(array) for name, array in arrays.items()})
+        write_members(file, {name: to_numpy_dtype(array) for name, array in arrays.items()})
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def expected_of(names: Iterable[str], expected: Mapping[str, Array]) -> dict[str
         DataError: There is none for an output.
     """
     names = list(names)
-    pairs = matched(names, expected, "y")
+    pairs = match_arrays(names, expected, "y")
     for name in names:
         if name not in pairs:
             held = ", ".join(expected) or "nothing"

@@ -9,14 +9,14 @@ from rich.text import Text
 from anybit.cli._columns import show
 from anybit.inspection.text import correlation, decibels, failure, quality
 from anybit.metrics.output_quality import OutputQuality
-from anybit.ptq import Verdict
+from anybit.ptq import QualityMetrics
 
 _MOST_ROWS = 12
 _SPARED = ("kind", "correlation")
 _NUMBERS = ("SQNR", "correlation", "agreement")
 
 
-def show_quality(verdict: Verdict, console: Console) -> None:
+def show_quality(verdict: QualityMetrics, console: Console) -> None:
     """Print the metrics, also per output or part if there are several."""
     if len(verdict.outputs) > 1:
         worst = sorted(verdict.outputs, key=_badness)[:_MOST_ROWS]

@@ -16,7 +16,7 @@ from anybit.comparison.results import Difference, TensorDifference
 from anybit.comparison.sides.network import Network, recorded
 from anybit.compiler.compiled import CompiledModel
 from anybit.errors import ModelError
-from anybit.inputs import Array, fitted
+from anybit.inputs import Array, bind_batches
 from anybit.onnx.analysis.ranges import input_values, violation
 from anybit.onnx.cleaning import clean
 from anybit.quant_types.layer_info import Guarantee
@@ -33,7 +33,7 @@ def verification_inputs(model: Path, options: Sequence[str]) -> dict[str, Array]
         DataError: An array is missing, or does not fit the model.
     """
     network = Network(model)
-    return fitted(network.inputs, gather_inputs(network, options))[0]
+    return bind_batches(network.inputs, gather_inputs(network, options))[0]
 
 
 def verify(

@@ -39,7 +39,7 @@ def clean(
 
     The results are bit for bit the same, and cleaning twice gives the same file.
     """
-    from anybit.inputs import declared_inputs
+    from anybit.inputs import list_inputs
     from anybit.onnx import read
 
     check_folder(output, "--output")
@@ -60,7 +60,7 @@ def clean(
     for remark in cleaned.remarks:
         _print(f"note: {remark}")
     if target is not None:
-        takes = ", ".join(map(str, declared_inputs(cleaned.model.graph, str(output))))
+        takes = ", ".join(map(str, list_inputs(cleaned.model.graph, str(output))))
         count = len(anybit.check(cleaned, target))
         findings = counted(count, "finding") if count else "nothing wrong"
         _print(f"It takes {takes}. anybit check {output} --target {target}: {findings}.")

@@ -85,9 +85,9 @@ def _samples(paths: Sequence[Path]) -> Any:
     """Return one path as it is, and the files of several."""
     if len(paths) < 2:
         return paths[0] if paths else None
-    from anybit.data.readers import files_in
+    from anybit.data.readers import list_data_files
 
-    return [file for path in paths for file in files_in(path)]
+    return [file for path in paths for file in list_data_files(path)]
 
 
 def _show_contents(report: ModelReport, model: Path, console: Console) -> None:

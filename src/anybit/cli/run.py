@@ -89,10 +89,10 @@ def run(
     )
     from anybit.data.array_files import read_arrays
     from anybit.data.random_inputs import (
+        describe_random_inputs,
+        generate_random_inputs,
         naming_assumed_sizes,
-        random_inputs,
-        random_inputs_note,
-        with_sizes,
+        override_shapes,
     )
 
     console = stdout()
@@ -103,8 +103,8 @@ def run(
         network = load_model(model, engine)
     if expected is not None:  # reported now, not after a long run
         expected_of([tensor.name for tensor in network.outputs], expected)
-    declared = with_sizes(network.inputs, parse_shapes(shapes))
-    feeds = gather_inputs(network, inputs) if inputs else random_inputs(declared)
+    declared = override_shapes(network.inputs, parse_shapes(shapes))
+    feeds = gather_inputs(network, inputs) if inputs else generate_random_inputs(declared)
     with (
         naming_assumed_sizes(() if inputs else declared),
         _limited(network, timeout) as check_time,
@@ -118,7 +118,7 @@ def run(
         console.print(shown(line), markup=False, soft_wrap=True)
     console.print(_timing(times))
     if not inputs:
-        note = random_inputs_note(declared)
+        note = describe_random_inputs(declared)
         console.print(f"{note[0].upper()}{note[1:]}; --input gives others.", markup=False)
     if output is not None:
         console.print(f"written to {output}{_stored_as(outputs)}", markup=False)
@@ -237,9 +237,9 @@ def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
 
 def _stored_as(outputs: dict[str, Array]) -> str:
     """Return a note on outputs whose dtype NumPy lacks, which the file holds as another."""
-    from anybit.inputs import in_numpy_dtype
+    from anybit.inputs import to_numpy_dtype
 
-    stored = {name: in_numpy_dtype(array).dtype for name, array in outputs.items()}
+    stored = {name: to_numpy_dtype(array).dtype for name, array in outputs.items()}
     changed = [
         f"{shown(name)} ({outputs[name].dtype}) as {dtype}"
         for name, dtype in stored.items()

@@ -19,13 +19,13 @@ from anybit.comparison.results import Difference
 from anybit.comparison.sides.network import Network, Side, recorded
 from anybit.comparison.sides.runners import capture, check_runner
 from anybit.data.random_inputs import (
+    describe_random_inputs,
+    generate_random_inputs,
     naming_assumed_sizes,
-    random_inputs,
-    random_inputs_note,
-    with_sizes,
+    override_shapes,
 )
 from anybit.errors import DataError, OptionError
-from anybit.inputs import Feeds, matched
+from anybit.inputs import Feeds, match_arrays
 from anybit.onnx import Source
 
 # The share of the time that one run takes. Most is spent on comparing tensors.
@@ -111,11 +111,13 @@ def compare(
     if inputs is None and record is not None:
         inputs = _recorded_inputs(first, record)
     pairs = input_pairs(first, other)
-    common = with_sizes(common_inputs(pairs), shapes or {})
-    feeds, rows = (random_inputs(common), None) if inputs is None else feeds_of_a(common, inputs)
+    common = override_shapes(common_inputs(pairs), shapes or {})
+    feeds, rows = (
+        (generate_random_inputs(common), None) if inputs is None else feeds_of_a(common, inputs)
+    )
     notes = [] if rows is None else [rows.note]
     if inputs is None:
-        notes.append(random_inputs_note(common))
+        notes.append(describe_random_inputs(common))
     with naming_assumed_sizes(common if inputs is None else ()):
         left = _side(first, runners[0], feeds)
         report(_SHARE_OF_A_RUN)
@@ -145,7 +147,7 @@ def _side(network: Network, runner: str, feeds: Mapping[str, Array]) -> Side:
 def _recorded_inputs(network: Network, record: Side) -> dict[str, Array]:
     names = [tensor.name for tensor in network.inputs]
     # A single recorded array is an output rather than the input.
-    inputs = matched(names, record.arrays, "x", only=False)
+    inputs = match_arrays(names, record.arrays, "x", only=False)
     missing = [name for name in names if name not in inputs]
     if missing:
         raise DataError(

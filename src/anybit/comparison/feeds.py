@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from anybit.comparison.arrays import Array
 from anybit.comparison.sides.network import Network
 from anybit.errors import ModelError, prefixed
-from anybit.inputs import Feeds, Tensor, check_shape, converted, fitted, slice_of
+from anybit.inputs import Feeds, TensorInfo, bind_batches, check_shape, convert_array, select_run
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Rows:
         return array[: self.run] if array.ndim and len(array) == self.total else array
 
 
-def input_pairs(a: Network, b: Network) -> list[tuple[Tensor, Tensor]]:
+def input_pairs(a: Network, b: Network) -> list[tuple[TensorInfo, TensorInfo]]:
     """Pair the inputs of two networks: by name if all names agree, else by position.
 
     Raises:
@@ -45,34 +45,34 @@ def input_pairs(a: Network, b: Network) -> list[tuple[Tensor, Tensor]]:
     return list(zip(a.inputs, b.inputs, strict=True))
 
 
-def common_inputs(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
+def common_inputs(pairs: Iterable[tuple[TensorInfo, TensorInfo]]) -> list[TensorInfo]:
     """Return the inputs of A, with the sizes that only B fixes."""
     return [replace(a, shape=_common_shape(a, b)) for a, b in pairs]
 
 
-def _common_shape(a: Tensor, b: Tensor) -> tuple[int | str | None, ...] | None:
+def _common_shape(a: TensorInfo, b: TensorInfo) -> tuple[int | str | None, ...] | None:
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return b.shape if a.shape is None else a.shape
     sizes = zip(a.shape, b.shape, strict=True)
     return tuple(size_a if isinstance(size_a, int) else size_b for size_a, size_b in sizes)
 
 
-def feeds_of_a(inputs: Sequence[Tensor], arrays: Feeds) -> tuple[dict[str, Array], Rows | None]:
+def feeds_of_a(inputs: Sequence[TensorInfo], arrays: Feeds) -> tuple[dict[str, Array], Rows | None]:
     """Return the arrays under A's names and in A's types, and their rows if not all are run.
 
     Raises:
         DataError: A name is missing or unknown, or an array does not fit the model.
     """
-    feeds, slices = fitted(inputs, arrays)
+    feeds, slices = bind_batches(inputs, arrays)
     if slices == 1:
         return feeds, None
-    first = slice_of(feeds, 0, slices)
+    first = select_run(feeds, 0, slices)
     name = next(tensor.name for tensor in inputs if tensor.rows is not None)
     return first, Rows(len(feeds[name]), len(first[name]))
 
 
 def feeds_of_b(
-    feeds: Mapping[str, Array], pairs: Iterable[tuple[Tensor, Tensor]], label: str
+    feeds: Mapping[str, Array], pairs: Iterable[tuple[TensorInfo, TensorInfo]], label: str
 ) -> dict[str, Array]:
     """Return the inputs of B from those of A. Messages name B by its label.
 
@@ -82,6 +82,6 @@ def feeds_of_b(
     renamed = {}
     for a, b in pairs:
         with prefixed(f"{label}: "):
-            renamed[b.name] = converted(feeds[a.name], b)
+            renamed[b.name] = convert_array(feeds[a.name], b)
             check_shape(b, renamed[b.name])
     return renamed

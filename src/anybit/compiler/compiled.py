@@ -13,7 +13,7 @@ from anybit.compiler.encode import Region
 from anybit.compiler.report import Report
 from anybit.compiler.rewrite.regions import expose_tensors
 from anybit.errors import ModelError
-from anybit.inputs import Array, Tensor, declared, declared_inputs
+from anybit.inputs import Array, TensorInfo, get_tensor_info, list_inputs
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import save
 from anybit.onnx.files.reader import read_copy
@@ -81,7 +81,7 @@ class NetworkEngine:
     """Runs a model that is one region: without a session, on any number of rows."""
 
     def __init__(
-        self, region: Region, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
+        self, region: Region, inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...]
     ) -> None:
         self.network = region.network
         # Rows are independent, whatever number of them the file declares.
@@ -116,10 +116,10 @@ def network_engine(model: ir.Model, regions: Sequence[Region], where: str) -> Ne
     inputs = [value for value in graph.inputs if not value.is_initializer()]
     if set(inputs) != set(region.inputs) or not set(graph.outputs) <= set(region.outputs):
         return None
-    outputs = tuple(declared(value, where) for value in graph.outputs)
-    return NetworkEngine(region, declared_inputs(graph, where), outputs)
+    outputs = tuple(get_tensor_info(value, where) for value in graph.outputs)
+    return NetworkEngine(region, list_inputs(graph, where), outputs)
 
 
-def _with_any_rows(tensor: Tensor) -> Tensor:
+def _with_any_rows(tensor: TensorInfo) -> TensorInfo:
     assert tensor.shape is not None, "regions have known sizes"
     return replace(tensor, shape=(None, *tensor.shape[1:]), may_be_empty=True)

@@ -23,9 +23,9 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.program.network import Network
 from anybit.compiler.program.program import Arithmetic, Dequantize, Program, Quantize
 from anybit.compiler.report import Report, Seconds, Speed
-from anybit.data.random_inputs import random_inputs
+from anybit.data.random_inputs import generate_random_inputs
 from anybit.errors import ModelError
-from anybit.inputs import Array, declared_inputs
+from anybit.inputs import Array, list_inputs
 from anybit.model import Model, RuntimeEngine
 from anybit.onnx import Source, prepare, read
 from anybit.onnx.analysis.layers import owners
@@ -130,8 +130,8 @@ def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[s
     owning = owners(model.graph, [layer.layer for layer in layers])
     for number, node in enumerate(model.graph):
         node.name = str(number)
-    declared = declared_inputs(model.graph, "the model")
-    feeds = random_inputs(declared)
+    declared = list_inputs(model.graph, "the model")
+    feeds = generate_random_inputs(declared)
     rows = max((array.shape[0] for array in feeds.values() if array.ndim), default=1) or 1
     profile = _profile(model, feeds)
     whole = min(_whole(model, feeds), sum(profile.values()))
@@ -229,7 +229,7 @@ def measured(
         ModelError: `float_model` cannot be read, or does not take the inputs of `source`.
     """
     quantized = prepare(source)
-    feeds = random_inputs(compiled.inputs)
+    feeds = generate_random_inputs(compiled.inputs)
     floats, name, note = _float_model(source, quantized, float_model)
     peers = _peers(floats, feeds, int8) if floats is not None else {}
     if floats is not None and not peers:

@@ -10,13 +10,15 @@ import numpy as np
 
 from anybit import text
 from anybit.errors import AnybitError, DataError, OptionError
-from anybit.inputs import Array, Tensor
+from anybit.inputs import Array, TensorInfo
 
 # 8 GiB of float32: more is a mistake in the model.
 _MOST_ELEMENTS = 2**31
 
 
-def with_sizes(inputs: Iterable[Tensor], shapes: Mapping[str, Sequence[int]]) -> list[Tensor]:
+def override_shapes(
+    inputs: Iterable[TensorInfo], shapes: Mapping[str, Sequence[int]]
+) -> list[TensorInfo]:
     """Return the inputs with the shapes of `shapes`, by name.
 
     Raises:
@@ -40,14 +42,14 @@ def with_sizes(inputs: Iterable[Tensor], shapes: Mapping[str, Sequence[int]]) ->
     ]
 
 
-def random_inputs_note(inputs: Iterable[Tensor]) -> str:
+def describe_random_inputs(inputs: Iterable[TensorInfo]) -> str:
     """Return the note on results for random inputs: the seed and the assumed sizes."""
     sizes = _assumed_sizes(inputs)
     return "the inputs are random numbers (seed 0)" + (f"; {sizes}" if sizes else "")
 
 
 @contextmanager
-def naming_assumed_sizes(inputs: Iterable[Tensor]) -> Iterator[None]:
+def naming_assumed_sizes(inputs: Iterable[TensorInfo]) -> Iterator[None]:
     """Add the assumed sizes of free dimensions to the errors of a run."""
     try:
         yield
@@ -58,7 +60,7 @@ def naming_assumed_sizes(inputs: Iterable[Tensor]) -> Iterator[None]:
         raise type(error)(f"{error}; {sizes}; give real ones with --shape or --input") from error
 
 
-def _assumed_sizes(inputs: Iterable[Tensor]) -> str:
+def _assumed_sizes(inputs: Iterable[TensorInfo]) -> str:
     assumed = []
     for tensor in inputs:
         shape = tensor.shape or ()
@@ -68,7 +70,7 @@ def _assumed_sizes(inputs: Iterable[Tensor]) -> str:
     return f"free sizes are assumed to be 1: {text.listed(assumed, 3)}" if assumed else ""
 
 
-def random_inputs(inputs: Iterable[Tensor]) -> dict[str, Array]:
+def generate_random_inputs(inputs: Iterable[TensorInfo]) -> dict[str, Array]:
     """Return normally distributed numbers (0 and 1 for integers) from seed 0; free sizes are 1.
 
     Raises:
@@ -78,7 +80,7 @@ def random_inputs(inputs: Iterable[Tensor]) -> dict[str, Array]:
     return {tensor.name: _random(generator, tensor) for tensor in inputs}
 
 
-def _random(generator: np.random.Generator, declared: Tensor) -> Array:
+def _random(generator: np.random.Generator, declared: TensorInfo) -> Array:
     if declared.shape is None:
         raise DataError(
             f"input {declared.name!r} has no declared shape: pass an array, or its sizes with "

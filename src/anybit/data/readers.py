@@ -13,13 +13,13 @@ import numpy as np
 
 from anybit.data.array_files import open_arrays, write_members
 from anybit.errors import AnybitError, DataError
-from anybit.inputs import Array, Tensor, bound, check_shape, check_sizes, matched
+from anybit.inputs import Array, TensorInfo, bind_inputs, check_shape, check_sizes, match_arrays
 from anybit.text import counted, listed
 
 Sample: TypeAlias = dict[str, Array]
 
 
-class Rows(Protocol):
+class SliceableArray(Protocol):
     """An array, in memory or in a file."""
 
     @property
@@ -30,10 +30,10 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class ArrayRows:
     """Rows of an array that have not been read."""
 
-    whole: Rows
+    whole: SliceableArray
     rows: slice
 
     @property
@@ -48,7 +48,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Reader:
+class SampleReader:
     """How samples are made of what was given.
 
     Attributes:
@@ -58,29 +58,29 @@ class Reader:
         labels: The name of an array that is read beside the inputs; None for none.
     """
 
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[TensorInfo, ...]
     steps: Mapping[str, int]
     apart: bool
     labels: str | None = None
 
-    def opened(self, item: object, where: str) -> Mapping[str, Rows]:
+    def opened(self, item: object, where: str) -> Mapping[str, SliceableArray]:
         """The arrays of an item, by the names of inputs and labels.
 
         Raises:
             DataError: It holds others, or none.
         """
         names = [each.name for each in self.inputs]
-        arrays = arrays_of(item, where)
+        arrays = load_item(item, where)
         held = listed(name or "one array without a name" for name in arrays) or "nothing"
         beside = {} if self.labels is None else {self.labels: arrays.pop(self.labels, None)}
-        found = matched(names, arrays, "x")
+        found = match_arrays(names, arrays, "x")
         if len(found) != len(names):
             raise DataError(f"{where}it holds {held}; the model takes {listed(names)}")
         if any(array is None for array in beside.values()):
             raise DataError(f"{where}it holds {held}, and no labels called {self.labels!r}")
         return found | beside
 
-    def count(self, item: Mapping[str, Rows]) -> int | None:
+    def count(self, item: Mapping[str, SliceableArray]) -> int | None:
         """How many samples the rows of an item are; None if they stay together."""
         counts = set()
         for name, step in self.steps.items() if self.apart else ():
@@ -90,7 +90,7 @@ class Reader:
             counts.add(first // step)
         return counts.pop() if len(counts) == 1 else None
 
-    def part(self, item: Mapping[str, Rows], row: int | None) -> dict[str, Part]:
+    def part(self, item: Mapping[str, SliceableArray], row: int | None) -> dict[str, ArrayRows]:
         """One sample of an item; all of it if there is no row."""
         steps = (
             {}
@@ -98,15 +98,15 @@ class Reader:
             else {n: slice(row * step, (row + 1) * step) for n, step in self.steps.items()}
         )
         return {
-            name: Part(item[name], steps.get(name, slice(None)))
+            name: ArrayRows(item[name], steps.get(name, slice(None)))
             for name in (each.name for each in self.inputs)
         }
 
-    def size(self, sample: Mapping[str, Part]) -> int:
+    def size(self, sample: Mapping[str, ArrayRows]) -> int:
         """How many bytes a sample takes, as the model takes it."""
         return sum(prod(sample[each.name].shape) * each.dtype.itemsize for each in self.inputs)
 
-    def read(self, sample: Mapping[str, Part], where: str, before: int = 0) -> Sample:
+    def read(self, sample: Mapping[str, ArrayRows], where: str, before: int = 0) -> Sample:
         """The arrays of a sample, as the model takes them.
 
         Args:
@@ -128,7 +128,7 @@ class Reader:
                     )
         arrays = {name: part.read() for name, part in sample.items()}
         with _naming(where):
-            feeds = bound(self.inputs, arrays)
+            feeds = bind_inputs(self.inputs, arrays)
         for name, array in feeds.items():
             finite = np.isfinite(array) if array.dtype.kind == "f" else np.array(True)
             if not finite.all():
@@ -160,7 +160,7 @@ def _naming(where: str) -> Iterator[None]:
         raise type(error)(f"{where}{error}") from error
 
 
-def arrays_of(item: object, where: str) -> dict[str, Any]:
+def load_item(item: object, where: str) -> dict[str, Any]:
     """The arrays of an item by name, or one under the name ""."""
     if isinstance(item, str | os.PathLike):
         return dict(open_arrays(Path(item)))
@@ -183,12 +183,12 @@ def _array(value: Any, where: str) -> Array:
     return array
 
 
-def written(folder: Path, index: int, item: object) -> str | os.PathLike[str]:
+def write_item(folder: Path, index: int, item: object) -> str | os.PathLike[str]:
     """The path of an item, which becomes a file of the folder if it is none."""
     if isinstance(item, str | os.PathLike):
         return item
     path = folder / f"{index}.npz"
-    arrays = arrays_of(item, f"sample {index}: ")
+    arrays = load_item(item, f"sample {index}: ")
     write_members(path, {name or "x": array for name, array in arrays.items()})
     return path
 
@@ -200,37 +200,37 @@ def is_numbers(data: object) -> bool:
     return isinstance(data, int | float | np.number)
 
 
-def kind_of(sample: Sample, steps: Container[str]) -> Hashable:
+def make_batch_key(sample: Sample, steps: Container[str]) -> Hashable:
     """The same for samples whose rows, in the inputs that have some, can be joined."""
     return tuple(
         array.shape if name in steps else array.tobytes() for name, array in sample.items()
     )
 
 
-def joined(samples: Sequence[Sample], steps: Collection[str]) -> list[Sample]:
+def concatenate_samples(samples: Sequence[Sample], steps: Collection[str]) -> list[Sample]:
     """The same rows, of those inputs, in fewer samples; without such inputs the same samples."""
     groups: dict[Hashable, list[Sample]] = {}
     for number, sample in enumerate(samples):
-        groups.setdefault(kind_of(sample, steps) if steps else number, []).append(sample)
+        groups.setdefault(make_batch_key(sample, steps) if steps else number, []).append(sample)
     return [
         group[0] | {name: np.concatenate([each[name] for each in group]) for name in steps}
         for group in groups.values()
     ]
 
 
-def share(labels: Rows, index: int, count: int, where: str) -> Array:
+def select_labels(labels: SliceableArray, index: int, count: int, where: str) -> Array:
     """The labels of one sample, of as many as the item has."""
     if count == 1:
-        return Part(labels, slice(None)).read()
+        return ArrayRows(labels, slice(None)).read()
     if not labels.shape or labels.shape[0] % count:
         raise DataError(
             f"{where}there are labels of shape {list(labels.shape)} for {counted(count, 'sample')}"
         )
     step = labels.shape[0] // count
-    return Part(labels, slice(index * step, (index + 1) * step)).read()
+    return ArrayRows(labels, slice(index * step, (index + 1) * step)).read()
 
 
-def files_in(path: Path) -> list[Path]:
+def list_data_files(path: Path) -> list[Path]:
     """The files of a folder, or the one that it is."""
     if not path.is_dir():
         return [path]

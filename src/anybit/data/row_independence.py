@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from anybit.data.readers import Sample, kind_of
+from anybit.data.readers import Sample, make_batch_key
 from anybit.errors import AnybitError
 from anybit.inputs import Array
 
@@ -16,8 +16,8 @@ Run: TypeAlias = Callable[[Sample], Mapping[str, Array]]
 _KEPT = 2**28
 
 
-def independent(run: Run) -> Callable[[Sample, Sample, Sample], bool | None]:
-    """Whether two samples give together what they give apart: for `Samples.take_whole_unless`.
+def make_independence_test(run: Run) -> Callable[[Sample, Sample, Sample], bool | None]:
+    """Whether two samples give together what they give apart: for `Dataset.take_whole_unless`.
 
     None where only one can be given at a time. Outputs without rows, such as a shape, say nothing;
     False if all of them do.
@@ -43,14 +43,14 @@ def independent(run: Run) -> Callable[[Sample, Sample, Sample], bool | None]:
     return same
 
 
-def pair_of(
+def find_differing_pair(
     samples: Iterable[Sample], rows: Collection[str]
 ) -> tuple[Sample, Sample, Sample] | None:
     """Two samples that differ in inputs that have rows, and both in one; None if none are found."""
     seen: dict[Hashable, Sample] = {}
     held = 0
     for sample in samples:
-        first = seen.get(kind := kind_of(sample, rows), sample)
+        first = seen.get(kind := make_batch_key(sample, rows), sample)
         if kind not in seen and held <= _KEPT:
             seen[kind] = sample
             held += sum(array.nbytes for array in sample.values())

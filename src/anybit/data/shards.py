@@ -5,25 +5,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
-from anybit.data.readers import Reader, Sample
+from anybit.data.readers import Sample, SampleReader
 
 # One of so many samples judges.
 _PERIOD = 4
 
 
-def is_held(index: int) -> bool:
+def is_held_out(index: int) -> bool:
     """Whether a sample is held back, by its number."""
-    return is_taken(index, _PERIOD)
+    return is_selected(index, _PERIOD)
 
 
-def is_taken(index: int, period: int) -> bool:
+def is_selected(index: int, period: int) -> bool:
     """Whether a number is the one of so many that is taken: the second of the first ones, then
     by a hash, since data often have a period of their own."""
     group, place = divmod(index, period)
-    return place == (int.from_bytes(scattered(group)[:8], "little") if group else 1) % period
+    return place == (int.from_bytes(hash_index(group)[:8], "little") if group else 1) % period
 
 
-def scattered(number: int) -> bytes:
+def hash_index(number: int) -> bytes:
     """What puts numbers in an order that has nothing to do with theirs, the same for everybody."""
     return sha256(number.to_bytes(8, "little")).digest()
 
@@ -57,7 +57,7 @@ class Shard:
     """
 
     first: int
-    _reader: Reader
+    _reader: SampleReader
     _portions: tuple[Portion, ...]
 
     def read(self, is_wanted: Callable[[int], bool]) -> Iterator[tuple[int, Sample]]:

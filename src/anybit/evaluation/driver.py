@@ -9,17 +9,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from anybit.data.row_independence import independent
-from anybit.data.samples import Data, Samples
+from anybit.data.dataset import Dataset, DataSource
+from anybit.data.row_independence import make_independence_test
 from anybit.data.shards import Shard
 from anybit.errors import ModelError
 from anybit.evaluation.labels import LabelSource, SeparateLabels, label_name
 from anybit.evaluation.metrics import Function, Metric, parse_metric
 from anybit.evaluation.scoring import RowLabels, SampleScore, Scorer, make_shard_scorer
 from anybit.evaluation.timing import seconds_per_row
-from anybit.inputs import Tensor
+from anybit.inputs import TensorInfo
 from anybit.metrics.output_quality import OutputQuality
-from anybit.metrics.quality import Judge
+from anybit.metrics.quality import QualityAccumulator
 from anybit.onnx import Source
 from anybit.parallel import open_executor
 from anybit.text import listed
@@ -79,7 +79,7 @@ class Evaluation:
 
 def evaluate(
     *models: Source,
-    data: Data,
+    data: DataSource,
     labels: LabelSource | None = None,
     metric: str | Function | None = None,
     engine: str = "onnxruntime",
@@ -123,8 +123,8 @@ def evaluate(
         raise ModelError(
             f"labels are called {array_name!r}, and so is an input: name another array"
         )
-    samples = Samples(data, inputs, array_name)
-    samples.take_whole_unless(independent(scorer.models[0].run))
+    samples = Dataset(data, inputs, array_name)
+    samples.take_whole_unless(make_independence_test(scorer.models[0].run))
     totals = [_Totals() for _ in models]
     done = rows = 0
     with open_executor(cluster) as executor:
@@ -154,7 +154,7 @@ class _Totals:
     """The running totals of one model, added in the order of the samples."""
 
     def __init__(self) -> None:
-        self._judge = Judge()
+        self._judge = QualityAccumulator()
         self._total, self._count = 0.0, 0
 
     def add(self, score: SampleScore) -> None:
@@ -206,7 +206,7 @@ def _file_size(source: Source) -> int | None:
 
 
 def _labelled_shards(
-    samples: Samples, labels: LabelSource | None, is_local: bool
+    samples: Dataset, labels: LabelSource | None, is_local: bool
 ) -> Iterator[tuple[Shard, list[RowLabels]]]:
     """Yield the shards, with the rows and labels of their samples."""
     row_labels = _row_labels(samples, labels)
@@ -216,7 +216,7 @@ def _labelled_shards(
     next(row_labels, None)  # checks that no labels are left
 
 
-def _row_labels(samples: Samples, labels: LabelSource | None) -> Iterator[RowLabels]:
+def _row_labels(samples: Dataset, labels: LabelSource | None) -> Iterator[RowLabels]:
     """Yield the rows and labels of each sample."""
     if labels is None or label_name(labels) is not None:
         yield from samples.shares()
@@ -227,7 +227,7 @@ def _row_labels(samples: Samples, labels: LabelSource | None) -> Iterator[RowLab
     separate.check_used()
 
 
-def _common_inputs(scorer: Scorer) -> tuple[Tensor, ...]:
+def _common_inputs(scorer: Scorer) -> tuple[TensorInfo, ...]:
     """Return the inputs of all models, with the sizes that any of them fixes.
 
     Raises:
@@ -252,7 +252,7 @@ def _common_inputs(scorer: Scorer) -> tuple[Tensor, ...]:
     return tuple(common.values())
 
 
-def _merged_sizes(a: Tensor, b: Tensor) -> Tensor | None:
+def _merged_sizes(a: TensorInfo, b: TensorInfo) -> TensorInfo | None:
     """Return a with the sizes that a or b fixes, or None if they disagree.
 
     Models may fix different numbers of rows: the result has their least common multiple.

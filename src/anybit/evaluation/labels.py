@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anybit.data.array_files import open_arrays
-from anybit.data.readers import Rows
+from anybit.data.readers import SliceableArray
 from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.text import counted
@@ -31,7 +31,7 @@ class SeparateLabels:
     """
 
     def __init__(self, labels: LabelSource, samples: int) -> None:
-        self._labels: Rows
+        self._labels: SliceableArray
         if isinstance(labels, str | os.PathLike):
             arrays = open_arrays(Path(labels))
             if len(arrays) != 1:

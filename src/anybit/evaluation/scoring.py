@@ -14,8 +14,8 @@ from anybit.data.shards import Shard
 from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.evaluation.metrics import Function, Metric, parse_metric
 from anybit.inputs import Array
-from anybit.metrics.output_parts import Part, parts_of
-from anybit.metrics.quality import Comparison, compared
+from anybit.metrics.output_parts import OutputPart, find_output_parts
+from anybit.metrics.quality import SampleComparison, compare_outputs
 from anybit.model import Model, RuntimeEngine, load
 from anybit.onnx import Source, read
 from anybit.onnx.files.message import restored, serialize
@@ -43,7 +43,7 @@ class SampleScore:
         total, count: The sum and the number of the values of the metric.
     """
 
-    comparison: Comparison | None
+    comparison: SampleComparison | None
     total: float = 0.0
     count: int = 0
 
@@ -103,7 +103,7 @@ class Scorer:
                 reference = outputs
             else:
                 matched = _matched_outputs(reference, outputs, name)
-                comparison = compared(reference, matched, self._parts)
+                comparison = compare_outputs(reference, matched, self._parts)
             scores.append(SampleScore(comparison, *self._measure(outputs, labels)))
         return scores
 
@@ -158,14 +158,14 @@ def _has_quantizers(source: Source) -> bool:
     return not explain_missing_quantizers(model, "")
 
 
-def _output_parts(sources: Sequence[Source]) -> dict[str, tuple[Part, ...]]:
+def _output_parts(sources: Sequence[Source]) -> dict[str, tuple[OutputPart, ...]]:
     """Return the parts of the outputs of the first model, if others are compared with it."""
     if len(sources) < 2:
         return {}
     model = read_copy(sources[0])
     inline(model, sources[0])
     apply(model, sources[0], InferShapes())
-    return parts_of(model)
+    return find_output_parts(model)
 
 
 def _matched_outputs(

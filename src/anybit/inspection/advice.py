@@ -44,9 +44,9 @@ def _on_verdict(report: ModelReport) -> Iterator[Advice]:
             "Give the layers with the most noise more bits (--layer, --budget), or keep them in "
             "float (--keep).",
         )
-    from anybit.metrics.confidence import FEWEST
+    from anybit.metrics.confidence import MIN_SAMPLES
 
-    if verdict.seen or verdict.samples < FEWEST:
+    if verdict.seen or verdict.samples < MIN_SAMPLES:
         were = "was" if verdict.samples == 1 else "were"
         few = f"Only {counted(verdict.samples, 'sample')} {were}"
         yield Advice(

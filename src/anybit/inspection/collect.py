@@ -26,14 +26,14 @@ from anybit.onnx.summary import summarize
 
 if TYPE_CHECKING:
     from anybit.compiler.report import Report
-    from anybit.data.samples import Data
+    from anybit.data.dataset import DataSource
     from anybit.ptq import QuantizationResult, QuantizedLayer
 
 
 @relaxed_gc()
 def inspect(
     source: Source,
-    data: "Data | None" = None,
+    data: "DataSource | None" = None,
     *,
     layers: bool = True,
     input_ranges: Ranges | None = None,
@@ -105,7 +105,7 @@ def inspect(
 
 def report_quantization(
     result: "QuantizationResult",
-    data: "Data | None" = None,
+    data: "DataSource | None" = None,
     *,
     name: str = "",
     command: str = "",

@@ -14,7 +14,7 @@ from anybit.quant_types.layer_info import Guarantee, LayerInfo, Span
 if TYPE_CHECKING:
     from anybit.compiler.layer import CompiledLayer
     from anybit.compiler.report import Report
-    from anybit.ptq import ParetoPoint, Verdict
+    from anybit.ptq import ParetoPoint, QualityMetrics
 
 SCHEMA = 1
 """Version of the JSON; docs/schemas.md describes it."""
@@ -251,7 +251,7 @@ class QuantizationReport:
         front: Mixed precisions that a budget search considered.
     """
 
-    verdict: "Verdict | None"
+    verdict: "QualityMetrics | None"
     skipped: Mapping[str, str] = field(default_factory=dict)
     front: tuple["ParetoPoint", ...] = ()
 
@@ -289,7 +289,7 @@ class ModelReport:
     compilation: "Report | None" = None
 
     @property
-    def verdict(self) -> "Verdict | None":
+    def verdict(self) -> "QualityMetrics | None":
         """Return the quality of the outputs; None if it was not measured."""
         return None if self.quantization is None else self.quantization.verdict
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from anybit.data.dataset import Dataset, DataSource
 from anybit.data.readers import Sample
-from anybit.data.row_independence import independent
-from anybit.data.samples import Data, Samples
-from anybit.data.shards import is_taken
+from anybit.data.row_independence import make_independence_test
+from anybit.data.shards import is_selected
 from anybit.errors import DataError
-from anybit.inputs import declared_inputs
+from anybit.inputs import list_inputs
 from anybit.inspection.factors import Factor, Target
 from anybit.inspection.gauge import Gauge
 from anybit.inspection.model_report import DataSummary, Observation
@@ -52,7 +52,7 @@ def run_on_data(
     targets: Sequence[Target],
     analysis: Analysis,
     ranges: Mapping[str, AbstractValue],
-    data: Data,
+    data: DataSource,
     where: str,
     progress: Callable[[float], None],
 ) -> DataRun:
@@ -63,9 +63,9 @@ def run_on_data(
         ModelError: The model cannot be run.
     """
     check_known(model, where)
-    samples = Samples(data, declared_inputs(model.graph, where))
+    samples = Dataset(data, list_inputs(model.graph, where))
     whole = recording(model, model.graph.outputs, where).recorder(alone=False)
-    samples.take_whole_unless(independent(whole.run))
+    samples.take_whole_unless(make_independence_test(whole.run))
     factors = dict.fromkeys(
         factor for target in targets for factor in target.factors if not factor.is_constant
     )
@@ -82,7 +82,7 @@ def run_on_data(
     step = -(-len(samples) // _MAX_SAMPLES)
     for number, sample in enumerate(samples):
         _check_ranges(sample, ranges)
-        if is_taken(number, step):
+        if is_selected(number, step):
             count += 1
             start = time.perf_counter()
             whole.run(sample)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Observation,
         QuantizedTensor,
     )
-    from anybit.ptq import ParetoPoint, Verdict
+    from anybit.ptq import ParetoPoint, QualityMetrics
 
 _MAX_ROWS, _MAX_DETAILS, _MAX_REASONS, _MAX_SEGMENTS, _MAX_RISKS = 1000, 300, 50, 500, 200
 _MAX_TOOLTIPS = 16
@@ -223,7 +223,7 @@ def _level(bits: int) -> tuple[str, str]:
     return "float", "float"
 
 
-def _worst(verdict: Verdict | None) -> list[Block]:
+def _worst(verdict: QualityMetrics | None) -> list[Block]:
     if verdict is None or not verdict.worst:
         return []
     rows = [

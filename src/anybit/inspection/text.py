@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ModelReport,
         Observation,
     )
-    from anybit.ptq import Verdict
+    from anybit.ptq import QualityMetrics
 
 Row = dict[str, str]
 
@@ -350,9 +350,9 @@ def unknown_sizes(report: ModelReport) -> str:
     return f"MACs do not count layers of unknown size: {listed(names, 4)}" if names else ""
 
 
-def quality(verdict: Verdict) -> str:
+def quality(verdict: QualityMetrics) -> str:
     """Return the quality figures of the outputs in one line."""
-    from anybit.metrics.confidence import FEWEST
+    from anybit.metrics.confidence import MIN_SAMPLES
 
     figures = []
     if verdict.sqnr is not None:
@@ -366,12 +366,12 @@ def quality(verdict: Verdict) -> str:
     where = f"{verdict.samples} held-out {'sample' if verdict.samples == 1 else 'samples'}"
     if verdict.seen:
         where = "the only sample, which chose the quantizers"
-    elif verdict.samples < FEWEST:
+    elif verdict.samples < MIN_SAMPLES:
         where += " (few: give hundreds)"
     return f"On {where}: {', '.join(figures) or 'no output to compare'}"
 
 
-def failure(verdict: Verdict) -> str:
+def failure(verdict: QualityMetrics) -> str:
     """Return which figures are below their thresholds; empty if none is."""
     failures = "; ".join(verdict.failures)
     return failures and f"quality check failed: {failures} (--fail-below)"

@@ -7,7 +7,7 @@ ArgMax or TopK reads it. Rows of a Gemm or MatMul may be the scores of a classif
 
 import onnx_ir as ir
 
-from anybit.metrics.regions import Region, rank_of
+from anybit.metrics.regions import TensorRegion, get_rank
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 
@@ -19,18 +19,18 @@ _TRANSPARENT = ("Add", "Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Fla
 _MOST_STEPS = 8
 
 
-def class_axis_of_producer(value: ir.Value, opset: int) -> Region:
+def find_class_region(value: ir.Value, opset: int) -> TensorRegion:
     """Return what the node that gives a value says of its classes."""
     node = value.producer()
     if node is not None and not node.domain and has_trait(node, OpTrait.SOFTMAX):
-        axis = _normalized(node, rank_of(value), opset)
-        return Region() if axis is None else Region({}, axis, "distribution")
+        axis = _normalized(node, get_rank(value), opset)
+        return TensorRegion() if axis is None else TensorRegion({}, axis, "distribution")
     if _has_rows_of_scores(value) and _is_product(value):
-        return Region({}, len(value.shape or ()) - 1, "logits")
-    return Region()
+        return TensorRegion({}, len(value.shape or ()) - 1, "logits")
+    return TensorRegion()
 
 
-def class_axis_of_reader(node: ir.Node, rank: int | None, opset: int) -> int | None:
+def find_class_axis(node: ir.Node, rank: int | None, opset: int) -> int | None:
     """Return the axis of classes of what a node reads; None where it shows none."""
     if has_trait(node, OpTrait.SOFTMAX):
         return _normalized(node, rank, opset)

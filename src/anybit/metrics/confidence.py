@@ -28,7 +28,7 @@ import numpy as np
 
 CONFIDENCE = 0.95
 """In how many cases a bound is to hold; it holds in fewer where tails are heavy."""
-FEWEST = 24
+MIN_SAMPLES = 24
 """Fewer samples say little of a model, and of them there is no bound. What one of twenty has is in
 none of 24 in 29 % of cases, in none of 16 in 44 %, in none of 8 in 66 %."""
 # Twice as many pairs at most are kept.
@@ -36,7 +36,7 @@ _GROUPS = 256
 
 
 @dataclass
-class Spread:
+class NoiseSpread:
     """The noise and signal of samples, one by one; of neighbours together where they are many."""
 
     _pairs: list[tuple[float, float]] = field(default_factory=list)
@@ -59,10 +59,10 @@ class Spread:
 
     def upper_bound(self) -> float | None:
         """An estimated upper bound of noise over signal; None where there is none."""
-        return upper_bound(self._pairs)
+        return bound_noise_ratio(self._pairs)
 
 
-def upper_bound(
+def bound_noise_ratio(
     pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE
 ) -> float | None:
     """An estimated upper bound of noise over signal of all, by those of samples.
@@ -76,7 +76,7 @@ def upper_bound(
     """
     noise, signal = np.array(pairs, np.float64).reshape(-1, 2).T
     count = len(noise)
-    if count < FEWEST:
+    if count < MIN_SAMPLES:
         return None
     if not noise.any():
         return 0.0

@@ -14,17 +14,17 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.inputs import Array
-from anybit.metrics.class_axis import class_axis_of_producer, class_axis_of_reader
+from anybit.metrics.class_axis import find_class_axis, find_class_region
 from anybit.metrics.regions import (
     WHOLE,
-    Region,
-    cut,
-    integers,
-    kept_axes,
-    moved,
-    rank_of,
-    size_of,
-    split_at,
+    TensorRegion,
+    crop_regions,
+    get_axis_size,
+    get_rank,
+    map_kept_axes,
+    move_regions,
+    read_integers,
+    split_regions,
 )
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
@@ -37,7 +37,7 @@ _ELEMENTWISE = ("Clip", "Exp", "HardSigmoid", "Log", "Relu", "Sigmoid", "Sqrt", 
 
 
 @dataclass(frozen=True)
-class Part:
+class OutputPart:
     """A region of an output, or all of it.
 
     Attributes:
@@ -47,7 +47,7 @@ class Part:
     """
 
     name: str
-    region: Region = WHOLE
+    region: TensorRegion = WHOLE
     sizes: Mapping[int, int] | None = None
 
     @property
@@ -71,7 +71,7 @@ class Part:
         return array[tuple(index)]
 
 
-def parts_of(model: ir.Model) -> dict[str, tuple[Part, ...]]:
+def find_output_parts(model: ir.Model) -> dict[str, tuple[OutputPart, ...]]:
     """Return the parts of each output of a model whose shapes have been inferred."""
     analysis = _Analysis(model.opset_imports.get("", 0))
     return {
@@ -79,19 +79,19 @@ def parts_of(model: ir.Model) -> dict[str, tuple[Part, ...]]:
     }
 
 
-def _named(value: ir.Value, regions: Sequence[Region]) -> tuple[Part, ...]:
-    name, rank = str(value.name), rank_of(value)
+def _named(value: ir.Value, regions: Sequence[TensorRegion]) -> tuple[OutputPart, ...]:
+    name, rank = str(value.name), get_rank(value)
     if len(regions) == 1 or rank is None:
-        return (Part(name, replace(regions[0], bounds={}) if len(regions) == 1 else WHOLE),)
+        return (OutputPart(name, replace(regions[0], bounds={}) if len(regions) == 1 else WHOLE),)
     parts = []
     for region in regions:
-        sizes = {axis: size_of(value, axis) for axis in region.bounds}
+        sizes = {axis: get_axis_size(value, axis) for axis in region.bounds}
         known = {axis: size for axis, size in sizes.items() if size is not None}
-        parts.append(Part(f"{name}{_index(region, rank)}", region, known))
+        parts.append(OutputPart(f"{name}{_index(region, rank)}", region, known))
     return tuple(parts)
 
 
-def _index(region: Region, rank: int) -> str:
+def _index(region: TensorRegion, rank: int) -> str:
     """Return the region as an index of NumPy."""
     items = [":"] * rank
     for axis, (start, stop) in region.bounds.items():
@@ -110,21 +110,21 @@ class _Analysis:
 
     def __init__(self, opset: int) -> None:
         self._opset = opset
-        self._known: dict[ir.Value, tuple[Region, ...]] = {}
+        self._known: dict[ir.Value, tuple[TensorRegion, ...]] = {}
 
-    def regions(self, value: ir.Value, steps: int = 0) -> tuple[Region, ...]:
+    def regions(self, value: ir.Value, steps: int = 0) -> tuple[TensorRegion, ...]:
         """Return the regions of a value; one without bounds where it has no parts."""
         if value not in self._known:
             self._known[value] = (WHOLE,)  # for graphs that are not acyclic
             try:
                 found = self._produced(value, steps) if steps < _MOST_STEPS else None
-                found = found or (class_axis_of_producer(value, self._opset),)
+                found = found or (find_class_region(value, self._opset),)
                 self._known[value] = self._read(value, found)
             except ModelError:  # an attribute of a wrong type: the runtime decides about it
                 self._known[value] = (WHOLE,)
         return self._known[value]
 
-    def _produced(self, value: ir.Value, steps: int) -> tuple[Region, ...] | None:
+    def _produced(self, value: ir.Value, steps: int) -> tuple[TensorRegion, ...] | None:
         """Return what follows from the node that gives it; None where it is not followed."""
         node = value.producer()
         if node is None or node.domain or not node.inputs or node.inputs[0] is None:
@@ -136,28 +136,28 @@ class _Analysis:
             return self.regions(data, steps + 1) if value is node.outputs[0] else None
         if node.op_type in _ELEMENTWISE:
             found = self.regions(data, steps + 1)
-            return tuple(Region(each.bounds) for each in found) if len(found) > 1 else None
+            return tuple(TensorRegion(each.bounds) for each in found) if len(found) > 1 else None
         if node.op_type == "Transpose" or has_trait(node, OpTrait.RESHAPE):
             axes = _moved_axes(node, data, value)
-            return None if axes is None else moved(self.regions(data, steps + 1), axes)
+            return None if axes is None else move_regions(self.regions(data, steps + 1), axes)
         if node.op_type in ("Slice", "Split"):
             place = _place(node, data, value)
             found = self.regions(data, steps + 1)
             for axis, bounds in (place or {}).items():
-                found = cut(found, axis, bounds, size_of(data, axis))
+                found = crop_regions(found, axis, bounds, get_axis_size(data, axis))
             return None if place is None else found or None
         return None
 
     def _concatenated(
         self, node: ir.Node, value: ir.Value, steps: int
-    ) -> tuple[Region, ...] | None:
-        rank, inputs = rank_of(value), [each for each in node.inputs if each is not None]
+    ) -> tuple[TensorRegion, ...] | None:
+        rank, inputs = get_rank(value), [each for each in node.inputs if each is not None]
         axis = attribute_of(node, "axis", 0)
         if rank is None or not -rank <= axis < rank or len(inputs) > _MOST_PARTS:
             return None
         axis %= rank
         inner = [self.regions(each, steps + 1) for each in inputs]
-        sizes = _sizes(inputs, axis, size_of(value, axis))
+        sizes = _sizes(inputs, axis, get_axis_size(value, axis))
         if sizes is None:
             return _in_common(inner, axis)
         if sum(map(len, inner)) > _MOST_PARTS:
@@ -173,13 +173,13 @@ class _Analysis:
             start += size
         return tuple(found) or None
 
-    def _read(self, value: ir.Value, regions: tuple[Region, ...]) -> tuple[Region, ...]:
+    def _read(self, value: ir.Value, regions: tuple[TensorRegion, ...]) -> tuple[TensorRegion, ...]:
         """Add what readers of a value show: its classes, and where it is divided."""
-        rank = rank_of(value)
+        rank = get_rank(value)
         for node, place in islice(value.uses(), _MOST_READERS):
             if place or node.domain:
                 continue
-            axis = class_axis_of_reader(node, rank, self._opset)
+            axis = find_class_axis(node, rank, self._opset)
             if axis is not None:
                 regions = tuple(
                     each
@@ -190,16 +190,16 @@ class _Analysis:
             elif node.op_type in ("Slice", "Split") and len(node.outputs) <= _MOST_PARTS:
                 for output in node.outputs:
                     for along, bounds in (_place(node, value, output) or {}).items():
-                        size = size_of(value, along)
+                        size = get_axis_size(value, along)
                         if size is not None:
-                            divided = split_at(regions, along, bounds, size)
+                            divided = split_regions(regions, along, bounds, size)
                             regions = divided if len(divided) <= _MOST_PARTS else regions
         return regions
 
 
 def _sizes(inputs: Sequence[ir.Value], axis: int, whole: int | None) -> list[int] | None:
     """Return the sizes of the inputs of a Concat; a single unknown one follows from the rest."""
-    sizes = [size_of(each, axis) for each in inputs]
+    sizes = [get_axis_size(each, axis) for each in inputs]
     known = [each for each in sizes if each is not None]
     if len(known) == len(sizes):
         return known if whole in (None, sum(known)) else None
@@ -208,21 +208,25 @@ def _sizes(inputs: Sequence[ir.Value], axis: int, whole: int | None) -> list[int
     return [whole - sum(known) if each is None else each for each in sizes]
 
 
-def _in_common(inner: Sequence[tuple[Region, ...]], axis: int) -> tuple[Region, ...] | None:
+def _in_common(
+    inner: Sequence[tuple[TensorRegion, ...]], axis: int
+) -> tuple[TensorRegion, ...] | None:
     """Return the regions that all inputs of a Concat have, if none is bounded along its axis."""
     first = inner[0]
     if any(each != first for each in inner) or any(axis in each.bounds for each in first):
         return None
-    return tuple(Region(each.bounds) if each.class_axis in (axis, None) else each for each in first)
+    return tuple(
+        TensorRegion(each.bounds) if each.class_axis in (axis, None) else each for each in first
+    )
 
 
 def _moved_axes(node: ir.Node, data: ir.Value, value: ir.Value) -> dict[int, int] | None:
     """Return where each axis of the input is in the output, as far as it is kept."""
-    rank = rank_of(data)
+    rank = get_rank(data)
     if rank is None:
         return None
     if node.op_type != "Transpose":
-        return kept_axes(data, value)
+        return map_kept_axes(data, value)
     order = attribute_of(node, "perm", tuple(range(rank))[::-1])
     if sorted(order) != list(range(rank)):
         return None
@@ -231,7 +235,7 @@ def _moved_axes(node: ir.Node, data: ir.Value, value: ir.Value) -> dict[int, int
 
 def _place(node: ir.Node, data: ir.Value, output: ir.Value) -> dict[int, tuple[int, int]] | None:
     """Return which region of its input a Split or Slice gives; None where it is not known."""
-    rank = rank_of(data)
+    rank = get_rank(data)
     if rank is None:
         return None
     if node.op_type == "Split":
@@ -240,7 +244,7 @@ def _place(node: ir.Node, data: ir.Value, output: ir.Value) -> dict[int, tuple[i
             return None
         axis, start = axis % rank, 0
         for each in node.outputs:
-            size = size_of(each, axis)
+            size = get_axis_size(each, axis)
             if size is None:
                 return None
             if each is output:
@@ -248,7 +252,7 @@ def _place(node: ir.Node, data: ir.Value, output: ir.Value) -> dict[int, tuple[i
             start += size
         return None
     inputs = [*node.inputs, *[None] * 5][:5]
-    starts, stops, axes, steps = map(integers, inputs[1:])
+    starts, stops, axes, steps = map(read_integers, inputs[1:])
     if starts is None or stops is None or (inputs[4] is not None and set(steps or [0]) != {1}):
         return None
     axes = axes if inputs[3] is not None else list(range(len(starts)))
@@ -256,7 +260,7 @@ def _place(node: ir.Node, data: ir.Value, output: ir.Value) -> dict[int, tuple[i
         return None
     found = {}
     for axis, start, stop in zip(axes, starts, stops, strict=True):
-        size = size_of(data, axis % rank) if -rank <= axis < rank else None
+        size = get_axis_size(data, axis % rank) if -rank <= axis < rank else None
         if size is None:
             return None
         low, high, _ = slice(start, stop).indices(size)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anybit.inputs import Array
-from anybit.metrics.confidence import Spread
-from anybit.metrics.output_parts import Part
-from anybit.metrics.sqnr import decibels
+from anybit.metrics.confidence import NoiseSpread
+from anybit.metrics.output_parts import OutputPart
+from anybit.metrics.sqnr import noise_to_sqnr
 
 # Softmax in float16 gives rows whose sum is 1 to about 2^-11.
 _TOLERANCE = 1e-3
@@ -126,10 +126,10 @@ class OutputSums:
     rows: int = 0
     sums_to_one: bool | None = None
     moments: _Moments = field(default_factory=_Moments)
-    spread: Spread = field(default_factory=Spread)
+    spread: NoiseSpread = field(default_factory=NoiseSpread)
 
     @classmethod
-    def of(cls, a: Array, b: Array | None, part: Part) -> "OutputSums":
+    def of(cls, a: Array, b: Array | None, part: OutputPart) -> "OutputSums":
         """Compare the output of a sample, or a part of it.
 
         Args:
@@ -148,7 +148,7 @@ class OutputSums:
         found.moments.defined &= b is not None
         return found
 
-    def _add_rows(self, a: Array, b: Array | None, part: Part) -> None:
+    def _add_rows(self, a: Array, b: Array | None, part: OutputPart) -> None:
         """Compare where the largest element of each row is, if rows may have classes."""
         axis = -1 if part.class_axis is None else part.class_axis
         if not -a.ndim <= axis < a.ndim or a.shape[axis] < 2 or not a.size:
@@ -218,7 +218,7 @@ class OutputSums:
     def sqnr_bound(self) -> float | None:
         """An estimated lower bound, by the samples that were merged, in dB."""
         noise = self.spread.upper_bound()
-        return None if noise is None else decibels(noise)
+        return None if noise is None else noise_to_sqnr(noise)
 
 
 def is_float(array: Array) -> bool:

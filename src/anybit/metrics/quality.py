@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anybit.inputs import Array
-from anybit.metrics.output_parts import Part
+from anybit.metrics.output_parts import OutputPart
 from anybit.metrics.output_quality import OutputQuality, OutputSums
-from anybit.metrics.thresholds import DEFAULTS, Thresholds
+from anybit.metrics.thresholds import DEFAULT_THRESHOLDS, QualityThresholds
 from anybit.text import shown
 
 _MOST_EXAMPLES = 10
 
 
 @dataclass(frozen=True)
-class Example:
+class WorstSample:
     """A sample for which two models differ.
 
     Attributes:
@@ -30,7 +30,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class QualityMetrics:
     """Quality figures of a quantized model, against the float model on the same samples.
 
     An output that Concat puts together is judged part by part.
@@ -64,12 +64,12 @@ class Verdict:
     agreement: float | None
     samples: int
     seen: bool
-    worst: tuple[Example, ...] = ()
+    worst: tuple[WorstSample, ...] = ()
     sqnr_bound: float | None = None
     correlation: float | None = None
     logits_agreement: float | None = None
     outputs: tuple[OutputQuality, ...] = ()
-    thresholds: Thresholds = DEFAULTS
+    thresholds: QualityThresholds = DEFAULT_THRESHOLDS
 
     @property
     def passed(self) -> bool:
@@ -122,7 +122,7 @@ def _below(value: float, limit: float, digits: int) -> str:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SampleComparison:
     """Two models compared on one sample.
 
     Attributes:
@@ -136,11 +136,11 @@ class Comparison:
     agrees: bool | None
 
 
-def compared(
+def compare_outputs(
     floats: Mapping[str, Array],
     quantized: Mapping[str, Array],
-    parts: Mapping[str, Sequence[Part]] | None = None,
-) -> Comparison:
+    parts: Mapping[str, Sequence[OutputPart]] | None = None,
+) -> SampleComparison:
     """Compare the outputs for a sample, by name. Other shapes are nothing but noise.
 
     Args:
@@ -152,40 +152,40 @@ def compared(
         b = quantized[name]
         same = a.shape == b.shape
         known = (parts or {}).get(name, ())
-        for part in known if known and all(each.fits(a) for each in known) else (Part(name),):
+        for part in known if known and all(each.fits(a) for each in known) else (OutputPart(name),):
             found = OutputSums.of(part.of(a), part.of(b) if same else None, part)
             outputs[part.name] = found
             if found.is_float or not same:
                 own.append(found.sqnr if same else -math.inf)
             if found.has_classes:
                 agrees.append(found.agreeing == found.rows)
-    return Comparison(outputs, min(own, default=None), all(agrees) if agrees else None)
+    return SampleComparison(outputs, min(own, default=None), all(agrees) if agrees else None)
 
 
 @dataclass
-class Judge:
+class QualityAccumulator:
     """Adds up what two models give, sample by sample: sums depend on the order."""
 
     _outputs: dict[str, OutputSums] = field(default_factory=dict)
     _samples: int = 0
-    _worst: list[Example] = field(default_factory=list)
+    _worst: list[WorstSample] = field(default_factory=list)
 
-    def add(self, sample: Comparison, number: int | None = None) -> None:
+    def add(self, sample: SampleComparison, number: int | None = None) -> None:
         """Add a sample. It has the number that is given, or that of those before it."""
         for name, sums in sample.outputs.items():
             self._outputs.setdefault(name, OutputSums(sums.is_float, sums.kind)).merge(sums)
         if sample.sqnr is not None:
             number = self._samples if number is None else number
-            found = Example(number, sample.sqnr, sample.agrees)
+            found = WorstSample(number, sample.sqnr, sample.agrees)
             self._worst = sorted([*self._worst, found], key=lambda each: each.sqnr)[:_MOST_EXAMPLES]
         self._samples += 1
 
-    def verdict(self, *, seen: bool) -> Verdict:
+    def verdict(self, *, seen: bool) -> QualityMetrics:
         """The verdict on all that was added."""
         found = tuple(each.quality(name) for name, each in self._outputs.items())
         sure = [each.agreement for each in found if each.kind in ("distribution", "exact")]
         logits = [each.agreement for each in found if each.kind == "logits"]
-        return Verdict(
+        return QualityMetrics(
             sqnr=_least(each.sqnr for each in found),
             agreement=_least(sure),
             samples=self._samples,

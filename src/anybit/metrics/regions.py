@@ -16,7 +16,7 @@ Bounds = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Region:
+class TensorRegion:
     """A part of a tensor: a box along some of its axes.
 
     Attributes:
@@ -30,15 +30,15 @@ class Region:
     kind: str = ""
 
 
-WHOLE = Region()
+WHOLE = TensorRegion()
 
 
-def rank_of(value: ir.Value) -> int | None:
+def get_rank(value: ir.Value) -> int | None:
     """Return the number of axes, if it is known."""
     return None if value.shape is None else len(value.shape)
 
 
-def size_of(value: ir.Value, axis: int) -> int | None:
+def get_axis_size(value: ir.Value, axis: int) -> int | None:
     """Return the size along an axis, if it is fixed."""
     if value.shape is None or not 0 <= axis < len(value.shape):
         return None
@@ -46,7 +46,7 @@ def size_of(value: ir.Value, axis: int) -> int | None:
     return size if isinstance(size, int) and size >= 0 else None
 
 
-def integers(value: ir.Value | None) -> list[int] | None:
+def read_integers(value: ir.Value | None) -> list[int] | None:
     """Return the elements of a short constant of integers; None of anything else."""
     if value is None:
         return None
@@ -64,7 +64,7 @@ def integers(value: ir.Value | None) -> list[int] | None:
     return [int(each) for each in array.reshape(-1)]
 
 
-def kept_axes(data: ir.Value, value: ir.Value) -> dict[int, int] | None:
+def map_kept_axes(data: ir.Value, value: ir.Value) -> dict[int, int] | None:
     """Return where a Reshape leaves the axes that it keeps.
 
     An axis is kept if its size and the number of elements before it, or behind it, stay the same.
@@ -104,7 +104,9 @@ def _strides(sizes: Sequence[int | str | None], sign: int) -> list[tuple[int, ob
     return [(axis, object() if sizes[axis] is None else sizes[axis]) for axis in axes]
 
 
-def moved(regions: Sequence[Region], axes: Mapping[int, int]) -> tuple[Region, ...] | None:
+def move_regions(
+    regions: Sequence[TensorRegion], axes: Mapping[int, int]
+) -> tuple[TensorRegion, ...] | None:
     """Return regions behind a node that moves axes; None if it does not keep their bounds."""
     if any(axis not in axes for region in regions for axis in region.bounds):
         return None
@@ -112,13 +114,13 @@ def moved(regions: Sequence[Region], axes: Mapping[int, int]) -> tuple[Region, .
     for region in regions:
         bounds = {axes[axis]: each for axis, each in region.bounds.items()}
         classes = None if region.class_axis is None else axes.get(region.class_axis)
-        found.append(Region(bounds, classes, "" if classes is None else region.kind))
+        found.append(TensorRegion(bounds, classes, "" if classes is None else region.kind))
     return tuple(found)
 
 
-def cut(
-    regions: Sequence[Region], axis: int, bounds: Bounds, size: int | None
-) -> tuple[Region, ...]:
+def crop_regions(
+    regions: Sequence[TensorRegion], axis: int, bounds: Bounds, size: int | None
+) -> tuple[TensorRegion, ...]:
     """Return regions of a tensor of which that is cut out along an axis."""
     low, high = bounds
     found = []
@@ -131,13 +133,13 @@ def cut(
         if (left, right) != (low, high):
             rest[axis] = (left - low, right - low)
         whole = axis != region.class_axis or (left, right) == (start, stop)
-        found.append(replace(region, bounds=rest) if whole else Region(rest))
+        found.append(replace(region, bounds=rest) if whole else TensorRegion(rest))
     return tuple(found)
 
 
-def split_at(
-    regions: Sequence[Region], axis: int, bounds: Collection[int], size: int
-) -> tuple[Region, ...]:
+def split_regions(
+    regions: Sequence[TensorRegion], axis: int, bounds: Collection[int], size: int
+) -> tuple[TensorRegion, ...]:
     """Return regions divided at places along an axis; classes that are divided are none."""
     found = []
     for region in regions:
@@ -146,7 +148,7 @@ def split_at(
         if not inner:
             found.append(region)
             continue
-        known = Region(region.bounds) if axis == region.class_axis else region
+        known = TensorRegion(region.bounds) if axis == region.class_axis else region
         for low, high in pairwise([start, *inner, stop]):
             found.append(replace(known, bounds={**region.bounds, axis: (low, high)}))
     return tuple(found)

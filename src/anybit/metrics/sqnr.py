@@ -3,15 +3,15 @@
 
 import math
 
-LEAST = 1e-30
+MIN_NOISE = 1e-30
 """Less noise than this is none: 300 dB."""
 
 
-def decibels(noise: float) -> float:
+def noise_to_sqnr(noise: float) -> float:
     """Signal over noise in dB, of noise over signal as a power."""
-    return -10 * math.log10(max(noise, LEAST))
+    return -10 * math.log10(max(noise, MIN_NOISE))
 
 
-def noise_of(sqnr: float) -> float:
+def sqnr_to_noise(sqnr: float) -> float:
     """Noise over signal as a power, of signal over noise in dB."""
     return float(10 ** (-sqnr / 10))

@@ -13,7 +13,7 @@ _MOST_DECIBELS = 300.0
 
 
 @dataclass(frozen=True)
-class Thresholds:
+class QualityThresholds:
     """The figures below which a model fails the quality check.
 
     Attributes:
@@ -28,10 +28,10 @@ class Thresholds:
     named: bool = False
 
 
-DEFAULTS = Thresholds()
+DEFAULT_THRESHOLDS = QualityThresholds()
 
 
-def thresholds(words: str | None, *, has_data: bool = True) -> Thresholds:
+def parse_thresholds(words: str | None, *, has_data: bool = True) -> QualityThresholds:
     """Parse quality thresholds; figures without one are not checked. None stands for the defaults.
 
     Raises:
@@ -41,11 +41,11 @@ def thresholds(words: str | None, *, has_data: bool = True) -> Thresholds:
     (12.0, None, None)
     """
     if words is None:
-        return DEFAULTS
+        return DEFAULT_THRESHOLDS
     if not isinstance(words, str):
         raise OptionError(f"--fail-below must be a text, got {words!r}; {_REMEDY}")
     if words.strip().lower() in ("none", "0"):
-        return Thresholds(None, None, named=True)
+        return QualityThresholds(None, None, named=True)
     if not has_data:
         raise OptionError(f"--fail-below {words!r}: the outputs are judged on data; give some")
     numbers: dict[str, float] = {}
@@ -62,4 +62,4 @@ def thresholds(words: str | None, *, has_data: bool = True) -> Thresholds:
             raise OptionError(f"--fail-below {words!r}: an SQNR lies between -300 dB and 300 dB")
         numbers[unit] = number
     share = numbers.get("%")
-    return Thresholds(numbers.get("db"), None if share is None else share / 100, named=True)
+    return QualityThresholds(numbers.get("db"), None if share is None else share / 100, named=True)

@@ -12,8 +12,8 @@ A budget searches mixed precision (`budget`): by the sensitivity of the outputs 
 (`sensitivity`, `mixing`) and its cost (`knapsack`, `macs`), with a few `attempts`.
 """
 
-from anybit.metrics.quality import Verdict
+from anybit.metrics.quality import QualityMetrics
 from anybit.ptq.pipeline import quantize
 from anybit.ptq.result import ParetoPoint, QuantizationResult, QuantizedLayer
 
-__all__ = ["ParetoPoint", "QuantizationResult", "QuantizedLayer", "Verdict", "quantize"]
+__all__ = ["ParetoPoint", "QuantizationResult", "QuantizedLayer", "QualityMetrics", "quantize"]

@@ -35,7 +35,7 @@ class Budget:
     bops: float | None = None
 
 
-def budget(words: str) -> Budget:
+def parse_budget(words: str) -> Budget:
     """Parse a budget.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from anybit.metrics.sqnr import decibels
+from anybit.metrics.sqnr import noise_to_sqnr
 from anybit.onnx.graph.walk import nodes_in, tensors_in
 from anybit.ptq.algorithms.round_to_nearest import stored_bytes
 from anybit.ptq.algorithms.shared_weights import bytes_of
@@ -78,8 +78,8 @@ def row(
         parameters=parameters,
         bytes=sum(stored_bytes(array, weight, scheme) for weight, array in layer.constants),
         macs=macs.get(layer),
-        sqnr=decibels(max(errors)) if errors and judged else None,
-        output_sqnr=None if noises is None else decibels(noises.of(layer, found.plan)),
+        sqnr=noise_to_sqnr(max(errors)) if errors and judged else None,
+        output_sqnr=None if noises is None else noise_to_sqnr(noises.of(layer, found.plan)),
         smoothed=any(choice.smoothing is not None for choice in read.values()),
         tried=tuple(each for choice in read.values() for each in choice.tried),
     )

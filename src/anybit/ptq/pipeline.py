@@ -9,11 +9,11 @@ from pathlib import Path
 import onnx_ir as ir
 
 from anybit.compiler.prepare.eligibility import INTEGER_ONLY
-from anybit.data.row_independence import independent
-from anybit.data.samples import Data, Samples
+from anybit.data.dataset import Dataset, DataSource
+from anybit.data.row_independence import make_independence_test
 from anybit.errors import ModelError
-from anybit.inputs import declared_inputs
-from anybit.metrics.thresholds import thresholds
+from anybit.inputs import list_inputs
+from anybit.metrics.thresholds import parse_thresholds
 from anybit.onnx.files.origin import origin_of
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
@@ -39,7 +39,7 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.parallel import open_executor
 from anybit.ptq.algorithms.round_to_nearest import check_weights
 from anybit.ptq.budget import Budget
-from anybit.ptq.budget import budget as parsed
+from anybit.ptq.budget import parse_budget as parsed
 from anybit.ptq.calibration.collect import decides_by_others
 from anybit.ptq.calibration.macs import multiplications
 from anybit.ptq.config import preset
@@ -75,7 +75,7 @@ _CHOSEN = 0.9
 @relaxed_gc()
 def quantize(
     source: ModelSource,
-    data: Data | None = None,
+    data: DataSource | None = None,
     *,
     weights: str = "int8",
     activations: str | None = "uint8",
@@ -160,7 +160,7 @@ def quantize(
     if scales not in (None, _POWER_OF_TWO):
         raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
     limit, config = None if budget is None else parsed(budget), preset(effort)
-    limits = thresholds(fail_below, has_data=data is not None)
+    limits = parse_thresholds(fail_below, has_data=data is not None)
     check_target(target)
     if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
         raise ModelError(f"cache {os.fspath(cache)!r} is not a folder; name one, or a new one")
@@ -196,9 +196,11 @@ def quantize(
     check_weights(wanted.layers)
     samples, floats, macs = None, None, {}
     if data is not None:
-        samples = Samples(data, declared_inputs(model.graph, where))
+        samples = Dataset(data, list_inputs(model.graph, where))
         floats = outputs_of(model, where)
-        samples.take_whole_unless(independent(floats.recording.recorder(alone=False).run))
+        samples.take_whole_unless(
+            make_independence_test(floats.recording.recorder(alone=False).run)
+        )
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)
     size, mix, noises = Sizes(model), None, None
     with open_executor(cluster) as executor:
@@ -206,13 +208,13 @@ def quantize(
         if limit is None or samples is None:
             found = attempts.attempt(wanted, lambda share: advance(_CHOSEN * share))
             if sensitivity and samples and found.verdict and found.verdict.sqnr is not None:
-                from anybit.ptq.mixed_precision.budget_search import noises_of
+                from anybit.ptq.mixed_precision.budget_search import measure_layer_noise
 
-                noises = noises_of(found, attempts, samples)
+                noises = measure_layer_noise(found, attempts, samples)
         else:
-            from anybit.ptq.mixed_precision.budget_search import mixed
+            from anybit.ptq.mixed_precision.budget_search import search_mixed_precision
 
-            mix = mixed(limit, wanted, attempts, samples, macs, size, advance)
+            mix = search_mixed_precision(limit, wanted, attempts, samples, macs, size, advance)
             found, noises = mix.attempt, mix.noises
     advance(1.0)
     found.model.metadata_props.update(origin)

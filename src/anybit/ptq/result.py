@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from anybit.metrics.quality import Verdict
+from anybit.metrics.quality import QualityMetrics
 from anybit.onnx.conversion import convert
 from anybit.onnx.files.writer import Result, save
 from anybit.onnx.forms import Form
@@ -96,7 +96,7 @@ class QuantizationResult(Result):
     skipped: Mapping[str, str]
     remarks: tuple[str, ...]
     front: tuple[ParetoPoint, ...]
-    verdict: Verdict | None
+    verdict: QualityMetrics | None
     bytes_before: int
     bytes_after: int
     form: Form = Form.COMPACT

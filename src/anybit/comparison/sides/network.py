@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from anybit.comparison.arrays import Array, is_number
 from anybit.errors import DataError
-from anybit.inputs import declared_inputs
+from anybit.inputs import list_inputs
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.operators.registry import operator_of
@@ -33,7 +33,7 @@ class Network:
         self.label = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
         self.model = read_copy(source)
         apply(self.model, source, Normalize(), StandardLayout())
-        self.inputs = declared_inputs(self.model.graph, self.label)
+        self.inputs = list_inputs(self.model.graph, self.label)
 
     @property
     def outputs(self) -> list[str]:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from anybit.data.random_inputs import with_sizes
+from anybit.data.random_inputs import override_shapes
 from anybit.errors import OptionError
-from anybit.inputs import declared_inputs
+from anybit.inputs import list_inputs
 from anybit.onnx import Source
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.walk import nodes_in
@@ -27,7 +27,7 @@ def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
             raise OptionError(f"input {name!r}: sizes must be integers from 1 on, got {sizes}")
     model = read_copy(source)
     with errors_named_after(source):
-        with_sizes(declared_inputs(model.graph, "the model"), shapes)
+        override_shapes(list_inputs(model.graph, "the model"), shapes)
     inputs = {value.name: value for value in model.graph.inputs}
     for name, sizes in shapes.items():
         rows = list(inputs[name].shape or ())[:1]

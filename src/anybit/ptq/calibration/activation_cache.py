@@ -8,8 +8,8 @@ from itertools import chain
 
 import onnx_ir as ir
 
+from anybit.data.dataset import Dataset
 from anybit.data.readers import Sample
-from anybit.data.samples import Samples
 from anybit.onnx.process import trim_heap
 from anybit.parallel import ThreadExecutor
 from anybit.ptq.calibration.crops import Crop, crops_of
@@ -21,7 +21,7 @@ from anybit.ptq.graph.targets import Source
 def kept(
     model: ir.Model,
     sources: Sequence[Source],
-    samples: Samples,
+    samples: Dataset,
     parts: Sequence[tuple[int, ...]],
     farthest: Sequence[Sequence[int]],
     size: int,
@@ -81,7 +81,7 @@ class _Runs:
 
     def __init__(
         self,
-        samples: Samples,
+        samples: Dataset,
         parts: Sequence[tuple[int, ...]],
         farthest: Sequence[Sequence[int]],
         size: int,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from anybit.data.dataset import Dataset
 from anybit.data.readers import Sample
-from anybit.data.samples import Samples
-from anybit.data.shards import is_held, scattered
+from anybit.data.shards import hash_index, is_held_out
 from anybit.inputs import Array
 from anybit.parallel import Executor
 from anybit.ptq.calibration.activation_cache import kept
@@ -47,7 +47,7 @@ class LayerSamples:
 def collect_stats(
     model: ir.Model,
     sources: Sequence[Source],
-    samples: Samples,
+    samples: Dataset,
     where: str,
     executor: Executor,
     cache: str | os.PathLike[str] | None,
@@ -79,7 +79,7 @@ def collect_stats(
 def gather(
     model: ir.Model,
     sources: Sequence[Source],
-    samples: Samples,
+    samples: Dataset,
     where: str,
     seen: CalibrationStats,
     selected: Container[Source],
@@ -159,18 +159,18 @@ def _count(size: int, config: CalibrationConfig) -> int:
     return fewest * min(max(config.small_bytes // (size * fewest), 1), config.most_times)
 
 
-def divided_samples(samples: Samples, config: CalibrationConfig) -> tuple[list[int], list[int]]:
+def divided_samples(samples: Dataset, config: CalibrationConfig) -> tuple[list[int], list[int]]:
     """Divide the numbers of the samples that are not held out, in the order of a hash.
 
     The first part is for the search, the second for the ablation, and else for statistics alone.
     """
-    numbers = [index for index in range(len(samples)) if not is_held(index)]
-    order = sorted(numbers, key=scattered)
+    numbers = [index for index in range(len(samples)) if not is_held_out(index)]
+    order = sorted(numbers, key=hash_index)
     apart = min(len(order) // config.ablation_one_of, config.most_ablation)
     return order[: len(order) - apart], order[len(order) - apart :]
 
 
-def decides_by_others(samples: Samples, config: CalibrationConfig) -> bool:
+def decides_by_others(samples: Dataset, config: CalibrationConfig) -> bool:
     """Return whether there are samples to confirm candidates that others were compared on."""
     to_choose, to_decide = _divided(divided_samples(samples, config)[0], config)
     return set(to_choose).isdisjoint(to_decide)

@@ -12,7 +12,7 @@ import onnxruntime  # type: ignore[import-untyped]
 
 from anybit._native import isa
 from anybit.data.readers import Sample
-from anybit.data.shards import Shard, is_held
+from anybit.data.shards import Shard, is_held_out
 from anybit.errors import AnybitError
 from anybit.ptq.calibration.stats import FORMAT, CalibrationStats
 from anybit.ptq.calibration.taps import Recording
@@ -74,7 +74,7 @@ def _naming(shard: Shard, number: int) -> Iterator[None]:
 
 
 def _calibration(shard: Shard) -> Iterator[tuple[int, Sample]]:
-    return shard.read(lambda number: not is_held(number))
+    return shard.read(lambda number: not is_held_out(number))
 
 
 def _digest(survey: Survey, shard: Shard) -> str:

@@ -10,12 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from anybit.data.dataset import Dataset
 from anybit.data.readers import Sample
-from anybit.data.samples import Samples
-from anybit.data.shards import is_held, is_taken
+from anybit.data.shards import is_held_out, is_selected
 from anybit.errors import ModelError
-from anybit.metrics.confidence import FEWEST
-from anybit.metrics.sqnr import decibels, noise_of
+from anybit.metrics.confidence import MIN_SAMPLES
+from anybit.metrics.sqnr import noise_to_sqnr, sqnr_to_noise
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.budget import Budget
 from anybit.ptq.config import SensitivityConfig
@@ -46,7 +46,7 @@ _CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
 
 
 @dataclass(frozen=True)
-class Mixed:
+class MixedPrecisionResult:
     """What was chosen.
 
     Attributes:
@@ -62,15 +62,15 @@ class Mixed:
     remarks: tuple[str, ...] = ()
 
 
-def mixed(
+def search_mixed_precision(
     budget: Budget,
     wanted: Plan,
     attempts: CandidateBuilder,
-    samples: Samples,
+    samples: Dataset,
     macs: Mapping[Layer, int],
     size: Size,
     progress: Progress,
-) -> Mixed:
+) -> MixedPrecisionResult:
     """The best mix of widths for a plan within a budget.
 
     Args:
@@ -98,14 +98,16 @@ def mixed(
     option = best_within(known, try_it)
     attempt = try_it(option)
     remarks = _replaced(weights) + _not_promised(budget, attempt)
-    return Mixed(attempt, known.noises, _front(known, option, try_it.factor(option)), remarks)
+    return MixedPrecisionResult(
+        attempt, known.noises, _front(known, option, try_it.factor(option)), remarks
+    )
 
 
 def _known(
     budget: Budget,
     wanted: Plan,
     attempts: CandidateBuilder,
-    samples: Samples,
+    samples: Dataset,
     macs: Mapping[Layer, int],
     size: Size,
     progress: Progress,
@@ -160,8 +162,8 @@ def _front(known: SearchState, option: Assignment, factor: float) -> tuple[Paret
     return tuple(sorted(once.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr)))
 
 
-def noises_of(
-    found: QuantizedCandidate, attempts: CandidateBuilder, samples: Samples
+def measure_layer_noise(
+    found: QuantizedCandidate, attempts: CandidateBuilder, samples: Dataset
 ) -> NoiseTable:
     """What each layer of a model does to its outputs at its own widths, all else being float."""
     plan = found.plan
@@ -190,12 +192,12 @@ def _choices(
     }
 
 
-def _probed(samples: Samples, config: SensitivityConfig) -> list[Sample]:
+def _probed(samples: Dataset, config: SensitivityConfig) -> list[Sample]:
     """Return batches of calibration samples, spread evenly over the data."""
-    numbers = [each for each in range(len(samples)) if not is_held(each)]
+    numbers = [each for each in range(len(samples)) if not is_held_out(each)]
     most = config.samples if samples.apart else config.whole_items
     step = math.ceil(len(numbers) / most)
-    wanted = frozenset(each for at, each in enumerate(numbers) if is_taken(at, step))
+    wanted = frozenset(each for at, each in enumerate(numbers) if is_selected(at, step))
     found = [each for _, each in samples.numbered(wanted)]
     step = config.batch_samples
     starts = range(0, len(found), step)
@@ -223,11 +225,11 @@ def _not_promised(budget: Budget, attempt: QuantizedCandidate) -> tuple[str, ...
     unsure = f"{budget.words} is not promised for other data"
     if attempt.verdict.seen:
         return (f"{unsure}: the one sample that there is chose quantizers, too; give hundreds.",)
-    if count < FEWEST:
+    if count < MIN_SAMPLES:
         return (f"{held}: too few to promise {budget.words} for other data; give hundreds.",)
     if bound is None:
         return (f"{unsure}: an output is 0 for nearly all of the {held}; give others, too.",)
-    if noise_of(bound) <= budget.noise:
+    if sqnr_to_noise(bound) <= budget.noise:
         return ()
     return (
         f"{unsure}: by how much the {held} differ it may be {bound:.1f} dB; give more, or ask for "
@@ -244,5 +246,5 @@ def _mix(plan: Plan, chosen: bool, known: SearchState, factor: float) -> ParetoP
     kinds = {str(each.kind) for each in plan.weights.values()}
     others = {str(each.kind) for each in plan.activations.values()}
     name = "/".join([*kinds, *others]) if len(kinds) == 1 and len(others) <= 1 else ""
-    sqnr = decibels(known.noises.total(plan) * factor)
+    sqnr = noise_to_sqnr(known.noises.total(plan) * factor)
     return ParetoPoint(name, known.size(plan), int(known.costs.bops(plan)), sqnr, chosen)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from anybit.errors import ModelError
-from anybit.metrics.sqnr import LEAST, decibels, noise_of
+from anybit.metrics.sqnr import MIN_NOISE, noise_to_sqnr, sqnr_to_noise
 from anybit.ptq.budget import Budget
 from anybit.ptq.config import BudgetConfig
 from anybit.ptq.mixed_precision.noise_model import changed
@@ -45,7 +45,7 @@ class MixEvaluator:
         verdict = self(option).verdict
         assert verdict is not None, "there are data"
         assert verdict.sqnr is not None, "asked before"
-        return noise_of(verdict.sqnr)
+        return sqnr_to_noise(verdict.sqnr)
 
     def quiet(self, option: Assignment, most: float) -> bool:
         """Return whether the noise is at most that, also on the ablation samples.
@@ -53,7 +53,7 @@ class MixEvaluator:
         Of several mixes, luck may help one on the samples of the verdict.
         """
         ablation = self(option).ablation
-        other = 0.0 if ablation is None or ablation.sqnr is None else noise_of(ablation.sqnr)
+        other = 0.0 if ablation is None or ablation.sqnr is None else sqnr_to_noise(ablation.sqnr)
         return max(self.noise(option), other) <= most
 
     def forget(self, option: Assignment) -> None:
@@ -62,7 +62,7 @@ class MixEvaluator:
 
     def factor(self, option: Assignment) -> float:
         """Return the measured noise over the predicted noise."""
-        return max(self.noise(option), LEAST) / max(option.noise, LEAST)
+        return max(self.noise(option), MIN_NOISE) / max(option.noise, MIN_NOISE)
 
 
 def quiet_enough(
@@ -99,7 +99,7 @@ def quiet_enough(
         tried[quietest_of_all.picks] = noise = try_it.noise(quietest_of_all)
         best = quietest_of_all if noise <= budget.noise else None
     if best is None:
-        reached = decibels(min(tried.values()))
+        reached = noise_to_sqnr(min(tried.values()))
         raise ModelError(
             f"budget {budget.words}: not reached; the best of {len(tried)} that were tried gives "
             f"{reached:.1f} dB"
@@ -118,7 +118,7 @@ def _mix_between(
     config: BudgetConfig,
 ) -> Assignment:
     """Return the cheapest quiet mix between one that is too noisy and one that is quiet."""
-    ratio = max(best.noise, LEAST) / loudest
+    ratio = max(best.noise, MIN_NOISE) / loudest
     count = min(config.mixes_between, int(math.log(ratio) / math.log(config.apart)))
     for at in range(1, count + 1):
         option = cheapest(options, loudest * ratio ** (at / (count + 1)))

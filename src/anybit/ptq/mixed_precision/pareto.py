@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from anybit.metrics.sqnr import LEAST
+from anybit.metrics.sqnr import MIN_NOISE
 
 Widths: TypeAlias = tuple[tuple[Any, int], ...]
 
@@ -116,7 +116,7 @@ def cheaper(parts: Sequence[Iterable[Assignment]], mix: Assignment, least: float
     for index, (own, options) in enumerate(zip(taken, parts, strict=True)):
         for each in options:
             if own.cost - each.cost >= least:
-                worth = (own.cost - each.cost) / max(each.noise - own.noise, LEAST)
+                worth = (own.cost - each.cost) / max(each.noise - own.noise, MIN_NOISE)
                 other = _sum([*taken[:index], each, *taken[index + 1 :]])
                 found.append((-worth, Exchange(index, each, other)))
     return [each for _, each in sorted(found, key=lambda pair: pair[0])]

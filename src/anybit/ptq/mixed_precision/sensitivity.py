@@ -17,9 +17,9 @@ import onnx_ir as ir
 from anybit.data.readers import Sample
 from anybit.errors import ModelError
 from anybit.inputs import Array
-from anybit.metrics.output_parts import Part
-from anybit.metrics.quality import Comparison, Judge, compared
-from anybit.metrics.sqnr import noise_of
+from anybit.metrics.output_parts import OutputPart
+from anybit.metrics.quality import QualityAccumulator, SampleComparison, compare_outputs
+from anybit.metrics.sqnr import sqnr_to_noise
 from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.graph.walk import nodes_in
 from anybit.onnx.runtime import make_session, run_session
@@ -60,7 +60,7 @@ class ProbeSpec:
     where: str
     config: QuantizeConfig
     narrow: Mapping[Source, LayerParams] = field(default_factory=dict)
-    parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[OutputPart]] = field(default_factory=dict)
 
     def tried(self, source: Source) -> list[LayerParams]:
         """What becomes of a tensor, and then that in fewer bits, if there is that."""
@@ -101,9 +101,9 @@ class SensitivityProbe:
         """The noise that the weights which some layers share are the reason for, and their own
         squared error."""
         rounded, error = self._rounded(layers, scheme)
-        judge = Judge()
+        judge = QualityAccumulator()
         for sample, floats in zip(self._samples, self._floats, strict=True):
-            judge.add(compared(floats, self._run(sample, rounded), self._probed.parts))
+            judge.add(compare_outputs(floats, self._run(sample, rounded), self._probed.parts))
         return _noise(judge), error
 
     def error(self, layers: Sequence[Layer], scheme: Scheme) -> float:
@@ -136,7 +136,7 @@ class SensitivityProbe:
                 error += float(np.square(values - array, dtype=np.float64).sum())
         return rounded, error
 
-    def of_activations(self, sample: int, sources: range) -> list[list[Comparison]]:
+    def of_activations(self, sample: int, sources: range) -> list[list[SampleComparison]]:
         """What rounding each of some tensors that layers multiply does to the outputs for a
         sample, all by their numbers; for each what it is in fewer bits, too."""
         feeds, floats = self._samples[sample], self._floats[sample]
@@ -149,7 +149,7 @@ class SensitivityProbe:
                 _rounded(x, each, source.readers[0][0]) - x for each in self._probed.tried(source)
             )
             runs = (self._run(feeds, {self._added[source]: each}) for each in added)
-            found.append([compared(floats, each, self._probed.parts) for each in runs])
+            found.append([compare_outputs(floats, each, self._probed.parts) for each in runs])
         return found
 
     def _give(self, copy: ir.Model, node: ir.Node, layer: Layer, weight: Weight) -> str:
@@ -216,7 +216,9 @@ def answers(
 ) -> tuple[dict[Source, list[float]], list[Answer]]:
     """The noise that each of the tensors which layers multiply is the reason for, and then in fewer
     bits, if that is tried; what is asked."""
-    judges = {source: [Judge() for _ in probed.tried(source)] for source in probed.choices}
+    judges = {
+        source: [QualityAccumulator() for _ in probed.tried(source)] for source in probed.choices
+    }
     parts = [range(len(judges))[at : at + _TOGETHER] for at in range(0, len(judges), _TOGETHER)]
     pieces = list(product(range(len(probed.samples)), parts))
     first = (
@@ -247,11 +249,11 @@ def _rounded(x: Array, choice: LayerParams, layer: Layer) -> Array:
     return smaller * along_channels(choice.smoothing, layer)
 
 
-def _noise(judge: Judge) -> float:
+def _noise(judge: QualityAccumulator) -> float:
     sqnr = judge.verdict(seen=True).sqnr
     if sqnr is None:
         raise ModelError("no output is a float: what layers do to it cannot be said in dB")
-    return noise_of(sqnr)
+    return sqnr_to_noise(sqnr)
 
 
 def _read(layer: Layer, weight: Weight) -> Hashable:

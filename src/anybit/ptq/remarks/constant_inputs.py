@@ -5,14 +5,14 @@ from itertools import islice
 
 import numpy as np
 
-from anybit.data.samples import Samples
+from anybit.data.dataset import Dataset
 from anybit.text import listed, shown
 
 # So many samples are compared.
 _SEARCHED = 256
 
 
-def unchanging(samples: Samples) -> tuple[str, ...]:
+def unchanging(samples: Dataset) -> tuple[str, ...]:
     """What is to be said of inputs that are the same in all samples, or in the first of many.
 
     Integers among others that change are masks and kinds of tokens, which often stay.

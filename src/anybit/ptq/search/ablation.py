@@ -14,10 +14,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from anybit.data.dataset import Dataset
 from anybit.data.readers import Sample
-from anybit.data.samples import Samples
 from anybit.inputs import Array
-from anybit.metrics.quality import Judge, Verdict, compared
+from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
 from anybit.parallel import Executor
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.calibration.taps import Recording
@@ -67,7 +67,7 @@ class AblationSet:
     def __init__(
         self,
         floats: Outputs,
-        samples: Samples,
+        samples: Dataset,
         apart: Sequence[int],
         others: Sequence[int],
         executor: Executor,
@@ -91,12 +91,12 @@ class AblationSet:
         self._batches = batches[: len(self._floats)]
         self._count = sum(map(samples.count, self._batches))
 
-    def verdict(self, quantized: Recording) -> Verdict:
+    def verdict(self, quantized: Recording) -> QualityMetrics:
         """Return the quality of a quantized model on these samples."""
-        judge = Judge()
+        judge = QualityAccumulator()
         outputs = self._outputs(quantized, self._batches)
         for expected, actual in zip(self._floats, outputs, strict=True):
-            judge.add(compared(expected, actual, self._parts))
+            judge.add(compare_outputs(expected, actual, self._parts))
         return replace(judge.verdict(seen=True), samples=self._count)
 
     def _outputs(self, of: Recording, batches: Sequence[Sample]) -> Iterator[dict[str, Array]]:
@@ -125,13 +125,13 @@ def _without(choice: LayerParams, level: int) -> LayerParams:
     return replace(fallbacks[-1], tried=choice.tried) if fallbacks else choice
 
 
-def best_variant(verdicts: Sequence[Verdict]) -> int:
+def best_variant(verdicts: Sequence[QualityMetrics]) -> int:
     """Return the index of the first verdict with the highest score; 0 if none has a score."""
     scores = [_score(verdict) for verdict in verdicts]
     return max(range(len(scores)), key=lambda index: (scores[index], -index))
 
 
-def remark(variant: Variant, verdict: Verdict, of_all: Verdict) -> str:
+def remark(variant: Variant, verdict: QualityMetrics, of_all: QualityMetrics) -> str:
     """Return the remark on a variant that is kept instead of all choices."""
     return (
         f"{variant.dropped} were dropped: on {counted(verdict.samples, 'sample')} "
@@ -139,14 +139,14 @@ def remark(variant: Variant, verdict: Verdict, of_all: Verdict) -> str:
     )
 
 
-def _score(verdict: Verdict) -> float:
+def _score(verdict: QualityMetrics) -> float:
     """Return the SQNR in dB, the agreement in percent if no output is a float, or -inf."""
     if verdict.sqnr is not None:
         return verdict.sqnr
     return -math.inf if verdict.agreement is None else 100 * verdict.agreement
 
 
-def _shown(verdict: Verdict) -> str:
+def _shown(verdict: QualityMetrics) -> str:
     score = _score(verdict)
     if math.isinf(score):
         return "nothing finite" if score < 0 else "the same outputs"

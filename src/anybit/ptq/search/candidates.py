@@ -8,9 +8,9 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from anybit.data.samples import Samples
-from anybit.metrics.output_parts import Part
-from anybit.metrics.quality import Verdict
+from anybit.data.dataset import Dataset
+from anybit.metrics.output_parts import OutputPart
+from anybit.metrics.quality import QualityMetrics
 from anybit.parallel import Executor
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, nearest
@@ -51,9 +51,9 @@ class QuantizedCandidate:
     plan: Plan
     choices: Mapping[Source, LayerParams]
     model: ir.Model
-    verdict: Verdict | None
+    verdict: QualityMetrics | None
     remarks: tuple[str, ...] = ()
-    ablation: Verdict | None = None
+    ablation: QualityMetrics | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class CandidateBuilder:
         self,
         model: ir.Model,
         where: str,
-        samples: Samples | None,
+        samples: Dataset | None,
         floats: Outputs | None,
         executor: Executor,
         cache: str | os.PathLike[str] | None,
@@ -105,7 +105,7 @@ class CandidateBuilder:
         return replace(result, remarks=remarks, ablation=verdicts[best])
 
     @property
-    def parts(self) -> Mapping[str, Sequence[Part]]:
+    def parts(self) -> Mapping[str, Sequence[OutputPart]]:
         """Return the parts of the outputs, which are judged one by one."""
         return self._floats.parts if self._floats else {}
 

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from anybit.data.samples import Samples
-from anybit.data.shards import Shard, is_held
-from anybit.metrics.output_parts import Part, parts_of
-from anybit.metrics.quality import Comparison, Judge, Verdict, compared
+from anybit.data.dataset import Dataset
+from anybit.data.shards import Shard, is_held_out
+from anybit.metrics.output_parts import OutputPart, find_output_parts
+from anybit.metrics.quality import (
+    QualityAccumulator,
+    QualityMetrics,
+    SampleComparison,
+    compare_outputs,
+)
 from anybit.parallel import Executor
 from anybit.ptq.calibration.taps import Recording, recording
 
@@ -27,7 +32,7 @@ class Pair:
     floats: Recording
     quantized: Recording
     all: bool
-    parts: Mapping[str, Sequence[Part]]
+    parts: Mapping[str, Sequence[OutputPart]]
 
 
 @dataclass(frozen=True)
@@ -40,22 +45,24 @@ class Outputs:
     """
 
     recording: Recording
-    parts: Mapping[str, Sequence[Part]]
+    parts: Mapping[str, Sequence[OutputPart]]
 
 
 def outputs_of(model: ir.Model, where: str) -> Outputs:
     """Those of a model that has that name in messages."""
-    return Outputs(recording(model, model.graph.outputs, where), parts_of(model))
+    return Outputs(recording(model, model.graph.outputs, where), find_output_parts(model))
 
 
-def judged(floats: Outputs, quantized: Recording, samples: Samples, executor: Executor) -> Verdict:
+def judged(
+    floats: Outputs, quantized: Recording, samples: Dataset, executor: Executor
+) -> QualityMetrics:
     """What quantization did to the outputs of a model, on samples that were held back.
 
     Raises:
         ModelError: A model cannot be run, or a sample does not fit.
     """
     only = len(samples) == 1
-    judge = Judge()
+    judge = QualityAccumulator()
     pair = Pair(floats.recording, quantized, only, floats.parts)
     for shard in executor.map(comparer, pair, samples.shards(executor.is_local)):
         for number, each in shard:
@@ -63,14 +70,15 @@ def judged(floats: Outputs, quantized: Recording, samples: Samples, executor: Ex
     return judge.verdict(seen=only)
 
 
-def comparer(pair: Pair) -> Callable[[Shard], list[tuple[int, Comparison]]]:
+def comparer(pair: Pair) -> Callable[[Shard], list[tuple[int, SampleComparison]]]:
     """Who runs both models for the samples of a shard that judge, and numbers what comes of it."""
     floats, quantized = pair.floats.recorder(), pair.quantized.recorder()
 
-    def found(shard: Shard) -> list[tuple[int, Comparison]]:
-        wanted = shard.read(lambda number: pair.all or is_held(number))
+    def found(shard: Shard) -> list[tuple[int, SampleComparison]]:
+        wanted = shard.read(lambda number: pair.all or is_held_out(number))
         return [
-            (at, compared(floats.run(each), quantized.run(each), pair.parts)) for at, each in wanted
+            (at, compare_outputs(floats.run(each), quantized.run(each), pair.parts))
+            for at, each in wanted
         ]
 
     return found

@@ -14,22 +14,22 @@ from typing import Any, TypeAlias, cast
 
 from anybit.data.array_files import StoredArray
 from anybit.data.readers import (
-    Part,
-    Reader,
-    Rows,
+    ArrayRows,
     Sample,
-    files_in,
+    SampleReader,
+    SliceableArray,
+    concatenate_samples,
     is_numbers,
-    joined,
-    share,
-    written,
+    list_data_files,
+    select_labels,
+    write_item,
 )
-from anybit.data.row_independence import pair_of
+from anybit.data.row_independence import find_differing_pair
 from anybit.data.shards import Portion, Shard
 from anybit.errors import DataError
-from anybit.inputs import Array, Feeds, Tensor
+from anybit.inputs import Array, Feeds, TensorInfo
 
-Data: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
+DataSource: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 
 # Among the first so many samples, and as many of the others, two are looked for that differ, to try
 # whether rows are independent.
@@ -40,7 +40,7 @@ _SHARD, _SHARDS = 16, 4096
 _TOGETHER = 16
 
 
-class Samples:
+class Dataset:
     """What a model takes at least, again and again: a row, or all that was given together.
 
     Rows are taken apart along the first axes that the model leaves free, or has fixed to so many
@@ -60,8 +60,8 @@ class Samples:
 
     def __init__(
         self,
-        data: Data,
-        inputs: tuple[Tensor, ...],
+        data: DataSource,
+        inputs: tuple[TensorInfo, ...],
         labels: str | None = None,
     ) -> None:
         free = {each.name: each.shape[0] for each in inputs if each.shape and each.rows is None}
@@ -69,7 +69,7 @@ class Samples:
         fixed = {each.name: each.rows for each in inputs if each.rows is not None}
         steps: dict[str, int] = dict.fromkeys(free, 1) if free else fixed
         apart = others.isdisjoint(free.values())
-        self._reader = Reader(inputs, steps, apart, labels)
+        self._reader = SampleReader(inputs, steps, apart, labels)
         self._together, self._joinable = bool(free), False
         self._why = "not all inputs have the same rows along their first axis"
         self._folder: Path | None = None
@@ -116,7 +116,9 @@ class Samples:
                 parts = self._reader.part(arrays, row)
                 sizes = {(*parts[name].shape, 1)[0] for name in self._reader.steps}
                 rows = sizes.pop() if len(sizes) == 1 else 1
-                given = None if labels is None else share(labels, row or 0, count or 1, where)
+                given = (
+                    None if labels is None else select_labels(labels, row or 0, count or 1, where)
+                )
                 yield rows, given
 
     def sizes(self) -> Iterator[int]:
@@ -181,7 +183,7 @@ class Samples:
 
     def joined(self, samples: Sequence[Sample]) -> list[Sample]:
         """The same rows in fewer samples, as far as that is known to give the same."""
-        return joined(samples, self._reader.steps if self._joinable else {})
+        return concatenate_samples(samples, self._reader.steps if self._joinable else {})
 
     def count(self, sample: Sample) -> int:
         """How many of them are joined in one."""
@@ -213,7 +215,7 @@ class Samples:
         is None, where the model takes one at a time."""
         if self.apart and self._together:
             tried = chain(islice(self, _SEARCHED), self._spread())
-            pair = pair_of(tried, self._reader.steps)
+            pair = find_differing_pair(tried, self._reader.steps)
             answer = pair is not None and independent(*pair)
             if pair is not None:
                 self._why = "rows do not give together what they give apart"
@@ -229,7 +231,12 @@ class Samples:
         yield from (each for _, each in self.numbered(others))
 
     def _named(
-        self, item: object, arrays: Mapping[str, Rows], count: int | None, size: int, near: bool
+        self,
+        item: object,
+        arrays: Mapping[str, SliceableArray],
+        count: int | None,
+        size: int,
+        near: bool,
     ) -> str | None:
         """The path of an item that others read by themselves; None if there is none."""
         if not isinstance(item, str | os.PathLike):
@@ -242,7 +249,11 @@ class Samples:
         return str(Path(item).absolute()) if (count or 1) <= size or in_place else None
 
     def _portion(
-        self, named: str | None, arrays: Mapping[str, Rows], rows: range | None, where: str
+        self,
+        named: str | None,
+        arrays: Mapping[str, SliceableArray],
+        rows: range | None,
+        where: str,
     ) -> Portion:
         if named is not None:
             return Portion(named, rows, where)
@@ -256,27 +267,27 @@ class Samples:
                 if rows is None or step is None
                 else slice(rows.start * step, rows.stop * step)
             )
-            found[name] = Part(array, part).read()
+            found[name] = ArrayRows(array, part).read()
         return Portion(found, rows and range(len(rows)), where, rows.start if rows else 0)
 
-    def _opened(self) -> Iterator[tuple[object, Mapping[str, Rows], str]]:
+    def _opened(self) -> Iterator[tuple[object, Mapping[str, SliceableArray], str]]:
         """The items, their arrays by input name, and what to call each in messages."""
         for index, item in enumerate(self._items):
             is_given = isinstance(item, str | os.PathLike) and Path(item).parent != self._folder
             where = f"{item}: " if is_given else f"sample {index}: "
             yield item, self._reader.opened(item, where), where
 
-    def _kept(self, data: Data) -> Iterable[object]:
+    def _kept(self, data: DataSource) -> Iterable[object]:
         """The items: as often as one asks, and the same."""
         if isinstance(data, str | os.PathLike):
-            return files_in(Path(data))
+            return list_data_files(Path(data))
         if isinstance(data, Mapping) or hasattr(data, "__array__") or is_numbers(data):
             return [data]
         items: Iterable[Any] = cast(Iterable[Any], data)
         if not isinstance(items, list | tuple):
             self._folder = Path(tempfile.mkdtemp(prefix="anybit-samples-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            items = [written(self._folder, index, item) for index, item in enumerate(items)]
+            items = [write_item(self._folder, index, item) for index, item in enumerate(items)]
         if not items:
             raise DataError("there are no samples; give at least one, better hundreds")
         return items

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from passes import random
 
-from anybit.metrics.output_parts import Part
+from anybit.metrics.output_parts import OutputPart
 from anybit.metrics.output_quality import OutputQuality, OutputSums, is_float
 
-Y = Part("y")
+Y = OutputPart("y")
 
 
 def quality(*samples: tuple[np.ndarray, np.ndarray]) -> OutputQuality:

@@ -19,11 +19,11 @@ from small_models import model, node
 
 import anybit
 from anybit import DataError
-from anybit.data import samples as samples_module
+from anybit.data import dataset as samples_module
 from anybit.data.array_files import StoredArray, write_members
-from anybit.data.samples import Samples
-from anybit.data.shards import is_held
-from anybit.inputs import Tensor
+from anybit.data.dataset import Dataset
+from anybit.data.shards import is_held_out
+from anybit.inputs import TensorInfo
 from anybit.parallel import ThreadExecutor
 from anybit.ptq import pipeline as driver
 from anybit.ptq.calibration.collect import collect_stats, gather
@@ -32,7 +32,7 @@ from anybit.ptq.calibration.taps import Recorder
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph.targets import placement_of, sources_of
 
-X = Tensor("x", np.dtype(np.float32), ("rows", 4))
+X = TensorInfo("x", np.dtype(np.float32), ("rows", 4))
 ROWS = random(100, 4)
 
 
@@ -88,7 +88,7 @@ def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -
     config = replace(DEFAULT, calibration=replace(DEFAULT.calibration, most_times=1))
     data = random(rows, 4)
     data[[farthest * 7 % rows, farthest * 11 % rows]] += np.float32([[30], [20]])
-    samples = Samples(data, (X,))
+    samples = Dataset(data, (X,))
     network = ir.from_proto(onnx.shape_inference.infer_shapes(small()))
     source = sources_of(placement_of(network).layers)[0]
     seen = collect_stats(
@@ -101,7 +101,7 @@ def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -
     )
     assert to_choose <= to_round
     assert not to_decide & to_round
-    judged = [row for number, row in enumerate(data) if not is_held(number)]
+    judged = [row for number, row in enumerate(data) if not is_held_out(number)]
     largest = max(judged, key=lambda row: np.abs(row).max())
     assert largest.tobytes() in to_choose | to_decide
 
@@ -144,7 +144,7 @@ def forms(folder: Path) -> Iterator[Any]:
 @pytest.mark.parametrize("near", [True, False])
 def test_shards_are_read_elsewhere(tmp_path: Path, near: bool) -> None:
     for form in forms(tmp_path):
-        samples = Samples(form, (X,))
+        samples = Dataset(form, (X,))
         shards = [pickle.dumps(each) for each in samples.shards(near)]
         assert len(shards) == 7
         read = [each for shard in shards for each in pickle.loads(shard).read(lambda _: True)]
@@ -153,7 +153,7 @@ def test_shards_are_read_elsewhere(tmp_path: Path, near: bool) -> None:
 
 
 def test_what_cannot_be_taken_apart_is_sharded_whole() -> None:
-    samples = Samples([ROWS, ROWS[:7]], (X,))
+    samples = Dataset([ROWS, ROWS[:7]], (X,))
     samples.take_whole_unless(lambda *_: False)
     (shard,) = samples.shards()
     assert [each["x"].shape for _, each in shard.read(lambda _: True)] == [(100, 4), (7, 4)]
@@ -161,7 +161,7 @@ def test_what_cannot_be_taken_apart_is_sharded_whole() -> None:
 
 def test_shards_of_many_samples_are_few_and_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples_module, "_SHARDS", 2)
-    assert [len(each) for each in Samples(ROWS, (X,)).shards()] == [64, 36]
+    assert [len(each) for each in Dataset(ROWS, (X,)).shards()] == [64, 36]
 
 
 def test_no_file_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_no_file_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(StoredArray, "_read", counted)
     for path in (tmp_path / "a.npz", tmp_path / "b.npy", parts):
-        samples = Samples(path, (X,))
+        samples = Dataset(path, (X,))
         read.clear()
         for shard in samples.shards():
             assert len(pickle.dumps(shard)) < 3000
@@ -194,7 +194,7 @@ def test_no_file_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_shard_that_does_not_fit_is_named() -> None:
     data = [{"x": ROWS[:50]}, {"x": np.full((50, 4), np.nan, np.float32)}]
-    last = list(Samples(data, (X,)).shards())[-1]
+    last = list(Dataset(data, (X,)).shards())[-1]
     with pytest.raises(DataError, match=r"^sample 1: input 'x' holds NaN"):
         list(last.read(lambda _: True))
 

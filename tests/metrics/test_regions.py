@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from anybit.metrics.regions import Region, cut, kept_axes, split_at
+from anybit.metrics.regions import TensorRegion, crop_regions, map_kept_axes, split_regions
 
 SHAPES = [
     shape
@@ -25,7 +25,7 @@ def value(*shape: int | str | None) -> ir.Value:
 @pytest.mark.parametrize("old", SHAPES, ids=str)
 def test_kept_axes_have_the_same_coordinates(old: tuple[int, ...]) -> None:
     for new in SHAPES:
-        found = kept_axes(value(*old), value(*new))
+        found = map_kept_axes(value(*old), value(*new))
         assert found is not None
         before, behind = np.indices(old), np.indices(new)
         same = {
@@ -56,24 +56,30 @@ def test_unknown_sizes_equal_nothing(
     new: tuple[int | str | None, ...],
     expected: dict[int, int],
 ) -> None:
-    assert kept_axes(value(*old), value(*new)) == expected
+    assert map_kept_axes(value(*old), value(*new)) == expected
 
 
 def test_unknown_ranks_and_too_many_axes_are_not_followed() -> None:
-    assert kept_axes(ir.Value(name="x"), value(2)) is None
-    assert kept_axes(value(*[1] * 65), value(1)) is None
+    assert map_kept_axes(ir.Value(name="x"), value(2)) is None
+    assert map_kept_axes(value(*[1] * 65), value(1)) is None
     huge = 2**62
-    assert kept_axes(value(huge, huge, 3), value(huge, huge, 3)) == {0: 0, 1: 1, 2: 2}
+    assert map_kept_axes(value(huge, huge, 3), value(huge, huge, 3)) == {0: 0, 1: 1, 2: 2}
 
 
 def test_cutting_and_dividing_regions() -> None:
-    left, right = Region({1: (0, 4)}, 1, "distribution"), Region({1: (4, 9)})
-    assert cut((left, right), 1, (0, 4), 9) == (Region({}, 1, "distribution"),)
-    assert cut((left, right), 1, (2, 6), 9) == (Region({1: (0, 2)}), Region({1: (2, 4)}))
-    assert cut((left, right), 0, (1, 2), 5) == (left, right)
-    assert cut((left,), 1, (6, 6), 9) == ()
-    assert split_at((left,), 1, (0, 4), 9) == (left,)
-    assert split_at((left,), 1, (2,), 9) == (Region({1: (0, 2)}), Region({1: (2, 4)}))
-    divided = split_at((left,), 0, (3, 1), 5)
+    left, right = TensorRegion({1: (0, 4)}, 1, "distribution"), TensorRegion({1: (4, 9)})
+    assert crop_regions((left, right), 1, (0, 4), 9) == (TensorRegion({}, 1, "distribution"),)
+    assert crop_regions((left, right), 1, (2, 6), 9) == (
+        TensorRegion({1: (0, 2)}),
+        TensorRegion({1: (2, 4)}),
+    )
+    assert crop_regions((left, right), 0, (1, 2), 5) == (left, right)
+    assert crop_regions((left,), 1, (6, 6), 9) == ()
+    assert split_regions((left,), 1, (0, 4), 9) == (left,)
+    assert split_regions((left,), 1, (2,), 9) == (
+        TensorRegion({1: (0, 2)}),
+        TensorRegion({1: (2, 4)}),
+    )
+    divided = split_regions((left,), 0, (3, 1), 5)
     assert [each.bounds[0] for each in divided] == [(0, 1), (1, 3), (3, 5)]
     assert {each.kind for each in divided} == {"distribution"}

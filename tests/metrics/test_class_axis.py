@@ -11,8 +11,8 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit.metrics.output_parts import Part, parts_of
-from anybit.metrics.quality import Judge, Verdict, compared
+from anybit.metrics.output_parts import OutputPart, find_output_parts
+from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.preparation import apply
@@ -30,11 +30,11 @@ def parts(
     shape: Sequence[int | str],
     outputs: Sequence[str] = ("y",),
     opset: int = 17,
-) -> tuple[Part, ...]:
+) -> tuple[OutputPart, ...]:
     proto = model(nodes, constants, inputs={"x": shape}, outputs=outputs, opsets={"": opset})
     copy = read_copy(proto)
     apply(copy, proto, InferShapes())
-    return parts_of(copy)["y"]
+    return find_output_parts(copy)["y"]
 
 
 def kind(
@@ -109,10 +109,10 @@ def test_attributes_of_a_wrong_type_say_nothing() -> None:
     assert kind([SCORES, standard("Softmax", "h", axis=7)]) == ("", None)
 
 
-def judged(a: np.ndarray, b: np.ndarray, part: Part | None = None) -> Verdict:
-    judge = Judge()
+def judged(a: np.ndarray, b: np.ndarray, part: OutputPart | None = None) -> QualityMetrics:
+    judge = QualityAccumulator()
     for x, y in zip(a, b, strict=True):
-        judge.add(compared({"y": x[None]}, {"y": y[None]}, {"y": (part,)} if part else None))
+        judge.add(compare_outputs({"y": x[None]}, {"y": y[None]}, {"y": (part,)} if part else None))
     return judge.verdict(seen=False)
 
 

@@ -21,18 +21,18 @@ import anybit
 from anybit import DataError, ModelError
 from anybit.data import row_independence as independence
 from anybit.data.array_files import open_arrays
-from anybit.data.samples import Samples
-from anybit.data.shards import Shard, is_held, is_taken
-from anybit.inputs import Tensor
+from anybit.data.dataset import Dataset
+from anybit.data.shards import Shard, is_held_out, is_selected
+from anybit.inputs import TensorInfo
 from anybit.onnx.files.reader import read_copy
 from anybit.ptq.calibration import activation_cache as keeping
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph.targets import placement_of, sources_of
 from anybit.ptq.remarks.constant_inputs import unchanging
 
-X = Tensor("x", np.dtype(np.float32), ("rows", 4))
-FIXED = Tensor("x", np.dtype(np.float32), (2, 4))
-MASK = Tensor("mask", np.dtype(np.int64), ("rows", None))
+X = TensorInfo("x", np.dtype(np.float32), ("rows", 4))
+FIXED = TensorInfo("x", np.dtype(np.float32), (2, 4))
+MASK = TensorInfo("mask", np.dtype(np.int64), ("rows", None))
 ROWS = random(10, 4)
 
 
@@ -57,50 +57,50 @@ def test_forms(tmp_path: Path) -> None:
     ]
     forms += [tmp_path / "a.npz", str(tmp_path / "b.npz"), tmp_path / "c.npy"]
     for form in forms:
-        samples = Samples(form, (X,))
+        samples = Dataset(form, (X,))
         assert len(samples) == 10
         for _ in range(2):
             np.testing.assert_array_equal(np.concatenate([each["x"] for each in samples]), ROWS)
 
 
 def test_one_of_every_four_is_held_back() -> None:
-    held = [index for index in range(400) if is_held(index)]
+    held = [index for index in range(400) if is_held_out(index)]
     assert [index // 4 for index in held] == list(range(100))
     assert held[0] == 1
-    assert not is_held(0)
+    assert not is_held_out(0)
 
 
 @pytest.mark.parametrize("period", [2, 3, 4, 8])
 def test_data_with_a_period_are_held_back_evenly(period: int) -> None:
-    held = [index % period for index in range(800) if is_held(index)]
+    held = [index % period for index in range(800) if is_held_out(index)]
     assert min(np.bincount(held, minlength=period)) > 200 / period / 2
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 5])
 def test_one_of_so_many_is_taken(step: int) -> None:
-    taken = [index for index in range(40 * step) if is_taken(index, step)]
+    taken = [index for index in range(40 * step) if is_selected(index, step)]
     assert [index // step for index in taken] == list(range(40))
     assert len({index % step for index in taken}) == step
 
 
 def test_rows_that_a_file_fixes() -> None:
-    samples = Samples(ROWS, (FIXED,))
+    samples = Dataset(ROWS, (FIXED,))
     assert [each["x"].shape for each in samples] == [(2, 4)] * 5
     with pytest.raises(DataError, match="must have shape"):
-        Samples(ROWS[:3], (FIXED,))
+        Dataset(ROWS[:3], (FIXED,))
 
 
 def test_inputs_of_different_rows_stay_together() -> None:
     both = {"x": ROWS, "mask": np.ones((10, 7), np.int64)}
-    assert len(Samples(both, (X, MASK))) == 10
-    number = Tensor("n", np.dtype(np.float32), ())
-    assert len(Samples({"x": ROWS, "n": np.float32(2)}, (X, number))) == 10
-    free = Tensor("z", np.dtype(np.float32), ("others", 4))
-    assert len(Samples({"x": ROWS, "z": ROWS[:3]}, (X, free))) == 1
+    assert len(Dataset(both, (X, MASK))) == 10
+    number = TensorInfo("n", np.dtype(np.float32), ())
+    assert len(Dataset({"x": ROWS, "n": np.float32(2)}, (X, number))) == 10
+    free = TensorInfo("z", np.dtype(np.float32), ("others", 4))
+    assert len(Dataset({"x": ROWS, "z": ROWS[:3]}, (X, free))) == 1
 
 
 def test_rows_that_belong_together() -> None:
-    samples = Samples(list(items()), (X,))
+    samples = Dataset(list(items()), (X,))
     samples.take_whole_unless(lambda first, second, both: len(both["x"]) != 2)
     assert [each["x"].shape for each in samples] == [(5, 4)] * 2
 
@@ -112,7 +112,7 @@ def test_samples_of_many_shapes_are_not_all_held(
     monkeypatch.setattr(independence, "_KEPT", 2**20)
     for at in range(40):
         np.save(tmp_path / f"{at:02}.npy", random(1, 2**16 + 4 * (at % 39), seed=at))
-    samples = Samples(tmp_path, (Tensor("x", np.dtype(np.float32), ("rows", "words")),))
+    samples = Dataset(tmp_path, (TensorInfo("x", np.dtype(np.float32), ("rows", "words")),))
     tried = []
     tracemalloc.start()
     samples.take_whole_unless(lambda *each: tried.append(each))
@@ -138,7 +138,7 @@ def test_rows_that_differ_are_tried() -> None:
         [{"x": ROWS[n : n + 1], "mask": np.ones((1, 3 + n % 2), np.int64)} for n in range(3)],
     ):
         tried.clear()
-        samples = Samples(data, inputs)
+        samples = Dataset(data, inputs)
         samples.take_whole_unless(together)
         assert not samples.apart
         ((first, second, both),) = tried
@@ -148,7 +148,7 @@ def test_rows_that_differ_are_tried() -> None:
 
 
 def test_equal_rows_are_not_taken_apart() -> None:
-    samples = Samples(np.ones((10, 4), np.float32), (X,))
+    samples = Dataset(np.ones((10, 4), np.float32), (X,))
     samples.take_whole_unless(lambda *_: True)
     assert [each["x"].shape for each in samples] == [(10, 4)]
 
@@ -160,7 +160,7 @@ def test_rows_that_differ_behind_many_equal_ones_are_tried(tmp_path: Path, form:
     for at in (0, 400):
         np.savez(tmp_path / f"{at}.npz", x=x[at : at + 400])
     data = {"array": x, "dicts": [{"x": x[:300]}, {"x": x[300:]}], "files": tmp_path}[form]
-    samples = Samples(data, (X,))
+    samples = Dataset(data, (X,))
     tried: list[bool] = []
     samples.take_whole_unless(lambda a, b, _: tried.append((a["x"] != b["x"]).any()) or True)
     assert tried == [True]
@@ -169,8 +169,8 @@ def test_rows_that_differ_behind_many_equal_ones_are_tried(tmp_path: Path, form:
 
 
 def test_rows_along_another_axis_stay_together() -> None:
-    state = Tensor("h", np.dtype(np.float32), (1, "rows", 4))
-    samples = Samples({"x": ROWS, "h": random(1, 10, 4)}, (X, state))
+    state = TensorInfo("h", np.dtype(np.float32), (1, "rows", 4))
+    samples = Dataset({"x": ROWS, "h": random(1, 10, 4)}, (X, state))
     assert [each["h"].shape for each in samples] == [(1, 10, 4)]
 
 
@@ -220,12 +220,12 @@ def test_one_sample_of_many_rows_is_remarked() -> None:
         assert "give an item per sample" in remark
         assert not of_data(network, data[:1])
         assert not of_data(network, [data[:5], ROWS[5:]])
-    free = Tensor("z", np.dtype(np.float32), ("others", 4))
-    samples = Samples({"x": ROWS, "z": ROWS[:3]}, (X, free))
+    free = TensorInfo("z", np.dtype(np.float32), ("others", 4))
+    samples = Dataset({"x": ROWS, "z": ROWS[:3]}, (X, free))
     samples.take_whole_unless(lambda *_: True)
     assert "not all inputs have the same rows" in samples.remarks[0]
-    state = Tensor("h", np.dtype(np.float32), (1, "rows", 4))
-    samples = Samples({"x": ROWS, "h": random(1, 10, 4)}, (X, state))
+    state = TensorInfo("h", np.dtype(np.float32), (1, "rows", 4))
+    samples = Dataset({"x": ROWS, "h": random(1, 10, 4)}, (X, state))
     assert "not all inputs have the same rows" in samples.remarks[0]
 
 
@@ -244,10 +244,10 @@ def test_one_sample_of_many_rows_is_remarked() -> None:
 def test_inputs_that_never_change_are_named(x: Any, h: Any, named: str | None) -> None:
     count = max(len(x), len(h), 10)
     items = [{"x": x[at % len(x)][None], "h": h[at % len(h)][None]} for at in range(count)]
-    samples = Samples(items, (X, Tensor("h", h.dtype, ("rows", None))))
+    samples = Dataset(items, (X, TensorInfo("h", h.dtype, ("rows", None))))
     said = unchanging(samples)
     assert said == () if named is None else named in said[0]
-    assert unchanging(Samples(items[:1], (X, Tensor("h", h.dtype, ("rows", None))))) == ()
+    assert unchanging(Dataset(items[:1], (X, TensorInfo("h", h.dtype, ("rows", None))))) == ()
 
 
 def test_samples_that_are_all_the_same_are_remarked() -> None:
@@ -283,11 +283,11 @@ class Shuffled:
 
 
 def test_what_is_held_back_stays_held_back() -> None:
-    samples = Samples(Shuffled(), (X,))
+    samples = Dataset(Shuffled(), (X,))
     (shard,) = samples.shards()
     seen = [
-        *(each for _, each in shard.read(lambda number: not is_held(number))),
-        *(each for _, each in shard.read(is_held)),
+        *(each for _, each in shard.read(lambda number: not is_held_out(number))),
+        *(each for _, each in shard.read(is_held_out)),
     ]
     assert len({each["x"].tobytes() for each in seen}) == len(seen) == 10
 
@@ -318,8 +318,8 @@ def test_samples_behind_the_last_that_is_kept_are_not_read(
 
 
 def test_any_name_of_an_input_is_written() -> None:
-    given = Tensor("file", np.dtype(np.float32), ("rows", 4))
-    assert len(Samples(({"file": each[None]} for each in ROWS), (given,))) == 10
+    given = TensorInfo("file", np.dtype(np.float32), ("rows", 4))
+    assert len(Dataset(({"file": each[None]} for each in ROWS), (given,))) == 10
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_any_name_of_an_input_is_written() -> None:
 )
 def test_data_that_do_not_fit(data: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        Samples(data, (X,))
+        Dataset(data, (X,))
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -389,15 +389,15 @@ def test_where_the_model_computes_no_number(data: Any, said: str, tmp_path: Path
 
 
 def test_of_rows_that_run_together_all_are_named() -> None:
-    (shard,) = Samples(ROWS, (FIXED,)).shards()
+    (shard,) = Dataset(ROWS, (FIXED,)).shards()
     assert shard.place(3) == "sample 0, rows 6 to 7 of 'x': "
 
 
 def test_samples_of_an_item_each_have_its_name() -> None:
-    (shard,) = Samples([ROWS, ROWS], (Tensor("x", np.dtype(np.float32), (10, 4)),)).shards()
+    (shard,) = Dataset([ROWS, ROWS], (TensorInfo("x", np.dtype(np.float32), (10, 4)),)).shards()
     assert shard.place(1) == "sample 1, rows 0 to 9 of 'x': "
-    number = Tensor("x", np.dtype(np.float32), ())
-    (shard,) = Samples([np.array(1.0), np.array(2.0)], (number,)).shards()
+    number = TensorInfo("x", np.dtype(np.float32), ())
+    (shard,) = Dataset([np.array(1.0), np.array(2.0)], (number,)).shards()
     assert shard.place(1) == "sample 1: "
 
 
@@ -405,7 +405,7 @@ def test_floats_that_the_type_of_an_input_does_not_hold() -> None:
     rows = ROWS.astype(np.float64)
     rows[7, 2] = 1e39
     with pytest.raises(DataError, match=r"input 'x' holds 1e\+39 at \[7, 2\], beyond float32"):
-        list(Samples(rows, (X,)))
+        list(Dataset(rows, (X,)))
 
 
 def test_files_that_do_not_fit(tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
         ("empty", "holds no .npy and no .npz"),
     ):
         with pytest.raises((DataError, OSError), match=message):
-            Samples(tmp_path / name, (X,))
+            Dataset(tmp_path / name, (X,))
 
 
 def test_arrays_are_opened_when_they_are_needed(tmp_path: Path) -> None:
@@ -437,7 +437,7 @@ def test_arrays_are_opened_when_they_are_needed(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "many.npz", "w") as archive:
         for name in [*map(str, range(100)), "x"]:
             archive.writestr(f"{name}.npy", stored.getvalue() if name == "x" else b"broken")
-    assert len(Samples(tmp_path / "many.npz", (X,))) == 10
+    assert len(Dataset(tmp_path / "many.npz", (X,))) == 10
 
 
 def test_sizes_are_compared_before_reading(tmp_path: Path) -> None:
@@ -450,7 +450,7 @@ def test_sizes_are_compared_before_reading(tmp_path: Path) -> None:
     for name, message in (("wide", "must have shape"), ("text", "must be"), ("header", "header")):
         tracemalloc.start()
         with pytest.raises(DataError, match=message):
-            Samples(tmp_path / f"{name}.npz", (X,))
+            Dataset(tmp_path / f"{name}.npz", (X,))
         assert tracemalloc.get_traced_memory()[1] < wide
         tracemalloc.stop()
 
@@ -469,8 +469,8 @@ def test_rows_are_joined_where_that_is_known_to_give_the_same(
 ) -> None:
     """Those of one shape, that is: here three of three columns and one of two."""
     data = [random(3, 3), random(1, 2)] if answer is not False else [random(4, 3)]
-    inputs = (Tensor("x", np.dtype(np.float32), ("rows", None)),)
-    samples = Samples(data, inputs)
+    inputs = (TensorInfo("x", np.dtype(np.float32), ("rows", None)),)
+    samples = Dataset(data, inputs)
     samples.take_whole_unless(lambda *_: answer)
     found = samples.joined(list(samples))
     assert len(found) == runs
@@ -498,7 +498,7 @@ def test_large_samples_behind_a_small_one_are_not_all_held(
         [node("MatMul", "x w", domain="")], {"w": random(16, 3)}, inputs={"x": ("n", "words", 16)}
     )
     rows = [random(1, 500 if at else 2, 16, seed=at) for at in range(15)]
-    samples = Samples(rows, (Tensor("x", np.dtype(np.float32), (None, None, 16)),))
+    samples = Dataset(rows, (TensorInfo("x", np.dtype(np.float32), (None, None, 16)),))
     monkeypatch.setattr(Shard, "read", read)
     proto = read_copy(network)
     sources = sources_of(placement_of(proto).layers)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anybit import ModelError
-from anybit.ptq.budget import budget
+from anybit.ptq.budget import parse_budget
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.mixed_precision.mix_evaluator import quiet_enough
 from anybit.ptq.mixed_precision.pareto import Assignment, cheaper, cheapest, front, hull, quietest
@@ -143,7 +143,7 @@ class _Mixes:
 
 
 def _chosen(words: str, parts: list[list[Assignment]], tried: _Mixes) -> Assignment:
-    return quiet_enough(budget(words), parts, tried, DEFAULT.budget)  # type: ignore[arg-type]
+    return quiet_enough(parse_budget(words), parts, tried, DEFAULT.budget)  # type: ignore[arg-type]
 
 
 def _wide(count: int, noise: float = 1e-4) -> list[list[Assignment]]:

@@ -13,8 +13,8 @@ from small_models import model, node
 
 import anybit
 from anybit.evaluation import driver as evaluation_driver
-from anybit.metrics.output_parts import Part, parts_of
-from anybit.metrics.quality import Judge, Verdict, compared
+from anybit.metrics.output_parts import OutputPart, find_output_parts
+from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.preparation import apply
@@ -36,10 +36,10 @@ def network(
     return model(nodes, constants, inputs=inputs, outputs=outputs, opsets=OPSETS)
 
 
-def parts(proto: onnx.ModelProto) -> dict[str, tuple[Part, ...]]:
+def parts(proto: onnx.ModelProto) -> dict[str, tuple[OutputPart, ...]]:
     copy = read_copy(proto)
     apply(copy, proto, InferShapes())
-    return parts_of(copy)
+    return find_output_parts(copy)
 
 
 def names(proto: onnx.ModelProto) -> list[str]:
@@ -212,16 +212,16 @@ def test_axes_that_are_not_there_say_nothing(axis: int) -> None:
     proto.graph.output[0].CopyFrom(
         onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 4, 3])
     )
-    assert [each.name for each in parts_of(read_copy(proto))["y"]] == ["y"]
+    assert [each.name for each in find_output_parts(read_copy(proto))["y"]] == ["y"]
 
 
 def test_arrays_of_other_sizes_are_judged_whole() -> None:
     (known,) = parts(network([standard("Concat", "a b", axis=1)], {}, A | B)).values()
     a = random(2, 9, 6)
-    found = compared({"y": a}, {"y": a}, {"y": known})
+    found = compare_outputs({"y": a}, {"y": a}, {"y": known})
     assert list(found.outputs) == ["y"]
     a = random(2, 5, 6)
-    found = compared({"y": a}, {"y": random(2, 5, 7)}, {"y": known})
+    found = compare_outputs({"y": a}, {"y": random(2, 5, 7)}, {"y": known})
     assert list(found.outputs) == ["y[:, 0:2]", "y[:, 2:5]"]
     assert found.sqnr == -np.inf
 
@@ -286,12 +286,12 @@ def test_a_budget_is_one_of_the_worst_part() -> None:
 
 
 def test_the_order_of_outputs_and_samples_is_kept() -> None:
-    judge = Judge()
+    judge = QualityAccumulator()
     (known,) = parts(network([standard("Concat", "a b", axis=1)], {}, A | B)).values()
     for seed in range(3):
         a = random(1, 5, 6, seed=seed)
-        judge.add(compared({"y": a}, {"y": a + np.float32(1e-3)}, {"y": known}))
-    verdict: Verdict = judge.verdict(seen=False)
+        judge.add(compare_outputs({"y": a}, {"y": a + np.float32(1e-3)}, {"y": known}))
+    verdict: QualityMetrics = judge.verdict(seen=False)
     assert [each.name for each in verdict.outputs] == ["y[:, 0:2]", "y[:, 2:5]"]
     assert verdict.sqnr == min(each.sqnr for each in verdict.outputs if each.sqnr is not None)
 

@@ -9,8 +9,8 @@ from small_models import model, node
 import anybit
 from anybit import OptionError
 from anybit.metrics.output_quality import OutputQuality
-from anybit.metrics.quality import Verdict
-from anybit.metrics.thresholds import Thresholds, thresholds
+from anybit.metrics.quality import QualityMetrics
+from anybit.metrics.thresholds import QualityThresholds, parse_thresholds
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ from anybit.metrics.thresholds import Thresholds, thresholds
 def test_only_what_is_named_is_checked(
     words: str, sqnr: float | None, agreement: float | None
 ) -> None:
-    assert thresholds(words) == Thresholds(sqnr, agreement, named=True)
+    assert parse_thresholds(words) == QualityThresholds(sqnr, agreement, named=True)
 
 
 def test_there_are_defaults() -> None:
-    assert thresholds(None) == Thresholds(10.0, 0.9, named=False)
-    assert thresholds(None, has_data=False) == thresholds(None)
-    assert thresholds("none", has_data=False) == thresholds("none")
+    assert parse_thresholds(None) == QualityThresholds(10.0, 0.9, named=False)
+    assert parse_thresholds(None, has_data=False) == parse_thresholds(None)
+    assert parse_thresholds("none", has_data=False) == parse_thresholds("none")
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,23 @@ def test_there_are_defaults() -> None:
 )
 def test_other_words_are_refused(words: str, message: str) -> None:
     with pytest.raises(OptionError, match=f"--fail-below .*{message}"):
-        thresholds(words)
+        parse_thresholds(words)
 
 
 def test_without_data_nothing_can_be_below() -> None:
     with pytest.raises(OptionError, match="--fail-below '20dB': the outputs are judged on data"):
-        thresholds("20dB", has_data=False)
+        parse_thresholds("20dB", has_data=False)
     with pytest.raises(OptionError, match="must be a text, got 10"):
-        thresholds(10)  # type: ignore[arg-type]
+        parse_thresholds(10)  # type: ignore[arg-type]
 
 
 def verdict(
     sqnr: float | None, agreement: float | None, words: str | None, logits: float | None = None
-) -> Verdict:
-    limits = thresholds(words)
-    return Verdict(sqnr, agreement, 40, seen=False, logits_agreement=logits, thresholds=limits)
+) -> QualityMetrics:
+    limits = parse_thresholds(words)
+    return QualityMetrics(
+        sqnr, agreement, 40, seen=False, logits_agreement=logits, thresholds=limits
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def verdict(
         (verdict(None, None, "none"), []),
     ],
 )
-def test_failures_say_what_is_below(found: Verdict, failures: list[str]) -> None:
+def test_failures_say_what_is_below(found: QualityMetrics, failures: list[str]) -> None:
     assert list(found.failures) == failures
     assert found.passed == (not failures)
 
@@ -116,7 +118,7 @@ def test_failures_name_the_worst_of_several_outputs() -> None:
         OutputQuality("scores", "float", 2.0, 0.6, None),
         OutputQuality("labels", "exact", None, None, 0.5),
     )
-    found = Verdict(2.0, 0.5, 40, seen=False, outputs=outputs)
+    found = QualityMetrics(2.0, 0.5, 40, seen=False, outputs=outputs)
     assert found.failures == (
         "SQNR 2.0 dB of scores is below 10 dB",
         "agreement 50.0 % of labels is below 90 %",
