@@ -16,4 +16,4 @@ from anybit.metrics.quality import QualityMetrics
 from anybit.ptq.pipeline import quantize
 from anybit.ptq.result import ParetoPoint, QuantizationResult, QuantizedLayer
 
-__all__ = ["ParetoPoint", "QuantizationResult", "QuantizedLayer", "QualityMetrics", "quantize"]
+__all__ = ["ParetoPoint", "QualityMetrics", "QuantizationResult", "QuantizedLayer", "quantize"]
