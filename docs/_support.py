@@ -6,10 +6,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TypeAlias
 
+from anybit.ops import OPERATORS
+
 SUPPORTED = Path(__file__).resolve().parent.parent / "tests" / "matrix" / "supported.json"
 
 Verdicts: TypeAlias = dict[str, str]
 
+_OPERATORS = tuple(operator.name for operator in OPERATORS)
 _WORDS = {"exact": "exact", "refused": "does not load", "differs": "differs"}
 
 
@@ -49,9 +52,12 @@ def _alike(rows: dict[str, Verdicts], versions: list[str]) -> dict[tuple[str, ..
 
 
 def _together(names: list[str]) -> str:
-    """Return the names of rows; types of the same node are joined in one list."""
+    """Return the names of rows, joining all operators, and the types of the same node."""
     types: dict[str, list[str]] = defaultdict(list)
     entries = []
+    if set(_OPERATORS) <= set(names):
+        entries.append("all operators")
+        names = [name for name in names if name not in _OPERATORS]
     for name in names:
         node, linear, dtype = name.partition("Linear ")
         if linear:
