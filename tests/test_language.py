@@ -16,7 +16,7 @@ CHECKED = (
     *("docs/tutorial_cpp.md", "docs/tutorial_difference.md", "docs/tutorial_qonnx.md"),
     *("src/anybit/cli", "src/anybit/comparison", "src/anybit/compat", "src/anybit/compiler"),
     *("src/anybit/evaluation", "src/anybit/inspection", "src/anybit/jax", "src/anybit/onnx"),
-    *("src/anybit/ops", "src/anybit/parallel", "src/anybit/quant_types"),
+    *("src/anybit/data", "src/anybit/ops", "src/anybit/parallel", "src/anybit/quant_types"),
     *(f"src/anybit/{module.name}" for module in sorted((ROOT / "src/anybit").glob("*.py"))),
     *("tests/comparison", "tests/evaluation", "tests/inspection", "tests/jax", "tests/parallel"),
     "tests/conftest.py",

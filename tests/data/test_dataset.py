@@ -22,7 +22,8 @@ from anybit import DataError, ModelError
 from anybit.data import row_independence as independence
 from anybit.data.array_files import open_arrays
 from anybit.data.dataset import Dataset
-from anybit.data.shards import Shard, is_held_out, is_selected
+from anybit.data.shards import Shard
+from anybit.data.splits import is_held_out, is_selected
 from anybit.inputs import TensorInfo
 from anybit.onnx.files.reader import read_copy
 from anybit.ptq.calibration import activation_cache as keeping
@@ -101,7 +102,7 @@ def test_inputs_of_different_rows_stay_together() -> None:
 
 def test_rows_that_belong_together() -> None:
     samples = Dataset(list(items()), (X,))
-    samples.take_whole_unless(lambda first, second, both: len(both["x"]) != 2)
+    samples.verify_row_independence(lambda first, second, both: len(both["x"]) != 2)
     assert [each["x"].shape for each in samples] == [(5, 4)] * 2
 
 
@@ -109,13 +110,13 @@ def test_samples_of_many_shapes_are_not_all_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of one shape are looked for among them."""
-    monkeypatch.setattr(independence, "_KEPT", 2**20)
+    monkeypatch.setattr(independence, "_MAX_KEPT_BYTES", 2**20)
     for at in range(40):
         np.save(tmp_path / f"{at:02}.npy", random(1, 2**16 + 4 * (at % 39), seed=at))
     samples = Dataset(tmp_path, (TensorInfo("x", np.dtype(np.float32), ("rows", "words")),))
     tried = []
     tracemalloc.start()
-    samples.take_whole_unless(lambda *each: tried.append(each))
+    samples.verify_row_independence(lambda *each: tried.append(each))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(tried) == 1
@@ -139,8 +140,8 @@ def test_rows_that_differ_are_tried() -> None:
     ):
         tried.clear()
         samples = Dataset(data, inputs)
-        samples.take_whole_unless(together)
-        assert not samples.apart
+        samples.verify_row_independence(together)
+        assert not samples.rows_are_samples
         ((first, second, both),) = tried
         assert not np.array_equal(first["x"], second["x"])
         for name in ("x", "mask"):
@@ -149,7 +150,7 @@ def test_rows_that_differ_are_tried() -> None:
 
 def test_equal_rows_are_not_taken_apart() -> None:
     samples = Dataset(np.ones((10, 4), np.float32), (X,))
-    samples.take_whole_unless(lambda *_: True)
+    samples.verify_row_independence(lambda *_: True)
     assert [each["x"].shape for each in samples] == [(10, 4)]
 
 
@@ -162,7 +163,7 @@ def test_rows_that_differ_behind_many_equal_ones_are_tried(tmp_path: Path, form:
     data = {"array": x, "dicts": [{"x": x[:300]}, {"x": x[300:]}], "files": tmp_path}[form]
     samples = Dataset(data, (X,))
     tried: list[bool] = []
-    samples.take_whole_unless(lambda a, b, _: tried.append((a["x"] != b["x"]).any()) or True)
+    samples.verify_row_independence(lambda a, b, _: tried.append((a["x"] != b["x"]).any()) or True)
     assert tried == [True]
     assert len(samples) == 800
     assert not samples.remarks
@@ -222,7 +223,7 @@ def test_one_sample_of_many_rows_is_remarked() -> None:
         assert not of_data(network, [data[:5], ROWS[5:]])
     free = TensorInfo("z", np.dtype(np.float32), ("others", 4))
     samples = Dataset({"x": ROWS, "z": ROWS[:3]}, (X, free))
-    samples.take_whole_unless(lambda *_: True)
+    samples.verify_row_independence(lambda *_: True)
     assert "not all inputs have the same rows" in samples.remarks[0]
     state = TensorInfo("h", np.dtype(np.float32), (1, "rows", 4))
     samples = Dataset({"x": ROWS, "h": random(1, 10, 4)}, (X, state))
@@ -284,7 +285,7 @@ class Shuffled:
 
 def test_what_is_held_back_stays_held_back() -> None:
     samples = Dataset(Shuffled(), (X,))
-    (shard,) = samples.shards()
+    (shard,) = samples.iterate_shards()
     seen = [
         *(each for _, each in shard.read(lambda number: not is_held_out(number))),
         *(each for _, each in shard.read(is_held_out)),
@@ -299,10 +300,10 @@ def test_samples_behind_the_last_that_is_kept_are_not_read(
     passes: list[list[int]] = []
     everything = Shard.read
 
-    def read(self: Shard, is_wanted: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
+    def read(self: Shard, predicate: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
         if self.first == 0:
             passes.append([])
-        for index, sample in everything(self, is_wanted):
+        for index, sample in everything(self, predicate):
             passes[-1].append(index)
             yield index, sample
 
@@ -389,16 +390,18 @@ def test_where_the_model_computes_no_number(data: Any, said: str, tmp_path: Path
 
 
 def test_of_rows_that_run_together_all_are_named() -> None:
-    (shard,) = Dataset(ROWS, (FIXED,)).shards()
-    assert shard.place(3) == "sample 0, rows 6 to 7 of 'x': "
+    (shard,) = Dataset(ROWS, (FIXED,)).iterate_shards()
+    assert shard.describe_sample(3) == "sample 0, rows 6 to 7 of 'x': "
 
 
 def test_samples_of_an_item_each_have_its_name() -> None:
-    (shard,) = Dataset([ROWS, ROWS], (TensorInfo("x", np.dtype(np.float32), (10, 4)),)).shards()
-    assert shard.place(1) == "sample 1, rows 0 to 9 of 'x': "
+    (shard,) = Dataset(
+        [ROWS, ROWS], (TensorInfo("x", np.dtype(np.float32), (10, 4)),)
+    ).iterate_shards()
+    assert shard.describe_sample(1) == "sample 1, rows 0 to 9 of 'x': "
     number = TensorInfo("x", np.dtype(np.float32), ())
-    (shard,) = Dataset([np.array(1.0), np.array(2.0)], (number,)).shards()
-    assert shard.place(1) == "sample 1: "
+    (shard,) = Dataset([np.array(1.0), np.array(2.0)], (number,)).iterate_shards()
+    assert shard.describe_sample(1) == "sample 1: "
 
 
 def test_floats_that_the_type_of_an_input_does_not_hold() -> None:
@@ -471,8 +474,8 @@ def test_rows_are_joined_where_that_is_known_to_give_the_same(
     data = [random(3, 3), random(1, 2)] if answer is not False else [random(4, 3)]
     inputs = (TensorInfo("x", np.dtype(np.float32), ("rows", None)),)
     samples = Dataset(data, inputs)
-    samples.take_whole_unless(lambda *_: answer)
-    found = samples.joined(list(samples))
+    samples.verify_row_independence(lambda *_: answer)
+    found = samples.concatenate(list(samples))
     assert len(found) == runs
     rows = [each for item in data for each in item]
     np.testing.assert_array_equal(
@@ -488,9 +491,9 @@ def test_large_samples_behind_a_small_one_are_not_all_held(
     passes: list[int] = []
     everything = Shard.read
 
-    def read(self: Shard, is_wanted: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
+    def read(self: Shard, predicate: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
         passes.append(0)
-        for number, sample in everything(self, is_wanted):
+        for number, sample in everything(self, predicate):
             passes[-1] += 1
             yield number, sample
 

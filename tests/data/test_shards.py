@@ -22,7 +22,7 @@ from anybit import DataError
 from anybit.data import dataset as samples_module
 from anybit.data.array_files import StoredArray, write_members
 from anybit.data.dataset import Dataset
-from anybit.data.shards import is_held_out
+from anybit.data.splits import is_held_out
 from anybit.inputs import TensorInfo
 from anybit.parallel import ThreadExecutor
 from anybit.ptq import pipeline as driver
@@ -119,7 +119,7 @@ def test_pickled_copies_of_all_networks_give_the_same_bytes(
 @pytest.mark.parametrize("size", [4, 12, 64])
 def test_any_split_gives_the_same_bytes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = made()
-    monkeypatch.setattr(samples_module, "_SHARD", size)
+    monkeypatch.setattr(samples_module, "_SHARD_SAMPLES", size)
     assert made() == wanted
 
 
@@ -145,7 +145,7 @@ def forms(folder: Path) -> Iterator[Any]:
 def test_shards_are_read_elsewhere(tmp_path: Path, near: bool) -> None:
     for form in forms(tmp_path):
         samples = Dataset(form, (X,))
-        shards = [pickle.dumps(each) for each in samples.shards(near)]
+        shards = [pickle.dumps(each) for each in samples.iterate_shards(near)]
         assert len(shards) == 7
         read = [each for shard in shards for each in pickle.loads(shard).read(lambda _: True)]
         assert [number for number, _ in read] == list(range(100))
@@ -154,14 +154,14 @@ def test_shards_are_read_elsewhere(tmp_path: Path, near: bool) -> None:
 
 def test_what_cannot_be_taken_apart_is_sharded_whole() -> None:
     samples = Dataset([ROWS, ROWS[:7]], (X,))
-    samples.take_whole_unless(lambda *_: False)
-    (shard,) = samples.shards()
+    samples.verify_row_independence(lambda *_: False)
+    (shard,) = samples.iterate_shards()
     assert [each["x"].shape for _, each in shard.read(lambda _: True)] == [(100, 4), (7, 4)]
 
 
 def test_shards_of_many_samples_are_few_and_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples_module, "_SHARDS", 2)
-    assert [len(each) for each in Dataset(ROWS, (X,)).shards()] == [64, 36]
+    monkeypatch.setattr(samples_module, "_MAX_SHARDS", 2)
+    assert [len(each) for each in Dataset(ROWS, (X,)).iterate_shards()] == [64, 36]
 
 
 def test_no_file_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_no_file_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.Mon
     for path in (tmp_path / "a.npz", tmp_path / "b.npy", parts):
         samples = Dataset(path, (X,))
         read.clear()
-        for shard in samples.shards():
+        for shard in samples.iterate_shards():
             assert len(pickle.dumps(shard)) < 3000
             assert sum(1 for _ in shard.read(lambda _: True)) == 16
         assert sum(read) <= 2 * rows.nbytes
@@ -194,7 +194,7 @@ def test_no_file_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_shard_that_does_not_fit_is_named() -> None:
     data = [{"x": ROWS[:50]}, {"x": np.full((50, 4), np.nan, np.float32)}]
-    last = list(Dataset(data, (X,)).shards())[-1]
+    last = list(Dataset(data, (X,)).iterate_shards())[-1]
     with pytest.raises(DataError, match=r"^sample 1: input 'x' holds NaN"):
         list(last.read(lambda _: True))
 

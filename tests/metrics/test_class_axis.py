@@ -113,7 +113,7 @@ def judged(a: np.ndarray, b: np.ndarray, part: OutputPart | None = None) -> Qual
     judge = QualityAccumulator()
     for x, y in zip(a, b, strict=True):
         judge.add(compare_outputs({"y": x[None]}, {"y": y[None]}, {"y": (part,)} if part else None))
-    return judge.verdict(seen=False)
+    return judge.compute(seen=False)
 
 
 def test_rows_that_sum_to_one_are_a_distribution() -> None:

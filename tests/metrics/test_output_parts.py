@@ -291,7 +291,7 @@ def test_the_order_of_outputs_and_samples_is_kept() -> None:
     for seed in range(3):
         a = random(1, 5, 6, seed=seed)
         judge.add(compare_outputs({"y": a}, {"y": a + np.float32(1e-3)}, {"y": known}))
-    verdict: QualityMetrics = judge.verdict(seen=False)
+    verdict: QualityMetrics = judge.compute(seen=False)
     assert [each.name for each in verdict.outputs] == ["y[:, 0:2]", "y[:, 2:5]"]
     assert verdict.sqnr == min(each.sqnr for each in verdict.outputs if each.sqnr is not None)
 

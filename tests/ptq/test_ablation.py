@@ -12,7 +12,7 @@ from places import ROOT
 from search_config import change_thresholds
 
 import anybit
-from anybit.data.shards import hash_index, is_held_out
+from anybit.data.splits import hash_index, is_held_out
 from anybit.metrics.quality import QualityMetrics
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.search.ablation import AblationSet, best_variant, remark, variants_of

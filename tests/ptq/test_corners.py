@@ -77,11 +77,11 @@ def test_infinities_that_both_have_are_no_noise() -> None:
     judge = QualityAccumulator()
     a = np.float32([[1, -np.inf, 3, np.nan]])
     judge.add(compare_outputs({"y": a}, {"y": a + np.float32([[0.1, 0, 0, 0]])}))
-    verdict = judge.verdict(seen=False)
+    verdict = judge.compute(seen=False)
     assert verdict.sqnr == pytest.approx(30, abs=0.1)
     judge.add(compare_outputs({"y": a}, {"y": np.zeros_like(a)}))
-    assert judge.verdict(seen=False).sqnr == -np.inf
-    assert not QualityAccumulator().verdict(seen=False).passed
+    assert judge.compute(seen=False).sqnr == -np.inf
+    assert not QualityAccumulator().compute(seen=False).passed
 
 
 def with_classes(name: str) -> OutputPart:
@@ -93,7 +93,7 @@ def judged(*outputs: tuple[np.ndarray, np.ndarray]) -> QualityMetrics:
     judge = QualityAccumulator()
     floats, others = ({str(at): each[side] for at, each in enumerate(outputs)} for side in (0, 1))
     judge.add(compare_outputs(floats, others, {name: [with_classes(name)] for name in floats}))
-    return judge.verdict(seen=False)
+    return judge.compute(seen=False)
 
 
 def test_the_output_that_agrees_least_counts() -> None:
@@ -120,9 +120,9 @@ def test_outputs_of_another_shape_are_noise(a: np.ndarray) -> None:
     parts = {"y": [with_classes("y")]} if a.ndim < 4 else {}
     judge.add(compare_outputs({"y": a}, {"y": a}, parts))
     judge.add(compare_outputs({"y": a}, {"y": a[:1]}, parts))
-    assert judge.verdict(seen=False).agreement == (0.5 if a.ndim < 4 else None)
-    assert not judge.verdict(seen=False).passed
-    assert judge.verdict(seen=False).worst[0].sqnr == -np.inf
+    assert judge.compute(seen=False).agreement == (0.5 if a.ndim < 4 else None)
+    assert not judge.compute(seen=False).passed
+    assert judge.compute(seen=False).worst[0].sqnr == -np.inf
 
 
 def test_images_have_no_largest_element() -> None:

@@ -13,7 +13,7 @@ from small_models import kinds, model, node, quantized_input
 
 import anybit
 from anybit import ModelError
-from anybit.data.shards import is_held_out
+from anybit.data.splits import is_held_out
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -353,6 +353,6 @@ def test_samples_are_called_by_their_files(tmp_path: Path) -> None:
     tensor = TensorInfo("x", np.dtype(np.float32), (None, 4))
     np.save(tmp_path / "a.npy", np.ones((2, 4), np.float32))
     np.save(tmp_path / "b.npy", np.ones((1, 4), np.float32))
-    assert list(Dataset(tmp_path, (tensor,)).names()) == ["a.npy[0]", "a.npy[1]", "b.npy"]
-    assert list(Dataset(np.ones((2, 4)), (tensor,)).names()) == ["", ""]
-    assert list(Dataset(iter(np.ones((2, 1, 4))), (tensor,)).names()) == ["", ""]
+    assert list(Dataset(tmp_path, (tensor,)).iterate_names()) == ["a.npy[0]", "a.npy[1]", "b.npy"]
+    assert list(Dataset(np.ones((2, 4)), (tensor,)).iterate_names()) == ["", ""]
+    assert list(Dataset(iter(np.ones((2, 1, 4))), (tensor,)).iterate_names()) == ["", ""]

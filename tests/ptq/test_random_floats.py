@@ -12,7 +12,7 @@ from naive_quantization import naive
 from random_floats import FloatGraph
 
 import anybit
-from anybit.data.shards import is_held_out
+from anybit.data.splits import is_held_out
 
 QUICK, SLOW = (3, 11, 27), (8, 23, 31, 34, 38, 40, 49, 58)
 _MULTIPLIED = {"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "FusedMatMul"}

@@ -8,7 +8,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit.data.shards import is_held_out
+from anybit.data.splits import is_held_out
 
 # One of four is held back.
 SAMPLES = 128

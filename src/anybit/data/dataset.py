@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data that a model is quantized with: samples, read as often as they are asked for, and in
-shards that others can read."""
+"""Datasets: samples of a model's inputs, which can be read repeatedly and in shards."""
 
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, islice, repeat
 from pathlib import Path
@@ -24,35 +23,36 @@ from anybit.data.readers import (
     select_labels,
     write_item,
 )
-from anybit.data.row_independence import find_differing_pair
-from anybit.data.shards import Portion, Shard
+from anybit.data.row_independence import IndependenceTest, find_differing_pair
+from anybit.data.shards import Shard, ShardPart
 from anybit.errors import DataError
 from anybit.inputs import Array, Feeds, TensorInfo
 
 DataSource: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 
-# Among the first so many samples, and as many of the others, two are looked for that differ, to try
-# whether rows are independent.
-_SEARCHED = 256
-# The samples of a shard at least, and the shards at most.
-_SHARD, _SHARDS = 16, 4096
-# The most samples that are joined in a batch.
-_TOGETHER = 16
+_SEARCHED_SAMPLES = 256
+"""First samples, and as many of the others, that are searched for two that differ."""
+_SHARD_SAMPLES = 16
+"""The fewest samples per shard."""
+_MAX_SHARDS = 4096
+_MAX_BATCH = 16
+"""The most samples that are concatenated to one batch."""
 
 
 class Dataset:
-    """What a model takes at least, again and again: a row, or all that was given together.
+    """Samples of a model's inputs: rows of the data, or whole items.
 
-    Rows are taken apart along the first axes that the model leaves free, or has fixed to so many
-    rows at a time, if all inputs have as many of them and no name of such an axis stands for
-    another one. One of every four samples is held back, to judge by; of a single one nothing is.
+    An item is split into samples along its first axis in two cases. The model leaves that axis
+    free, or fixes it to the number of rows per sample. All inputs must have as many samples, and
+    the name of a free axis must not name another axis, too. One of every four samples is held out,
+    unless there is only one.
 
     Args:
-        data: The path of an .npz, by input name, or of an .npy, or of a folder of them; one array
-            or a dict; or an iterable of these. What is not a list or tuple is read once, into a
-            temporary folder: another time it may be shuffled.
-        inputs: The model's.
-        labels: The name of an array beside the inputs, which `shares` gives along with them.
+        data: The path of an .npz with arrays by input name, of an .npy, or of a folder of these;
+            an array or a dict; or an iterable of these. An iterable other than a list or tuple is
+            read once, into a temporary folder, because it may be shuffled the next time.
+        inputs: The inputs of the model.
+        labels: The name of an array beside the inputs, which `iterate_labels` returns.
 
     Raises:
         DataError: There are no samples, or one does not fit the model, or holds NaN or infinity.
@@ -64,221 +64,233 @@ class Dataset:
         inputs: tuple[TensorInfo, ...],
         labels: str | None = None,
     ) -> None:
-        free = {each.name: each.shape[0] for each in inputs if each.shape and each.rows is None}
-        others = {size for each in inputs for size in (each.shape or ())[1:]} - {None}
-        fixed = {each.name: each.rows for each in inputs if each.rows is not None}
+        free = {info.name: info.shape[0] for info in inputs if info.shape and info.rows is None}
+        other_axes = {size for info in inputs for size in (info.shape or ())[1:]} - {None}
+        fixed = {info.name: info.rows for info in inputs if info.rows is not None}
         steps: dict[str, int] = dict.fromkeys(free, 1) if free else fixed
-        apart = others.isdisjoint(free.values())
-        self._reader = SampleReader(inputs, steps, apart, labels)
-        self._together, self._joinable = bool(free), False
-        self._why = "not all inputs have the same rows along their first axis"
+        self._reader = SampleReader(inputs, steps, other_axes.isdisjoint(free.values()), labels)
+        self._has_free_rows, self._can_batch = bool(free), False
+        self._reason = "not all inputs have the same rows along their first axis"
         self._folder: Path | None = None
-        self._items = self._kept(data)
+        self._items = self._list_items(data)
         self._count: int | None = None
         if next(iter(self), None) is None:
             raise DataError("the data hold no samples; give at least one, better hundreds")
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Why all rows are one sample, if they are."""
-        if self.apart or len(self) > 1:
+        """The reason why all rows are one sample, if they are."""
+        if self.rows_are_samples or len(self) > 1:
             return ()
         arrays = [array for name, array in next(iter(self)).items() if name in self._reader.steps]
         if all(len(array) < 2 for array in arrays if array.ndim):
             return ()
         return (
-            f"All rows are one sample, by which quantizers are chosen and judged: {self._why}; "
-            "give an item per sample.",
+            "All rows are treated as one sample, for calibration and evaluation alike: "
+            f"{self._reason}; give an item per sample.",
         )
 
     @property
-    def apart(self) -> bool:
-        """Whether rows are samples of their own."""
-        return self._reader.apart
+    def rows_are_samples(self) -> bool:
+        """True if items are split into samples along their first axis."""
+        return self._reader.rows_are_samples
 
     def __iter__(self) -> Iterator[Sample]:
-        for _, arrays, where in self._opened():
-            count = self._reader.count(arrays)
-            for row in (None,) if count is None else range(count):
-                yield self._reader.read(self._reader.part(arrays, row), where)
-
-    def shares(self) -> Iterator[tuple[int, Array | None]]:
-        """For each sample how many rows it has, 1 where inputs differ in that or have none, and its
-        labels, or None where these have no name. Inputs are not read.
-
-        Raises:
-            DataError: Labels that are missing, or that cannot be dealt out among the samples.
-        """
-        for _, arrays, where in self._opened():
-            count = self._reader.count(arrays)
-            labels = None if self._reader.labels is None else arrays[self._reader.labels]
-            for row in (None,) if count is None else range(count):
-                parts = self._reader.part(arrays, row)
-                sizes = {(*parts[name].shape, 1)[0] for name in self._reader.steps}
-                rows = sizes.pop() if len(sizes) == 1 else 1
-                given = (
-                    None if labels is None else select_labels(labels, row or 0, count or 1, where)
-                )
-                yield rows, given
-
-    def sizes(self) -> Iterator[int]:
-        """How many bytes each of them takes, as the model takes it. Inputs are not read."""
-        for _, arrays, _ in self._opened():
-            count = self._reader.count(arrays)
-            first = self._reader.part(arrays, None if count is None else 0)
-            yield from repeat(self._reader.size(first), 1 if count is None else count)
+        for _, arrays, where in self._open_items():
+            count = self._reader.count_samples(arrays)
+            for index in (None,) if count is None else range(count):
+                yield self._reader.read(self._reader.select_sample(arrays, index), where)
 
     def __len__(self) -> int:
-        """How many there are."""
         if self._count is None:
-            counts = (self._reader.count(arrays) for _, arrays, _ in self._opened())
+            counts = (self._reader.count_samples(arrays) for _, arrays, _ in self._open_items())
             self._count = sum(1 if count is None else count for count in counts)
         return self._count
 
-    def shards(self, near: bool = True, size: int | None = None) -> Iterator[Shard]:
-        """All of them, in order. How many a shard has depends on how many there are, and on
-        nothing else, so that what is made of shards is the same whoever reads them.
+    def iterate_labels(self) -> Iterator[tuple[int, Array | None]]:
+        """Yield the number of rows and the labels of each sample, without reading inputs.
 
-        Files are named, and read by who reads the shard, where that does not mean reading what
-        lies before it again and again; all else is read here, once, as shards are asked for.
+        The number of rows is 1 where inputs differ in it or have none. Labels without a name in the
+        data are None.
+
+        Raises:
+            DataError: Labels are missing, or cannot be divided among the samples.
+        """
+        for _, arrays, where in self._open_items():
+            count = self._reader.count_samples(arrays)
+            labels = None if self._reader.labels is None else arrays[self._reader.labels]
+            for index in (None,) if count is None else range(count):
+                parts = self._reader.select_sample(arrays, index)
+                sizes = {(*parts[name].shape, 1)[0] for name in self._reader.steps}
+                rows = sizes.pop() if len(sizes) == 1 else 1
+                if labels is None:
+                    yield rows, None
+                else:
+                    yield rows, select_labels(labels, index or 0, count or 1, where)
+
+    def iterate_sizes(self) -> Iterator[int]:
+        """Yield the size of each sample in bytes, without reading inputs."""
+        for _, arrays, _ in self._open_items():
+            count = self._reader.count_samples(arrays)
+            first = self._reader.select_sample(arrays, None if count is None else 0)
+            yield from repeat(self._reader.count_bytes(first), 1 if count is None else count)
+
+    def iterate_names(self) -> Iterator[str]:
+        """Yield the file and the row of each sample, such as "a.npy[3]"; "" for arrays."""
+        for item, arrays, _ in self._open_items():
+            file = Path(str(item)).name if self._is_user_file(item) else ""
+            count = self._reader.count_samples(arrays) or 1
+            for index in range(count):
+                yield f"{file}[{index}]" if file and count > 1 else file
+
+    def iterate_shards(self, is_local: bool = True, size: int | None = None) -> Iterator[Shard]:
+        """Yield all samples in order, in shards.
+
+        The size of shards depends on the number of samples alone, so that results do not depend on
+        the number of workers. A shard names its files if a worker can read them without reading
+        everything in front of the shard. All other data are read here, once, as shards are asked
+        for.
 
         Args:
-            near: Whether those who read them see the temporary files of this process.
-            size: The number of samples of a shard, if there are not too many; 16 by default.
+            is_local: Whether workers see the temporary files of this process.
+            size: The samples per shard, doubled until there are few enough; 16 by default.
         """
-        size = size or _SHARD
-        while size * _SHARDS < len(self):
+        size = size or _SHARD_SAMPLES
+        while size * _MAX_SHARDS < len(self):
             size *= 2
-        portions: list[Portion] = []
+        parts: list[ShardPart] = []
         number = 0
-        for item, arrays, where in self._opened():
-            count = self._reader.count(arrays)
-            named = self._named(item, arrays, count, size, near)
+        for item, arrays, where in self._open_items():
+            count = self._reader.count_samples(arrays)
+            path = self._get_worker_path(item, arrays, count, size, is_local)
             start = 0
             while start < (1 if count is None else count):
                 stop = start + size - number % size
-                rows = None if count is None else range(start, min(stop, count))
-                portions.append(self._portion(named, arrays, rows, where))
-                number += 1 if rows is None else len(rows)
+                indices = None if count is None else range(start, min(stop, count))
+                parts.append(self._make_part(path, arrays, indices, where))
+                number += 1 if indices is None else len(indices)
                 start = stop
                 if number % size == 0:
-                    yield Shard(number - size, self._reader, tuple(portions))
-                    portions = []
-        if portions:
-            yield Shard(number - number % size, self._reader, tuple(portions))
+                    yield Shard(number - size, self._reader, tuple(parts))
+                    parts = []
+        if parts:
+            yield Shard(number - number % size, self._reader, tuple(parts))
 
-    def names(self) -> Iterator[str]:
-        """What to call each of them: the file that it is from, and the place in that."""
-        for item, arrays, _ in self._opened():
-            is_given = isinstance(item, str | os.PathLike) and Path(item).parent != self._folder
-            file = Path(str(item)).name if is_given else ""
-            count = self._reader.count(arrays) or 1
-            for row in range(count):
-                yield f"{file}[{row}]" if file and count > 1 else file
+    def select(self, indices: Container[int]) -> Iterator[tuple[int, Sample]]:
+        """Yield (index, sample) of some samples."""
+        for shard in self.iterate_shards():
+            yield from shard.read(indices.__contains__)
 
-    def numbered(self, wanted: Container[int]) -> Iterator[tuple[int, Sample]]:
-        """Some of them, with their numbers."""
-        for shard in self.shards():
-            yield from shard.read(wanted.__contains__)
+    def concatenate(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Concatenate samples to batches, if rows are known to be independent."""
+        return concatenate_samples(samples, self._reader.steps if self._can_batch else {})
 
-    def joined(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The same rows in fewer samples, as far as that is known to give the same."""
-        return concatenate_samples(samples, self._reader.steps if self._joinable else {})
+    def count_samples(self, batch: Sample) -> int:
+        """Return the number of samples in a batch."""
+        return self._reader.count_samples(batch) or 1
 
-    def count(self, sample: Sample) -> int:
-        """How many of them are joined in one."""
-        return self._reader.count(sample) or 1
+    def limit_memory(self, indices: Sequence[int], max_bytes: int) -> list[int]:
+        """Return the leading indices whose samples take at most n bytes together; at least one."""
+        sizes = list(self.iterate_sizes())
+        totals = accumulate(sizes[index] for index in indices)
+        fitting = [
+            index for index, total in zip(indices, totals, strict=True) if total <= max_bytes
+        ]
+        return fitting or list(indices[:1])
 
-    def fitting(self, numbers: Sequence[int], memory: int) -> list[int]:
-        """Return the first of these samples that fit into n bytes together; at least one."""
-        sizes = list(self.sizes())
-        ends = accumulate(sizes[number] for number in numbers)
-        few = [number for number, end in zip(numbers, ends, strict=True) if end <= memory]
-        return few or list(numbers[:1])
-
-    def several(self, numbers: Sequence[int], at_once: int) -> list[Sample]:
-        """Return samples by number, joined into batches of at most n bytes where rows allow.
+    def read_batches(self, indices: Sequence[int], batch_bytes: int) -> list[Sample]:
+        """Return samples by index, concatenated to batches of at most n bytes where rows allow.
 
         Neighbours often have the same shape.
         """
-        known = [each for _, each in self.numbered(frozenset(numbers))]
-        most = max(sum(array.nbytes for array in each.values()) for each in known)
-        step = max(min(_TOGETHER, at_once // max(most, 1)), 1)
+        samples = [sample for _, sample in self.select(frozenset(indices))]
+        largest = max(sum(array.nbytes for array in sample.values()) for sample in samples)
+        step = max(min(_MAX_BATCH, batch_bytes // max(largest, 1)), 1)
         return [
-            each for at in range(0, len(known), step) for each in self.joined(known[at : at + step])
+            batch
+            for start in range(0, len(samples), step)
+            for batch in self.concatenate(samples[start : start + step])
         ]
 
-    def take_whole_unless(
-        self, independent: Callable[[Sample, Sample, Sample], bool | None]
-    ) -> None:
-        """Take rows apart only if a predicate holds for two that differ and for both in one, or
-        is None, where the model takes one at a time."""
-        if self.apart and self._together:
-            tried = chain(islice(self, _SEARCHED), self._spread())
-            pair = find_differing_pair(tried, self._reader.steps)
-            answer = pair is not None and independent(*pair)
+    def verify_row_independence(self, test: IndependenceTest) -> None:
+        """Treat items as single samples, unless a test shows that rows are independent.
+
+        The test runs on two samples that differ. It returns None if the model takes one sample at a
+        time, which leaves rows apart, too.
+        """
+        if self.rows_are_samples and self._has_free_rows:
+            searched = chain(islice(self, _SEARCHED_SAMPLES), self._iterate_spread())
+            pair = find_differing_pair(searched, self._reader.steps)
+            result = pair is not None and test(*pair)
             if pair is not None:
-                self._why = "rows do not give together what they give apart"
-            elif any(self._reader.count(arrays) is not None for _, arrays, _ in self._opened()):
-                self._why = "rows are all the same, as far as they were compared"
-            self._reader = replace(self._reader, apart=answer is not False)
-            self._joinable = answer is True
+                self._reason = "rows do not give together what they give apart"
+            elif any(
+                self._reader.count_samples(arrays) is not None
+                for _, arrays, _ in self._open_items()
+            ):
+                self._reason = "rows are all the same, as far as they were compared"
+            self._reader = replace(self._reader, rows_are_samples=result is not False)
+            self._can_batch = result is True
             self._count = None
 
-    def _spread(self) -> Iterator[Sample]:
-        """Some from all over the data behind the first."""
-        others = range(_SEARCHED, len(self), max(len(self) // _SEARCHED, 1))
-        yield from (each for _, each in self.numbered(others))
+    def _iterate_spread(self) -> Iterator[Sample]:
+        """Yield samples at equal distances from the samples after the first ones."""
+        step = max(len(self) // _SEARCHED_SAMPLES, 1)
+        indices = range(_SEARCHED_SAMPLES, len(self), step)
+        yield from (sample for _, sample in self.select(indices))
 
-    def _named(
+    def _get_worker_path(
         self,
         item: object,
         arrays: Mapping[str, SliceableArray],
         count: int | None,
         size: int,
-        near: bool,
+        is_local: bool,
     ) -> str | None:
-        """The path of an item that others read by themselves; None if there is none."""
+        """Return the path of a file that workers read by themselves; None for other items."""
         if not isinstance(item, str | os.PathLike):
             return None
-        if not near and Path(item).parent == self._folder:
+        if not is_local and Path(item).parent == self._folder:
             return None
-        cut = [each for name, each in arrays.items() if name in self._reader.steps]
-        in_place = all(isinstance(each, StoredArray) and each.is_indexed for each in cut)
-        # A small file is cut at most once.
-        return str(Path(item).absolute()) if (count or 1) <= size or in_place else None
+        split = [array for name, array in arrays.items() if name in self._reader.steps]
+        is_indexed = all(isinstance(array, StoredArray) and array.is_indexed for array in split)
+        # A small file is divided between two shards at most.
+        return str(Path(item).absolute()) if (count or 1) <= size or is_indexed else None
 
-    def _portion(
+    def _make_part(
         self,
-        named: str | None,
+        path: str | None,
         arrays: Mapping[str, SliceableArray],
-        rows: range | None,
+        indices: range | None,
         where: str,
-    ) -> Portion:
-        if named is not None:
-            return Portion(named, rows, where)
-        found = {}
+    ) -> ShardPart:
+        if path is not None:
+            return ShardPart(path, indices, where)
+        read = {}
         for name, array in arrays.items():
-            step = self._reader.steps.get(name) if rows is not None else None
+            step = self._reader.steps.get(name) if indices is not None else None
             if name == self._reader.labels and array.shape:
-                step = 0  # they are dealt out by `shares`
-            part = (
+                step = 0  # `iterate_labels` returns them
+            rows = (
                 slice(None)
-                if rows is None or step is None
-                else slice(rows.start * step, rows.stop * step)
+                if indices is None or step is None
+                else slice(indices.start * step, indices.stop * step)
             )
-            found[name] = ArrayRows(array, part).read()
-        return Portion(found, rows and range(len(rows)), where, rows.start if rows else 0)
+            read[name] = ArrayRows(array, rows).read()
+        offset = indices.start if indices else 0
+        return ShardPart(read, indices and range(len(indices)), where, offset)
 
-    def _opened(self) -> Iterator[tuple[object, Mapping[str, SliceableArray], str]]:
-        """The items, their arrays by input name, and what to call each in messages."""
+    def _open_items(self) -> Iterator[tuple[object, Mapping[str, SliceableArray], str]]:
+        """Yield the items, their arrays by input name, and their names for messages."""
         for index, item in enumerate(self._items):
-            is_given = isinstance(item, str | os.PathLike) and Path(item).parent != self._folder
-            where = f"{item}: " if is_given else f"sample {index}: "
-            yield item, self._reader.opened(item, where), where
+            where = f"{item}: " if self._is_user_file(item) else f"sample {index}: "
+            yield item, self._reader.open(item, where), where
 
-    def _kept(self, data: DataSource) -> Iterable[object]:
-        """The items: as often as one asks, and the same."""
+    def _is_user_file(self, item: object) -> bool:
+        return isinstance(item, str | os.PathLike) and Path(item).parent != self._folder
+
+    def _list_items(self, data: DataSource) -> Iterable[object]:
+        """Return the items in a form that can be iterated repeatedly."""
         if isinstance(data, str | os.PathLike):
             return list_data_files(Path(data))
         if isinstance(data, Mapping) or hasattr(data, "__array__") or is_numbers(data):

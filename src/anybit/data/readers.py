@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What data come in: files and arrays that hold one sample or many, and how these are read."""
+"""Readers of data items: files, arrays and dicts of arrays that hold one sample or many."""
 
 import os
 from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
@@ -17,10 +17,11 @@ from anybit.inputs import Array, TensorInfo, bind_inputs, check_shape, check_siz
 from anybit.text import counted, listed
 
 Sample: TypeAlias = dict[str, Array]
+"""The input arrays of one run of a model, by name."""
 
 
 class SliceableArray(Protocol):
-    """An array, in memory or in a file."""
+    """An array that can be sliced along its first axis, in memory or in a file."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -31,7 +32,7 @@ class SliceableArray(Protocol):
 
 @dataclass(frozen=True)
 class ArrayRows:
-    """Rows of an array that have not been read."""
+    """Rows of an array that have not been read yet."""
 
     whole: SliceableArray
     rows: slice
@@ -49,102 +50,109 @@ class ArrayRows:
 
 @dataclass(frozen=True)
 class SampleReader:
-    """How samples are made of what was given.
+    """Reader of the samples of a data item.
 
     Attributes:
-        inputs: The model's.
-        steps: For inputs that are taken apart, how many rows of them a sample has.
-        apart: Whether rows are samples of their own.
-        labels: The name of an array that is read beside the inputs; None for none.
+        inputs: The inputs of the model.
+        steps: The number of rows per sample of each input that is split along its first axis.
+        rows_are_samples: Whether the items are split into samples at all.
+        labels: The name of an array that is read along with the inputs; None for none.
     """
 
     inputs: tuple[TensorInfo, ...]
     steps: Mapping[str, int]
-    apart: bool
+    rows_are_samples: bool
     labels: str | None = None
 
-    def opened(self, item: object, where: str) -> Mapping[str, SliceableArray]:
-        """The arrays of an item, by the names of inputs and labels.
+    def open(self, item: object, where: str) -> Mapping[str, SliceableArray]:
+        """Return the arrays of an item by the names of inputs and labels, without reading files.
 
         Raises:
-            DataError: It holds others, or none.
+            DataError: An input or the labels are missing, or an array matches no input.
         """
-        names = [each.name for each in self.inputs]
+        names = [tensor.name for tensor in self.inputs]
         arrays = load_item(item, where)
-        held = listed(name or "one array without a name" for name in arrays) or "nothing"
-        beside = {} if self.labels is None else {self.labels: arrays.pop(self.labels, None)}
-        found = match_arrays(names, arrays, "x")
-        if len(found) != len(names):
-            raise DataError(f"{where}it holds {held}; the model takes {listed(names)}")
-        if any(array is None for array in beside.values()):
-            raise DataError(f"{where}it holds {held}, and no labels called {self.labels!r}")
-        return found | beside
+        content = listed(name or "one array without a name" for name in arrays) or "nothing"
+        labels = {} if self.labels is None else {self.labels: arrays.pop(self.labels, None)}
+        inputs = match_arrays(names, arrays, "x")
+        if len(inputs) != len(names):
+            raise DataError(f"{where}it holds {content}; the model takes {listed(names)}")
+        if any(array is None for array in labels.values()):
+            raise DataError(f"{where}it holds {content}, and no labels called {self.labels!r}")
+        return inputs | labels
 
-    def count(self, item: Mapping[str, SliceableArray]) -> int | None:
-        """How many samples the rows of an item are; None if they stay together."""
+    def count_samples(self, item: Mapping[str, SliceableArray]) -> int | None:
+        """Return the number of samples of an item; None if the item is not split."""
         counts = set()
-        for name, step in self.steps.items() if self.apart else ():
-            first = item[name].shape[0] if item[name].shape else 0
-            if first % step or not item[name].shape:
+        for name, step in self.steps.items() if self.rows_are_samples else ():
+            rows = item[name].shape[0] if item[name].shape else 0
+            if rows % step or not item[name].shape:
                 return None
-            counts.add(first // step)
+            counts.add(rows // step)
         return counts.pop() if len(counts) == 1 else None
 
-    def part(self, item: Mapping[str, SliceableArray], row: int | None) -> dict[str, ArrayRows]:
-        """One sample of an item; all of it if there is no row."""
-        steps = (
+    def select_sample(
+        self, item: Mapping[str, SliceableArray], index: int | None
+    ) -> dict[str, ArrayRows]:
+        """Return the unread arrays of one sample of an item, or of the whole item for None."""
+        rows = (
             {}
-            if row is None
-            else {n: slice(row * step, (row + 1) * step) for n, step in self.steps.items()}
+            if index is None
+            else {
+                name: slice(index * step, (index + 1) * step) for name, step in self.steps.items()
+            }
         )
         return {
-            name: ArrayRows(item[name], steps.get(name, slice(None)))
-            for name in (each.name for each in self.inputs)
+            tensor.name: ArrayRows(item[tensor.name], rows.get(tensor.name, slice(None)))
+            for tensor in self.inputs
         }
 
-    def size(self, sample: Mapping[str, ArrayRows]) -> int:
-        """How many bytes a sample takes, as the model takes it."""
-        return sum(prod(sample[each.name].shape) * each.dtype.itemsize for each in self.inputs)
+    def count_bytes(self, sample: Mapping[str, ArrayRows]) -> int:
+        """Return the size of a sample in bytes, in the dtypes of the model's inputs."""
+        return sum(
+            prod(sample[tensor.name].shape) * tensor.dtype.itemsize for tensor in self.inputs
+        )
 
-    def read(self, sample: Mapping[str, ArrayRows], where: str, before: int = 0) -> Sample:
-        """The arrays of a sample, as the model takes them.
+    def read(self, sample: Mapping[str, ArrayRows], where: str, offset: int = 0) -> Sample:
+        """Read a sample in the dtypes of the model's inputs.
 
         Args:
-            sample: What is to be read.
-            where: What to call the item that it is of in messages.
-            before: How many samples of the item stood before those that are left of it.
+            sample: The unread arrays.
+            where: The item, for messages.
+            offset: The number of samples that were cut off in front of the item.
 
         Raises:
-            DataError: It does not fit, or holds NaN, infinity, or more than the model computes.
+            DataError: A shape or dtype does not fit the model. A value is NaN, infinite, or too
+                large for the input.
         """
-        with _naming(where):
+        with _prefix_errors(where):
             check_sizes(self.inputs, sample)
-            for each in self.inputs:
-                part = sample[each.name]
-                check_shape(each, part, part.whole.shape)
-                if part.whole.dtype != each.dtype and part.whole.dtype.kind not in "fiub":
+            for tensor in self.inputs:
+                rows = sample[tensor.name]
+                check_shape(tensor, rows, rows.whole.shape)
+                if rows.whole.dtype != tensor.dtype and rows.whole.dtype.kind not in "fiub":
                     raise DataError(
-                        f"input {each.name!r} must be {each.dtype}, got {part.whole.dtype}"
+                        f"input {tensor.name!r} must be {tensor.dtype}, got {rows.whole.dtype}"
                     )
-        arrays = {name: part.read() for name, part in sample.items()}
-        with _naming(where):
+        arrays = {name: rows.read() for name, rows in sample.items()}
+        with _prefix_errors(where):
             feeds = bind_inputs(self.inputs, arrays)
         for name, array in feeds.items():
             finite = np.isfinite(array) if array.dtype.kind == "f" else np.array(True)
             if not finite.all():
-                place = np.argwhere(~finite)[0].tolist()
-                given = np.asarray(arrays[name])[tuple(place)]
-                if place:
-                    place[0] += (sample[name].rows.start or 0) + before * self.steps.get(name, 0)
-                at = f" at {place}" if place else ""
-                said = f"holds NaN or infinity{at}; leave it out"
-                if np.isfinite(given):
-                    said = f"holds {given:g}{at}, beyond {array.dtype}; scale it or leave it out"
-                raise DataError(f"{where}input {name!r} {said}")
+                index = np.argwhere(~finite)[0].tolist()
+                value = np.asarray(arrays[name])[tuple(index)]
+                if index:
+                    index[0] += (sample[name].rows.start or 0) + offset * self.steps.get(name, 0)
+                at = f" at {index}" if index else ""
+                fault = f"holds NaN or infinity{at}; leave it out"
+                if np.isfinite(value):
+                    fault = f"holds {value:g}{at}, beyond {array.dtype}; scale it or leave it out"
+                raise DataError(f"{where}input {name!r} {fault}")
         return feeds
 
-    def place(self, number: int) -> str:
-        """What to call one of the samples of an item: by rows, as an array has them."""
+    def describe_sample(self, number: int) -> str:
+        """Return the rows of a sample of an item, for messages."""
         steps = list(self.steps.items())
         if all(step == 1 for _, step in steps):
             return f"row {number}"
@@ -153,7 +161,7 @@ class SampleReader:
 
 
 @contextmanager
-def _naming(where: str) -> Iterator[None]:
+def _prefix_errors(where: str) -> Iterator[None]:
     try:
         yield
     except AnybitError as error:
@@ -161,7 +169,7 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def load_item(item: object, where: str) -> dict[str, Any]:
-    """The arrays of an item by name, or one under the name ""."""
+    """Return the arrays of an item by name; a single unnamed array gets the name ""."""
     if isinstance(item, str | os.PathLike):
         return dict(open_arrays(Path(item)))
     if isinstance(item, list | tuple) and not is_numbers(item):
@@ -170,10 +178,10 @@ def load_item(item: object, where: str) -> dict[str, Any]:
             "name, without labels, such as (x for x, label in loader)"
         )
     named = item if isinstance(item, Mapping) else {"": item}
-    return {str(name): _array(value, where) for name, value in named.items()}
+    return {str(name): _convert(value, where) for name, value in named.items()}
 
 
-def _array(value: Any, where: str) -> Array:
+def _convert(value: Any, where: str) -> Array:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged; of another device
@@ -184,7 +192,7 @@ def _array(value: Any, where: str) -> Array:
 
 
 def write_item(folder: Path, index: int, item: object) -> str | os.PathLike[str]:
-    """The path of an item, which becomes a file of the folder if it is none."""
+    """Write an item to an .npz file in a folder and return its path; return a path unchanged."""
     if isinstance(item, str | os.PathLike):
         return item
     path = folder / f"{index}.npz"
@@ -194,32 +202,41 @@ def write_item(folder: Path, index: int, item: object) -> str | os.PathLike[str]
 
 
 def is_numbers(data: object) -> bool:
-    """Whether it is a number, or lists of numbers."""
+    """Return whether the data are a number, or nested lists of numbers."""
     while isinstance(data, list | tuple) and data:
         data = data[0]
     return isinstance(data, int | float | np.number)
 
 
-def make_batch_key(sample: Sample, steps: Container[str]) -> Hashable:
-    """The same for samples whose rows, in the inputs that have some, can be joined."""
+def make_batch_key(sample: Sample, split_inputs: Container[str]) -> Hashable:
+    """Return a key that is equal for samples that can be concatenated along `split_inputs`."""
     return tuple(
-        array.shape if name in steps else array.tobytes() for name, array in sample.items()
+        array.shape if name in split_inputs else array.tobytes() for name, array in sample.items()
     )
 
 
-def concatenate_samples(samples: Sequence[Sample], steps: Collection[str]) -> list[Sample]:
-    """The same rows, of those inputs, in fewer samples; without such inputs the same samples."""
+def concatenate_samples(samples: Sequence[Sample], split_inputs: Collection[str]) -> list[Sample]:
+    """Concatenate samples with equal shapes along the first axes of `split_inputs`.
+
+    Without such inputs the samples are returned unchanged.
+    """
     groups: dict[Hashable, list[Sample]] = {}
     for number, sample in enumerate(samples):
-        groups.setdefault(make_batch_key(sample, steps) if steps else number, []).append(sample)
+        key = make_batch_key(sample, split_inputs) if split_inputs else number
+        groups.setdefault(key, []).append(sample)
     return [
-        group[0] | {name: np.concatenate([each[name] for each in group]) for name in steps}
+        group[0]
+        | {name: np.concatenate([sample[name] for sample in group]) for name in split_inputs}
         for group in groups.values()
     ]
 
 
 def select_labels(labels: SliceableArray, index: int, count: int, where: str) -> Array:
-    """The labels of one sample, of as many as the item has."""
+    """Return the labels of one of the `count` samples of an item.
+
+    Raises:
+        DataError: The labels cannot be divided evenly among the samples.
+    """
     if count == 1:
         return ArrayRows(labels, slice(None)).read()
     if not labels.shape or labels.shape[0] % count:
@@ -231,10 +248,10 @@ def select_labels(labels: SliceableArray, index: int, count: int, where: str) ->
 
 
 def list_data_files(path: Path) -> list[Path]:
-    """The files of a folder, or the one that it is."""
+    """Return the .npy and .npz files of a folder in order, or the path of a file itself."""
     if not path.is_dir():
         return [path]
-    found = sorted(each for each in path.iterdir() if each.suffix in (".npy", ".npz"))
-    if not found:
+    files = sorted(file for file in path.iterdir() if file.suffix in (".npy", ".npz"))
+    if not files:
         raise DataError(f"{path} holds no .npy and no .npz files")
-    return found
+    return files

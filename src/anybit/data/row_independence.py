@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model computes rows one by one."""
+"""Test whether a model computes the rows of a batch independently of each other."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -11,62 +11,66 @@ from anybit.errors import AnybitError
 from anybit.inputs import Array
 
 Run: TypeAlias = Callable[[Sample], Mapping[str, Array]]
+IndependenceTest: TypeAlias = Callable[[Sample, Sample, Sample], bool | None]
+"""A function of two samples and of their concatenation, as `Dataset.join_rows_unless` takes it."""
 
-# So many bytes of samples that have other shapes are kept, to find one of the same.
-_KEPT = 2**28
+_MAX_KEPT_BYTES = 2**28
+"""Bytes of samples of different shapes that are kept until another one has the same shape."""
+_TOLERANCE = 1e-3
+"""The tolerance of floats, relative to the element and to the largest magnitude."""
 
 
-def make_independence_test(run: Run) -> Callable[[Sample, Sample, Sample], bool | None]:
-    """Whether two samples give together what they give apart: for `Dataset.take_whole_unless`.
+def make_independence_test(run: Run) -> IndependenceTest:
+    """Return a function that tests whether a model computes two samples independently.
 
-    None where only one can be given at a time. Outputs without rows, such as a shape, say nothing;
-    False if all of them do.
+    It returns None if the model takes only one sample at a time. Outputs without rows, such as a
+    shape, are ignored; without any other output the result is False.
     """
 
-    def same(first: Sample, second: Sample, both: Sample) -> bool | None:
+    def test(first: Sample, second: Sample, both: Sample) -> bool | None:
         try:
-            apart = [run(each) for each in (first, second)]
-        except AnybitError:  # a number of rows that a constant inside fixes
+            separate = [run(sample) for sample in (first, second)]
+        except AnybitError:  # a constant of the model fixes the number of rows
             return False
         try:
             joined = run(both)
-        except AnybitError:  # the number is 1
+        except AnybitError:  # that number is 1
             return None
-        both_ways = [([each[name] for each in apart], array) for name, array in joined.items()]
+        pairs = [([outputs[name] for outputs in separate], array) for name, array in joined.items()]
         with_rows = [
             (parts, array)
-            for parts, array in both_ways
-            if array.ndim and len(array) == sum(len(each) for each in parts)
+            for parts, array in pairs
+            if array.ndim and len(array) == sum(len(part) for part in parts)
         ]
-        return bool(with_rows) and all(_gives(parts, array) for parts, array in with_rows)
+        return bool(with_rows) and all(_equals_parts(parts, array) for parts, array in with_rows)
 
-    return same
+    return test
 
 
 def find_differing_pair(
-    samples: Iterable[Sample], rows: Collection[str]
+    samples: Iterable[Sample], split_inputs: Collection[str]
 ) -> tuple[Sample, Sample, Sample] | None:
-    """Two samples that differ in inputs that have rows, and both in one; None if none are found."""
-    seen: dict[Hashable, Sample] = {}
-    held = 0
+    """Return two samples that differ in `split_inputs`, and both concatenated; None without any."""
+    first_by_key: dict[Hashable, Sample] = {}
+    kept_bytes = 0
     for sample in samples:
-        first = seen.get(kind := make_batch_key(sample, rows), sample)
-        if kind not in seen and held <= _KEPT:
-            seen[kind] = sample
-            held += sum(array.nbytes for array in sample.values())
-        if not all(np.array_equal(first[name], sample[name]) for name in rows):
-            joined = {name: np.concatenate([first[name], sample[name]]) for name in rows}
+        first = first_by_key.get(key := make_batch_key(sample, split_inputs), sample)
+        if key not in first_by_key and kept_bytes <= _MAX_KEPT_BYTES:
+            first_by_key[key] = sample
+            kept_bytes += sum(array.nbytes for array in sample.values())
+        if not all(np.array_equal(first[name], sample[name]) for name in split_inputs):
+            joined = {name: np.concatenate([first[name], sample[name]]) for name in split_inputs}
             return first, sample, sample | joined
     return None
 
 
-def _gives(parts: Sequence[Array], whole: Array) -> bool:
-    same = all(each.shape[1:] == whole.shape[1:] for each in parts)
-    return same and _alike(np.concatenate(parts), whole)
+def _equals_parts(parts: Sequence[Array], whole: Array) -> bool:
+    same = all(part.shape[1:] == whole.shape[1:] for part in parts)
+    return same and _is_close(np.concatenate(parts), whole)
 
 
-def _alike(a: Array, b: Array) -> bool:
+def _is_close(a: Array, b: Array) -> bool:
     if a.dtype.kind != "f" or a.shape != b.shape:
         return np.array_equal(a, b)
-    most = float(np.abs(a[np.isfinite(a)]).max(initial=0))
-    return np.allclose(a, b, rtol=1e-3, atol=1e-3 * most, equal_nan=True)
+    largest = float(np.abs(a[np.isfinite(a)]).max(initial=0))
+    return np.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE * largest, equal_nan=True)

@@ -1,93 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that follow one another, to be read by others; and which are held back."""
+"""Shards: runs of consecutive samples that another process can read."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 
 from anybit.data.readers import Sample, SampleReader
 
-# One of so many samples judges.
-_PERIOD = 4
-
-
-def is_held_out(index: int) -> bool:
-    """Whether a sample is held back, by its number."""
-    return is_selected(index, _PERIOD)
-
-
-def is_selected(index: int, period: int) -> bool:
-    """Whether a number is the one of so many that is taken: the second of the first ones, then
-    by a hash, since data often have a period of their own."""
-    group, place = divmod(index, period)
-    return place == (int.from_bytes(hash_index(group)[:8], "little") if group else 1) % period
-
-
-def hash_index(number: int) -> bytes:
-    """What puts numbers in an order that has nothing to do with theirs, the same for everybody."""
-    return sha256(number.to_bytes(8, "little")).digest()
-
 
 @dataclass(frozen=True)
-class Portion:
-    """Samples of an item: a path, or arrays.
+class ShardPart:
+    """Consecutive samples of one item.
 
     Attributes:
-        rows: Which samples; None for the whole item as one.
-        where: What to call it in messages.
-        before: How many samples of what was given stood before these, if they were cut out of it.
+        item: A path, or arrays by name.
+        indices: The samples of the item; None if the whole item is one sample.
+        where: The item, for messages.
+        offset: The number of samples that were cut off in front of the arrays.
     """
 
     item: object
-    rows: range | None
+    indices: range | None
     where: str
-    before: int = 0
+    offset: int = 0
 
     @property
     def count(self) -> int:
-        return 1 if self.rows is None else len(self.rows)
+        """The number of samples."""
+        return 1 if self.indices is None else len(self.indices)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Samples that follow one another. It can be sent to others, who read them.
+    """Consecutive samples of a dataset, which can be pickled unread.
 
     Attributes:
-        first: The number of the first of them.
+        first: The index of the first sample in the dataset.
     """
 
     first: int
     _reader: SampleReader
-    _portions: tuple[Portion, ...]
+    _parts: tuple[ShardPart, ...]
 
-    def read(self, is_wanted: Callable[[int], bool]) -> Iterator[tuple[int, Sample]]:
-        """Those whose numbers are wanted; others are not read.
+    def read(self, predicate: Callable[[int], bool]) -> Iterator[tuple[int, Sample]]:
+        """Yield (index, sample) for indices that fulfil a predicate; other samples stay unread.
 
         Raises:
-            DataError: One does not fit the model, or holds NaN or infinity.
+            DataError: A sample does not fit the model, or holds NaN or infinity.
         """
         number = self.first
-        for portion in self._portions:
-            rows: Iterable[int | None] = (None,) if portion.rows is None else portion.rows
-            wanted = [(at, row) for at, row in enumerate(rows, number) if is_wanted(at)]
-            number += portion.count
-            if wanted:
-                arrays = self._reader.opened(portion.item, portion.where)
-            for at, row in wanted:
-                part = self._reader.part(arrays, row)
-                yield at, self._reader.read(part, portion.where, portion.before)
+        for part in self._parts:
+            indices: Iterable[int | None] = (None,) if part.indices is None else part.indices
+            selected = [(at, index) for at, index in enumerate(indices, number) if predicate(at)]
+            number += part.count
+            if selected:
+                arrays = self._reader.open(part.item, part.where)
+            for at, index in selected:
+                sample = self._reader.select_sample(arrays, index)
+                yield at, self._reader.read(sample, part.where, part.offset)
 
-    def place(self, number: int) -> str:
-        """What to call one of them in messages: the item, and the place in that."""
+    def describe_sample(self, number: int) -> str:
+        """Return the item and the rows of a sample, for messages."""
         first = self.first
-        for portion in self._portions:
-            if number < first + portion.count:
+        for part in self._parts:
+            if number < first + part.count:
                 break
-            first += portion.count
-        if portion.rows is None:
-            return portion.where
-        row = portion.rows[number - first] + portion.before
-        return f"{portion.where.removesuffix(': ')}, {self._reader.place(row)}: "
+            first += part.count
+        if part.indices is None:
+            return part.where
+        index = part.indices[number - first] + part.offset
+        return f"{part.where.removesuffix(': ')}, {self._reader.describe_sample(index)}: "
 
     def __len__(self) -> int:
-        return sum(each.count for each in self._portions)
+        return sum(part.count for part in self._parts)

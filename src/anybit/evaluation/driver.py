@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from anybit.data.dataset import Dataset, DataSource
+from anybit.data.labels import LabelSource, SeparateLabels, label_name
 from anybit.data.row_independence import make_independence_test
 from anybit.data.shards import Shard
 from anybit.errors import ModelError
-from anybit.evaluation.labels import LabelSource, SeparateLabels, label_name
 from anybit.evaluation.metrics import Function, Metric, parse_metric
 from anybit.evaluation.scoring import RowLabels, SampleScore, Scorer, make_shard_scorer
 from anybit.evaluation.timing import seconds_per_row
@@ -124,7 +124,7 @@ def evaluate(
             f"labels are called {array_name!r}, and so is an input: name another array"
         )
     samples = Dataset(data, inputs, array_name)
-    samples.take_whole_unless(make_independence_test(scorer.models[0].run))
+    samples.verify_row_independence(make_independence_test(scorer.models[0].run))
     totals = [_Totals() for _ in models]
     done = rows = 0
     with open_executor(cluster) as executor:
@@ -137,7 +137,7 @@ def evaluate(
             done += len(shard_scores)
             if progress is not None:
                 progress(done / len(samples))
-    first, (first_rows, _) = next(iter(samples)), next(iter(samples.shares()))
+    first, (first_rows, _) = next(iter(samples)), next(iter(samples.iterate_labels()))
     results = [
         model_totals.result(
             name, parsed_metric, source, seconds_per_row(source, model, first, first_rows)
@@ -166,7 +166,7 @@ class _Totals:
     def result(
         self, name: str, metric: Metric | str | None, source: Source, seconds: float
     ) -> EvaluationRow:
-        verdict = self._judge.verdict(seen=False)
+        verdict = self._judge.compute(seen=False)
         agreement = verdict.agreement
         result = EvaluationRow(
             name=name,
@@ -211,7 +211,7 @@ def _labelled_shards(
     """Yield the shards, with the rows and labels of their samples."""
     row_labels = _row_labels(samples, labels)
     size = max(1, min(len(samples) // _MIN_SHARDS, _SHARD_SIZE))
-    for shard in samples.shards(is_local, size):
+    for shard in samples.iterate_shards(is_local, size):
         yield shard, list(islice(row_labels, len(shard)))
     next(row_labels, None)  # checks that no labels are left
 
@@ -219,10 +219,10 @@ def _labelled_shards(
 def _row_labels(samples: Dataset, labels: LabelSource | None) -> Iterator[RowLabels]:
     """Yield the rows and labels of each sample."""
     if labels is None or label_name(labels) is not None:
-        yield from samples.shares()
+        yield from samples.iterate_labels()
         return
     separate = SeparateLabels(labels, len(samples))
-    for rows, _ in samples.shares():
+    for rows, _ in samples.iterate_labels():
         yield rows, separate.next(rows)
     separate.check_used()
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from anybit.data.dataset import Dataset, DataSource
 from anybit.data.readers import Sample
 from anybit.data.row_independence import make_independence_test
-from anybit.data.shards import is_selected
+from anybit.data.splits import is_selected
 from anybit.errors import DataError
 from anybit.inputs import list_inputs
 from anybit.inspection.factors import Factor, Target
@@ -65,7 +65,7 @@ def run_on_data(
     check_known(model, where)
     samples = Dataset(data, list_inputs(model.graph, where))
     whole = recording(model, model.graph.outputs, where).recorder(alone=False)
-    samples.take_whole_unless(make_independence_test(whole.run))
+    samples.verify_row_independence(make_independence_test(whole.run))
     factors = dict.fromkeys(
         factor for target in targets for factor in target.factors if not factor.is_constant
     )

@@ -180,7 +180,7 @@ class QualityAccumulator:
             self._worst = sorted([*self._worst, found], key=lambda each: each.sqnr)[:_MOST_EXAMPLES]
         self._samples += 1
 
-    def verdict(self, *, seen: bool) -> QualityMetrics:
+    def compute(self, *, seen: bool) -> QualityMetrics:
         """The verdict on all that was added."""
         found = tuple(each.quality(name) for name, each in self._outputs.items())
         sure = [each.agreement for each in found if each.kind in ("distribution", "exact")]

@@ -198,7 +198,7 @@ def quantize(
     if data is not None:
         samples = Dataset(data, list_inputs(model.graph, where))
         floats = outputs_of(model, where)
-        samples.take_whole_unless(
+        samples.verify_row_independence(
             make_independence_test(floats.recording.recorder(alone=False).run)
         )
         macs = multiplications(model, wanted.layers, next(iter(samples)), where)

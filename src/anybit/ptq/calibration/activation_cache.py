@@ -92,9 +92,9 @@ class _Runs:
         given = sum(array.nbytes for array in next(iter(samples)).values())
         self._together = max(1, memory // (size + given))
         numbers = {*chain(*parts), *chain(*farthest)}
-        sizes = list(samples.sizes())
+        sizes = list(samples.iterate_sizes())
         is_little = sum(sizes[number] for number in numbers) <= memory
-        self._known = dict(samples.numbered(numbers)) if is_little else {}
+        self._known = dict(samples.select(numbers)) if is_little else {}
         most = max(map(self._at_once, parts), default=1)
         self.are_large = 2 * most * (size + given) > memory
         self.places: list[tuple[tuple[int, ...], int | None]] = []
@@ -121,14 +121,14 @@ class _Runs:
         return max(min(self._together, math.ceil(len(part) / self._least_runs)), 1)
 
     def _joined(self, samples: list[Sample]) -> Iterator[tuple[Sample, int]]:
-        joined = self._samples.joined(samples)
+        joined = self._samples.concatenate(samples)
         for feeds in joined:
             yield feeds, len(samples) // len(joined)
 
     def _read(self, numbers: Collection[int]) -> Iterable[tuple[int, Sample]]:
         if self._known:
             return [(number, self._known[number]) for number in numbers]
-        return self._samples.numbered(numbers)
+        return self._samples.select(numbers)
 
 
 def keeper(common: tuple[Recording, Mapping[str, Crop | None]]) -> Callable[[ModelRun], Sample]:

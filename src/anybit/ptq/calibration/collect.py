@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from anybit.data.dataset import Dataset
 from anybit.data.readers import Sample
-from anybit.data.shards import hash_index, is_held_out
+from anybit.data.splits import hash_index, is_held_out
 from anybit.inputs import Array
 from anybit.parallel import Executor
 from anybit.ptq.calibration.activation_cache import kept
@@ -70,7 +70,7 @@ def collect_stats(
     tensors = recording(model, [source.value for source in sources], where)
     survey = Survey(tensors, axes, widths, folder)
     seen = CalibrationStats.none(names, axes)
-    for shard, stats in executor.map(surveyor, survey, samples.shards(executor.is_local)):
+    for shard, stats in executor.map(surveyor, survey, samples.iterate_shards(executor.is_local)):
         seen.merge(stats, shard.first)
         progress((shard.first + len(shard)) / len(samples))
     return seen

@@ -12,7 +12,8 @@ import onnxruntime  # type: ignore[import-untyped]
 
 from anybit._native import isa
 from anybit.data.readers import Sample
-from anybit.data.shards import Shard, is_held_out
+from anybit.data.shards import Shard
+from anybit.data.splits import is_held_out
 from anybit.errors import AnybitError
 from anybit.ptq.calibration.stats import FORMAT, CalibrationStats
 from anybit.ptq.calibration.taps import Recording
@@ -70,7 +71,7 @@ def _naming(shard: Shard, number: int) -> Iterator[None]:
     try:
         yield
     except AnybitError as error:
-        raise type(error)(f"{shard.place(number)}{error}") from error
+        raise type(error)(f"{shard.describe_sample(number)}{error}") from error
 
 
 def _calibration(shard: Shard) -> Iterator[tuple[int, Sample]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from anybit.data.dataset import Dataset
 from anybit.data.readers import Sample
-from anybit.data.shards import is_held_out, is_selected
+from anybit.data.splits import is_held_out, is_selected
 from anybit.errors import ModelError
 from anybit.metrics.confidence import MIN_SAMPLES
 from anybit.metrics.sqnr import noise_to_sqnr, sqnr_to_noise
@@ -195,13 +195,13 @@ def _choices(
 def _probed(samples: Dataset, config: SensitivityConfig) -> list[Sample]:
     """Return batches of calibration samples, spread evenly over the data."""
     numbers = [each for each in range(len(samples)) if not is_held_out(each)]
-    most = config.samples if samples.apart else config.whole_items
+    most = config.samples if samples.rows_are_samples else config.whole_items
     step = math.ceil(len(numbers) / most)
     wanted = frozenset(each for at, each in enumerate(numbers) if is_selected(at, step))
-    found = [each for _, each in samples.numbered(wanted)]
+    found = [each for _, each in samples.select(wanted)]
     step = config.batch_samples
     starts = range(0, len(found), step)
-    return [each for at in starts for each in samples.joined(found[at : at + step])]
+    return [each for at in starts for each in samples.concatenate(found[at : at + step])]
 
 
 def _replaced(weights: Mapping[Layer, Scheme]) -> tuple[str, ...]:

@@ -250,7 +250,7 @@ def _rounded(x: Array, choice: LayerParams, layer: Layer) -> Array:
 
 
 def _noise(judge: QualityAccumulator) -> float:
-    sqnr = judge.verdict(seen=True).sqnr
+    sqnr = judge.compute(seen=True).sqnr
     if sqnr is None:
         raise ModelError("no output is a float: what layers do to it cannot be said in dB")
     return sqnr_to_noise(sqnr)

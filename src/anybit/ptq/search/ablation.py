@@ -74,13 +74,13 @@ class AblationSet:
         config: AblationConfig,
     ) -> None:
         self._executor, self._parts = executor, floats.parts
-        numbers = samples.fitting([*apart, *others][: config.samples], config.input_bytes)
+        numbers = samples.limit_memory([*apart, *others][: config.samples], config.input_bytes)
         groups = (numbers[: len(apart)], numbers[len(apart) :])
         batches = [
             batch
             for group in groups
             if group
-            for batch in samples.several(group, config.batch_bytes)
+            for batch in samples.read_batches(group, config.batch_bytes)
         ]
         self._floats, size = [], 0
         for outputs in self._outputs(floats.recording, batches):
@@ -89,7 +89,7 @@ class AblationSet:
             if size > config.output_bytes:
                 break
         self._batches = batches[: len(self._floats)]
-        self._count = sum(map(samples.count, self._batches))
+        self._count = sum(map(samples.count_samples, self._batches))
 
     def verdict(self, quantized: Recording) -> QualityMetrics:
         """Return the quality of a quantized model on these samples."""
@@ -97,7 +97,7 @@ class AblationSet:
         outputs = self._outputs(quantized, self._batches)
         for expected, actual in zip(self._floats, outputs, strict=True):
             judge.add(compare_outputs(expected, actual, self._parts))
-        return replace(judge.verdict(seen=True), samples=self._count)
+        return replace(judge.compute(seen=True), samples=self._count)
 
     def _outputs(self, of: Recording, batches: Sequence[Sample]) -> Iterator[dict[str, Array]]:
         return self._executor.map(runner, of, batches)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from anybit.data.dataset import Dataset
-from anybit.data.shards import Shard, is_held_out
+from anybit.data.shards import Shard
+from anybit.data.splits import is_held_out
 from anybit.metrics.output_parts import OutputPart, find_output_parts
 from anybit.metrics.quality import (
     QualityAccumulator,
@@ -64,10 +65,10 @@ def judged(
     only = len(samples) == 1
     judge = QualityAccumulator()
     pair = Pair(floats.recording, quantized, only, floats.parts)
-    for shard in executor.map(comparer, pair, samples.shards(executor.is_local)):
+    for shard in executor.map(comparer, pair, samples.iterate_shards(executor.is_local)):
         for number, each in shard:
             judge.add(each, number)
-    return judge.verdict(seen=only)
+    return judge.compute(seen=only)
 
 
 def comparer(pair: Pair) -> Callable[[Shard], list[tuple[int, SampleComparison]]]:
