@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from anybit.text import shown
 
 
-def matching(pattern: str, layers: Sequence[Sequence[str]], where: str) -> set[int]:
+def match_names(pattern: str, layers: Sequence[Sequence[str]], where: str) -> set[int]:
     """Return the indices of the layers with a name that equals or matches the pattern.
 
     Args:

@@ -19,14 +19,14 @@ from anybit.compiler.requantize.float_replay import requantize_by_replay
 from anybit.compiler.requantize.requantizer import requantize
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.preparation import followable
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import Guarantee
 
 HARD_SWISH = "a = Add(x, three) c = Clip(a, none, six) m = Mul(x, c) d = Div(m, six)"
 QUANT = "q = qonnx.custom_op.general.Quant"
 LINEAR = "i = QuantizeLinear(d, s, u) q = DequantizeLinear(i, s, u)"
 SCALE = float(np.float32(0.02))
-SIGNED = IntegerGrid(SCALE, -128, 1, 256)
+SIGNED = TensorGrid(SCALE, -128, 1, 256)
 
 
 def function_of(body, zero):
@@ -54,16 +54,16 @@ def root(reach, scale=1e-5, slack=0.0):
 @pytest.mark.parametrize(
     ("body", "zero", "codes"),
     [
-        (f"{HARD_SWISH} {QUANT}<signed: int = 0>(d, s, z, b)", 19, IntegerGrid(SCALE, -19, 1, 256)),
+        (f"{HARD_SWISH} {QUANT}<signed: int = 0>(d, s, z, b)", 19, TensorGrid(SCALE, -19, 1, 256)),
         (f"{HARD_SWISH} {QUANT}<signed: int = 1>(d, s, z, b)", 0, SIGNED),
-        (f"{HARD_SWISH} {LINEAR}", 19, IntegerGrid(SCALE, -19, 1, 256)),
+        (f"{HARD_SWISH} {LINEAR}", 19, TensorGrid(SCALE, -19, 1, 256)),
         (f"{HARD_SWISH} e = Mul(d, k) {QUANT}(e, s, z, b)", 0, SIGNED),
         (
             f"a = Add(x, three) c = Clip(a, , six) d = Mul(x, c) {LINEAR}",
             19,
-            IntegerGrid(SCALE, -19, 1, 256),
+            TensorGrid(SCALE, -19, 1, 256),
         ),
-        (f"d = HardSwish(x) {LINEAR}", 19, IntegerGrid(SCALE, -19, 1, 256)),
+        (f"d = HardSwish(x) {LINEAR}", 19, TensorGrid(SCALE, -19, 1, 256)),
         (f"e = HardSigmoid<alpha: float = 0.3>(x) d = Mul(x, e) {QUANT}(d, s, z, b)", 0, SIGNED),
         # A square; and codes that others have, too.
         (f"d = Mul(x, x) {QUANT}<narrow: int = 1>(d, s, z, b)", 0, SIGNED),
@@ -84,14 +84,14 @@ def test_rounded_replay_equals_function_everywhere(body, zero, codes):
 def test_rounded_replay_refuses_other_roundings(mode):
     body = f'{HARD_SWISH} {QUANT}<rounding_mode: string = "{mode}">(d, s, z, b)'
     assert (
-        requantize_by_replay(function_of(body, 0), root(2**26), IntegerGrid(SCALE, -128, 1, 256))
+        requantize_by_replay(function_of(body, 0), root(2**26), TensorGrid(SCALE, -128, 1, 256))
         is None
     )
 
 
 def test_rounded_replay_lists_risks_near_zero(monkeypatch):
     monkeypatch.setattr(epilogue, "_MOST_NEAR", 2**12)
-    codes = IntegerGrid(SCALE, -19, 1, 256)
+    codes = TensorGrid(SCALE, -19, 1, 256)
     function = function_of(f"{HARD_SWISH} {QUANT}<signed: int = 0>(d, s, z, b)", 19)
     result = requantize_by_replay(function, root(2**26, scale=1e-3, slack=1e-5), codes)
     assert result.more_risks
@@ -103,7 +103,7 @@ def test_add_all_risks_finds_dip_between_accumulators():
     """Use a function with the same index at all accumulators and at the bounds of their sums."""
     body = f"a = Add(x, k) d = Mul(a, a) e = Min(d, s) {QUANT}(e, s, z, b)"
     function, of = function_of(body, 0), root(20, scale=1, slack=0.45)
-    result = requantize(function, of, IntegerGrid(SCALE, -128, 1, 256))
+    result = requantize(function, of, TensorGrid(SCALE, -128, 1, 256))
     assert (result.steps, result.risks, result.more_risks) == (0, ((0, -1), (1, -1)), False)
 
 
@@ -111,7 +111,7 @@ def test_add_all_risks_finds_dip_between_accumulators():
 def test_add_all_risks_does_not_certify_unproven_functions(slack, more):
     function = function_of(f"g = Sigmoid(x) d = Mul(x, g) {QUANT}(d, s, z, b)", 0)
     result = requantize(
-        function, root(20, scale=0.37, slack=slack), IntegerGrid(SCALE, -128, 1, 256)
+        function, root(20, scale=0.37, slack=slack), TensorGrid(SCALE, -128, 1, 256)
     )
     assert isinstance(result.tail, p.Table)
     assert (result.risks, result.more_risks) == ((), more)
@@ -119,7 +119,7 @@ def test_add_all_risks_does_not_certify_unproven_functions(slack, more):
 
 @pytest.mark.parametrize("slack", [1e-5, 1e-3])
 def test_add_all_risks_lists_all_accumulators(slack):
-    codes = IntegerGrid(SCALE, -128, 1, 256)
+    codes = TensorGrid(SCALE, -128, 1, 256)
     function = function_of(f"{HARD_SWISH} {QUANT}(d, s, z, b)", 0)
     of = root(3000, scale=1e-3, slack=slack)
     result = requantize(function, of, codes)

@@ -28,7 +28,7 @@ from anybit.inputs import TensorInfo
 from anybit.onnx.files.reader import read_copy
 from anybit.ptq.calibration import activation_cache as keeping
 from anybit.ptq.config import DEFAULT
-from anybit.ptq.graph.targets import placement_of, sources_of
+from anybit.ptq.graph.targets import collect_activations, find_targets
 from anybit.ptq.remarks.constant_inputs import unchanging
 
 X = TensorInfo("x", np.dtype(np.float32), ("rows", 4))
@@ -504,7 +504,7 @@ def test_large_samples_behind_a_small_one_are_not_all_held(
     samples = Dataset(rows, (TensorInfo("x", np.dtype(np.float32), (None, None, 16)),))
     monkeypatch.setattr(Shard, "read", read)
     proto = read_copy(network)
-    sources = sources_of(placement_of(proto).layers)
+    sources = collect_activations(find_targets(proto).layers)
     parts = tuple(range(8)), tuple(range(8, 15))
     keeping.kept(proto, sources, samples, parts, [()], 32000, "", config)
     assert max(passes) == 2

@@ -30,7 +30,7 @@ from anybit.ptq.calibration.collect import collect_stats, gather
 from anybit.ptq.calibration.stats import CalibrationStats
 from anybit.ptq.calibration.taps import Recorder
 from anybit.ptq.config import DEFAULT
-from anybit.ptq.graph.targets import placement_of, sources_of
+from anybit.ptq.graph.targets import collect_activations, find_targets
 
 X = TensorInfo("x", np.dtype(np.float32), ("rows", 4))
 ROWS = random(100, 4)
@@ -90,7 +90,7 @@ def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -
     data[[farthest * 7 % rows, farthest * 11 % rows]] += np.float32([[30], [20]])
     samples = Dataset(data, (X,))
     network = ir.from_proto(onnx.shape_inference.infer_shapes(small()))
-    source = sources_of(placement_of(network).layers)[0]
+    source = collect_activations(find_targets(network).layers)[0]
     seen = collect_stats(
         network, [source], samples, "m", ThreadExecutor(), None, lambda share: None
     )

@@ -20,6 +20,7 @@ from anybit.onnx import reference_ops
 from anybit.onnx.graph.editor import Editor
 from anybit.ptq.insertion.nodes import Nodes
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
+from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.block_formats import BLOCK_FORMATS
 
 FORMATS = ("mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "mxint8")
@@ -48,7 +49,7 @@ def test_the_graph_is_exact(name: str) -> None:
     wanted = [oracle.mx([Fraction(float(each)) for each in block], name, "floor") for block in x]
     for sizes in ((None, 32), (None, None)):
         grid = DynamicGrid(BLOCK_FORMATS[name], 1, sizes)
-        for found in (*answers(graph_of(grid), x), grid.rounded(x)):
+        for found in (*answers(graph_of(grid), x), quantize_to_grid(x, grid)):
             np.testing.assert_array_equal(found, wanted)
 
 
@@ -58,7 +59,7 @@ def test_blocks_with_infinities_and_nan(name: str) -> None:
     x = random(4, 96)
     x[0, 3], x[1, 40], x[2, 95] = np.nan, np.inf, -np.inf
     grid = DynamicGrid(BLOCK_FORMATS[name], 1, (None, 96))
-    clean = grid.rounded(np.where(np.isfinite(x), x, 0))
+    clean = quantize_to_grid(np.where(np.isfinite(x), x, 0), grid)
     clean[0, :32] = clean[1, 32:64] = clean[2, 64:] = np.nan
     for found in answers(graph_of(grid), x):
         np.testing.assert_array_equal(found, clean)
@@ -88,7 +89,7 @@ def test_axes_and_sizes(axis: int, sizes: tuple[int | None, ...], shape: tuple[i
         for row in np.ndindex(last.shape[:-1]):
             block = [Fraction(float(each)) for each in last[row][at : at + 32]]
             wanted[row][at : at + 32] = oracle.mx(block, "mxfp4", "floor")
-    for found in (*answers(graph_of(grid), x), grid.rounded(x)):
+    for found in (*answers(graph_of(grid), x), quantize_to_grid(x, grid)):
         np.testing.assert_array_equal(found, np.moveaxis(wanted, -1, axis))
 
 
@@ -124,9 +125,9 @@ def test_old_models_are_raised() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("nvfp4", 'its second scale is one of the whole tensor, .*; say "mxfp4" or "mxfp8"'),
-        ("mxfp4 mse", "the scales of mxfp4 are floor"),
-        ("int8 per-block 32", "blocks of what is computed have the formats of MX"),
+        ("nvfp4", 'second scale of nvfp4 needs the whole tensor .*; use "mxfp4" or "mxfp8"'),
+        ("mxfp4 mse", "the scale rule of mxfp4 cannot be mse; use floor"),
+        ("int8 per-block 32", 'blocks of activations need an MX format; use "mxint8"'),
     ],
 )
 def test_words_that_activations_do_not_take(words: str, said: str) -> None:
@@ -140,5 +141,7 @@ def test_tensors_that_are_added_up_along_two_axes() -> None:
         node("MatMul", "h h", "y", domain="", name="square"),
     ]
     proto = model(nodes, {"w": random(8, 8)}, inputs={"x": [8, 8]}, opsets={"": 18})
-    with pytest.raises(ModelError, match=r"'h' is added up along several axes, .* 'square'"):
+    with pytest.raises(
+        ModelError, match=r"'h': mxfp8 needs one reduction axis, .* axes 0, 1; .* for 'square'"
+    ):
         anybit.quantize(proto, [random(8, 8)], activations="mxfp8")

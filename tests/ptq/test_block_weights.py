@@ -19,9 +19,9 @@ from anybit import ModelError
 from anybit.onnx import reference_ops
 from anybit.ptq.algorithms.round_to_nearest import nearest
 from anybit.ptq.config import DEFAULT
-from anybit.ptq.graph.blocks import Blocks, blocks_of
-from anybit.ptq.graph.targets import Weight, placement_of
-from anybit.ptq.specs.quant_spec import scheme
+from anybit.ptq.graph.blocks import BlockLayout, choose_block_layout
+from anybit.ptq.graph.targets import WeightInput, find_targets
+from anybit.quant_types.spec import parse_quant_spec
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,10 @@ def test_what_is_written_is_what_was_rounded(words: str, opset: int) -> None:
     """In ONNX Runtime and in ONNX's own evaluator with our functions, bit for bit."""
     proto = layers_of_all_kinds(opset)
     wanted = {
-        layer.name: nearest(array, weight, scheme(words, "weights"), DEFAULT.weights).values
-        for layer in placement_of(ir.from_proto(onnx.shape_inference.infer_shapes(proto))).layers
+        layer.name: nearest(
+            array, weight, parse_quant_spec(words, "weights"), DEFAULT.weights
+        ).values
+        for layer in find_targets(ir.from_proto(onnx.shape_inference.infer_shapes(proto))).layers
         for weight, array in layer.constants
     }
     found = anybit.quantize(proto, weights=words, activations=None)
@@ -65,14 +67,15 @@ def test_networks_in_blocks(name: str, words: str, least: float) -> None:
 
 def test_scales_of_the_least_error_lower_the_error() -> None:
     array = random(64, 256, seed=3)
-    weight = Weight(1, (0,), 1)
+    weight = WeightInput(1, (0,), 1)
     for plain, chosen, share in (
         ("mxfp4 floor", "mxfp4", 0.95),
         ("nvfp4 absmax", "nvfp4 mse", 0.85),
     ):
         errors = [
             np.square(
-                nearest(array, weight, scheme(words, "weights"), DEFAULT.weights).values - array
+                nearest(array, weight, parse_quant_spec(words, "weights"), DEFAULT.weights).values
+                - array
             ).sum()
             for words in (plain, chosen)
         ]
@@ -88,32 +91,44 @@ def test_blocks_and_smoothing_and_activations() -> None:
 
 def test_how_blocks_lie() -> None:
     # Along the inputs; of all that is added up where these are few, or none of their own.
-    assert blocks_of((8, 64, 3, 3), Weight(1, (0,), 1), 32) == Blocks((8, 64, 3, 3), 1, 1, 32)
-    assert blocks_of((8, 16, 3, 3), Weight(1, (0,), 1), 32) == Blocks((8, 16, 3, 3), 1, 3, 32)
-    assert blocks_of((8, 1, 3, 3), Weight(1, (0,), 0), 32) == Blocks((8, 1, 3, 3), 1, 3, 32)
-    assert blocks_of((64, 8, 3, 3), Weight(1, (1,), 0), 32) == Blocks((64, 8, 3, 3), 0, 0, 32)
-    assert blocks_of((16, 8, 3, 3), Weight(1, (1,), 0), 32) == Blocks((16, 8, 3, 3), 0, 0, 32)
-    assert blocks_of((9, 64, 8), Weight(1, (0, 2), None), 32) == Blocks((9, 64, 8), 1, 1, 32)
-    assert blocks_of((64,), Weight(1, (), None), 32) == Blocks((64,), 0, 0, 32)
+    assert choose_block_layout((8, 64, 3, 3), WeightInput(1, (0,), 1), 32) == BlockLayout(
+        (8, 64, 3, 3), 1, 1, 32
+    )
+    assert choose_block_layout((8, 16, 3, 3), WeightInput(1, (0,), 1), 32) == BlockLayout(
+        (8, 16, 3, 3), 1, 3, 32
+    )
+    assert choose_block_layout((8, 1, 3, 3), WeightInput(1, (0,), 0), 32) == BlockLayout(
+        (8, 1, 3, 3), 1, 3, 32
+    )
+    assert choose_block_layout((64, 8, 3, 3), WeightInput(1, (1,), 0), 32) == BlockLayout(
+        (64, 8, 3, 3), 0, 0, 32
+    )
+    assert choose_block_layout((16, 8, 3, 3), WeightInput(1, (1,), 0), 32) == BlockLayout(
+        (16, 8, 3, 3), 0, 0, 32
+    )
+    assert choose_block_layout((9, 64, 8), WeightInput(1, (0, 2), None), 32) == BlockLayout(
+        (9, 64, 8), 1, 1, 32
+    )
+    assert choose_block_layout((64,), WeightInput(1, (), None), 32) == BlockLayout((64,), 0, 0, 32)
 
 
 @pytest.mark.parametrize(
     ("blocks", "cut"),
     [
-        (Blocks((2, 70, 3), 1, 1, 32), (2, 3, 32, 3)),
-        (Blocks((2, 5, 7), 1, 2, 32), (2, 2, 32)),
-        (Blocks((64, 3), 0, 0, 32), (2, 32, 3)),
-        (Blocks((5, 3), 0, 0, 32), (1, 5, 3)),
+        (BlockLayout((2, 70, 3), 1, 1, 32), (2, 3, 32, 3)),
+        (BlockLayout((2, 5, 7), 1, 2, 32), (2, 2, 32)),
+        (BlockLayout((64, 3), 0, 0, 32), (2, 32, 3)),
+        (BlockLayout((5, 3), 0, 0, 32), (1, 5, 3)),
     ],
 )
-def test_blocks_are_cut_and_joined(blocks: Blocks, cut: tuple[int, ...]) -> None:
+def test_blocks_are_cut_and_joined(blocks: BlockLayout, cut: tuple[int, ...]) -> None:
     array = random(*blocks.shape)
     parts = blocks.split(array)
-    assert parts.shape == blocks.cut == cut
+    assert parts.shape == blocks.split_shape == cut
     scales = random(*(1 if axis == blocks.axis else size for axis, size in enumerate(cut)))
-    spread = blocks.spread(scales)
+    spread = blocks.expand(scales)
     assert spread.shape == blocks.shape
-    np.testing.assert_array_equal(blocks.gathered(spread), scales)
+    np.testing.assert_array_equal(blocks.gather(spread), scales)
     # Cut and spread, elements and scales still belong together.
     np.testing.assert_array_equal(blocks.split(array * spread), parts * scales)
 
@@ -148,11 +163,11 @@ def test_bytes_count_scales() -> None:
         ("int4 per-block 0", "how many elements"),
         ("int4 per-block 32 per-channel", "says granularity twice"),
         ("int4 floor", "floor is for MX and NVFP4, not for int4"),
-        ("mxfp4 per-channel", "mxfp4 has its own scales, and nothing is per-channel"),
-        ("mxfp4 power-of-two", "nothing is power-of-two"),
-        ("mxfp4 asymmetric", "nothing is asymmetric"),
-        ("nvfp4 floor", "the scales of nvfp4 are mse, absmax"),
-        ("mxfp4 absmax", "the scales of mxfp4 are mse, floor, ceil, even"),
+        ("mxfp4 per-channel", "mxfp4 defines its scales and codes itself; leave out 'per-channel'"),
+        ("mxfp4 power-of-two", "leave out 'power-of-two'"),
+        ("mxfp4 asymmetric", "leave out 'asymmetric'"),
+        ("nvfp4 floor", "rule of nvfp4 cannot be floor; use mse or absmax"),
+        ("mxfp4 absmax", "mxfp4 cannot be absmax; use mse or floor or ceil or even"),
         ("mxfp5", 'unknown kind "mxfp5"; did you mean "mxfp'),
         ("MXFP4", 'unknown kind "MXFP4"; did you mean "mxfp4"'),
         ("mxfp4 narrow", "narrow is for integers"),

@@ -11,9 +11,9 @@ from passes import random
 
 from anybit.ptq.algorithms.round_to_nearest import nearest
 from anybit.ptq.config import DEFAULT
-from anybit.ptq.graph.targets import Weight
-from anybit.ptq.specs.quant_spec import scheme
+from anybit.ptq.graph.targets import WeightInput
 from anybit.quant_types.block_formats import ScaleRule
+from anybit.quant_types.spec import parse_quant_spec
 
 MX = ["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "mxint8"]
 RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.MSE]
@@ -21,7 +21,9 @@ RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.MSE]
 
 def rounded(blocks: np.ndarray, words: str) -> np.ndarray:
     """A weight whose rows are blocks, as it is quantized."""
-    return nearest(blocks, Weight(1, (0,), 1), scheme(words, "weights"), DEFAULT.weights).values
+    return nearest(
+        blocks, WeightInput(1, (0,), 1), parse_quant_spec(words, "weights"), DEFAULT.weights
+    ).values
 
 
 def exact(blocks: np.ndarray) -> list[list[Fraction]]:

@@ -20,9 +20,11 @@ from anybit.ptq.algorithms.hessian import Moments, cholesky, factors_of
 from anybit.ptq.algorithms.layer_runner import LayerRunner, along_channels
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph import matmul_form as products
-from anybit.ptq.graph.matmul_form import product_of
-from anybit.ptq.graph.targets import placement_of
-from anybit.ptq.specs.quant_spec import quantized, scheme
+from anybit.ptq.graph.matmul_form import find_matmul_form
+from anybit.ptq.graph.targets import find_targets
+from anybit.ptq.specs.quantize import quantize_to_grid
+from anybit.ptq.specs.spec_grid import make_grid
+from anybit.quant_types.spec import parse_quant_spec
 
 Array = np.ndarray
 
@@ -48,16 +50,16 @@ def noise(x: Array, w: Array, q: Array) -> Array:
 @pytest.mark.parametrize("terms", [1, 2, 4])
 def test_nearly_the_best_of_all_roundings(words: str, terms: int) -> None:
     x, w = correlated(40, terms), random(60, terms, seed=5)
-    grid = scheme(words, "weights").grid(np.float64(-2), np.float64(2))
-    values = np.unique(quantized(np.linspace(-3, 3, 999, dtype=np.float32), grid))
+    grid = make_grid(parse_quant_spec(words, "weights"), np.float64(-2), np.float64(2))
+    values = np.unique(quantize_to_grid(np.linspace(-3, 3, 999, dtype=np.float32), grid))
     best = np.full(len(w), np.inf)
     for each in itertools.product(values, repeat=terms):
         best = np.minimum(best, noise(x, w, np.float32(each)[None]))
     factors = factors_of(moments_of(x), DEFAULT.gptq)
-    found = gptq(w[None], factors, lambda v, _: quantized(v.astype(np.float32), grid))[0]
+    found = gptq(w[None], factors, lambda v, _: quantize_to_grid(v.astype(np.float32), grid))[0]
     assert np.isin(found, values).all()
     assert (noise(x, w, found) >= best * (1 - 1e-6)).all()
-    by_rounding = noise(x, w, quantized(w, grid)).sum()
+    by_rounding = noise(x, w, quantize_to_grid(w, grid)).sum()
     if terms == 1:
         np.testing.assert_allclose(noise(x, w, found), best, rtol=1e-4, atol=1e-9)
     else:
@@ -156,26 +158,26 @@ def test_rows_times_columns_are_the_convolution(
     proto = model(nodes, {"w": weight}, inputs={"x": ["rows", 6, *sizes]}, opsets=OPSETS)
     x = random(2, 6, *sizes, seed=2)
     layer = layer_of(proto)
-    product = product_of(layer)
+    product = find_matmul_form(layer)
     assert product is not None
     monkeypatch.setattr(products, "_TOGETHER", 5)
-    rows = np.concatenate(list(product.rows(x, weight.shape, 10**6)), axis=1)
-    columns = product.matrix(weight)
+    rows = np.concatenate(list(product.iter_rows(x, weight.shape, 10**6)), axis=1)
+    columns = product.to_matrix(weight)
     y = np.concatenate(rows @ columns.swapaxes(1, 2), axis=1)
     wanted = np.moveaxis(anybit.load(proto).run(x)["y"], 1, -1)
     np.testing.assert_allclose(y.reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4)
-    assert_array_bits(product.array(columns, weight.shape), weight)
-    few = np.concatenate(list(product.rows(x, weight.shape, 7)), axis=1)
+    assert_array_bits(product.from_matrix(columns, weight.shape), weight)
+    few = np.concatenate(list(product.iter_rows(x, weight.shape, 7)), axis=1)
     assert few.shape[1] == min(7, rows.shape[1])
     assert all((row == rows[0]).all(axis=1).any() for row in few[0])
     # What stands around images is 0 also where no element becomes that.
-    signs = list(product.rows(np.where(x < 0, -1.0, 1.0), weight.shape, 7))
-    read = list(product.rows(x, weight.shape, 7, lambda each: np.where(each < 0, -1.0, 1.0)))
+    signs = list(product.iter_rows(np.where(x < 0, -1.0, 1.0), weight.shape, 7))
+    read = list(product.iter_rows(x, weight.shape, 7, lambda each: np.where(each < 0, -1.0, 1.0)))
     assert_array_bits(np.concatenate(read, axis=1), np.concatenate(signs, axis=1))
 
 
 def layer_of(proto: onnx.ModelProto) -> object:
-    return placement_of(ir.from_proto(onnx.shape_inference.infer_shapes(proto))).layers[0]
+    return find_targets(ir.from_proto(onnx.shape_inference.infer_shapes(proto))).layers[0]
 
 
 def lstm() -> onnx.ModelProto:
@@ -211,11 +213,13 @@ KINDS = ["int4", "int3 per-tensor", "uint4", "fp4_e2m1", "ternary", "bipolar", "
 def test_elements_may_be_read_once_their_rows_are_taken(name: str) -> None:
     proto, shape = LAYERS[name]
     layer, x = layer_of(proto), random(*shape, seed=6)
-    product, weight = product_of(layer), layer.constants[0][1]
+    product, weight = find_matmul_form(layer), layer.constants[0][1]
     assert product is not None
-    factors = along_channels(random(16, seed=7), layer) if layer.x_axis is not None else 2.0
-    before = product.rows(x * factors, weight.shape, 7)
-    after = product.rows(x, weight.shape, 7, lambda each: each * factors)
+    factors = (
+        along_channels(random(16, seed=7), layer) if layer.activation_axis is not None else 2.0
+    )
+    before = product.iter_rows(x * factors, weight.shape, 7)
+    after = product.iter_rows(x, weight.shape, 7, lambda each: each * factors)
     assert_array_bits(np.concatenate(list(after), 1), np.concatenate(list(before), 1))
 
 
@@ -228,7 +232,11 @@ def test_layers_of_all_kinds_and_grids(name: str, words: str) -> None:
     x = np.float32(correlated(int(np.prod(shape)) // 16, 16))
     x = np.moveaxis(x.reshape(*np.delete(shape, shape.index(16)), 16), -1, shape.index(16))
     piece = LayerRunner(
-        ir.from_proto(proto), layer, layer.activations[0], scheme(words, "weights"), DEFAULT
+        ir.from_proto(proto),
+        layer,
+        layer.activations[0],
+        parse_quant_spec(words, "weights"),
+        DEFAULT,
     )
     samples = [{"x": x}]
     found, *others = Refiner(None, None, samples).refined(piece)
@@ -243,12 +251,14 @@ def test_long_sums_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     proto, _ = LAYERS["matmul"]
     layer = layer_of(proto)
     x = correlated(200, 16)
-    piece = LayerRunner(ir.from_proto(proto), layer, 0, scheme("int3", "weights"), DEFAULT)
+    piece = LayerRunner(
+        ir.from_proto(proto), layer, 0, parse_quant_spec("int3", "weights"), DEFAULT
+    )
     monkeypatch.setattr(module, "_MOST_TERMS", 6)
     (found,) = Refiner(None, None, [{"x": x[:90]}, {"x": x[90:]}]).refined(piece)
     apart = [slice(0, 5), slice(5, 10), slice(10, 16)]
-    columns = product_of(layer).matrix(found.array)[0]
-    wanted = product_of(layer).matrix(piece.smoothed(None)[0])[0]
+    columns = find_matmul_form(layer).to_matrix(found.array)[0]
+    wanted = find_matmul_form(layer).to_matrix(piece.smoothed(None)[0])[0]
     steps = np.broadcast_to(found.grid.scale, found.array.shape).T
     for part in apart:
         step = steps[:, part.start]
@@ -264,7 +274,7 @@ def test_long_sums_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_TERMS", 400)
     proto = multiplying("MatMul", "x w", 2000, 2, read=2000)
     piece = LayerRunner(
-        ir.from_proto(proto), layer_of(proto), 0, scheme("int4", "weights"), DEFAULT
+        ir.from_proto(proto), layer_of(proto), 0, parse_quant_spec("int4", "weights"), DEFAULT
     )
     samples = [{"x": random(40, 2000)}]
     tracemalloc.start()
@@ -319,7 +329,9 @@ def test_channels_that_are_dead_in_the_data() -> None:
     x = correlated(80, 16).astype(np.float32)
     x[:, ::3] = 0
     layer = layer_of(proto)
-    piece = LayerRunner(ir.from_proto(proto), layer, 0, scheme("int4", "weights"), DEFAULT)
+    piece = LayerRunner(
+        ir.from_proto(proto), layer, 0, parse_quant_spec("int4", "weights"), DEFAULT
+    )
     (found,) = Refiner(None, None, [{"x": x}]).refined(piece)
     array = piece.smoothed(None)[0]
-    assert_array_bits(found.array[::3], quantized(array, found.grid)[::3])
+    assert_array_bits(found.array[::3], quantize_to_grid(array, found.grid)[::3])

@@ -11,7 +11,9 @@ from small_models import model, node
 
 import anybit
 from anybit.inspection import report_quantization
-from anybit.ptq.specs.quant_spec import quantized, scheme
+from anybit.ptq.specs.quantize import quantize_to_grid
+from anybit.ptq.specs.spec_grid import make_grid
+from anybit.quant_types.spec import parse_quant_spec
 
 LARGEST = np.finfo(np.float32).max
 
@@ -108,22 +110,22 @@ def test_nothing_becomes_infinite(name: str, words: dict[str, str], least: float
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_ends_of_ranges_stay_finite(words: str, share: float, dtype: type) -> None:
     """Of several channels, next to others that have room; of scales a power of two stays one."""
-    wanted = scheme(words, "weights")
+    wanted = parse_quant_spec(words, "weights")
     reach = np.array([1.2, 1.0, 0.996, 1e-20]) * float(LARGEST)
     if dtype is np.float32:  # as weights have it
         reach = np.minimum(reach, float(LARGEST))
     for low, high in ((-share * reach, reach), (-reach, share * reach)):
         low, high = low.astype(dtype), high.astype(dtype)
-        grid = wanted.grid(low, high)
+        grid = make_grid(wanted, low, high)
         for end in (low, high):
             x = np.clip(end, -LARGEST, LARGEST).astype(np.float32)
-            found = quantized(x, grid)
+            found = quantize_to_grid(x, grid)
             assert np.isfinite(found).all()
             # No worse than cut off at a quarter, where more than one value is to be had.
             assert (wanted.bits < 3) | (np.abs(x - found) <= 0.76 * np.abs(x).max()).all()
         if wanted.power_of_two:
             assert (np.frexp(grid.scale)[0] == 0.5).all()
-        (alone,) = (wanted.grid(low[3:], high[3:]),)
+        (alone,) = (make_grid(wanted, low[3:], high[3:]),)
         assert grid.scale[3] == alone.scale[0]
 
 
@@ -131,5 +133,5 @@ def test_ends_of_ranges_stay_finite(words: str, share: float, dtype: type) -> No
 def test_no_number_at_all_becomes_infinite(words: str) -> None:
     for reach in (0.98, 1.0, 1.1):
         high = np.array(reach * float(LARGEST))
-        grid = scheme(words, "weights").grid(-high, high)
-        assert np.isfinite(quantized(np.array([-LARGEST, LARGEST]), grid)).all()
+        grid = make_grid(parse_quant_spec(words, "weights"), -high, high)
+        assert np.isfinite(quantize_to_grid(np.array([-LARGEST, LARGEST]), grid)).all()

@@ -7,8 +7,8 @@ from small_models import model, node
 
 from anybit.ptq.algorithms.layer_runner import LayerRunner
 from anybit.ptq.config import DEFAULT
-from anybit.ptq.graph.targets import placement_of
-from anybit.ptq.specs.quant_spec import scheme
+from anybit.ptq.graph.targets import find_targets
+from anybit.quant_types.spec import parse_quant_spec
 
 
 def test_samples_that_nobody_keeps_are_told_apart() -> None:
@@ -16,8 +16,8 @@ def test_samples_that_nobody_keeps_are_told_apart() -> None:
     network = ir.from_proto(
         model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
     )
-    (layer,) = placement_of(network).layers
-    piece = LayerRunner(network, layer, 0, scheme("int3", "weights"), DEFAULT)
+    (layer,) = find_targets(network).layers
+    piece = LayerRunner(network, layer, 0, parse_quant_spec("int3", "weights"), DEFAULT)
     kept = [{"x": random(2, 4, seed=seed)} for seed in range(100)]
     found = list(piece.powers(None, None, (dict(each) for each in kept)))
     assert found == list(

@@ -268,7 +268,7 @@ def test_models_that_cannot_be_quantized() -> None:
         ("int4 per-group 32", 'unknown word "per-group"; did you mean "per-block NUMBER"'),
         ("int4 block 32", 'unknown word "block"; did you mean "per-block NUMBER"'),
         ("int40", "use 1 to 16 bits"),
-        ("int1", "say bipolar"),
+        ("int1", "use bipolar for -1 and 1"),
         ("bipolar asymmetric", "asymmetric is for integers"),
     ],
 )
@@ -276,7 +276,7 @@ def test_words_that_mean_nothing(words: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         anybit.quantize(convolutions(), weights=words, activations=None)
     if words == "int1":
-        with pytest.raises(ModelError, match="sums need one scale"):
+        with pytest.raises(ModelError, match="sum need one scale"):
             anybit.quantize(convolutions(), weights="int8", activations="uint8 per-channel")
 
 

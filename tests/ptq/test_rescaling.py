@@ -16,9 +16,9 @@ from anybit.ptq.algorithms.gptq import Refiner
 from anybit.ptq.algorithms.layer_runner import LayerRunner, smoothed_weight
 from anybit.ptq.algorithms.round_to_nearest import nearest
 from anybit.ptq.config import DEFAULT
-from anybit.ptq.graph.targets import placement_of
+from anybit.ptq.graph.targets import find_targets
 from anybit.ptq.search import layer_search as search
-from anybit.ptq.specs.quant_spec import scheme
+from anybit.quant_types.spec import parse_quant_spec
 
 Array = np.ndarray
 
@@ -31,8 +31,8 @@ def product(weights: Array) -> ir.Model:
 
 def piece_of(weights: Array, words: str) -> LayerRunner:
     of = product(weights)
-    (layer,) = placement_of(of).layers
-    return LayerRunner(of, layer, 0, scheme(words, "weights"), DEFAULT)
+    (layer,) = find_targets(of).layers
+    return LayerRunner(of, layer, 0, parse_quant_spec(words, "weights"), DEFAULT)
 
 
 def factors_for(piece: LayerRunner, x: Array) -> Array | None:

@@ -4,9 +4,9 @@
 import numpy as np
 import pytest
 
-from anybit.quant_types.grids import IntegerGrid, OffGridError
+from anybit.quant_types.grids import OffGridError, TensorGrid
 
-GRID = IntegerGrid(0.1, -6, 3, 5)
+GRID = TensorGrid(0.1, -6, 3, 5)
 
 
 def test_integer_grid_lists_codes_and_values() -> None:
@@ -19,7 +19,7 @@ def test_integer_grid_lists_codes_and_values() -> None:
 
 @pytest.mark.parametrize("scale", [0.1, -0.1, 2.0**-20, 3e30])
 def test_integer_grid_index_inverts_values(scale: float) -> None:
-    grid = IntegerGrid(scale, -6, 3, 5)
+    grid = TensorGrid(scale, -6, 3, 5)
     assert grid.index(grid.values).tolist() == [0, 1, 2, 3, 4]
 
 

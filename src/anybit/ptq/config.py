@@ -4,7 +4,7 @@
 from dataclasses import dataclass, field
 
 from anybit.errors import ModelError
-from anybit.quant_types.suggestions import unknown
+from anybit.quant_types.suggestions import describe_unknown
 
 _EVERY_TWENTIETH = tuple(1 - step / 20 for step in range(14))
 
@@ -241,5 +241,5 @@ def preset(effort: str) -> QuantizeConfig:
         ModelError: There is no such effort.
     """
     if effort not in PRESETS:
-        raise ModelError(unknown("effort", str(effort), list(PRESETS)))
+        raise ModelError(describe_unknown("effort", str(effort), list(PRESETS)))
     return PRESETS[effort]

@@ -10,11 +10,11 @@ from anybit.errors import ModelError
 from anybit.onnx.checks.checking import check
 from anybit.onnx.cleaning import clean
 from anybit.onnx.graph.op_traits import OpTrait, operators_with
-from anybit.ptq.graph.targets import Source
+from anybit.ptq.graph.targets import ActivationTensor
 from anybit.ptq.plan import FLOAT, Plan
-from anybit.ptq.specs.quant_spec import Scheme
-from anybit.quant_types.spec_parser import Integers, Signs
-from anybit.quant_types.suggestions import unknown
+from anybit.quant_types.spec import QuantSpec
+from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat
+from anybit.quant_types.suggestions import describe_unknown
 
 # Maxima and data movement: a quantizer that does not decrease gives the same values before them.
 _MOVES = operators_with(OpTrait.RESHAPE) | {"Identity", "MaxPool", "Transpose"}
@@ -47,7 +47,7 @@ def check_target(target: str | None) -> None:
         ModelError: There is no such target.
     """
     if target is not None and target not in _TARGETS:
-        raise ModelError(unknown("target", target, list(_TARGETS)))
+        raise ModelError(describe_unknown("target", target, list(_TARGETS)))
 
 
 def for_target(wanted: Plan, target: str) -> Plan:
@@ -87,19 +87,19 @@ def taken_by(target: str, model: ir.Model) -> tuple[str, ...]:
     return tuple(f"{target}: {finding}" for finding in errors)
 
 
-def _weight(scheme: Scheme, rules: _Rules, where: str) -> Scheme:
-    if isinstance(scheme.kind, Signs) and rules.bipolar:
+def _weight(scheme: QuantSpec, rules: _Rules, where: str) -> QuantSpec:
+    if isinstance(scheme.format, BipolarFormat) and rules.bipolar:
         return scheme
     bits = _bits(scheme, where)
     if bits < 2:
-        raise ModelError(f"{where}: weights of {scheme.words!r}; use int2 or more, or ternary")
-    kind = scheme.kind if scheme.words.startswith("ternary") else Integers(bits, signed=True)
+        raise ModelError(f"{where}: weights of {scheme.text!r}; use int2 or more, or ternary")
+    kind = scheme.format if scheme.text.startswith("ternary") else IntegerFormat(bits, signed=True)
     per_channel = scheme.per_channel and not rules.power_of_two
     power_of_two = scheme.power_of_two or rules.power_of_two
     return replace(
         scheme,
-        kind=kind,
-        words=_words(scheme, kind, power_of_two, None if per_channel else "per-tensor"),
+        format=kind,
+        text=_words(scheme, kind, power_of_two, None if per_channel else "per-tensor"),
         per_channel=per_channel,
         narrow=True,
         power_of_two=power_of_two,
@@ -107,41 +107,37 @@ def _weight(scheme: Scheme, rules: _Rules, where: str) -> Scheme:
     )
 
 
-def _activation(scheme: Scheme, rules: _Rules, rectified: bool, where: str) -> Scheme:
+def _activation(scheme: QuantSpec, rules: _Rules, rectified: bool, where: str) -> QuantSpec:
     bits = _bits(scheme, where)
     if bits < 2 and not rectified:
-        raise ModelError(f"{where}: activations of {scheme.words!r} that are signed; use 2 bits")
-    kind = Integers(bits, signed=not rectified)
+        raise ModelError(f"{where}: activations of {scheme.text!r} that are signed; use 2 bits")
+    kind = IntegerFormat(bits, signed=not rectified)
     power_of_two = scheme.power_of_two or rules.power_of_two
     return replace(
         scheme,
-        kind=kind,
-        words=_words(scheme, kind, power_of_two, None),
+        format=kind,
+        text=_words(scheme, kind, power_of_two, None),
         narrow=False,
         power_of_two=power_of_two,
         asymmetric=False,
     )
 
 
-def _bits(scheme: Scheme, where: str) -> int:
+def _bits(scheme: QuantSpec, where: str) -> int:
     """Return the width of integers without a zero-point and with one scale per tensor or channel.
 
     Raises:
         ModelError: It is another format.
     """
-    if not isinstance(scheme.kind, Integers) or scheme.block:
-        raise ModelError(
-            f"{where}: {scheme.words!r} is not taken there; use integers, such as int8"
-        )
-    if "asymmetric" in scheme.words.split():
-        raise ModelError(
-            f"{where}: {scheme.words!r}: zero-points are 0 there; leave asymmetric out"
-        )
+    if not isinstance(scheme.format, IntegerFormat) or scheme.block_size:
+        raise ModelError(f"{where}: {scheme.text!r} is not taken there; use integers, such as int8")
+    if "asymmetric" in scheme.text.split():
+        raise ModelError(f"{where}: {scheme.text!r}: zero-points are 0 there; leave asymmetric out")
     return scheme.bits
 
 
-def _words(scheme: Scheme, kind: object, power_of_two: bool, granularity: str | None) -> str:
-    first, *others = scheme.words.split()
+def _words(scheme: QuantSpec, kind: object, power_of_two: bool, granularity: str | None) -> str:
+    first, *others = scheme.text.split()
     first = first if first == "ternary" else str(kind)
     dropped = {"narrow", "power-of-two"} | (_GRANULARITIES if granularity else set())
     words = [first, *(word for word in others if word not in dropped)]
@@ -149,10 +145,10 @@ def _words(scheme: Scheme, kind: object, power_of_two: bool, granularity: str | 
     return " ".join([*words, "power-of-two"] if power_of_two else words)
 
 
-def _after_relu(source: Source) -> Source:
+def _after_relu(source: ActivationTensor) -> ActivationTensor:
     """Return the source with its quantizer directly after the Relu that its elements come from."""
     plain = replace(source, smooth=False)
-    if source.anchors:
+    if source.sites:
         return plain
     value, use = source.value, None
     while (producer := value.producer()) is not None and _moves(producer):
@@ -166,19 +162,19 @@ def _after_relu(source: Source) -> Source:
         return plain
     if not _all_read(source):
         return plain
-    return replace(plain, anchors=((value, (use,)),))
+    return replace(plain, sites=((value, (use,)),))
 
 
 def _moves(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in _MOVES and len(node.outputs) == 1
 
 
-def _all_read(source: Source) -> bool:
+def _all_read(source: ActivationTensor) -> bool:
     """Whether nothing but its layers reads a source, which is quantized before it then."""
     return set(source.value.uses()) == {(layer.node, index) for layer, index in source.readers}
 
 
-def _is_rectified(source: Source) -> bool:
-    values = [value for value, _ in source.anchors] or [source.value]
+def _is_rectified(source: ActivationTensor) -> bool:
+    values = [value for value, _ in source.sites] or [source.value]
     producers = [value.producer() for value in values]
     return all(producer is not None and producer.op_type == "Relu" for producer in producers)

@@ -10,7 +10,7 @@ from anybit.metrics.sqnr import noise_to_sqnr
 from anybit.onnx.graph.walk import nodes_in, tensors_in
 from anybit.ptq.algorithms.round_to_nearest import stored_bytes
 from anybit.ptq.algorithms.shared_weights import bytes_of
-from anybit.ptq.graph.targets import Layer
+from anybit.ptq.graph.targets import TargetNode
 from anybit.ptq.mixed_precision.noise_model import FLOAT_BITS, NoiseTable
 from anybit.ptq.plan import Plan
 from anybit.ptq.result import QuantizedLayer
@@ -42,9 +42,9 @@ class Sizes:
 
 
 def row(
-    layer: Layer,
+    layer: TargetNode,
     found: QuantizedCandidate,
-    macs: Mapping[Layer, int],
+    macs: Mapping[TargetNode, int],
     noises: NoiseTable | None,
     judged: bool,
 ) -> QuantizedLayer:
@@ -70,8 +70,10 @@ def row(
     return QuantizedLayer(
         name=layer.name,
         operator=layer.node.op_type,
-        weights="" if scheme is None else scheme.said(usual="per-channel"),
-        activations=", ".join(dict.fromkeys(each.said(usual="per-tensor") for each in schemes)),
+        weights="" if scheme is None else scheme.describe(default="per-channel"),
+        activations=", ".join(
+            dict.fromkeys(each.describe(default="per-tensor") for each in schemes)
+        ),
         weight_bits=scheme.bits if scheme else FLOAT_BITS if layer.weights else 0,
         activation_bits=max((each.bits for each in schemes), default=FLOAT_BITS),
         shape=sizes[0] if sizes else (),

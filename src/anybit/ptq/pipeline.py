@@ -44,9 +44,9 @@ from anybit.ptq.calibration.collect import decides_by_others
 from anybit.ptq.calibration.macs import multiplications
 from anybit.ptq.config import preset
 from anybit.ptq.fpga_targets import check_target, for_target, taken_by
-from anybit.ptq.graph.branches import separate
+from anybit.ptq.graph.branches import separate_branches
 from anybit.ptq.graph.precision import compute_in_float32
-from anybit.ptq.graph.targets import placement_of
+from anybit.ptq.graph.targets import find_targets
 from anybit.ptq.layer_rows import Sizes, idle, row
 from anybit.ptq.plan import FLOAT, Plan, plan
 from anybit.ptq.remarks.constant_inputs import unchanging
@@ -55,10 +55,10 @@ from anybit.ptq.remarks.non_finite import nonfinite
 from anybit.ptq.result import QuantizationResult
 from anybit.ptq.search.candidates import CandidateBuilder, Progress
 from anybit.ptq.search.evaluate import outputs_of
-from anybit.ptq.specs.dynamic_grid import OPSET
-from anybit.ptq.specs.quant_spec import Scheme
-from anybit.quant_types.spec_parser import Integers, Signs
-from anybit.quant_types.suggestions import unknown
+from anybit.ptq.specs.dynamic_grid import DYNAMIC_GRID_OPSET
+from anybit.quant_types.spec import QuantSpec
+from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat
+from anybit.quant_types.suggestions import describe_unknown
 
 _POWER_OF_TWO = "power-of-two"
 _NOT_MEASURED = (
@@ -158,7 +158,7 @@ def quantize(
     where = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     advance = progress or (lambda share: None)
     if scales not in (None, _POWER_OF_TWO):
-        raise ModelError(unknown("scales", str(scales), [_POWER_OF_TWO]))
+        raise ModelError(describe_unknown("scales", str(scales), [_POWER_OF_TWO]))
     limit, config = None if budget is None else parsed(budget), preset(effort)
     limits = parse_thresholds(fail_below, has_data=data is not None)
     check_target(target)
@@ -170,11 +170,11 @@ def quantize(
     origin = origin_of(source) if isinstance(source, str | os.PathLike) else {}
     named = [keep] if isinstance(keep, str) else keep
     said = (weights, activations or FLOAT), layers or {}, named, scales is not None
-    placement = placement_of(model)
+    placement = find_targets(model)
     if integer_only:
-        from anybit.ptq.graph.integer_only import with_between
+        from anybit.ptq.graph.integer_only import add_elementwise_targets
 
-        placement = with_between(placement, model)
+        placement = add_elementwise_targets(placement, model)
     wanted = plan(model, placement, *said)
     if target is not None:
         wanted = for_target(wanted, target)
@@ -190,9 +190,9 @@ def quantize(
             "activations need data to find their ranges; give some, or quantize weights alone "
             "(--activations float; in Python None)"
         )
-    if any(each.block for each in wanted.activations.values()):
-        apply(model, source, LiftOpset(OPSET), InferShapes())
-        wanted = plan(model, placement_of(model), *said)
+    if any(each.block_size for each in wanted.activations.values()):
+        apply(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
+        wanted = plan(model, find_targets(model), *said)
     check_weights(wanted.layers)
     samples, floats, macs = None, None, {}
     if data is not None:
@@ -269,7 +269,7 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
     with errors_named_after(source):
         remarks = compute_in_float32(model)
     apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
-    separate(model)
+    separate_branches(model)
     *_, asked = apply(model, source, Normalize(), InferShapes(), AskTypes())
     if asked.modified:
         apply(model, source, InferShapes())
@@ -279,7 +279,7 @@ def _prepared(source: ModelSource, where: str) -> tuple[ir.Model, tuple[str, ...
 def _check_integers(wanted: Plan, limit: Budget | None) -> None:
     """ModelError for what cannot be integers of at most 8 bits from the first layer to the last."""
     for what, of_all in (("activations", wanted.activations), ("weights", wanted.weights)):
-        wrong = [each.words for each in of_all.values() if not _is_computed(each)]
+        wrong = [each.text for each in of_all.values() if not _is_computed(each)]
         if wrong or not of_all:
             raise ModelError(
                 f"integer_only: {what} are integers of at most 8 bits then, with no blocks, not "
@@ -291,6 +291,10 @@ def _check_integers(wanted: Plan, limit: Budget | None) -> None:
         )
 
 
-def _is_computed(scheme: Scheme) -> bool:
+def _is_computed(scheme: QuantSpec) -> bool:
     """Whether integer networks have such values."""
-    return isinstance(scheme.kind, Integers | Signs) and scheme.bits <= 8 and not scheme.block
+    return (
+        isinstance(scheme.format, IntegerFormat | BipolarFormat)
+        and scheme.bits <= 8
+        and not scheme.block_size
+    )

@@ -8,21 +8,21 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.name_patterns import matching
+from anybit.name_patterns import match_names
 from anybit.onnx.graph.names import all_names_of
 from anybit.onnx.graph.walk import nodes_in
 from anybit.ptq.algorithms.shared_weights import constants_of, linked
-from anybit.ptq.graph.quantizer_sites import grouped
-from anybit.ptq.graph.targets import Layer, Placement, Source
-from anybit.ptq.specs.quant_spec import Scheme, scheme
+from anybit.ptq.graph.quantizer_sites import tie_grids
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode, Targets
 from anybit.quant_types.block_formats import BlockFormat
+from anybit.quant_types.spec import QuantSpec, parse_quant_spec
 from anybit.text import listed, shown
 
 FLOAT = "float"
 """The word for what gets no quantizer."""
 
 
-Pair: TypeAlias = tuple[Scheme | None, Scheme | None]
+Pair: TypeAlias = tuple[QuantSpec | None, QuantSpec | None]
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Plan:
         remarks: What became of wishes that contradict one another.
     """
 
-    layers: tuple[Layer, ...]
-    weights: Mapping[Layer, Scheme]
-    activations: Mapping[Source, Scheme]
-    named: frozenset[Layer]
+    layers: tuple[TargetNode, ...]
+    weights: Mapping[TargetNode, QuantSpec]
+    activations: Mapping[ActivationTensor, QuantSpec]
+    named: frozenset[TargetNode]
     left: Mapping[str, str]
     remarks: tuple[str, ...]
 
 
 def plan(
     model: ir.Model,
-    placement: Placement,
+    placement: Targets,
     everywhere: tuple[str, str],
     by_layer: Mapping[str, str],
     keep: Sequence[str],
@@ -70,7 +70,7 @@ def plan(
     """
     layers = placement.layers
     found = dict.fromkeys(layers, _pair(*everywhere, ""))
-    named: set[Layer] = set()
+    named: set[TargetNode] = set()
     for pattern, words in by_layer.items():
         these = [layers[index] for index in sorted(_matching(pattern, layers, "layers"))]
         _name(found, these, pattern, words)
@@ -82,10 +82,10 @@ def plan(
     weights = {layer: pair[0] for layer, pair in found.items() if layer.weights and pair[0]}
     wishes = {layer: pair[1] for layer, pair in found.items() if pair[1]}
     weights, remarks = _in_common(weights)
-    sources, divided = grouped(placement, wishes)
+    sources, divided = tie_grids(placement, wishes)
     activations, others = _agreed(sources, wishes)
     quantized = tuple(layer for layer in layers if layer in weights or layer in wishes)
-    left = placement.left | divided
+    left = placement.skipped | divided
     for layer in layers:
         if layer not in quantized:
             kept = found[layer] == (None, None)
@@ -97,25 +97,27 @@ def plan(
 def _pair(weights: str, activations: str, where: str) -> Pair:
     try:
         return (
-            None if weights == FLOAT else scheme(weights, "weights"),
-            None if activations == FLOAT else scheme(activations, "activations"),
+            None if weights == FLOAT else parse_quant_spec(weights, "weights"),
+            None if activations == FLOAT else parse_quant_spec(activations, "activations"),
         )
     except ModelError as error:
         raise ModelError(f"{where}{error}") from None
 
 
-def _rounded(of: Scheme | None) -> Scheme | None:
+def _rounded(of: QuantSpec | None) -> QuantSpec | None:
     """The same with scales that are powers of two."""
     if of is None:
         return None
-    if not isinstance(of.kind, BlockFormat):
+    if not isinstance(of.format, BlockFormat):
         return replace(of, power_of_two=True)
-    if of.kind.second_scale:
-        raise ModelError(f"scales: those of {of.kind} are not powers of two; say mxfp4")
+    if of.format.second_scale:
+        raise ModelError(f"scales: those of {of.format} are not powers of two; say mxfp4")
     return of
 
 
-def _name(found: dict[Layer, Pair], layers: Sequence[Layer], pattern: str, words: str) -> None:
+def _name(
+    found: dict[TargetNode, Pair], layers: Sequence[TargetNode], pattern: str, words: str
+) -> None:
     """Give these layers what was said for their pattern."""
     if not isinstance(words, str):
         raise ModelError(f'layers: {pattern!r}: say words like "int4/uint8", not {words!r}')
@@ -129,7 +131,7 @@ def _name(found: dict[Layer, Pair], layers: Sequence[Layer], pattern: str, words
         found[layer] = pair if both or pair[0] is None else (pair[0], found[layer][1])
 
 
-def _kept(model: ir.Model, layers: Sequence[Layer], keep: Sequence[str]) -> set[int]:
+def _kept(model: ir.Model, layers: Sequence[TargetNode], keep: Sequence[str]) -> set[int]:
     """The layers that a pattern matches. It may match other nodes, which keep floats anyhow."""
     own = {layer.node for layer in layers}
     others = [all_names_of(node) for node in nodes_in(model.graph) if node not in own]
@@ -140,30 +142,32 @@ def _kept(model: ir.Model, layers: Sequence[Layer], keep: Sequence[str]) -> set[
 
 
 def _matching(
-    pattern: str, layers: Sequence[Layer], where: str, others: Sequence[Sequence[str]] = ()
+    pattern: str, layers: Sequence[TargetNode], where: str, others: Sequence[Sequence[str]] = ()
 ) -> set[int]:
     try:
         names = [*(all_names_of(layer.node) for layer in layers), *others]
-        return matching(pattern, names, where)
+        return match_names(pattern, names, where)
     except ValueError as error:
         raise ModelError(str(error)) from None
 
 
-def _in_common(weights: Mapping[Layer, Scheme]) -> tuple[dict[Layer, Scheme], list[str]]:
+def _in_common(
+    weights: Mapping[TargetNode, QuantSpec],
+) -> tuple[dict[TargetNode, QuantSpec], list[str]]:
     """One scheme per constant that layers multiply: the widest that one of them asks for."""
     found, remarks = dict(weights), []
     for layers in linked(weights, constants_of):
-        scheme, remark = _widest(
+        spec, remark = _widest(
             str(constants_of(layers[0])[0].name), {layer: weights[layer] for layer in layers}
         )
-        found.update(dict.fromkeys(layers, scheme))
+        found.update(dict.fromkeys(layers, spec))
         remarks += remark
     return found, remarks
 
 
 def _agreed(
-    sources: Iterable[Source], wishes: Mapping[Layer, Scheme]
-) -> tuple[dict[Source, Scheme], list[str]]:
+    sources: Iterable[ActivationTensor], wishes: Mapping[TargetNode, QuantSpec]
+) -> tuple[dict[ActivationTensor, QuantSpec], list[str]]:
     """One scheme per tensor: the widest that a reader asks for."""
     found, remarks = {}, []
     for source in sources:
@@ -173,10 +177,10 @@ def _agreed(
     return found, remarks
 
 
-def _widest(name: str, asked: Mapping[Layer, Scheme]) -> tuple[Scheme, list[str]]:
+def _widest(name: str, asked: Mapping[TargetNode, QuantSpec]) -> tuple[QuantSpec, list[str]]:
     """The widest of several schemes, the first of equal ones, and what there is to say of it."""
     found = max(asked.values(), key=lambda each: each.bits)
-    if len({each.words for each in asked.values()}) == 1:
+    if len({each.text for each in asked.values()}) == 1:
         return found, []
-    several = listed(f"{shown(layer.name)} asks for {of.words}" for layer, of in asked.items())
-    return found, [f"{shown(name)} gets {found.words}, the widest for what reads it: {several}"]
+    several = listed(f"{shown(layer.name)} asks for {of.text}" for layer, of in asked.items())
+    return found, [f"{shown(name)} gets {found.text}, the widest for what reads it: {several}"]

@@ -15,7 +15,7 @@ class OffGridError(ValueError):
 
 
 @dataclass(frozen=True)
-class IntegerGrid:
+class TensorGrid:
     """Multiples of one scale: scale * code for the codes lowest, lowest + step, ...
 
     Codes have no zero-point: code 0 is the value 0. The index of a code is its position.

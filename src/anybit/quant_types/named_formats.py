@@ -12,7 +12,7 @@ SHORT_NAMES = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 """Short names of the most common formats, listed in messages."""
 
 
-def format_named(name: str) -> FloatFormat | None:
+def find_format(name: str) -> FloatFormat | None:
     """Return the format with a name of `anybit.formats`, or with the widths eXmY; None if neither.
 
     fpN_eXmY is short for the format of N bits with eXmY in its name.

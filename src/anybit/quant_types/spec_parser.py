@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 
 from anybit.formats import FloatFormat
 from anybit.quant_types.block_formats import BLOCK_FORMATS, BlockFormat
-from anybit.quant_types.named_formats import FORMATS, SHORT_NAMES, format_named
-from anybit.quant_types.suggestions import details_meant, kinds_meant, unknown
+from anybit.quant_types.named_formats import FORMATS, SHORT_NAMES, find_format
+from anybit.quant_types.suggestions import describe_unknown, suggest_formats, suggest_options
 
 
 @dataclass(frozen=True)
-class Integers:
+class IntegerFormat:
     """The kind intN or uintN."""
 
     bits: int
@@ -33,7 +33,7 @@ class Integers:
 
 
 @dataclass(frozen=True)
-class Signs:
+class BipolarFormat:
     """The kind bipolar: -1 and 1."""
 
     bits: int = 1
@@ -42,10 +42,10 @@ class Signs:
         return "bipolar"
 
 
-Kind: TypeAlias = Integers | Signs | FloatFormat | BlockFormat
-Options: TypeAlias = dict[str, Any]
+NumberFormat: TypeAlias = IntegerFormat | BipolarFormat | FloatFormat | BlockFormat
+SpecOptions: TypeAlias = dict[str, Any]
 
-COMMON: Mapping[str, Options] = {
+COMMON_OPTIONS: Mapping[str, SpecOptions] = {
     "per-tensor": {"granularity": "per-tensor"},
     "per-channel": {"granularity": "per-channel"},
     "narrow": {"narrow": True},
@@ -59,9 +59,9 @@ PER_BLOCK = "per-block"
 _KINDS = ("int4", "uint4", "ternary", "bipolar", "e4m3", *SHORT_NAMES, *FORMATS, *BLOCK_FORMATS)
 
 
-def read(
-    words: str, vocabulary: Mapping[str, Options], numbers: tuple[str, ...] = ()
-) -> tuple[Kind, Options]:
+def parse_format_spec(
+    words: str, vocabulary: Mapping[str, SpecOptions], numbers: tuple[str, ...] = ()
+) -> tuple[NumberFormat, SpecOptions]:
     """Parse a format spec into its kind and its options.
 
     Args:
@@ -76,7 +76,7 @@ def read(
     (Integers(bits=2, signed=True), {'narrow': True, 'granularity': 'per-channel'})
     """
     kind, *others = re.sub(rf"\b{PER_BLOCK}[ =]+", f"{PER_BLOCK}=", words).split() or [""]
-    options: Options = {}
+    options: SpecOptions = {}
     for word in others:
         option = _option(word, words, vocabulary, numbers)
         repeated = options.keys() & option.keys()
@@ -90,8 +90,8 @@ def read(
 
 
 def _option(
-    word: str, words: str, vocabulary: Mapping[str, Options], numbers: tuple[str, ...]
-) -> Options:
+    word: str, words: str, vocabulary: Mapping[str, SpecOptions], numbers: tuple[str, ...]
+) -> SpecOptions:
     if word in vocabulary:
         return vocabulary[word]
     name, separator, number = word.partition("=")
@@ -100,26 +100,26 @@ def _option(
             raise ValueError(
                 f'{words!r}: how many elements has a block? Say "{PER_BLOCK} 32", for example'
             )
-        return {"granularity": PER_BLOCK, "block": int(number)}
+        return {"granularity": PER_BLOCK, "block_size": int(number)}
     if separator and name in numbers:
         try:
             return {name: float(number)}
         except ValueError:
             raise ValueError(f"{word!r} in {words!r}: the {name} must be a number") from None
     choices = [*vocabulary, f"{PER_BLOCK} NUMBER", *(f"{option}=NUMBER" for option in numbers)]
-    message = unknown("word", word, choices, details_meant(word, choices))
+    message = describe_unknown("word", word, choices, suggest_options(word, choices))
     raise ValueError(f"{message}, in {words!r}")
 
 
-def _kind(kind: str, options: Options) -> tuple[Kind, Options]:
+def _kind(kind: str, options: SpecOptions) -> tuple[NumberFormat, SpecOptions]:
     if integer := re.fullmatch(r"(u?)int(\d{1,4})", kind):
-        return Integers(int(integer[2]), not integer[1]), options
+        return IntegerFormat(int(integer[2]), not integer[1]), options
     if kind == "ternary":
-        return Integers(2, True), {"narrow": True, **options}
+        return IntegerFormat(2, True), {"narrow": True, **options}
     if "narrow" in options:
         raise ValueError(f"narrow is for integers, not for {kind}")
     if kind == "bipolar":
-        return Signs(), options
-    if format := BLOCK_FORMATS.get(kind) or format_named(kind):
+        return BipolarFormat(), options
+    if format := BLOCK_FORMATS.get(kind) or find_format(kind):
         return format, options
-    raise ValueError(unknown("kind", kind, _KINDS, kinds_meant(kind)))
+    raise ValueError(describe_unknown("kind", kind, _KINDS, suggest_formats(kind)))

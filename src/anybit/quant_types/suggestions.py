@@ -15,7 +15,9 @@ _OTHER_NAMES = {"half": "float16", "bf16": "bfloat16", "binary": "bipolar", "sig
 _BLOCKS = re.compile(r"(?:per[-_]?)?(?:group|block)(?:[-_]?(?:size|wise))?\b.*")
 
 
-def unknown(noun: str, word: str, choices: Sequence[str], suggestions: Iterable[str] = ()) -> str:
+def describe_unknown(
+    noun: str, word: str, choices: Sequence[str], suggestions: Iterable[str] = ()
+) -> str:
     """Return the message for an unknown word.
 
     Args:
@@ -30,7 +32,7 @@ def unknown(noun: str, word: str, choices: Sequence[str], suggestions: Iterable[
     return f'unknown {noun} "{word}"; {question}known: {", ".join(choices)}'
 
 
-def kinds_meant(word: str) -> list[str]:
+def suggest_formats(word: str) -> list[str]:
     """Return the kinds that other tools call by this name.
 
     >>> kinds_meant("INT8"), kinds_meant("4bit"), kinds_meant("fp8")
@@ -44,10 +46,10 @@ def kinds_meant(word: str) -> list[str]:
         if bits == 1 and not unsigned:
             return ["bipolar", "uint1"]
         return [f"{unsigned}int{bits}"] if 1 <= bits <= _MOST_BITS else []
-    return formats_meant(plain)
+    return suggest_float_formats(plain)
 
 
-def formats_meant(word: str) -> list[str]:
+def suggest_float_formats(word: str) -> list[str]:
     """Return the formats that other tools call by this name.
 
     >>> formats_meant("E4M3FN"), formats_meant("fp16")
@@ -63,7 +65,7 @@ def formats_meant(word: str) -> list[str]:
     return []
 
 
-def details_meant(word: str, choices: Sequence[str]) -> list[str]:
+def suggest_options(word: str, choices: Sequence[str]) -> list[str]:
     """Return the words after a kind that other tools call by this name.
 
     >>> details_meant("group-size", ("narrow", "per-block NUMBER"))

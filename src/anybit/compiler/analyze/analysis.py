@@ -14,7 +14,7 @@ from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.layers import layers_of, quantizers_after
 from anybit.onnx.graph.walk import values_in
 from anybit.onnx.passes import FoldConstants, InferShapes
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import LayerInfo
 
 
@@ -35,7 +35,7 @@ class AnalyzedModel:
     analysis: Analysis
     layers: Mapping[str, LayerInfo]
     nested: tuple[CompiledLayer, ...]
-    grids: Mapping[ir.Value, IntegerGrid]
+    grids: Mapping[ir.Value, TensorGrid]
     shapes: RowShapes
 
     @property

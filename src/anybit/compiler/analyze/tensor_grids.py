@@ -17,12 +17,12 @@ from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 
 
-def choose_tensor_grids(model: ir.Model, analysis: Analysis) -> dict[ir.Value, IntegerGrid]:
+def choose_tensor_grids(model: ir.Model, analysis: Analysis) -> dict[ir.Value, TensorGrid]:
     """Return the grid of every value that can be a tensor of codes."""
-    own: dict[ir.Value, IntegerGrid] = {}
+    own: dict[ir.Value, TensorGrid] = {}
     for value, abstract in analysis.values.items():
         grid = None if is_constant(value) else _grid_of(abstract)
         if grid is not None:
@@ -40,7 +40,7 @@ def choose_tensor_grids(model: ir.Model, analysis: Analysis) -> dict[ir.Value, I
     return grids
 
 
-def _join_moved(model: ir.Model, grids: Mapping[ir.Value, IntegerGrid]) -> DisjointSets[ir.Value]:
+def _join_moved(model: ir.Model, grids: Mapping[ir.Value, TensorGrid]) -> DisjointSets[ir.Value]:
     """Join the values of the same scale that data movement connects."""
     joined: DisjointSets[ir.Value] = DisjointSets()
     for node in model.graph:
@@ -69,7 +69,7 @@ def explain_missing_grid(value: ir.Value, analysis: Analysis) -> str:
     return f"{name} has codes of more than 8 bits: quantize it to fewer"
 
 
-def _grid_of(abstract: AbstractValue) -> IntegerGrid | None:
+def _grid_of(abstract: AbstractValue) -> TensorGrid | None:
     """Return the grid of codes without zero-point; None if it has several scales or is long."""
     codes = abstract.codes
     if codes is None or not codes.integral:
@@ -88,10 +88,10 @@ def _grid_of(abstract: AbstractValue) -> IntegerGrid | None:
     levels = (highest - lowest) // step + 1
     if levels > MOST_LEVELS:
         return None
-    return IntegerGrid(float(codes.scale.flat[0]), lowest, step, levels)
+    return TensorGrid(float(codes.scale.flat[0]), lowest, step, levels)
 
 
-def _merge(grids: list[IntegerGrid], *, zero: bool) -> IntegerGrid | None:
+def _merge(grids: list[TensorGrid], *, zero: bool) -> TensorGrid | None:
     """Return the smallest grid with the codes of all, perhaps with 0; None if it is too long."""
     lowest = min(grid.lowest for grid in grids)
     highest = max(grid.highest for grid in grids)
@@ -105,7 +105,7 @@ def _merge(grids: list[IntegerGrid], *, zero: bool) -> IntegerGrid | None:
     levels = (highest - lowest) // step + 1
     if levels > MOST_LEVELS:
         return None
-    return IntegerGrid(grids[0].scale, lowest, step, levels)
+    return TensorGrid(grids[0].scale, lowest, step, levels)
 
 
 def _padded(model: ir.Model) -> Iterator[ir.Value]:

@@ -30,7 +30,7 @@ from anybit.compiler.program import program as p
 from anybit.compiler.program.encoding import pack_weights
 from anybit.compiler.reason import UNSUPPORTED, Reason, Unsupported
 from anybit.onnx.graph.constants import Array
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import Guarantee
 
 _MOST_ENTRIES = 2**24
@@ -59,7 +59,7 @@ class Lowerer:
         self._shared = shared
 
     def quantize_input(
-        self, expression: Expression, grid: IntegerGrid, layout: Layout
+        self, expression: Expression, grid: TensorGrid, layout: Layout
     ) -> Lowered[IntegerTensor] | Reason:
         """Lower a function of an input of the region to one Quantize, in any layout."""
         root = expression.root
@@ -72,7 +72,7 @@ class Lowerer:
         return self._quantize(source, function, target, 1 if uniform else layout.channels)
 
     def compute_codes(
-        self, expression: Expression, grid: IntegerGrid
+        self, expression: Expression, grid: TensorGrid
     ) -> Lowered[IntegerTensor] | Reason:
         """Lower a function of accumulators, or of one or two tensors, to codes."""
         target = IntegerTensor(

@@ -21,7 +21,7 @@ from anybit.compiler.partition.expressions import Expression, PairRoot
 from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import added, multiplied
 from anybit.onnx.graph.constants import Array
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 
 _NEAR = 1e-3
 """Distance to a tie over which the roundings of float32 may move a value."""
@@ -50,7 +50,7 @@ def find_pair_arithmetic(
     model: ir.Model,
     expression: Expression,
     pairs: tuple[Array, Array],
-    grid: IntegerGrid,
+    grid: TensorGrid,
     index: Array,
 ) -> PairArithmetic | None:
     """Return an instruction that gives the index of every pair; None if none is found.
@@ -190,7 +190,7 @@ def _nearby_products(weights: Array) -> Iterator[tuple[Array, Array, int]]:
 
 
 def _unrounded_values(
-    model: ir.Model, expression: Expression, pairs: tuple[Array, Array], grid: IntegerGrid
+    model: ir.Model, expression: Expression, pairs: tuple[Array, Array], grid: TensorGrid
 ) -> Array | None:
     """Return the inputs of the last quantizer in steps; None if another node is the last."""
     if not expression.nodes or not is_quantizer(expression.nodes[-1]):

@@ -8,7 +8,7 @@ from anybit.compiler.partition.element_functions import ElementFunction
 from anybit.compiler.partition.expressions import AccumulatorRoot, Expression
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Reason
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Requantizer(Protocol):
     """Finds integer code for float functions of single elements."""
 
     def epilogue(
-        self, expression: Expression, root: AccumulatorRoot, grid: IntegerGrid
+        self, expression: Expression, root: AccumulatorRoot, grid: TensorGrid
     ) -> Requantization | Reason:
         """Return the epilogue from accumulators to codes."""
 
@@ -40,11 +40,11 @@ class Requantizer(Protocol):
         """Return the epilogue from accumulators to float32; None if there is none."""
 
     def quantizer(
-        self, function: ElementFunction, grid: IntegerGrid, channels: int
+        self, function: ElementFunction, grid: TensorGrid, channels: int
     ) -> tuple[int, dict[str, Any]] | Reason:
         """Return the number of codes and the fields of a Quantize of float32."""
 
 
-def zero_index(grid: IntegerGrid) -> int:
+def zero_index(grid: TensorGrid) -> int:
     """Return the index that code 0 has or would have, within the bounds of a shift."""
     return max(-p.MOST_SHIFT, min(-round(grid.lowest / grid.step), p.MOST_SHIFT))

@@ -13,7 +13,7 @@ from anybit.compiler.partition.element_functions import ElementFunction, NodeCha
 from anybit.compiler.partition.layout import Layout
 from anybit.compiler.program import program as p
 from anybit.onnx.graph.constants import Array
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import LayerInfo
 
 
@@ -31,7 +31,7 @@ class IntegerTensor:
 
     value: ir.Value
     layout: Layout
-    grid: IntegerGrid
+    grid: TensorGrid
     stage: int
     identity: object = field(default_factory=object)
 

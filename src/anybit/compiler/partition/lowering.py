@@ -12,7 +12,7 @@ from anybit.compiler.partition.expressions import (
 )
 from anybit.compiler.partition.layout import Layout
 from anybit.compiler.reason import Reason
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 
 T_co = TypeVar("T_co", bound=IntegerTensor | RegionOutput, covariant=True)
 
@@ -29,12 +29,12 @@ class Lowering(Protocol):
     """Turns expressions into instructions."""
 
     def quantize_input(
-        self, expression: Expression, grid: IntegerGrid, layout: Layout
+        self, expression: Expression, grid: TensorGrid, layout: Layout
     ) -> Lowered[IntegerTensor] | Reason:
         """Lower a function of an input of the region to codes."""
 
     def compute_codes(
-        self, expression: Expression, grid: IntegerGrid
+        self, expression: Expression, grid: TensorGrid
     ) -> Lowered[IntegerTensor] | Reason:
         """Lower a function of accumulators, or of one or two tensors, to codes."""
 

@@ -31,7 +31,7 @@ from anybit.compiler.partition.sharing import float_inputs
 from anybit.compiler.reason import Reason, Unsupported, accept
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.shapes import noted, sizes_of
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 
 
 class Values:
@@ -69,7 +69,7 @@ class Values:
         """
         return accept(self._analyzed.shapes.sizes(value))
 
-    def grid(self, value: ir.Value) -> IntegerGrid | None:
+    def grid(self, value: ir.Value) -> TensorGrid | None:
         """Return the grid of a value as a tensor of codes; None if it cannot be one."""
         return self._analyzed.grids.get(value)
 
@@ -214,7 +214,7 @@ class Values:
         self.append(*lowered.instructions)
         return lowered.target
 
-    def _compute(self, expression: Expression, grid: IntegerGrid) -> IntegerTensor:
+    def _compute(self, expression: Expression, grid: TensorGrid) -> IntegerTensor:
         """Compute codes from the root, or else from the codes of an earlier quantizer."""
         lowered = self._lowering.compute_codes(expression, grid)
         if isinstance(lowered, Reason) and lowered.node is None:
@@ -228,7 +228,7 @@ class Values:
         return tensor.target
 
     def _quantize_input(
-        self, expression: Expression, grid: IntegerGrid, layout: Layout
+        self, expression: Expression, grid: TensorGrid, layout: Layout
     ) -> IntegerTensor:
         lowered = self._lowering.quantize_input(expression, grid, layout)
         if isinstance(lowered, Reason):

@@ -36,7 +36,7 @@ from anybit.compiler.requantize.thresholds import find_highest_index, find_thres
 from anybit.onnx.graph.constants import Array, array_of
 from anybit.onnx.quantizers.quantizer import inputs_of
 from anybit.ops.domain import Role
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 
 _MOST_EVALUATIONS = 2**24
 """Most results that are compared for an unproven replay, in all channels together."""
@@ -128,7 +128,7 @@ def blocks(reach: IntegerRange, count: int) -> Iterator[Array]:
 
 
 def guess_affine(
-    function: ElementFunction, root: AccumulatorRoot, grid: IntegerGrid
+    function: ElementFunction, root: AccumulatorRoot, grid: TensorGrid
 ) -> p.Affine | None:
     """Return the arithmetic before a quantizer as one gain and one offset, in steps of its codes.
 
@@ -188,7 +188,7 @@ class Replay:
 
 
 def requantize_by_replay(
-    function: ElementFunction, root: AccumulatorRoot, grid: IntegerGrid
+    function: ElementFunction, root: AccumulatorRoot, grid: TensorGrid
 ) -> Requantization | None:
     """Return the replay of a function and its risks; None if no replay equals it."""
     replay = find_replay(function, root, grid)
@@ -200,7 +200,7 @@ def requantize_by_replay(
 def find_replay(
     function: ElementFunction,
     root: AccumulatorRoot,
-    grid: IntegerGrid,
+    grid: TensorGrid,
     stairs: p.Tail | None = None,
 ) -> Replay | None:
     """Return the replay of a function; None if no replay equals it.
@@ -243,7 +243,7 @@ def _is_monotone(tail: p.Rounded) -> bool:
 
 
 def _next_to_thresholds(
-    stairs: p.Tail | None, root: AccumulatorRoot, grid: IntegerGrid
+    stairs: p.Tail | None, root: AccumulatorRoot, grid: TensorGrid
 ) -> Array | None:
     """Return the accumulators on both sides of all thresholds, and the ends, per channel."""
     if not isinstance(stairs, p.Thresholds):
@@ -305,7 +305,7 @@ class _Ending:
         return rounded(y, self.shift, levels)
 
 
-def _ending(quantizer: ElementFunction, grid: IntegerGrid) -> _Ending | None:
+def _ending(quantizer: ElementFunction, grid: TensorGrid) -> _Ending | None:
     """Return steps that equal a quantizer for all float32 numbers; None if none are found."""
     try:
         levels = find_highest_index(quantizer, grid.index, 1) + 1
@@ -327,7 +327,7 @@ def _ending(quantizer: ElementFunction, grid: IntegerGrid) -> _Ending | None:
     return None
 
 
-def _guess(grid: IntegerGrid, zero: float, lowest: int, highest: int) -> _Ending:
+def _guess(grid: TensorGrid, zero: float, lowest: int, highest: int) -> _Ending:
     """Return a division by the scale, a zero-point, and bounds other than those of the grid."""
 
     def step(operation: p.Operation, operand: float) -> p.Step:

@@ -21,7 +21,7 @@ from anybit.compiler.requantize.float_replay import (
     requantize_by_replay,
 )
 from anybit.compiler.requantize.thresholds import find_highest_index, make_quantize_fields
-from anybit.quant_types.grids import IntegerGrid
+from anybit.quant_types.grids import TensorGrid
 
 _MANY_LEVELS = 16
 """Thresholds of more levels take more bytes than the weights of a small window do."""
@@ -38,7 +38,7 @@ class CachingRequantizer:
         self._epilogues: dict[Any, Requantization | Reason] = {}
 
     def epilogue(
-        self, expression: Expression, root: AccumulatorRoot, grid: IntegerGrid
+        self, expression: Expression, root: AccumulatorRoot, grid: TensorGrid
     ) -> Requantization | Reason:
         """Return the cheapest epilogue from accumulators to codes."""
         key = root.node, expression.value, grid, root.source.grid
@@ -55,7 +55,7 @@ class CachingRequantizer:
             return None
 
     def quantizer(
-        self, function: ElementFunction, grid: IntegerGrid, channels: int
+        self, function: ElementFunction, grid: TensorGrid, channels: int
     ) -> tuple[int, dict[str, Any]] | Reason:
         """Return the number of codes and the fields of a Quantize of float32."""
         try:
@@ -66,7 +66,7 @@ class CachingRequantizer:
 
 
 def requantize(
-    function: ElementFunction, root: AccumulatorRoot, grid: IntegerGrid
+    function: ElementFunction, root: AccumulatorRoot, grid: TensorGrid
 ) -> Requantization | Reason:
     """Return the cheapest epilogue that equals a function, or why there is none."""
     try:

@@ -24,7 +24,7 @@ from anybit.ptq.algorithms.gptq import Refiner
 from anybit.ptq.algorithms.layer_runner import LayerRunner, smoothed_weight
 from anybit.ptq.algorithms.round_to_nearest import nearest
 from anybit.ptq.config import AwqConfig
-from anybit.ptq.specs.quant_spec import quantized
+from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.block_formats import BlockFormat
 
 
@@ -63,9 +63,9 @@ def rescaling(pieces: Sequence[LayerRunner], refiner: Refiner, config: AwqConfig
 def _gains(piece: LayerRunner, config: AwqConfig) -> bool:
     """Whether a layer has a weight of few bits in blocks whose scales are powers of two."""
     scheme = piece.scheme if piece.weight is not None else None
-    if scheme is None or not isinstance(scheme.kind, BlockFormat):
+    if scheme is None or not isinstance(scheme.format, BlockFormat):
         return False
-    return scheme.bits < config.fine_bits and not scheme.kind.second_scale
+    return scheme.bits < config.fine_bits and not scheme.format.second_scale
 
 
 class _Search:
@@ -115,7 +115,7 @@ class _Search:
                 costs = smoothed_weight(costs, piece.weight, 1 / squares)
                 grid = nearest(array, piece.weight, piece.scheme, piece.config.weights, costs).grid
                 for at, step in enumerate(steps):
-                    noise = quantized(array * step, grid) / step - array
+                    noise = quantize_to_grid(array * step, grid) / step - array
                     square = np.square(noise, dtype=np.float64) * costs
                     found[at] += piece.by_channel(square).sum(axis=1)
         return np.where(np.isfinite(found), found, np.inf)

@@ -29,9 +29,10 @@ from anybit.ops.grids import Grid
 from anybit.ptq.algorithms.hessian import TOGETHER, Factors, Moments, add_product, factors_of
 from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, smoothed_weight
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, nearest
-from anybit.ptq.graph.matmul_form import Product, product_of
+from anybit.ptq.graph.matmul_form import MatMulForm, find_matmul_form
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
-from anybit.ptq.specs.quant_spec import Scheme, operator_for
+from anybit.ptq.specs.quantize import select_operator
+from anybit.quant_types.spec import QuantSpec
 
 # Weights of more bits are rounded to nearest.
 _MOST_BITS = 8
@@ -67,7 +68,7 @@ def gptq(weights: Array, factors: Factors, nearest: Nearest) -> Array:
     return found.swapaxes(1, 2)
 
 
-def is_fine(scheme: Scheme) -> bool:
+def is_fine(scheme: QuantSpec) -> bool:
     """Whether rounding to nearest will do."""
     return scheme.bits > _MOST_BITS
 
@@ -89,33 +90,33 @@ class Refiner:
 
     def refined(self, piece: LayerRunner) -> tuple[QuantizedWeight, ...]:
         """The weights of a layer on their grids; none if there is no such way."""
-        if product_of(piece.layer) is None or piece.scheme is None:
+        if find_matmul_form(piece.layer) is None or piece.scheme is None:
             return ()
         return refined_by(piece, self._smoothing, self._factors(piece))
 
     def rescaled(self, piece: LayerRunner, by: Array) -> tuple[QuantizedWeight, ...]:
         """The same where channels of the tensor are divided by s, too, and nothing is rounded
         then."""
-        product = product_of(piece.layer)
+        product = find_matmul_form(piece.layer)
         if product is None or piece.scheme is None:
             return ()
         ones = np.ones(piece.layer.constants[0][1].shape)
-        s = product.matrix(smoothed_weight(ones, product.weight, by))[:, 0]
+        s = product.to_matrix(smoothed_weight(ones, product.weight, by))[:, 0]
         factors = self._factors(piece)
         return refined_by(piece, by, lambda part: factors(part).divided(s[:, part]))
 
     def costs(self, piece: LayerRunner) -> Array | None:
         """What an error in each element of a layer's first weight costs, once the others have made
         up for what they can; None where that is not known."""
-        product = product_of(piece.layer)
+        product = find_matmul_form(piece.layer)
         if product is None:
             return None
         return _all_costs(product, piece.layer.constants[0][1].shape, self._factors(piece))
 
     def _factors(self, piece: LayerRunner) -> Callable[[slice], Factors]:
-        product = product_of(piece.layer)
+        product = find_matmul_form(piece.layer)
         assert product is not None, "asked before"
-        reads = product.reads(piece.layer.constants[0][1].shape)
+        reads = product.get_rows_key(piece.layer.constants[0][1].shape)
         moments = moments_of(piece, self._grid, self._smoothing, self._samples)
 
         def factors(part: slice) -> Factors:
@@ -136,7 +137,7 @@ def moments_of(
     samples: Sequence[Sample],
 ) -> Callable[[slice], Moments]:
     """X^T X of what a layer reads, for some of the terms of its product."""
-    product = product_of(piece.layer)
+    product = find_matmul_form(piece.layer)
     assert product is not None, "asked before"
     shape = piece.layer.constants[0][1].shape
 
@@ -148,9 +149,9 @@ def moments_of(
         become = piece.reader(grid, smoothing)
         read = map(piece.read, samples)
         if isinstance(grid, DynamicGrid):  # what becomes of an element depends on its block
-            rows = (few for x in read for few in product.rows(become(x), shape, most))
+            rows = (few for x in read for few in product.iter_rows(become(x), shape, most))
         else:
-            rows = (few for x in read for few in product.rows(x, shape, most, become))
+            rows = (few for x in read for few in product.iter_rows(x, shape, most, become))
         found.add(few[..., part] for few in rows)
         return found
 
@@ -161,11 +162,11 @@ def refined_by(
     piece: LayerRunner, smoothing: Array | None, factors: Callable[[slice], Factors]
 ) -> tuple[QuantizedWeight, ...]:
     """The weights of a layer with a product on their grids, by the factors for some terms."""
-    product = product_of(piece.layer)
+    product = find_matmul_form(piece.layer)
     assert product is not None, "asked before"
     assert piece.scheme is not None, "asked before"
     array = piece.smoothed(smoothing)[0]
-    matrix = product.matrix(array)
+    matrix = product.to_matrix(array)
     factors = _last_kept(factors)
     costs = _all_costs(product, array.shape, factors)
     best = nearest(array, product.weight, piece.scheme, piece.config.weights, costs)
@@ -175,7 +176,9 @@ def refined_by(
         gptq(matrix[..., part], factors(part), partial(on_grid, part.start))
         for part in reversed(parts_of(matrix.shape[2]))
     ]
-    stored = product.array(np.concatenate(found[::-1], axis=2), array.shape).astype(np.float32)
+    stored = product.from_matrix(np.concatenate(found[::-1], axis=2), array.shape).astype(
+        np.float32
+    )
     return (QuantizedWeight(stored, best.grid, best.blocks), *piece.nearest(smoothing)[1:])
 
 
@@ -200,13 +203,13 @@ def parts_of(terms: int) -> list[slice]:
 
 
 def _all_costs(
-    product: Product, shape: tuple[int, ...], factors: Callable[[slice], Factors]
+    product: MatMulForm, shape: tuple[int, ...], factors: Callable[[slice], Factors]
 ) -> Array:
     """What an error in each element of a weight costs."""
-    matrix = product.matrix(np.broadcast_to(np.zeros(()), shape))
+    matrix = product.to_matrix(np.broadcast_to(np.zeros(()), shape))
     parts = parts_of(matrix.shape[2])
     costs = np.concatenate([_costs(factors(part)) for part in parts], axis=2)
-    return product.array(np.broadcast_to(costs, matrix.shape), shape)
+    return product.from_matrix(np.broadcast_to(costs, matrix.shape), shape)
 
 
 def _costs(factors: Factors) -> Array:
@@ -217,14 +220,16 @@ def _costs(factors: Factors) -> Array:
     return found[:, None]
 
 
-def _rounding(product: Product, rounded: QuantizedWeight) -> Callable[[int, Array, Array], Array]:
+def _rounding(
+    product: MatMulForm, rounded: QuantizedWeight
+) -> Callable[[int, Array, Array], Array]:
     """Rounds columns of the weight's matrix to its grid, from some term on."""
-    found = operator_for(rounded.grid)
+    found = select_operator(rounded.grid)
     shape = rounded.array.shape
     same: dict[str, Any] = dict(found.call.attributes)
     others = {}
     for name, each in found.call.parameters.items():
-        of_all = each if each.size == 1 else product.matrix(np.broadcast_to(each, shape))
+        of_all = each if each.size == 1 else product.to_matrix(np.broadcast_to(each, shape))
         if each.size == 1:
             same[name] = each
         elif (of_all == of_all[..., :1]).all():

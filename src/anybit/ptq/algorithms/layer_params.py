@@ -8,7 +8,7 @@ from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 from anybit.ptq.algorithms.range_clipping import RangeCandidate
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
-from anybit.ptq.graph.targets import Layer
+from anybit.ptq.graph.targets import TargetNode
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
 
 
@@ -30,9 +30,9 @@ class LayerParams:
 
     grid: Grid | DynamicGrid | None
     smoothing: Array | None = None
-    errors: Mapping[Layer, float] = field(default_factory=dict)
-    corrections: Mapping[Layer, Array] = field(default_factory=dict)
-    weights: Mapping[Layer, Sequence[QuantizedWeight]] = field(default_factory=dict)
+    errors: Mapping[TargetNode, float] = field(default_factory=dict)
+    corrections: Mapping[TargetNode, Array] = field(default_factory=dict)
+    weights: Mapping[TargetNode, Sequence[QuantizedWeight]] = field(default_factory=dict)
     tried: tuple[RangeCandidate, ...] = ()
     fallbacks: tuple["LayerParams", ...] = ()
 

@@ -14,9 +14,10 @@ from anybit.onnx.runtime import make_session, run_session
 from anybit.ops.grids import Grid
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, nearest
 from anybit.ptq.config import QuantizeConfig
-from anybit.ptq.graph.targets import Layer, Weight
+from anybit.ptq.graph.targets import TargetNode, WeightInput
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
-from anybit.ptq.specs.quant_spec import Scheme, rounding
+from anybit.ptq.specs.quantize import make_rounding
+from anybit.quant_types.spec import QuantSpec
 
 Sample = dict[str, Array]
 
@@ -35,9 +36,9 @@ class LayerRunner:
     def __init__(
         self,
         model: ir.Model,
-        layer: Layer,
+        layer: TargetNode,
         index: int,
-        scheme: Scheme | None,
+        scheme: QuantSpec | None,
         config: QuantizeConfig,
     ) -> None:
         node = layer.node
@@ -54,7 +55,7 @@ class LayerRunner:
         }
         self._nearest: dict[bytes | None, tuple[QuantizedWeight, ...]] = {}
         single = layer.weights[0] if scheme and len(layer.weights) == 1 else None
-        self.weight = single if single is not None and single.inputs is not None else None
+        self.weight = single if single is not None and single.input_axis is not None else None
 
     @property
     def reach(self) -> Array:
@@ -65,9 +66,9 @@ class LayerRunner:
     def by_channel(self, array: Array) -> Array:
         """An array of the weight's shape as [channels of x, others]."""
         assert self.weight is not None
-        assert self.weight.inputs is not None
-        channels = array.shape[self.weight.inputs] // self.weight.repeated
-        return np.moveaxis(array, self.weight.inputs, 0).reshape(channels, -1)
+        assert self.weight.input_axis is not None
+        channels = array.shape[self.weight.input_axis] // self.weight.repeats
+        return np.moveaxis(array, self.weight.input_axis, 0).reshape(channels, -1)
 
     def nearest(self, smoothing: Array | None) -> tuple[QuantizedWeight, ...]:
         """Its weights, times the smoothing, rounded to nearest; none if they have no scheme."""
@@ -145,7 +146,7 @@ class LayerRunner:
         """What becomes of that before the layer multiplies its weights with it; None for a grid
         leaves it as it is."""
         factors = None if smoothing is None else along_channels(1 / smoothing, self.layer)
-        rounded = None if grid is None else rounding(grid)
+        rounded = None if grid is None else make_rounding(grid)
 
         def become(x: Array) -> Array:
             if factors is None:
@@ -184,10 +185,10 @@ class LayerRunner:
         (result,) = run_session(self._session, feeds).values()
         return result
 
-    def _array(self, weight: Weight) -> Array:
+    def _array(self, weight: WeightInput) -> Array:
         return self._constants[self._name(weight)]
 
-    def _name(self, weight: Weight) -> str:
+    def _name(self, weight: WeightInput) -> str:
         value = self.layer.node.inputs[weight.index]
         assert value is not None
         return str(value.name)
@@ -202,22 +203,22 @@ def over(powers: Iterable[tuple[float, float]]) -> float:
     return noise / signal if signal else noise
 
 
-def smoothed_weight(array: Array, weight: Weight, smoothing: Array) -> Array:
+def smoothed_weight(array: Array, weight: WeightInput, smoothing: Array) -> Array:
     """The weight times what its x is divided by."""
-    assert weight.inputs is not None
+    assert weight.input_axis is not None
     shape = [1] * array.ndim
-    shape[weight.inputs] = -1
-    return np.asarray(array * np.repeat(smoothing, weight.repeated).reshape(shape))
+    shape[weight.input_axis] = -1
+    return np.asarray(array * np.repeat(smoothing, weight.repeats).reshape(shape))
 
 
-def along_channels(values: Array, layer: Layer) -> Array:
+def along_channels(values: Array, layer: TargetNode) -> Array:
     """Numbers per channel in a shape that broadcasts to what the layer reads."""
-    assert layer.x_axis is not None
+    assert layer.activation_axis is not None
     weight = layer.node.inputs[layer.weights[0].index]
     assert weight is not None
     assert weight.const_value is not None
     # Axes that count from the end need no others before them; images have as many as their weights.
-    rank = -layer.x_axis if layer.x_axis < 0 else len(weight.const_value.shape)
+    rank = -layer.activation_axis if layer.activation_axis < 0 else len(weight.const_value.shape)
     shape = [1] * rank
-    shape[layer.x_axis] = -1
+    shape[layer.activation_axis] = -1
     return values.reshape(shape)

@@ -16,12 +16,14 @@ from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid, IntegerGrid
 from anybit.ptq.config import WeightConfig
-from anybit.ptq.graph.blocks import Blocks, blocks_of
-from anybit.ptq.graph.targets import Layer, Weight
-from anybit.ptq.specs.block_scales import candidates
-from anybit.ptq.specs.quant_spec import Scheme, quantized
+from anybit.ptq.graph.blocks import BlockLayout, choose_block_layout
+from anybit.ptq.graph.targets import TargetNode, WeightInput
+from anybit.ptq.specs.block_scales import generate_block_grids
+from anybit.ptq.specs.quantize import quantize_to_grid
+from anybit.ptq.specs.spec_grid import make_grid
 from anybit.quant_types.block_formats import BlockFormat
-from anybit.quant_types.spec_parser import Signs
+from anybit.quant_types.spec import QuantSpec
+from anybit.quant_types.spec_parser import BipolarFormat
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ class QuantizedWeight:
 
     array: Array
     grid: Grid
-    blocks: Blocks | None = None
+    blocks: BlockLayout | None = None
 
     @cached_property
     def values(self) -> Array:
         """What the quantizer gives."""
-        return quantized(self.array, self.grid)
+        return quantize_to_grid(self.array, self.grid)
 
     @property
     def cut(self) -> tuple[Array, Grid]:
@@ -50,11 +52,11 @@ class QuantizedWeight:
         if self.blocks is None:
             return self.array, self.grid
         if self.blocks.count == 1:
-            return self.array, _mapped(self.blocks.first_of_all, self.grid)
-        return self.blocks.split(self.array), _mapped(self.blocks.gathered, self.grid)
+            return self.array, _mapped(self.blocks.first_block, self.grid)
+        return self.blocks.split(self.array), _mapped(self.blocks.gather, self.grid)
 
 
-def check_weights(layers: Sequence[Layer]) -> None:
+def check_weights(layers: Sequence[TargetNode]) -> None:
     """ModelError for weights that no grid holds."""
     for layer in layers:
         for weight, array in layer.constants:
@@ -65,21 +67,21 @@ def check_weights(layers: Sequence[Layer]) -> None:
                 )
 
 
-def stored_bytes(array: Array, weight: Weight, scheme: Scheme | None) -> int:
+def stored_bytes(array: Array, weight: WeightInput, scheme: QuantSpec | None) -> int:
     """What a weight takes: its codes, and the scales of its blocks."""
     if scheme is None:
         return array.nbytes
     bits = array.size * scheme.bits
-    if scheme.block:
-        blocks = blocks_of(array.shape, weight, scheme.block)
-        bits += math.prod(blocks.cut) // blocks.size * scheme.scale_bits
+    if scheme.block_size:
+        blocks = choose_block_layout(array.shape, weight, scheme.block_size)
+        bits += math.prod(blocks.split_shape) // blocks.size * scheme.scale_bits
     return math.ceil(bits / 8)
 
 
 def nearest(
     array: Array,
-    weight: Weight,
-    scheme: Scheme,
+    weight: WeightInput,
+    scheme: QuantSpec,
     config: WeightConfig,
     importance: Array | None = None,
 ) -> QuantizedWeight:
@@ -95,18 +97,18 @@ def nearest(
         importance: By what the squared error of each element is multiplied; None for 1.
     """
     costs = np.ones(()) if importance is None else importance
-    if scheme.block:
-        blocks = blocks_of(array.shape, weight, scheme.block)
+    if scheme.block_size:
+        blocks = choose_block_layout(array.shape, weight, scheme.block_size)
         costs = costs if importance is None else blocks.split(costs)
         found = _best_grid(blocks.split(array), costs, (blocks.axis,), scheme, config)
-        return QuantizedWeight(array, _mapped(blocks.spread, found), blocks)
-    channels = weight.channels if scheme.per_channel else ()
+        return QuantizedWeight(array, _mapped(blocks.expand, found), blocks)
+    channels = weight.channel_axes if scheme.per_channel else ()
     others = tuple(axis for axis in range(array.ndim) if axis not in channels)
     return QuantizedWeight(array, _as_stored(_best_grid(array, costs, others, scheme, config)))
 
 
 def _best_grid(
-    array: Array, costs: Array, others: tuple[int, ...], scheme: Scheme, config: WeightConfig
+    array: Array, costs: Array, others: tuple[int, ...], scheme: QuantSpec, config: WeightConfig
 ) -> Grid:
     """Return the grid with the least squared error along some axes, for each of the rest."""
     best: Grid | None = None
@@ -114,7 +116,7 @@ def _best_grid(
     tried = list(_candidates(array, others, scheme, config))
     for grid in tried if len(tried) > 1 else ():
         with np.errstate(all="ignore"):  # infinite where float32 ends
-            noise = quantized(array, _as_stored(grid)) - array
+            noise = quantize_to_grid(array, _as_stored(grid)) - array
             squares = np.square(noise, dtype=np.float64) * costs
             error = squares.sum(axis=others, keepdims=True)
         if best is None or least is None:
@@ -126,18 +128,18 @@ def _best_grid(
 
 
 def _candidates(
-    array: Array, others: tuple[int, ...], scheme: Scheme, config: WeightConfig
+    array: Array, others: tuple[int, ...], scheme: QuantSpec, config: WeightConfig
 ) -> Iterator[Grid]:
     low, high = array.min(axis=others, keepdims=True), array.max(axis=others, keepdims=True)
-    if isinstance(scheme.kind, BlockFormat):
-        yield from candidates(np.maximum(-low, high), scheme.kind, scheme.rule)
-    elif isinstance(scheme.kind, Signs):
+    if isinstance(scheme.format, BlockFormat):
+        yield from generate_block_grids(np.maximum(-low, high), scheme.format, scheme.scale_rule)
+    elif isinstance(scheme.format, BipolarFormat):
         # |x| is nearest to its mean (Rastegari et al., 2016, https://arxiv.org/abs/1603.05279).
         mean = np.abs(array).mean(axis=others, keepdims=True, dtype=np.float64)
-        yield scheme.grid(-mean, mean)
+        yield make_grid(scheme, -mean, mean)
     else:
         for share in (1.0,) if scheme.bits >= config.wide_bits else config.shares:
-            yield scheme.grid(low * share, high * share)
+            yield make_grid(scheme, low * share, high * share)
 
 
 def _mixed(mask: Array, one: Grid, other: Grid) -> Grid:

@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from anybit.ptq.algorithms.gptq import is_fine, parts_of
 from anybit.ptq.algorithms.round_to_nearest import stored_bytes
-from anybit.ptq.graph.matmul_form import product_of
-from anybit.ptq.graph.targets import Layer, Weight
-from anybit.ptq.specs.quant_spec import Scheme
+from anybit.ptq.graph.matmul_form import find_matmul_form
+from anybit.ptq.graph.targets import TargetNode, WeightInput
+from anybit.quant_types.spec import QuantSpec
 
 _Item = TypeVar("_Item")
 
@@ -37,23 +37,23 @@ def linked(items: Iterable[_Item], of: Callable[[_Item], Iterable[object]]) -> l
     return [[known[at] for at in each] for each in sorted(sorted(of) for _, of in groups)]
 
 
-def constants_of(layer: Layer) -> list[ir.Value]:
+def constants_of(layer: TargetNode) -> list[ir.Value]:
     """The constants that a layer multiplies."""
     values = (layer.node.inputs[weight.index] for weight in layer.weights)
     return [value for value in values if value is not None]
 
 
-def copy_of(layer: Layer, weight: Weight, scheme: Scheme) -> Hashable:
+def copy_of(layer: TargetNode, weight: WeightInput, scheme: QuantSpec) -> Hashable:
     """The same for weights that are stored once: one constant that is read in one way."""
     value = layer.node.inputs[weight.index]
-    if is_fine(scheme) and not (scheme.per_channel or scheme.block):
+    if is_fine(scheme) and not (scheme.per_channel or scheme.block_size):
         return value
-    product = product_of(layer) if weight is layer.weights[0] else None
+    product = find_matmul_form(layer) if weight is layer.weights[0] else None
     way = product and (product.groups, product.windows)
-    return value, weight.channels, weight.inputs, weight.repeated, way
+    return value, weight.channel_axes, weight.input_axis, weight.repeats, way
 
 
-def bytes_of(schemes: Mapping[Layer, Scheme]) -> int:
+def bytes_of(schemes: Mapping[TargetNode, QuantSpec]) -> int:
     """What the weights of layers take together, each copy once."""
     sizes = {
         copy_of(layer, weight, scheme): stored_bytes(array, weight, scheme)
@@ -72,7 +72,7 @@ class SharedWeight:
         parts: The terms of their sums, by what is handled at once.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[TargetNode, ...]
     parts: tuple[slice, ...]
 
 
@@ -88,10 +88,10 @@ class SharedWeights:
             one of these.
     """
 
-    def __init__(self, weights: Mapping[Layer, Scheme]) -> None:
-        self.rounded: dict[Layer, SharedWeight] = {}
-        self.apart: set[Layer] = set()
-        readers: dict[Hashable, list[tuple[Layer, Weight]]] = {}
+    def __init__(self, weights: Mapping[TargetNode, QuantSpec]) -> None:
+        self.rounded: dict[TargetNode, SharedWeight] = {}
+        self.apart: set[TargetNode] = set()
+        readers: dict[Hashable, list[tuple[TargetNode, WeightInput]]] = {}
         for layer, scheme in weights.items():
             for weight in layer.weights:
                 readers.setdefault(copy_of(layer, weight, scheme), []).append((layer, weight))
@@ -102,8 +102,8 @@ class SharedWeights:
             if len({layer.node.inputs[layer.activations[0]] for layer in layers}) > 1:
                 self.apart.update(layers)
             layer, weight = several[0]
-            product = product_of(layer)
+            product = find_matmul_form(layer)
             if product and weight is product.weight and not is_fine(weights[layer]):
                 (_, array), *_ = layer.constants
-                shared = SharedWeight(layers, tuple(parts_of(product.matrix(array).shape[2])))
+                shared = SharedWeight(layers, tuple(parts_of(product.to_matrix(array).shape[2])))
                 self.rounded.update(dict.fromkeys(layers, shared))

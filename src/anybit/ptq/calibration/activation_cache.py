@@ -15,12 +15,12 @@ from anybit.parallel import ThreadExecutor
 from anybit.ptq.calibration.crops import Crop, crops_of
 from anybit.ptq.calibration.taps import Recording, recording
 from anybit.ptq.config import CalibrationConfig
-from anybit.ptq.graph.targets import Source
+from anybit.ptq.graph.targets import ActivationTensor
 
 
 def kept(
     model: ir.Model,
-    sources: Sequence[Source],
+    sources: Sequence[ActivationTensor],
     samples: Dataset,
     parts: Sequence[tuple[int, ...]],
     farthest: Sequence[Sequence[int]],
@@ -30,7 +30,9 @@ def kept(
 ) -> tuple[list[list[Sample]], list[dict[int, Sample]]]:
     """What the layers that read some tensors read: for samples of all tensors, as many as possible
     in one run, and for each tensor for samples of its own."""
-    read = [[value for layer, _ in each.readers for value in layer.computed] for each in sources]
+    read = [
+        [value for layer, _ in each.readers for value in layer.computed_inputs] for each in sources
+    ]
     names = [tuple(dict.fromkeys(str(value.name) for value in values)) for values in read]
     everything = dict.fromkeys(value for values in read for value in values)
     tensors = recording(model, list(everything), where)

@@ -20,7 +20,7 @@ from anybit.ptq.calibration.stats import CalibrationStats
 from anybit.ptq.calibration.survey import Survey, surveyor
 from anybit.ptq.calibration.taps import recording
 from anybit.ptq.config import CalibrationConfig, QuantizeConfig
-from anybit.ptq.graph.targets import Source, channels_of, smoothable
+from anybit.ptq.graph.targets import ActivationTensor, count_channels, find_smoothing_axis
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LayerSamples:
         to_round: `to_choose`, and further samples for weight rounding, as memory allows.
     """
 
-    source: Source
+    source: ActivationTensor
     statistics: Statistics
     to_choose: Sequence[dict[str, Array]]
     to_decide: Sequence[dict[str, Array]]
@@ -46,7 +46,7 @@ class LayerSamples:
 
 def collect_stats(
     model: ir.Model,
-    sources: Sequence[Source],
+    sources: Sequence[ActivationTensor],
     samples: Dataset,
     where: str,
     executor: Executor,
@@ -62,9 +62,9 @@ def collect_stats(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     names = [str(source.value.name) for source in sources]
-    axes = tuple(smoothable(source) for source in sources)
+    axes = tuple(find_smoothing_axis(source) for source in sources)
     widths = tuple(
-        None if axis is None else channels_of(source)
+        None if axis is None else count_channels(source)
         for source, axis in zip(sources, axes, strict=True)
     )
     tensors = recording(model, [source.value for source in sources], where)
@@ -78,11 +78,11 @@ def collect_stats(
 
 def gather(
     model: ir.Model,
-    sources: Sequence[Source],
+    sources: Sequence[ActivationTensor],
     samples: Dataset,
     where: str,
     seen: CalibrationStats,
-    selected: Container[Source],
+    selected: Container[ActivationTensor],
     config: QuantizeConfig,
 ) -> Iterator[LayerSamples]:
     """Yield the statistics and samples of each activation in `selected`, in the order of `sources`.
@@ -131,9 +131,9 @@ def _that_ran(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if all(array.size for array in sample.values())]
 
 
-def _only(source: Source, samples: Sequence[Sample]) -> list[Sample]:
+def _only(source: ActivationTensor, samples: Sequence[Sample]) -> list[Sample]:
     """Return the inputs of the layers that read one activation."""
-    names = {str(value.name) for layer, _ in source.readers for value in layer.computed}
+    names = {str(value.name) for layer, _ in source.readers for value in layer.computed_inputs}
     return [{name: sample[name] for name in sample if name in names} for sample in samples]
 
 

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
-from anybit.ptq.graph.matmul_form import product_of
-from anybit.ptq.graph.targets import Layer, Source
+from anybit.ptq.graph.matmul_form import find_matmul_form
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 
 # Strips begin at places that follow one another by this share of all.
 _GOLDEN = (5**0.5 - 1) / 2
@@ -53,20 +53,20 @@ class Crop:
         return np.take(x, np.arange(start, start + kept), axis)
 
 
-def crops_of(sources: Sequence[Source], most: int) -> dict[str, Crop | None]:
+def crops_of(sources: Sequence[ActivationTensor], most: int) -> dict[str, Crop | None]:
     """Return how tensors are cut, by name, so that all layers that read them work on the rest.
 
     Args:
         sources: The tensors.
         most: Bytes of a tensor, and of a layer's output, kept per sample.
     """
-    readers: dict[ir.Value, list[tuple[Layer, int]]] = {}
+    readers: dict[ir.Value, list[tuple[TargetNode, int]]] = {}
     for source in sources:
         readers.setdefault(source.value, []).extend(source.readers)
     return {str(value.name): _crop_for(each, most) for value, each in readers.items()}
 
 
-def _crop_for(readers: Sequence[tuple[Layer, int]], most: int) -> Crop | None:
+def _crop_for(readers: Sequence[tuple[TargetNode, int]], most: int) -> Crop | None:
     crops = [_crop(layer, most) for layer, _ in readers]
     known = [each for each in crops if each is not None]
     if len(known) < len(crops) or len({each.axis for each in known}) != 1:
@@ -75,16 +75,16 @@ def _crop_for(readers: Sequence[tuple[Layer, int]], most: int) -> Crop | None:
     return Crop(known[0].axis, least, largest)
 
 
-def _crop(layer: Layer, most: int) -> Crop | None:
+def _crop(layer: TargetNode, most: int) -> Crop | None:
     """Rows of a product; of a convolution, what lies along the first axis of an image."""
-    product = product_of(layer)
+    product = find_matmul_form(layer)
     fixed = layer.bias is not None and layer.bias_axis is None  # it may have rows
-    if product is None or fixed or len(layer.weights) > 1 or len(layer.computed) > 1:
+    if product is None or fixed or len(layer.weights) > 1 or len(layer.computed_inputs) > 1:
         return None
     ((weight, array),) = layer.constants
-    largest = int(most / max(1.0, _growth(array.shape, weight.channels, weight.inputs)))
+    largest = int(most / max(1.0, _growth(array.shape, weight.channel_axes, weight.input_axis)))
     if not product.windows:
-        return Crop(-2 if layer.x_axis == -1 else -1, 1, largest)
+        return Crop(-2 if layer.activation_axis == -1 else -1, 1, largest)
     dilations = attribute_of(layer.node, "dilations", ()) or (1,)
     return Crop(2, dilations[0] * (array.shape[2] - 1) + 1, largest)
 

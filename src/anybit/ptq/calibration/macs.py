@@ -10,18 +10,18 @@ from anybit.data.readers import Sample
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.editor import Editor
 from anybit.ptq.calibration.taps import recording
-from anybit.ptq.graph.branches import expose
-from anybit.ptq.graph.targets import Layer
+from anybit.ptq.graph.branches import expose_branch_tensors
+from anybit.ptq.graph.targets import TargetNode
 
 
 def multiplications(
-    model: ir.Model, layers: Sequence[Layer], sample: Sample, where: str
-) -> dict[Layer, int]:
+    model: ir.Model, layers: Sequence[TargetNode], sample: Sample, where: str
+) -> dict[TargetNode, int]:
     """Those of each layer for one sample, with zeros around a tensor; 0 of one that did not run."""
-    values = [value for layer in layers for value in (*layer.computed, *layer.node.outputs)]
+    values = [value for layer in layers for value in (*layer.computed_inputs, *layer.node.outputs)]
     names = {str(value.name) for value in values if value.name}
     copy = model.clone()
-    expose(copy, names - {str(value.name) for value in _values(copy)})
+    expose_branch_tensors(copy, names - {str(value.name) for value in _values(copy)})
     editor = Editor(copy)
     made = {str(value.name): value for value in _values(copy)}
     shapes = {name: ir.Node("", "Shape", [made[name]]) for name in made if name in names}
@@ -43,7 +43,7 @@ def _values(model: ir.Model) -> list[ir.Value]:
     return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
 
 
-def _of(layer: Layer, shapes: dict[str, tuple[int, ...]]) -> int:
+def _of(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) -> int:
     node, weights = layer.node, [array for _, array in layer.constants]
     x = _shape(node.inputs[layer.activations[0]], shapes)
     y = next((shapes[str(each.name)] for each in node.outputs if each.name in shapes), None)

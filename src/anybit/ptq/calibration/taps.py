@@ -16,7 +16,7 @@ from anybit.onnx.graph.walk import inner_graphs
 from anybit.onnx.preparation import runnable
 from anybit.onnx.process import trim_heap
 from anybit.onnx.runtime import reason, run_session, session_of
-from anybit.ptq.graph.branches import expose
+from anybit.ptq.graph.branches import expose_branch_tensors
 
 
 class Recorder:
@@ -108,7 +108,7 @@ def recording(model: ir.Model, values: Sequence[ir.Value], where: str) -> Record
 def _cut(model: ir.Model, names: Sequence[str]) -> ir.Model:
     """A copy with those tensors for outputs that it computes."""
     copy = model.clone()
-    expose(copy, set(names) - _made(copy).keys())
+    expose_branch_tensors(copy, set(names) - _made(copy).keys())
     made = _made(copy)
     wanted = [made[name] for name in dict.fromkeys(names) if name in made]
     copy.graph.outputs[:] = wanted or list(copy.graph.outputs)

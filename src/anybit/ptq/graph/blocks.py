@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the elements of a tensor lie in blocks that have a scale each.
 
-Blocks lie along the axis whose elements are added up. A last one may be short: it is filled with
+Blocks lie along the axis whose elements are added up. A last one may be short: it is pad with
 zeros, which change no scale and no other element.
 """
 
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
-from anybit.ptq.graph.targets import Weight
+from anybit.ptq.graph.targets import WeightInput
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockLayout:
     """The axes first .. last of a tensor as one axis, which is cut into blocks.
 
     Attributes:
         shape: The tensor's.
         first, last: The axes; the same if it is one.
-        wanted: How many elements a block has. Where there are fewer, it has these.
+        block_size: How many elements a block has. Where there are fewer, it has these.
     """
 
     shape: tuple[int, ...]
     first: int
     last: int
-    wanted: int
+    block_size: int
 
     @property
     def length(self) -> int:
@@ -37,7 +37,7 @@ class Blocks:
     @property
     def size(self) -> int:
         """Of a block."""
-        return max(min(self.wanted, self.length), 1)
+        return max(min(self.block_size, self.length), 1)
 
     @property
     def count(self) -> int:
@@ -50,23 +50,23 @@ class Blocks:
         return self.first + 1
 
     @property
-    def flat(self) -> tuple[int, ...]:
+    def flat_shape(self) -> tuple[int, ...]:
         """The tensor's shape with one axis to be cut."""
         return self._with(self.length)
 
     @property
-    def joined(self) -> tuple[int, ...]:
+    def padded_shape(self) -> tuple[int, ...]:
         """The shape with whole blocks, not cut: longer than the tensor where the last is short."""
         return self._with(self.count * self.size)
 
     @property
-    def cut(self) -> tuple[int, ...]:
+    def split_shape(self) -> tuple[int, ...]:
         """The shape with an axis of blocks, and one within them."""
         return self._with(self.count, self.size)
 
-    def filled(self, array: Array) -> Array:
+    def pad(self, array: Array) -> Array:
         """With zeros behind the last block if that is short, in the shape `joined`."""
-        flat = array.reshape(self.flat)
+        flat = array.reshape(self.flat_shape)
         missing = self.count * self.size - self.length
         if not missing:
             return flat
@@ -75,24 +75,24 @@ class Blocks:
 
     def split(self, array: Array) -> Array:
         """In the shape `cut`."""
-        return self.filled(array).reshape(self.cut)
+        return self.pad(array).reshape(self.split_shape)
 
-    def spread(self, scales: Array) -> Array:
+    def expand(self, scales: Array) -> Array:
         """One number per block as one per element, in the tensor's shape."""
-        return self.merged(np.broadcast_to(scales, self.cut))
+        return self.merge(np.broadcast_to(scales, self.split_shape))
 
-    def merged(self, cut: Array) -> Array:
+    def merge(self, cut: Array) -> Array:
         """A tensor in the shape `cut` in its own shape."""
-        return self._short(cut.reshape(self.joined)).reshape(self.shape)
+        return self._short(cut.reshape(self.padded_shape)).reshape(self.shape)
 
-    def gathered(self, spread: Array) -> Array:
+    def gather(self, spread: Array) -> Array:
         """One number per block, of those that `spread` gave; they broadcast to `cut`."""
-        flat = spread.reshape(self.flat)
+        flat = spread.reshape(self.flat_shape)
         where = [slice(None)] * flat.ndim
         where[self.first] = slice(None, None, self.size)
         return np.expand_dims(flat[tuple(where)], self.axis)
 
-    def first_of_all(self, spread: Array) -> Array:
+    def first_block(self, spread: Array) -> Array:
         """The numbers of the only block, in a shape that broadcasts to the tensor."""
         axes = range(self.first, self.last + 1)
         where = tuple(slice(1) if axis in axes else slice(None) for axis in range(spread.ndim))
@@ -107,16 +107,16 @@ class Blocks:
         return (*self.shape[: self.first], *sizes, *self.shape[self.last + 1 :])
 
 
-def blocks_of(shape: tuple[int, ...], weight: Weight, size: int) -> Blocks:
+def choose_block_layout(shape: tuple[int, ...], weight: WeightInput, size: int) -> BlockLayout:
     """The blocks of a weight: along the axis that its inputs lie along.
 
     Where that is shorter than a block, as is that of few channels of an image, or is none that is
     added up, as of depthwise convolutions, they are cut of all axes that are added up together.
     """
-    summed = [axis for axis in range(len(shape)) if axis not in weight.channels]
-    along = weight.inputs if weight.inputs in summed else None
+    summed = [axis for axis in range(len(shape)) if axis not in weight.channel_axes]
+    along = weight.input_axis if weight.input_axis in summed else None
     together = bool(summed) and summed == list(range(summed[0], summed[-1] + 1))
     if together and (along is None or shape[along] < size):
-        return Blocks(shape, summed[0], summed[-1], size)
+        return BlockLayout(shape, summed[0], summed[-1], size)
     axis = along if along is not None else (summed or [0])[0]
-    return Blocks(shape, axis, axis, size)
+    return BlockLayout(shape, axis, axis, size)

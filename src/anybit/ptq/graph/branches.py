@@ -11,13 +11,13 @@ from anybit.onnx.graph.names import Names, names_of
 from anybit.onnx.graph.walk import graphs_in, inner_graphs, values_in
 
 
-def reachable(graph: ir.Graph) -> Iterator[ir.Node]:
+def walk_reachable(graph: ir.Graph) -> Iterator[ir.Node]:
     """The nodes of a graph and of the branches in it, in an order in which they can run. Those of
     loops, which run many times, are not among them."""
     for node in graph:
         if is_if(node):
             for branch in inner_graphs(node):
-                yield from reachable(branch)
+                yield from walk_reachable(branch)
         yield node
 
 
@@ -25,7 +25,7 @@ def is_if(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == ("", "If")
 
 
-def separate(model: ir.Model) -> None:
+def separate_branches(model: ir.Model) -> None:
     """Put the weights in all branches into the main graph, and give no two values one name.
 
     Values of branches that exclude one another may have one name in a file.
@@ -46,12 +46,12 @@ def separate(model: ir.Model) -> None:
                 value.name = unique(value.name)
 
 
-def expose(model: ir.Model, names: Container[str]) -> None:
+def expose_branch_tensors(model: ir.Model, names: Container[str]) -> None:
     """Let the main graph compute those tensors of branches that are called so, and keep the names
     there. They are empty where another branch runs."""
     unique = names_of(model)
-    holders = holders_in(model)
-    for node in list(reachable(model.graph)):
+    holders = find_branch_owners(model)
+    for node in list(walk_reachable(model.graph)):
         for value in node.outputs if node.graph is not model.graph else ():
             if value.name in names:
                 name, value.name = value.name, unique(f"{value.name}_inside")
@@ -90,13 +90,15 @@ def _result(value: ir.Value, computed: bool, branch: ir.Graph, unique: Names) ->
     return result
 
 
-def holders_in(model: ir.Model) -> dict[ir.Graph, ir.Node]:
+def find_branch_owners(model: ir.Model) -> dict[ir.Graph, ir.Node]:
     """Of each branch the If that it belongs to."""
-    ifs = [node for node in reachable(model.graph) if is_if(node)]
+    ifs = [node for node in walk_reachable(model.graph) if is_if(node)]
     return {branch: node for node in ifs for branch in inner_graphs(node)}
 
 
-def anchor(value: ir.Value, reader: ir.Node, holders: Mapping[ir.Graph, ir.Node]) -> ir.Node:
+def find_enclosing_reader(
+    value: ir.Value, reader: ir.Node, holders: Mapping[ir.Graph, ir.Node]
+) -> ir.Node:
     """The node in the graph of a value that is, or holds, one that reads it."""
     producer, node = value.producer(), reader
     own = value.graph if producer is None else producer.graph

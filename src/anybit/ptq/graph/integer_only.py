@@ -17,9 +17,9 @@ from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import array_of, is_constant
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
-from anybit.ptq.graph.branches import reachable
-from anybit.ptq.graph.steep_nodes import SteepNodes, steep_argument
-from anybit.ptq.graph.targets import Layer, Placement
+from anybit.ptq.graph.branches import walk_reachable
+from anybit.ptq.graph.steep_nodes import SteepNodes, find_steep_argument
+from anybit.ptq.graph.targets import TargetNode, Targets
 
 _Path: TypeAlias = tuple[ir.Value, ...]
 
@@ -27,7 +27,7 @@ _SINGLE = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER
 _FOREIGN = "integers do not compute it"
 
 
-def with_between(placement: Placement, model: ir.Model) -> Placement:
+def add_elementwise_targets(placement: Targets, model: ir.Model) -> Targets:
     """A placement with all that has to read codes between the first and the last layer."""
     inside = _inside(model, {layer.node for layer in placement.layers if layer.weights})
     nodes = {layer.node for layer in placement.layers}
@@ -36,12 +36,12 @@ def with_between(placement: Placement, model: ir.Model) -> Placement:
     while found.steep:
         around.add(found.steep)
         found = _Walk(model, inside, nodes, around)
-    positions = {node: place for place, node in enumerate(reachable(model.graph))}
+    positions = {node: place for place, node in enumerate(walk_reachable(model.graph))}
     layers = sorted([*placement.layers, *found.layers], key=lambda each: positions[each.node])
     left = {label_of(node): reason for node, reason in found.left.items()}
-    return Placement(
+    return Targets(
         tuple(layers),
-        placement.left | left,
+        placement.skipped | left,
         frozenset(inside.difference(found.left)),
         around.remarks,
     )
@@ -85,8 +85,8 @@ class _Walk:
         self._opset = model.graph.opset_imports.get("", 1)
         # The values from which each is computed element by element, from the first to itself.
         self._paths: dict[ir.Value, _Path] = {}
-        self._readers: dict[ir.Node, Layer] = {}
-        self._bent: dict[ir.Value, Layer] = {}
+        self._readers: dict[ir.Node, TargetNode] = {}
+        self._bent: dict[ir.Value, TargetNode] = {}
         for node in model.graph:
             if node in inside and node not in layers:
                 reason = around.kept.get(node) or self._visit(node)
@@ -100,7 +100,7 @@ class _Walk:
         values = varying_inputs(node)
         if has_trait(node, OpTrait.RESHAPE):
             values = values[:1]  # the sizes that a graph computes are integers
-        argument = steep_argument(node)
+        argument = find_steep_argument(node)
         if argument is not None:
             return self._steep(node, argument, [self._path(value) for value in values])
         if any(value.dtype != ir.DataType.FLOAT for value in values):
@@ -172,7 +172,7 @@ class _Walk:
         """Let x be codes for a function of it, unless it is a function of a pair of codes."""
         if self._path(x)[0].producer() not in self._readers or self._is_mean(x):
             at = next(place for place, value in enumerate(node.inputs) if value is x)
-            self._bent[y] = Layer(node, (at,), ())
+            self._bent[y] = TargetNode(node, (at,), ())
 
     def _is_mean(self, x: ir.Value) -> bool:
         node = self._path(x)[0].producer()
@@ -183,14 +183,14 @@ class _Walk:
         x = node.inputs[0] if node.inputs else None
         if x is None or is_constant(x):
             return "its input is constant"
-        self._readers[node] = Layer(node, (0,), ())
+        self._readers[node] = TargetNode(node, (0,), ())
         return ""
 
     def _reads(self, node: ir.Node, values: list[ir.Value]) -> str:
         if any(value is not None and value not in values for value in node.inputs[:2]):
             return "one of its inputs is constant"
         places = tuple(place for place, value in enumerate(node.inputs) if value in values)
-        self._readers[node] = Layer(node, places, ())
+        self._readers[node] = TargetNode(node, places, ())
         return ""
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
-from anybit.ptq.graph.targets import Layer, Weight
+from anybit.ptq.graph.targets import TargetNode, WeightInput
 
 # Places of windows that are taken from an array follow one another by this share of all: wherever
 # one stops, they lie nearly evenly.
@@ -21,7 +21,7 @@ _TOGETHER = 2048
 
 
 @dataclass(frozen=True)
-class Product:
+class MatMulForm:
     """One weight of a layer, as the factor of a matrix product.
 
     Attributes:
@@ -31,24 +31,24 @@ class Product:
         windows: Whether rows are the windows of a convolution.
     """
 
-    layer: Layer
-    weight: Weight
+    layer: TargetNode
+    weight: WeightInput
     groups: int
     windows: bool
 
-    def matrix(self, array: Array) -> Array:
+    def to_matrix(self, array: Array) -> Array:
         """An array of the weight's shape as [groups, columns, summed]."""
         turned = self._turned(array)
         summed = math.prod(turned.shape[1:]) if self.windows else turned.shape[-1]
         return turned.reshape(self.groups, -1, summed)
 
-    def array(self, matrix: Array, shape: tuple[int, ...]) -> Array:
+    def from_matrix(self, matrix: Array, shape: tuple[int, ...]) -> Array:
         """The way back."""
         turned = self._turned(np.empty(shape, np.bool_)).shape
         found = matrix.reshape(turned)
-        return found if self.windows else np.moveaxis(found, -1, self.weight.inputs or 0)
+        return found if self.windows else np.moveaxis(found, -1, self.weight.input_axis or 0)
 
-    def reads(self, shape: tuple[int, ...]) -> Hashable:
+    def get_rows_key(self, shape: tuple[int, ...]) -> Hashable:
         """What is the same for two products only if they have the same rows for the same x.
 
         Args:
@@ -56,7 +56,7 @@ class Product:
         """
         return (self.layer, shape) if self.windows else self._axis
 
-    def rows(
+    def iter_rows(
         self,
         x: Array,
         shape: tuple[int, ...],
@@ -84,13 +84,13 @@ class Product:
     @property
     def _axis(self) -> int:
         """That of x along which is summed, if there are no windows."""
-        return -2 if self.layer.x_axis is None else self.layer.x_axis
+        return -2 if self.layer.activation_axis is None else self.layer.activation_axis
 
     def _turned(self, array: Array) -> Array:
-        return array if self.windows else np.moveaxis(array, self.weight.inputs or 0, -1)
+        return array if self.windows else np.moveaxis(array, self.weight.input_axis or 0, -1)
 
 
-def product_of(layer: Layer) -> Product | None:
+def find_matmul_form(layer: TargetNode) -> MatMulForm | None:
     """The product with the first weight of a layer; None if it is not a plain one.
 
     That of a recurrent layer is the one for what it reads. The other is for its states, which
@@ -100,10 +100,10 @@ def product_of(layer: Layer) -> Product | None:
         return None
     weight = layer.weights[0]
     if layer.node.op_type == "Conv" and weight.index == 1:
-        return Product(layer, weight, attribute_of(layer.node, "group", 1), windows=True)
-    if layer.node.op_type == "ConvTranspose" or weight.inputs is None:
+        return MatMulForm(layer, weight, attribute_of(layer.node, "group", 1), windows=True)
+    if layer.node.op_type == "ConvTranspose" or weight.input_axis is None:
         return None
-    return Product(layer, weight, 1, windows=False)
+    return MatMulForm(layer, weight, 1, windows=False)
 
 
 def _spread(count: int, most: int) -> Iterator[Array]:

@@ -6,10 +6,10 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
 from anybit.onnx.passes import ComputeInFloat32, InferShapes
-from anybit.ptq.graph.targets import multiplied, multiplies
+from anybit.ptq.graph.targets import get_factors, is_matmul_like
 
 _HALF, _FLOAT, _DOUBLE = ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE
-FLOATS = (_HALF, ir.DataType.BFLOAT16, _FLOAT, _DOUBLE)
+FLOAT_TYPES = (_HALF, ir.DataType.BFLOAT16, _FLOAT, _DOUBLE)
 """The float types of a model's outputs."""
 
 
@@ -40,8 +40,8 @@ def _float64_layer(model: ir.Model) -> ir.Node | None:
     if not any(value.dtype == _DOUBLE for value in values):
         return None
     InferShapes()(model)
-    layers = [node for node in nodes_in(model.graph) if multiplies(node)]
-    types = {node: {value.dtype for value in multiplied(node)} for node in layers}
+    layers = [node for node in nodes_in(model.graph) if is_matmul_like(node)]
+    types = {node: {value.dtype for value in get_factors(node)} for node in layers}
     if any(_FLOAT in of_layer for of_layer in types.values()):
         return None
     return next((node for node in layers if _DOUBLE in types[node]), None)

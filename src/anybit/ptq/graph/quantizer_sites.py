@@ -11,25 +11,25 @@ from anybit.compiler.operators import varying_inputs
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.ptq.graph.integer_only import keeps_codes
-from anybit.ptq.graph.targets import Layer, Placement, Source, sources_of
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode, Targets, collect_activations
 
 _SINGLE = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER
 _REPEATED = "the tensors that it puts together are put together with others elsewhere"
 
 
-def grouped(
-    placement: Placement, wanted: Collection[Layer]
-) -> tuple[tuple[Source, ...], dict[str, str]]:
+def tie_grids(
+    placement: Targets, wanted: Collection[TargetNode]
+) -> tuple[tuple[ActivationTensor, ...], dict[str, str]]:
     """The tensors that layers read as codes, one grid each, with what moves behind the quantizers.
 
     And what stays float because its tensors would need several grids, and why.
     """
-    if not placement.inside:
-        return sources_of(wanted), {}
+    if not placement.integer_nodes:
+        return collect_activations(wanted), {}
     joins = {layer.node for layer in wanted if layer.node.op_type == "Concat"}
     divided: dict[str, str] = {}
     while True:
-        anchors = _Anchors(placement.inside, joins)
+        anchors = _QuantizerSites(placement.integer_nodes, joins)
         groups = _groups(wanted, anchors)
         torn = [each for each in groups if not anchors.covers(each)]
         if not torn:
@@ -39,10 +39,10 @@ def grouped(
                 joins.discard(node)
                 divided[label_of(node)] = _REPEATED
     kept = {layer.node for layer in placement.layers} - {layer.node for layer in wanted}
-    return tuple(_placed(each, placement.inside - kept) for each in groups), divided
+    return tuple(_placed(each, placement.integer_nodes - kept) for each in groups), divided
 
 
-class _Anchors:
+class _QuantizerSites:
     """From where elements only move to a value: there quantizers stand."""
 
     def __init__(self, inside: Collection[ir.Node], joins: Collection[ir.Node]) -> None:
@@ -70,27 +70,27 @@ class _Anchors:
             return varying_inputs(node) if node in self._joins else []
         return [x for x in node.inputs[:1] if x is not None]
 
-    def together(self, layer: Layer) -> tuple[ir.Value, ...]:
+    def together(self, layer: TargetNode) -> tuple[ir.Value, ...]:
         """What a layer puts together."""
         return self(layer.node.outputs[0]) if layer.node in self._joins else ()
 
-    def covers(self, source: Source) -> list[ir.Value]:
+    def covers(self, source: ActivationTensor) -> list[ir.Value]:
         """The values that hold all elements of a group."""
-        wanted = {value for value, _ in source.anchors}
+        wanted = {value for value, _ in source.sites}
         joined = [node.outputs[0] for node in self.joins_of(source)]
         values = [*wanted, *joined] if len(wanted) == 1 else joined
         return [value for value in values if set(self(value)) == wanted]
 
-    def joins_of(self, source: Source) -> list[ir.Node]:
+    def joins_of(self, source: ActivationTensor) -> list[ir.Node]:
         """What puts tensors of a group together."""
-        wanted = {value for value, _ in source.anchors}
+        wanted = {value for value, _ in source.sites}
         return [node for node in self._joins if not wanted.isdisjoint(self(node.outputs[0]))]
 
 
-def _groups(wanted: Iterable[Layer], anchors: "_Anchors") -> list[Source]:
+def _groups(wanted: Iterable[TargetNode], anchors: _QuantizerSites) -> list[ActivationTensor]:
     """Sources whose anchors have one grid; who reads which of these is still open."""
     groups: DisjointSets[ir.Value] = DisjointSets()
-    members: dict[ir.Value, list[tuple[Layer, int]]] = {}
+    members: dict[ir.Value, list[tuple[TargetNode, int]]] = {}
     values = {}
     for layer in wanted:
         for index in layer.activations:
@@ -104,7 +104,7 @@ def _groups(wanted: Iterable[Layer], anchors: "_Anchors") -> list[Source]:
     found = []
     for readers in members.values():
         all_of_them = dict.fromkeys(at for read in readers for at in anchors(values[read]))
-        source = Source(
+        source = ActivationTensor(
             next(iter(all_of_them)), readers, tuple((value, ()) for value in all_of_them)
         )
         covers = anchors.covers(source)
@@ -112,7 +112,7 @@ def _groups(wanted: Iterable[Layer], anchors: "_Anchors") -> list[Source]:
     return found
 
 
-def _placed(source: Source, inside: Collection[ir.Node]) -> Source:
+def _placed(source: ActivationTensor, inside: Collection[ir.Node]) -> ActivationTensor:
     """A source with the readers of each of its anchors; a plain one where that says no more.
 
     What is computed from two tensors is none: scaled by channels, it would need a table for each.
@@ -127,10 +127,10 @@ def _placed(source: Source, inside: Collection[ir.Node]) -> Source:
                 if (node, index) in read or node in inside
             ),
         )
-        for value, _ in source.anchors
+        for value, _ in source.sites
     )
     plain = [value for value, _ in anchors] == [source.value] and set(anchors[0][1]) == read
-    return replace(source, anchors=() if plain and not _is_of_two(source.value) else anchors)
+    return replace(source, sites=() if plain and not _is_of_two(source.value) else anchors)
 
 
 def _is_of_two(value: ir.Value) -> bool:

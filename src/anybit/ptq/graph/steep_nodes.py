@@ -30,7 +30,7 @@ _SINGLE = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER | OpTrait.DATA_MOVEMENT
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, None)
 
 
-def steep_argument(node: ir.Node) -> ir.Value | None:
+def find_steep_argument(node: ir.Node) -> ir.Value | None:
     """Return the input near whose zeros a node is steep; None for other nodes."""
     if node.domain:
         return None
@@ -40,10 +40,10 @@ def steep_argument(node: ir.Node) -> ir.Value | None:
     return value if is_argument else None
 
 
-def is_finite(node: ir.Node, intervals: Intervals) -> bool:
+def is_provably_finite(node: ir.Node, intervals: Intervals) -> bool:
     """Return whether bounds keep the argument of a steep node from 0, and that of a root from
     negative numbers."""
-    argument = steep_argument(node)
+    argument = find_steep_argument(node)
     if argument is None:
         return True
     low, high = intervals(argument)
@@ -75,7 +75,7 @@ class SteepNodes:
         self.add(
             node
             for node in outside
-            if (value := steep_argument(node)) and not self.is_away_from_zero(value)
+            if (value := find_steep_argument(node)) and not self.is_away_from_zero(value)
         )
 
     @property

@@ -15,29 +15,29 @@ from anybit.onnx.graph.constants import Array, array_of, is_constant
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.op_traits import OpTrait, bias_input_of, has_trait
 from anybit.onnx.graph.walk import inner_graphs, nodes_in
-from anybit.ptq.graph.branches import is_if, reachable
+from anybit.ptq.graph.branches import is_if, walk_reachable
 
 
 @dataclass(frozen=True)
-class Weight:
+class WeightInput:
     """A constant that is multiplied.
 
     Attributes:
         index: The input of the node that it is.
-        channels: The axes whose elements have a scale each, if scales are per channel.
-        inputs: The axis whose elements are multiplied with one channel of x each; None if there
+        channel_axes: The axes whose elements have a scale each, if scales are per channel.
+        input_axis: The axis whose elements are multiplied with one channel of x each; None if there
             is no such axis.
-        repeated: How many of them belong to the same channel, one behind the other.
+        repeats: How many of them belong to the same channel, one behind the other.
     """
 
     index: int
-    channels: tuple[int, ...]
-    inputs: int | None
-    repeated: int = 1
+    channel_axes: tuple[int, ...]
+    input_axis: int | None
+    repeats: int = 1
 
 
 @dataclass(frozen=True)
-class Layer:
+class TargetNode:
     """A node that multiplies and adds up; it is the same layer for all who speak of the node.
 
     Attributes:
@@ -45,21 +45,21 @@ class Layer:
         activations: The inputs that the model computes.
         weights: Those that are constant.
         bias: The constant that is added; None if there is none.
-        x_axis: The axis of the activation along which its channels lie.
+        activation_axis: The axis of the activation along which its channels lie.
     """
 
     node: ir.Node
     activations: tuple[int, ...] = field(compare=False)
-    weights: tuple[Weight, ...] = field(compare=False)
+    weights: tuple[WeightInput, ...] = field(compare=False)
     bias: int | None = field(default=None, compare=False)
-    x_axis: int | None = field(default=None, compare=False)
+    activation_axis: int | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
         return label_of(self.node)
 
     @property
-    def constants(self) -> list[tuple[Weight, Array]]:
+    def constants(self) -> list[tuple[WeightInput, Array]]:
         """The weights, with their values in floats."""
         values = [(weight, self.node.inputs[weight.index]) for weight in self.weights]
         return [(weight, array_of(value)) for weight, value in values if value is not None]
@@ -79,59 +79,59 @@ class Layer:
         return -1 if plain and bias.const_value.size > 1 else None
 
     @property
-    def computed(self) -> list[ir.Value]:
+    def computed_inputs(self) -> list[ir.Value]:
         """All that it reads and that is not constant, states and lengths included."""
         return [value for value in self.node.inputs if value is not None and not is_constant(value)]
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ActivationTensor:
     """A tensor that layers multiply: it gets one quantizer.
 
     Attributes:
         value: The tensor.
         readers: The layers, and which of their inputs it is.
-        anchors: The tensors that are quantized in its place, and which inputs of which nodes are
+        sites: The tensors that are quantized in its place, and which inputs of which nodes are
             replaced; () if it is quantized itself, for its readers.
         smooth: Whether its channels may be scaled against the weights (SmoothQuant).
     """
 
     value: ir.Value
-    readers: list[tuple[Layer, int]] = field(default_factory=list)
-    anchors: tuple[tuple[ir.Value, tuple[tuple[ir.Node, int], ...]], ...] = ()
+    readers: list[tuple[TargetNode, int]] = field(default_factory=list)
+    sites: tuple[tuple[ir.Value, tuple[tuple[ir.Node, int], ...]], ...] = ()
     smooth: bool = True
 
     @property
     def uses(self) -> tuple[tuple[ir.Node, int], ...]:
         """What reads the tensor itself, and would read it quantized."""
-        if not self.anchors:
+        if not self.sites:
             return tuple((layer.node, index) for layer, index in self.readers)
-        return dict(self.anchors).get(self.value) or tuple(
+        return dict(self.sites).get(self.value) or tuple(
             (node, index) for node, index in self.value.uses()
         )
 
 
 @dataclass(frozen=True)
-class Placement:
+class Targets:
     """What is to be quantized, and what is not.
 
     Attributes:
         layers: The nodes, in order.
-        left: What keeps its floats although it holds weights or multiplies, and why.
-        inside: The nodes from the first layer to the last, if all of them are to be integer.
+        skipped: What keeps its floats although it holds weights or multiplies, and why.
+        integer_nodes: The nodes from the first layer to the last, if all of them are to be integer.
         remarks: Why some of these cannot be.
     """
 
-    layers: tuple[Layer, ...]
-    left: dict[str, str]
-    inside: frozenset[ir.Node] = frozenset()
+    layers: tuple[TargetNode, ...]
+    skipped: dict[str, str]
+    integer_nodes: frozenset[ir.Node] = frozenset()
     remarks: tuple[str, ...] = ()
 
 
-def placement_of(model: ir.Model) -> Placement:
+def find_targets(model: ir.Model) -> Targets:
     """Where the quantizers of a model go. Its shapes are known and its constants are folded."""
     layers, left = [], {}
-    for node in reachable(model.graph):
+    for node in walk_reachable(model.graph):
         layer = _layer(node)
         if layer is not None:
             layers.append(layer)
@@ -139,21 +139,21 @@ def placement_of(model: ir.Model) -> Placement:
             left[label_of(node)] = reason
         for each in () if is_if(node) else _inside(node):
             left[label_of(each)] = f"it stands inside {label_of(node)!r}, which runs it again"
-    return Placement(tuple(layers), left)
+    return Targets(tuple(layers), left)
 
 
-def sources_of(layers: Iterable[Layer]) -> tuple[Source, ...]:
+def collect_activations(layers: Iterable[TargetNode]) -> tuple[ActivationTensor, ...]:
     """The tensors that layers read."""
-    sources: dict[ir.Value, Source] = {}
+    sources: dict[ir.Value, ActivationTensor] = {}
     for layer in layers:
         for index in layer.activations:
             value = layer.node.inputs[index]
             assert value is not None, "asked before"
-            sources.setdefault(value, Source(value)).readers.append((layer, index))
+            sources.setdefault(value, ActivationTensor(value)).readers.append((layer, index))
     return tuple(sources.values())
 
 
-def _layer(node: ir.Node) -> Layer | None:
+def _layer(node: ir.Node) -> TargetNode | None:
     if _types(node) - {ir.DataType.FLOAT}:
         return None
     if has_trait(node, OpTrait.RECURRENT):
@@ -167,40 +167,42 @@ def _layer(node: ir.Node) -> Layer | None:
         return None
     activations = tuple(index for index in (0, 1) if index not in constant)
     if not constant:
-        return Layer(node, activations, ())
+        return TargetNode(node, activations, ())
     bias = bias_input_of(node)
     bias = bias if bias is not None and _is_known(node, bias) else None
-    return Layer(node, activations, (_weight(node, constant[0]),), bias, _x_axis(node))
+    return TargetNode(
+        node, activations, (_weight(node, constant[0]),), bias, _get_activation_axis(node)
+    )
 
 
-def _weight(node: ir.Node, index: int) -> Weight:
+def _weight(node: ir.Node, index: int) -> WeightInput:
     value = node.inputs[index]
     assert value is not None
     assert value.const_value is not None
     rank = len(value.const_value.shape)
     if node.op_type == "MatMul":
         if rank < 2:
-            return Weight(index, (), None)
+            return WeightInput(index, (), None)
         channel, inputs = (rank - 1, rank - 2) if index == 1 else (rank - 2, rank - 1)
         # A stack of matrices has channels of its own in each.
-        return Weight(index, (*range(rank - 2), channel), inputs if rank == 2 else None)
+        return WeightInput(index, (*range(rank - 2), channel), inputs if rank == 2 else None)
     if index != 1:
-        return Weight(index, (), None)  # x and weight of a convolution, swapped by hand
+        return WeightInput(index, (), None)  # x and weight of a convolution, swapped by hand
     channel = 1 if node.op_type == "ConvTranspose" else 0
     if node.op_type == "Gemm":
         channel = 0 if attribute_of(node, "transB", 0) else 1
     groups = attribute_of(node, "group", 1)
     if groups == 1:
-        return Weight(index, (channel,), 1 - channel)
+        return WeightInput(index, (channel,), 1 - channel)
     outer, inner = value.const_value.shape.numpy()[:2]
     if node.op_type == "ConvTranspose" and groups == outer:
-        return Weight(index, (0, 1), None)
+        return WeightInput(index, (0, 1), None)
     if node.op_type == "Conv" and inner == 1 and groups > 0 and outer % groups == 0:
-        return Weight(index, (channel,), channel, outer // groups)
-    return Weight(index, (channel,), None)
+        return WeightInput(index, (channel,), channel, outer // groups)
+    return WeightInput(index, (channel,), None)
 
 
-def _x_axis(node: ir.Node) -> int | None:
+def _get_activation_axis(node: ir.Node) -> int | None:
     match node.op_type:
         case "MatMul":
             return -1 if _is_known(node, 1) or _rank(node.inputs[1]) == 1 else -2
@@ -210,21 +212,23 @@ def _x_axis(node: ir.Node) -> int | None:
             return 1
 
 
-def _recurrent(node: ir.Node) -> Layer | None:
+def _recurrent(node: ir.Node) -> TargetNode | None:
     if not all(_is_known(node, index) for index in (1, 2)) or _is_known(node, 0):
         return None
-    return Layer(node, (0,), (Weight(1, (0, 1), 2), Weight(2, (0, 1), None)), None, -1)
+    return TargetNode(
+        node, (0,), (WeightInput(1, (0, 1), 2), WeightInput(2, (0, 1), None)), None, -1
+    )
 
 
 def _reason(node: ir.Node) -> str:
     """Why a node that multiplies weights is not a layer; "" for others."""
-    if multiplies(node):
+    if is_matmul_like(node):
         types = _types(node) - {ir.DataType.FLOAT}
         if None in types:
             return "its type is not known"
         if types:
             return f"it computes in {', '.join(sorted(map(str, types)))}"
-        if any(_is_empty(value) for value in multiplied(node)):
+        if any(_is_empty(value) for value in get_factors(node)):
             return "its weights have no elements"
         return "all that it multiplies is constant" if _is_known(node, 0) else "its weights change"
     if (node.domain, node.op_type) == ("", "Gather") and _is_table(node.inputs[0]):
@@ -235,19 +239,19 @@ def _reason(node: ir.Node) -> str:
     return ""
 
 
-def multiplies(node: ir.Node) -> bool:
+def is_matmul_like(node: ir.Node) -> bool:
     """Whether it multiplies and adds up, be it a layer or not."""
     return has_trait(node, OpTrait.RECURRENT | OpTrait.MATMUL)
 
 
-def multiplied(node: ir.Node) -> list[ir.Value]:
+def get_factors(node: ir.Node) -> list[ir.Value]:
     """What it multiplies."""
     return [value for value in node.inputs[:2] if value is not None]
 
 
 def _types(node: ir.Node) -> set[ir.DataType | None]:
     """What both factors are: of one type, so that either may say it."""
-    types = {value.dtype for value in multiplied(node)}
+    types = {value.dtype for value in get_factors(node)}
     return types - {None} or types
 
 
@@ -276,26 +280,26 @@ def _rank(value: ir.Value | None) -> int:
 def _inside(node: ir.Node) -> Iterator[ir.Node]:
     for graph in inner_graphs(node):
         for each in nodes_in(graph):
-            if multiplies(each):
+            if is_matmul_like(each):
                 yield each
 
 
-def smoothable(source: Source) -> int | None:
+def find_smoothing_axis(source: ActivationTensor) -> int | None:
     """The axis of the channels of a tensor whose readers all allow for smoothing; else None."""
     axes = set()
-    if source.anchors or not source.smooth:
+    if source.sites or not source.smooth:
         return None  # others read it, too
     for layer, index in source.readers:
         (weight,) = layer.weights if len(layer.weights) == 1 else (None,)
-        if weight is None or weight.inputs is None or index == weight.index:
+        if weight is None or weight.input_axis is None or index == weight.index:
             return None
-        axes.add(layer.x_axis)
+        axes.add(layer.activation_axis)
     return axes.pop() if len(axes) == 1 else None
 
 
-def channels_of(source: Source) -> int:
+def count_channels(source: ActivationTensor) -> int:
     """How many channels a tensor has that can be smoothed."""
     layer, _ = source.readers[0]
     (weight, array), *_ = layer.constants
-    assert weight.inputs is not None, "asked before"
-    return int(array.shape[weight.inputs]) // weight.repeated
+    assert weight.input_axis is not None, "asked before"
+    return int(array.shape[weight.input_axis]) // weight.repeats

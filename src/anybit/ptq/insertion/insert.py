@@ -17,12 +17,12 @@ from anybit.ops.grids import Grid, IntegerGrid
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.layer_runner import along_channels
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
-from anybit.ptq.graph.blocks import Blocks
-from anybit.ptq.graph.branches import anchor, holders_in
-from anybit.ptq.graph.targets import Layer, Source
+from anybit.ptq.graph.blocks import BlockLayout
+from anybit.ptq.graph.branches import find_branch_owners, find_enclosing_reader
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.insertion.nodes import Nodes
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
-from anybit.ptq.specs.quant_spec import operator_for, quantized
+from anybit.ptq.specs.quantize import quantize_to_grid, select_operator
 
 _BIAS_CODES = range(-(2**31), 2**31)
 # A step of a bias is not more than this share of the largest.
@@ -33,8 +33,8 @@ _SLICE_WITH_INPUTS = 10
 
 def written(
     model: ir.Model,
-    weights: Mapping[Layer, Sequence[QuantizedWeight]],
-    choices: Mapping[Source, LayerParams],
+    weights: Mapping[TargetNode, Sequence[QuantizedWeight]],
+    choices: Mapping[ActivationTensor, LayerParams],
 ) -> ir.Model:
     """A copy of a model with quantizers: tensors as chosen, weights in the order of the layer's."""
     copy = model.clone()
@@ -50,9 +50,9 @@ def written(
         corrections = {layers[layer]: each for layer, each in choice.corrections.items()}
         anchors = tuple(
             (values[value], tuple((nodes[node], index) for node, index in uses))
-            for value, uses in source.anchors
+            for value, uses in source.sites
         )
-        place = replace(source, value=values[source.value], readers=readers, anchors=anchors)
+        place = replace(source, value=values[source.value], readers=readers, sites=anchors)
         moved[place] = replace(choice, corrections=corrections)
     Writer(copy).write({layers[layer]: each for layer, each in weights.items()}, moved)
     return copy
@@ -72,18 +72,18 @@ class Writer:
         self._model = model
         self._editor = Editor(model)
         self._positions = {node: place for place, node in enumerate(nodes_in(model.graph))}
-        self._holders = holders_in(model)
+        self._holders = find_branch_owners(model)
         self._weights: dict[tuple[ir.Value, bytes], ir.Value] = {}
 
     def write(
         self,
-        weights: Mapping[Layer, Sequence[QuantizedWeight]],
-        choices: Mapping[Source, LayerParams],
+        weights: Mapping[TargetNode, Sequence[QuantizedWeight]],
+        choices: Mapping[ActivationTensor, LayerParams],
     ) -> None:
         """Quantize tensors as chosen, and put weights, in the order of the layer's, in place."""
-        read: dict[Layer, LayerParams] = {}
+        read: dict[TargetNode, LayerParams] = {}
         for source, choice in choices.items():
-            if source.anchors:
+            if source.sites:
                 self._anchored(source, choice)
             else:
                 result = self._activation(source, choice)
@@ -93,9 +93,9 @@ class Writer:
         for layer in dict.fromkeys([*weights, *read]):
             self._constants(layer, weights.get(layer, ()), read.get(layer))
 
-    def _activation(self, source: Source, choice: LayerParams) -> ir.Value:
+    def _activation(self, source: ActivationTensor, choice: LayerParams) -> ir.Value:
         layer, value = source.readers[0][0], source.value
-        name, before = str(value.name), anchor(value, layer.node, self._holders)
+        name, before = str(value.name), find_enclosing_reader(value, layer.node, self._holders)
         result = value
         if choice.smoothing is not None:
             factor = along_channels(1 / choice.smoothing, layer)
@@ -114,20 +114,20 @@ class Writer:
             return result
         return self._quantizer(before, result, choice.grid, name)
 
-    def _anchored(self, source: Source, choice: LayerParams) -> None:
+    def _anchored(self, source: ActivationTensor, choice: LayerParams) -> None:
         """Quantize the tensors from which a source is moved, on one grid."""
         if choice.grid is None:  # no sample runs it
             return
         assert not isinstance(choice.grid, DynamicGrid), "it is to be integers"
-        for value, uses in source.anchors:
-            readers = (anchor(value, node, self._holders) for node, _ in uses)
+        for value, uses in source.sites:
+            readers = (find_enclosing_reader(value, node, self._holders) for node, _ in uses)
             first = min(readers, key=self._positions.__getitem__)
             result = self._quantizer(first, value, choice.grid, str(value.name))
             for node, index in uses:
                 node.replace_input_with(index, result)
 
     def _constants(
-        self, layer: Layer, rounded: Sequence[QuantizedWeight], x: LayerParams | None
+        self, layer: TargetNode, rounded: Sequence[QuantizedWeight], x: LayerParams | None
     ) -> None:
         """Quantize the weights of a layer, if they are rounded, and its bias."""
         for weight, each in zip(layer.weights, rounded, strict=False):
@@ -135,7 +135,7 @@ class Writer:
             assert old is not None
             key = old, _digest(each)
             if key not in self._weights:
-                before = anchor(old, layer.node, self._holders)
+                before = find_enclosing_reader(old, layer.node, self._holders)
                 self._weights[key] = self._constant(before, old, each)
             layer.node.replace_input_with(weight.index, self._weights[key])
             drop_if_unread(old)
@@ -146,7 +146,7 @@ class Writer:
 
     def _constant(self, node: ir.Node, old: ir.Value, rounded: QuantizedWeight) -> ir.Value:
         name, (array, grid) = str(old.name), rounded.cut
-        if not np.isfinite(quantized(rounded.array, rounded.grid)).all():
+        if not np.isfinite(quantize_to_grid(rounded.array, rounded.grid)).all():
             raise ModelError(
                 f"{name!r} has numbers so near to the end of float32 that they become infinite; "
                 f"keep {label_of(node)!r} in floats"
@@ -162,12 +162,16 @@ class Writer:
             else self._joined(node, result, blocks)
         )
 
-    def _joined(self, node: ir.Node, cut: ir.Value, blocks: Blocks) -> ir.Value:
+    def _joined(self, node: ir.Node, cut: ir.Value, blocks: BlockLayout) -> ir.Value:
         """A tensor that is cut into blocks in its own shape."""
-        result = self._reshaped(node, cut, blocks.joined)
-        if blocks.joined != blocks.flat:
+        result = self._reshaped(node, cut, blocks.padded_shape)
+        if blocks.padded_shape != blocks.flat_shape:
             result = self._shortened(node, result, blocks)
-        return result if blocks.flat == blocks.shape else self._reshaped(node, result, blocks.shape)
+        return (
+            result
+            if blocks.flat_shape == blocks.shape
+            else self._reshaped(node, result, blocks.shape)
+        )
 
     def _reshaped(self, node: ir.Node, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
         sizes = self._editor.shared_constant(
@@ -179,7 +183,7 @@ class Writer:
         result.shape = ir.Shape(shape)
         return result
 
-    def _shortened(self, node: ir.Node, x: ir.Value, blocks: Blocks) -> ir.Value:
+    def _shortened(self, node: ir.Node, x: ir.Value, blocks: BlockLayout) -> ir.Value:
         """Without what fills the last block."""
         where = {"starts": [0], "ends": [blocks.length], "axes": [blocks.first]}
         inputs, attributes = [x], [ir.AttrInt64s(name, each) for name, each in where.items()]
@@ -198,10 +202,10 @@ class Writer:
             dtype=ir.DataType.FLOAT,
             attributes=attributes,
         )
-        result.shape = ir.Shape(blocks.flat)
+        result.shape = ir.Shape(blocks.flat_shape)
         return result
 
-    def _correct(self, layer: Layer, correction: Array | None) -> None:
+    def _correct(self, layer: TargetNode, correction: Array | None) -> None:
         """Add to a bias; other layers keep theirs."""
         if correction is None or layer.bias is None:
             return
@@ -211,7 +215,7 @@ class Writer:
         layer.node.replace_input_with(layer.bias, new)
         drop_if_unread(old)
 
-    def _bias(self, layer: Layer, x: Grid | DynamicGrid, weight: Grid) -> None:
+    def _bias(self, layer: TargetNode, x: Grid | DynamicGrid, weight: Grid) -> None:
         """On the grid of the products, in 32 bits: sums of codes then need no other unit.
 
         Where that is too coarse, as for channels of zeros, it is divided by powers of two.
@@ -237,7 +241,7 @@ class Writer:
         layer.node.replace_input_with(layer.bias, quantized)
 
     def _quantizer(self, before: ir.Node, x: ir.Value, grid: Grid, name: str) -> ir.Value:
-        return self._nodes(before, name).quantized(x, operator_for(grid))
+        return self._nodes(before, name).quantized(x, select_operator(grid))
 
     def _nodes(self, before: ir.Node, name: str) -> Nodes:
         return Nodes(self._model, self._editor, before, name)
@@ -245,7 +249,7 @@ class Writer:
 
 def _digest(rounded: QuantizedWeight) -> bytes:
     """The same for weights that are the same and are quantized in the same way."""
-    found = operator_for(rounded.grid)
+    found = select_operator(rounded.grid)
     parts = [rounded.array, *found.call.parameters.values()]
     shapes = [each.shape for each in parts]
     said = repr((found.operator.onnx_name, dict(found.call.attributes), shapes))

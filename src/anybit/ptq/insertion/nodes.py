@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.quantizers.grids import Match, arguments_of, attributes_of, match
+from anybit.onnx.quantizers.grids import Match, arguments_of, attributes_of
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
+from anybit.ptq.specs.quantize import select_operator, select_power_operator
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
@@ -105,8 +106,8 @@ class Nodes:
             self._editor.parameter(self._name, role, np.asarray(number), _FLOAT)
             for role, number in (
                 ("infinity", np.inf),
-                ("least", grid.least),
-                ("factor", grid.factor),
+                ("least", grid.smallest_magnitude),
+                ("factor", grid.scale_factor),
             )
         )
         magnitudes = self._insert("Abs", [cut], "magnitudes", like=cut)
@@ -115,11 +116,9 @@ class Nodes:
         marked = self._insert("Where", [isnan, inf, magnitudes], "marked", like=cut)
         reach = self._insert("ReduceMax", [marked, self._vector([axis])], "reach")
         limited = self._insert("Max", [reach, least], "limited")
-        power = self.quantized(limited, grid.powers)
+        power = self.quantized(limited, select_power_operator(grid))
         scale = self._insert("Mul", [power, factor], "scale")
-        elements = match(grid.elements)
-        assert elements is not None, "there is an operator"
-        return self.quantized(cut, elements, scale)
+        return self.quantized(cut, select_operator(grid.element_grid), scale)
 
     def _padded(self, x: ir.Value, grid: DynamicGrid, missing: _Size) -> ir.Value:
         rank, axis = len(grid.sizes), grid.axis

@@ -10,7 +10,7 @@ they had the same.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from anybit.ptq.graph.targets import Layer, Source
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.mixed_precision.mix_evaluator import MixEvaluator
 from anybit.ptq.mixed_precision.noise_model import BASE, NARROW, WIDTHS
 from anybit.ptq.mixed_precision.pareto import Assignment, Widths
@@ -28,7 +28,9 @@ def least_width(share: float, exact_bits: int) -> int:
     return exact_bits if BASE * math.sqrt(share) >= exact_bits else NARROW
 
 
-def evenly(weights: Iterable[Layer], tensors: Iterable[Source], least: int) -> Iterator[Widths]:
+def evenly(
+    weights: Iterable[TargetNode], tensors: Iterable[ActivationTensor], least: int
+) -> Iterator[Widths]:
     """All weights in one width, and all tensors in the same, but in so many bits at least."""
     weights, tensors = list(weights), list(tensors)
     for bits in WIDTHS:

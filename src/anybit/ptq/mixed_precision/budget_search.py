@@ -19,8 +19,8 @@ from anybit.metrics.sqnr import noise_to_sqnr, sqnr_to_noise
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.budget import Budget
 from anybit.ptq.config import SensitivityConfig
-from anybit.ptq.graph.precision import FLOATS
-from anybit.ptq.graph.targets import Layer, Source
+from anybit.ptq.graph.precision import FLOAT_TYPES
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.mixed_precision.bit_operations import least_width
 from anybit.ptq.mixed_precision.budget_kinds import SearchState, Size, best_within
 from anybit.ptq.mixed_precision.cost_model import Costs
@@ -38,7 +38,7 @@ from anybit.ptq.mixed_precision.sensitivity import ProbeSpec
 from anybit.ptq.plan import Plan
 from anybit.ptq.result import ParetoPoint
 from anybit.ptq.search.candidates import CandidateBuilder, Progress, QuantizedCandidate
-from anybit.ptq.specs.quant_spec import Scheme
+from anybit.quant_types.spec import QuantSpec
 from anybit.text import counted
 
 # Shares of the time: choices at the base widths, sensitivity; the rest are rounds.
@@ -67,7 +67,7 @@ def search_mixed_precision(
     wanted: Plan,
     attempts: CandidateBuilder,
     samples: Dataset,
-    macs: Mapping[Layer, int],
+    macs: Mapping[TargetNode, int],
     size: Size,
     progress: Progress,
 ) -> MixedPrecisionResult:
@@ -86,7 +86,7 @@ def search_mixed_precision(
         ModelError: There is none; the message says what was reached.
     """
     weights, _ = varied(wanted)
-    if not any(each.dtype in FLOATS for each in attempts.model.graph.outputs):
+    if not any(each.dtype in FLOAT_TYPES for each in attempts.model.graph.outputs):
         raise ModelError(
             f"budget {budget.words}: mixes are told apart by what they add to outputs that are "
             "floats, and there are none; let the model give its scores, too, or say --weights"
@@ -108,7 +108,7 @@ def _known(
     wanted: Plan,
     attempts: CandidateBuilder,
     samples: Dataset,
-    macs: Mapping[Layer, int],
+    macs: Mapping[TargetNode, int],
     size: Size,
     progress: Progress,
 ) -> SearchState:
@@ -178,7 +178,7 @@ def measure_layer_noise(
 
 def _choices(
     base: Plan, least: int, attempts: CandidateBuilder, progress: Progress
-) -> tuple[dict[Source, LayerParams], dict[Source, LayerParams]]:
+) -> tuple[dict[ActivationTensor, LayerParams], dict[ActivationTensor, LayerParams]]:
     """What becomes of tensors in 8 bits, and of those that may have the fewest in so many."""
     if least > NARROW:
         found = attempts.choices(base, progress)
@@ -204,9 +204,9 @@ def _probed(samples: Dataset, config: SensitivityConfig) -> list[Sample]:
     return [each for at in starts for each in samples.concatenate(found[at : at + step])]
 
 
-def _replaced(weights: Mapping[Layer, Scheme]) -> tuple[str, ...]:
+def _replaced(weights: Mapping[TargetNode, QuantSpec]) -> tuple[str, ...]:
     """What is to be said of words that are not a width, of which a budget takes others."""
-    count = sum(each.words.startswith("ternary") for each in weights.values())
+    count = sum(each.text.startswith("ternary") for each in weights.values())
     if not count:
         return ()
     return (
@@ -243,8 +243,8 @@ def _thinned(options: Sequence[Assignment], most: int) -> list[Assignment]:
 
 
 def _mix(plan: Plan, chosen: bool, known: SearchState, factor: float) -> ParetoPoint:
-    kinds = {str(each.kind) for each in plan.weights.values()}
-    others = {str(each.kind) for each in plan.activations.values()}
+    kinds = {str(each.format) for each in plan.weights.values()}
+    others = {str(each.format) for each in plan.activations.values()}
     name = "/".join([*kinds, *others]) if len(kinds) == 1 and len(others) <= 1 else ""
     sqnr = noise_to_sqnr(known.noises.total(plan) * factor)
     return ParetoPoint(name, known.size(plan), int(known.costs.bops(plan)), sqnr, chosen)

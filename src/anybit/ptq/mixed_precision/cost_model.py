@@ -10,7 +10,7 @@ from itertools import product
 import onnx_ir as ir
 
 from anybit.ptq.algorithms.shared_weights import bytes_of, constants_of, linked
-from anybit.ptq.graph.targets import Layer, Source
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.mixed_precision.noise_model import (
     BASE,
     FLOAT_BITS,
@@ -21,7 +21,7 @@ from anybit.ptq.mixed_precision.noise_model import (
 )
 from anybit.ptq.mixed_precision.pareto import Assignment, Widths, front
 from anybit.ptq.plan import Plan
-from anybit.ptq.specs.quant_spec import Scheme
+from anybit.quant_types.spec import QuantSpec
 
 # Far more than any product of two widths.
 _OUTWEIGHED = 2**20
@@ -39,7 +39,7 @@ class Costs:
             avoided before anything else is.
     """
 
-    macs: Mapping[Layer, int]
+    macs: Mapping[TargetNode, int]
     by_bytes: bool
     narrow_first: bool
 
@@ -59,26 +59,31 @@ class Costs:
         return Assignment(cost, noises.total(plan), picks)
 
     def of(
-        self, layers: Sequence[Layer], weights: Scheme | None, others: Mapping[Layer, Sequence[int]]
+        self,
+        layers: Sequence[TargetNode],
+        weights: QuantSpec | None,
+        others: Mapping[TargetNode, Sequence[int]],
     ) -> float:
         """That of layers that share weights, and whose other factors have so many bits."""
         if self.by_bytes:
             return bytes_of(dict.fromkeys(layers, weights)) if weights else 0
         return sum(self._of(layer, weights, others[layer]) for layer in layers)
 
-    def _of(self, layer: Layer, weights: Scheme | None, others: Sequence[int]) -> float:
+    def _of(self, layer: TargetNode, weights: QuantSpec | None, others: Sequence[int]) -> float:
         widths = self._widths(layer, weights, others)
         outweighed = self.narrow_first and max(widths) > BASE
         return self.macs[layer] * (_OUTWEIGHED if outweighed else math.prod(widths))
 
-    def _widths(self, layer: Layer, weights: Scheme | None, others: Sequence[int]) -> list[int]:
+    def _widths(
+        self, layer: TargetNode, weights: QuantSpec | None, others: Sequence[int]
+    ) -> list[int]:
         own = [weights.bits if weights else FLOAT_BITS] if layer.weights else []
         return [*own, *others, FLOAT_BITS, FLOAT_BITS][:2]
 
 
-def read_widths(wanted: Plan) -> dict[Layer, list[int]]:
+def read_widths(wanted: Plan) -> dict[TargetNode, list[int]]:
     """The widths of what each layer reads and quantizes."""
-    found: dict[Layer, list[int]] = {layer: [] for layer in wanted.layers}
+    found: dict[TargetNode, list[int]] = {layer: [] for layer in wanted.layers}
     for source, scheme in wanted.activations.items():
         for layer, _ in source.readers:
             found[layer].append(scheme.bits)
@@ -125,9 +130,9 @@ def parts(
 
 
 def _of_layers(
-    layers: Sequence[Layer],
+    layers: Sequence[TargetNode],
     wanted: Plan,
-    others: Mapping[Layer, Sequence[int]],
+    others: Mapping[TargetNode, Sequence[int]],
     noises: NoiseTable,
     costs: Costs,
     are_free: bool,
@@ -153,11 +158,11 @@ def _possible(noises: Mapping[int, float], least: int) -> Iterator[int]:
 
 
 def _together(
-    sources: Sequence[Source],
+    sources: Sequence[ActivationTensor],
     wanted: Plan,
-    possible: Mapping[Source, Sequence[int]],
+    possible: Mapping[ActivationTensor, Sequence[int]],
     own_widths: int,
-) -> Iterator[dict[Source, int]]:
+) -> Iterator[dict[ActivationTensor, int]]:
     """The widths that tensors of one group can have."""
     fixed = {each: wanted.activations[each].bits for each in sources}
     if len(possible) > own_widths:
@@ -168,14 +173,14 @@ def _together(
         yield fixed | dict(zip(possible, widths, strict=True))
 
 
-def _groups(wanted: Plan) -> list[tuple[list[Layer], list[Source]]]:
+def _groups(wanted: Plan) -> list[tuple[list[TargetNode], list[ActivationTensor]]]:
     """Layers that share tensors or weights, directly or through others, with these, in order."""
-    read: dict[Layer, list[Source]] = {layer: [] for layer in wanted.layers}
+    read: dict[TargetNode, list[ActivationTensor]] = {layer: [] for layer in wanted.layers}
     for source in wanted.activations:
         for layer, _ in source.readers:
             read[layer].append(source)
 
-    def shared(layer: Layer) -> list[object]:
+    def shared(layer: TargetNode) -> list[object]:
         return [*read[layer], *_weights(wanted, layer)]
 
     return [
@@ -184,6 +189,6 @@ def _groups(wanted: Plan) -> list[tuple[list[Layer], list[Source]]]:
     ]
 
 
-def _weights(wanted: Plan, layer: Layer) -> list[ir.Value]:
+def _weights(wanted: Plan, layer: TargetNode) -> list[ir.Value]:
     """The constants of a layer that are quantized."""
     return constants_of(layer) if layer in wanted.weights else []

@@ -21,12 +21,12 @@ from anybit.errors import ModelError
 from anybit.parallel import Executor
 from anybit.ptq.algorithms.shared_weights import constants_of, linked
 from anybit.ptq.config import SensitivityConfig
-from anybit.ptq.graph.targets import Layer, Source
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.mixed_precision.pareto import Widths
 from anybit.ptq.mixed_precision.sensitivity import ProbeSpec, SensitivityProbe, answers
 from anybit.ptq.plan import Plan
-from anybit.ptq.specs.quant_spec import Scheme
-from anybit.quant_types.spec_parser import Integers
+from anybit.quant_types.spec import QuantSpec
+from anybit.quant_types.spec_parser import IntegerFormat
 
 FLOAT_BITS = 32
 BASE = 8
@@ -48,8 +48,8 @@ class NoiseTable:
         activations: Of each tensor that layers multiply, by width.
     """
 
-    weights: Mapping[Layer, Mapping[int, float]]
-    activations: Mapping[Source, Mapping[int, float]]
+    weights: Mapping[TargetNode, Mapping[int, float]]
+    activations: Mapping[ActivationTensor, Mapping[int, float]]
 
     def total(self, wanted: Plan) -> float:
         """That of all of them, as powers add."""
@@ -57,7 +57,7 @@ class NoiseTable:
             self.weights[layer][scheme.bits] for layer, scheme in wanted.weights.items()
         ) + sum(self.activations[source][each.bits] for source, each in wanted.activations.items())
 
-    def of(self, layer: Layer, wanted: Plan) -> float:
+    def of(self, layer: TargetNode, wanted: Plan) -> float:
         """That of a layer: of its weights, and of what it reads."""
         read = [source for source in wanted.activations if layer in dict(source.readers)]
         found = sum(self.activations[each][wanted.activations[each].bits] for each in read)
@@ -66,16 +66,16 @@ class NoiseTable:
         return found
 
 
-def at_width(scheme: Scheme, bits: int) -> Scheme:
+def at_width(scheme: QuantSpec, bits: int) -> QuantSpec:
     """The same with other integers."""
-    assert isinstance(scheme.kind, Integers), "asked before"
-    kind = Integers(bits, scheme.kind.signed)
-    others = scheme.words.split()[1:]
+    assert isinstance(scheme.format, IntegerFormat), "asked before"
+    kind = IntegerFormat(bits, scheme.format.signed)
+    others = scheme.text.split()[1:]
     narrow = scheme.narrow and bits > 1
-    return replace(scheme, kind=kind, words=" ".join([str(kind), *others]), narrow=narrow)
+    return replace(scheme, format=kind, text=" ".join([str(kind), *others]), narrow=narrow)
 
 
-def varied(wanted: Plan) -> tuple[dict[Layer, Scheme], dict[Source, Scheme]]:
+def varied(wanted: Plan) -> tuple[dict[TargetNode, QuantSpec], dict[ActivationTensor, QuantSpec]]:
     """The schemes whose widths a budget may change: integers that nobody asked for by name.
 
     Raises:
@@ -85,12 +85,13 @@ def varied(wanted: Plan) -> tuple[dict[Layer, Scheme], dict[Source, Scheme]]:
         layer: wanted.weights[layer]
         for layers in linked(wanted.weights, constants_of)
         for layer in layers
-        if wanted.named.isdisjoint(layers) and isinstance(wanted.weights[layer].kind, Integers)
+        if wanted.named.isdisjoint(layers)
+        and isinstance(wanted.weights[layer].format, IntegerFormat)
     }
     activations = {
         source: each
         for source, each in wanted.activations.items()
-        if isinstance(each.kind, Integers)
+        if isinstance(each.format, IntegerFormat)
         and not any(layer in wanted.named for layer, _ in source.readers)
     }
     if not weights:
@@ -104,7 +105,7 @@ def changed(wanted: Plan, picks: Widths) -> Plan:
     """The plan with these widths."""
     weights, activations = dict(wanted.weights), dict(wanted.activations)
     for what, bits in picks:
-        if isinstance(what, Source):
+        if isinstance(what, ActivationTensor):
             activations[what] = at_width(activations[what], bits)
         else:
             weights[what] = at_width(weights[what], bits)
@@ -146,7 +147,7 @@ def measured(
             continue
         wide = {bits: noise * 4.0 ** (base - bits) for bits in sorted({*ACTIVATIONS, base})}
         activations[source] = in_fewer_bits(noise, narrow, least) | wide
-    weights: dict[Layer, dict[int, float]] = {}
+    weights: dict[TargetNode, dict[int, float]] = {}
     for layers, noises in zip(groups, of_groups, strict=True):
         part = {bits: noise / len(layers) for bits, noise in noises.items()}
         weights.update(dict.fromkeys(layers, part))
@@ -167,8 +168,8 @@ def in_fewer_bits(noise: float, narrow: Sequence[float], least: int) -> dict[int
 
 def _of_widths(
     probe: SensitivityProbe,
-    layers: Sequence[Layer],
-    scheme: Scheme,
+    layers: Sequence[TargetNode],
+    scheme: QuantSpec,
     enough: float | None,
     config: SensitivityConfig,
 ) -> dict[int, float]:

@@ -29,10 +29,11 @@ from anybit.ptq.algorithms.layer_runner import along_channels, smoothed_weight
 from anybit.ptq.algorithms.round_to_nearest import nearest
 from anybit.ptq.calibration.taps import recording
 from anybit.ptq.config import QuantizeConfig
-from anybit.ptq.graph.branches import anchor, holders_in
-from anybit.ptq.graph.targets import Layer, Source, Weight
+from anybit.ptq.graph.branches import find_branch_owners, find_enclosing_reader
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode, WeightInput
 from anybit.ptq.search.model_copies import on_copies
-from anybit.ptq.specs.quant_spec import Scheme, quantized
+from anybit.ptq.specs.quantize import quantize_to_grid
+from anybit.quant_types.spec import QuantSpec
 
 Answer = TypeVar("Answer")
 
@@ -54,15 +55,15 @@ class ProbeSpec:
         parts: The parts of the outputs, of which the worst counts.
     """
 
-    layers: tuple[Layer, ...]
-    choices: Mapping[Source, LayerParams]
+    layers: tuple[TargetNode, ...]
+    choices: Mapping[ActivationTensor, LayerParams]
     samples: Sequence[Sample]
     where: str
     config: QuantizeConfig
-    narrow: Mapping[Source, LayerParams] = field(default_factory=dict)
+    narrow: Mapping[ActivationTensor, LayerParams] = field(default_factory=dict)
     parts: Mapping[str, Sequence[OutputPart]] = field(default_factory=dict)
 
-    def tried(self, source: Source) -> list[LayerParams]:
+    def tried(self, source: ActivationTensor) -> list[LayerParams]:
         """What becomes of a tensor, and then that in fewer bits, if there is that."""
         return [self.choices[source], *([self.narrow[source]] if source in self.narrow else [])]
 
@@ -86,7 +87,7 @@ class SensitivityProbe:
         copy = model.clone()
         nodes = dict(zip(nodes_in(model.graph), nodes_in(copy.graph), strict=True))
         self._feeds: dict[str, Array] = {}
-        self._holders = holders_in(copy)
+        self._holders = find_branch_owners(copy)
         self._added = {source: self._disturb(copy, source, nodes) for source in choices}
         self._weights: dict[Hashable, ir.Value] = {}
         for layer in probed.layers:
@@ -97,7 +98,7 @@ class SensitivityProbe:
         self._session = make_session(copy, threads=1)
         self._floats = [self._run(sample, {}) for sample in samples]
 
-    def of_weights(self, layers: Sequence[Layer], scheme: Scheme) -> tuple[float, float]:
+    def of_weights(self, layers: Sequence[TargetNode], scheme: QuantSpec) -> tuple[float, float]:
         """The noise that the weights which some layers share are the reason for, and their own
         squared error."""
         rounded, error = self._rounded(layers, scheme)
@@ -106,11 +107,13 @@ class SensitivityProbe:
             judge.add(compare_outputs(floats, self._run(sample, rounded), self._probed.parts))
         return _noise(judge), error
 
-    def error(self, layers: Sequence[Layer], scheme: Scheme) -> float:
+    def error(self, layers: Sequence[TargetNode], scheme: QuantSpec) -> float:
         """The squared error of the weights which some layers share."""
         return self._rounded(layers, scheme)[1]
 
-    def _rounded(self, layers: Sequence[Layer], scheme: Scheme) -> tuple[dict[str, Array], float]:
+    def _rounded(
+        self, layers: Sequence[TargetNode], scheme: QuantSpec
+    ) -> tuple[dict[str, Array], float]:
         smoothings = {
             layer: choice.smoothing
             for source, choice in self._choices.items()
@@ -152,7 +155,7 @@ class SensitivityProbe:
             found.append([compare_outputs(floats, each, self._probed.parts) for each in runs])
         return found
 
-    def _give(self, copy: ir.Model, node: ir.Node, layer: Layer, weight: Weight) -> str:
+    def _give(self, copy: ir.Model, node: ir.Node, layer: TargetNode, weight: WeightInput) -> str:
         """Let a node, the copy of a layer's, read an input in the place of a weight."""
         old = node.inputs[weight.index]
         assert old is not None, "a weight is there"
@@ -168,7 +171,9 @@ class SensitivityProbe:
             copy.graph.initializers.pop(str(old.name), None)
         return str(given.name)
 
-    def _disturb(self, copy: ir.Model, source: Source, nodes: Mapping[ir.Node, ir.Node]) -> str:
+    def _disturb(
+        self, copy: ir.Model, source: ActivationTensor, nodes: Mapping[ir.Node, ir.Node]
+    ) -> str:
         """Let a tensor's readers read its sum with an input, which is returned."""
         editor = Editor(copy)
         added = ir.Value(
@@ -181,7 +186,7 @@ class SensitivityProbe:
         value = uses[0][0].inputs[uses[0][1]]
         assert value is not None, "asked before"
         positions = {node: place for place, node in enumerate(nodes.values())}
-        readers = (anchor(value, node, self._holders) for node, _ in uses)
+        readers = (find_enclosing_reader(value, node, self._holders) for node, _ in uses)
         result = editor.insert(
             min(readers, key=positions.__getitem__),
             "Add",
@@ -213,7 +218,7 @@ def answers(
     probed: ProbeSpec,
     questions: Sequence[Question[Answer]],
     progress: Callable[[float], None],
-) -> tuple[dict[Source, list[float]], list[Answer]]:
+) -> tuple[dict[ActivationTensor, list[float]], list[Answer]]:
     """The noise that each of the tensors which layers multiply is the reason for, and then in fewer
     bits, if that is tried; what is asked."""
     judges = {
@@ -240,12 +245,12 @@ def answers(
     return {source: [*map(_noise, each)] for source, each in judges.items()}, told
 
 
-def _rounded(x: Array, choice: LayerParams, layer: Layer) -> Array:
+def _rounded(x: Array, choice: LayerParams, layer: TargetNode) -> Array:
     if choice.grid is None or not x.size:  # what no sample ran, or not this one
         return x
     if choice.smoothing is None:
-        return quantized(x, choice.grid)
-    smaller = quantized(x * along_channels(1 / choice.smoothing, layer), choice.grid)
+        return quantize_to_grid(x, choice.grid)
+    smaller = quantize_to_grid(x * along_channels(1 / choice.smoothing, layer), choice.grid)
     return smaller * along_channels(choice.smoothing, layer)
 
 
@@ -256,6 +261,6 @@ def _noise(judge: QualityAccumulator) -> float:
     return sqnr_to_noise(sqnr)
 
 
-def _read(layer: Layer, weight: Weight) -> Hashable:
+def _read(layer: TargetNode, weight: WeightInput) -> Hashable:
     """The same for a constant that is read in one way."""
-    return layer.node.inputs[weight.index], weight.channels, weight.inputs, weight.repeated
+    return layer.node.inputs[weight.index], weight.channel_axes, weight.input_axis, weight.repeats

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.ptq.graph.branches import reachable
+from anybit.ptq.graph.branches import walk_reachable
 from anybit.ptq.search.candidates import QuantizedCandidate
 from anybit.text import listed, shown
 
@@ -39,7 +39,7 @@ def logarithms(found: QuantizedCandidate, model: ir.Model) -> tuple[str, ...]:
 
 def _before_logarithms(model: ir.Model) -> Iterator[ir.Node]:
     """The nodes from which there is a way to a logarithm on which small values stay small."""
-    nodes = list(reachable(model.graph))
+    nodes = list(walk_reachable(model.graph))
     on_the_way: set[ir.Node] = set()
     for node in reversed(nodes):
         if _is_logarithm(node) or (_keeps_small(node) and _is_read_by(node, on_the_way)):

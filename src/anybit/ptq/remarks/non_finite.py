@@ -9,7 +9,7 @@ import onnx_ir as ir
 from anybit.compiler.operators import varying_inputs
 from anybit.onnx.graph.names import label_of
 from anybit.ptq.graph.intervals import Intervals
-from anybit.ptq.graph.steep_nodes import is_finite, steep_argument
+from anybit.ptq.graph.steep_nodes import find_steep_argument, is_provably_finite
 from anybit.ptq.search.candidates import QuantizedCandidate
 from anybit.text import listed, shown
 
@@ -22,7 +22,7 @@ def nonfinite(found: QuantizedCandidate, model: ir.Model) -> tuple[str, ...]:
     if found.verdict is None or found.verdict.sqnr != -math.inf:
         return ()
     intervals = Intervals(model.graph)
-    steep = [node for node in model.graph if not is_finite(node, intervals)]
+    steep = [node for node in model.graph if not is_provably_finite(node, intervals)]
     layers = {layer.node for layer in found.plan.layers}
     names = list(dict.fromkeys(label_of(node) for node in _layers_before(steep, layers)))
     if not names:
@@ -38,7 +38,7 @@ def nonfinite(found: QuantizedCandidate, model: ir.Model) -> tuple[str, ...]:
 
 def _layers_before(steep: Collection[ir.Node], layers: Collection[ir.Node]) -> Iterator[ir.Node]:
     """Yield the layers whose results lead to an argument without a layer between."""
-    waiting = [value for node in steep if (value := steep_argument(node)) is not None]
+    waiting = [value for node in steep if (value := find_steep_argument(node)) is not None]
     seen: set[ir.Node] = set()
     while waiting:
         node = waiting.pop().producer()

@@ -22,11 +22,11 @@ from anybit.parallel import Executor
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.calibration.taps import Recording
 from anybit.ptq.config import AblationConfig
-from anybit.ptq.graph.targets import Source
+from anybit.ptq.graph.targets import ActivationTensor
 from anybit.ptq.search.evaluate import Outputs
 from anybit.text import counted
 
-Choices = Mapping[Source, LayerParams]
+Choices = Mapping[ActivationTensor, LayerParams]
 
 _ABLATIONS = (
     ("Weight rounding and bias correction", "weights rounded to nearest"),

@@ -18,8 +18,8 @@ from anybit.ptq.algorithms.shared_weights import SharedWeight, SharedWeights, li
 from anybit.ptq.calibration.collect import LayerSamples, collect_stats, divided_samples, gather
 from anybit.ptq.calibration.taps import Recording, recording
 from anybit.ptq.config import QuantizeConfig, WeightConfig
-from anybit.ptq.graph.matmul_form import product_of
-from anybit.ptq.graph.targets import Layer, Source, sources_of
+from anybit.ptq.graph.matmul_form import find_matmul_form
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode, collect_activations
 from anybit.ptq.insertion.insert import written
 from anybit.ptq.plan import Plan
 from anybit.ptq.search.ablation import AblationSet, best_variant, remark, variants_of
@@ -27,7 +27,7 @@ from anybit.ptq.search.evaluate import Outputs, judged
 from anybit.ptq.search.layer_search import LayerSearch
 from anybit.ptq.search.model_copies import on_copies
 from anybit.ptq.search.shared_rounding import Parts, SharedWeightRounding
-from anybit.ptq.specs.quant_spec import Scheme
+from anybit.quant_types.spec import QuantSpec
 
 Progress = Callable[[float], None]
 
@@ -49,7 +49,7 @@ class QuantizedCandidate:
     """
 
     plan: Plan
-    choices: Mapping[Source, LayerParams]
+    choices: Mapping[ActivationTensor, LayerParams]
     model: ir.Model
     verdict: QualityMetrics | None
     remarks: tuple[str, ...] = ()
@@ -109,26 +109,28 @@ class CandidateBuilder:
         """Return the parts of the outputs, which are judged one by one."""
         return self._floats.parts if self._floats else {}
 
-    def written(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> ir.Model:
+    def written(self, plan: Plan, choices: Mapping[ActivationTensor, LayerParams]) -> ir.Model:
         """Return the model with quantizers."""
         weights = _weights(plan.weights, choices, self.config.weights)
         return written(self.model, weights, choices)
 
-    def judged(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> QuantizedCandidate:
+    def judged(
+        self, plan: Plan, choices: Mapping[ActivationTensor, LayerParams]
+    ) -> QuantizedCandidate:
         """Return the quantized model, and its quality on held-out samples."""
         if self._samples is None:
             return QuantizedCandidate(plan, choices, self.written(plan, choices), None)
         return self._judged(plan, choices, self._written(plan, choices))
 
     def _judged(
-        self, plan: Plan, choices: Mapping[Source, LayerParams], model: "_Written"
+        self, plan: Plan, choices: Mapping[ActivationTensor, LayerParams], model: "_Written"
     ) -> QuantizedCandidate:
         assert self._samples is not None, "asked before"
         assert self._floats is not None, "there are samples"
         verdict = judged(self._floats, model.outputs, self._samples, self.executor)
         return QuantizedCandidate(plan, choices, model.model, verdict)
 
-    def _written(self, plan: Plan, choices: Mapping[Source, LayerParams]) -> "_Written":
+    def _written(self, plan: Plan, choices: Mapping[ActivationTensor, LayerParams]) -> "_Written":
         model = self.written(plan, choices)
         return _Written(model, recording(model, model.graph.outputs, self.where))
 
@@ -141,7 +143,7 @@ class CandidateBuilder:
             self._floats, self._samples, apart, searched[::-1], self.executor, self.config.ablation
         )
 
-    def choices(self, plan: Plan, progress: Progress) -> dict[Source, LayerParams]:
+    def choices(self, plan: Plan, progress: Progress) -> dict[ActivationTensor, LayerParams]:
         """Return the parameters of each activation, searched once for the same specs."""
         keys = _keys(plan)
         new = [source for source, key in keys.items() if key not in self._params]
@@ -151,8 +153,8 @@ class CandidateBuilder:
         return {source: self._params[key] for source, key in keys.items() if key in self._params}
 
     def _search(
-        self, plan: Plan, sources: Sequence[Source], progress: Progress
-    ) -> dict[Source, LayerParams]:
+        self, plan: Plan, sources: Sequence[ActivationTensor], progress: Progress
+    ) -> dict[ActivationTensor, LayerParams]:
         assert self._samples is not None, "asked before"
         stats = collect_stats(
             self.model,
@@ -193,13 +195,13 @@ class CandidateBuilder:
 
 
 def chooser(
-    model: ir.Model, shared: tuple[Mapping[Layer, Scheme], QuantizeConfig]
-) -> Callable[[tuple[LayerSamples, Scheme | None]], tuple[LayerParams, Parts]]:
+    model: ir.Model, shared: tuple[Mapping[TargetNode, QuantSpec], QuantizeConfig]
+) -> Callable[[tuple[LayerSamples, QuantSpec | None]], tuple[LayerParams, Parts]]:
     """Return a function that searches the parameters of an activation on its samples."""
     weights, config = shared
     common = SharedWeights(weights)
 
-    def chosen(task: tuple[LayerSamples, Scheme | None]) -> tuple[LayerParams, Parts]:
+    def chosen(task: tuple[LayerSamples, QuantSpec | None]) -> tuple[LayerParams, Parts]:
         samples, scheme = task
         search = LayerSearch(model, samples.source, weights, common, config)
         parts = samples.to_choose, samples.to_decide, samples.to_round
@@ -218,7 +220,9 @@ def _bare(choice: LayerParams) -> LayerParams:
 
 def reviser(
     model: ir.Model,
-    shared: tuple[Mapping[Layer, Scheme], Mapping[Layer, QuantizedWeight], QuantizeConfig],
+    shared: tuple[
+        Mapping[TargetNode, QuantSpec], Mapping[TargetNode, QuantizedWeight], QuantizeConfig
+    ],
 ) -> Callable[[tuple[LayerSamples, LayerParams]], LayerParams]:
     """Return a function that tries weights that several layers share."""
     weights, rounded, config = shared
@@ -237,17 +241,17 @@ def reviser(
     return revised
 
 
-def _keys(plan: Plan) -> dict[Source, Hashable]:
+def _keys(plan: Plan) -> dict[ActivationTensor, Hashable]:
     """Return a key of everything that the parameters of each activation depend on.
 
     Activations whose layers share the rounding of a weight have the specs of all of them in it.
     """
     rounded = SharedWeights(plan.weights).rounded
 
-    def shared(source: Source) -> Iterator[SharedWeight]:
+    def shared(source: ActivationTensor) -> Iterator[SharedWeight]:
         return (rounded[layer] for layer, _ in source.readers if layer in rounded)
 
-    keys: dict[Source, Hashable] = {}
+    keys: dict[ActivationTensor, Hashable] = {}
     for group in linked(_searched(plan), shared):
         specs = tuple(
             (
@@ -260,16 +264,18 @@ def _keys(plan: Plan) -> dict[Source, Hashable]:
     return keys
 
 
-def _searched(plan: Plan) -> tuple[Source, ...]:
+def _searched(plan: Plan) -> tuple[ActivationTensor, ...]:
     """Return the activations to quantize, and float ones whose layers have weights to round."""
     read = {layer for source in plan.activations for layer, _ in source.readers}
-    others = [layer for layer in plan.weights if layer not in read and product_of(layer)]
-    return *plan.activations, *sources_of(others)
+    others = [layer for layer in plan.weights if layer not in read and find_matmul_form(layer)]
+    return *plan.activations, *collect_activations(others)
 
 
 def _weights(
-    schemes: Mapping[Layer, Scheme], choices: Mapping[Source, LayerParams], config: WeightConfig
-) -> dict[Layer, Sequence[QuantizedWeight]]:
+    schemes: Mapping[TargetNode, QuantSpec],
+    choices: Mapping[ActivationTensor, LayerParams],
+    config: WeightConfig,
+) -> dict[TargetNode, Sequence[QuantizedWeight]]:
     """Return the weights of all layers as they are stored, those without a choice included."""
     chosen = {
         layer: weights for choice in choices.values() for layer, weights in choice.weights.items()

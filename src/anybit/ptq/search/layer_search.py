@@ -35,10 +35,11 @@ from anybit.ptq.algorithms.shared_weights import SharedWeights
 from anybit.ptq.algorithms.smoothquant import smoothed_range, smoothings
 from anybit.ptq.calibration.statistics import Statistics
 from anybit.ptq.config import QuantizeConfig
-from anybit.ptq.graph.targets import Layer, Source
-from anybit.ptq.specs.dynamic_grid import DynamicGrid, dynamic_grid
-from anybit.ptq.specs.quant_spec import Scheme
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode
+from anybit.ptq.specs.dynamic_grid import DynamicGrid, make_dynamic_grid
+from anybit.ptq.specs.spec_grid import make_grid
 from anybit.quant_types.block_formats import BlockFormat
+from anybit.quant_types.spec import QuantSpec
 
 
 class LayerSearch:
@@ -55,8 +56,8 @@ class LayerSearch:
     def __init__(
         self,
         model: ir.Model,
-        source: Source,
-        weights: Mapping[Layer, Scheme],
+        source: ActivationTensor,
+        weights: Mapping[TargetNode, QuantSpec],
         common: SharedWeights,
         config: QuantizeConfig,
     ) -> None:
@@ -83,7 +84,7 @@ class LayerSearch:
 
     def choice(
         self,
-        scheme: Scheme | None,
+        scheme: QuantSpec | None,
         statistics: Statistics,
         first: Sequence[Sample],
         second: Sequence[Sample],
@@ -106,7 +107,7 @@ class LayerSearch:
         first, many = first or second, many or second
         if scheme is None:
             return self._in_floats(widest, statistics, first, second, many)
-        if isinstance(scheme.kind, BlockFormat) or scheme.bits >= self._config.ranges.wide_bits:
+        if isinstance(scheme.format, BlockFormat) or scheme.bits >= self._config.ranges.wide_bits:
             return self._finished([self._with_nearest_weights(widest, second)], first, second, many)
         confirmed: list[LayerParams] = []
 
@@ -148,7 +149,11 @@ class LayerSearch:
         )
 
     def _promising(
-        self, widest: LayerParams, scheme: Scheme, statistics: Statistics, samples: Sequence[Sample]
+        self,
+        widest: LayerParams,
+        scheme: QuantSpec,
+        statistics: Statistics,
+        samples: Sequence[Sample],
     ) -> list[LayerParams]:
         """Return the other candidates that have little error on some of the samples.
 
@@ -176,7 +181,7 @@ class LayerSearch:
                 candidates.append(LayerParams(grid, factors))
         return self._best(self._best(candidates, few, halving), more, 2)
 
-    def _smoothed_grid(self, scheme: Scheme, statistics: Statistics, smoothing: Array) -> Grid:
+    def _smoothed_grid(self, scheme: QuantSpec, statistics: Statistics, smoothing: Array) -> Grid:
         ends = smoothed_range(scheme.bits, statistics, smoothing, self._config)
         return _grid(scheme, *ends)
 
@@ -192,11 +197,11 @@ class LayerSearch:
             if error <= max(lowest)
         ]
 
-    def _widest(self, scheme: Scheme | None, statistics: Statistics) -> LayerParams:
+    def _widest(self, scheme: QuantSpec | None, statistics: Statistics) -> LayerParams:
         if scheme is None:
             return LayerParams(None)
-        if isinstance(scheme.kind, BlockFormat):
-            return LayerParams(dynamic_grid(self._source, scheme.kind))
+        if isinstance(scheme.format, BlockFormat):
+            return LayerParams(make_dynamic_grid(self._source, scheme.format))
         if not statistics.count:
             return LayerParams(None)
         return LayerParams(_grid(scheme, *whole(scheme.bits, statistics, self._config.ranges)))
@@ -233,9 +238,11 @@ class LayerSearch:
                 weights[piece.layer], errors[piece.layer] = rounded, error
         return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
 
-    def moments(self, choice: LayerParams, many: Sequence[Sample]) -> dict[Layer, list[Moments]]:
+    def moments(
+        self, choice: LayerParams, many: Sequence[Sample]
+    ) -> dict[TargetNode, list[Moments]]:
         """Return X^T X of the input of each layer with shared weights, one per slice of terms."""
-        moments: dict[Layer, list[Moments]] = {}
+        moments: dict[TargetNode, list[Moments]] = {}
         for piece in self._pieces if many else ():
             if shared := self._common.rounded.get(piece.layer):
                 of_terms = moments_of(piece, choice.grid, choice.smoothing, many)
@@ -245,7 +252,7 @@ class LayerSearch:
     def revised(
         self,
         choice: LayerParams,
-        weights: Mapping[Layer, Sequence[QuantizedWeight]],
+        weights: Mapping[TargetNode, Sequence[QuantizedWeight]],
         first: Sequence[Sample],
         second: Sequence[Sample],
     ) -> LayerParams:
@@ -319,5 +326,5 @@ def _some(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
     return [*samples[:-1][: max(len(samples) // share, 1)], samples[-1]]
 
 
-def _grid(scheme: Scheme, low: float, high: float) -> Grid:
-    return scheme.grid(np.asarray(low, np.float64), np.asarray(high, np.float64))
+def _grid(scheme: QuantSpec, low: float, high: float) -> Grid:
+    return make_grid(scheme, np.asarray(low, np.float64), np.asarray(high, np.float64))

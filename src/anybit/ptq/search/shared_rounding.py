@@ -18,10 +18,10 @@ from anybit.ptq.algorithms.layer_runner import LayerRunner
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.algorithms.shared_weights import SharedWeight, SharedWeights
 from anybit.ptq.config import GptqConfig, QuantizeConfig
-from anybit.ptq.graph.targets import Layer, Source
-from anybit.ptq.specs.quant_spec import Scheme
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode
+from anybit.quant_types.spec import QuantSpec
 
-Parts = Mapping[Layer, list[Moments]]
+Parts = Mapping[TargetNode, list[Moments]]
 
 
 class SharedWeightRounding:
@@ -34,18 +34,18 @@ class SharedWeightRounding:
     """
 
     def __init__(
-        self, model: ir.Model, weights: Mapping[Layer, Scheme], config: QuantizeConfig
+        self, model: ir.Model, weights: Mapping[TargetNode, QuantSpec], config: QuantizeConfig
     ) -> None:
         self.common = SharedWeights(weights)
         self._model, self._weights, self._config = model, weights, config
         self._sums: dict[SharedWeight, list[Moments]] = {}
-        self._read: dict[SharedWeight, tuple[Layer, int, LayerParams]] = {}
+        self._read: dict[SharedWeight, tuple[TargetNode, int, LayerParams]] = {}
 
-    def concerns(self, source: Source) -> bool:
+    def concerns(self, source: ActivationTensor) -> bool:
         """Whether layers that read a tensor have a constant in common."""
         return any(layer in self.common.rounded for layer, _ in source.readers)
 
-    def add(self, source: Source, choice: LayerParams, moments: Parts) -> None:
+    def add(self, source: ActivationTensor, choice: LayerParams, moments: Parts) -> None:
         """What became of a tensor, and the moments of what such layers read then."""
         for layer, index in source.readers:
             if layer not in moments:
@@ -58,7 +58,7 @@ class SharedWeightRounding:
             for total, part in zip(self._sums[shared], moments[layer], strict=True):
                 total.merge(part)
 
-    def rounded(self) -> dict[Layer, QuantizedWeight]:
+    def rounded(self) -> dict[TargetNode, QuantizedWeight]:
         """The first weight of each layer that has it in common. The moments are used up."""
         found = {}
         while self._sums:
@@ -73,8 +73,10 @@ class SharedWeightRounding:
         return found
 
     def better(
-        self, choices: Mapping[Source, LayerParams], revised: Mapping[Source, LayerParams]
-    ) -> dict[Source, LayerParams]:
+        self,
+        choices: Mapping[ActivationTensor, LayerParams],
+        revised: Mapping[ActivationTensor, LayerParams],
+    ) -> dict[ActivationTensor, LayerParams]:
         """The choices, with what is revised of them for a constant where that has less error."""
         if not revised:
             return dict(choices)
@@ -97,11 +99,11 @@ def _factors(by_start: Mapping[int, Moments], config: GptqConfig, part: slice) -
     return factors_of(by_start[part.start], config)
 
 
-def _errors(choices: Mapping[Source, LayerParams]) -> dict[Layer, float]:
+def _errors(choices: Mapping[ActivationTensor, LayerParams]) -> dict[TargetNode, float]:
     return {layer: each for choice in choices.values() for layer, each in choice.errors.items()}
 
 
-def _mixed(choice: LayerParams, revised: LayerParams, kept: set[Layer]) -> LayerParams:
+def _mixed(choice: LayerParams, revised: LayerParams, kept: set[TargetNode]) -> LayerParams:
     """What is revised for some layers, and the rest."""
     corrections = {
         layer: each for layer, each in choice.corrections.items() if layer not in kept

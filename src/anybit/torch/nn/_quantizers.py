@@ -11,8 +11,8 @@ import torch
 from anybit.formats import FloatFormat
 from anybit.ops import RoundingMode
 from anybit.ops.int_quant import codes_of
-from anybit.quant_types.named_formats import FORMATS, format_named
-from anybit.quant_types.suggestions import formats_meant, unknown
+from anybit.quant_types.named_formats import FORMATS, find_format
+from anybit.quant_types.suggestions import describe_unknown, suggest_float_formats
 from anybit.torch.dispatch import operators
 from anybit.torch.nn._scales import (
     AbsmaxScale,
@@ -250,10 +250,12 @@ class FloatQuantizer(Quantizer):
         power_of_two: bool = False,
         momentum: float = 0.9,
     ) -> None:
-        parsed = format if isinstance(format, FloatFormat) else format_named(str(format))
+        parsed = format if isinstance(format, FloatFormat) else find_format(str(format))
         if parsed is None:
             names = [*FORMATS, "eXmY", "a FloatFormat"]
-            raise ValueError(unknown("format", str(format), names, formats_meant(str(format))))
+            raise ValueError(
+                describe_unknown("format", str(format), names, suggest_float_formats(str(format)))
+            )
         super().__init__(
             ValueRange(parsed.largest),
             granularity=granularity,

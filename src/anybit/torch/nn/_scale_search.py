@@ -18,9 +18,9 @@ from anybit.ptq.algorithms.range_clipping import cut_off, least, may_cut, spare,
 from anybit.ptq.algorithms.round_to_nearest import nearest
 from anybit.ptq.calibration.statistics import Statistics
 from anybit.ptq.config import DEFAULT
-from anybit.ptq.graph.targets import Weight
-from anybit.ptq.specs.quant_spec import Scheme
-from anybit.quant_types.spec_parser import Integers, Kind, Signs
+from anybit.ptq.graph.targets import WeightInput
+from anybit.quant_types.spec import QuantSpec
+from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat, NumberFormat
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer, Quantizer
 from anybit.torch.nn._words import words
 
@@ -141,7 +141,7 @@ def weight_scale(quantizer: Quantizer, weight: torch.Tensor) -> torch.Tensor | N
     )
     if kind is None or one_sided:
         return None
-    scheme = Scheme(
+    scheme = QuantSpec(
         kind,
         words(quantizer),
         per_channel=layout.per_channel,
@@ -150,7 +150,7 @@ def weight_scale(quantizer: Quantizer, weight: torch.Tensor) -> torch.Tensor | N
     )
     axes = (layout.channel_axis(weight),) if layout.per_channel else ()
     array = weight.detach().float().cpu().numpy()
-    rounded = nearest(array, Weight(0, axes, None), scheme, DEFAULT.weights)
+    rounded = nearest(array, WeightInput(0, axes, None), scheme, DEFAULT.weights)
     scale = torch.from_numpy(np.asarray(rounded.grid.scale))
     scale = scale.flatten() if layout.per_channel else scale.reshape(())
     # Any scale is exact for zeros; learning can start from this one.
@@ -159,14 +159,14 @@ def weight_scale(quantizer: Quantizer, weight: torch.Tensor) -> torch.Tensor | N
     return torch.where(largest.cpu() == 0, 1 / quantizer.scale.value_range.largest, scale)
 
 
-def _kind(quantizer: Quantizer) -> Kind | None:
+def _kind(quantizer: Quantizer) -> NumberFormat | None:
     match quantizer:
         case IntQuantizer():
-            return Integers(quantizer.bits, quantizer.signed)
+            return IntegerFormat(quantizer.bits, quantizer.signed)
         case FloatQuantizer():
             return quantizer.format
         case BipolarQuantizer():
-            return Signs()
+            return BipolarFormat()
     return None
 
 

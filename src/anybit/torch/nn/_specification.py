@@ -4,8 +4,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from anybit.name_patterns import matching
-from anybit.quant_types.suggestions import unknown
+from anybit.name_patterns import match_names
+from anybit.quant_types.suggestions import describe_unknown
 
 ROLES = ("weight", "bias", "activation", "output")
 _KEYS = (*ROLES, "first/last", "layers", "skip")
@@ -32,7 +32,7 @@ def plan(
     if not (isinstance(skip, list | tuple) and all(isinstance(name, str) for name in skip)):
         raise ValueError(f'"skip" must be a list of names or patterns, got {skip!r}')
     every = [*layers, *others]
-    skipped = {index for pattern in skip for index in matching(pattern, every, "skip")}
+    skipped = {index for pattern in skip for index in match_names(pattern, every, "skip")}
     kept = [index for index in range(len(layers)) if index not in skipped]
     if not kept:
         raise ValueError("every layer is skipped: nothing would be quantized")
@@ -44,7 +44,7 @@ def plan(
         plans[kept[-1]] |= roles
     for pattern, value in _mapping(spec.get("layers", {}), '"layers"').items():
         roles = _roles(value, f"layers: {pattern}")
-        matches = matching(pattern, layers, "layers")
+        matches = match_names(pattern, layers, "layers")
         if matches <= skipped:
             raise ValueError(f"layers: every match of {pattern!r} is skipped")
         for index in matches - skipped:
@@ -76,4 +76,4 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 def _check_keys(keys: Iterable[str], allowed: Sequence[str], where: str) -> None:
     for key in keys:
         if key not in allowed:
-            raise ValueError(f"{where}: {unknown('key', str(key), allowed)}")
+            raise ValueError(f"{where}: {describe_unknown('key', str(key), allowed)}")

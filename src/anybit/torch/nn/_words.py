@@ -4,12 +4,19 @@
 from typing import Any
 
 from anybit.quant_types.block_formats import BlockFormat
-from anybit.quant_types.spec_parser import COMMON, PER_BLOCK, Integers, Kind, Signs, read
+from anybit.quant_types.spec_parser import (
+    COMMON_OPTIONS,
+    PER_BLOCK,
+    BipolarFormat,
+    IntegerFormat,
+    NumberFormat,
+    parse_format_spec,
+)
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer, Quantizer
 from anybit.torch.nn._scales import AccumulatorScale, EmaScale, FixedScale, LearnedScale, Scale
 
 _SCALES = ("learned", "absmax", "absmean", "ema", "accumulator")
-_WORDS = {**COMMON, **{name: {"scale": name} for name in _SCALES}}
+_WORDS = {**COMMON_OPTIONS, **{name: {"scale": name} for name in _SCALES}}
 
 
 def quantizer(words: str) -> Quantizer:
@@ -31,23 +38,23 @@ def quantizer(words: str) -> Quantizer:
       (scale): AbsmaxScale(per-channel)
     )
     """
-    kind, options = read(words, _WORDS, ("scale",))
+    kind, options = parse_format_spec(words, _WORDS, ("scale",))
     try:
         return _of_kind(kind, options)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{words!r}: {error}") from None
 
 
-def _of_kind(kind: Kind, options: dict[str, Any]) -> Quantizer:
+def _of_kind(kind: NumberFormat, options: dict[str, Any]) -> Quantizer:
     if isinstance(kind, BlockFormat) or options.get("granularity") == PER_BLOCK:
         raise ValueError(
             'block scales cannot be trained; use "per-channel", or give the float model to '
             "`anybit quantize`"
         )
     match kind:
-        case Integers():
+        case IntegerFormat():
             return IntQuantizer(kind.bits, signed=kind.signed, **options)
-        case Signs():
+        case BipolarFormat():
             return BipolarQuantizer(**options)
         case _:
             return FloatQuantizer(kind, **options)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantization of arrays to grids, by the operators that compute the grids."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from anybit.formats import FloatFormat
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.quantizers.grids import Match, match
+from anybit.ops.grids import FloatGrid, Grid
+from anybit.ptq.graph.blocks import BlockLayout
+from anybit.ptq.specs.block_scales import generate_block_grids
+from anybit.ptq.specs.dynamic_grid import DynamicGrid
+from anybit.quant_types.block_formats import ScaleRule
+
+_ONE = np.ones((), np.float32)
+_LARGEST_POWER = 2.0**127
+
+
+def select_operator(grid: Grid) -> Match:
+    """Return the operator that quantizes to a grid, with the parameters of the call.
+
+    Raises:
+        TypeError: No operator computes the grid.
+    """
+    operator = match(grid)
+    if operator is None:
+        raise TypeError(f"no operator quantizes to {grid}")
+    return operator
+
+
+def select_power_operator(grid: DynamicGrid) -> Match:
+    """Return the operator that rounds a magnitude down to a power of two."""
+    operator = select_operator(FloatGrid(_ONE, FloatFormat(8, 0, grid.power_bias, _LARGEST_POWER)))
+    attributes = {**operator.call.attributes, "rounding_mode": "FLOOR"}
+    return Match(operator.operator, replace(operator.call, attributes=attributes))
+
+
+def make_rounding(grid: Grid | DynamicGrid) -> Callable[[Array, Array | None], Array]:
+    """Return a function of an array and an output array that quantizes to a grid.
+
+    The output array may be the array itself, or None for a new one; dynamic grids ignore it.
+    """
+    if isinstance(grid, DynamicGrid):
+        return lambda x, out: _quantize_blocks(x, grid)
+    operator = select_operator(grid)
+    function = operator.operator.function
+    arguments = {**operator.call.parameters, **operator.call.attributes}
+    return lambda x, out: np.asarray(function(x, **arguments, out=out))
+
+
+def quantize_to_grid(x: Array, grid: Grid | DynamicGrid) -> Array:
+    """Return the quantized values of an array, as the operator of the grid computes them."""
+    return make_rounding(grid)(x, None)
+
+
+def _quantize_blocks(x: Array, grid: DynamicGrid) -> Array:
+    """Return finite numbers, quantized in blocks whose scales follow from their magnitudes."""
+    layout = BlockLayout(x.shape, grid.axis, grid.axis, grid.format.size)
+    blocks = layout.split(x)
+    magnitude = np.abs(blocks).max(axis=layout.axis, keepdims=True, initial=0)
+    (block_grid,) = generate_block_grids(magnitude, grid.format, ScaleRule.FLOOR)
+    return layout.merge(quantize_to_grid(blocks, block_grid))
