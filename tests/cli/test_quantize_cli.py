@@ -244,7 +244,7 @@ def test_quality_fits_the_terminal(columns: int, count: int) -> None:
         (["--budget", "30dB"], "a budget needs data"),
         (["--layer", "head"], "--layer 'head': use NAME=SPEC"),
         (["--data", "data.npz", "--fail-below", "10"], "--fail-below '10': give an SQNR"),
-        (["--fail-below", "10dB"], "--fail-below '10dB': the outputs are judged on data"),
+        (["--fail-below", "10dB"], "--fail-below '10dB': the check needs data"),
         (["--layer", "head=int4", "--layer", "head=int8"], "--layer: 'head' is given twice"),
         (["--layer", "heat=int4"], "no layer matches 'heat'; there are head"),
     ],

@@ -92,7 +92,7 @@ def test_many_samples_are_added_up_in_groups(count: int) -> None:
     for each in pairs(noise, signal):
         spread.add(*each)
     exact = bound_noise_ratio(pairs(noise, signal))
-    assert spread.upper_bound() == pytest.approx(exact, rel=0.02)
+    assert spread.bound_noise() == pytest.approx(exact, rel=0.02)
     if count < 512:
-        assert spread.upper_bound() == exact
+        assert spread.bound_noise() == exact
     assert len(spread._pairs) <= 512

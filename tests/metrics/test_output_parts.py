@@ -162,9 +162,9 @@ def test_parts_hold_what_one_input_gives(case: str) -> None:
     y = anybit.load(proto).run({name: each.astype(np.float32) for name, each in feeds.items()})["y"]
     for part in found:
         assert part.fits(y)
-        assert np.array_equal(part.of(y), eval(part.name, {"y": y}))
-        assert len(np.unique(part.of(y))) == 1 or len(found) == 1
-    assert sum(part.of(y).size for part in found) == y.size
+        assert np.array_equal(part.crop(y), eval(part.name, {"y": y}))
+        assert len(np.unique(part.crop(y))) == 1 or len(found) == 1
+    assert sum(part.crop(y).size for part in found) == y.size
 
 
 def test_readers_show_where_an_output_is_divided() -> None:

@@ -16,8 +16,8 @@ Y = OutputPart("y")
 def quality(*samples: tuple[np.ndarray, np.ndarray]) -> OutputQuality:
     found = OutputSums(is_float(samples[0][0]))
     for a, b in samples:
-        found.merge(OutputSums.of(a, b if a.shape == b.shape else None, Y))
-    return found.quality("y")
+        found.merge(OutputSums.compare(a, b if a.shape == b.shape else None, Y))
+    return found.compute_quality("y")
 
 
 def exact(a: np.ndarray, b: np.ndarray) -> float:

@@ -64,7 +64,7 @@ def test_other_words_are_refused(words: str, message: str) -> None:
 
 
 def test_without_data_nothing_can_be_below() -> None:
-    with pytest.raises(OptionError, match="--fail-below '20dB': the outputs are judged on data"):
+    with pytest.raises(OptionError, match="--fail-below '20dB': the check needs data"):
         parse_thresholds("20dB", has_data=False)
     with pytest.raises(OptionError, match="must be a text, got 10"):
         parse_thresholds(10)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import numpy as np
 
 from anybit.comparison.arrays import Array, is_float, same_bits
 from anybit.comparison.steps import Step
+from anybit.metrics.sqnr import compute_sqnr
 from anybit.ops.grids import Spacing
 
 _MAX_SAMPLES = 5
@@ -163,8 +164,7 @@ def _against_signal(a: Array, distance: Array) -> tuple[float, float]:
     # In units of the largest, so that no square overflows.
     noise = float(np.sum(np.square(distance / largest)))
     power = float(np.sum(np.square(signal / largest)))
-    sqnr = 10 * np.log10(power / noise) if noise else np.inf
-    return float(distance.max()) / largest, float(sqnr)
+    return float(distance.max()) / largest, compute_sqnr(power, noise)
 
 
 def _in_steps(step: Spacing, x: Array, y: Array) -> Array:

@@ -16,6 +16,7 @@ from anybit.inspection.model_report import (
     totals_of,
     weight_bytes,
 )
+from anybit.metrics.sqnr import sqnr_to_noise
 from anybit.onnx.analysis.analysis import analyze
 from anybit.onnx.analysis.layers import quantizers_after
 from anybit.onnx.analysis.ranges import Ranges, by_name, input_values
@@ -169,7 +170,7 @@ def _with_noise_shares(rows: Sequence[LayerReport]) -> Iterator[LayerReport]:
         sqnr = None
         if row.quality is not None:
             sqnr = row.quality.output_sqnr if at_outputs else row.quality.sqnr
-        noises.append(None if sqnr is None else 10 ** (-sqnr / 10))
+        noises.append(None if sqnr is None else sqnr_to_noise(sqnr))
     total = sum(noise for noise in noises if noise is not None)
     for row, noise in zip(rows, noises, strict=True):
         if row.quality is None or noise is None or not total:

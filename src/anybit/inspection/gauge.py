@@ -8,6 +8,7 @@ import numpy as np
 from anybit.formats import LARGEST_FLOAT32
 from anybit.inspection.factors import Factor
 from anybit.inspection.model_report import Histogram, QuantizedTensor
+from anybit.metrics.sqnr import noise_to_sqnr
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Coding, Grid, IntegerGrid
 from anybit.ptq.calibration.statistics import Statistics
@@ -68,7 +69,7 @@ class Gauge:
             values=self._values(),
             histogram=histogram(self._statistics) if observed else None,
             clipped=self._beyond / self._statistics.count if observed and has_ends else None,
-            sqnr=-10 * math.log10(noise) if noise else None,
+            sqnr=noise_to_sqnr(noise) if noise else None,
             channel_max=_columns(largest),
             channels=largest.size,
             outlier=_outlier(largest),

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quality figures of one output, or of one part of it: SQNR, correlation and agreement.
 
-Everything is accumulated in float64, sample by sample in the order of the samples. Of a float model
-x and a quantized model y, over all elements but NaN and infinities that both have in one place:
+Sums are accumulated in float64, in the order of the samples. For outputs x of the float model and y
+of the quantized model, over all elements except NaN and infinities that both have at one index:
 
     SQNR = 10 log10(sum x^2 / sum (x - y)^2)
     r    = sum (x - mean x)(y - mean y) / sqrt(sum (x - mean x)^2 sum (y - mean y)^2)
 
-Means and centred sums of two samples are merged by the formulas of Chan, Golub and LeVeque (1983,
-https://doi.org/10.1080/00031305.1983.10483115), so that r does not suffer from a large mean.
+Means and centered sums of samples are merged by the formulas of Chan, Golub and LeVeque (1983,
+https://doi.org/10.1080/00031305.1983.10483115), which keeps r accurate for large means.
 """
 
 import math
@@ -19,10 +19,10 @@ import numpy as np
 from anybit.inputs import Array
 from anybit.metrics.confidence import NoiseSpread
 from anybit.metrics.output_parts import OutputPart
-from anybit.metrics.sqnr import noise_to_sqnr
+from anybit.metrics.sqnr import compute_sqnr, noise_to_sqnr
 
-# Softmax in float16 gives rows whose sum is 1 to about 2^-11.
 _TOLERANCE = 1e-3
+"""The tolerance of row sums of 1; those of a Softmax in float16 are accurate to about 2^-11."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class OutputQuality:
     """Quality figures of one output, or of one part of it.
 
     Attributes:
-        name: The output, with the part in the notation of NumPy: "scores", "output0[:, 4:84]".
+        name: The output, with the part as a NumPy index: "scores", "output0[:, 4:84]".
         kind: "float"; "distribution" (over classes); "logits" (floats that may be the scores of a
             classifier); or "exact" (integers, booleans).
-        sqnr: Signal to quantization noise ratio in dB; infinite without noise, None for "exact".
-        correlation: Pearson's r; None for "exact", where either model gives a constant, and where
-            NaN, infinities or shapes differ.
+        sqnr: Signal-to-quantization-noise ratio in dB; infinite without noise, None for "exact".
+        correlation: Pearson's r; None for "exact", for constant outputs, and if NaN, infinities or
+            shapes differ.
         agreement: Distributions and logits: the share of rows with the same arg max. Integers and
             booleans: the share of equal elements. None for other floats.
     """
@@ -49,7 +49,7 @@ class OutputQuality:
 
 @dataclass
 class _Moments:
-    """Centred sums of two arrays, for their correlation."""
+    """Centered sums of two arrays, for their correlation."""
 
     count: int = 0
     mean_x: float = 0.0
@@ -62,8 +62,8 @@ class _Moments:
     defined: bool = True
 
     @classmethod
-    def of(cls, x: Array, y: Array, same: Array) -> "_Moments":
-        """Return the moments of two float64 arrays; `same` marks equal elements, NaN included."""
+    def compute(cls, x: Array, y: Array, same: Array) -> "_Moments":
+        """Return the moments of two float64 arrays; `same` marks equal elements, including NaN."""
         finite = np.isfinite(x) & np.isfinite(y)
         if not (finite | same).all():
             return cls(defined=False)
@@ -95,6 +95,7 @@ class _Moments:
 
     @property
     def correlation(self) -> float | None:
+        """Pearson's r; None if it is undefined."""
         varies = self.range_x[0] < self.range_x[1] and self.range_y[0] < self.range_y[1]
         if not (self.defined and varies and self.xx > 0 and self.yy > 0):
             return None
@@ -111,10 +112,16 @@ class OutputSums:
     """Sums over samples of one output, or of one part of it.
 
     Attributes:
-        is_float: Whether its elements are floats.
-        kind: What the graph says of it: "distribution", "logits" or "".
-        sums_to_one: Whether all rows seen are not negative and sum to 1; None before there is one.
-        rows, agreeing: Rows, or elements of integers; those that agree.
+        is_float: Whether the elements are floats.
+        kind: The kind that the graph shows: "distribution", "logits" or "".
+        signal: The sum of squares of the float model's output.
+        noise: The sum of squared differences.
+        elements: The number of floats.
+        agreeing: The number of rows that agree.
+        rows: The number of rows with classes, or of elements of integers.
+        sums_to_one: Whether all rows are non-negative and sum to 1; None without rows.
+        moments: The sums of the correlation.
+        spread: Noise and signal per sample.
     """
 
     is_float: bool
@@ -129,27 +136,27 @@ class OutputSums:
     spread: NoiseSpread = field(default_factory=NoiseSpread)
 
     @classmethod
-    def of(cls, a: Array, b: Array | None, part: OutputPart) -> "OutputSums":
-        """Compare the output of a sample, or a part of it.
+    def compare(cls, a: Array, b: Array | None, part: OutputPart) -> "OutputSums":
+        """Compare the outputs of two models on a sample.
 
         Args:
-            a: The float model's.
-            b: The quantized model's, of the same shape. None for one of another shape: all of it
-                is noise then, and agrees in nothing.
-            part: What is known of it.
+            a: The output of the float model, or the part of it.
+            b: The same of the quantized model. None if the shapes differ: then all of `a` is noise,
+                and nothing agrees.
+            part: The part of the output.
         """
-        found = cls(is_float(a), part.kind)
-        if not found.is_float:
-            found.rows = max(a.size, int(b is None))
-            found.agreeing = 0 if b is None else int(np.count_nonzero(a == b))
-            return found
-        found._add_rows(a, b, part)
-        found._add_floats(a, np.where(np.isfinite(a), 0, a) if b is None else b)
-        found.moments.defined &= b is not None
-        return found
+        sums = cls(is_float(a), part.kind)
+        if not sums.is_float:
+            sums.rows = max(a.size, int(b is None))
+            sums.agreeing = 0 if b is None else int(np.count_nonzero(a == b))
+            return sums
+        sums._add_rows(a, b, part)
+        sums._add_floats(a, np.where(np.isfinite(a), 0, a) if b is None else b)
+        sums.moments.defined &= b is not None
+        return sums
 
     def _add_rows(self, a: Array, b: Array | None, part: OutputPart) -> None:
-        """Compare where the largest element of each row is, if rows may have classes."""
+        """Compare the arg max of each row, if rows may have classes."""
         axis = -1 if part.class_axis is None else part.class_axis
         if not -a.ndim <= axis < a.ndim or a.shape[axis] < 2 or not a.size:
             return
@@ -162,8 +169,10 @@ class OutputSums:
             self.agreeing = int(np.count_nonzero(a.argmax(axis=axis) == b.argmax(axis=axis)))
 
     def _add_floats(self, a: Array, b: Array) -> None:
-        """Accumulate signal and noise. NaN and infinities that both have are not noise; those that
-        one alone has are infinite noise."""
+        """Accumulate signal and noise.
+
+        NaN and infinities are not noise if both outputs have them, and infinite noise otherwise.
+        """
         x, y = a.astype(np.float64), b.astype(np.float64)
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         finite = np.isfinite(x)
@@ -172,7 +181,7 @@ class OutputSums:
             self.signal += float(np.square(x[finite]).sum())
             noise = float(np.square(x[~same] - y[~same]).sum())
         self.noise += noise if np.isfinite(noise) else np.inf
-        self.moments = _Moments.of(x, y, same)
+        self.moments = _Moments.compute(x, y, same)
 
     def merge(self, other: "OutputSums") -> None:
         """Add another sample."""
@@ -188,18 +197,18 @@ class OutputSums:
 
     @property
     def has_classes(self) -> bool:
-        """Return whether there is an agreement: of rows with classes, or of integers."""
+        """True if an agreement is defined: of rows with classes, or of integers."""
         return bool(self.rows) and self.quality_kind != "float"
 
     @property
     def quality_kind(self) -> str:
-        """Return the `kind` of an `OutputQuality`."""
+        """The `kind` of an `OutputQuality`."""
         if not self.is_float:
             return "exact"
         return "distribution" if self.sums_to_one else self.kind or "float"
 
-    def quality(self, name: str) -> OutputQuality:
-        """Return the figures for all samples."""
+    def compute_quality(self, name: str) -> OutputQuality:
+        """Return the figures over all samples, under the name of an output."""
         agreement = self.agreeing / self.rows if self.has_classes else None
         if not self.is_float:
             return OutputQuality(name, self.quality_kind, None, None, agreement)
@@ -208,27 +217,26 @@ class OutputSums:
 
     @property
     def sqnr(self) -> float:
-        if not self.noise:
-            return np.inf
-        if not np.isfinite([self.noise, self.signal]).all() or not self.signal:
+        """The SQNR in dB; infinite without noise, -infinite without signal."""
+        if self.noise and not (np.isfinite([self.noise, self.signal]).all() and self.signal):
             return -np.inf
-        return 10 * float(np.log10(self.signal / self.noise))
+        return compute_sqnr(self.signal, self.noise)
 
     @property
     def sqnr_bound(self) -> float | None:
-        """An estimated lower bound, by the samples that were merged, in dB."""
-        noise = self.spread.upper_bound()
+        """An estimated lower bound of the SQNR on unseen data, in dB; None if undefined."""
+        noise = self.spread.bound_noise()
         return None if noise is None else noise_to_sqnr(noise)
 
 
 def is_float(array: Array) -> bool:
-    """Return whether the elements are floats, bfloat16 and float8 included."""
+    """Return whether the elements are floats, including bfloat16 and float8."""
     return array.dtype.name.startswith(("float", "bfloat"))
 
 
 def _sums_to_one(a: Array, axis: int) -> bool:
-    """Return whether all rows are not negative and sum to 1."""
+    """Return whether all rows are non-negative and sum to 1."""
     with np.errstate(all="ignore"):
-        if not (a >= 0).all():  # nor NaN
+        if not (a >= 0).all():  # also NaN
             return False
         return bool((np.abs(a.sum(axis=axis, dtype=np.float64) - 1) <= _TOLERANCE).all())

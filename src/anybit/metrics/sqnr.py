@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noise over signal as a power, and signal over noise in decibels."""
+"""Signal-to-quantization-noise ratio (SQNR): conversion between power ratios and dB."""
 
 import math
 
+import numpy as np
+
 MIN_NOISE = 1e-30
-"""Less noise than this is none: 300 dB."""
+"""The least noise-to-signal power ratio that counts as noise; 300 dB."""
+
+
+def compute_sqnr(signal: float, noise: float) -> float:
+    """Return the SQNR in dB of the powers of signal and noise; infinite without noise."""
+    return 10 * float(np.log10(signal / noise)) if noise else math.inf
 
 
 def noise_to_sqnr(noise: float) -> float:
-    """Signal over noise in dB, of noise over signal as a power."""
+    """Return the SQNR in dB of a noise-to-signal power ratio; 300 dB at most."""
     return -10 * math.log10(max(noise, MIN_NOISE))
 
 
 def sqnr_to_noise(sqnr: float) -> float:
-    """Noise over signal as a power, of signal over noise in dB."""
+    """Return the noise-to-signal power ratio of an SQNR in dB."""
     return float(10 ** (-sqnr / 10))

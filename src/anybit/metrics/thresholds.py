@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quality thresholds: `10dB`, `95%`, `10dB,95%`, `none`."""
+"""Quality thresholds of the metrics: `10dB`, `95%`, `10dB,95%`, `none`."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from anybit.errors import OptionError
 
 _REMEDY = 'give an SQNR ("10dB"), an agreement ("95%"), both ("10dB,95%") or "none"'
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)) *(db|%)")
-_MOST_DECIBELS = 300.0
+_MAX_DECIBELS = 300.0
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,9 @@ class QualityThresholds:
     """The figures below which a model fails the quality check.
 
     Attributes:
-        sqnr: In dB; None for no check of the SQNR.
-        agreement: A share, 0 to 1; None for no check of the agreement.
-        named: Whether the user gave them. The agreement of the logits of a classifier counts only
-            then.
+        sqnr: The least SQNR in dB; None for no check.
+        agreement: The least agreement, 0 to 1; None for no check.
+        named: Whether the user named them. Only then the agreement of logits is checked, too.
     """
 
     sqnr: float | None = 10.0
@@ -32,7 +31,11 @@ DEFAULT_THRESHOLDS = QualityThresholds()
 
 
 def parse_thresholds(words: str | None, *, has_data: bool = True) -> QualityThresholds:
-    """Parse quality thresholds; figures without one are not checked. None stands for the defaults.
+    """Parse quality thresholds; a figure without one is not checked.
+
+    Args:
+        words: The text; None for the defaults.
+        has_data: Whether there are data to evaluate the model on.
 
     Raises:
         OptionError: The words are not thresholds, or there are no data to check them on.
@@ -47,7 +50,7 @@ def parse_thresholds(words: str | None, *, has_data: bool = True) -> QualityThre
     if words.strip().lower() in ("none", "0"):
         return QualityThresholds(None, None, named=True)
     if not has_data:
-        raise OptionError(f"--fail-below {words!r}: the outputs are judged on data; give some")
+        raise OptionError(f"--fail-below {words!r}: the check needs data; give some")
     numbers: dict[str, float] = {}
     for item in words.split(","):
         match = _NUMBER.fullmatch(item.strip().lower())
@@ -58,7 +61,7 @@ def parse_thresholds(words: str | None, *, has_data: bool = True) -> QualityThre
             raise OptionError(f"--fail-below {words!r}: {unit.replace('b', 'B')} is given twice")
         if unit == "%" and not 0 <= number <= 100:
             raise OptionError(f"--fail-below {words!r}: an agreement lies between 0 % and 100 %")
-        if unit == "db" and not (math.isfinite(number) and abs(number) <= _MOST_DECIBELS):
+        if unit == "db" and not (math.isfinite(number) and abs(number) <= _MAX_DECIBELS):
             raise OptionError(f"--fail-below {words!r}: an SQNR lies between -300 dB and 300 dB")
         numbers[unit] = number
     share = numbers.get("%")

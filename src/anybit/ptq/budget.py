@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from anybit.errors import OptionError
+from anybit.metrics.sqnr import sqnr_to_noise
 
 _SIZES = {
     "b": 1,
@@ -55,7 +56,7 @@ def parse_budget(words: str) -> Budget:
             raise OptionError(f'budget {words!r}: shares are of the work, such as "50%bops"')
         return Budget(words, bops=amount / 100)
     if unit == "db" and amount <= 150:
-        return Budget(words, noise=10 ** (-amount / 10))
+        return Budget(words, noise=sqnr_to_noise(amount))
     if unit in _SIZES:
         return Budget(words, bytes=amount * _SIZES[unit])
     raise OptionError(f"budget {words!r}: {_KNOWN}")
