@@ -4,13 +4,13 @@
 import ast
 import inspect
 import textwrap
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 from _figures import shown_of
 
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
-from anybit.ops import OPERATORS, Attribute, Operator, RoundingMode
+from anybit.ops import OPERATORS, Operator, RoundingMode
 from anybit.ops.documentation import Documentation
 from anybit.ops.int_quant import int_quant
 
@@ -46,13 +46,9 @@ def operator_page(operator: Operator) -> str:
         f"```text\n{_signature(operator)}\n```",
         _paragraphs(documentation.body),
         f"![{name}: {shown_of(operator)}](../images/{operator.name}.svg)",
-        "## Inputs",
-        _table(["input", "holds", "meaning"], _inputs(operator, documentation)),
-        "## Attributes",
-        _table(["attribute", "default", "meaning"], _attributes(operator, documentation))
-        if operator.attributes
-        else "None.",
-        f"In Python there is also `out`: {_lowered(documentation.arguments['out'])}",
+        "## Parameters",
+        _table(["input", "meaning"], _inputs(operator, documentation)),
+        _table(["attribute", "default", "meaning"], _attributes(operator, documentation)),
         "## Result",
         documentation.returns,
         "## Gradient",
@@ -66,9 +62,16 @@ def operator_page(operator: Operator) -> str:
         f"```python\n{_imports(operator, documentation.examples)}{documentation.examples}\n```",
         "## In model files",
         _table(["", ""], _names(operator)),
-        f"Source: {documentation.source} See also the [deviations](../deviations.md).",
+        _source(documentation.source),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _source(text: str) -> str:
+    link = "see [deviations](../deviations.md)"
+    if "see deviations" in text:
+        return f"Source: {text.replace('see deviations', link)}"
+    return f"Source: {text} S{link[1:]}."
 
 
 def _title(operator: Operator) -> str:
@@ -104,24 +107,39 @@ def _gradient(operator: Operator) -> str:
 
 
 def _inputs(operator: Operator, documentation: Documentation) -> list[list[str]]:
-    return [
+    rows = [
         [
             f"`{declared.name}`" + (" (optional)" if declared.optional else ""),
-            declared.domain.description,
             documentation.arguments[declared.name],
         ]
         for declared in operator.inputs
     ]
+    return _merged(rows)
 
 
 def _attributes(operator: Operator, documentation: Documentation) -> list[list[str]]:
-    return [
+    """Return one row per attribute, and one for `out`, which exists only in Python."""
+    rows = [
         [
             f"`{declared.name}`",
             f"`{declared.default!r}`",
             documentation.arguments[declared.name],
         ]
         for declared in operator.attributes
+    ]
+    return [*_merged(rows), ["`out`", "`None`", f"Python only: {_out(documentation)}"]]
+
+
+def _out(documentation: Documentation) -> str:
+    text = documentation.arguments["out"]
+    return text[0].lower() + text[1:]
+
+
+def _merged(rows: list[list[str]]) -> list[list[str]]:
+    """Join the names of consecutive rows that differ in nothing else."""
+    return [
+        [", ".join(row[0] for row in group), *others]
+        for others, group in groupby(rows, lambda row: row[1:])
     ]
 
 
@@ -134,15 +152,13 @@ def _names(operator: Operator) -> list[list[str]]:
         ["version", str(operator.version)],
         ["inputs", " or ".join(map(str, sorted(counts)))],
     ]
-    return rows + [
-        [f"attribute `{declared.name}`", _stored(declared)] for declared in operator.attributes
-    ]
-
-
-def _stored(attribute: Attribute) -> str:
-    kind = {bool: "int, 0 or 1", int: "int", str: "string"}[type(attribute.default)]
-    names = [attribute.onnx_name, *attribute.aliases]
-    return kind + ("" if names == [attribute.name] else f", stored as {_codes(names)}")
+    kinds: dict[str, list[str]] = {}
+    for declared in operator.attributes:
+        kind = {bool: "int (0 or 1)", int: "int", str: "string"}[type(declared.default)]
+        name = _codes([declared.onnx_name, *declared.aliases])
+        renamed = declared.onnx_name != declared.name
+        kinds.setdefault(kind, []).append(name + f" (`{declared.name}` in Python)" * renamed)
+    return rows + [[f"attributes: {kind}", ", ".join(names)] for kind, names in kinds.items()]
 
 
 def _codes(names: list[str]) -> str:
@@ -155,10 +171,6 @@ def _imports(operator: Operator, examples: str) -> str:
     needs_numpy = "np." in examples and "import numpy" not in examples
     lines = [">>> import numpy as np\n"] if needs_numpy else []
     return "".join([*lines, f">>> from anybit import {operator.name}\n"])
-
-
-def _lowered(text: str) -> str:
-    return text[0].lower() + text[1:]
 
 
 def _table(headings: list[str], rows: list[list[str]]) -> str:
