@@ -27,10 +27,9 @@ def names_tables() -> dict[str, str]:
 
 def _table(names: dict[str, PublicName]) -> str:
     rows = [
-        f"| {_linked(name, public.page)} | {public.area} | {public.description} |"
-        for name, public in names.items()
+        f"| {_linked(name, public.page)} | {public.description} |" for name, public in names.items()
     ]
-    return "\n".join(["| name | area | |", "| --- | --- | --- |", *rows])
+    return "\n".join(["| name | description |", "|---|---|", *rows])
 
 
 def _linked(name: str, page: str) -> str:

@@ -174,8 +174,8 @@ def _imports(operator: Operator, examples: str) -> str:
 
 
 def _table(headings: list[str], rows: list[list[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    head, *body = (f"| {' | '.join(cells)} |" for cells in [headings, *rows])
+    return "\n".join([head, "|" + "---|" * len(headings), *body])
 
 
 def operator_table(folder: str) -> str:

@@ -32,7 +32,7 @@ def speed_table() -> str:
         "of the same shape; *int8* is the fastest 8-bit form, which is not bit-exact:",
         "",
         f"| network | {' | '.join(headings)} |",
-        f"| --- {'| --- ' * len(headings)}|",
+        "|---" + "|---" * len(headings) + "|",
     ]
     rows = {level: _rows(part) for level, part in parts.items()}
     for network, words in _NETWORKS.items():

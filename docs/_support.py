@@ -26,7 +26,7 @@ def support_table() -> str:
         return "Not measured yet."
     lines = [
         f"| form | holds | {' | '.join(versions)} |",
-        f"| --- | --- |{' --- |' * len(versions)}",
+        "|---|---|" + "---|" * len(versions),
     ]
     for form, rows in _by_form(verdicts_by_row).items():
         for verdicts, names in _alike(rows, versions).items():
