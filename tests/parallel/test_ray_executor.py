@@ -27,7 +27,7 @@ from anybit.parallel import ray_executor
 from anybit.parallel.ray_executor import RayExecutor
 from anybit.ptq.calibration import collect as calibration
 from anybit.ptq.mixed_precision import sensitivity
-from anybit.ptq.search import candidates as attempts
+from anybit.ptq.search import choose
 from anybit.ptq.search import evaluate as judging
 
 pytestmark = [
@@ -133,11 +133,13 @@ def test_quantize_gives_the_same_bytes_if_a_worker_of_every_step_is_killed(
     data = data_for("convolutions", 100)
     expected = quantized(data)
     monkeypatch.setattr(calibration, "surveyor", killed_workers.surveyor)
-    monkeypatch.setattr(attempts, "chooser", killed_workers.chooser)
+    monkeypatch.setattr(choose, "make_chooser", killed_workers.make_chooser)
     monkeypatch.setattr(sensitivity, "prober", killed_workers.prober)
-    monkeypatch.setattr(judging, "comparer", killed_workers.comparer)
+    monkeypatch.setattr(judging, "make_comparer", killed_workers.make_comparer)
     assert quantized(iter(data), cluster=address) == expected
-    assert {mark.name for mark in marks.iterdir()} >= {"surveyor", "chooser", "prober", "comparer"}
+    assert {mark.name for mark in marks.iterdir()} >= {
+        *("surveyor", "make_chooser", "prober", "make_comparer"),
+    }
 
 
 def test_evaluate_gives_the_same_figures_if_a_worker_is_killed(

@@ -15,7 +15,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit import ModelError
+from anybit import ModelError, OptionError
 from anybit.onnx import reference_ops
 from anybit.onnx.graph.editor import Editor
 from anybit.ptq.insertion.nodes import Nodes
@@ -131,7 +131,7 @@ def test_old_models_are_raised() -> None:
     ],
 )
 def test_words_that_activations_do_not_take(words: str, said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(OptionError, match=said):
         anybit.quantize(NETWORKS["attention"](), data_for("attention"), activations=words)
 
 

@@ -15,7 +15,7 @@ from passes import random
 from small_models import model, node
 
 import anybit
-from anybit import ModelError
+from anybit import ModelError, OptionError
 from anybit.onnx import reference_ops
 from anybit.ptq.algorithms.round_to_nearest import nearest
 from anybit.ptq.config import DEFAULT
@@ -174,7 +174,7 @@ def test_bytes_count_scales() -> None:
     ],
 )
 def test_words_that_fit_no_blocks(words: str, said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(OptionError, match=said):
         anybit.quantize(layers_of_all_kinds(), weights=words, activations=None)
 
 

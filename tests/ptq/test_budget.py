@@ -15,8 +15,7 @@ from places import ROOT
 from small_models import model, node
 
 import anybit
-from anybit import ModelError
-from anybit.errors import OptionError
+from anybit import ModelError, OptionError
 from anybit.ptq.budget import parse_budget
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.mixed_precision.bit_operations import least_width
@@ -284,7 +283,7 @@ def test_what_is_not_reached_is_refused_with_the_figure(words: str, message: str
 
 def test_what_a_budget_cannot_work_with() -> None:
     data = data_for("convolutions", 8)
-    with pytest.raises(ModelError, match="a budget needs data"):
+    with pytest.raises(OptionError, match="a budget needs data"):
         anybit.quantize(convolutions(), activations=None, budget="30dB")
     with pytest.raises(ModelError, match="chooses the widths of integers"):
         anybit.quantize(convolutions(), data, weights="fp8_e4m3", budget="30dB")

@@ -11,7 +11,7 @@ import pytest
 from float_models import NETWORKS, attention, data_for
 
 import anybit
-from anybit import ModelError
+from anybit import OptionError
 from anybit.ptq.algorithms import layer_runner as pieces
 from anybit.ptq.calibration import taps as recording
 
@@ -115,7 +115,7 @@ def test_weights_alone_need_no_effort() -> None:
 
 
 def test_a_wrong_word_says_what_may_be_meant() -> None:
-    with pytest.raises(ModelError, match='unknown effort "fats"; did you mean "fast"'):
+    with pytest.raises(OptionError, match='unknown effort "fats"; did you mean "fast"'):
         anybit.quantize(attention(), effort="fats")
 
 
@@ -127,6 +127,6 @@ def test_sensitivity_without_data_is_remarked() -> None:
 def test_a_cache_is_a_folder(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("kept")
-    with pytest.raises(ModelError, match="not a folder"):
+    with pytest.raises(OptionError, match="is a file"):
         anybit.quantize(attention(), data_for("attention", 4), cache=path)
     assert path.read_text() == "kept"

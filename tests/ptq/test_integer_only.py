@@ -13,7 +13,7 @@ from passes import random
 from small_models import kinds, model, node
 
 import anybit
-from anybit import ModelError
+from anybit import OptionError
 from anybit.ptq import pipeline as driver
 from anybit.quant_types.layer_info import Guarantee
 
@@ -184,20 +184,20 @@ def test_a_sum_that_is_kept_reads_floats() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"activations": None}, "activations are integers .*, not float"),
-        ({"activations": "fp8_e4m3"}, "activations are integers .*, not fp8_e4m3"),
-        ({"activations": "mxfp8"}, "activations are integers .*, not mxfp8"),
-        ({"weights": "float"}, "weights are integers .*, not float"),
-        ({"weights": "int16"}, "weights are integers .*, not int16"),
-        ({"weights": "e4m3"}, "weights are integers .*, not e4m3"),
-        ({"weights": "mxfp4"}, "weights are integers .*, not mxfp4"),
-        ({"weights": "int4 per-block 2"}, "weights are integers .*, not int4 per-block 2"),
+        ({"activations": None}, "activations must be integers .*, not float"),
+        ({"activations": "fp8_e4m3"}, "activations must be integers .*, not fp8_e4m3"),
+        ({"activations": "mxfp8"}, "activations must be integers .*, not mxfp8"),
+        ({"weights": "float"}, "weights must be integers .*, not float"),
+        ({"weights": "int16"}, "weights must be integers .*, not int16"),
+        ({"weights": "e4m3"}, "weights must be integers .*, not e4m3"),
+        ({"weights": "mxfp4"}, "weights must be integers .*, not mxfp4"),
+        ({"weights": "int4 per-block 2"}, "weights must be integers .*, not int4 per-block 2"),
         ({"activations": "uint16"}, "uint16"),
         ({"budget": "4MB"}, "more than 8 bits"),
     ],
 )
 def test_what_is_not_integer(options: dict[str, str | None], words: str) -> None:
-    with pytest.raises(ModelError, match=words):
+    with pytest.raises(OptionError, match=words):
         anybit.quantize(residual(), _data(), integer_only=True, **options)
 
 

@@ -12,7 +12,7 @@ from passes import random
 from small_models import kinds, model, node, quantized_input
 
 import anybit
-from anybit import ModelError
+from anybit import ModelError, OptionError
 from anybit.data.splits import is_held_out
 
 
@@ -148,7 +148,7 @@ def test_weights_alone_need_no_data() -> None:
     assert found.verdict is None
     assert {each.activations for each in found.layers} == {""}
     assert found.bytes_after < found.bytes_before / 4
-    with pytest.raises(ModelError, match="activations need data"):
+    with pytest.raises(OptionError, match="activations need data"):
         anybit.quantize(convolutions())
 
 
@@ -156,7 +156,7 @@ def test_layers_that_are_kept() -> None:
     found = anybit.quantize(convolutions(), data_for("convolutions"), keep=["head", "p*wise"])
     assert found.skipped == {"head": "it was to be kept", "pointwise": "it was to be kept"}
     assert [each.name for each in found.layers] == ["first", "depthwise", "up"]
-    with pytest.raises(ModelError, match="keep: no layer matches 'heads'; there are head"):
+    with pytest.raises(OptionError, match="keep: no layer matches 'heads'; there are head"):
         anybit.quantize(convolutions(), data_for("convolutions"), keep=["heads"])
 
 
@@ -256,6 +256,8 @@ def test_models_that_cannot_be_quantized() -> None:
     relu = model([node("Relu", "x", domain="")])
     with pytest.raises(ModelError, match="nothing in it multiplies"):
         anybit.quantize(relu, np.ones((1, 4), np.float32))
+    with pytest.raises(ModelError, match="no layer to quantize"):
+        anybit.quantize(convolutions(), data_for("convolutions", 4), layers={"*": "float"})
 
 
 @pytest.mark.parametrize(
@@ -273,10 +275,10 @@ def test_models_that_cannot_be_quantized() -> None:
     ],
 )
 def test_words_that_mean_nothing(words: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(OptionError, match=message):
         anybit.quantize(convolutions(), weights=words, activations=None)
     if words == "int1":
-        with pytest.raises(ModelError, match="sum need one scale"):
+        with pytest.raises(OptionError, match="sum need one scale"):
             anybit.quantize(convolutions(), weights="int8", activations="uint8 per-channel")
 
 

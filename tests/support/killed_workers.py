@@ -13,7 +13,7 @@ from typing import Any
 from anybit.evaluation import scoring
 from anybit.ptq.calibration import survey
 from anybit.ptq.mixed_precision import sensitivity
-from anybit.ptq.search import candidates as attempts
+from anybit.ptq.search import choose
 from anybit.ptq.search import evaluate as judging
 
 FOLDER = "KILLED_WORKERS"
@@ -25,9 +25,9 @@ def surveyor(*job: Any) -> Callable[[Any], Any]:
     return _killed_once("surveyor", survey.surveyor(*job))
 
 
-def chooser(*job: Any) -> Callable[[Any], Any]:
+def make_chooser(*job: Any) -> Callable[[Any], Any]:
     """Return the worker that chooses the quantizer of a tensor."""
-    return _killed_once("chooser", attempts.chooser(*job))
+    return _killed_once("make_chooser", choose.make_chooser(*job))
 
 
 def prober(*job: Any) -> Callable[[Any], Any]:
@@ -35,9 +35,9 @@ def prober(*job: Any) -> Callable[[Any], Any]:
     return _killed_once("prober", sensitivity.prober(*job))
 
 
-def comparer(*job: Any) -> Callable[[Any], Any]:
+def make_comparer(*job: Any) -> Callable[[Any], Any]:
     """Return the worker that compares outputs."""
-    return _killed_once("comparer", judging.comparer(*job))
+    return _killed_once("make_comparer", judging.make_comparer(*job))
 
 
 def make_shard_scorer(*job: Any) -> Callable[[Any], Any]:

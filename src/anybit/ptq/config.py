@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass, field
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.quant_types.suggestions import describe_unknown
 
 _EVERY_TWENTIETH = tuple(1 - step / 20 for step in range(14))
@@ -238,8 +238,8 @@ def preset(effort: str) -> QuantizeConfig:
     """Return the configuration of an effort.
 
     Raises:
-        ModelError: There is no such effort.
+        OptionError: There is no such effort.
     """
     if effort not in PRESETS:
-        raise ModelError(describe_unknown("effort", str(effort), list(PRESETS)))
+        raise OptionError(describe_unknown("effort", str(effort), list(PRESETS)))
     return PRESETS[effort]

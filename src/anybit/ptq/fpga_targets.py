@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers that a compiler for FPGAs takes: what `anybit.check` asks of them for that target."""
+"""Quantizers that FPGA compilers support, by the rules of `anybit.check` for the target."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.onnx.checks.checking import check
 from anybit.onnx.cleaning import clean
 from anybit.onnx.graph.op_traits import OpTrait, operators_with
 from anybit.ptq.graph.targets import ActivationTensor
-from anybit.ptq.plan import FLOAT, Plan
+from anybit.ptq.plan import FLOAT, QuantPlan
 from anybit.quant_types.spec import QuantSpec
 from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat
 from anybit.quant_types.suggestions import describe_unknown
@@ -23,7 +23,7 @@ _GRANULARITIES = {"per-channel", "per-tensor"}
 
 @dataclass(frozen=True)
 class _Rules:
-    """What a compiler takes.
+    """Quantizers that a compiler supports.
 
     Attributes:
         power_of_two: Whether all scales are powers of two, one per tensor.
@@ -44,13 +44,13 @@ def check_target(target: str | None) -> None:
     """Refuse a target without rules.
 
     Raises:
-        ModelError: There is no such target.
+        OptionError: There is no such target.
     """
     if target is not None and target not in _TARGETS:
-        raise ModelError(describe_unknown("target", target, list(_TARGETS)))
+        raise OptionError(describe_unknown("target", target, list(_TARGETS)))
 
 
-def for_target(wanted: Plan, target: str) -> Plan:
+def adapt_plan(plan: QuantPlan, target: str) -> QuantPlan:
     """Return the plan with quantizers that the target takes, of the same widths.
 
     Zero-points are 0. Weights are signed and narrow. Activations have one scale; they are unsigned
@@ -58,29 +58,29 @@ def for_target(wanted: Plan, target: str) -> Plan:
     maxima and data movement lie between. Channels are not scaled against weights.
 
     Raises:
-        ModelError: Formats that the target has no counterpart for.
+        OptionError: The target does not support a format.
     """
     rules = _TARGETS[target]
-    if len({layer for source in wanted.activations for layer, _ in source.readers}) < len(
-        [layer for layer in wanted.layers if layer.weights]
+    if len({layer for source in plan.activations for layer, _ in source.readers}) < len(
+        [layer for layer in plan.layers if layer.weights]
     ):
-        raise ModelError(
-            f"target {target}: activations are integers there; give data, and widths such as uint8 "
+        raise OptionError(
+            f"target {target}: activations must be integers; give data, and a width such as uint8 "
             f"instead of {FLOAT}"
         )
     weights = {
         layer: _weight(scheme, rules, f"target {target}: {layer.name}")
-        for layer, scheme in wanted.weights.items()
+        for layer, scheme in plan.weights.items()
     }
     activations = {}
-    for source, scheme in wanted.activations.items():
+    for source, scheme in plan.activations.items():
         source = _after_relu(source)
         where = f"target {target}: {source.value.name}"
         activations[source] = _activation(scheme, rules, _is_rectified(source), where)
-    return replace(wanted, weights=weights, activations=activations)
+    return replace(plan, weights=weights, activations=activations)
 
 
-def taken_by(target: str, model: ir.Model) -> tuple[str, ...]:
+def check_result(target: str, model: ir.Model) -> tuple[str, ...]:
     """Return one remark per error that a check for the target finds after cleaning for it."""
     cleaned = clean(model, target=target).model
     errors = [finding for finding in check(cleaned, target) if finding.severity == "error"]
@@ -92,7 +92,7 @@ def _weight(scheme: QuantSpec, rules: _Rules, where: str) -> QuantSpec:
         return scheme
     bits = _bits(scheme, where)
     if bits < 2:
-        raise ModelError(f"{where}: weights of {scheme.text!r}; use int2 or more, or ternary")
+        raise OptionError(f"{where}: weights are {scheme.text!r}; use int2 or more, or ternary")
     kind = scheme.format if scheme.text.startswith("ternary") else IntegerFormat(bits, signed=True)
     per_channel = scheme.per_channel and not rules.power_of_two
     power_of_two = scheme.power_of_two or rules.power_of_two
@@ -110,7 +110,7 @@ def _weight(scheme: QuantSpec, rules: _Rules, where: str) -> QuantSpec:
 def _activation(scheme: QuantSpec, rules: _Rules, rectified: bool, where: str) -> QuantSpec:
     bits = _bits(scheme, where)
     if bits < 2 and not rectified:
-        raise ModelError(f"{where}: activations of {scheme.text!r} that are signed; use 2 bits")
+        raise OptionError(f"{where}: signed activations are {scheme.text!r}; use 2 bits or more")
     kind = IntegerFormat(bits, signed=not rectified)
     power_of_two = scheme.power_of_two or rules.power_of_two
     return replace(
@@ -127,12 +127,12 @@ def _bits(scheme: QuantSpec, where: str) -> int:
     """Return the width of integers without a zero-point and with one scale per tensor or channel.
 
     Raises:
-        ModelError: It is another format.
+        OptionError: It is another format.
     """
     if not isinstance(scheme.format, IntegerFormat) or scheme.block_size:
-        raise ModelError(f"{where}: {scheme.text!r} is not taken there; use integers, such as int8")
+        raise OptionError(f"{where}: {scheme.text!r} is not supported; use integers, such as int8")
     if "asymmetric" in scheme.text.split():
-        raise ModelError(f"{where}: {scheme.text!r}: zero-points are 0 there; leave asymmetric out")
+        raise OptionError(f"{where}: {scheme.text!r}: zero-points must be 0; leave asymmetric out")
     return scheme.bits
 
 
@@ -160,7 +160,7 @@ def _after_relu(source: ActivationTensor) -> ActivationTensor:
         value, use = before, (producer, 0)
     if use is None or producer is None or producer.op_type != "Relu":
         return plain
-    if not _all_read(source):
+    if not _only_layers_read(source):
         return plain
     return replace(plain, sites=((value, (use,)),))
 
@@ -169,8 +169,8 @@ def _moves(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in _MOVES and len(node.outputs) == 1
 
 
-def _all_read(source: ActivationTensor) -> bool:
-    """Whether nothing but its layers reads a source, which is quantized before it then."""
+def _only_layers_read(source: ActivationTensor) -> bool:
+    """Return whether only its layers use an activation, so that it may be quantized earlier."""
     return set(source.value.uses()) == {(layer.node, index) for layer, index in source.readers}
 
 

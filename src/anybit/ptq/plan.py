@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layer gets which quantizers: words for all of them, and for some by name."""
+"""Assignment of specs to layers: defaults for all of them, and specs by name or pattern."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.errors import ModelError
+from anybit.errors import AnybitError, OptionError
 from anybit.name_patterns import match_names
 from anybit.onnx.graph.names import all_names_of
 from anybit.onnx.graph.walk import nodes_in
@@ -16,171 +16,261 @@ from anybit.ptq.graph.quantizer_sites import tie_grids
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode, Targets
 from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec, parse_quant_spec
+from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat
 from anybit.text import listed, shown
 
 FLOAT = "float"
-"""The word for what gets no quantizer."""
+"""The spec of a layer or an activation without a quantizer."""
 
-
-Pair: TypeAlias = tuple[QuantSpec | None, QuantSpec | None]
+SpecPair: TypeAlias = tuple[QuantSpec | None, QuantSpec | None]
+"""The specs of weights and of activations; None stands for float."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Schemes for all that is to be quantized.
+class LayerSpecs:
+    """The specs of the layers that a pattern matches.
 
     Attributes:
-        layers: The layers of which something is, in order.
-        weights: The scheme of the weights of layers; those that are not named stay.
-        activations: The scheme of the tensors that layers read.
-        named: Layers that were asked for by name.
-        left: Layers that keep their floats, and why.
-        remarks: What became of wishes that contradict one another.
+        text: The specs as text.
+        pair: The specs of weights and activations.
+        weights_only: Whether the text has no spec of activations, so that these keep theirs.
+    """
+
+    text: str
+    pair: SpecPair
+    weights_only: bool
+
+
+@dataclass(frozen=True)
+class SpecOptions:
+    """Parsed specs of `quantize`.
+
+    Attributes:
+        default: The specs of all layers that no pattern matches.
+        by_layer: Specs by name or pattern; later ones win.
+        keep: Names and patterns of nodes that stay float.
+    """
+
+    default: SpecPair
+    by_layer: Mapping[str, LayerSpecs]
+    keep: Sequence[str]
+
+
+@dataclass(frozen=True)
+class QuantPlan:
+    """The specs of everything that is quantized.
+
+    Attributes:
+        layers: The layers with quantized weights or activations, in order.
+        weights: The specs of the weights of layers; other weights stay float.
+        activations: The specs of activations.
+        named: Layers whose specs were requested by name.
+        skipped: Layers that stay float, with the reasons.
+        remarks: Remarks on requests that contradict one another.
     """
 
     layers: tuple[TargetNode, ...]
     weights: Mapping[TargetNode, QuantSpec]
     activations: Mapping[ActivationTensor, QuantSpec]
     named: frozenset[TargetNode]
-    left: Mapping[str, str]
+    skipped: Mapping[str, str]
     remarks: tuple[str, ...]
 
+    @property
+    def has_block_activations(self) -> bool:
+        """Return whether some activations have a scale per block."""
+        return any(spec.block_size for spec in self.activations.values())
 
-def plan(
-    model: ir.Model,
-    placement: Targets,
-    everywhere: tuple[str, str],
+
+def parse_specs(
+    weights: str,
+    activations: str | None,
     by_layer: Mapping[str, str],
     keep: Sequence[str],
-    power_of_two: bool = False,
-) -> Plan:
-    """What becomes of each layer.
+    power_of_two: bool,
+) -> SpecOptions:
+    """Parse the specs of `quantize`.
 
     Args:
-        model: The model.
-        placement: Its layers.
-        everywhere: Words for weights and for activations.
-        by_layer: By name or pattern words for weights, or for both with a slash between. Later
-            ones win.
-        keep: Names or patterns of nodes that keep their floats, whatever else is said.
+        weights: The spec of weights.
+        activations: The spec of activations; None for float.
+        by_layer: By name or pattern the spec of weights, or specs of both with a slash between.
+        keep: Names and patterns of nodes that stay float.
         power_of_two: Whether all scales are powers of two.
 
     Raises:
-        ModelError: Words that are not known, or a pattern that matches nothing.
+        OptionError: A spec has a fault.
     """
-    layers = placement.layers
-    found = dict.fromkeys(layers, _pair(*everywhere, ""))
-    named: set[TargetNode] = set()
-    for pattern, words in by_layer.items():
-        these = [layers[index] for index in sorted(_matching(pattern, layers, "layers"))]
-        _name(found, these, pattern, words)
-        named.update(these)
-    for index in _kept(model, layers, keep):
-        found[layers[index]] = (None, None)
-    if power_of_two:
-        found = {layer: (_rounded(pair[0]), _rounded(pair[1])) for layer, pair in found.items()}
-    weights = {layer: pair[0] for layer, pair in found.items() if layer.weights and pair[0]}
-    wishes = {layer: pair[1] for layer, pair in found.items() if pair[1]}
-    weights, remarks = _in_common(weights)
-    sources, divided = tie_grids(placement, wishes)
-    activations, others = _agreed(sources, wishes)
-    quantized = tuple(layer for layer in layers if layer in weights or layer in wishes)
-    left = placement.skipped | divided
-    for layer in layers:
-        if layer not in quantized:
-            kept = found[layer] == (None, None)
-            left[layer.name] = "it was to be kept" if kept else "it multiplies activations alone"
-    remarks = [*placement.remarks, *remarks, *others]
-    return Plan(quantized, weights, activations, frozenset(named), left, tuple(remarks))
+    return SpecOptions(
+        _parse_pair(weights, activations or FLOAT, power_of_two, ""),
+        {
+            pattern: _parse_layer_specs(pattern, text, power_of_two)
+            for pattern, text in by_layer.items()
+        },
+        [keep] if isinstance(keep, str) else keep,
+    )
 
 
-def _pair(weights: str, activations: str, where: str) -> Pair:
+def _parse_layer_specs(pattern: str, text: str, power_of_two: bool) -> LayerSpecs:
+    if not isinstance(text, str):
+        raise OptionError(f'layers: {pattern!r}: use a spec like "int4/uint8", not {text!r}')
+    weights, both, activations = text.partition("/")
+    where = f"layers: {pattern!r}: "
+    pair = _parse_pair(weights, activations if both else FLOAT, power_of_two, where)
+    return LayerSpecs(text, pair, not both and pair[0] is not None)
+
+
+def _parse_pair(weights: str, activations: str, power_of_two: bool, where: str) -> SpecPair:
     try:
-        return (
+        pair = (
             None if weights == FLOAT else parse_quant_spec(weights, "weights"),
             None if activations == FLOAT else parse_quant_spec(activations, "activations"),
         )
-    except ModelError as error:
-        raise ModelError(f"{where}{error}") from None
+    except AnybitError as error:
+        raise OptionError(f"{where}{error}") from None
+    return (_restrict_scales(pair[0]), _restrict_scales(pair[1])) if power_of_two else pair
 
 
-def _rounded(of: QuantSpec | None) -> QuantSpec | None:
-    """The same with scales that are powers of two."""
-    if of is None:
+def _restrict_scales(spec: QuantSpec | None) -> QuantSpec | None:
+    """Return the spec with power-of-two scales."""
+    if spec is None:
         return None
-    if not isinstance(of.format, BlockFormat):
-        return replace(of, power_of_two=True)
-    if of.format.second_scale:
-        raise ModelError(f"scales: those of {of.format} are not powers of two; say mxfp4")
-    return of
+    if not isinstance(spec.format, BlockFormat):
+        return replace(spec, power_of_two=True)
+    if spec.format.second_scale:
+        raise OptionError(
+            f"scales: the scales of {spec.format} are not powers of two; use mxfp4 instead"
+        )
+    return spec
 
 
-def _name(
-    found: dict[TargetNode, Pair], layers: Sequence[TargetNode], pattern: str, words: str
+def assign_specs(model: ir.Model, targets: Targets, options: SpecOptions) -> QuantPlan:
+    """Return the plan with a spec for the weights and activations of each layer.
+
+    A weight or activation of several layers gets one spec, the widest that one of them requests.
+
+    Args:
+        model: The model.
+        targets: The layers that can be quantized.
+        options: The specs.
+
+    Raises:
+        OptionError: A pattern matches nothing.
+    """
+    layers = targets.layers
+    pairs = dict.fromkeys(layers, options.default)
+    named: set[TargetNode] = set()
+    for pattern, specs in options.by_layer.items():
+        matched = [layers[index] for index in sorted(_match(pattern, layers, "layers"))]
+        _set_specs(pairs, matched, pattern, specs)
+        named.update(matched)
+    for index in _match_kept(model, layers, options.keep):
+        pairs[layers[index]] = (None, None)
+    requests = {layer: spec for layer, (spec, _) in pairs.items() if layer.weights and spec}
+    weights, weight_remarks = _unify_weights(requests)
+    requests = {layer: spec for layer, (_, spec) in pairs.items() if spec}
+    sources, divided = tie_grids(targets, requests)
+    activations, activation_remarks = _unify_activations(sources, requests)
+    quantized = tuple(layer for layer in layers if layer in weights or layer in requests)
+    skipped = targets.skipped | divided
+    for layer in layers:
+        if layer not in weights and layer not in requests:
+            kept = pairs[layer] == (None, None)
+            skipped[layer.name] = "it was to be kept" if kept else "it multiplies activations alone"
+    remarks = (*targets.remarks, *weight_remarks, *activation_remarks)
+    return QuantPlan(quantized, weights, activations, frozenset(named), skipped, remarks)
+
+
+def check_integer_only(plan: QuantPlan) -> None:
+    """Check that all weights and activations of a plan are integers of at most 8 bits.
+
+    Raises:
+        OptionError: Some are not.
+    """
+    for name, specs in (("activations", plan.activations), ("weights", plan.weights)):
+        others = [spec.text for spec in specs.values() if not _is_small_integer(spec)]
+        if others or not specs:
+            raise OptionError(
+                f"integer_only: {name} must be integers of at most 8 bits without blocks, not "
+                f"{others[0] if others else FLOAT}"
+            )
+
+
+def _is_small_integer(spec: QuantSpec) -> bool:
+    return (
+        isinstance(spec.format, IntegerFormat | BipolarFormat)
+        and spec.bits <= 8
+        and not spec.block_size
+    )
+
+
+def _set_specs(
+    pairs: dict[TargetNode, SpecPair], layers: Sequence[TargetNode], pattern: str, specs: LayerSpecs
 ) -> None:
-    """Give these layers what was said for their pattern."""
-    if not isinstance(words, str):
-        raise ModelError(f'layers: {pattern!r}: say words like "int4/uint8", not {words!r}')
-    of_weights, both, of_activations = words.partition("/")
-    pair = _pair(of_weights, of_activations if both else FLOAT, f"layers: {pattern!r}: ")
-    if not both and pair[0] and not any(layer.weights for layer in layers):
-        raise ModelError(
-            f'layers: {pattern!r} has no weights; say "{FLOAT}/{words}" for its activations'
+    """Give layers the specs of their pattern."""
+    if specs.weights_only and not any(layer.weights for layer in layers):
+        raise OptionError(
+            f"layers: {pattern!r} has no weights; "
+            f'use "{FLOAT}/{specs.text}" to quantize its activations'
         )
     for layer in layers:
-        found[layer] = pair if both or pair[0] is None else (pair[0], found[layer][1])
+        weights, activations = specs.pair
+        pairs[layer] = (weights, pairs[layer][1]) if specs.weights_only else (weights, activations)
 
 
-def _kept(model: ir.Model, layers: Sequence[TargetNode], keep: Sequence[str]) -> set[int]:
-    """The layers that a pattern matches. It may match other nodes, which keep floats anyhow."""
-    own = {layer.node for layer in layers}
-    others = [all_names_of(node) for node in nodes_in(model.graph) if node not in own]
-    found: set[int] = set()
+def _match_kept(model: ir.Model, layers: Sequence[TargetNode], keep: Sequence[str]) -> set[int]:
+    """Return the indices of layers that stay float. Patterns may match other nodes, too."""
+    layer_nodes = {layer.node for layer in layers}
+    others = [all_names_of(node) for node in nodes_in(model.graph) if node not in layer_nodes]
+    matched: set[int] = set()
     for pattern in keep:
-        found |= _matching(pattern, layers, "keep", others)
-    return {index for index in found if index < len(layers)}
+        matched |= _match(pattern, layers, "keep", others)
+    return {index for index in matched if index < len(layers)}
 
 
-def _matching(
-    pattern: str, layers: Sequence[TargetNode], where: str, others: Sequence[Sequence[str]] = ()
+def _match(
+    pattern: str, layers: Sequence[TargetNode], option: str, others: Sequence[Sequence[str]] = ()
 ) -> set[int]:
     try:
         names = [*(all_names_of(layer.node) for layer in layers), *others]
-        return match_names(pattern, names, where)
+        return match_names(pattern, names, option)
     except ValueError as error:
-        raise ModelError(str(error)) from None
+        raise OptionError(str(error)) from None
 
 
-def _in_common(
-    weights: Mapping[TargetNode, QuantSpec],
+def _unify_weights(
+    requests: Mapping[TargetNode, QuantSpec],
 ) -> tuple[dict[TargetNode, QuantSpec], list[str]]:
-    """One scheme per constant that layers multiply: the widest that one of them asks for."""
-    found, remarks = dict(weights), []
-    for layers in linked(weights, constants_of):
-        spec, remark = _widest(
-            str(constants_of(layers[0])[0].name), {layer: weights[layer] for layer in layers}
-        )
-        found.update(dict.fromkeys(layers, spec))
+    """Return one spec per weight that layers share, the widest, and remarks on narrower ones."""
+    specs, remarks = dict(requests), []
+    for layers in linked(requests, constants_of):
+        name = str(constants_of(layers[0])[0].name)
+        spec, remark = _select_widest(name, {layer: requests[layer] for layer in layers})
+        specs.update(dict.fromkeys(layers, spec))
         remarks += remark
-    return found, remarks
+    return specs, remarks
 
 
-def _agreed(
-    sources: Iterable[ActivationTensor], wishes: Mapping[TargetNode, QuantSpec]
+def _unify_activations(
+    activations: Iterable[ActivationTensor], requests: Mapping[TargetNode, QuantSpec]
 ) -> tuple[dict[ActivationTensor, QuantSpec], list[str]]:
-    """One scheme per tensor: the widest that a reader asks for."""
-    found, remarks = {}, []
-    for source in sources:
-        asked = {layer: wishes[layer] for layer, _ in source.readers}
-        found[source], remark = _widest(str(source.value.name), asked)
+    """Return one spec per activation, the widest, and remarks on narrower ones."""
+    specs, remarks = {}, []
+    for activation in activations:
+        requested = {layer: requests[layer] for layer, _ in activation.readers}
+        specs[activation], remark = _select_widest(str(activation.value.name), requested)
         remarks += remark
-    return found, remarks
+    return specs, remarks
 
 
-def _widest(name: str, asked: Mapping[TargetNode, QuantSpec]) -> tuple[QuantSpec, list[str]]:
-    """The widest of several schemes, the first of equal ones, and what there is to say of it."""
-    found = max(asked.values(), key=lambda each: each.bits)
-    if len({each.text for each in asked.values()}) == 1:
-        return found, []
-    several = listed(f"{shown(layer.name)} asks for {of.text}" for layer, of in asked.items())
-    return found, [f"{shown(name)} gets {found.text}, the widest for what reads it: {several}"]
+def _select_widest(
+    name: str, requests: Mapping[TargetNode, QuantSpec]
+) -> tuple[QuantSpec, list[str]]:
+    """Return the widest of several specs, the first of equal ones, and the remark on the others."""
+    widest = max(requests.values(), key=lambda spec: spec.bits)
+    if len({spec.text for spec in requests.values()}) == 1:
+        return widest, []
+    requested = listed(
+        f"{shown(layer.name)} asks for {spec.text}" for layer, spec in requests.items()
+    )
+    return widest, [f"{shown(name)} gets {widest.text}, the widest for what reads it: {requested}"]

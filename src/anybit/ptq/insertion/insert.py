@@ -31,7 +31,7 @@ _COARSEST = 2.0**-10
 _SLICE_WITH_INPUTS = 10
 
 
-def written(
+def insert_quantizers(
     model: ir.Model,
     weights: Mapping[TargetNode, Sequence[QuantizedWeight]],
     choices: Mapping[ActivationTensor, LayerParams],

@@ -14,9 +14,9 @@ from anybit.ptq.mixed_precision.cost_model import Costs, parts
 from anybit.ptq.mixed_precision.mix_evaluator import MixEvaluator, or_cheaper, or_even, quiet_enough
 from anybit.ptq.mixed_precision.noise_model import BASE, NoiseTable, changed, varied
 from anybit.ptq.mixed_precision.pareto import Assignment, front, quietest
-from anybit.ptq.plan import Plan
+from anybit.ptq.plan import QuantPlan
 
-Size = Callable[[Plan], int]
+Size = Callable[[QuantPlan], int]
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class SearchState:
     """
 
     budget: Budget
-    wanted: Plan
-    base: Plan
+    wanted: QuantPlan
+    base: QuantPlan
     least: int
     costs: Costs
     noises: NoiseTable
@@ -59,7 +59,7 @@ class SearchState:
         all_picks = evenly(weights, tensors, least)
         return [self.costs.option(self.base, picks, self.noises) for picks in all_picks]
 
-    def plan(self, option: Assignment) -> Plan:
+    def plan(self, option: Assignment) -> QuantPlan:
         """A mix as a plan."""
         return changed(self.base, option.picks)
 

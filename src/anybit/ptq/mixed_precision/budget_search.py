@@ -19,6 +19,7 @@ from anybit.metrics.sqnr import noise_to_sqnr, sqnr_to_noise
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.budget import Budget
 from anybit.ptq.config import SensitivityConfig
+from anybit.ptq.context import Progress
 from anybit.ptq.graph.precision import FLOAT_TYPES
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.mixed_precision.bit_operations import least_width
@@ -35,9 +36,9 @@ from anybit.ptq.mixed_precision.noise_model import (
 )
 from anybit.ptq.mixed_precision.pareto import Assignment, front
 from anybit.ptq.mixed_precision.sensitivity import ProbeSpec
-from anybit.ptq.plan import Plan
+from anybit.ptq.plan import QuantPlan
 from anybit.ptq.result import ParetoPoint
-from anybit.ptq.search.candidates import CandidateBuilder, Progress, QuantizedCandidate
+from anybit.ptq.search.candidates import CandidateBuilder, MeasuredCandidate
 from anybit.quant_types.spec import QuantSpec
 from anybit.text import counted
 
@@ -46,47 +47,44 @@ _CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
 
 
 @dataclass(frozen=True)
-class MixedPrecisionResult:
-    """What was chosen.
+class SearchResult:
+    """A quantized model, and the mixed precisions it was chosen from.
 
     Attributes:
-        attempt: The model.
-        noises: What its tensors do to the outputs.
-        front: The best mixes, and those of one width, by bytes and operations.
-        remarks: What the budget replaces or cannot promise.
+        candidate: The quantized model.
+        noises: The noise that each layer adds to the outputs; None if it was not measured.
+        front: The best mixed precisions, and those of one width, by size and operations.
+        remarks: Remarks on the budget.
     """
 
-    attempt: QuantizedCandidate
-    noises: NoiseTable
-    front: tuple[ParetoPoint, ...]
+    candidate: MeasuredCandidate
+    noises: NoiseTable | None = None
+    front: tuple[ParetoPoint, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
 def search_mixed_precision(
     budget: Budget,
-    wanted: Plan,
+    wanted: QuantPlan,
     attempts: CandidateBuilder,
-    samples: Dataset,
     macs: Mapping[TargetNode, int],
     size: Size,
-    progress: Progress,
-) -> MixedPrecisionResult:
+) -> SearchResult:
     """The best mix of widths for a plan within a budget.
 
     Args:
         budget: What it may take, or what has to come out of it.
         wanted: The plan. Integers that were not asked for by name get other widths.
         attempts: What quantizes the model.
-        samples: The data.
         macs: Multiplications of each layer.
         size: The bytes of all constants, by a plan.
-        progress: Called with the share that is done.
 
     Raises:
         ModelError: There is none; the message says what was reached.
     """
     weights, _ = varied(wanted)
-    if not any(each.dtype in FLOAT_TYPES for each in attempts.model.graph.outputs):
+    samples, progress = attempts.ctx.dataset, attempts.ctx.progress
+    if not any(each.dtype in FLOAT_TYPES for each in attempts.ctx.model.graph.outputs):
         raise ModelError(
             f"budget {budget.words}: mixes are told apart by what they add to outputs that are "
             "floats, and there are none; let the model give its scores, too, or say --weights"
@@ -98,14 +96,13 @@ def search_mixed_precision(
     option = best_within(known, try_it)
     attempt = try_it(option)
     remarks = _replaced(weights) + _not_promised(budget, attempt)
-    return MixedPrecisionResult(
-        attempt, known.noises, _front(known, option, try_it.factor(option)), remarks
-    )
+    points = _front(known, option, try_it.factor(option))
+    return SearchResult(attempt, known.noises, points, remarks)
 
 
 def _known(
     budget: Budget,
-    wanted: Plan,
+    wanted: QuantPlan,
     attempts: CandidateBuilder,
     samples: Dataset,
     macs: Mapping[TargetNode, int],
@@ -113,7 +110,7 @@ def _known(
     progress: Progress,
 ) -> SearchState:
     """What is measured before any mix is tried."""
-    config = attempts.config
+    config = attempts.ctx.config
     weights, activations = varied(wanted)
     # With activations as floats operations fall with the bytes of weights.
     by_bytes = budget.bytes is not None or (budget.noise is not None and not activations)
@@ -127,16 +124,16 @@ def _known(
         )
     choices, narrow = _choices(base, least, attempts, lambda share: progress(_CHOSEN * share))
     noises = measured(
-        attempts.executor,
-        attempts.model,
+        attempts.ctx.executor,
+        attempts.ctx.model,
         ProbeSpec(
             tuple(base.weights),
             choices,
             _probed(samples, config.sensitivity),
-            attempts.where,
+            attempts.ctx.name,
             config,
             narrow,
-            attempts.parts,
+            attempts.floats.parts,
         ),
         base,
         config.sensitivity.too_much
@@ -162,31 +159,29 @@ def _front(known: SearchState, option: Assignment, factor: float) -> tuple[Paret
     return tuple(sorted(once.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr)))
 
 
-def measure_layer_noise(
-    found: QuantizedCandidate, attempts: CandidateBuilder, samples: Dataset
-) -> NoiseTable:
+def measure_layer_noise(found: MeasuredCandidate, attempts: CandidateBuilder) -> NoiseTable:
     """What each layer of a model does to its outputs at its own widths, all else being float."""
     plan = found.plan
     choices = {each: found.choices[each] for each in plan.activations}
-    config = attempts.config
-    probes = _probed(samples, config.sensitivity)
+    ctx, config = attempts.ctx, attempts.ctx.config
+    probes = _probed(ctx.dataset, config.sensitivity)
     probed = ProbeSpec(
-        tuple(plan.weights), choices, probes, attempts.where, config, parts=attempts.parts
+        tuple(plan.weights), choices, probes, ctx.name, config, parts=attempts.floats.parts
     )
-    return measured(attempts.executor, attempts.model, probed, plan, None, lambda share: None)
+    return measured(ctx.executor, ctx.model, probed, plan, None, lambda share: None)
 
 
 def _choices(
-    base: Plan, least: int, attempts: CandidateBuilder, progress: Progress
+    base: QuantPlan, least: int, attempts: CandidateBuilder, progress: Progress
 ) -> tuple[dict[ActivationTensor, LayerParams], dict[ActivationTensor, LayerParams]]:
     """What becomes of tensors in 8 bits, and of those that may have the fewest in so many."""
     if least > NARROW:
-        found = attempts.choices(base, progress)
+        found = attempts.choose(base, progress)
         return {source: found[source] for source in base.activations}, {}
-    found = attempts.choices(base, lambda share: progress(share / 2))
+    found = attempts.choose(base, lambda share: progress(share / 2))
     weights, tensors = varied(base)
     fewest = changed(base, tuple((each, least) for each in (*weights, *tensors)))
-    narrow = attempts.choices(fewest, lambda share: progress((1 + share) / 2))
+    narrow = attempts.choose(fewest, lambda share: progress((1 + share) / 2))
     return {source: found[source] for source in base.activations}, {
         source: narrow[source] for source in tensors
     }
@@ -215,9 +210,8 @@ def _replaced(weights: Mapping[TargetNode, QuantSpec]) -> tuple[str, ...]:
     )
 
 
-def _not_promised(budget: Budget, attempt: QuantizedCandidate) -> tuple[str, ...]:
+def _not_promised(budget: Budget, attempt: MeasuredCandidate) -> tuple[str, ...]:
     """What is to be said if other data may have more noise than was asked for."""
-    assert attempt.verdict is not None, "there are data"
     if budget.noise is None:
         return ()
     bound, count = attempt.verdict.sqnr_bound, attempt.verdict.samples
@@ -242,7 +236,7 @@ def _thinned(options: Sequence[Assignment], most: int) -> list[Assignment]:
     return list(options[::step])
 
 
-def _mix(plan: Plan, chosen: bool, known: SearchState, factor: float) -> ParetoPoint:
+def _mix(plan: QuantPlan, chosen: bool, known: SearchState, factor: float) -> ParetoPoint:
     kinds = {str(each.format) for each in plan.weights.values()}
     others = {str(each.format) for each in plan.activations.values()}
     name = "/".join([*kinds, *others]) if len(kinds) == 1 and len(others) <= 1 else ""

@@ -20,7 +20,7 @@ from anybit.ptq.mixed_precision.noise_model import (
     varied,
 )
 from anybit.ptq.mixed_precision.pareto import Assignment, Widths, front
-from anybit.ptq.plan import Plan
+from anybit.ptq.plan import QuantPlan
 from anybit.quant_types.spec import QuantSpec
 
 # Far more than any product of two widths.
@@ -43,14 +43,14 @@ class Costs:
     by_bytes: bool
     narrow_first: bool
 
-    def bops(self, wanted: Plan) -> float:
+    def bops(self, wanted: QuantPlan) -> float:
         """Operations on bits of a whole plan."""
         return sum(
             self.macs[layer] * math.prod(self._widths(layer, wanted.weights.get(layer), others))
             for layer, others in read_widths(wanted).items()
         )
 
-    def option(self, base: Plan, picks: Widths, noises: NoiseTable) -> Assignment:
+    def option(self, base: QuantPlan, picks: Widths, noises: NoiseTable) -> Assignment:
         """What a whole plan with these widths costs, and the noise that is expected of it."""
         plan = changed(base, picks)
         cost: float = bytes_of(plan.weights) if self.by_bytes else 0
@@ -81,7 +81,7 @@ class Costs:
         return [*own, *others, FLOAT_BITS, FLOAT_BITS][:2]
 
 
-def read_widths(wanted: Plan) -> dict[TargetNode, list[int]]:
+def read_widths(wanted: QuantPlan) -> dict[TargetNode, list[int]]:
     """The widths of what each layer reads and quantizes."""
     found: dict[TargetNode, list[int]] = {layer: [] for layer in wanted.layers}
     for source, scheme in wanted.activations.items():
@@ -91,7 +91,7 @@ def read_widths(wanted: Plan) -> dict[TargetNode, list[int]]:
 
 
 def parts(
-    wanted: Plan, noises: NoiseTable, costs: Costs, own_widths: int, least: int = BASE
+    wanted: QuantPlan, noises: NoiseTable, costs: Costs, own_widths: int, least: int = BASE
 ) -> list[list[Assignment]]:
     """Return the options of each group: layers that read one tensor or share weights.
 
@@ -131,7 +131,7 @@ def parts(
 
 def _of_layers(
     layers: Sequence[TargetNode],
-    wanted: Plan,
+    wanted: QuantPlan,
     others: Mapping[TargetNode, Sequence[int]],
     noises: NoiseTable,
     costs: Costs,
@@ -159,7 +159,7 @@ def _possible(noises: Mapping[int, float], least: int) -> Iterator[int]:
 
 def _together(
     sources: Sequence[ActivationTensor],
-    wanted: Plan,
+    wanted: QuantPlan,
     possible: Mapping[ActivationTensor, Sequence[int]],
     own_widths: int,
 ) -> Iterator[dict[ActivationTensor, int]]:
@@ -173,7 +173,7 @@ def _together(
         yield fixed | dict(zip(possible, widths, strict=True))
 
 
-def _groups(wanted: Plan) -> list[tuple[list[TargetNode], list[ActivationTensor]]]:
+def _groups(wanted: QuantPlan) -> list[tuple[list[TargetNode], list[ActivationTensor]]]:
     """Layers that share tensors or weights, directly or through others, with these, in order."""
     read: dict[TargetNode, list[ActivationTensor]] = {layer: [] for layer in wanted.layers}
     for source in wanted.activations:
@@ -189,6 +189,6 @@ def _groups(wanted: Plan) -> list[tuple[list[TargetNode], list[ActivationTensor]
     ]
 
 
-def _weights(wanted: Plan, layer: TargetNode) -> list[ir.Value]:
+def _weights(wanted: QuantPlan, layer: TargetNode) -> list[ir.Value]:
     """The constants of a layer that are quantized."""
     return constants_of(layer) if layer in wanted.weights else []

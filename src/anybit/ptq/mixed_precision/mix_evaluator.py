@@ -8,10 +8,11 @@ from anybit.errors import ModelError
 from anybit.metrics.sqnr import MIN_NOISE, noise_to_sqnr, sqnr_to_noise
 from anybit.ptq.budget import Budget
 from anybit.ptq.config import BudgetConfig
+from anybit.ptq.context import Progress
 from anybit.ptq.mixed_precision.noise_model import changed
 from anybit.ptq.mixed_precision.pareto import Assignment, Widths, cheaper, cheapest, front
-from anybit.ptq.plan import Plan
-from anybit.ptq.search.candidates import CandidateBuilder, Progress, QuantizedCandidate
+from anybit.ptq.plan import QuantPlan
+from anybit.ptq.search.candidates import CandidateBuilder, MeasuredCandidate
 
 
 class MixEvaluator:
@@ -23,15 +24,15 @@ class MixEvaluator:
         progress: Called with the share that is done.
     """
 
-    def __init__(self, base: Plan, attempts: CandidateBuilder, progress: Progress) -> None:
+    def __init__(self, base: QuantPlan, attempts: CandidateBuilder, progress: Progress) -> None:
         self._base, self._attempts, self._progress = base, attempts, progress
-        self._tried: dict[Widths, QuantizedCandidate] = {}
+        self._tried: dict[Widths, MeasuredCandidate] = {}
         self._count = 0
 
-    def __call__(self, option: Assignment) -> QuantizedCandidate:
+    def __call__(self, option: Assignment) -> MeasuredCandidate:
         if option.picks not in self._tried:
             plan = changed(self._base, option.picks)
-            self._tried[option.picks] = self._attempts.attempt(plan, self._advance)
+            self._tried[option.picks] = self._attempts.build(plan, self._advance)
             self._count += 1
         return self._tried[option.picks]
 
@@ -43,7 +44,6 @@ class MixEvaluator:
     def noise(self, option: Assignment) -> float:
         """Noise over signal of the worst output, on held-out samples."""
         verdict = self(option).verdict
-        assert verdict is not None, "there are data"
         assert verdict.sqnr is not None, "asked before"
         return sqnr_to_noise(verdict.sqnr)
 

@@ -24,7 +24,7 @@ from anybit.ptq.config import SensitivityConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.mixed_precision.pareto import Widths
 from anybit.ptq.mixed_precision.sensitivity import ProbeSpec, SensitivityProbe, answers
-from anybit.ptq.plan import Plan
+from anybit.ptq.plan import QuantPlan
 from anybit.quant_types.spec import QuantSpec
 from anybit.quant_types.spec_parser import IntegerFormat
 
@@ -51,13 +51,13 @@ class NoiseTable:
     weights: Mapping[TargetNode, Mapping[int, float]]
     activations: Mapping[ActivationTensor, Mapping[int, float]]
 
-    def total(self, wanted: Plan) -> float:
+    def total(self, wanted: QuantPlan) -> float:
         """That of all of them, as powers add."""
         return sum(
             self.weights[layer][scheme.bits] for layer, scheme in wanted.weights.items()
         ) + sum(self.activations[source][each.bits] for source, each in wanted.activations.items())
 
-    def of(self, layer: TargetNode, wanted: Plan) -> float:
+    def of(self, layer: TargetNode, wanted: QuantPlan) -> float:
         """That of a layer: of its weights, and of what it reads."""
         read = [source for source in wanted.activations if layer in dict(source.readers)]
         found = sum(self.activations[each][wanted.activations[each].bits] for each in read)
@@ -75,7 +75,9 @@ def at_width(scheme: QuantSpec, bits: int) -> QuantSpec:
     return replace(scheme, format=kind, text=" ".join([str(kind), *others]), narrow=narrow)
 
 
-def varied(wanted: Plan) -> tuple[dict[TargetNode, QuantSpec], dict[ActivationTensor, QuantSpec]]:
+def varied(
+    wanted: QuantPlan,
+) -> tuple[dict[TargetNode, QuantSpec], dict[ActivationTensor, QuantSpec]]:
     """The schemes whose widths a budget may change: integers that nobody asked for by name.
 
     Raises:
@@ -101,7 +103,7 @@ def varied(wanted: Plan) -> tuple[dict[TargetNode, QuantSpec], dict[ActivationTe
     return weights, activations
 
 
-def changed(wanted: Plan, picks: Widths) -> Plan:
+def changed(wanted: QuantPlan, picks: Widths) -> QuantPlan:
     """The plan with these widths."""
     weights, activations = dict(wanted.weights), dict(wanted.activations)
     for what, bits in picks:
@@ -116,7 +118,7 @@ def measured(
     executor: Executor,
     model: ir.Model,
     probed: ProbeSpec,
-    wanted: Plan,
+    wanted: QuantPlan,
     enough: float | None,
     progress: Callable[[float], None],
     least: int = BASE,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that never change: neither ranges nor the verdict hold for other values of theirs."""
+"""Remark on inputs that never change, so that the result may be wrong for other values."""
 
 from itertools import islice
 
@@ -8,14 +8,14 @@ import numpy as np
 from anybit.data.dataset import Dataset
 from anybit.text import listed, shown
 
-# So many samples are compared.
+# The most samples that are compared.
 _SEARCHED = 256
 
 
 def unchanging(samples: Dataset) -> tuple[str, ...]:
-    """What is to be said of inputs that are the same in all samples, or in the first of many.
+    """Return the remark on inputs that are the same in all samples, or in the first of many.
 
-    Integers among others that change are masks and kinds of tokens, which often stay.
+    Integer inputs beside others that change are masks and token types, which often stay the same.
     """
     first = next(iter(samples))
     if len(samples) < 2:
@@ -28,9 +28,9 @@ def unchanging(samples: Dataset) -> tuple[str, ...]:
         if not striking:
             return ()
     names = listed(map(shown, striking))
-    what = f"Input {names} is" if len(striking) == 1 else f"Inputs {names} are"
+    subject = f"Input {names} is" if len(striking) == 1 else f"Inputs {names} are"
     count = f"all {len(samples)}" if len(samples) <= _SEARCHED else f"the first {_SEARCHED}"
     return (
-        f"{what} the same in {count} samples: neither ranges nor the verdict hold for other "
+        f"{subject} the same in {count} samples: neither ranges nor the verdict hold for other "
         "values. Give samples that differ.",
     )

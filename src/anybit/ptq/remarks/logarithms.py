@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers whose small outputs count as much as large ones, which few bits do not have: what gives
-spectra to a logarithm."""
+"""Remark on quantized layers before a logarithm, where small values count as much as large ones."""
 
 from collections.abc import Container, Iterator
 
@@ -9,7 +8,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.ptq.graph.branches import walk_reachable
-from anybit.ptq.search.candidates import QuantizedCandidate
+from anybit.ptq.search.candidates import MeasuredCandidate
 from anybit.text import listed, shown
 
 # Powers, their sums and their roots keep small values small.
@@ -20,25 +19,24 @@ _OPERATORS = {
 _EFFECTS = OpTrait.DATA_MOVEMENT | OpTrait.MEAN | OpTrait.REDUCTION | OpTrait.MATMUL
 
 
-def logarithms(found: QuantizedCandidate, model: ir.Model) -> tuple[str, ...]:
-    """What is to be said of quantized layers behind which a logarithm is taken, if the outputs are
-    not what they were."""
-    if found.verdict is None or found.verdict.passed:
+def logarithms(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
+    """Return the remark on quantized layers before a logarithm, if the result fails its check."""
+    if candidate.verdict.passed:
         return ()
-    layers = {layer.node for layer in found.plan.weights}
+    layers = {layer.node for layer in candidate.plan.weights}
     names = [label_of(node) for node in _before_logarithms(model) if node in layers]
     if not names:
         return ()
     keep = " ".join(f"--keep {shown(name)!r}" for name in names[:4])
     those = "them" if len(names) > 1 else "it"
     return (
-        f"Behind {listed(map(shown, names))} a logarithm is taken, for which small values count as "
-        f"much as large ones, and these few bits do not have: keep {those} in floats ({keep}).",
+        f"The outputs of {listed(map(shown, names))} lead to a logarithm, for which small values "
+        f"count as much as large ones. Few bits lose these: keep {those} in float ({keep}).",
     )
 
 
 def _before_logarithms(model: ir.Model) -> Iterator[ir.Node]:
-    """The nodes from which there is a way to a logarithm on which small values stay small."""
+    """Return the nodes with a path to a logarithm on which small values stay small."""
     nodes = list(walk_reachable(model.graph))
     on_the_way: set[ir.Node] = set()
     for node in reversed(nodes):
@@ -52,8 +50,8 @@ def _is_logarithm(node: ir.Node) -> bool:
 
 
 def _keeps_small(node: ir.Node) -> bool:
-    known = not node.domain and node.op_type in _OPERATORS
-    return known or has_trait(node, _EFFECTS)
+    is_listed = not node.domain and node.op_type in _OPERATORS
+    return is_listed or has_trait(node, _EFFECTS)
 
 
 def _is_read_by(node: ir.Node, readers: Container[ir.Node]) -> bool:

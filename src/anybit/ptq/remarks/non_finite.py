@@ -10,20 +10,20 @@ from anybit.compiler.operators import varying_inputs
 from anybit.onnx.graph.names import label_of
 from anybit.ptq.graph.intervals import Intervals
 from anybit.ptq.graph.steep_nodes import find_steep_argument, is_provably_finite
-from anybit.ptq.search.candidates import QuantizedCandidate
+from anybit.ptq.search.candidates import MeasuredCandidate
 from anybit.text import listed, shown
 
 
-def nonfinite(found: QuantizedCandidate, model: ir.Model) -> tuple[str, ...]:
+def nonfinite(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
     """Return the remark, if the outputs of held-out samples are not finite and a node explains it.
 
     Such a node divides by a number that no constant keeps from 0, or takes its root or logarithm.
     """
-    if found.verdict is None or found.verdict.sqnr != -math.inf:
+    if candidate.verdict.sqnr != -math.inf:
         return ()
     intervals = Intervals(model.graph)
     steep = [node for node in model.graph if not is_provably_finite(node, intervals)]
-    layers = {layer.node for layer in found.plan.layers}
+    layers = {layer.node for layer in candidate.plan.layers}
     names = list(dict.fromkeys(label_of(node) for node in _layers_before(steep, layers)))
     if not names:
         return ()

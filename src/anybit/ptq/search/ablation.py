@@ -1,29 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """End-to-end ablation of the choices that were made layer by layer.
 
-Each layer is tuned alone, on few samples. What is best for each one need not be best for the whole
-network, nor on other data. So the network runs three times: with all choices, without weight
-rounding and bias correction, and without range search and scaling as well. The variant with the
-highest SQNR on the ablation samples is kept; of equal ones, the variant with more choices.
+Each layer is tuned alone, on few samples. The best choices of single layers need not be the best
+for the whole network, nor on other data. So the network runs three times: with all choices, without
+weight rounding and bias correction, and without range search and scaling as well. The variant with
+the highest SQNR on the ablation samples is kept; of equal ones, the variant with more choices.
 
-The ablation samples are not those of the verdict. First come the samples set apart from every
-search, then calibration samples up to a fixed number.
+The ablation samples are not the held-out samples. First come samples set apart from every search,
+then calibration samples up to a fixed number.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from anybit.data.dataset import Dataset
 from anybit.data.readers import Sample
 from anybit.inputs import Array
 from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
-from anybit.parallel import Executor
 from anybit.ptq.algorithms.layer_params import LayerParams
+from anybit.ptq.calibration.collect import divided_samples
 from anybit.ptq.calibration.taps import Recording
-from anybit.ptq.config import AblationConfig
+from anybit.ptq.context import Context
 from anybit.ptq.graph.targets import ActivationTensor
-from anybit.ptq.search.evaluate import Outputs
+from anybit.ptq.search.evaluate import ModelOutputs
 from anybit.text import counted
 
 Choices = Mapping[ActivationTensor, LayerParams]
@@ -42,45 +41,35 @@ class Variant:
     """The choices with some of them dropped.
 
     Attributes:
-        choices: The choices that are left.
-        dropped: What is missing; "" if nothing.
-        instead: What takes its place.
+        choices: The remaining choices.
+        dropped: A description of the dropped choices; "" if there are none.
+        replacement: A description of the choices in their place.
     """
 
     choices: Choices
     dropped: str = ""
-    instead: str = ""
+    replacement: str = ""
 
 
 class AblationSet:
     """Samples on which variants of a quantized model are compared with the float model.
 
     Args:
+        ctx: The float model and the data.
         floats: The outputs of the float model.
-        samples: The data.
-        apart: The numbers of the samples that no search has used.
-        others: Those of further samples, for when these are few.
-        executor: What runs the models.
-        config: The most samples and bytes.
     """
 
-    def __init__(
-        self,
-        floats: Outputs,
-        samples: Dataset,
-        apart: Sequence[int],
-        others: Sequence[int],
-        executor: Executor,
-        config: AblationConfig,
-    ) -> None:
-        self._executor, self._parts = executor, floats.parts
-        numbers = samples.limit_memory([*apart, *others][: config.samples], config.input_bytes)
-        groups = (numbers[: len(apart)], numbers[len(apart) :])
+    def __init__(self, ctx: Context, floats: ModelOutputs) -> None:
+        self._executor, self._parts = ctx.executor, floats.parts
+        config = ctx.config.ablation
+        searched, apart = divided_samples(ctx.dataset, ctx.config.calibration)
+        numbers = [*apart, *searched[::-1]][: config.samples]
+        numbers = ctx.dataset.limit_memory(numbers, config.input_bytes)
         batches = [
             batch
-            for group in groups
+            for group in (numbers[: len(apart)], numbers[len(apart) :])
             if group
-            for batch in samples.read_batches(group, config.batch_bytes)
+            for batch in ctx.dataset.read_batches(group, config.batch_bytes)
         ]
         self._floats, size = [], 0
         for outputs in self._outputs(floats.recording, batches):
@@ -89,7 +78,7 @@ class AblationSet:
             if size > config.output_bytes:
                 break
         self._batches = batches[: len(self._floats)]
-        self._count = sum(map(samples.count_samples, self._batches))
+        self._count = sum(map(ctx.dataset.count_samples, self._batches))
 
     def verdict(self, quantized: Recording) -> QualityMetrics:
         """Return the quality of a quantized model on these samples."""
@@ -99,13 +88,46 @@ class AblationSet:
             judge.add(compare_outputs(expected, actual, self._parts))
         return replace(judge.compute(seen=True), samples=self._count)
 
-    def _outputs(self, of: Recording, batches: Sequence[Sample]) -> Iterator[dict[str, Array]]:
-        return self._executor.map(runner, of, batches)
+    def _outputs(
+        self, recording: Recording, batches: Sequence[Sample]
+    ) -> Iterator[dict[str, Array]]:
+        return self._executor.map(make_runner, recording, batches)
 
 
-def runner(of: Recording) -> Callable[[Sample], dict[str, Array]]:
+def make_runner(recording: Recording) -> Callable[[Sample], dict[str, Array]]:
     """Return a function that runs a model on a sample."""
-    return of.recorder().run
+    return recording.recorder().run
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """The result of an ablation.
+
+    Attributes:
+        best: The index of the best variant.
+        verdict: Its quality on the ablation samples; None if there is one variant.
+        remarks: The remark on dropped choices.
+    """
+
+    best: int = 0
+    verdict: QualityMetrics | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def ablate(
+    samples: AblationSet, variants: Sequence[Variant], outputs: Sequence[Recording]
+) -> Ablation:
+    """Select the best variant.
+
+    Args:
+        samples: The samples.
+        variants: All choices, then the choices with some of them dropped.
+        outputs: The outputs of the models with these choices.
+    """
+    verdicts = [samples.verdict(recording) for recording in outputs]
+    best = best_variant(verdicts)
+    remarks = (remark(variants[best], verdicts[best], verdicts[0]),) if best else ()
+    return Ablation(best, verdicts[best], remarks)
 
 
 def variants_of(choices: Choices) -> list[Variant]:
@@ -135,7 +157,7 @@ def remark(variant: Variant, verdict: QualityMetrics, of_all: QualityMetrics) ->
     """Return the remark on a variant that is kept instead of all choices."""
     return (
         f"{variant.dropped} were dropped: on {counted(verdict.samples, 'sample')} "
-        f"{variant.instead} give {_shown(verdict)}, and all choices {_shown(of_all)}."
+        f"{variant.replacement} give {_shown(verdict)}, and all choices {_shown(of_all)}."
     )
 
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on a quantized model: samples that were held back are run by both, shard by shard."""
+"""Quality of a quantized model: its outputs on held-out samples, compared with the float model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from anybit.data.dataset import Dataset
 from anybit.data.shards import Shard
 from anybit.data.splits import is_held_out
 from anybit.metrics.output_parts import OutputPart, find_output_parts
@@ -16,70 +15,74 @@ from anybit.metrics.quality import (
     SampleComparison,
     compare_outputs,
 )
-from anybit.parallel import Executor
 from anybit.ptq.calibration.taps import Recording, recording
+from anybit.ptq.context import Context
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A float model and the quantized one.
+class ModelOutputs:
+    """Outputs of a model, ready to be computed.
 
     Attributes:
-        floats, quantized: Their outputs.
-        all: Whether all samples judge, since there is only one.
-        parts: The parts of the outputs.
-    """
-
-    floats: Recording
-    quantized: Recording
-    all: bool
-    parts: Mapping[str, Sequence[OutputPart]]
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What a model gives.
-
-    Attributes:
-        recording: The outputs.
-        parts: Their parts.
+        recording: The model and its outputs.
+        parts: The parts of each output that are compared one by one.
     """
 
     recording: Recording
     parts: Mapping[str, Sequence[OutputPart]]
 
 
-def outputs_of(model: ir.Model, where: str) -> Outputs:
-    """Those of a model that has that name in messages."""
-    return Outputs(recording(model, model.graph.outputs, where), find_output_parts(model))
+@dataclass(frozen=True)
+class ModelPair:
+    """A float model and its quantized form.
+
+    Attributes:
+        floats, quantized: Their outputs.
+        parts: The parts of the outputs.
+        all_samples: Whether all samples are compared, because there is only one.
+    """
+
+    floats: Recording
+    quantized: Recording
+    parts: Mapping[str, Sequence[OutputPart]]
+    all_samples: bool
 
 
-def judged(
-    floats: Outputs, quantized: Recording, samples: Dataset, executor: Executor
-) -> QualityMetrics:
-    """What quantization did to the outputs of a model, on samples that were held back.
+def record_outputs(model: ir.Model, name: str) -> ModelOutputs:
+    """Return the outputs of a model, ready to be computed; `name` is for messages."""
+    return ModelOutputs(recording(model, model.graph.outputs, name), find_output_parts(model))
+
+
+def measure_quality(ctx: Context, floats: ModelOutputs, quantized: Recording) -> QualityMetrics:
+    """Compare the outputs of the quantized model with those of the float model.
+
+    The held-out samples are compared, shard by shard; a single sample is compared, too.
 
     Raises:
         ModelError: A model cannot be run, or a sample does not fit.
     """
-    only = len(samples) == 1
+    single = len(ctx.dataset) == 1
+    pair = ModelPair(floats.recording, quantized, floats.parts, single)
     judge = QualityAccumulator()
-    pair = Pair(floats.recording, quantized, only, floats.parts)
-    for shard in executor.map(comparer, pair, samples.iterate_shards(executor.is_local)):
-        for number, each in shard:
-            judge.add(each, number)
-    return judge.compute(seen=only)
+    shards = ctx.dataset.iterate_shards(ctx.executor.is_local)
+    for comparisons in ctx.executor.map(make_comparer, pair, shards):
+        for number, comparison in comparisons:
+            judge.add(comparison, number)
+    return judge.compute(seen=single)
 
 
-def comparer(pair: Pair) -> Callable[[Shard], list[tuple[int, SampleComparison]]]:
-    """Who runs both models for the samples of a shard that judge, and numbers what comes of it."""
+def make_comparer(pair: ModelPair) -> Callable[[Shard], list[tuple[int, SampleComparison]]]:
+    """Return a function that runs both models on the held-out samples of a shard.
+
+    It returns the comparison of each sample with the number of the sample.
+    """
     floats, quantized = pair.floats.recorder(), pair.quantized.recorder()
 
-    def found(shard: Shard) -> list[tuple[int, SampleComparison]]:
-        wanted = shard.read(lambda number: pair.all or is_held_out(number))
+    def compare_shard(shard: Shard) -> list[tuple[int, SampleComparison]]:
+        samples = shard.read(lambda number: pair.all_samples or is_held_out(number))
         return [
-            (at, compare_outputs(floats.run(each), quantized.run(each), pair.parts))
-            for at, each in wanted
+            (number, compare_outputs(floats.run(sample), quantized.run(sample), pair.parts))
+            for number, sample in samples
         ]
 
-    return found
+    return compare_shard

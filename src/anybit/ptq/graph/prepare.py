@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preparation of a float model for quantization."""
+
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.files.reader import Source as ModelSource
+from anybit.onnx.files.reader import read_copy
+from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
+from anybit.onnx.operators.registry import operators_in
+from anybit.onnx.passes import (
+    AskTypes,
+    FoldBatchNorm,
+    FoldConstants,
+    InferShapes,
+    NameLayers,
+    NameNodes,
+    Normalize,
+    Simplify,
+    StandardLayout,
+)
+from anybit.onnx.preparation import apply, errors_named_after, inline
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+from anybit.ptq.graph.branches import separate_branches
+from anybit.ptq.graph.precision import compute_in_float32
+
+
+def prepare(source: ModelSource, name: str) -> tuple[ir.Model, tuple[str, ...]]:
+    """Return a normalized float32 copy of a model, and remarks on changes of its types.
+
+    Local functions are inlined, constants folded, and batch normalization is folded into the
+    weights of convolutions. Shapes and types are inferred.
+
+    Args:
+        source: The model.
+        name: Its name in messages.
+
+    Raises:
+        ModelError: The model cannot be read, has quantizers already, or computes in float64.
+    """
+    model = read_copy(source)
+    inline(model, source)
+    # Files of old versions list constants among the inputs; as inputs they would not be folded.
+    model.graph.inputs[:] = [value for value in model.graph.inputs if not value.is_initializer()]
+    apply(model, source, Normalize(), StandardLayout(), NameLayers())
+    _check_float(model, name)
+    with errors_named_after(source):
+        remarks = compute_in_float32(model)
+    apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
+    separate_branches(model)
+    *_, asked_types = apply(model, source, Normalize(), InferShapes(), AskTypes())
+    if asked_types.modified:
+        apply(model, source, InferShapes())
+    return model, remarks
+
+
+def _check_float(model: ir.Model, name: str) -> None:
+    """Raise ModelError if a model has quantizers."""
+    quantizers = [node for node, _ in operators_in(model)] or [
+        node
+        for node in nodes_in(model.graph)
+        if is_quantize(node) or is_dequantize(node) or is_multi_threshold(node)
+    ]
+    if quantizers:
+        raise ModelError(
+            f"{name} has quantizers already ({quantizers[0].op_type}); quantize the float model "
+            "from which it was made"
+        )

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of `quantize`, checked before a file is read."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from anybit.errors import OptionError
+from anybit.metrics.thresholds import QualityThresholds, parse_thresholds
+from anybit.ptq.budget import Budget, parse_budget
+from anybit.ptq.config import QuantizeConfig, preset
+from anybit.ptq.fpga_targets import check_target
+from anybit.ptq.plan import SpecOptions, parse_specs
+from anybit.quant_types.suggestions import describe_unknown
+
+_POWER_OF_TWO = "power-of-two"
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """Checked options of `quantize`.
+
+    Attributes:
+        specs: The specs of weights and activations.
+        integer_only: Whether elementwise and pooling operators are quantized, too.
+        target: The FPGA compiler that is to support the result; None for none.
+        budget: The budget of the mixed-precision search; None for none.
+        sensitivity: Whether the effect of each layer on the outputs is measured.
+        config: The thresholds of the search.
+        thresholds: The figures below which the result fails.
+        has_data: Whether there are data.
+    """
+
+    specs: SpecOptions
+    integer_only: bool
+    target: str | None
+    budget: Budget | None
+    sensitivity: bool
+    config: QuantizeConfig
+    thresholds: QualityThresholds
+    has_data: bool
+
+
+def parse_options(
+    *,
+    weights: str,
+    activations: str | None,
+    layers: Mapping[str, str] | None,
+    keep: Sequence[str],
+    scales: str | None,
+    integer_only: bool,
+    target: str | None,
+    budget: str | None,
+    sensitivity: bool,
+    effort: str,
+    cache: str | os.PathLike[str] | None,
+    fail_below: str | None,
+    has_data: bool,
+) -> QuantizeOptions:
+    """Check the options of `quantize`, and parse those that are text.
+
+    Raises:
+        OptionError: An option has an unsupported value, or two contradict each other.
+    """
+    if scales not in (None, _POWER_OF_TWO):
+        raise OptionError(describe_unknown("scales", str(scales), [_POWER_OF_TWO]))
+    check_target(target)
+    if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
+        raise OptionError(f"cache {os.fspath(cache)!r} is a file; name a folder or a new path")
+    limit = None if budget is None else parse_budget(budget)
+    if limit is not None and not has_data:
+        raise OptionError("a budget needs data to measure the effect of layers on the outputs")
+    if limit is not None and integer_only:
+        raise OptionError(
+            f"budget: {limit.words!r} may take more than 8 bits, which integer_only excludes"
+        )
+    return QuantizeOptions(
+        specs=parse_specs(weights, activations, layers or {}, keep, scales is not None),
+        integer_only=integer_only,
+        target=target,
+        budget=limit,
+        sensitivity=sensitivity,
+        config=preset(effort),
+        thresholds=parse_thresholds(fail_below, has_data=has_data),
+        has_data=has_data,
+    )

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All remarks on a quantized model, in the order in which they are reported."""
+
+import onnx_ir as ir
+
+from anybit.data.dataset import Dataset
+from anybit.ptq.remarks.constant_inputs import unchanging
+from anybit.ptq.remarks.idle_branches import idle_branches
+from anybit.ptq.remarks.logarithms import logarithms
+from anybit.ptq.remarks.non_finite import nonfinite
+from anybit.ptq.search.candidates import MeasuredCandidate
+
+
+def remark_on_data(dataset: Dataset) -> tuple[str, ...]:
+    """Return the remarks on the samples."""
+    return *dataset.remarks, *unchanging(dataset)
+
+
+def remark_on_candidate(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
+    """Return the remarks on dropped choices, skipped branches and bad outputs.
+
+    Args:
+        candidate: The quantized model.
+        model: The float model.
+    """
+    return (
+        *candidate.remarks,
+        *idle_branches(candidate),
+        *logarithms(candidate, model),
+        *nonfinite(candidate, model),
+    )
