@@ -145,7 +145,7 @@ def test_layers_in_loops_are_named() -> None:
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
     found = anybit.quantize(proto, random(32, 8))
-    assert found.skipped == {"again": "it stands inside 'loop', which runs it again"}
+    assert found.skipped == {"again": "it is inside 'loop', which runs it repeatedly"}
 
 
 def lopsided(name: str, seed: int) -> onnx.GraphProto:

@@ -160,19 +160,21 @@ def test_rows_times_columns_are_the_convolution(
     layer = layer_of(proto)
     product = find_matmul_form(layer)
     assert product is not None
-    monkeypatch.setattr(products, "_TOGETHER", 5)
-    rows = np.concatenate(list(product.iter_rows(x, weight.shape, 10**6)), axis=1)
+    monkeypatch.setattr(products, "_ROWS_PER_BATCH", 5)
+    rows = np.concatenate(list(product.iterate_rows(x, weight.shape, 10**6)), axis=1)
     columns = product.to_matrix(weight)
     y = np.concatenate(rows @ columns.swapaxes(1, 2), axis=1)
     wanted = np.moveaxis(anybit.load(proto).run(x)["y"], 1, -1)
     np.testing.assert_allclose(y.reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4)
     assert_array_bits(product.from_matrix(columns, weight.shape), weight)
-    few = np.concatenate(list(product.iter_rows(x, weight.shape, 7)), axis=1)
+    few = np.concatenate(list(product.iterate_rows(x, weight.shape, 7)), axis=1)
     assert few.shape[1] == min(7, rows.shape[1])
     assert all((row == rows[0]).all(axis=1).any() for row in few[0])
     # What stands around images is 0 also where no element becomes that.
-    signs = list(product.iter_rows(np.where(x < 0, -1.0, 1.0), weight.shape, 7))
-    read = list(product.iter_rows(x, weight.shape, 7, lambda each: np.where(each < 0, -1.0, 1.0)))
+    signs = list(product.iterate_rows(np.where(x < 0, -1.0, 1.0), weight.shape, 7))
+    read = list(
+        product.iterate_rows(x, weight.shape, 7, lambda each: np.where(each < 0, -1.0, 1.0))
+    )
     assert_array_bits(np.concatenate(read, axis=1), np.concatenate(signs, axis=1))
 
 
@@ -218,8 +220,8 @@ def test_elements_may_be_read_once_their_rows_are_taken(name: str) -> None:
     factors = (
         along_channels(random(16, seed=7), layer) if layer.activation_axis is not None else 2.0
     )
-    before = product.iter_rows(x * factors, weight.shape, 7)
-    after = product.iter_rows(x, weight.shape, 7, lambda each: each * factors)
+    before = product.iterate_rows(x * factors, weight.shape, 7)
+    after = product.iterate_rows(x, weight.shape, 7, lambda each: each * factors)
     assert_array_bits(np.concatenate(list(after), 1), np.concatenate(list(before), 1))
 
 

@@ -169,7 +169,7 @@ def test_what_is_put_together_has_one_grid_and_is_quantized_once() -> None:
 
 def test_what_no_integers_compute_is_named() -> None:
     found = anybit.quantize(attention(), data_for("attention"), integer_only=True)
-    assert found.skipped == {"softmax": "integers do not compute it"}
+    assert found.skipped == {"softmax": "it has no integer form"}
     assert "residual" in [each.name for each in found.layers]
 
 

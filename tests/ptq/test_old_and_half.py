@@ -20,7 +20,7 @@ def test_float16(name: str) -> None:
     assert found.verdict is not None
     assert found.verdict.passed
     assert not found.skipped
-    assert found.remarks[0].startswith("What was float16")
+    assert found.remarks[0].startswith("float16 tensors are computed in float32")
     for value in (*found.model.graph.inputs, *found.model.graph.outputs):
         assert value.dtype is not None
         assert value.dtype.name == "FLOAT16"

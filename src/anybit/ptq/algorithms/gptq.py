@@ -149,9 +149,9 @@ def moments_of(
         become = piece.reader(grid, smoothing)
         read = map(piece.read, samples)
         if isinstance(grid, DynamicGrid):  # what becomes of an element depends on its block
-            rows = (few for x in read for few in product.iter_rows(become(x), shape, most))
+            rows = (few for x in read for few in product.iterate_rows(become(x), shape, most))
         else:
-            rows = (few for x in read for few in product.iter_rows(x, shape, most, become))
+            rows = (few for x in read for few in product.iterate_rows(x, shape, most, become))
         found.add(few[..., part] for few in rows)
         return found
 

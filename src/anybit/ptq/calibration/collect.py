@@ -20,7 +20,7 @@ from anybit.ptq.calibration.stats import CalibrationStats
 from anybit.ptq.calibration.survey import Survey, surveyor
 from anybit.ptq.calibration.taps import recording
 from anybit.ptq.config import CalibrationConfig, QuantizeConfig
-from anybit.ptq.graph.targets import ActivationTensor, count_channels, find_smoothing_axis
+from anybit.ptq.graph.targets import ActivationTensor, find_smoothing_channels
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,9 @@ def collect_stats(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     names = [str(source.value.name) for source in sources]
-    axes = tuple(find_smoothing_axis(source) for source in sources)
-    widths = tuple(
-        None if axis is None else count_channels(source)
-        for source, axis in zip(sources, axes, strict=True)
-    )
+    channels = [find_smoothing_channels(source) for source in sources]
+    axes = tuple(of_tensor.axis if of_tensor else None for of_tensor in channels)
+    widths = tuple(of_tensor.count if of_tensor else None for of_tensor in channels)
     tensors = recording(model, [source.value for source in sources], where)
     survey = Survey(tensors, axes, widths, folder)
     seen = CalibrationStats.none(names, axes)

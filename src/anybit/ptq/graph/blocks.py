@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the elements of a tensor lie in blocks that have a scale each.
+"""Blocks of a tensor that share a scale.
 
-Blocks lie along the axis whose elements are added up. A last one may be short: it is pad with
-zeros, which change no scale and no other element.
+Blocks lie along the reduction axis. The last block is padded with zeros, which affect neither its
+scale nor other elements.
 """
 
 import math
@@ -16,12 +16,12 @@ from anybit.ptq.graph.targets import WeightInput
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """The axes first .. last of a tensor as one axis, which is cut into blocks.
+    """Blocks along the axes first, ..., last of a tensor, taken as one axis.
 
     Attributes:
-        shape: The tensor's.
-        first, last: The axes; the same if it is one.
-        block_size: How many elements a block has. Where there are fewer, it has these.
+        shape: Shape of the tensor.
+        first, last: The axes.
+        block_size: Number of elements in a block; limited to the length of the axis.
     """
 
     shape: tuple[int, ...]
@@ -31,41 +31,41 @@ class BlockLayout:
 
     @property
     def length(self) -> int:
-        """Of the axis that is cut."""
+        """Length of the axis that is split."""
         return math.prod(self.shape[self.first : self.last + 1])
 
     @property
     def size(self) -> int:
-        """Of a block."""
+        """Number of elements in a block."""
         return max(min(self.block_size, self.length), 1)
 
     @property
     def count(self) -> int:
-        """How many blocks lie along the axis."""
+        """Number of blocks along the axis."""
         return -(-self.length // self.size)
 
     @property
     def axis(self) -> int:
-        """The axis within blocks, of a tensor that is cut."""
+        """Axis of the elements of a block in `split_shape`."""
         return self.first + 1
 
     @property
     def flat_shape(self) -> tuple[int, ...]:
-        """The tensor's shape with one axis to be cut."""
-        return self._with(self.length)
+        """Shape with the axes first, ..., last as one."""
+        return self._replace_axes(self.length)
 
     @property
     def padded_shape(self) -> tuple[int, ...]:
-        """The shape with whole blocks, not cut: longer than the tensor where the last is short."""
-        return self._with(self.count * self.size)
+        """Flat shape with a full last block."""
+        return self._replace_axes(self.count * self.size)
 
     @property
     def split_shape(self) -> tuple[int, ...]:
-        """The shape with an axis of blocks, and one within them."""
-        return self._with(self.count, self.size)
+        """Shape with an axis of blocks and an axis of the elements of a block."""
+        return self._replace_axes(self.count, self.size)
 
     def pad(self, array: Array) -> Array:
-        """With zeros behind the last block if that is short, in the shape `joined`."""
+        """Return the tensor in the padded shape."""
         flat = array.reshape(self.flat_shape)
         missing = self.count * self.size - self.length
         if not missing:
@@ -74,49 +74,47 @@ class BlockLayout:
         return np.pad(flat, widths)
 
     def split(self, array: Array) -> Array:
-        """In the shape `cut`."""
+        """Return the tensor in the split shape."""
         return self.pad(array).reshape(self.split_shape)
 
     def expand(self, scales: Array) -> Array:
-        """One number per block as one per element, in the tensor's shape."""
+        """Return one number per element, from one per block."""
         return self.merge(np.broadcast_to(scales, self.split_shape))
 
-    def merge(self, cut: Array) -> Array:
-        """A tensor in the shape `cut` in its own shape."""
-        return self._short(cut.reshape(self.padded_shape)).reshape(self.shape)
+    def merge(self, blocks: Array) -> Array:
+        """Return a tensor of the split shape in its own shape."""
+        padded = blocks.reshape(self.padded_shape)
+        index = [slice(None)] * padded.ndim
+        index[self.first] = slice(self.length)
+        return padded[tuple(index)].reshape(self.shape)
 
-    def gather(self, spread: Array) -> Array:
-        """One number per block, of those that `spread` gave; they broadcast to `cut`."""
-        flat = spread.reshape(self.flat_shape)
-        where = [slice(None)] * flat.ndim
-        where[self.first] = slice(None, None, self.size)
-        return np.expand_dims(flat[tuple(where)], self.axis)
+    def gather(self, expanded: Array) -> Array:
+        """Return one number per block, broadcastable to the split shape: undo `expand`."""
+        flat = expanded.reshape(self.flat_shape)
+        index = [slice(None)] * flat.ndim
+        index[self.first] = slice(None, None, self.size)
+        return np.expand_dims(flat[tuple(index)], self.axis)
 
-    def first_block(self, spread: Array) -> Array:
-        """The numbers of the only block, in a shape that broadcasts to the tensor."""
+    def first_block(self, expanded: Array) -> Array:
+        """Return the number of the only block, broadcastable to the tensor."""
         axes = range(self.first, self.last + 1)
-        where = tuple(slice(1) if axis in axes else slice(None) for axis in range(spread.ndim))
-        return spread[where]
+        index = tuple(slice(1) if axis in axes else slice(None) for axis in range(expanded.ndim))
+        return expanded[index]
 
-    def _short(self, array: Array) -> Array:
-        where = [slice(None)] * array.ndim
-        where[self.first] = slice(self.length)
-        return array[tuple(where)]
-
-    def _with(self, *sizes: int) -> tuple[int, ...]:
+    def _replace_axes(self, *sizes: int) -> tuple[int, ...]:
         return (*self.shape[: self.first], *sizes, *self.shape[self.last + 1 :])
 
 
 def choose_block_layout(shape: tuple[int, ...], weight: WeightInput, size: int) -> BlockLayout:
-    """The blocks of a weight: along the axis that its inputs lie along.
+    """Return the blocks of a weight.
 
-    Where that is shorter than a block, as is that of few channels of an image, or is none that is
-    added up, as of depthwise convolutions, they are cut of all axes that are added up together.
+    They lie along its input axis. Where that is shorter than a block (the few channels of an
+    image), or is not reduced (depthwise convolutions), they lie along all reduction axes.
     """
-    summed = [axis for axis in range(len(shape)) if axis not in weight.channel_axes]
-    along = weight.input_axis if weight.input_axis in summed else None
-    together = bool(summed) and summed == list(range(summed[0], summed[-1] + 1))
-    if together and (along is None or shape[along] < size):
-        return BlockLayout(shape, summed[0], summed[-1], size)
-    axis = along if along is not None else (summed or [0])[0]
+    reduced = [axis for axis in range(len(shape)) if axis not in weight.channel_axes]
+    along = weight.input_axis if weight.input_axis in reduced else None
+    is_contiguous = bool(reduced) and reduced == list(range(reduced[0], reduced[-1] + 1))
+    if is_contiguous and (along is None or shape[along] < size):
+        return BlockLayout(shape, reduced[0], reduced[-1], size)
+    axis = along if along is not None else (reduced or [0])[0]
     return BlockLayout(shape, axis, axis, size)

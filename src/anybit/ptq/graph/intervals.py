@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of activations that hold for every input, and also where activations are quantized.
+"""Bounds of activations that hold for every input, also where activations are quantized.
 
-A quantizer keeps signs: 0 has a code, and rounding keeps order. It does not keep other bounds. So a
-function of a single tensor has the bounds that follow from its nodes; the result of any other node
-has only a sign.
+Quantization preserves signs, because 0 has a code and rounding is monotonic. It does not preserve
+other bounds. A function of a single tensor has the bounds that follow from its nodes; the result of
+any other node has only a sign.
 """
 
 import math
@@ -23,7 +23,7 @@ Interval: TypeAlias = tuple[float, float]
 UNKNOWN: Interval = (-math.inf, math.inf)
 _POSITIVE: Interval = (0.0, math.inf)
 
-# Larger constants are tables and weights, which are not read for their bounds.
+# Larger constants are tables and weights; their bounds do not matter.
 _LARGEST_CONSTANT = 2**20
 
 # The result has the sign that all elements of the first input have.
@@ -34,47 +34,48 @@ class Intervals:
     """Intervals of the values of a graph, whose nodes are in topological order."""
 
     def __init__(self, graph: ir.Graph) -> None:
-        self._known: dict[ir.Value, Interval] = {}
+        self._intervals: dict[ir.Value, Interval] = {}
         for node in graph:
-            found = self._of_node(node)
-            if found != UNKNOWN and node.outputs:
-                self._known[node.outputs[0]] = found
+            interval = self._bound_node(node)
+            if interval != UNKNOWN and node.outputs:
+                self._intervals[node.outputs[0]] = interval
 
     def __call__(self, value: ir.Value | None) -> Interval:
         """Return the lowest and the highest number that a value can hold."""
         if value is None:
             return UNKNOWN
         if is_constant(value):
-            return _of_constant(value)
-        return self._known.get(value, UNKNOWN)
+            return _bound_constant(value)
+        return self._intervals.get(value, UNKNOWN)
 
-    def _of_node(self, node: ir.Node) -> Interval:
+    def _bound_node(self, node: ir.Node) -> Interval:
         if node.domain or not node.inputs:
             return UNKNOWN
-        found = self._of_operator(node)
-        if math.isnan(found[0]) or math.isnan(found[1]):
+        interval = self._bound_operator(node)
+        if math.isnan(interval[0]) or math.isnan(interval[1]):
             return UNKNOWN
         is_function = has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER)
-        return found if is_function and len(varying_inputs(node)) == 1 else _sign(found)
+        is_unary = is_function and len(varying_inputs(node)) == 1
+        return interval if is_unary else _keep_sign(interval)
 
-    def _of_operator(self, node: ir.Node) -> Interval:
-        kind, x = node.op_type, node.inputs[0]
+    def _bound_operator(self, node: ir.Node) -> Interval:
+        operator, x = node.op_type, node.inputs[0]
         if _is_square(node):
             return _POSITIVE
-        if kind in _UNARY:
-            return _UNARY[kind](self(x))
-        if kind in _BINARY and len(node.inputs) == 2:
-            return _BINARY[kind](self(x), self(node.inputs[1]))
-        if kind == "Clip":
-            return _clipped(node, [self(value) for value in node.inputs])
-        if kind in ("Concat", "Max", "Min"):
-            return _joined(kind, [self(value) for value in node.inputs])
+        if operator in _UNARY:
+            return _UNARY[operator](self(x))
+        if operator in _BINARY and len(node.inputs) == 2:
+            return _BINARY[operator](self(x), self(node.inputs[1]))
+        if operator == "Clip":
+            return _bound_clip(node, [self(value) for value in node.inputs])
+        if operator in ("Concat", "Max", "Min"):
+            return _bound_variadic(operator, [self(value) for value in node.inputs])
         if has_trait(node, OpTrait.NON_NEGATIVE):
             return _POSITIVE
         return self(x) if has_trait(node, _SIGN_KEEPING) else UNKNOWN
 
 
-def _of_constant(value: ir.Value) -> Interval:
+def _bound_constant(value: ir.Value) -> Interval:
     tensor = value.const_value
     if tensor is None or tensor.size > _LARGEST_CONSTANT:
         return UNKNOWN
@@ -84,14 +85,15 @@ def _of_constant(value: ir.Value) -> Interval:
     return float(array.min()), float(array.max())
 
 
-def _sign(of: Interval) -> Interval:
-    """Return the half line of numbers of one sign."""
-    if of[0] >= 0:
+def _keep_sign(interval: Interval) -> Interval:
+    """Return the numbers with the sign of an interval; all numbers if it has both signs."""
+    if interval[0] >= 0:
         return _POSITIVE
-    return (-math.inf, 0.0) if of[1] <= 0 else UNKNOWN
+    return (-math.inf, 0.0) if interval[1] <= 0 else UNKNOWN
 
 
 def _is_square(node: ir.Node) -> bool:
+    """Return whether a node multiplies a value by itself, or raises it to an even power."""
     if node.op_type == "Mul":
         return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
     exponent = node.inputs[1] if node.op_type == "Pow" and len(node.inputs) == 2 else None
@@ -100,60 +102,60 @@ def _is_square(node: ir.Node) -> bool:
     return bool(np.all(np.mod(array_of(exponent).astype(np.float64), 2) == 0))
 
 
-def _products(a: Interval, b: Interval) -> Interval:
-    # 0 times an endless bound is 0: the bound itself is never reached.
-    found = [0.0 if 0.0 in (x, y) else x * y for x in a for y in b]
-    return min(found), max(found)
+def _multiply(a: Interval, b: Interval) -> Interval:
+    # 0 times an infinite bound is 0: values are finite.
+    products = [0.0 if 0.0 in (x, y) else x * y for x in a for y in b]
+    return min(products), max(products)
 
 
-def _quotients(a: Interval, b: Interval) -> Interval:
+def _divide(a: Interval, b: Interval) -> Interval:
     if b[0] <= 0 <= b[1]:
         return _POSITIVE if a[0] >= 0 and b[0] >= 0 else UNKNOWN
-    return _products(a, (1 / b[1], 1 / b[0]))
+    return _multiply(a, (1 / b[1], 1 / b[0]))
 
 
-def _power(a: Interval, b: Interval) -> Interval:
+def _raise_to_power(a: Interval, b: Interval) -> Interval:
     if a[0] < 0:
         return UNKNOWN
     if a[0] == 0 or b[0] != b[1]:
         return _POSITIVE
     with np.errstate(all="ignore"):
-        ends = [float(np.power(np.float64(each), b[0])) for each in a]
+        ends = [float(np.power(np.float64(end), b[0])) for end in a]
     return min(ends), max(ends)
 
 
-def _exponential(a: Interval) -> Interval:
-    low, high = (math.exp(min(max(each, -700.0), 700.0)) for each in a)
+def _exponentiate(a: Interval) -> Interval:
+    low, high = (math.exp(min(max(end, -700.0), 700.0)) for end in a)
     return (0.0 if a[0] < -700 else low), (math.inf if a[1] > 700 else high)
 
 
-def _root(a: Interval) -> Interval:
+def _take_root(a: Interval) -> Interval:
     return math.sqrt(max(a[0], 0.0)), math.sqrt(max(a[1], 0.0))
 
 
-def _absolute(a: Interval) -> Interval:
+def _take_magnitude(a: Interval) -> Interval:
     high = max(-a[0], a[1])
     return (0.0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1]))), high
 
 
 _UNARY: dict[str, Callable[[Interval], Interval]] = {
-    "Abs": _absolute,
-    "Exp": _exponential,
+    "Abs": _take_magnitude,
+    "Exp": _exponentiate,
     "Neg": lambda a: (-a[1], -a[0]),
-    "Reciprocal": lambda a: _quotients((1.0, 1.0), a),
+    "Reciprocal": lambda a: _divide((1.0, 1.0), a),
     "Relu": lambda a: (max(a[0], 0.0), max(a[1], 0.0)),
-    "Sqrt": _root,
+    "Sqrt": _take_root,
 }
 _BINARY: dict[str, Callable[[Interval, Interval], Interval]] = {
     "Add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    "Div": _quotients,
-    "Mul": _products,
-    "Pow": _power,
+    "Div": _divide,
+    "Mul": _multiply,
+    "Pow": _raise_to_power,
     "Sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
 }
 
 
-def _clipped(node: ir.Node, inputs: Sequence[Interval]) -> Interval:
+def _bound_clip(node: ir.Node, inputs: Sequence[Interval]) -> Interval:
     low, high = attribute_of(node, "min", -math.inf), attribute_of(node, "max", math.inf)
     if len(inputs) > 1 and node.inputs[1] is not None:
         low = inputs[1][0]
@@ -163,8 +165,9 @@ def _clipped(node: ir.Node, inputs: Sequence[Interval]) -> Interval:
     return min(max(x[0], low), high), max(min(x[1], high), low)
 
 
-def _joined(kind: str, inputs: Sequence[Interval]) -> Interval:
+def _bound_variadic(operator: str, inputs: Sequence[Interval]) -> Interval:
+    """Return the bounds of Concat, Max or Min."""
     lows, highs = zip(*inputs, strict=True)
-    if kind == "Concat":
+    if operator == "Concat":
         return min(lows), max(highs)
-    return (max(lows), max(highs)) if kind == "Max" else (min(lows), min(highs))
+    return (max(lows), max(highs)) if operator == "Max" else (min(lows), min(highs))

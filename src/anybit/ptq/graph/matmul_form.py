@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers as matrix products: rows of what they read, times columns of their weight, in groups."""
+"""Layers as matrix products: rows of the activation times columns of the weight, in groups."""
 
 import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -13,21 +13,21 @@ from anybit.onnx.graph.attributes import attribute_of
 from anybit.onnx.graph.constants import Array
 from anybit.ptq.graph.targets import TargetNode, WeightInput
 
-# Places of windows that are taken from an array follow one another by this share of all: wherever
-# one stops, they lie nearly evenly.
-_GOLDEN = (5**0.5 - 1) / 2
-# Rows that are taken at a time.
-_TOGETHER = 2048
+_Transform: TypeAlias = Callable[[Array], Array]
+
+# Samples of rows follow one another by the golden ratio: any number of them is spread evenly.
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
+_ROWS_PER_BATCH = 2048
 
 
 @dataclass(frozen=True)
 class MatMulForm:
-    """One weight of a layer, as the factor of a matrix product.
+    """Matrix product with one weight of a layer.
 
     Attributes:
         layer: The layer.
         weight: The weight.
-        groups: How many products lie side by side, of different channels.
+        groups: Number of independent products, each of its own channels.
         windows: Whether rows are the windows of a convolution.
     """
 
@@ -37,64 +37,64 @@ class MatMulForm:
     windows: bool
 
     def to_matrix(self, array: Array) -> Array:
-        """An array of the weight's shape as [groups, columns, summed]."""
-        turned = self._turned(array)
-        summed = math.prod(turned.shape[1:]) if self.windows else turned.shape[-1]
-        return turned.reshape(self.groups, -1, summed)
+        """Return an array of the weight's shape as [groups, columns, terms]."""
+        moved = self._move_terms_last(array)
+        terms = math.prod(moved.shape[1:]) if self.windows else moved.shape[-1]
+        return moved.reshape(self.groups, -1, terms)
 
     def from_matrix(self, matrix: Array, shape: tuple[int, ...]) -> Array:
-        """The way back."""
-        turned = self._turned(np.empty(shape, np.bool_)).shape
-        found = matrix.reshape(turned)
-        return found if self.windows else np.moveaxis(found, -1, self.weight.input_axis or 0)
+        """Return an array of the weight's shape from [groups, columns, terms]."""
+        moved = matrix.reshape(self._move_terms_last(np.empty(shape, np.bool_)).shape)
+        return moved if self.windows else np.moveaxis(moved, -1, self.weight.input_axis or 0)
 
     def get_rows_key(self, shape: tuple[int, ...]) -> Hashable:
-        """What is the same for two products only if they have the same rows for the same x.
+        """Return a key that two products share only if the same activation gives the same rows.
 
         Args:
-            shape: That of the weight.
+            shape: Shape of the weight.
         """
-        return (self.layer, shape) if self.windows else self._axis
+        return (self.layer, shape) if self.windows else self._activation_axis
 
-    def iter_rows(
+    def iterate_rows(
         self,
         x: Array,
         shape: tuple[int, ...],
-        most: int,
-        read: Callable[[Array], Array] = lambda x: x,
+        limit: int,
+        transform: _Transform = lambda x: x,
     ) -> Iterator[Array]:
-        """What is multiplied with the columns, as [groups, rows, summed], some rows at a time.
+        """Yield batches of rows of the activation, as [groups, rows, terms].
 
         Args:
-            x: What the layer reads.
-            shape: That of the weight.
-            most: How many rows are taken at most, from all over x.
-            read: What becomes of the elements of x first, each by itself. It is called with those
-                that are taken, whose channels lie along the same axis.
+            x: Activation.
+            shape: Shape of the weight.
+            limit: Largest number of rows, spread over x.
+            transform: Elementwise function of the activation. It is called with the elements that
+                are used; their channels lie along the same axis as in x.
         """
         if self.windows:
-            for windows in _windows(self.layer.node, x, shape[2:], most, read):
+            for windows in _iterate_windows(self.layer.node, x, shape[2:], limit, transform):
                 yield windows.reshape(len(windows), self.groups, -1).swapaxes(0, 1)
             return
-        rows = np.moveaxis(x, self._axis, -1).reshape(-1, x.shape[self._axis])
-        for chosen in _spread(len(rows), most):
-            taken = np.moveaxis(rows[chosen], -1, self._axis)
-            yield np.moveaxis(read(taken), self._axis, -1)[None]
+        axis = self._activation_axis
+        rows = np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
+        for indices in _sample_indices(len(rows), limit):
+            batch = np.moveaxis(rows[indices], -1, axis)
+            yield np.moveaxis(transform(batch), axis, -1)[None]
 
     @property
-    def _axis(self) -> int:
-        """That of x along which is summed, if there are no windows."""
+    def _activation_axis(self) -> int:
+        """Reduction axis of the activation, without windows."""
         return -2 if self.layer.activation_axis is None else self.layer.activation_axis
 
-    def _turned(self, array: Array) -> Array:
+    def _move_terms_last(self, array: Array) -> Array:
         return array if self.windows else np.moveaxis(array, self.weight.input_axis or 0, -1)
 
 
 def find_matmul_form(layer: TargetNode) -> MatMulForm | None:
-    """The product with the first weight of a layer; None if it is not a plain one.
+    """Return the product with the first weight of a layer; None if it is not a matrix product.
 
-    That of a recurrent layer is the one for what it reads. The other is for its states, which
-    depend on it.
+    The first weight of a recurrent layer multiplies its input. The second one multiplies states,
+    which depend on quantization themselves.
     """
     if not layer.weights:
         return None
@@ -106,56 +106,59 @@ def find_matmul_form(layer: TargetNode) -> MatMulForm | None:
     return MatMulForm(layer, weight, 1, windows=False)
 
 
-def _spread(count: int, most: int) -> Iterator[Array]:
-    """So many of the first numbers at most, nearly evenly, some at a time."""
-    for start in range(0, min(count, most), _TOGETHER):
-        places = np.arange(start, min(count, most, start + _TOGETHER))
-        yield places if count <= most else (places * _GOLDEN % 1 * count).astype(np.int64)
+def _sample_indices(count: int, limit: int) -> Iterator[Array]:
+    """Yield batches of at most `limit` indices below `count`, spread evenly."""
+    for start in range(0, min(count, limit), _ROWS_PER_BATCH):
+        positions = np.arange(start, min(count, limit, start + _ROWS_PER_BATCH))
+        if count <= limit:
+            yield positions
+        else:
+            yield (positions * _GOLDEN_RATIO % 1 * count).astype(np.int64)
 
 
-def _windows(
-    node: ir.Node, x: Array, kernel: tuple[int, ...], most: int, read: Callable[[Array], Array]
+def _iterate_windows(
+    node: ir.Node, x: Array, kernel: tuple[int, ...], limit: int, transform: _Transform
 ) -> Iterator[Array]:
-    """Windows of images, as [windows, channels, *kernel], some at a time. Around an image that was
-    read there are zeros."""
+    """Yield batches of windows of images, as [windows, channels, *kernel], padded with zeros."""
     rank = len(kernel)
     strides = attribute_of(node, "strides", ()) or (1,) * rank
     dilations = attribute_of(node, "dilations", ()) or (1,) * rank
-    reach = [step * (size - 1) + 1 for step, size in zip(dilations, kernel, strict=True)]
-    pads = _pads(node, x.shape[2:], strides, reach)
+    extents = [step * (size - 1) + 1 for step, size in zip(dilations, kernel, strict=True)]
+    pads = _get_pads(node, x.shape[2:], strides, extents)
     counts = [
-        (size + sum(pad) - width) // stride + 1
-        for size, pad, width, stride in zip(x.shape[2:], pads, reach, strides, strict=True)
+        (size + sum(pad) - extent) // stride + 1
+        for size, pad, extent, stride in zip(x.shape[2:], pads, extents, strides, strict=True)
     ]
-    for chosen in _spread(len(x) * math.prod(counts), most):
-        image, *places = np.unravel_index(chosen, (len(x), *counts))
+    for indices in _sample_indices(len(x) * math.prod(counts), limit):
+        image, *positions = np.unravel_index(indices, (len(x), *counts))
         index: list[Any] = [image.reshape(-1, *[1] * rank)]
         inside: Array = np.ones((), np.bool_)
         for axis, size in enumerate(x.shape[2:]):
-            first = places[axis] * strides[axis] - pads[axis][0]
-            at = np.add.outer(first, dilations[axis] * np.arange(kernel[axis]))
-            at = at.reshape(-1, *(kernel[axis] if each == axis else 1 for each in range(rank)))
-            inside = inside & (at >= 0) & (at < size)
-            index.append(at % size)  # outside it is any place that there is
-        windows = read(np.moveaxis(x[index[0], :, *index[1:]], -1, 1))
+            first = positions[axis] * strides[axis] - pads[axis][0]
+            pixels = np.add.outer(first, dilations[axis] * np.arange(kernel[axis]))
+            shape = [kernel[axis] if other == axis else 1 for other in range(rank)]
+            pixels = pixels.reshape(-1, *shape)
+            inside = inside & (pixels >= 0) & (pixels < size)
+            index.append(pixels % size)  # any pixel does for the padding
+        windows = transform(np.moveaxis(x[index[0], :, *index[1:]], -1, 1))
         np.copyto(windows, 0, where=~inside[:, None])
         yield windows
 
 
-def _pads(
-    node: ir.Node, sizes: tuple[int, ...], strides: tuple[int, ...], reach: list[int]
+def _get_pads(
+    node: ir.Node, sizes: tuple[int, ...], strides: tuple[int, ...], extents: list[int]
 ) -> list[tuple[int, int]]:
-    """What stands before and behind each axis."""
+    """Return the padding at the start and at the end of each axis."""
     rank = len(sizes)
-    automatic = attribute_of(node, "auto_pad", "NOTSET")
-    if automatic == "NOTSET":
+    auto_pad = attribute_of(node, "auto_pad", "NOTSET")
+    if auto_pad == "NOTSET":
         pads = attribute_of(node, "pads", ()) or (0,) * (2 * rank)
         return list(zip(pads[:rank], pads[rank:], strict=True))
-    if automatic == "VALID":
+    if auto_pad == "VALID":
         return [(0, 0)] * rank
-    found = []
-    for size, stride, width in zip(sizes, strides, reach, strict=True):
-        total = max((-(-size // stride) - 1) * stride + width - size, 0)
+    result = []
+    for size, stride, extent in zip(sizes, strides, extents, strict=True):
+        total = max((-(-size // stride) - 1) * stride + extent - size, 0)
         less, more = total // 2, total - total // 2
-        found.append((less, more) if automatic == "SAME_UPPER" else (more, less))
-    return found
+        result.append((less, more) if auto_pad == "SAME_UPPER" else (more, less))
+    return result

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that are quantized in place of what nodes read, where elements only move between."""
+"""Sites of quantizers in integer-only networks: before the data movement that leads to a reader."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -11,131 +11,145 @@ from anybit.compiler.operators import varying_inputs
 from anybit.onnx.graph.names import label_of
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.ptq.graph.integer_only import keeps_codes
-from anybit.ptq.graph.targets import ActivationTensor, TargetNode, Targets, collect_activations
+from anybit.ptq.graph.targets import (
+    ActivationTensor,
+    TargetNode,
+    Targets,
+    collect_activations,
+)
 
-_SINGLE = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER
-_REPEATED = "the tensors that it puts together are put together with others elsewhere"
+_ONE_OR_TWO_INPUTS = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER
+_SEVERAL_GRIDS = "its inputs are concatenated with other tensors elsewhere"
 
 
 def tie_grids(
-    placement: Targets, wanted: Collection[TargetNode]
+    targets: Targets, quantized: Collection[TargetNode]
 ) -> tuple[tuple[ActivationTensor, ...], dict[str, str]]:
-    """The tensors that layers read as codes, one grid each, with what moves behind the quantizers.
+    """Return the activations of layers, with a common grid for tensors that are concatenated.
 
-    And what stays float because its tensors would need several grids, and why.
+    Args:
+        targets: Targets of the model.
+        quantized: Layers whose activations are quantized.
+
+    Returns:
+        The activations with the sites of their quantizers; and the names of Concat nodes that stay
+        float32 because their inputs would need several grids, with the reason.
     """
-    if not placement.integer_nodes:
-        return collect_activations(wanted), {}
-    joins = {layer.node for layer in wanted if layer.node.op_type == "Concat"}
-    divided: dict[str, str] = {}
+    if not targets.integer_nodes:
+        return collect_activations(quantized), {}
+    concats = {layer.node for layer in quantized if layer.node.op_type == "Concat"}
+    skipped: dict[str, str] = {}
     while True:
-        anchors = _QuantizerSites(placement.integer_nodes, joins)
-        groups = _groups(wanted, anchors)
-        torn = [each for each in groups if not anchors.covers(each)]
-        if not torn:
+        sites = _QuantizerSites(targets.integer_nodes, concats)
+        tensors = _group_by_grid(quantized, sites)
+        divided = [tensor for tensor in tensors if not sites.find_wholes(tensor)]
+        if not divided:
             break
-        for group in torn:
-            for node in anchors.joins_of(group):
-                joins.discard(node)
-                divided[label_of(node)] = _REPEATED
-    kept = {layer.node for layer in placement.layers} - {layer.node for layer in wanted}
-    return tuple(_placed(each, placement.integer_nodes - kept) for each in groups), divided
+        for tensor in divided:
+            for node in sites.find_concats(tensor):
+                concats.discard(node)
+                skipped[label_of(node)] = _SEVERAL_GRIDS
+    floats = {layer.node for layer in targets.layers} - {layer.node for layer in quantized}
+    nodes = targets.integer_nodes - floats
+    return tuple(_assign_uses(tensor, nodes) for tensor in tensors), skipped
 
 
 class _QuantizerSites:
-    """From where elements only move to a value: there quantizers stand."""
+    """Tensors from which only data movement leads to a value: quantizers stand there."""
 
-    def __init__(self, inside: Collection[ir.Node], joins: Collection[ir.Node]) -> None:
-        self._inside, self._joins = inside, joins
-        self._known: dict[ir.Value, tuple[ir.Value, ...]] = {}
+    def __init__(self, nodes: Collection[ir.Node], concats: Collection[ir.Node]) -> None:
+        self._nodes, self._concats = nodes, concats
+        self._sites: dict[ir.Value, tuple[ir.Value, ...]] = {}
 
     def __call__(self, value: ir.Value) -> tuple[ir.Value, ...]:
-        """The tensors that are quantized for a value to be codes."""
-        ahead = [value]
-        while ahead:
-            each = ahead[-1]
-            missing = [x for x in self._before(each) if x not in self._known]
+        """Return the tensors that are quantized so that a value consists of codes."""
+        waiting = [value]
+        while waiting:
+            last = waiting[-1]
+            inputs = self._get_moved_inputs(last)
+            missing = [x for x in inputs if x not in self._sites]
             if missing:
-                ahead += missing
+                waiting += missing
                 continue
-            found = [at for x in self._before(each) for at in self._known[x]]
-            self._known[ahead.pop()] = tuple(dict.fromkeys(found)) or (each,)
-        return self._known[value]
+            sites = [site for x in inputs for site in self._sites[x]]
+            self._sites[waiting.pop()] = tuple(dict.fromkeys(sites)) or (last,)
+        return self._sites[value]
 
-    def _before(self, value: ir.Value) -> list[ir.Value]:
+    def _get_moved_inputs(self, value: ir.Value) -> list[ir.Value]:
+        """Return the inputs whose elements the producer of a value moves."""
         node = value.producer()
-        if node is None or node not in self._inside or not keeps_codes(node):
+        if node is None or node not in self._nodes or not keeps_codes(node):
             return []
         if node.op_type == "Concat":
-            return varying_inputs(node) if node in self._joins else []
+            return varying_inputs(node) if node in self._concats else []
         return [x for x in node.inputs[:1] if x is not None]
 
-    def together(self, layer: TargetNode) -> tuple[ir.Value, ...]:
-        """What a layer puts together."""
-        return self(layer.node.outputs[0]) if layer.node in self._joins else ()
+    def get_concatenated(self, layer: TargetNode) -> tuple[ir.Value, ...]:
+        """Return the sites of a Concat; none for other layers."""
+        return self(layer.node.outputs[0]) if layer.node in self._concats else ()
 
-    def covers(self, source: ActivationTensor) -> list[ir.Value]:
-        """The values that hold all elements of a group."""
-        wanted = {value for value, _ in source.sites}
-        joined = [node.outputs[0] for node in self.joins_of(source)]
-        values = [*wanted, *joined] if len(wanted) == 1 else joined
-        return [value for value in values if set(self(value)) == wanted]
+    def find_wholes(self, tensor: ActivationTensor) -> list[ir.Value]:
+        """Return the values that contain all elements of the sites of a tensor."""
+        sites = {value for value, _ in tensor.sites}
+        outputs = [node.outputs[0] for node in self.find_concats(tensor)]
+        values = [*sites, *outputs] if len(sites) == 1 else outputs
+        return [value for value in values if set(self(value)) == sites]
 
-    def joins_of(self, source: ActivationTensor) -> list[ir.Node]:
-        """What puts tensors of a group together."""
-        wanted = {value for value, _ in source.sites}
-        return [node for node in self._joins if not wanted.isdisjoint(self(node.outputs[0]))]
+    def find_concats(self, tensor: ActivationTensor) -> list[ir.Node]:
+        """Return the Concat nodes that have a site of a tensor."""
+        sites = {value for value, _ in tensor.sites}
+        return [node for node in self._concats if not sites.isdisjoint(self(node.outputs[0]))]
 
 
-def _groups(wanted: Iterable[TargetNode], anchors: _QuantizerSites) -> list[ActivationTensor]:
-    """Sources whose anchors have one grid; who reads which of these is still open."""
+def _group_by_grid(layers: Iterable[TargetNode], sites: _QuantizerSites) -> list[ActivationTensor]:
+    """Return the activations of layers, one for each grid; the uses of sites are left empty."""
     groups: DisjointSets[ir.Value] = DisjointSets()
-    members: dict[ir.Value, list[tuple[TargetNode, int]]] = {}
-    values = {}
-    for layer in wanted:
-        for index in layer.activations:
-            value = layer.node.inputs[index]
-            assert value is not None, "asked before"
+    values: dict[tuple[TargetNode, int], ir.Value] = {}
+    for layer in layers:
+        for index, value in layer.activation_values:
             values[layer, index] = value
-            for each in (*anchors(value), *anchors.together(layer)):
-                groups.join(anchors(value)[0], each)
-    for read, value in values.items():
-        members.setdefault(groups.find(anchors(value)[0]), []).append(read)
-    found = []
+            for site in (*sites(value), *sites.get_concatenated(layer)):
+                groups.join(sites(value)[0], site)
+    members: dict[ir.Value, list[tuple[TargetNode, int]]] = {}
+    for reader, value in values.items():
+        members.setdefault(groups.find(sites(value)[0]), []).append(reader)
+    tensors = []
     for readers in members.values():
-        all_of_them = dict.fromkeys(at for read in readers for at in anchors(values[read]))
-        source = ActivationTensor(
-            next(iter(all_of_them)), readers, tuple((value, ()) for value in all_of_them)
+        grouped = dict.fromkeys(site for reader in readers for site in sites(values[reader]))
+        tensor = ActivationTensor(
+            next(iter(grouped)), readers, tuple((site, ()) for site in grouped)
         )
-        covers = anchors.covers(source)
-        found.append(replace(source, value=covers[0]) if covers else source)
-    return found
+        wholes = sites.find_wholes(tensor)
+        tensors.append(replace(tensor, value=wholes[0]) if wholes else tensor)
+    return tensors
 
 
-def _placed(source: ActivationTensor, inside: Collection[ir.Node]) -> ActivationTensor:
-    """A source with the readers of each of its anchors; a plain one where that says no more.
+def _assign_uses(tensor: ActivationTensor, nodes: Collection[ir.Node]) -> ActivationTensor:
+    """Return a tensor with the uses of its sites, or without sites where it is its only one.
 
-    What is computed from two tensors is none: scaled by channels, it would need a table for each.
+    A tensor that is computed from two others keeps its site: SmoothQuant would need a table for
+    each channel.
     """
-    read = {(layer.node, index) for layer, index in source.readers}
-    anchors = tuple(
+    readers = {(layer.node, index) for layer, index in tensor.readers}
+    sites = tuple(
         (
             value,
             tuple(
                 (node, index)
                 for node, index in value.uses()
-                if (node, index) in read or node in inside
+                if (node, index) in readers or node in nodes
             ),
         )
-        for value, _ in source.sites
+        for value, _ in tensor.sites
     )
-    plain = [value for value, _ in anchors] == [source.value] and set(anchors[0][1]) == read
-    return replace(source, sites=() if plain and not _is_of_two(source.value) else anchors)
+    is_only_site = [value for value, _ in sites] == [tensor.value] and set(sites[0][1]) == readers
+    is_plain = is_only_site and not _is_function_of_two(tensor.value)
+    return replace(tensor, sites=() if is_plain else sites)
 
 
-def _is_of_two(value: ir.Value) -> bool:
-    """Whether a value is computed from two others, by something that has one input or two."""
-    while (node := value.producer()) is not None and has_trait(node, _SINGLE):
+def _is_function_of_two(value: ir.Value) -> bool:
+    """Return whether a value is an elementwise function of two computed tensors."""
+    while (node := value.producer()) is not None and has_trait(node, _ONE_OR_TWO_INPUTS):
         values = varying_inputs(node)
         if len(values) != 1:
             return True

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that stay float32 because a quantization step is too coarse for their argument.
 
-Near 0 a quotient, a reciprocal, a root or a logarithm changes more within one step of a quantizer
-than everywhere else, and at the code 0 it is infinite or NaN. So the argument of such a node is not
-quantized, nor is any activation that it is computed from, back to sums of products, which are
-floats. So a LayerNormalization that is written out stays float32 as a whole, as the operator does.
+Near 0 a quotient, reciprocal, root or logarithm changes by more within one quantization step than
+anywhere else, and at the code 0 it is infinite or NaN. So neither the argument of such a node is
+quantized, nor any activation that it is computed from, back to sums of products, which are floats.
+As a consequence, LayerNormalization in primitive operators stays float32 like the operator itself.
 """
 
 import math
@@ -23,26 +23,26 @@ from anybit.text import listed, shown
 
 _Denominator: TypeAlias = ir.Value | ir.Node
 
-# An argument that is never nearer to 0 is not small: 1 + exp(-x), say.
-_AWAY = 0.125
-_ARGUMENTS = {"Log": 0, "ReduceLogSum": 0, "Reciprocal": 0, "Sqrt": 0, "Div": 1, "Mod": 1}
-_SINGLE = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER | OpTrait.DATA_MOVEMENT
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, None)
+# Arguments whose magnitude is at least this, such as 1 + exp(-x), are not near 0.
+_MIN_MAGNITUDE = 0.125
+_ARGUMENT_INDICES = {"Log": 0, "ReduceLogSum": 0, "Reciprocal": 0, "Sqrt": 0, "Div": 1, "Mod": 1}
+_UNARY = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER | OpTrait.DATA_MOVEMENT
+_FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, None)
 
 
 def find_steep_argument(node: ir.Node) -> ir.Value | None:
     """Return the input near whose zeros a node is steep; None for other nodes."""
     if node.domain:
         return None
-    index = 0 if _is_steep_power(node) else _ARGUMENTS.get(node.op_type, len(node.inputs))
+    is_power = _is_steep_power(node)
+    index = 0 if is_power else _ARGUMENT_INDICES.get(node.op_type, len(node.inputs))
     value = node.inputs[index] if index < len(node.inputs) else None
-    is_argument = value is not None and not is_constant(value) and value.dtype in _FLOATS
+    is_argument = value is not None and not is_constant(value) and value.dtype in _FLOAT_TYPES
     return value if is_argument else None
 
 
 def is_provably_finite(node: ir.Node, intervals: Intervals) -> bool:
-    """Return whether bounds keep the argument of a steep node from 0, and that of a root from
-    negative numbers."""
+    """Return whether bounds prove that a steep node has a finite result for every input."""
     argument = find_steep_argument(node)
     if argument is None:
         return True
@@ -52,141 +52,142 @@ def is_provably_finite(node: ir.Node, intervals: Intervals) -> bool:
 
 
 class SteepNodes:
-    """The nodes that stay float32 around steep nodes.
+    """Nodes that stay float32 around steep nodes.
 
     Attributes:
         kept: These nodes, each with the reason.
 
     Args:
-        graph: The graph, in topological order.
-        inside: The nodes that might be quantized.
-        layers: The layers among them: their sums of products are floats.
+        graph: Graph in topological order.
+        candidates: Nodes that could be quantized.
+        layers: Layers, whose sums of products are floats.
     """
 
     def __init__(
-        self, graph: ir.Graph, inside: Collection[ir.Node], layers: Collection[ir.Node]
+        self, graph: ir.Graph, candidates: Collection[ir.Node], layers: Collection[ir.Node]
     ) -> None:
         self.kept: dict[ir.Node, str] = {}
         self._intervals = Intervals(graph)
-        self._inside = inside
+        self._candidates = candidates
         self._nodes = dict.fromkeys(node for node in graph if node not in layers)
         self._steep: dict[ir.Node, None] = {}
-        outside = (node for node in self._nodes if node not in inside)
+        others = (node for node in self._nodes if node not in candidates)
         self.add(
             node
-            for node in outside
+            for node in others
             if (value := find_steep_argument(node)) and not self.is_away_from_zero(value)
         )
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What stays float32, and why: one remark, or none."""
+        """One remark on the nodes and the reason; none without nodes."""
         if not self.kept:
             return ()
         steep = [node for node in self._steep if node in self.kept]
         others = [shown(label_of(node)) for node in self.kept if node not in self._steep]
         named = [f"{shown(label_of(node))} ({node.op_type})" for node in steep]
         nodes = [
-            f"These stay in floats: {listed(named)}" if named else "These stay in floats",
+            f"These nodes stay float32: {listed(named)}" if named else "Some nodes stay float32",
             f"and the nodes that lead to or complete these: {listed(others)}",
         ]
         return (
             f"{', '.join(nodes if others else nodes[:1])}. They divide by values near 0, or take "
-            "a root or logarithm of them; a quantization step is too coarse there, and a value "
+            "a root or logarithm of them. A quantization step is too coarse there, and a value "
             "that becomes 0 makes results infinite or NaN.",
         )
 
     def is_away_from_zero(self, argument: ir.Value) -> bool:
         """Return whether an argument that is a function of one tensor is never near 0."""
         low, high = self._intervals(argument)
-        return low >= _AWAY or high <= -_AWAY
+        return low >= _MIN_MAGNITUDE or high <= -_MIN_MAGNITUDE
 
     def add(self, steep: Iterable[ir.Node]) -> None:
-        """Keep further steep nodes in float32, and all that depends on this."""
+        """Keep further steep nodes in float32, and the nodes around them."""
         self._steep.update(dict.fromkeys(steep))
-        inverse = self._inverse()
-        quotients = self._quotients(inverse)
+        quotients = self._find_quotients(self._find_reciprocals())
         kept = dict.fromkeys(quotients, "it divides by values near 0, which would become 0")
         for node in self._steep:
             kept.setdefault(node, "it is steep near 0, where a quantization step is too coarse")
-        for node in self._completing(quotients):
-            kept.setdefault(node, "it adds up quotients that have one denominator")
-        for each, node in self._upstream([*quotients, *self._steep]):
-            kept.setdefault(each, f"it leads to {_named(node)}, which is steep near 0")
-        self.kept = {node: reason for node, reason in kept.items() if node in self._inside}
+        for node in self._find_quotient_sums(quotients):
+            kept.setdefault(node, "it sums quotients with a common denominator")
+        for node, steep_node in self._walk_upstream([*quotients, *self._steep]):
+            name = repr(shown(label_of(steep_node)))
+            kept.setdefault(node, f"it leads to {name}, which is steep near 0")
+        self.kept = {node: reason for node, reason in kept.items() if node in self._candidates}
 
-    def _inverse(self) -> dict[ir.Value, ir.Node]:
-        """Return the reciprocals of arguments near 0, also scaled or moved, each with the steep
-        node that it comes from."""
-        found: dict[ir.Value, ir.Node] = {}
+    def _find_reciprocals(self) -> dict[ir.Value, ir.Node]:
+        """Return the reciprocals of arguments near 0, each with its steep node.
+
+        They may be scaled or moved.
+        """
+        reciprocals: dict[ir.Value, ir.Node] = {}
         for node in self._nodes:
-            values = _floats(node)
-            moved = len(values) == 1 and values[0] in found and has_trait(node, _SINGLE)
-            if moved or (node in self._steep and _is_reciprocal(node)):
-                origin = found[values[0]] if moved else node
-                found.update(dict.fromkeys(node.outputs, origin))
-        return found
+            values = _get_float_inputs(node)
+            is_moved = len(values) == 1 and values[0] in reciprocals and has_trait(node, _UNARY)
+            if is_moved or (node in self._steep and _is_reciprocal(node)):
+                origin = reciprocals[values[0]] if is_moved else node
+                reciprocals.update(dict.fromkeys(node.outputs, origin))
+        return reciprocals
 
-    def _quotients(self, inverse: Mapping[ir.Value, ir.Node]) -> dict[ir.Node, _Denominator]:
-        """Return the nodes that divide by another tensor, or multiply by a reciprocal, each with
-        the denominator or the node that inverts it."""
-        found: dict[ir.Node, _Denominator] = {}
+    def _find_quotients(
+        self, reciprocals: Mapping[ir.Value, ir.Node]
+    ) -> dict[ir.Node, _Denominator]:
+        """Return the nodes that divide by another tensor or multiply by its reciprocal.
+
+        Each comes with the denominator, or with the node that inverts it.
+        """
+        quotients: dict[ir.Node, _Denominator] = {}
         for node in self._nodes:
             if node.domain or len(node.inputs) != 2:
                 continue
             denominator = node.inputs[1]
             if node in self._steep:
                 if node.op_type == "Div" and not _is_reciprocal(node) and denominator is not None:
-                    found[node] = denominator
-            elif node.op_type == "Mul" and len(values := _floats(node)) > 1:
-                origins = [inverse[value] for value in values if value in inverse]
+                    quotients[node] = denominator
+            elif node.op_type == "Mul" and len(values := _get_float_inputs(node)) > 1:
+                origins = [reciprocals[value] for value in values if value in reciprocals]
                 if origins:
-                    found[node] = origins[0]
-        return found
+                    quotients[node] = origins[0]
+        return quotients
 
-    def _expandable(self, value: ir.Value) -> ir.Node | None:
-        """Return the producer of a value, if it is small where what it reads is."""
+    def _walk_upstream(self, ends: Iterable[ir.Node]) -> Iterator[tuple[ir.Node, ir.Node]]:
+        """Yield the nodes that lead to steep nodes, back to sums of products, each with its end."""
+        visited: set[ir.Node] = set()
+        for end in ends:
+            waiting = _get_float_inputs(end)
+            while waiting:
+                node = self._get_scaling_producer(waiting.pop())
+                if node is not None and node not in visited:
+                    visited.add(node)
+                    yield node, end
+                    waiting += _get_float_inputs(node)
+
+    def _get_scaling_producer(self, value: ir.Value) -> ir.Node | None:
+        """Return the producer of a value if its output is small where its inputs are."""
         node = value.producer()
         if node is None or node not in self._nodes:
             return None
         return None if has_trait(node, OpTrait.NORMALIZATION) else node
 
-    def _upstream(self, heads: Iterable[ir.Node]) -> Iterator[tuple[ir.Node, ir.Node]]:
-        """Yield the nodes that lead to steep nodes, back to sums of products, each with one of
-        these."""
-        seen: set[ir.Node] = set()
-        for last in heads:
-            waiting = _floats(last)
-            while waiting:
-                node = self._expandable(waiting.pop())
-                if node is not None and node not in seen:
-                    seen.add(node)
-                    yield node, last
-                    waiting += _floats(node)
-
-    def _completing(self, quotients: Mapping[ir.Node, _Denominator]) -> Iterator[ir.Node]:
-        """Yield the nodes that add up quotients of one denominator: x * s + (bias - mean * s)."""
-        known = {node.outputs[0]: denominator for node, denominator in quotients.items()}
+    def _find_quotient_sums(self, quotients: Mapping[ir.Node, _Denominator]) -> Iterator[ir.Node]:
+        """Yield the nodes that sum quotients of one denominator: x * s + (bias - mean * s)."""
+        denominators = {node.outputs[0]: denominator for node, denominator in quotients.items()}
         for node in self._nodes:
             if not has_trait(node, OpTrait.ELEMENTWISE) or node in quotients:
                 continue
-            values = _floats(node)
-            denominators = {known.get(value) for value in values}
-            common = next(iter(denominators)) if len(denominators) == 1 else None
-            adds = node.op_type in ("Add", "Sub")
-            if common is not None and (adds or len(values) == 1):
-                known[node.outputs[0]] = common
+            values = _get_float_inputs(node)
+            of_inputs = {denominators.get(value) for value in values}
+            common = next(iter(of_inputs)) if len(of_inputs) == 1 else None
+            is_sum = node.op_type in ("Add", "Sub")
+            if common is not None and (is_sum or len(values) == 1):
+                denominators[node.outputs[0]] = common
                 if len(values) > 1:
                     yield node
 
 
-def _floats(node: ir.Node) -> list[ir.Value]:
-    """Return the inputs that are computed and are no sizes, indices or conditions."""
-    return [value for value in varying_inputs(node) if value.dtype in _FLOATS]
-
-
-def _named(node: ir.Node) -> str:
-    return repr(shown(label_of(node)))
+def _get_float_inputs(node: ir.Node) -> list[ir.Value]:
+    """Return the computed inputs, without sizes, indices and conditions."""
+    return [value for value in varying_inputs(node) if value.dtype in _FLOAT_TYPES]
 
 
 def _is_steep_power(node: ir.Node) -> bool:
@@ -205,6 +206,7 @@ def _is_reciprocal(node: ir.Node) -> bool:
         return node.inputs[0] is not None and is_constant(node.inputs[0])
     if node.op_type == "Pow":
         exponent = node.inputs[1]
-        assert exponent is not None, "a power has two inputs"
-        return not is_constant(exponent) or float(array_of(exponent).min(initial=math.inf)) < 0
+        if exponent is None or not is_constant(exponent):
+            return True
+        return float(array_of(exponent).min(initial=math.inf)) < 0
     return node.op_type == "Reciprocal"

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where quantizers go: before what multiplies and adds up, and nowhere else.
+"""Quantization targets: the MatMul-like nodes of a model, and the activations that they multiply.
 
-Masks, the inputs of Softmax, statistics and indices keep their floats: that is where models die
-when every tensor is quantized.
+Other tensors stay float32. Masks, the inputs of Softmax, statistics and indices lose their meaning
+in few bits.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -17,17 +18,19 @@ from anybit.onnx.graph.op_traits import OpTrait, bias_input_of, has_trait
 from anybit.onnx.graph.walk import inner_graphs, nodes_in
 from anybit.ptq.graph.branches import is_if, walk_reachable
 
+NodeInput: TypeAlias = tuple[ir.Node, int]
+"""A node and the index of one of its inputs."""
+
 
 @dataclass(frozen=True)
 class WeightInput:
-    """A constant that is multiplied.
+    """A constant factor of a layer.
 
     Attributes:
-        index: The input of the node that it is.
-        channel_axes: The axes whose elements have a scale each, if scales are per channel.
-        input_axis: The axis whose elements are multiplied with one channel of x each; None if there
-            is no such axis.
-        repeats: How many of them belong to the same channel, one behind the other.
+        index: Index of the node's input.
+        channel_axes: Axes along which scales vary, if they are per channel.
+        input_axis: Axis along which the channels of the activation lie; None without such an axis.
+        repeats: Number of consecutive elements on `input_axis` for one channel of the activation.
     """
 
     index: int
@@ -38,14 +41,14 @@ class WeightInput:
 
 @dataclass(frozen=True)
 class TargetNode:
-    """A node that multiplies and adds up; it is the same layer for all who speak of the node.
+    """A node whose inputs are quantized. Targets with the same node are equal.
 
     Attributes:
         node: The node.
-        activations: The inputs that the model computes.
-        weights: Those that are constant.
-        bias: The constant that is added; None if there is none.
-        activation_axis: The axis of the activation along which its channels lie.
+        activations: Indices of the factors that the model computes.
+        weights: Constant factors.
+        bias: Index of a constant bias; None without one.
+        activation_axis: Axis of the activation along which its channels lie; None if unknown.
     """
 
     node: ir.Node
@@ -56,18 +59,24 @@ class TargetNode:
 
     @property
     def name(self) -> str:
+        """Name of the node, or of its output where the node has none."""
         return label_of(self.node)
 
     @property
+    def activation_values(self) -> list[tuple[int, ir.Value]]:
+        """Factors that the model computes, with their indices."""
+        inputs = [(index, self.node.inputs[index]) for index in self.activations]
+        return [(index, value) for index, value in inputs if value is not None]
+
+    @property
     def constants(self) -> list[tuple[WeightInput, Array]]:
-        """The weights, with their values in floats."""
-        values = [(weight, self.node.inputs[weight.index]) for weight in self.weights]
-        return [(weight, array_of(value)) for weight, value in values if value is not None]
+        """Weights with their float values."""
+        inputs = [(weight, self.node.inputs[weight.index]) for weight in self.weights]
+        return [(weight, array_of(value)) for weight, value in inputs if value is not None]
 
     @property
     def bias_axis(self) -> int | None:
-        """The axis of the result along which its own bias lies; None without one, or if it is
-        multiplied again."""
+        """Axis of the output along which the bias lies; None without an unscaled bias."""
         bias = None if self.bias is None else self.node.inputs[self.bias]
         if bias is None or bias.const_value is None or not bias.const_value.shape:
             return None
@@ -75,35 +84,35 @@ class TargetNode:
             return None
         if self.node.op_type != "Gemm":
             return 1
-        plain = all(attribute_of(self.node, name, 1.0) == 1 for name in ("alpha", "beta"))
-        return -1 if plain and bias.const_value.size > 1 else None
+        unscaled = all(attribute_of(self.node, name, 1.0) == 1 for name in ("alpha", "beta"))
+        return -1 if unscaled and bias.const_value.size > 1 else None
 
     @property
     def computed_inputs(self) -> list[ir.Value]:
-        """All that it reads and that is not constant, states and lengths included."""
+        """All inputs that are not constant, including states and lengths."""
         return [value for value in self.node.inputs if value is not None and not is_constant(value)]
 
 
 @dataclass(frozen=True, eq=False)
 class ActivationTensor:
-    """A tensor that layers multiply: it gets one quantizer.
+    """A tensor that layers multiply. It gets one quantizer, or one grid for several.
 
     Attributes:
         value: The tensor.
-        readers: The layers, and which of their inputs it is.
-        sites: The tensors that are quantized in its place, and which inputs of which nodes are
-            replaced; () if it is quantized itself, for its readers.
-        smooth: Whether its channels may be scaled against the weights (SmoothQuant).
+        readers: The layers with the index of their input.
+        sites: Tensors that are quantized in place of `value`, with the inputs that then use the
+            quantized tensor; empty if `value` itself is quantized for its readers.
+        smooth: Whether channels may be scaled against the weights (SmoothQuant).
     """
 
     value: ir.Value
     readers: list[tuple[TargetNode, int]] = field(default_factory=list)
-    sites: tuple[tuple[ir.Value, tuple[tuple[ir.Node, int], ...]], ...] = ()
+    sites: tuple[tuple[ir.Value, tuple[NodeInput, ...]], ...] = ()
     smooth: bool = True
 
     @property
-    def uses(self) -> tuple[tuple[ir.Node, int], ...]:
-        """What reads the tensor itself, and would read it quantized."""
+    def uses(self) -> tuple[NodeInput, ...]:
+        """Inputs that use the tensor itself, and would use it quantized."""
         if not self.sites:
             return tuple((layer.node, index) for layer, index in self.readers)
         return dict(self.sites).get(self.value) or tuple(
@@ -113,13 +122,13 @@ class ActivationTensor:
 
 @dataclass(frozen=True)
 class Targets:
-    """What is to be quantized, and what is not.
+    """Nodes to quantize, and nodes that stay float32.
 
     Attributes:
-        layers: The nodes, in order.
-        skipped: What keeps its floats although it holds weights or multiplies, and why.
-        integer_nodes: The nodes from the first layer to the last, if all of them are to be integer.
-        remarks: Why some of these cannot be.
+        layers: Nodes to quantize, in an order in which they can run.
+        skipped: Names of nodes that stay float32 although they have weights, with the reason.
+        integer_nodes: Nodes from the first to the last layer, if all of them shall be integer.
+        remarks: Remarks on nodes among them that cannot be integer.
     """
 
     layers: tuple[TargetNode, ...]
@@ -128,73 +137,107 @@ class Targets:
     remarks: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class SmoothingChannels:
+    """Channels of an activation that SmoothQuant may scale.
+
+    Attributes:
+        axis: Axis of the activation.
+        count: Number of channels.
+    """
+
+    axis: int
+    count: int
+
+
 def find_targets(model: ir.Model) -> Targets:
-    """Where the quantizers of a model go. Its shapes are known and its constants are folded."""
-    layers, left = [], {}
+    """Return the nodes of a model to quantize. Shapes are inferred and constants folded before."""
+    layers, skipped = [], {}
     for node in walk_reachable(model.graph):
-        layer = _layer(node)
+        layer = _make_target(node)
         if layer is not None:
             layers.append(layer)
-        elif reason := _reason(node):
-            left[label_of(node)] = reason
-        for each in () if is_if(node) else _inside(node):
-            left[label_of(each)] = f"it stands inside {label_of(node)!r}, which runs it again"
-    return Targets(tuple(layers), left)
+        elif reason := _explain_skip(node):
+            skipped[label_of(node)] = reason
+        for inner in () if is_if(node) else _iterate_inner_layers(node):
+            skipped[label_of(inner)] = f"it is inside {label_of(node)!r}, which runs it repeatedly"
+    return Targets(tuple(layers), skipped)
 
 
 def collect_activations(layers: Iterable[TargetNode]) -> tuple[ActivationTensor, ...]:
-    """The tensors that layers read."""
-    sources: dict[ir.Value, ActivationTensor] = {}
+    """Return the activations that layers multiply, each with all of its readers."""
+    tensors: dict[ir.Value, ActivationTensor] = {}
     for layer in layers:
-        for index in layer.activations:
-            value = layer.node.inputs[index]
-            assert value is not None, "asked before"
-            sources.setdefault(value, ActivationTensor(value)).readers.append((layer, index))
-    return tuple(sources.values())
+        for index, value in layer.activation_values:
+            tensors.setdefault(value, ActivationTensor(value)).readers.append((layer, index))
+    return tuple(tensors.values())
 
 
-def _layer(node: ir.Node) -> TargetNode | None:
-    if _types(node) - {ir.DataType.FLOAT}:
+def find_smoothing_channels(tensor: ActivationTensor) -> SmoothingChannels | None:
+    """Return the channels of a tensor that all of its readers can scale; None without any."""
+    if tensor.sites or not tensor.smooth:
+        return None  # nodes other than layers use it
+    axes, counts = set(), []
+    for layer, index in tensor.readers:
+        if len(layer.weights) != 1:
+            return None
+        ((weight, array),) = layer.constants
+        if weight.input_axis is None or index == weight.index:
+            return None
+        axes.add(layer.activation_axis)
+        counts.append(int(array.shape[weight.input_axis]) // weight.repeats)
+    axis = axes.pop() if len(axes) == 1 else None
+    return None if axis is None else SmoothingChannels(axis, counts[0])
+
+
+def is_matmul_like(node: ir.Node) -> bool:
+    """Return whether a node sums products, whether or not it is a target."""
+    return has_trait(node, OpTrait.RECURRENT | OpTrait.MATMUL)
+
+
+def get_factors(node: ir.Node) -> list[ir.Value]:
+    """Return the first two inputs of a MatMul-like node."""
+    return [value for value in node.inputs[:2] if value is not None]
+
+
+def _make_target(node: ir.Node) -> TargetNode | None:
+    if _get_factor_dtypes(node) - {ir.DataType.FLOAT}:
         return None
     if has_trait(node, OpTrait.RECURRENT):
-        return _recurrent(node)
+        return _make_recurrent_target(node)
     if not has_trait(node, OpTrait.MATMUL):
         return None
-    constant = [index for index in (0, 1) if _is_known(node, index)]
+    constant = [index for index in (0, 1) if _get_constant(node, index) is not None]
     if len(constant) == 2:
-        return None  # whatever it is, nobody wanted it folded
+        return None  # constant folding left it: a user may need it
     if any(_is_empty(node.inputs[index]) for index in constant):
         return None
     activations = tuple(index for index in (0, 1) if index not in constant)
     if not constant:
         return TargetNode(node, activations, ())
     bias = bias_input_of(node)
-    bias = bias if bias is not None and _is_known(node, bias) else None
-    return TargetNode(
-        node, activations, (_weight(node, constant[0]),), bias, _get_activation_axis(node)
-    )
+    bias = bias if bias is not None and _get_constant(node, bias) is not None else None
+    weight = _make_weight_input(node, constant[0], _get_constant_shape(node, constant[0]))
+    return TargetNode(node, activations, (weight,), bias, _get_activation_axis(node))
 
 
-def _weight(node: ir.Node, index: int) -> WeightInput:
-    value = node.inputs[index]
-    assert value is not None
-    assert value.const_value is not None
-    rank = len(value.const_value.shape)
+def _make_weight_input(node: ir.Node, index: int, shape: tuple[int, ...]) -> WeightInput:
+    rank = len(shape)
     if node.op_type == "MatMul":
         if rank < 2:
             return WeightInput(index, (), None)
         channel, inputs = (rank - 1, rank - 2) if index == 1 else (rank - 2, rank - 1)
-        # A stack of matrices has channels of its own in each.
+        # Each matrix of a stack has channels of its own.
         return WeightInput(index, (*range(rank - 2), channel), inputs if rank == 2 else None)
     if index != 1:
-        return WeightInput(index, (), None)  # x and weight of a convolution, swapped by hand
+        return WeightInput(index, (), None)  # a convolution of a constant with computed weights
     channel = 1 if node.op_type == "ConvTranspose" else 0
     if node.op_type == "Gemm":
         channel = 0 if attribute_of(node, "transB", 0) else 1
     groups = attribute_of(node, "group", 1)
     if groups == 1:
         return WeightInput(index, (channel,), 1 - channel)
-    outer, inner = value.const_value.shape.numpy()[:2]
+    outer, inner = shape[:2]
     if node.op_type == "ConvTranspose" and groups == outer:
         return WeightInput(index, (0, 1), None)
     if node.op_type == "Conv" and inner == 1 and groups > 0 and outer % groups == 0:
@@ -205,101 +248,75 @@ def _weight(node: ir.Node, index: int) -> WeightInput:
 def _get_activation_axis(node: ir.Node) -> int | None:
     match node.op_type:
         case "MatMul":
-            return -1 if _is_known(node, 1) or _rank(node.inputs[1]) == 1 else -2
+            by_columns = _get_constant(node, 1) is not None or _get_rank(node.inputs[1]) == 1
+            return -1 if by_columns else -2
         case "Gemm":
             return None if attribute_of(node, "transA", 0) else -1
         case _:
             return 1
 
 
-def _recurrent(node: ir.Node) -> TargetNode | None:
-    if not all(_is_known(node, index) for index in (1, 2)) or _is_known(node, 0):
+def _make_recurrent_target(node: ir.Node) -> TargetNode | None:
+    constant = [_get_constant(node, index) is not None for index in range(3)]
+    if constant != [False, True, True]:
         return None
-    return TargetNode(
-        node, (0,), (WeightInput(1, (0, 1), 2), WeightInput(2, (0, 1), None)), None, -1
-    )
+    weights = WeightInput(1, (0, 1), 2), WeightInput(2, (0, 1), None)
+    return TargetNode(node, (0,), weights, None, -1)
 
 
-def _reason(node: ir.Node) -> str:
-    """Why a node that multiplies weights is not a layer; "" for others."""
+def _explain_skip(node: ir.Node) -> str:
+    """Return why a node with weights is not a target; "" for a node without weights."""
     if is_matmul_like(node):
-        types = _types(node) - {ir.DataType.FLOAT}
-        if None in types:
-            return "its type is not known"
-        if types:
-            return f"it computes in {', '.join(sorted(map(str, types)))}"
+        dtypes = _get_factor_dtypes(node) - {ir.DataType.FLOAT}
+        if None in dtypes:
+            return "its dtype is unknown"
+        if dtypes:
+            return f"it computes in {', '.join(sorted(map(str, dtypes)))}"
         if any(_is_empty(value) for value in get_factors(node)):
             return "its weights have no elements"
-        return "all that it multiplies is constant" if _is_known(node, 0) else "its weights change"
+        constant = _get_constant(node, 0) is not None
+        return "all of its factors are constant" if constant else "its weights are not constant"
     if (node.domain, node.op_type) == ("", "Gather") and _is_table(node.inputs[0]):
-        return "a table, of which it only takes rows"
-    foreign = node.op_type == "Einsum" or node.domain not in ("", "ai.onnx.ml")
-    if foreign and any(_is_table(value) and _rank(value) > 1 for value in node.inputs):
-        return "it holds weights, in a way of its own"
+        return "it looks up rows of a table"
+    is_foreign = node.op_type == "Einsum" or node.domain not in ("", "ai.onnx.ml")
+    if is_foreign and any(_is_table(value) and _get_rank(value) > 1 for value in node.inputs):
+        return f"it has weights, but the operator {node.op_type} is not supported"
     return ""
 
 
-def is_matmul_like(node: ir.Node) -> bool:
-    """Whether it multiplies and adds up, be it a layer or not."""
-    return has_trait(node, OpTrait.RECURRENT | OpTrait.MATMUL)
+def _get_factor_dtypes(node: ir.Node) -> set[ir.DataType | None]:
+    """Return the dtypes of both factors. They are the same, so that one of them may be unknown."""
+    dtypes = {value.dtype for value in get_factors(node)}
+    return dtypes - {None} or dtypes
 
 
-def get_factors(node: ir.Node) -> list[ir.Value]:
-    """What it multiplies."""
-    return [value for value in node.inputs[:2] if value is not None]
-
-
-def _types(node: ir.Node) -> set[ir.DataType | None]:
-    """What both factors are: of one type, so that either may say it."""
-    types = {value.dtype for value in get_factors(node)}
-    return types - {None} or types
-
-
-def _is_float(value: ir.Value) -> bool:
-    return value.dtype == ir.DataType.FLOAT
-
-
-def _is_known(node: ir.Node, index: int) -> bool:
+def _get_constant(node: ir.Node, index: int) -> ir.Value | None:
     value = node.inputs[index] if index < len(node.inputs) else None
-    return value is not None and is_constant(value)
+    return value if value is not None and is_constant(value) else None
+
+
+def _get_constant_shape(node: ir.Node, index: int) -> tuple[int, ...]:
+    value = _get_constant(node, index)
+    tensor = None if value is None else value.const_value
+    return () if tensor is None else tuple(tensor.shape.numpy())
 
 
 def _is_table(value: ir.Value | None) -> bool:
-    return value is not None and is_constant(value) and _is_float(value)
+    return value is not None and is_constant(value) and value.dtype == ir.DataType.FLOAT
 
 
 def _is_empty(value: ir.Value | None) -> bool:
-    constant = None if value is None else value.const_value
-    return constant is not None and constant.size == 0
+    tensor = None if value is None else value.const_value
+    return tensor is not None and tensor.size == 0
 
 
-def _rank(value: ir.Value | None) -> int:
+def _get_rank(value: ir.Value | None) -> int:
     return 0 if value is None or value.shape is None else len(value.shape)
 
 
-def _inside(node: ir.Node) -> Iterator[ir.Node]:
+def _iterate_inner_layers(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the MatMul-like nodes in the graphs of a node's attributes."""
     for graph in inner_graphs(node):
-        for each in nodes_in(graph):
-            if is_matmul_like(each):
-                yield each
-
-
-def find_smoothing_axis(source: ActivationTensor) -> int | None:
-    """The axis of the channels of a tensor whose readers all allow for smoothing; else None."""
-    axes = set()
-    if source.sites or not source.smooth:
-        return None  # others read it, too
-    for layer, index in source.readers:
-        (weight,) = layer.weights if len(layer.weights) == 1 else (None,)
-        if weight is None or weight.input_axis is None or index == weight.index:
-            return None
-        axes.add(layer.activation_axis)
-    return axes.pop() if len(axes) == 1 else None
-
-
-def count_channels(source: ActivationTensor) -> int:
-    """How many channels a tensor has that can be smoothed."""
-    layer, _ = source.readers[0]
-    (weight, array), *_ = layer.constants
-    assert weight.input_axis is not None, "asked before"
-    return int(array.shape[weight.input_axis]) // weight.repeats
+        for inner in nodes_in(graph):
+            if is_matmul_like(inner):
+                yield inner
