@@ -43,13 +43,15 @@ def programs() -> list[Any]:
 
 
 @pytest.mark.parametrize(("backend", "operator", "cases"), tables(), indirect=["backend"])
-def test_table(backend: Backend, operator: str, cases: list[Case]) -> None:
+def test_operator_matches_case_table(backend: Backend, operator: str, cases: list[Case]) -> None:
     """Run all rows, and report those that fail by name with what is wrong."""
     faults = row_faults(backend, operator, cases)
     assert not faults, f"{len(faults)} of {len(cases)} rows fail:\n" + "\n".join(faults[:20])
 
 
 @pytest.mark.parametrize(("backend", "operator", "cases"), programs(), indirect=["backend"])
-def test_program(backend: Backend, operator: str, cases: list[Case]) -> None:
+def test_jitted_program_matches_case_table(
+    backend: Backend, operator: str, cases: list[Case]
+) -> None:
     for case, actual in zip(cases, backend.apply_all(operator, cases), strict=True):
         assert_same_bits(actual, answer(operator, case), case)

@@ -50,15 +50,17 @@ def snippets(page: Path) -> list[Snippet]:
 
 
 def pages_with(language: str) -> list[Path]:
-    return [page for page in PAGES if any(each.language == language for each in snippets(page))]
+    return [
+        page for page in PAGES if any(snippet.language == language for snippet in snippets(page))
+    ]
 
 
 def shown_calls(page: Path) -> list[Snippet]:
     """Calls of `anybit` with what they print."""
-    return [each for each in snippets(page) if each.code.startswith("$ anybit ")]
+    return [snippet for snippet in snippets(page) if snippet.code.startswith("$ anybit ")]
 
 
-# Pages on which all that is shown of a command is what it prints; that of `check` is an excerpt.
+# Pages that show the whole output of their commands; the page of `check` shows an excerpt.
 PAGES_WITH_OUTPUT = [page for page in PAGES if shown_calls(page) and page.stem != "check"]
 
 
@@ -68,7 +70,7 @@ def name(page: Path) -> str:
 
 def name_and_packages(page: Path) -> str:
     """Also what its snippets need, so that an environment can ask for its own pages."""
-    packages = {package for each in snippets(page) for package in each.packages}
+    packages = {package for snippet in snippets(page) for package in snippet.packages}
     return "-".join([name(page), *sorted(packages)])
 
 
@@ -84,12 +86,12 @@ def copy_of_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_every_block_has_a_known_language() -> None:
-    known = SHOWN | {"python", "bash"}
+def test_docs_blocks_name_a_language() -> None:
+    languages = SHOWN | {"python", "bash"}
     for page in PAGES:
         assert page.read_text(encoding="utf-8").count("\n```") % 2 == 0, name(page)
         for snippet in snippets(page):
-            assert snippet.language in known, f"{snippet}: {snippet.language}"
+            assert snippet.language in languages, f"{snippet}: {snippet.language}"
 
 
 @pytest.mark.usefixtures("copy_of_examples")
@@ -98,8 +100,8 @@ def test_every_block_has_a_known_language() -> None:
     [page for page in pages_with("python") if page not in PAGES_WITH_OUTPUT],
     ids=name_and_packages,
 )
-def test_python(page: Path) -> None:
-    """The snippets of a page, one after the other; each sees the names of those before it."""
+def test_docs_python_snippets_run(page: Path) -> None:
+    """Run the snippets of a page in order; each sees the names of those before it."""
     names: dict[str, object] = {}
     for snippet in snippets(page):
         if snippet.language == "python":
@@ -135,14 +137,14 @@ def run_session(snippet: Snippet, names: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in pages_with("bash") if page not in PAGES_WITH_OUTPUT], ids=name
 )
-def test_command_line(page: Path) -> None:
+def test_docs_commands_run(page: Path) -> None:
     for snippet in snippets(page):
         if snippet.language == "bash":
             run_calls(snippet)
 
 
 def run_calls(snippet: Snippet) -> None:
-    """The calls of `anybit`; what installs, tests or measures is left to CI."""
+    """Run the calls of `anybit`; CI runs the commands that install, test or measure."""
     if not all(map(importable, snippet.packages)):
         return
     from anybit.cli._commands import app
@@ -156,10 +158,10 @@ def run_calls(snippet: Snippet) -> None:
 
 @pytest.mark.usefixtures("copy_of_examples")
 @pytest.mark.parametrize("page", PAGES_WITH_OUTPUT, ids=name_and_packages)
-def test_shown_output(page: Path) -> None:
-    """What a page shows of a command is what it prints, but for what machines differ in.
+def test_docs_commands_print_shown_output(page: Path) -> None:
+    """Check that commands print what the page shows, except what differs by machine.
 
-    What stands between runs too, commands and Python: the ones may need what the others wrote.
+    The commands and the Python between them run too: they may write files for one another.
     """
     from anybit.cli._commands import app
 
@@ -180,8 +182,8 @@ def test_shown_output(page: Path) -> None:
 @pytest.mark.usefixtures("copy_of_examples")
 @pytest.mark.skipif(None in map(shutil.which, ("bash", "c++")), reason="no C++ compiler")
 @pytest.mark.skipif(sys.platform != "linux", reason="the commands are for Linux")
-def test_program_in_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of the page build the program, and it prints what is shown."""
+def test_docs_cpp_tutorial_builds_and_prints_shown_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the page's commands build the program, and that it prints what is shown."""
     page = ROOT / "docs" / "tutorial_cpp.md"
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     script, shown = ["set -e"], ""
@@ -202,7 +204,7 @@ def test_program_in_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines_of(text: str) -> list[list[str]]:
-    """The words of each line without kernels, times, versions, and rulers as long as these."""
+    """Return the words of each line, without kernels, times, versions and rulers."""
     kernel, time, version = (
         r"(dot|xor|and|wide)\d+|depthwise",
         r"[\d.]+ (us|ms|s)",
@@ -213,7 +215,7 @@ def lines_of(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links(page: Path) -> None:
+def test_docs_links_lead_to_pages(page: Path) -> None:
     """Links to files of the project; anchors must be headings there."""
     for link in LINK.findall(page.read_text(encoding="utf-8")):
         if link.startswith(("http://", "https://")):
@@ -231,7 +233,7 @@ def anchors(page: Path) -> set[str]:
     }
 
 
-def test_every_page_is_linked() -> None:
+def test_docs_pages_are_linked() -> None:
     linked = {
         (page.parent / link.partition("#")[0]).resolve()
         for page in PAGES
@@ -241,8 +243,8 @@ def test_every_page_is_linked() -> None:
         assert page in linked, name(page)
 
 
-def test_generated_files_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What CI checks with `python docs/generate.py --check`."""
+def test_docs_generated_files_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check what CI checks with `python docs/generate.py --check`."""
     monkeypatch.syspath_prepend(ROOT / "docs")
     generate = module_at(ROOT / "docs" / "generate.py")
     try:

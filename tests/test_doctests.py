@@ -34,7 +34,7 @@ def test_operators_have_examples() -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples(name: str) -> None:
+def test_operator_examples_run(name: str) -> None:
     module = importlib.import_module(name)
     # A function that is exported under its module's name hides the module.
     module = sys.modules[name]

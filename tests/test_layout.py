@@ -28,7 +28,7 @@ def only_for_types(node: ast.AST) -> bool:
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes that run, those of functions included; not what is there for type checkers."""
+    """Yield all nodes that run, those of functions included, but not those for type checkers."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not only_for_types(child):
@@ -36,27 +36,27 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def imported(module: str) -> Iterator[tuple[str, str]]:
-    """What a module imports of this package: (the module that it comes from, the name in it).
+    """Yield the imports of a module from this package: (source module, name in it).
 
-    What it takes of a module that it has imported counts, too, as in `_native._core`, and so do
-    names of modules in strings, which are imported when they are needed.
+    Attributes of an imported module count, as in `_native._core`. So do names of modules in
+    strings, which are imported when they are needed.
     """
     tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
     bound: dict[str, str] = {}  # what names stand for
     for node in walk(tree):
         if isinstance(node, ast.Import):
-            for each in node.names:
-                if each.name.split(".")[0] == "anybit":
-                    bound[each.asname or "anybit"] = each.name if each.asname else "anybit"
-                    yield each.name, ""
+            for alias in node.names:
+                if alias.name.split(".")[0] == "anybit":
+                    bound[alias.asname or "anybit"] = alias.name if alias.asname else "anybit"
+                    yield alias.name, ""
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{module} has a relative import"
             if str(node.module).split(".")[0] != "anybit":
                 continue
-            for each in node.names:
-                source, name = parted(f"{node.module}.{each.name}")
+            for alias in node.names:
+                source, name = parted(f"{node.module}.{alias.name}")
                 if not name:
-                    bound[each.asname or each.name] = source
+                    bound[alias.asname or alias.name] = source
                 yield source, name
         elif isinstance(node, ast.Constant) and node.value in FILES and node.value != "anybit":
             yield node.value, ""
@@ -70,7 +70,7 @@ def imported(module: str) -> Iterator[tuple[str, str]]:
 
 
 def parted(path: str) -> tuple[str, str]:
-    """A module, and what of it; of a name in a name only the first, which is the module's."""
+    """Split a dotted path into the module and the first name in it."""
     source, names = path, []
     while source not in FILES:
         source, _, name = source.rpartition(".")
@@ -78,7 +78,7 @@ def parted(path: str) -> tuple[str, str]:
     return source, names[-1] if names else ""
 
 
-def test_no_module_imports_itself_through_others() -> None:
+def test_modules_have_no_import_cycles() -> None:
     graph = {
         module: {source for source, _ in imported(module) if source in FILES} - {module}
         for module in FILES
@@ -90,12 +90,12 @@ def test_no_module_imports_itself_through_others() -> None:
         raise AssertionError(" -> ".join(reversed(circle.args[1]))) from None
 
 
-def test_private_names_stay_in_their_package() -> None:
-    """What begins with `_`, a module or a name in one, is for the package that it stands in.
+def test_private_names_are_used_in_their_package_only() -> None:
+    """Check that modules and names that begin with `_` are used in their package only.
 
     `anybit.a._b` may be imported by `anybit.a` and what is below it, at any depth, and `anybit._c`
     by everybody here, but `anybit._c._d` by `anybit._c` and what is below that only. A name in a
-    module that is no package is for this module alone. What only type checkers see does not count.
+    module other than a package is for this module alone. Imports for type checkers do not count.
     """
     wrong = {
         f"{module} imports {'.'.join(parts)}"
@@ -109,7 +109,7 @@ def test_private_names_stay_in_their_package() -> None:
     assert not wrong
 
 
-def test_files_are_short() -> None:
+def test_source_files_have_at_most_600_lines() -> None:
     long = {
         str(path.relative_to(ROOT)): count
         for path in (*SOURCE.rglob("*.py"), *SOURCE.rglob("*.?pp"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an installed package must do with nothing beside it: also run outside the source tree."""
+"""Behaviour of an installed package without extras, also outside the source tree."""
 
 import importlib.metadata
 import subprocess
@@ -11,7 +11,7 @@ import numpy as np
 import anybit
 
 
-def test_operators() -> None:
+def test_operators_run_without_extras() -> None:
     x = np.array([0.5, 1.5, 99.0, -99.0], np.float32)
     assert anybit.int_quant(x, 0.5, 0, 4).tolist() == [0.5, 1.5, 3.5, -4.0]
     assert anybit.float_quant(x, 1, *anybit.formats.float4_e2m1fn).tolist() == [0.5, 1.5, 6, -6]
@@ -22,13 +22,13 @@ def test_operators() -> None:
     assert anybit.dynamic_dequantize(codes, [0.5]).tolist() == [0.5, 1.5, 63.5, -64]
 
 
-def test_onnxruntime_library_is_installed() -> None:
+def test_package_contains_onnxruntime_library() -> None:
     import anybit.onnxruntime
 
     assert Path(anybit.onnxruntime.library_path()).is_file()
 
 
-def test_page_has_its_template(tmp_path: Path) -> None:
+def test_package_contains_page_template(tmp_path: Path) -> None:
     from onnx import parser
 
     source = (
@@ -40,7 +40,7 @@ def test_page_has_its_template(tmp_path: Path) -> None:
     assert "querySelectorAll" in page
 
 
-def test_metadata() -> None:
+def test_package_metadata_names_version() -> None:
     metadata = importlib.metadata.metadata("anybit")
     assert metadata["License-Expression"] == "Apache-2.0"
     licenses = metadata.get_all("License-File") or []

@@ -18,7 +18,7 @@ def build() -> ModuleType:
 
 
 @pytest.mark.parametrize("platform", ["linux-x86_64", "windows-x86_64"])
-def test_archives(
+def test_library_archives_are_reproducible(
     build: ModuleType, platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "linked_licenses", lambda platform: b"licences")
@@ -31,7 +31,7 @@ def test_archives(
         library.chmod(0o700 if name == "first" else 0o644)
         made.append(build.archived(platform, library, folder))
         build.write_checksums(folder)
-    first, second = (each.read_bytes() for each in made)
+    first, second = (archive.read_bytes() for archive in made)
     assert first == second
     sums = (tmp_path / "second/SHA256SUMS").read_text()
     assert sums == f"{hashlib.sha256(second).hexdigest()}  {made[1].name}\n"
@@ -42,7 +42,7 @@ def test_archives(
     else:
         with tarfile.open(made[0]) as archive:
             names = archive.getnames()
-    assert {each.split("/", 1)[1] for each in names} == {
+    assert {name.split("/", 1)[1] for name in names} == {
         "LICENSE",
         "LICENSES-LINKED.txt",
         "README.txt",

@@ -76,10 +76,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [(("cmake", "c++"), cpp), (("rustc",), rust), (("mcs", "mono"), csharp)],
     ids=["cpp", "rust", "csharp"],
 )
-def test_digits(
+def test_other_languages_run_digits_model(
     compilers: tuple[str, ...], program: Callable[[Path], list[object]], folder: Path
 ) -> None:
-    if missing := [each for each in compilers if shutil.which(each) is None]:
+    if missing := [compiler for compiler in compilers if shutil.which(compiler) is None]:
         pytest.skip(f"no {' and no '.join(missing)} here")
     library = os.environ.get("ANYBIT_OPERATOR_LIBRARY") or library_path()
     command, path = program(folder), {"LD_LIBRARY_PATH": str(folder / "lib")}

@@ -25,7 +25,7 @@ def test_import_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_anything_numpy_takes() -> None:
+def test_operators_accept_array_likes() -> None:
     expected = np.array([0.5, -4.0])
     for x in ([0.5, -99.0], (0.5, -99.0), np.array([0.5, -99.0])):
         result = anybit.int_quant(x, 0.5, 0, 4)
@@ -39,20 +39,20 @@ def test_anything_numpy_takes() -> None:
         np.testing.assert_array_equal(result, expected)
 
 
-def test_parameters_of_any_real_type() -> None:
+def test_operators_accept_parameters_of_any_real_dtype() -> None:
     x = np.array([0.6, -99.0], np.float32)
     expected = anybit.int_quant(x, 0.5, 1, 4)
     for dtype in ("float16", "float64", ml_dtypes.bfloat16):
         for width in ("int8", "uint64", "float32", "bool"):
-            wanted = anybit.int_quant(x, 0.5, 1, 1) if width == "bool" else expected
+            expected_codes = anybit.int_quant(x, 0.5, 1, 1) if width == "bool" else expected
             got = anybit.int_quant(
                 x, np.array(0.5, dtype), np.array([1], ">i8"), np.array(4).astype(width)
             )
-            np.testing.assert_array_equal(got, wanted)
+            np.testing.assert_array_equal(got, expected_codes)
     assert anybit.int_quant(x, 0.5, 1, 10**30).tolist() == pytest.approx([0.5, -99.0])
 
 
-def test_keywords_reach_every_argument() -> None:
+def test_operators_accept_keywords() -> None:
     x = np.array([0.6, -99.0], np.float32)
     by_name = anybit.int_quant(bitwidth=4, scale=0.5, x=x, zeropt=0)
     np.testing.assert_array_equal(by_name, anybit.int_quant(x, 0.5, 0, 4))
@@ -71,7 +71,7 @@ def test_keywords_reach_every_argument() -> None:
             anybit.int_quant(*arguments, **keywords)
 
 
-def test_numbers_out_of_range() -> None:
+def test_operators_reject_numbers_out_of_range() -> None:
     x = np.ones((2, 2), np.float32)
     with pytest.raises(ValueError, match="scale is an integer beyond every float"):
         anybit.int_quant(x, 10**400, 0, 4)
@@ -83,18 +83,18 @@ def test_numbers_out_of_range() -> None:
         anybit.dynamic_dequantize(x.astype(np.int8), [1.0], [2**40])
 
 
-def test_flags_of_numpy() -> None:
+def test_operators_accept_flags_of_numpy() -> None:
     x = np.array([-3.0, 300.0], np.float32)
     for flag in (False, 0, np.False_, np.int8(0)):
         assert anybit.int_quant(x, 1, 0, 8, signed=flag).tolist() == [0, 255]
 
 
-def test_unprintable_names_are_shown_escaped() -> None:
+def test_errors_escape_unprintable_names() -> None:
     with pytest.raises(ValueError, match=r"got 'ro\\x00und'"):
         anybit.int_quant(np.ones(2, np.float32), 1, 0, 4, rounding_mode="ro\0und")
 
 
-def test_out() -> None:
+def test_operators_write_out() -> None:
     x = np.array([[0.6, -99.0, 3.0]], np.float32)
     expected = anybit.int_quant(x, 0.5, 0, 4)
     out = np.empty_like(x)
@@ -105,7 +105,7 @@ def test_out() -> None:
     np.testing.assert_array_equal(in_place, expected)
 
 
-def test_out_that_overlaps_what_is_read() -> None:
+def test_operators_write_out_that_overlaps_inputs() -> None:
     memory = np.arange(12, dtype=np.float32) / 3
     expected = anybit.int_quant(memory[:8].copy(), 0.5, 0, 4)
     shifted = memory.copy()
@@ -129,12 +129,12 @@ def test_out_that_overlaps_what_is_read() -> None:
         ([0.0, 0.0], TypeError, "list"),
     ],
 )
-def test_wrong_out(out: object, error: type[Exception], message: str) -> None:
+def test_operators_reject_wrong_out(out: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         anybit.int_quant(np.ones(2, np.float32), 1, 0, 4, out=out)
 
 
-def test_read_only_out() -> None:
+def test_operators_reject_read_only_out() -> None:
     out = np.zeros(2, np.float32)
     out.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
@@ -142,7 +142,7 @@ def test_read_only_out() -> None:
     assert out.tolist() == [0, 0]
 
 
-def test_nothing_is_written_before_an_error() -> None:
+def test_operators_write_nothing_before_an_error() -> None:
     x = np.full(1000, 0.3, np.float32)
     widths = np.full(1000, 4.0)
     widths[-1] = 2.5
@@ -151,7 +151,7 @@ def test_nothing_is_written_before_an_error() -> None:
     assert (x == np.float32(0.3)).all()
 
 
-def test_unaligned_arrays() -> None:
+def test_operators_accept_unaligned_arrays() -> None:
     raw = np.zeros(17, np.uint8)
     x = raw[1:].view(np.float32)
     x[:] = [0.6, -99.0, 1.0, 2.0]
@@ -161,23 +161,23 @@ def test_unaligned_arrays() -> None:
 
 
 @pytest.mark.parametrize("x", [np.array(["a"]), np.array([None]), np.zeros(2, "M8[s]"), {}, "text"])
-def test_what_is_no_array_of_numbers(x: object) -> None:
+def test_operators_reject_other_objects(x: object) -> None:
     with pytest.raises(TypeError, match="x must"):
         anybit.int_quant(x, 0.5, 0, 4)
 
 
-def test_too_many_dimensions() -> None:
+def test_operators_reject_too_many_dimensions() -> None:
     x = np.ones((1,) * 64, np.float32)
     assert anybit.int_quant(x, 1, 0, 4).shape == x.shape
 
 
 @pytest.mark.parametrize("call", [anybit.load, anybit.inspect, anybit.clean, anybit.compile])
-def test_what_is_no_model_is_said_to_be_none(call: Callable[[object], object]) -> None:
+def test_load_rejects_files_that_are_not_models(call: Callable[[object], object]) -> None:
     with pytest.raises(TypeError, match=r"a model is a path, .* not int"):
         call(3)
 
 
-def test_a_model_says_what_it_takes_and_gives() -> None:
+def test_model_lists_inputs_and_outputs() -> None:
     source = ROOT / "examples/digits_w4a4.onnx"
     assert repr(anybit.load(source)) == (
         "<anybit.Model: x: float32[rows, 8, 8] -> y: float32[rows, 10]>"

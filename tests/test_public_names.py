@@ -52,7 +52,7 @@ def test_public_names_are_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_table_names_the_defining_module_and_a_page(name: str) -> None:
+def test_public_names_table_has_module_and_page(name: str) -> None:
     for attribute, public in TABLES[name].items():
         value = getattr(package(name), attribute)
         if inspect.isclass(value) or inspect.isfunction(value):
@@ -61,7 +61,7 @@ def test_table_names_the_defining_module_and_a_page(name: str) -> None:
         assert not public.page or (ROOT / "docs" / public.page.partition("#")[0]).exists()
 
 
-def test_unknown_names_raise_attribute_error() -> None:
+def test_package_rejects_unknown_names() -> None:
     for name in TABLES:
         with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
             package(name).nonsense  # noqa: B018

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is refused of a library that is to be released, tried on small ones made here."""
+"""Checks of libraries before their release, on small libraries that are built here."""
 
 import platform
 import shutil
@@ -24,7 +24,7 @@ EXPORTED = "int Register(void) { return 1; }\n"
 
 
 def faults(folder: Path, source: str, *flags: str) -> list[str]:
-    """What is wrong with the library that a text in C becomes."""
+    """Return the faults of the library that a C source is compiled to."""
     (folder / "library.c").write_text(source, encoding="utf-8")
     made = folder / "library.so"
     assert COMPILER is not None
@@ -33,10 +33,10 @@ def faults(folder: Path, source: str, *flags: str) -> list[str]:
     return list(libraries.wrong_in_library(made.read_bytes(), "Register"))
 
 
-def test_a_small_library_only_lacks_kernels(tmp_path: Path) -> None:
-    found = faults(tmp_path, EXPORTED)
-    assert found
-    assert all(each.startswith("lacks the instructions of ") for each in found)
+def test_library_check_reports_missing_kernels(tmp_path: Path) -> None:
+    messages = faults(tmp_path, EXPORTED)
+    assert messages
+    assert all(message.startswith("lacks the instructions of ") for message in messages)
 
 
 @pytest.mark.parametrize(
@@ -57,20 +57,20 @@ def test_a_small_library_only_lacks_kernels(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_refusals(source: str, fault: str, tmp_path: Path) -> None:
+def test_library_check_reports_faults(source: str, fault: str, tmp_path: Path) -> None:
     assert fault in faults(tmp_path, EXPORTED + source)
 
 
-def test_what_debuggers_read_is_refused(tmp_path: Path) -> None:
+def test_library_check_reports_debug_symbols(tmp_path: Path) -> None:
     fault = "has the symbols of its functions: it is to be stripped"
     assert fault in faults(tmp_path, EXPORTED, "-O1")
 
 
-def test_libraries_that_not_every_system_has_are_refused(tmp_path: Path) -> None:
+def test_library_check_reports_uncommon_dependencies(tmp_path: Path) -> None:
     (tmp_path / "other.c").write_text("int other(void) { return 3; }\n", encoding="utf-8")
     assert COMPILER is not None
     other = [COMPILER, "-shared", "-fPIC", "other.c", "-o", "libother.so"]
     subprocess.run(other, cwd=tmp_path, check=True)
     source = "int other(void);\nint Register(void) { return other(); }\n"
-    found = faults(tmp_path, source, "-s", "-L.", "-Wl,--no-as-needed", "-lother")
-    assert "needs ['libother.so']" in found
+    messages = faults(tmp_path, source, "-s", "-L.", "-Wl,--no-as-needed", "-lother")
+    assert "needs ['libother.so']" in messages

@@ -18,15 +18,15 @@ def configuration() -> ModuleType:
     return module_at(ROOT / "docs" / "conf.py")
 
 
-def test_every_page_has_one_place(configuration: ModuleType) -> None:
+def test_navigation_has_every_page_once(configuration: ModuleType) -> None:
     listed = [page for pages in configuration.NAVIGATION.values() for page in pages.values()]
     there = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.rst")]
-    wanted = [str(path.relative_to(ROOT / "docs").with_suffix("")) for path in there]
-    assert sorted(each for each in listed if not each.startswith("/")) == sorted(
-        each for each in wanted if each != "index"
+    sources = [str(path.relative_to(ROOT / "docs").with_suffix("")) for path in there]
+    assert sorted(page for page in listed if not page.startswith("/")) == sorted(
+        page for page in sources if page != "index"
     )
-    for each in listed:
-        assert not each.startswith("/") or (ROOT / f"{each[1:]}.md").exists(), each
+    for entry in listed:
+        assert not entry.startswith("/") or (ROOT / f"{entry[1:]}.md").exists(), entry
 
 
 @pytest.mark.parametrize(
@@ -41,34 +41,34 @@ def test_every_page_has_one_place(configuration: ModuleType) -> None:
         ),
     ],
 )
-def test_docstrings(docstring: str, read: str, configuration: ModuleType) -> None:
+def test_site_converts_docstrings(docstring: str, read: str, configuration: ModuleType) -> None:
     lines = docstring.split("\n")
     configuration.read_docstring(None, "function", "f", None, None, lines)
     assert "\n".join(lines) == read
 
 
-def test_options_of_commands_are_whole(configuration: ModuleType) -> None:
+def test_site_keeps_options_whole(configuration: ModuleType) -> None:
     blank = '<span class="w"> </span>'
     context = {"body": f"<pre>anybit{blank}a-b{blank}-o{blank}b.onnx{blank}--integer-only</pre>"}
     configuration.keep_options_whole(None, "index", "page.html", context, None)
-    whole = [f'<span class="option">{each}</span>' for each in ("-o", "--integer-only")]
+    whole = [f'<span class="option">{option}</span>' for option in ("-o", "--integer-only")]
     assert context["body"] == (
         f"<pre>anybit{blank}a-b{blank}{whole[0]}{blank}b.onnx{blank}{whole[1]}</pre>"
     )
 
 
-def test_signatures(configuration: ModuleType) -> None:
+def test_site_shortens_signatures(configuration: ModuleType) -> None:
     def read(signature: str) -> tuple[str, str]:
-        found: tuple[str, str] = configuration.read_signature(
+        signature_and_result: tuple[str, str] = configuration.read_signature(
             None, "function", "f", anybit.bipolar_quant, None, signature, "Any"
         )
-        return found
+        return signature_and_result
 
     assert read("(x: Annotated[Any, 1])") == ("(x, scale, *, out=None)", "")
     assert read("(x: dict = <factory>)") == ("(x: dict = ...)", "Any")
 
 
-def test_built_pages_lead_back(
+def test_site_pages_link_back(
     configuration: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(configuration, "ROOT", tmp_path)
@@ -102,17 +102,17 @@ def test_built_pages_lead_back(
         ('<img src="a.png">', "a.html: a.png leads nowhere"),
     ],
 )
-def test_links(body: str, fault: str | None, tmp_path: Path) -> None:
+def test_check_site_reports_bad_links(body: str, fault: str | None, tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(body, encoding="utf-8")
     (tmp_path / "b.html").write_text("<h1 id=far>b</h1>", encoding="utf-8")
     assert list(check_site.faults_of_links(tmp_path)) == ([fault] if fault else [])
 
 
 @needs_browser
-def test_pages(tmp_path: Path) -> None:
+def test_check_site_reports_bad_pages(tmp_path: Path) -> None:
     (tmp_path / "wide.html").write_text("<div style='width:900px'>x", encoding="utf-8")
     (tmp_path / "wrong.html").write_text("<script>missing()</script>", encoding="utf-8")
     with Browser() as browser:
         faults = list(check_site.faults_of_pages(browser, tmp_path))
-    assert len([each for each in faults if "wide.html" in each and "pixels wide" in each]) == 2
-    assert len([each for each in faults if "wrong.html" in each and "missing" in each]) == 4
+    assert len([fault for fault in faults if "wide.html" in fault and "pixels wide" in fault]) == 2
+    assert len([fault for fault in faults if "wrong.html" in fault and "missing" in fault]) == 4

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from passes import random
+from pass_checks import random
 from shell import Shell
 from small_models import model, node
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from bad_models import BAD_MODELS
 from bombs import CHAINS
-from written_models import FOUR, QUANTIZED, made, weights
+from text_models import FOUR, QUANTIZED, made, weights
 
 import anybit
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from written_models import FOUR, QUANTIZED, RANDOM, made, rows, weights
+from text_models import FOUR, QUANTIZED, RANDOM, made, rows, weights
 
 import anybit
 

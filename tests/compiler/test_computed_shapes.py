@@ -6,7 +6,7 @@ import re
 import numpy as np
 import onnx
 import pytest
-from written_models import QUANTIZED, made, rows, weights
+from text_models import QUANTIZED, made, rows, weights
 
 import anybit
 from anybit.compiler.compiled import NetworkEngine

@@ -5,9 +5,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from passes import random
+from pass_checks import random
 from small_models import model, node
-from written_models import FOUR, QUANTIZED, made, rows, weights
+from text_models import FOUR, QUANTIZED, made, rows, weights
 
 import anybit
 from anybit import ModelError

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from computed_once import sums_computed, sums_of, with_readers
 from hypothesis import HealthCheck, given, settings
 from mobile_net import mobile_net
 from network_builder import Network
 from networks import inputs, networks
-from written_models import FOUR, QUANTIZED, made, rows, weights
+from sum_counts import add_readers, sums_computed, sums_of
+from text_models import FOUR, QUANTIZED, made, rows, weights
 
 import anybit
 from anybit._native import _core
@@ -284,7 +284,7 @@ def test_compile_covers_mobile_net():
 
 def check(network: Network) -> None:
     random = np.random.default_rng(network.seed)
-    proto = with_readers(network.proto, random)
+    proto = add_readers(network.proto, random)
     compiled = anybit.compile(proto)
     assert sums_computed(compiled) == sums_of(proto)
     names = [layer.output for layer in compiled.report.layers]
@@ -305,7 +305,7 @@ def test_sharing_computes_sums_of_random_networks_once(network):
 
 def check_bits(network: Network) -> None:
     """Compile with and without sharing: both give the same."""
-    proto = with_readers(network.proto, np.random.default_rng(network.seed))
+    proto = add_readers(network.proto, np.random.default_rng(network.seed))
     shared = anybit.compile(proto)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partitioner, "find_shared_values", lambda *_: {})

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper, parser
-from written_models import QUANTIZED, made
+from text_models import QUANTIZED, made
 
 import anybit
 from anybit.compiler.report import Report, Seconds, Speed

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import parallel_tasks
 import pytest
 from float_models import NETWORKS, data_for
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

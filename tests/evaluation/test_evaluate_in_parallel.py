@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import parallel_tasks
 import pytest
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import parallel_tasks
 import pytest
-from passes import random
+from pass_checks import random
 from small_models import model, node, quantized_weight
 
 import anybit

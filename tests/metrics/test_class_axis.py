@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

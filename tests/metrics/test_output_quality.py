@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from passes import random
+from pass_checks import random
 
 from anybit.metrics.output_parts import OutputPart
 from anybit.metrics.output_quality import OutputQuality, OutputSums, is_float

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from beside import python_runs_beside
 from cases import Case, assert_same_bits
+from gil_release import releases_gil
 from layouts import LAYOUTS, call, layouts, random_array
 from places import ROOT
 
@@ -102,12 +102,12 @@ def test_kernel_releases_gil(threads: Callable[[int], None]) -> None:
     threads(1)
     x = random_array(16 * LARGE)
     out = np.empty_like(x)
-    assert python_runs_beside(lambda: anybit.int_quant(x, 0.3, 0, 4, out=out))
+    assert releases_gil(lambda: anybit.int_quant(x, 0.3, 0, 4, out=out))
 
 
 def test_python_sum_keeps_gil() -> None:
     numbers = list(range(LARGE))
-    assert not python_runs_beside(lambda: sum(numbers), seconds=0.5)
+    assert not releases_gil(lambda: sum(numbers), seconds=0.5)
 
 
 @pytest.mark.parametrize("elements", [5_000, 3_000_000])

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from beside import python_runs_beside
 from cases import Case, assert_same_bits
+from gil_release import releases_gil
 from gradient_calls import backward, exact_call
 
 import anybit
@@ -265,4 +265,4 @@ def test_gradient_releases_gil(set_threads: Callable[[int], None]) -> None:
     set_threads(1)
     x = np.ones(1 << 24, np.float32)
     names = ["x", "scale"]
-    assert python_runs_beside(lambda: backward("int_quant", x, x, 0.3, 0, 4, wanted=names, out=x))
+    assert releases_gil(lambda: backward("int_quant", x, x, 0.3, 0, 4, wanted=names, out=x))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from passes import random
+from pass_checks import random
 
 from anybit._native import count_values, squared_difference
 

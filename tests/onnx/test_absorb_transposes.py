@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from passes import after, assert_bits, random
+from pass_checks import after, assert_bits, random
 from small_models import kinds, model, node
 
 from anybit.onnx.passes import AbsorbTransposes

@@ -3,7 +3,7 @@
 
 import numpy as np
 import onnx_ir as ir
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

@@ -4,7 +4,7 @@
 import numpy as np
 import onnx
 import pytest
-from passes import after, assert_bits, random
+from pass_checks import after, assert_bits, random
 from small_models import kinds, model, node
 
 from anybit.onnx.passes import BatchNormToAffine, batch_norm_to_affine

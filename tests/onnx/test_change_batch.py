@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from cleaned import assert_array_bits, clean, shapes
+from clean_checks import assert_array_bits, clean, shapes
 from places import EXAMPLE
 from small_models import array, model, node, quantized_input
 

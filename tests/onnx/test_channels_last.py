@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from cleaned import assert_array_bits, clean
-from passes import after, assert_bits, random
+from clean_checks import assert_array_bits, clean
+from pass_checks import after, assert_bits, random
 from small_models import kinds, model, node
 
 import anybit

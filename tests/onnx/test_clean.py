@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from cleaned import assert_array_bits, clean, shapes
+from clean_checks import assert_array_bits, clean, shapes
 from onnx import helper
 from places import every_model, needs_models
 from shell import Shell

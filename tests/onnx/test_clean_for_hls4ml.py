@@ -5,8 +5,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from cleaned import assert_array_bits
-from passes import after, random
+from clean_checks import assert_array_bits
+from pass_checks import after, random
 from small_models import kinds, model, node
 
 import anybit

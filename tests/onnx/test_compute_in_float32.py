@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

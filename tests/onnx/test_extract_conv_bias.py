@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from passes import after, assert_bits, random
+from pass_checks import after, assert_bits, random
 from small_models import kinds, model, node
 
 from anybit.onnx.passes import ExtractConvBias

@@ -87,7 +87,7 @@ def test_forms_numbers(operator: str, form: Form, kind: Kind, every: int) -> Non
     for model in answerable(form, kind, questions(operator, every)):
         converted = convert(model.proto, to=form)
         left_out = model.undefined(converted)
-        for output, (name, case) in model.asked.items():
+        for output, (name, case) in model.calls.items():
             if name == "int_quant":
                 left_out[output] |= beyond_int32(case, model.action(converted, output))
         actual += differences(evaluated(form, model, converted), model, left_out)
@@ -99,7 +99,7 @@ def test_forms_deviation_large_quotients(dtype_width: int) -> None:
     case = computed("large", f32([3e9]), 1.0, 0.0, dtype_width)
     model = merged("large", Kind.ACTIVATION, [("int_quant", case)], OPSET)
     converted = convert(model.proto, to="qdq")
-    (output,) = model.asked
+    (output,) = model.calls
     assert beyond_int32(case, model.action(converted, output)).all()
     wrong = differences(evaluated(Form.QDQ, model, converted), model, model.undefined(converted))
     # Two bits are limited before QuantizeLinear.

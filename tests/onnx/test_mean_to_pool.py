@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cleaned import clean
-from passes import after, assert_bits, random
+from clean_checks import clean
+from pass_checks import after, assert_bits, random
 from small_models import kinds, model, node
 
 from anybit.onnx.checks.checking import check

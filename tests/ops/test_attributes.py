@@ -44,7 +44,7 @@ class Text(enum.StrEnum):
         (NAME, SimpleNamespace(name="s8"), "s8"),
     ],
 )
-def test_what_a_call_says(attribute: Attribute, arguments: Any, expected: Any) -> None:
+def test_attribute_reads_arguments(attribute: Attribute, arguments: Any, expected: Any) -> None:
     actual = attribute.read(arguments)
     assert (actual, type(actual)) == (expected, type(expected))
 
@@ -59,14 +59,14 @@ def test_what_a_call_says(attribute: Attribute, arguments: Any, expected: Any) -
         (MODE, 3, "rounding_mode must be a string, got 3"),
     ],
 )
-def test_what_a_call_must_not_say(attribute: Attribute, arguments: Any, message: str) -> None:
+def test_attribute_rejects_arguments(attribute: Attribute, arguments: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         attribute.read(arguments)
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize("flag", [True, 0, np.float32(1), np.float32(0), np.int8(1), np.bool_(0)])
-def test_one_behaviour_in_all_libraries(flag: Any, library: str) -> None:
+def test_attributes_are_equal_in_all_libraries(flag: Any, library: str) -> None:
     x = np.linspace(-3, 3, 7, dtype=np.float32)
     expected = anybit.int_quant(x, 1, 0, 2, signed=flag)
     reference = anybit.int_quant.operator.reference(x, 1, 0, 2, signed=flag)  # type: ignore[attr-defined]
@@ -80,7 +80,7 @@ def test_one_behaviour_in_all_libraries(flag: Any, library: str) -> None:
     np.testing.assert_array_equal(np.asarray(actual), expected)
 
 
-def test_dtypes_of_torch_name_a_target() -> None:
+def test_attribute_reads_dtypes_of_torch() -> None:
     torch = pytest.importorskip("torch")
     assert [NAME.read(item) for item in (torch.int8, torch.uint8)] == ["int8", "uint8"]
 
@@ -96,7 +96,7 @@ def test_dtypes_of_torch_name_a_target() -> None:
         (NAME, "whatever", "whatever"),
     ],
 )
-def test_what_a_file_says(attribute: Attribute, stored: Any, expected: Any) -> None:
+def test_attribute_reads_nodes(attribute: Attribute, stored: Any, expected: Any) -> None:
     actual = attribute.restored(stored)
     assert (actual, type(actual)) == (expected, type(expected))
     assert attribute.restored(attribute.stored(actual)) == actual
@@ -114,12 +114,12 @@ def test_what_a_file_says(attribute: Attribute, stored: Any, expected: Any) -> N
         (NAME, 1, "dst must be a string, got 1"),
     ],
 )
-def test_what_a_file_must_not_say(attribute: Attribute, stored: Any, message: str) -> None:
+def test_attribute_rejects_nodes(attribute: Attribute, stored: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         attribute.restored(stored)
 
 
-def test_which_attributes_are_modes() -> None:
+def test_attribute_is_mode_identifies_rounding_modes() -> None:
     modes = {
         (operator.name, attribute.name)
         for operator in anybit.ops.OPERATORS
@@ -130,7 +130,7 @@ def test_which_attributes_are_modes() -> None:
     assert {name for name, _ in modes} == {"int_quant", "float_quant", "trunc", "trunc_v1"}
 
 
-def test_every_parameter_is_documented() -> None:
+def test_operator_documents_every_parameter() -> None:
     for operator in anybit.ops.OPERATORS:
         message = operator.documentation
         declared = [*operator.inputs, *operator.attributes]
@@ -146,7 +146,7 @@ def test_every_parameter_is_documented() -> None:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_inputs_say_what_they_are_for(name: str) -> None:
+def test_operator_inputs_have_roles(name: str) -> None:
     operator = getattr(anybit, name).operator
     first, *others = (declared.role for declared in operator.inputs)
     assert first is Role.DATA

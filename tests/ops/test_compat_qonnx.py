@@ -31,12 +31,12 @@ X = f32([3.1, 500.0, -500.0, nan, inf, -inf, -0.0, 1e-9])
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_signatures_are_those_of_the_documents(name: str) -> None:
+def test_qonnx_signatures_match_documents(name: str) -> None:
     parameters = inspect.signature(getattr(qonnx, name)).parameters
     assert " ".join(parameters) == SIGNATURES[name]
 
 
-def test_quantizers_are_ours_in_another_order() -> None:
+def test_qonnx_quantizers_equal_operators() -> None:
     x = telling_values(np.float32)
     calls = [
         (
@@ -64,7 +64,7 @@ def test_quantizers_are_ours_in_another_order() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "bool"])
-def test_integers_are_computed_in_float64(dtype: str) -> None:
+def test_qonnx_computes_integers_in_float64(dtype: str) -> None:
     x = np.array([0, 1, 1, 0, 1], dtype)
     result = qonnx.quant(x, 0.75, 0, 4, 1, 0, "ROUND")
     expected = np.array([0.0, 0.75, 0.75, 0.0, 0.75])
@@ -94,14 +94,16 @@ def test_integers_are_computed_in_float64(dtype: str) -> None:
     ],
 )
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
-def test_saturation(options: dict[str, Any], expected: list[float], dtype: np.dtype) -> None:
+def test_qonnx_saturation_replaces_infinities(
+    options: dict[str, Any], expected: list[float], dtype: np.dtype
+) -> None:
     with np.errstate(all="ignore"):
         x, target = X.astype(dtype), np.array(expected).astype(dtype)
     result = qonnx.float_quant(x, 1.0, 4, 3, max_val=448.0, **options)
     assert_same_bits(result, target, computed("saturation", x))
 
 
-def test_what_rounds_to_the_largest_value_does_not_overflow() -> None:
+def test_qonnx_saturation_keeps_values_that_round_to_the_largest() -> None:
     x = f32([463.9, 464.0, 464.1, 480.0, -463.9])
     result = qonnx.float_quant(x, 1, 4, 3, 7, True, 448.0, has_nan=True, saturation=False)
     assert_same_bits(result, f32([448, 448, nan, nan, -448]), computed("edge", x))
@@ -121,7 +123,7 @@ def test_what_rounds_to_the_largest_value_does_not_overflow() -> None:
     assert_same_bits(result, f32([nan]), computed("float32_overflows", x))
 
 
-def test_saturation_of_other_libraries_and_of_single_numbers() -> None:
+def test_qonnx_saturation_supports_other_libraries_and_numbers() -> None:
     x = array_api_strict.asarray([500.0, -3.1])
     result = qonnx.float_quant(x, 1, 4, 3, 7, True, 448.0, has_inf=True, saturation=False)
     assert type(result) is type(x)
@@ -130,7 +132,7 @@ def test_saturation_of_other_libraries_and_of_single_numbers() -> None:
     assert_same_bits(result, np.array(nan), computed("zero_dimensional", X))
 
 
-def test_nothing_to_overflow_to() -> None:
+def test_qonnx_saturation_without_infinity_is_rejected() -> None:
     with pytest.raises(RuntimeError, match="set has_inf or has_nan, or saturation=1"):
         qonnx.float_quant(X[:0], 1, 4, 3, saturation=False)
 
@@ -139,7 +141,7 @@ def test_nothing_to_overflow_to() -> None:
     ("signed", "narrow", "low", "high"),
     [(1, 1, -127, 127), (0, 1, 0, 254), (1, 0, -128, 127), (0, 0, 0, 255)],
 )
-def test_integer_bounds(signed: int, narrow: int, low: int, high: int) -> None:
+def test_qonnx_integer_bounds_match_range(signed: int, narrow: int, low: int, high: int) -> None:
     for width in (8, 8.0, np.int8(8), np.uint8(8), np.float32(8), np.array(8)):
         assert qonnx.min_int(signed, narrow, width) == low
         assert qonnx.max_int(signed, narrow, width) == high
@@ -148,7 +150,7 @@ def test_integer_bounds(signed: int, narrow: int, low: int, high: int) -> None:
     assert [bound.dtype for bound in bounds] == [np.int64, np.int64]
 
 
-def test_wide_integer_bounds() -> None:
+def test_qonnx_integer_bounds_are_exact_for_wide_types() -> None:
     assert qonnx.max_int(False, False, 100) == 2**100 - 1
     assert qonnx.min_int(True, True, 100) == 1 - 2**99
     assert qonnx.max_int(False, False, np.float32(25)) == 2.0**25
@@ -161,7 +163,7 @@ def test_wide_integer_bounds() -> None:
 
 
 @pytest.mark.parametrize("width", [0, -1, 2.5, nan, inf, np.float32([8, 0.5])])
-def test_widths_are_checked(width: Any) -> None:
+def test_qonnx_bounds_reject_bad_widths(width: Any) -> None:
     for helper in (qonnx.min_int, qonnx.max_int):
         with pytest.raises(ValueError, match="bit_width must be an integer >= 1, got"):
             helper(True, False, width)
@@ -169,7 +171,7 @@ def test_widths_are_checked(width: Any) -> None:
         qonnx.compute_default_exponent_bias(width)
 
 
-def test_float_bounds() -> None:
+def test_qonnx_float_bounds_match_format() -> None:
     assert [float(qonnx.compute_default_exponent_bias(e)) for e in (1, 2, 4, 8)] == [0, 1, 7, 127]
     assert qonnx.compute_max_val(4, 3, 7) == 480.0
     assert qonnx.compute_max_val(4, 3) == 480.0
@@ -183,7 +185,7 @@ def test_float_bounds() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
-def test_resolved_rounding(mode: str, dtype: np.dtype) -> None:
+def test_qonnx_rounding_function_matches_mode(mode: str, dtype: np.dtype) -> None:
     x = telling_values(dtype)
     with np.errstate(all="ignore"):
         values = x.astype(np.float64).tolist()
@@ -193,7 +195,7 @@ def test_resolved_rounding(mode: str, dtype: np.dtype) -> None:
         assert_same_bits(actual, expected, computed(f"{mode}_{dtype}", x))
 
 
-def test_unknown_rounding_modes() -> None:
+def test_qonnx_rounding_function_rejects_unknown_modes() -> None:
     assert qonnx.resolve_rounding_mode("half_even")([0.5, 1.5]).tolist() == [0.0, 2.0]
     with pytest.raises(ValueError, match=r"ROUND_TO_ZERO.*DOWN"):
         qonnx.resolve_rounding_mode("ROUND_TO_ZERO")
@@ -201,7 +203,7 @@ def test_unknown_rounding_modes() -> None:
         qonnx.float_quant(X, 1, 4, 3, rounding_mode="NEAREST")
 
 
-def test_examples() -> None:
+def test_qonnx_docstring_examples_run() -> None:
     results = doctest.testmod(qonnx)
     assert results.attempted >= 8
     assert results.failed == 0

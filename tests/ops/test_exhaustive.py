@@ -9,13 +9,13 @@ import functools
 from itertools import product
 from typing import Any
 
-import neighbours
+import half_reference
 import numpy as np
 import oracle
 import pytest
 from backends import Backend
 from cases import MODES, assert_same_bits, bfloat16, computed
-from sweeps import MINIFLOATS
+from minifloat_formats import MINIFLOATS
 
 import anybit
 
@@ -35,7 +35,7 @@ def halves(dtype: np.dtype, step: int) -> np.ndarray:
 
 
 def sampled(choices: list[Any], step: int) -> list[Any]:
-    """All choices for all inputs, some for a sample: a call costs more than its few elements."""
+    """Return all choices for all inputs, some for a sample: calls cost more than elements."""
     return choices if step == 1 else choices[::5]
 
 
@@ -45,11 +45,11 @@ def usual_bias(e: int) -> int:
 
 @functools.lru_cache(maxsize=1)
 def float_answers(dtype: np.dtype, step: int) -> list[tuple[Any, dict[str, np.ndarray]]]:
-    """By parameters and mode, for one back-end after the other: finding them takes longest."""
+    """Return results by parameters and mode; back-ends share them as they take longest."""
     requested = sampled(list(product(MINIFLOATS, SCALES)), step)
     parameters = [(scale, e, m, usual_bias(e)) for (e, m), scale in requested]
     return [
-        (parameter, neighbours.float_quant(halves(dtype, step), *parameter, MODES))
+        (parameter, half_reference.float_quant(halves(dtype, step), *parameter, MODES))
         for parameter in parameters
     ]
 
@@ -57,7 +57,9 @@ def float_answers(dtype: np.dtype, step: int) -> list[tuple[Any, dict[str, np.nd
 @every_half
 @on_half_backends
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
-def test_float_quant_of_every_half(backend: Backend, dtype: np.dtype, step: int) -> None:
+def test_float_quant_matches_reference_on_every_half(
+    backend: Backend, dtype: np.dtype, step: int
+) -> None:
     x = halves(dtype, step)
     for parameters, by_mode in float_answers(dtype, step):
         for mode, expected in by_mode.items():
@@ -73,11 +75,11 @@ def bounds(bits: int, signed: int, narrow: int) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=1)
 def int_answers(dtype: np.dtype, step: int) -> list[tuple[Any, dict[str, np.ndarray]]]:
-    """As `float_answers`: by (bits, signed, narrow), scale and zero-point, and mode."""
+    """Return results by (bits, signed, narrow), scale and zero-point, and mode."""
     x, actual = halves(dtype, step), []
     for kind in sampled(list(product(range(1, 9), (0, 1), (0, 1))), step):
         for shift in SCALES_AND_ZERO_POINTS:
-            by_mode = neighbours.int_quant(x, *shift, bounds(*kind), MODES)
+            by_mode = half_reference.int_quant(x, *shift, bounds(*kind), MODES)
             actual.append(((kind, shift), by_mode))
     return actual
 
@@ -85,7 +87,9 @@ def int_answers(dtype: np.dtype, step: int) -> list[tuple[Any, dict[str, np.ndar
 @every_half
 @on_half_backends
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
-def test_int_quant_of_every_half(backend: Backend, dtype: np.dtype, step: int) -> None:
+def test_int_quant_matches_reference_on_every_half(
+    backend: Backend, dtype: np.dtype, step: int
+) -> None:
     x = halves(dtype, step)
     for ((bits, signed, narrow), shift), by_mode in int_answers(dtype, step):
         for mode, expected in by_mode.items():
@@ -96,16 +100,16 @@ def test_int_quant_of_every_half(backend: Backend, dtype: np.dtype, step: int) -
 
 
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
-def test_the_fast_oracle_equals_the_slow_one(dtype: np.dtype) -> None:
+def test_half_reference_equals_oracle(dtype: np.dtype) -> None:
     x = halves(dtype, 1009)
     for (e, m), scale in zip(MINIFLOATS, SCALES * 10, strict=False):
         parameters = (scale, e, m, usual_bias(e))
-        for mode, fast in neighbours.float_quant(x, *parameters, MODES).items():
+        for mode, fast in half_reference.float_quant(x, *parameters, MODES).items():
             slow = oracle.float_quant(x, *parameters, rounding_mode=mode)
             assert_same_bits(fast, slow, computed(f"e{e}m{m}_{scale}_{mode}", x))
     for bits, (scale, zero_point) in zip((1, 3, 8), SCALES_AND_ZERO_POINTS, strict=True):
         range_ = bounds(bits, 1, 0)
-        for mode, fast in neighbours.int_quant(x, scale, zero_point, range_, MODES).items():
+        for mode, fast in half_reference.int_quant(x, scale, zero_point, range_, MODES).items():
             slow = oracle.int_quant(x, scale, zero_point, bits, rounding_mode=mode)
             assert_same_bits(fast, slow, computed(f"int{bits}_{scale}_{mode}", x))
 
@@ -121,7 +125,7 @@ NAN = None
 
 
 def exact_answers(name: str, mode: str, inputs: list[int]) -> list[int | None]:
-    """The bits of the slow oracle's answers to inputs given by their bits; NAN for any NaN."""
+    """Return the bits of the oracle's results for inputs as bits; NAN for any NaN."""
     _, exact, parameters = SWEPT[name]
     x = np.array(inputs, np.uint32).view(np.float32)
     results = exact(x, *parameters, rounding_mode=mode)
@@ -161,7 +165,7 @@ def all_are(result: np.ndarray, answer: int | None) -> bool:
 
 
 @pytest.mark.parametrize("name", SWEPT)
-def test_both_ends_of_every_plateau(backend: Backend, name: str) -> None:
+def test_rounding_matches_oracle_at_ends_of_plateaus(backend: Backend, name: str) -> None:
     function, _, parameters = SWEPT[name]
     for mode in MODES:
         first, last, answers = zip(*plateaus(name, mode), strict=True)
@@ -173,7 +177,7 @@ def test_both_ends_of_every_plateau(backend: Backend, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWEPT)
-def test_every_float32(name: str) -> None:
+def test_rounding_is_constant_between_ends_of_plateaus(name: str) -> None:
     function, _, parameters = SWEPT[name]
     by_mode = {mode: list(plateaus(name, mode)) for mode in MODES}
     size = 2**17  # parts that stay in the cache
@@ -229,7 +233,7 @@ def check_rounding(field: int, mantissas: np.ndarray, mode: str, negative: bool)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_rounding_of_a_sample_of_float32(mode: str) -> None:
+def test_rounding_matches_numpy_on_a_sample_of_float32(mode: str) -> None:
     mantissas = np.arange(0, 2**23, 99_989, dtype=np.uint32)
     for field, negative in product((0, 1, 100, *range(124, 153), 254, 255), (False, True)):
         check_rounding(field, mantissas, mode, negative)
@@ -237,7 +241,7 @@ def test_rounding_of_a_sample_of_float32(mode: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_rounding_of_every_float32(mode: str) -> None:
+def test_rounding_matches_numpy_on_every_float32(mode: str) -> None:
     # Parts that stay in the cache.
     for mantissas in np.arange(2**23, dtype=np.uint32).reshape(64, -1):
         for field, negative in product(range(256), (False, True)):
@@ -245,8 +249,8 @@ def test_rounding_of_every_float32(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["HALF_UP", "HALF_DOWN"])
-def test_rounding_near_ties_of_float64(backend: Backend, mode: str) -> None:
-    """The same trick in the type that cannot be swept: below, at and above ties of every size."""
+def test_rounding_matches_numpy_near_ties_of_float64(backend: Backend, mode: str) -> None:
+    """Check rounding in a dtype too large to sweep: around ties of every size."""
     generator = np.random.default_rng(7)
     wholes = np.concatenate([np.arange(9), 2 ** np.arange(3, 54), 2 ** np.arange(3, 54) - 1])
     wholes = np.append(wholes, generator.integers(0, 2**53, 500) >> generator.integers(0, 53, 500))

@@ -18,7 +18,7 @@ NAMED = [getattr(formats, name) for name in formats.__all__ if name != "FloatFor
 
 
 @pytest.mark.parametrize("named", NAMED, ids=str)
-def test_named_formats_equal_those_of_ml_dtypes(named: FloatFormat) -> None:
+def test_format_names_match_ml_dtypes(named: FloatFormat) -> None:
     dtype = np.dtype(getattr(ml_dtypes, str(named), str(named)))
     limits = ml_dtypes.finfo(dtype)
     assert named.bits == limits.bits
@@ -34,11 +34,11 @@ def test_named_formats_equal_those_of_ml_dtypes(named: FloatFormat) -> None:
     np.testing.assert_array_equal(actual, expected, strict=True)
 
 
-def test_every_name_is_exported_under_that_name() -> None:
+def test_format_names_are_exported() -> None:
     assert [str(named) for named in NAMED] == [name for name in formats.__all__ if name[0] != "F"]
 
 
-def test_unpacks_into_the_parameters_of_float_quant() -> None:
+def test_format_unpacks_to_float_quant_parameters() -> None:
     assert tuple(formats.float8_e4m3fn) == (4, 3, 7, 448.0)
     assert tuple(formats.float4_e2m1fn) == (2, 1, 1, 6.0)
     x = np.array([0.3, 17.0, -1e9], np.float32)
@@ -49,7 +49,7 @@ def test_unpacks_into_the_parameters_of_float_quant() -> None:
 @pytest.mark.parametrize("e", range(1, 7))
 @pytest.mark.parametrize("m", range(5))
 @pytest.mark.parametrize("bias", [None, -3, 0, 20])
-def test_values_are_what_float_quant_rounds_to(e: int, m: int, bias: int | None) -> None:
+def test_format_values_match_float_quant(e: int, m: int, bias: int | None) -> None:
     format_ = FloatFormat(e, m, bias)
     values = format_.values()
     assert len(values) == 2 ** (1 + e + m) - 1
@@ -65,7 +65,7 @@ def test_values_are_what_float_quant_rounds_to(e: int, m: int, bias: int | None)
     assert not any(middle in format_ for middle in middles.tolist())
 
 
-def test_in_asks_for_a_value_not_for_a_parameter() -> None:
+def test_format_contains_values_not_parameters() -> None:
     e4m3 = formats.float8_e4m3fn
     inside = (0, -0.0, 3, 448.0, -448, 2**-9, np.float32(0.3125))
     outside = (7.25 * 2, 449, 480.0, 2**-10, 0.3, math.inf, -math.inf, math.nan)
@@ -74,7 +74,7 @@ def test_in_asks_for_a_value_not_for_a_parameter() -> None:
     assert 4 not in FloatFormat(1, 1)
 
 
-def test_a_largest_value_reserves_codes() -> None:
+def test_format_with_max_val_reserves_codes() -> None:
     limited = FloatFormat(4, 3, max_val=240)
     assert limited.largest == 240.0
     assert limited.values()[-1] == 240.0
@@ -82,7 +82,7 @@ def test_a_largest_value_reserves_codes() -> None:
     assert 256 not in limited
 
 
-def test_wide_formats_are_exact() -> None:
+def test_format_properties_are_exact_for_wide_formats() -> None:
     binary64 = FloatFormat(11, 52, max_val=float(np.finfo(np.float64).max))
     assert binary64.smallest_subnormal == math.ulp(0.0)
     assert binary64.smallest_normal == float(np.finfo(np.float64).tiny)
@@ -92,7 +92,7 @@ def test_wide_formats_are_exact() -> None:
     assert len(FloatFormat(8, 15, max_val=1.0).values()) == 2 * 127 * 2**15 + 1
 
 
-def test_equality_ignores_the_name() -> None:
+def test_format_equality_ignores_name() -> None:
     same = FloatFormat(4, 3, 7, 448.0, "another name")
     assert same == formats.float8_e4m3fn
     assert hash(same) == hash(formats.float8_e4m3fn)
@@ -101,7 +101,7 @@ def test_equality_ignores_the_name() -> None:
     assert FloatFormat(4, 3) != FloatFormat(4, 3, 8)
 
 
-def test_text_and_copies() -> None:
+def test_format_has_repr_and_copies() -> None:
     e4m3 = formats.float8_e4m3fn
     assert str(e4m3) == "float8_e4m3fn"
     assert eval(repr(e4m3)) == e4m3
@@ -113,7 +113,7 @@ def test_text_and_copies() -> None:
         e4m3.max_val = 1.0
 
 
-def test_numbers_of_any_type_become_plain_ones() -> None:
+def test_format_converts_numbers_to_python() -> None:
     parts = list(FloatFormat(np.float32(4), np.int8(3), 7.0, np.float32(448)))
     assert parts == [4, 3, 7, 448.0]
     assert [type(part) for part in parts] == [int, int, int, float]
@@ -143,12 +143,12 @@ def test_numbers_of_any_type_become_plain_ones() -> None:
         ((4, 3, 7, -448.0), r"got -448\.0"),
     ],
 )
-def test_errors_show_the_value(arguments: tuple, message: str) -> None:
+def test_format_errors_show_value(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FloatFormat(*arguments)
 
 
-def test_examples() -> None:
+def test_format_docstring_examples_run() -> None:
     results = doctest.testmod(formats)
     assert results.attempted >= 3
     assert results.failed == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operators say of their derivatives, and how gradients are summed to parameters."""
+"""Derivatives of the operators, and sums of gradients to the shapes of parameters."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -102,7 +102,7 @@ def smooth_derivatives(
     name: str,
     rounding: FrozenRounding,
 ) -> list[np.ndarray]:
-    """The differences to both sides of the operator with its rounding offsets held."""
+    """Return the differences to both sides of the operator with fixed rounding offsets."""
     rounding.offsets.clear()
     rounding.replayed = None
     here = operator.reference(**operands, **attributes)
@@ -127,7 +127,7 @@ SMOOTH = [
 @pytest.mark.parametrize(
     ("operator", "name"), SMOOTH, ids=[f"{operator.name}-{name}" for operator, name in SMOOTH]
 )
-def test_partials_are_those_of_the_smooth_function(
+def test_partials_match_finite_differences(
     operator: Operator, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operands = arguments(operator)
@@ -170,7 +170,7 @@ WIDTHS: list[tuple[str, str, Callable[[dict[str, Any]], tuple[Any, Any]]]] = [
 
 
 @pytest.mark.parametrize(("operator", "name", "scales"), WIDTHS, ids=["int_quant", "trunc"])
-def test_widths_move_the_bounds(
+def test_partials_of_bitwidth_follow_bounds(
     operator: str, name: str, scales: Callable[[dict[str, Any]], tuple[Any, Any]]
 ) -> None:
     operands = arguments(OPERATORS[operator])
@@ -194,7 +194,7 @@ def test_widths_move_the_bounds(
         assert np.any(got != 0)
 
 
-def test_sign_lets_gradients_pass_up_to_the_scale() -> None:
+def test_bipolar_partials_are_zero_beyond_scale() -> None:
     x = np.array([-2.1, -2.0, -0.5, -0.0, 0.0, 1.9, 2.0, 2.1, np.nan])
     partials = OPERATORS["bipolar_quant"].partials(x, -2.0)
     assert partials["x"].tolist() == [0, 1, 1, 1, 1, 1, 1, 0, 0]
@@ -202,7 +202,7 @@ def test_sign_lets_gradients_pass_up_to_the_scale() -> None:
 
 
 @each_operator
-def test_partials_have_the_declared_names_and_types(operator: Operator) -> None:
+def test_partials_have_declared_names_and_dtypes(operator: Operator) -> None:
     operands, attributes = arguments(operator), next(variants(operator))
     names = [declared.name for declared in operator.inputs]
     x = operands[names[0]]
@@ -217,7 +217,7 @@ def test_partials_have_the_declared_names_and_types(operator: Operator) -> None:
     assert set(operator.differentiable) <= set(names)
 
 
-def test_only_an_integer_result_has_no_derivative() -> None:
+def test_partials_are_missing_for_integer_results_only() -> None:
     for operator in OPERATORS.values():
         result_dtype = operator.result_dtype
         dtype = "float32" if result_dtype is None else result_dtype(operator.complete({}))
@@ -239,9 +239,7 @@ SHAPES: list[tuple[int, ...]] = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_products_are_summed_to_the_shape_of_the_parameter(
-    shape: tuple[int, ...], dtype: Any
-) -> None:
+def test_carried_back_sums_to_parameter_shape(shape: tuple[int, ...], dtype: Any) -> None:
     random = np.random.default_rng(0)
     # Small integers: every order of summation gives the same.
     gradient = random.integers(-8, 8, (2, 3, 4)).astype(np.float32)
@@ -259,9 +257,7 @@ def test_products_are_summed_to_the_shape_of_the_parameter(
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (2, 1, 1)), (1, (1, 3, 1)), (-1, (1, 1, 4))])
-def test_products_are_summed_along_the_axis_of_the_parameter(
-    axis: int, shape: tuple[int, ...]
-) -> None:
+def test_carried_back_sums_along_parameter_axis(axis: int, shape: tuple[int, ...]) -> None:
     """Scales of channels are 1-D, which is not how they broadcast to x."""
     random = np.random.default_rng(0)
     codes = random.integers(-128, 128, (2, 3, 4)).astype(np.int8)
@@ -277,14 +273,14 @@ def test_products_are_summed_along_the_axis_of_the_parameter(
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (3, 1)])
-def test_nothing_sums_to_zero(shape: tuple[int, ...]) -> None:
+def test_carried_back_of_empty_arrays_is_zero(shape: tuple[int, ...]) -> None:
     empty = np.zeros((3, 0), np.float32)
     actual = carried_back(empty, {"scale": np.ones(shape)}, {"scale": empty}, ["scale"])["scale"]
     assert actual.shape == shape
     assert np.all(actual == 0)
 
 
-def test_zero_derivatives_stop_infinite_gradients() -> None:
+def test_carried_back_stops_infinite_gradients_at_zero_derivatives() -> None:
     gradient = np.array([np.inf, np.nan, -np.inf, 3.0], np.float32)
     partial = np.array([0.0, -0.0, 1.0, 2.0], np.float32)
     inputs = {"x": gradient, "scale": np.float32(1).reshape(())}
@@ -294,7 +290,7 @@ def test_zero_derivatives_stop_infinite_gradients() -> None:
     assert actual["scale"] == -np.inf
 
 
-def test_only_what_is_wanted_is_found() -> None:
+def test_carried_back_computes_requested_gradients_only() -> None:
     operator = OPERATORS["int_quant"]
     operands = arguments(operator)
     operands["bitwidth"] = operands["bitwidth"].astype(np.float32)

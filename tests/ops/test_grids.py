@@ -58,7 +58,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CALLS.values(), ids=list(CALLS))
-def test_a_grid_has_the_values_that_a_call_gives_and_no_others(case: tuple[Any, ...]) -> None:
+def test_grid_values_equal_operator_results(case: tuple[Any, ...]) -> None:
     name, parameters, attributes = case
     grid = grid_of(name, parameters, **attributes)
     x = np.linspace(-40, 40, 20001, dtype=f32)
@@ -71,7 +71,7 @@ def test_a_grid_has_the_values_that_a_call_gives_and_no_others(case: tuple[Any, 
 
 
 @pytest.mark.parametrize("case", CALLS.values(), ids=list(CALLS))
-def test_values_become_codes_and_come_back(case: tuple[Any, ...]) -> None:
+def test_grid_encode_inverts_decode(case: tuple[Any, ...]) -> None:
     name, parameters, attributes = case
     grid = grid_of(name, parameters, **attributes)
     values = operator(name).function(np.linspace(-9, 9, 999, dtype=f32), **parameters, **attributes)
@@ -82,7 +82,7 @@ def test_values_become_codes_and_come_back(case: tuple[Any, ...]) -> None:
         assert set(codes.tolist()) <= set(grid.codes)
 
 
-def test_a_sign_is_no_zero() -> None:
+def test_sign_grid_excludes_zero() -> None:
     grid = grid_of("bipolar_quant", {"scale": 0.5})
     assert isinstance(grid, IntegerGrid)
     assert (list(grid.codes), grid.bits) == ([-1, 1], 1)
@@ -92,7 +92,7 @@ def test_a_sign_is_no_zero() -> None:
             grid.encode(array([0.5, value]), np.int8)
 
 
-def test_floats_off_a_grid_have_no_codes() -> None:
+def test_grid_encode_rejects_values_off_grid() -> None:
     with pytest.raises(ValueError, match="differ from its values"):
         FloatGrid(array(0.3), FloatFormat(2, 1)).encode(array([0.31]), np.float16)
 
@@ -108,12 +108,12 @@ def test_floats_off_a_grid_have_no_codes() -> None:
         (range(-1, 2, 2), 1),
     ],
 )
-def test_bits(codes: range, bits: int) -> None:
+def test_grid_bits_cover_codes(codes: range, bits: int) -> None:
     assert IntegerGrid(array(1), array(0), codes).bits == bits
 
 
 @pytest.mark.parametrize("name", ["int_quant", "bipolar_quant"])
-def test_the_way_back_from_a_grid(name: str) -> None:
+def test_grid_round_trips_to_quantizer(name: str) -> None:
     parameters = {"scale": array(0.5)}
     if name == "int_quant":
         parameters |= {"zeropt": array(1), "bitwidth": array(4)}
@@ -125,7 +125,7 @@ def test_the_way_back_from_a_grid(name: str) -> None:
     assert actual[name].parameters == parameters
 
 
-def test_channels() -> None:
+def test_grid_supports_channels() -> None:
     per_channel = IntegerGrid(array([[[1]], [[2]]]), array(3), range(4)).channels
     assert per_channel is not None
     assert (per_channel.axis, per_channel.scale.tolist()) == (-3, [1, 2])
@@ -139,7 +139,7 @@ def test_channels() -> None:
     assert channels_of(np.zeros((0,), f32), array(0)) is None
 
 
-def test_positions_count_steps() -> None:
+def test_grid_positions_count_steps() -> None:
     grid = IntegerGrid(array([[0.5], [-2]]), array(3), range(8))
     values = array([[0.5, 0.75], [2, -4]])
     assert grid.positions(values).tolist() == [[1, 1.5], [1, -2]]
@@ -147,7 +147,7 @@ def test_positions_count_steps() -> None:
     assert picked.positions(values[[0, 1], [0, 1]]).tolist() == [1, -2]
 
 
-def test_positions_of_floats_count_values() -> None:
+def test_float_grid_positions_count_values() -> None:
     grid = FloatGrid(array(0.5), FloatFormat(3, 2))
     values = grid.format.values() / 2
     np.testing.assert_array_equal(grid.positions(values), np.arange(len(values)) - len(values) // 2)

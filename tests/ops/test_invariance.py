@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must not change a bit: neighbours, memory layout, `out`, the type, the number of threads."""
+"""Invariance of results to neighbours, memory layout, `out`, dtype and number of threads."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ any_operator = pytest.mark.parametrize("name", OPERATORS)
 
 @any_operator
 @given(data=st.data())
-def test_chunks_give_the_same_bits(name: str, data: st.DataObject) -> None:
+def test_operators_do_not_depend_on_neighbours(name: str, data: st.DataObject) -> None:
     """No element depends on its neighbours, nor on its place in a vector register."""
     quantize = data.draw(quantizers(name))
     x = np.tile(data.draw(x_arrays(name, any_float)), 5)
@@ -35,7 +35,7 @@ def test_chunks_give_the_same_bits(name: str, data: st.DataObject) -> None:
 
 @any_operator
 @given(data=st.data())
-def test_layouts_give_the_same_bits(name: str, data: st.DataObject) -> None:
+def test_operators_do_not_depend_on_memory_layout(name: str, data: st.DataObject) -> None:
     quantize = data.draw(quantizers(name))
     x = data.draw(x_arrays(name, any_float))
     expected = quantize(x)
@@ -50,7 +50,7 @@ def test_layouts_give_the_same_bits(name: str, data: st.DataObject) -> None:
 
 @any_operator
 @given(data=st.data())
-def test_out_gives_the_same_bits(name: str, data: st.DataObject) -> None:
+def test_operators_write_same_bits_to_out(name: str, data: st.DataObject) -> None:
     quantize = data.draw(quantizers(name))
     x = data.draw(x_arrays(name, any_float))
     expected = quantize(x)
@@ -72,8 +72,10 @@ def test_out_gives_the_same_bits(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @any_operator
 @given(data=st.data())
-def test_half_types_are_widened(name: str, dtype: Any, data: st.DataObject) -> None:
-    """The same float32 computation with one rounding at the end."""
+def test_operators_compute_half_types_in_float32(
+    name: str, dtype: Any, data: st.DataObject
+) -> None:
+    """Check that half types are computed in float32 with one rounding at the end."""
     quantize = data.draw(quantizers(name))
     with np.errstate(all="ignore"):
         x = data.draw(arrays(any_float)).astype(dtype)
@@ -90,7 +92,7 @@ def test_half_types_are_widened(name: str, dtype: Any, data: st.DataObject) -> N
 
 @any_operator
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_threads_give_the_same_bits(name: str, threads: int) -> None:
+def test_operators_do_not_depend_on_threads(name: str, threads: int) -> None:
     """Enough elements for several threads, and a last block that is not full."""
     generator = np.random.default_rng(3)
     dtype = np.uint8 if reads_codes(BY_NAME[name]) else np.float32

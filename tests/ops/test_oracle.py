@@ -10,8 +10,8 @@ import numpy as np
 import oracle
 import pytest
 from cases import Case, assert_same_bits, computed, f32, telling_values
+from minifloat_formats import GFLOAT_MODES
 from samples import samples
-from sweeps import GFLOAT_MODES
 
 ROWS = tuple(cases.every_case())
 LITERAL = [row for row in ROWS if row[1].expected is not None]
@@ -37,21 +37,21 @@ def name_of(argument: str | Case) -> str:
 
 
 @pytest.mark.parametrize(("operator", "case"), LITERAL, ids=name_of)
-def test_literal_rows(operator: str, case: Case) -> None:
+def test_oracle_matches_literal_rows(operator: str, case: Case) -> None:
     actual = getattr(oracle, operator)(*case.inputs, **case.attributes)
     assert_same_bits(actual, case.expected, case)
 
 
 @pytest.mark.parametrize(("operator", "case"), REFUSED, ids=name_of)
-def test_refused_rows(operator: str, case: Case) -> None:
+def test_oracle_rejects_invalid_rows(operator: str, case: Case) -> None:
     error, pattern = case.raises
     with pytest.raises(error, match=pattern):
         getattr(oracle, operator)(*case.inputs, **case.attributes)
 
 
 @pytest.mark.parametrize("operator", cases.OPERATORS)
-def test_computed_rows(operator: str) -> None:
-    """No computed row is refused by mistake, and rows are told apart by name."""
+def test_oracle_computes_all_other_rows(operator: str) -> None:
+    """Check that no computed row raises, and that names of rows are unique."""
     rows = [case for owner, case in ROWS if owner == operator]
     assert not [name for name, count in Counter(case.name for case in rows).items() if count > 1]
     for case in rows:
@@ -62,7 +62,7 @@ def test_computed_rows(operator: str) -> None:
                 assert result.dtype == np.asarray(case.inputs[0]).dtype
 
 
-def test_per_element_parameters_equal_single_calls() -> None:
+def test_oracle_broadcasts_like_single_calls() -> None:
     """Broadcasting and the sharing of equal elements change no value."""
     x = telling_values(np.float32)
     scale = np.resize(f32([0.1, -3.0, 0.0]), x.shape)
@@ -72,14 +72,14 @@ def test_per_element_parameters_equal_single_calls() -> None:
     assert_same_bits(together, np.array(single), computed("per_element", x))
 
 
-def test_rounding_table() -> None:
+def test_oracle_rounding_matches_table() -> None:
     for line in ROUNDING_TABLE.strip().splitlines():
         number, *expected = map(float, line.split())
         rounded = [oracle.round_value(number, mode) for mode in cases.MODES]
         assert rounded == expected, number
 
 
-def test_rounding_keeps_nan_infinities_and_the_sign_of_zero() -> None:
+def test_oracle_rounding_keeps_nan_infinities_and_signs() -> None:
     values = [nan, inf, -inf, 0.0, -0.0, -0.4]
     for mode in ("ROUND", "CEIL", "DOWN", "HALF_UP", "HALF_DOWN"):
         rounded = np.array([oracle.round_value(value, mode) for value in values])
@@ -91,14 +91,14 @@ def test_rounding_keeps_nan_infinities_and_the_sign_of_zero() -> None:
     ("mode", "function"),
     [("ROUND", np.rint), ("CEIL", np.ceil), ("FLOOR", np.floor), ("DOWN", np.trunc)],
 )
-def test_rounding_equals_hardware(mode: str, function: np.ufunc) -> None:
+def test_oracle_rounding_equals_hardware(mode: str, function: np.ufunc) -> None:
     x = telling_values(np.float64)
     actual = np.array([oracle.round_value(value, mode) for value in x.tolist()])
     assert_same_bits(actual, function(x), computed(mode, x))
 
 
 def operands(dtype: type) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of telling values, and random bit patterns."""
+    """Return all pairs of telling values, and random bit patterns."""
     values = telling_values(dtype)
     random = np.random.default_rng(1).bytes(2 * 10_000 * np.dtype(dtype).itemsize)
     left, right = np.frombuffer(random, dtype).reshape(2, -1)
@@ -110,7 +110,7 @@ def operands(dtype: type) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("dtype", "fmt"), [(np.float32, oracle.BINARY32), (np.float64, oracle.BINARY64)]
 )
-def test_arithmetic_equals_hardware(operation: str, dtype: type, fmt: oracle.Format) -> None:
+def test_oracle_arithmetic_equals_hardware(operation: str, dtype: type, fmt: oracle.Format) -> None:
     left, right = operands(dtype)
     with np.errstate(all="ignore"):
         expected = getattr(np, operation)(left, right)
@@ -131,7 +131,7 @@ def test_arithmetic_equals_hardware(operation: str, dtype: type, fmt: oracle.For
         (np.float32, cases.bfloat16, oracle.BFLOAT16),
     ],
 )
-def test_conversion_equals_hardware(source: type, target: type, fmt: oracle.Format) -> None:
+def test_oracle_conversion_equals_hardware(source: type, target: type, fmt: oracle.Format) -> None:
     x, _ = operands(source)
     small = np.random.default_rng(2).standard_normal(10_000).astype(source)
     # Every exponent from float16's subnormals to past its maximum.
@@ -143,7 +143,7 @@ def test_conversion_equals_hardware(source: type, target: type, fmt: oracle.Form
     assert_same_bits(actual, expected, computed("conversion", x))
 
 
-def test_floor_log2_equals_frexp() -> None:
+def test_oracle_floor_log2_equals_frexp() -> None:
     x = np.abs(np.concatenate(operands(np.float64)))
     x = x[np.isfinite(x) & (x > 0)]
     expected = np.frexp(x)[1] - 1
@@ -167,7 +167,7 @@ def every_finite_half() -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", OCP_FORMATS)
-def test_float_quant_equals_ml_dtypes(name: str) -> None:
+def test_oracle_float_quant_equals_ml_dtypes(name: str) -> None:
     x = every_finite_half()
     *bits, largest, _ = OCP_FORMATS[name]
     actual = oracle.float_quant(x, 1.0, *bits, largest)
@@ -178,7 +178,7 @@ def test_float_quant_equals_ml_dtypes(name: str) -> None:
 
 @pytest.mark.parametrize("mode", GFLOAT_MODES)
 @pytest.mark.parametrize("name", OCP_FORMATS)
-def test_float_quant_equals_gfloat(name: str, mode: str) -> None:
+def test_oracle_float_quant_equals_gfloat(name: str, mode: str) -> None:
     gfloat = pytest.importorskip("gfloat", reason="gfloat is not installed")
     from gfloat import formats
 
@@ -193,7 +193,7 @@ def test_float_quant_equals_gfloat(name: str, mode: str) -> None:
     assert_same_bits(actual, expected.astype(np.float32), computed(name, x))
 
 
-def test_int_quant_equals_the_sample() -> None:
+def test_oracle_int_quant_equals_document_sample() -> None:
     widths = cases.in_column([1, 2, 3, 4, 8, 24, 25, 26, 32, 64, 127, 128, 129], np.float32)
     x = cases.in_rows(np.float32, len(widths))
     for namespace in samples("quant"):
@@ -209,7 +209,7 @@ def test_int_quant_equals_the_sample() -> None:
 
 
 @pytest.mark.parametrize("mode", ["ROUND", "CEIL", "FLOOR"])
-def test_float_quant_equals_the_sample(mode: str) -> None:
+def test_oracle_float_quant_equals_document_sample(mode: str) -> None:
     """Directed modes on values of few bits: the sample's log2 errs just below powers of two."""
     x = telling_values(np.float32) if mode == "ROUND" else f32(every_finite_half()[::5])
     for namespace in samples("float_quant"):
@@ -229,7 +229,7 @@ def test_float_quant_equals_the_sample(mode: str) -> None:
 TRUNC_SCALES = ((1, 0, 4), (0.3, 3, 0.7), (-0.5, 0.5, -3), (0, 0, 1))
 
 
-def test_trunc_equals_the_sample() -> None:
+def test_oracle_trunc_equals_document_sample() -> None:
     helpers = samples("min_int")[0]
     x = telling_values(np.float32)
     for namespace in samples("trunc"):
@@ -249,7 +249,7 @@ def test_trunc_equals_the_sample() -> None:
 
 
 @pytest.mark.parametrize("dtype", cases.FLOAT_DTYPES, ids=str)
-def test_the_comparison_sees_every_bit(dtype: np.dtype) -> None:
+def test_assert_same_bits_detects_single_bits(dtype: np.dtype) -> None:
     values = cases.cast([0.0, 1.0, nan], dtype)
     case = computed("comparison", values)
     assert_same_bits(values.copy(), values, case)

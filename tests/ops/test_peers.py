@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import MODES, assert_same_bits, computed, f32, telling_values
 from gfloat.formats import format_info_bfloat16, format_info_binary16
-from sweeps import GFLOAT_MODES, MINIFLOATS
+from minifloat_formats import GFLOAT_MODES, MINIFLOATS
 
 import anybit
 from anybit import formats
@@ -45,14 +45,14 @@ def finite(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("format_", [*OCP_FORMATS, formats.bfloat16, formats.float16], ids=str)
-def test_ml_dtypes(format_: FloatFormat) -> None:
+def test_float_quant_equals_ml_dtypes(format_: FloatFormat) -> None:
     x = finite(random_values(1))
     target = np.dtype(getattr(ml_dtypes, str(format_), str(format_)))
     expected = np.clip(x, -format_.largest, format_.largest).astype(target).astype(np.float32)
     assert_same_bits(anybit.float_quant(x, 1.0, *format_), expected, computed(str(format_), x))
 
 
-def test_deviation_ml_dtypes_has_codes_for_what_is_not_finite() -> None:
+def test_deviation_ml_dtypes_has_codes_of_nan_and_infinities() -> None:
     x = f32([nan, inf, -inf])
     theirs = {
         "float8_e4m3fn": [nan, nan, nan],
@@ -80,7 +80,7 @@ def test_deviation_ml_dtypes_overflows_without_a_clip() -> None:
 
 
 def gfloat_info(e: int, m: int) -> gfloat.FormatInfo:
-    """A format without reserved codes."""
+    """Return a format without reserved codes."""
     return gfloat.FormatInfo(
         f"e{e}m{m}",
         1 + e + m,
@@ -101,7 +101,7 @@ def gfloat_rounded(info: gfloat.FormatInfo, x: np.ndarray, mode: str) -> np.ndar
 
 
 @pytest.mark.parametrize("mode", GFLOAT_MODES)
-def test_gfloat(mode: str) -> None:
+def test_float_quant_equals_gfloat(mode: str) -> None:
     x = finite(random_values(2))[:6000]
     for e, m in MINIFLOATS:
         if m == 0 and mode == "ROUND":
@@ -135,12 +135,12 @@ def test_deviation_gfloat_saturates_infinities() -> None:
     assert_same_bits(anybit.float_quant(x, 1, 4, 3, 7), f32([nan] * 3), computed("ours", x))
 
 
-# QONNX 1.0.0: the functions behind its operators, which have no arrays of widths but for float.
+# QONNX 1.0.0: the functions behind its operators, which take arrays of widths for floats only.
 
 
 @pytest.fixture(scope="module")
 def qonnx() -> Any:
-    """The package's functions under one roof; its modules import with any onnx so far."""
+    """Return the package's functions; its modules import with any onnx so far."""
     reason = "qonnx is not installed, or does not import with this onnx"
     modules = [
         pytest.importorskip(f"qonnx.custom_op.general.{name}", reason=reason, exc_type=ImportError)
@@ -148,7 +148,7 @@ def qonnx() -> Any:
     ]
 
     class Functions:
-        """What a plain `import *` would bring."""
+        """Functions of all modules, as `import *` brings them."""
 
     for module in modules:
         for name, value in vars(module).items():
@@ -158,7 +158,7 @@ def qonnx() -> Any:
 
 
 def theirs(function: Any, *arguments: Any, **options: Any) -> np.ndarray:
-    """The result in float32, as QONNX's operators deliver it."""
+    """Return the result in float32, as QONNX's operators do."""
     with np.errstate(all="ignore"):
         return np.asarray(function(*arguments, **options)).astype(np.float32)
 
@@ -171,7 +171,7 @@ def assert_same(mode: str, actual: np.ndarray, expected: np.ndarray, *arguments:
 
 
 @pytest.mark.parametrize("mode", [*MODES, "HALF_EVEN", "half_up"])
-def test_qonnx_int_quant(qonnx: Any, mode: str) -> None:
+def test_int_quant_equals_qonnx(qonnx: Any, mode: str) -> None:
     x = random_values(3)
     x = x[np.abs(x) != f32(0.49999997)]  # see test_deviation_qonnx_rounding
     scales = f32([0.1, 1.0, -0.7, 0.0, inf, nan])
@@ -183,7 +183,7 @@ def test_qonnx_int_quant(qonnx: Any, mode: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"has_inf": 1}, {"has_nan": 1}], ids=str)
-def test_qonnx_float_quant(qonnx: Any, options: dict[str, int]) -> None:
+def test_float_quant_equals_qonnx(qonnx: Any, options: dict[str, int]) -> None:
     x = random_values(4)
     for format_, scale in product(OCP_FORMATS, f32([0.1, 1.0, -0.7])):
         e, m, bias, largest = map(f32, format_)
@@ -199,7 +199,7 @@ def test_qonnx_float_quant(qonnx: Any, options: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_qonnx_trunc(qonnx: Any, mode: str) -> None:
+def test_trunc_equals_qonnx(qonnx: Any, mode: str) -> None:
     x = random_values(5)
     # Beyond that QONNX's HALF_UP and HALF_DOWN err; see test_deviation_qonnx_rounding.
     x = x[~(np.abs(x) > 1e6)]
@@ -212,7 +212,7 @@ def test_qonnx_trunc(qonnx: Any, mode: str) -> None:
         assert_same(mode, compat.trunc_v1(*arguments), expected, *arguments)
 
 
-def test_qonnx_binary_quant(qonnx: Any) -> None:
+def test_bipolar_quant_equals_qonnx(qonnx: Any) -> None:
     x = random_values(6)
     for scale in f32([0.3, -2.0, 0.0, inf, nan]):
         expected = theirs(qonnx.binary_quant, x, scale)
@@ -264,8 +264,8 @@ def test_deviation_qonnx_trunc_near_the_root_of_a_half(qonnx: Any) -> None:
     assert_same_bits(compat.trunc(*arguments), f32([7.071068]), computed("ours", x))
 
 
-def test_deviation_qonnx_runs_saturation(qonnx: Any) -> None:
-    """The documents say of the attribute that it has no effect; QONNX's operator applies it."""
+def test_deviation_qonnx_applies_saturation(qonnx: Any) -> None:
+    """Check the effect of `saturation` in QONNX, whose documents say that it has none."""
     x = f32([1000.0])
     result = theirs(qonnx.float_quant, x, 1, 4, 3, 7, has_inf=True, saturation=False)
     assert result.tolist() == [inf]

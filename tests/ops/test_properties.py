@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold for any values, whatever the right answer is. All operators."""
+"""Properties of all operators that hold for any values."""
 
 import numpy as np
 import pytest
@@ -27,8 +27,8 @@ any_operator = pytest.mark.parametrize("name", OPERATORS)
 
 @any_operator
 @given(data=st.data())
-def test_monotone(name: str, data: st.DataObject) -> None:
-    """A larger x never gives a smaller result. (Infinities are NaN in float_quant.)"""
+def test_operators_are_monotonic(name: str, data: st.DataObject) -> None:
+    """Check that a larger x never gives a smaller result (infinities are NaN in float_quant)."""
     quantize = data.draw(quantizers(name))
     x = np.sort(data.draw(x_arrays(name, moderate | st.floats(-(2.0**99), 2.0**99, width=32))))
     result = quantize(x).astype(np.float64)
@@ -37,7 +37,7 @@ def test_monotone(name: str, data: st.DataObject) -> None:
 
 @any_operator
 @given(data=st.data())
-def test_results_are_fixed_points(name: str, data: st.DataObject) -> None:
+def test_operators_are_idempotent(name: str, data: st.DataObject) -> None:
     """Quantizing what is on the grid already changes nothing, in any mode.
 
     Of a dequantizer: quantizing its values gives the codes back.
@@ -67,7 +67,7 @@ def test_results_are_fixed_points(name: str, data: st.DataObject) -> None:
 
 @any_operator
 @given(data=st.data())
-def test_odd_symmetry(name: str, data: st.DataObject) -> None:
+def test_operators_are_odd(name: str, data: st.DataObject) -> None:
     """-x gives the negated result in modes that are symmetric about zero, for symmetric ranges."""
     symmetric = st.sampled_from(SYMMETRIC)
     quantize = data.draw(
@@ -84,7 +84,7 @@ def test_odd_symmetry(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", ["int_quant", "float_quant", "trunc", "trunc_v1"])
 @given(data=st.data())
-def test_floor_mirrors_ceil(name: str, data: st.DataObject) -> None:
+def test_operators_mirror_floor_and_ceil(name: str, data: st.DataObject) -> None:
     quantize = data.draw(
         quantizers(name, zeros=st.just(0), modes=st.just("FLOOR"), signed=True, narrow=True)
     )

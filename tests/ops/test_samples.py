@@ -20,7 +20,7 @@ SAMPLE_MODES = ("ROUND", "CEIL", "FLOOR")
 
 
 def sample(function: str) -> list[Callable[..., Any]]:
-    """The function as each document defines it; Trunc's document takes its helpers from Quant's."""
+    """Return the function as each document defines it; Trunc's helpers are those of Quant."""
     actual = samples(function)
     helpers = samples("min_int")[0]
     for namespace in actual:
@@ -46,7 +46,7 @@ def random_values(seed: int, size: int = 20_000) -> np.ndarray:
 
 @pytest.mark.parametrize("mode", SAMPLE_MODES)
 @pytest.mark.parametrize("seed", range(4))
-def test_quant(seed: int, mode: str) -> None:
+def test_int_quant_equals_document_sample(seed: int, mode: str) -> None:
     generator = np.random.default_rng(seed)
     x = random_values(seed).reshape(4, -1)
     for function, (signed, narrow) in product(sample("quant"), np.ndindex(2, 2)):
@@ -59,7 +59,7 @@ def test_quant(seed: int, mode: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_float_quant_to_nearest(seed: int) -> None:
+def test_float_quant_equals_document_sample(seed: int) -> None:
     generator = np.random.default_rng(100 + seed)
     x = random_values(100 + seed)
     (function,) = sample("float_quant")
@@ -83,7 +83,7 @@ def test_float_quant_to_nearest(seed: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["FLOOR", "CEIL"])
-def test_float_quant_directed(mode: str) -> None:
+def test_float_quant_equals_document_sample_in_directed_modes(mode: str) -> None:
     """Away from powers of two: the sample's logarithm errs on up to 44 floats below each."""
     x = random_values(200)
     mantissa = x.view(np.uint32) & 0x7F_FFFF
@@ -101,7 +101,7 @@ def test_float_quant_directed(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", SAMPLE_MODES)
 @pytest.mark.parametrize("seed", range(4))
-def test_trunc(seed: int, mode: str) -> None:
+def test_trunc_equals_document_sample(seed: int, mode: str) -> None:
     generator = np.random.default_rng(300 + seed)
     x = random_values(300 + seed).reshape(4, -1)
     (function,) = sample("trunc")
@@ -117,7 +117,7 @@ def test_trunc(seed: int, mode: str) -> None:
         assert_same_bits(actual, expected, computed(mode, x, scale, zero_point, width))
 
 
-def test_integer_bounds_and_largest_value() -> None:
+def test_qonnx_bounds_equal_document_sample() -> None:
     (largest,) = [namespace["compute_max_val"] for namespace in samples("compute_max_val")]
     for e, m, bias in product(range(1, 9), range(12), (-3, 0, 7, 127)):
         assert qonnx.compute_max_val(e, m, bias) == largest(e, m, bias)
@@ -131,15 +131,15 @@ def test_integer_bounds_and_largest_value() -> None:
             assert_same_bits(call(ours, signed, narrow, widths), expected, computed(name, widths))
 
 
-def test_rounding_functions() -> None:
+def test_qonnx_rounding_functions_equal_document_sample() -> None:
     x = random_values(400)
     for resolve, mode in product(sample("resolve_rounding_mode"), SAMPLE_MODES):
         expected = call(resolve(mode), x)
         assert_same_bits(qonnx.resolve_rounding_mode(mode)(x), expected, computed(mode, x))
 
 
-def test_the_documents_own_example() -> None:
-    """Its parameters are float64 without dimensions, which NumPy 2 lets widen the sample."""
+def test_int_quant_equals_example_of_document() -> None:
+    """Check the documents' example: its zero-dimensional float64 parameters widen x in NumPy 2."""
     x = f32(np.random.default_rng(0).normal(size=100) * 10)
     arguments = (x, np.array(1.0), np.array(0.0), np.array(4), 1, 0, "ROUND")
     for function in sample("quant"):
@@ -147,7 +147,7 @@ def test_the_documents_own_example() -> None:
         assert_same_bits(qonnx.quant(*arguments), expected, computed("example", x))
 
 
-def test_deviation_exact_exponent() -> None:
+def test_deviation_float_quant_computes_exponent_exactly() -> None:
     """31.999996 lies below 32; its float32 logarithm is 5."""
     (function,) = sample("float_quant")
     x = f32([31.999996])
@@ -156,7 +156,7 @@ def test_deviation_exact_exponent() -> None:
 
 
 @pytest.mark.skipif(np.__version__ < "2", reason="NumPy 1 does not let 0-d arrays widen x")
-def test_deviation_x_decides_the_precision() -> None:
+def test_deviation_int_quant_keeps_dtype_of_x() -> None:
     """0.35 / 0.1 is the tie 3.5 in float32; the sample divides by the float64 0.1."""
     x, scale = f32([0.35]), np.array(0.1)
     for function in sample("quant"):
@@ -166,7 +166,7 @@ def test_deviation_x_decides_the_precision() -> None:
     assert_same_bits(actual, f32([4]) * f32(0.1), computed("ours", x))
 
 
-def test_deviation_small_integer_widths_do_not_wrap() -> None:
+def test_deviation_int_quant_widens_small_integer_widths() -> None:
     for function in sample("max_int"):
         with np.errstate(all="ignore"):
             assert function(False, False, np.int8(8)) == -1
@@ -174,7 +174,7 @@ def test_deviation_small_integer_widths_do_not_wrap() -> None:
     assert anybit.int_quant(f32([200.0]), 1, 0, np.int8(8), signed=False).tolist() == [200.0]
 
 
-def test_deviation_every_mode_in_any_case() -> None:
+def test_deviation_int_quant_accepts_modes_in_any_case() -> None:
     for resolve in sample("resolve_rounding_mode"):
         for mode in ("round", "HALF_EVEN", "UP", "DOWN", "HALF_UP", "HALF_DOWN"):
             with pytest.raises(ValueError, match=mode):
@@ -182,7 +182,7 @@ def test_deviation_every_mode_in_any_case() -> None:
             assert qonnx.resolve_rounding_mode(mode)(f32([2.0])).tolist() == [2.0]
 
 
-def test_deviation_nothing_to_overflow_to() -> None:
+def test_deviation_float_quant_rejects_saturation_without_infinity() -> None:
     (function,) = sample("float_quant")
     for inner in (function, qonnx.float_quant):
         with pytest.raises(RuntimeError):

@@ -11,7 +11,7 @@ from anybit.ops import Operator
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda operator: operator.name)
-def test_native_declaration(operator: Operator) -> None:
+def test_operator_matches_native_declaration(operator: Operator) -> None:
     native = _core.descriptions[operator.name]
     declared = [
         (
@@ -29,7 +29,7 @@ def test_native_declaration(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda operator: operator.name)
-def test_public_signature(operator: Operator) -> None:
+def test_operator_has_declared_signature(operator: Operator) -> None:
     parameters = inspect.signature(operator.function).parameters
     assert list(parameters) == [
         *(item.name for item in operator.inputs),

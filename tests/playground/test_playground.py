@@ -11,8 +11,8 @@ import pytest
 from backends import OPERATORS
 from browser import Browser, needs_browser
 from cases import answer, assert_same_bits, every_case
+from playground_calls import answers, can_be_called
 from playground_page import needs_page, opened
-from posed import answers, can_be_posed
 
 import anybit.formats
 from anybit.ops.domain import Role
@@ -28,7 +28,7 @@ def browser() -> Iterator[Browser]:
 
 
 def test_playground_matches_case_tables(browser: Browser) -> None:
-    questions = [pair for pair in every_case() if can_be_posed(pair)]
+    questions = [pair for pair in every_case() if can_be_called(pair)]
     assert len(questions) > 0.95 * len(list(every_case()))
     wrong = []
     for (operator, case), result in zip(questions, answers(browser, questions), strict=True):
@@ -46,7 +46,7 @@ def test_playground_matches_case_tables(browser: Browser) -> None:
 
 
 def test_playground_omits_only_cases_that_raise() -> None:
-    left = [case for operator, case in every_case() if not can_be_posed((operator, case))]
+    left = [case for operator, case in every_case() if not can_be_called((operator, case))]
     assert all(case.raises is not None for case in left)
 
 

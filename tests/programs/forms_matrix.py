@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from cases import OPERATORS
 from forms import FORMS, NATIVE, Form, Kind, Merged, Question, batches, questions, together
-from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, between
+from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, fusible_model
 from native_cases import native_cases
 from onnx import ModelProto, parser
 from places import HAS_MODELS, MODELS
@@ -126,7 +126,7 @@ def _native_questions(form: Form, kind: Kind) -> dict[str, list[Question]]:
     groups = defaultdict(list)
     for model in batches(kind, cases, TOGETHER_NATIVE):
         converted = convert(model.proto, to=form)
-        for output, question in model.asked.items():
+        for output, question in model.calls.items():
             action = model.action(converted, output)
             if "Linear" in action:
                 groups[action.replace(" and DequantizeLinear", "")].append(question)
@@ -143,7 +143,7 @@ def _limited_row(files: Files, limit: int) -> None:
 def _fusible_row(files: Files, limit: int) -> None:
     """Write quantizers that the optimizer of some version would fuse with the nodes before them."""
     for before, middle, quantizer in product(BEFORE.values(), FUSIBLE, QUANTIZERS.values()):
-        proto = between(before, BETWEEN[middle], quantizer)
+        proto = fusible_model(before, BETWEEN[middle], quantizer)
         converted = convert(proto, to="qdq", opset_limit=limit)
         expected = anybit.load(proto).run(X)
         files.add(f"qdq: fusible with opset_limit={limit}", converted, {"x": X}, expected)

@@ -11,7 +11,7 @@ from block_models import telling_blocks
 from float_models import NETWORKS, data_for
 from onnx.reference import ReferenceEvaluator
 from oracle import blocks as oracle
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

@@ -8,10 +8,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 from block_models import WORDS, layers_of_all_kinds, weights_of
-from cleaned import assert_array_bits
+from clean_checks import assert_array_bits
 from float_models import NETWORKS, data_for
 from onnx.reference import ReferenceEvaluator
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

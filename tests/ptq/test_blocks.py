@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from block_models import telling_blocks
 from oracle import blocks as oracle
-from passes import random
+from pass_checks import random
 
 from anybit.ptq.algorithms.round_to_nearest import nearest
 from anybit.ptq.config import DEFAULT

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from passes import random
+from pass_checks import random
 from small_models import kinds
 
 import anybit

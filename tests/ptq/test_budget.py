@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from float_models import NETWORKS, attention, convolutions, data_for
-from passes import random
+from pass_checks import random
 from places import ROOT
 from small_models import model, node
 

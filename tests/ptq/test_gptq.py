@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from cleaned import assert_array_bits
+from clean_checks import assert_array_bits
 from float_models import NETWORKS, OPSETS, data_for
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

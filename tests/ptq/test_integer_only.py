@@ -9,7 +9,7 @@ import onnx
 import parallel_tasks
 import pytest
 from float_models import OPSETS, attention, data_for
-from passes import random
+from pass_checks import random
 from small_models import kinds, model, node
 
 import anybit

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from float_models import NETWORKS, OPSETS, data_for
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

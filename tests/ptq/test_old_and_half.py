@@ -5,9 +5,9 @@ import numpy as np
 import onnx
 import pytest
 from float_models import NETWORKS, data_for
+from float_types import change_float_type
 from onnx import TensorProto, helper
-from passes import random
-from retyping import retyped
+from pass_checks import random
 from small_models import model, node
 
 import anybit
@@ -15,7 +15,7 @@ import anybit
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_float16(name: str) -> None:
-    network, data = retyped(NETWORKS[name](), TensorProto.FLOAT16), data_for(name, 8)
+    network, data = change_float_type(NETWORKS[name](), TensorProto.FLOAT16), data_for(name, 8)
     found = anybit.quantize(network, data)
     assert found.verdict is not None
     assert found.verdict.passed
@@ -30,7 +30,7 @@ def test_float16(name: str) -> None:
 
 
 def test_quantize_refuses_float64_models_with_the_remedy() -> None:
-    doubled = retyped(NETWORKS["convolutions"](), TensorProto.DOUBLE)
+    doubled = change_float_type(NETWORKS["convolutions"](), TensorProto.DOUBLE)
     said = r"first computes in float64, and no layer in float32; convert the model to float32 first"
     with pytest.raises(anybit.ModelError, match=said):
         anybit.quantize(doubled, data_for("convolutions", 8))

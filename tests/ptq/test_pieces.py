@@ -2,7 +2,7 @@
 """A layer by itself, quantized and in floats."""
 
 import onnx_ir as ir
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 from anybit.ptq.algorithms.layer_runner import LayerRunner

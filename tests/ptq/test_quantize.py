@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from float_models import NETWORKS, OPSETS, attention, convolutions, data_for
-from passes import random
+from pass_checks import random
 from small_models import kinds, model, node, quantized_input
 
 import anybit

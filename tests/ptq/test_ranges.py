@@ -4,7 +4,7 @@
 import numpy as np
 import onnx
 import pytest
-from passes import random
+from pass_checks import random
 from search_config import change_thresholds
 from small_models import model, node
 

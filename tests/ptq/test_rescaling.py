@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from float_models import NETWORKS, data_for
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

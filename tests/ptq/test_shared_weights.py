@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from passes import random
+from pass_checks import random
 from shared_models import blocks, convolutions, tied
 from small_models import model, node
 

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 from float_models import convolutions, data_for
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 import anybit

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from passes import random
+from pass_checks import random
 
 from anybit import ModelError
 from anybit.ptq.calibration.statistics import BINS, Statistics, add_all

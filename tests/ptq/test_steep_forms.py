@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from passes import random
+from pass_checks import random
 from small_models import kinds, model, node
 
 import anybit

@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from passes import random
+from pass_checks import random
 from shell import Shell
 from small_models import kinds, model, node
 

@@ -162,7 +162,7 @@ def test_from_qdq_missing_zero_points() -> None:
 def test_from_qdq_moves_between(inner: list[onnx.NodeProto], output: tuple[int, ...]) -> None:
     if inner[0].input[0] == "u":
         inner = [plain("Unsqueeze", "q axes", "u"), *inner]
-    proto = pair(0.3, 0, "int8", between=inner, shape=(2, 4, 6, 6), output=output, clip=(-4, 3))
+    proto = pair(0.3, 0, "int8", middle=inner, shape=(2, 4, 6, 6), output=output, clip=(-4, 3))
     extras = {
         "shape": np.array([2, 4, 36]),
         "start": np.array([1]),

@@ -119,7 +119,7 @@ def test_from_qdq_moves_of_channels_stay() -> None:
         plain("Identity", "r", "i"),
         plain("Transpose", "i", "t", perm=[0, 1]),
     ]
-    lifted = check(pair([1, 2], [0, 0], between=inner, shape=(2, 2)), np.eye(2, dtype=np.float32))
+    lifted = check(pair([1, 2], [0, 0], middle=inner, shape=(2, 2)), np.eye(2, dtype=np.float32))
     assert "Identity" in kinds(lifted.model)
     reasons = [step.reason for step in lifted.steps]
     assert "Identity, Transpose before it may move its channels" in reasons

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from form_sessions import EVERY_LEVEL, checked, options
 from forms import NATIVE
-from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, between, side_by_side
+from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, fusible_model, side_by_side
 from small_models import kinds
 
 import anybit
@@ -34,7 +34,7 @@ def check(proto: onnx.ModelProto, form: Form) -> None:
 @pytest.mark.parametrize("before", BEFORE)
 def test_fusions_after_nodes_that_do_nothing(before: str, quantizer: str, form: Form) -> None:
     models = {
-        name: between(BEFORE[before], middle, QUANTIZERS[quantizer])
+        name: fusible_model(BEFORE[before], middle, QUANTIZERS[quantizer])
         for name, middle in BETWEEN.items()
     }
     check(side_by_side(models), form)
@@ -44,7 +44,7 @@ def test_fusions_no_fence_where_none_is_needed() -> None:
     pair = ["QuantizeLinear", "DequantizeLinear"]
 
     def written(before: str, middle: str, quantizer: str) -> list[str]:
-        proto = between(before, middle, quantizer)
+        proto = fusible_model(before, middle, quantizer)
         return kinds(convert(proto, to="qdq").model)[1:]
 
     drop, eight, four = BETWEEN["Dropout"], QUANTIZERS["8 bits"], QUANTIZERS["4 bits"]
@@ -73,7 +73,7 @@ def test_fusions_quantizer_of_the_file_after_nodes_that_do_nothing() -> None:
 
 def test_fusions_long_chains_of_nodes_that_do_nothing() -> None:
     identities = "\n".join(f"i{index + 1} = Identity(i{index})" for index in range(1200))
-    proto = between(
+    proto = fusible_model(
         f"p = Relu(n) i0 = Identity(p) {identities}", "a = Identity(i1200)", QUANTIZERS["4 bits"]
     )
     check(proto, Form.QDQ)

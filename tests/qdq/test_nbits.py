@@ -11,7 +11,7 @@ import pytest
 from nbits_models import ORT, NBits, nbits_model, packed
 from onnx import TensorProto, helper
 from onnxruntime.quantization import matmul_nbits_quantizer
-from passes import random
+from pass_checks import random
 from qdq_models import Lifted, quantizers
 from small_models import kinds, model, node
 

@@ -9,7 +9,7 @@ import pytest
 from block_models import WORDS, layers_of_all_kinds, weights_of
 from float_models import attention
 from onnx.reference import ReferenceEvaluator
-from passes import random
+from pass_checks import random
 from small_models import kinds, model, node
 
 import anybit

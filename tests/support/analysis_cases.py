@@ -170,20 +170,20 @@ POOLS = [
 CASES = [*MOVES, *ELEMENTWISE, *POOLS]
 
 
-def built(each: Case, scale: Any, zeropt: Any = 0, signed: int = 1) -> onnx.ModelProto:
+def built(case: Case, scale: Any, zeropt: Any = 0, signed: int = 1) -> onnx.ModelProto:
     """x -> q with 4 bits, x -> p with 3, and the case behind."""
-    constants = {"scale": scale, "zero": zeropt, "four": 4.0, "three": 3.0} | dict(each.constants)
+    constants = {"scale": scale, "zero": zeropt, "four": 4.0, "three": 3.0} | dict(case.constants)
     nodes = [
         node("Quant", "x scale zero four", "q", signed=signed, name="q"),
         node("Quant", "x scale zero three", "p", signed=signed, name="p"),
-        *each.nodes,
+        *case.nodes,
     ]
-    if each.name == "Squeeze":
+    if case.name == "Squeeze":
         nodes.append(standard("Squeeze", "m at"))
         constants["at"] = INT([3])
     outputs = [name for made in nodes[2:] for name in made.output]
     proto = model(nodes, constants, inputs={"x": SHAPE}, outputs=outputs)
     for output in proto.graph.output:
         output.ClearField("type")
-    proto.opset_import[0].version = each.opset
+    proto.opset_import[0].version = case.opset
     return proto

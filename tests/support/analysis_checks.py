@@ -25,7 +25,7 @@ from anybit.onnx.runtime import evaluate
 def prepared(proto: onnx.ModelProto, *, fold: bool = False) -> ir.Model:
     """Return a model for the analysis, with quantized weights folded or not."""
     model = ir.serde.deserialize_model(proto)
-    for each in (
+    for transform in (
         InlineFunctions(),
         Normalize(),
         StandardLayout(),
@@ -33,7 +33,7 @@ def prepared(proto: onnx.ModelProto, *, fold: bool = False) -> ir.Model:
         FoldConstants(operators=fold, codes=fold),
         InferShapes(),
     ):
-        each(model)
+        transform(model)
     return model
 
 
@@ -90,11 +90,13 @@ def check_abstract(name: str, abstract: AbstractValue, array: np.ndarray) -> Non
 def check_codes(name: str, abstract: AbstractValue, values: np.ndarray) -> None:
     codes, grid = abstract.codes, abstract.grid
     with np.errstate(all="ignore"):
-        found = np.rint(values / grid.scale + grid.zeropt)
-    found = np.where(np.isfinite(found), found, abstract.broadcast(codes.lowest)).astype(np.int64)
-    assert np.array_equal(grid.decode(found).astype(np.float64), values), (name, abstract)
+        actual = np.rint(values / grid.scale + grid.zeropt)
+    actual = np.where(np.isfinite(actual), actual, abstract.broadcast(codes.lowest)).astype(
+        np.int64
+    )
+    assert np.array_equal(grid.decode(actual).astype(np.float64), values), (name, abstract)
     allowed = codes.allowed or codes.hull
-    channels = [found] if abstract.axis is None else np.moveaxis(found, abstract.axis, 0)
+    channels = [actual] if abstract.axis is None else np.moveaxis(actual, abstract.axis, 0)
     for index, channel in enumerate(channels):
         possible = codes.of_channel(index)
         for code in np.unique(channel).tolist():
@@ -107,10 +109,10 @@ def check_product(product: ProductAnalysis, arrays: Mapping[str, np.ndarray]) ->
     layout, node = product.layout, product.node
     if layout is None or product.error is None:
         return
-    given = [None if each is None else arrays[str(each.name)] for each in node.inputs]
+    inputs = [None if value is None else arrays[str(value.name)] for value in node.inputs]
     axis = layout.y_axis
     y = arrays[str(node.outputs[0].name)].astype(np.float64)
-    exact = in_float64(node, given)
+    exact = in_float64(node, inputs)
 
     def broadcast(array: np.ndarray) -> np.ndarray:
         if array.ndim == 0 or axis is None:
@@ -123,9 +125,9 @@ def check_product(product: ProductAnalysis, arrays: Mapping[str, np.ndarray]) ->
         assert np.array_equal(y, exact), product.node.name
     if product.accumulator is None:
         return
-    centered = list(given[:2])
+    centered = list(inputs[:2])
     x = product.x
-    codes = np.rint(given[layout.x] / np.where(x.grid.scale == 0, 1, x.grid.scale))
+    codes = np.rint(inputs[layout.x] / np.where(x.grid.scale == 0, 1, x.grid.scale))
     centered[layout.x] = codes
     centered[layout.weight] = product.codes
     sums = in_float64(node, centered)
@@ -138,8 +140,8 @@ def check_product(product: ProductAnalysis, arrays: Mapping[str, np.ndarray]) ->
     x_scale = x.codes.scale
     if x_scale.ndim == 0 and np.isfinite(product.error).all():
         bias = 0.0
-        if len(given) > 2 and given[2] is not None:
-            bias = given[2].reshape(-1, *[1] * (-axis - 1)).astype(np.float64)
+        if len(inputs) > 2 and inputs[2] is not None:
+            bias = inputs[2].reshape(-1, *[1] * (-axis - 1)).astype(np.float64)
         tail = np.float32(sums) * np.float32(x_scale * scale)
         reference = np.float32(tail + np.float32(bias)).astype(np.float64)
         assert np.all(np.abs(y - reference) <= 2 * broadcast(product.error))
@@ -152,11 +154,11 @@ def in_float64(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray:
     if node.op_type == "ConvTranspose" and count > 1:  # the evaluator of onnx knows no groups
         x, weight, *bias = inputs
         parts = zip(np.split(x, count, axis=1), np.split(weight, count), strict=True)
-        kept = [each for name, each in node.attributes.items() if name != "group"]
+        kept = [attribute for name, attribute in node.attributes.items() if name != "group"]
         alone = ir.Node("", node.op_type, node.inputs[:2], kept)
         y = np.concatenate([in_float64(alone, list(part)) for part in parts], axis=1)
         return y + bias[0].reshape(-1, *[1] * (x.ndim - 2)) if bias else y
-    names = [None if each is None else f"i{index}" for index, each in enumerate(inputs)]
+    names = [None if array is None else f"i{index}" for index, array in enumerate(inputs)]
     proto = ir.serde.serialize_node(node)
     del proto.input[:], proto.output[:]
     proto.input.extend(name or "" for name in names)
@@ -171,8 +173,8 @@ def in_float64(node: ir.Node, inputs: list[np.ndarray | None]) -> np.ndarray:
     imports = [onnx.helper.make_opsetid("", 17)]
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
     feeds = {
-        name: each.astype(np.float64)
-        for name, each in zip(names, inputs, strict=True)
-        if name and each is not None
+        name: array.astype(np.float64)
+        for name, array in zip(names, inputs, strict=True)
+        if name and array is not None
     }
     return ReferenceEvaluator(model).run(None, feeds)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged and hostile models, and what is said of them."""
+"""Damaged and hostile models, and the messages for them."""
 
 from collections.abc import Callable
 

@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 WORDS = (
@@ -41,10 +41,10 @@ def layers_of_all_kinds(opset: int = 17) -> onnx.ModelProto:
 def weights_of(quantized: ir.Model) -> ir.Model:
     """Return a model whose outputs are the weights of another's layers, named after the layers."""
     bare = quantized.clone()
-    found = {str(each.name): each.inputs[1] for each in bare.graph if each.op_type in MULTIPLYING}
-    for name, value in found.items():
+    weights = {str(node.name): node.inputs[1] for node in bare.graph if node.op_type in MULTIPLYING}
+    for name, value in weights.items():
         value.name = name
-    bare.graph.outputs[:] = found.values()
+    bare.graph.outputs[:] = weights.values()
     RemoveUnusedNodesPass()(bare)
     bare.graph.inputs.clear()
     return bare

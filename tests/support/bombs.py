@@ -24,11 +24,13 @@ def _value(name: str, kind: int = _FLOAT, shape: Sequence[int] = (1, 4)) -> onnx
 def _model(
     nodes: list[onnx.NodeProto],
     output: str,
-    given: Arrays | None = None,
+    constants: Arrays | None = None,
     functions: Sequence[onnx.FunctionProto] = (),
     inputs: Sequence[onnx.ValueInfoProto] = (),
 ) -> onnx.ModelProto:
-    tensors = [numpy_helper.from_array(np.asarray(a), name) for name, a in (given or {}).items()]
+    tensors = [
+        numpy_helper.from_array(np.asarray(a), name) for name, a in (constants or {}).items()
+    ]
     graph = helper.make_graph(nodes, "g", [_value("x"), *inputs], [_value(output)], tensors)
     imports = {"": 17, OURS: 1, "mine": 1}
     return helper.make_model(
@@ -39,7 +41,7 @@ def _model(
     )
 
 
-def _used(nodes: list[onnx.NodeProto], vector: str, given: Arrays) -> onnx.ModelProto:
+def _used(nodes: list[onnx.NodeProto], vector: str, constants: Arrays) -> onnx.ModelProto:
     """Return a model whose result depends on the length of a vector."""
     nodes = [
         *nodes,
@@ -48,7 +50,7 @@ def _used(nodes: list[onnx.NodeProto], vector: str, given: Arrays) -> onnx.Model
         helper.make_node("ReduceSum", ["floats"], ["sum"], keepdims=0),
         helper.make_node("Mul", ["x", "sum"], ["y"]),
     ]
-    return _model(nodes, "y", given)
+    return _model(nodes, "y", constants)
 
 
 def _of_shape(shape: str, result: str, value: int) -> onnx.NodeProto:
@@ -57,7 +59,7 @@ def _of_shape(shape: str, result: str, value: int) -> onnx.NodeProto:
 
 
 def shapes_of_shapes(count: int) -> onnx.ModelProto:
-    """Each array says how many axes the next has."""
+    """Make arrays that each give the rank of the next one."""
     nodes = [_of_shape(f"v{at}", f"v{at + 1}", 64) for at in range(count)]
     return _used(nodes, f"v{count}", {"v0": np.array([4])})
 
@@ -73,7 +75,7 @@ def expanded(count: int) -> onnx.ModelProto:
 
 
 def doubled(count: int) -> onnx.ModelProto:
-    """Each vector is the one before, twice."""
+    """Make vectors that each repeat the one before twice."""
     nodes = [
         helper.make_node("Concat", [f"v{at}", f"v{at}"], [f"v{at + 1}"], axis=0)
         for at in range(count)
@@ -181,13 +183,13 @@ def quantizers(count: int) -> onnx.ModelProto:
 
 def scaled(count: int) -> onnx.ModelProto:
     """Quantizers with scales of their own."""
-    given = dict(_PARAMETERS) | {f"s{at}": np.float32(0.5 + at) for at in range(count)}
+    constants = dict(_PARAMETERS) | {f"s{at}": np.float32(0.5 + at) for at in range(count)}
     nodes = [
         helper.make_node("IntQuant", [f"v{at}", f"s{at}", "z", "b"], [f"v{at + 1}"], domain=OURS)
         for at in range(count)
     ]
     nodes[0].input[0] = "x"
-    return _model(nodes, f"v{count}", given)
+    return _model(nodes, f"v{count}", constants)
 
 
 def native(count: int) -> onnx.ModelProto:
@@ -200,7 +202,7 @@ def native(count: int) -> onnx.ModelProto:
 
 
 def moved_codes(count: int) -> onnx.ModelProto:
-    """One quantizer, its codes moved again and again, and read after every move."""
+    """Make a quantizer whose codes are moved repeatedly, and read after every move."""
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "n"], ["q0"])]
     for at in range(count // 3):
         nodes.append(helper.make_node("Transpose", [f"q{at}"], [f"q{at + 1}"], perm=[0, 1]))
@@ -211,16 +213,16 @@ def moved_codes(count: int) -> onnx.ModelProto:
 
 
 def foreign_codes(count: int) -> onnx.ModelProto:
-    """As `moved_codes`, but no quantizer gives the codes."""
+    """Make the model of `moved_codes` with codes that no quantizer computes."""
     model = moved_codes(count)
     model.graph.node[0].CopyFrom(helper.make_node("Cast", ["x"], ["q0"], to=TensorProto.INT8))
     return model
 
 
 def weights(count: int) -> onnx.ModelProto:
-    nodes, given = [], dict(_PARAMETERS)
+    nodes, constants = [], dict(_PARAMETERS)
     for at in range(count // 4):
-        given[f"w{at}"] = np.eye(4, dtype=np.float32) + at
+        constants[f"w{at}"] = np.eye(4, dtype=np.float32) + at
         quantized = [f"w{at}", f"s{at}", "z", "b"]
         nodes += [
             helper.make_node("Mul", ["s", "s"], [f"s{at}"]),
@@ -229,7 +231,7 @@ def weights(count: int) -> onnx.ModelProto:
             helper.make_node("MatMul", [f"v{at}", f"t{at}"], [f"v{at + 1}"]),
         ]
     nodes[3].input[0] = "x"
-    return _model(nodes, f"v{count // 4}", given)
+    return _model(nodes, f"v{count // 4}", constants)
 
 
 def _quantized(at: int, source: str) -> onnx.NodeProto:
@@ -250,7 +252,7 @@ def layers(count: int) -> onnx.ModelProto:
 def rounded(count: int) -> onnx.ModelProto:
     """Return the same with scales of full precision: float32 rounds every product."""
     model = layers(count)
-    (scale,) = (each for each in model.graph.initializer if each.name == "s")
+    (scale,) = (tensor for tensor in model.graph.initializer if tensor.name == "s")
     scale.CopyFrom(numpy_helper.from_array(np.array(0.1, np.float32), "s"))
     return model
 
@@ -302,7 +304,7 @@ def joined(count: int) -> onnx.ModelProto:
 def multiplied(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a chain followed by products with quantized weights: MatMul and Gemm."""
     (result,) = model.graph.output[:1]
-    given = {f"p{name}": value for name, value in _PARAMETERS.items()} | {"weights": np.eye(4)}
+    constants = {f"p{name}": value for name, value in _PARAMETERS.items()} | {"weights": np.eye(4)}
     model.graph.node.extend(
         [
             helper.make_node("IntQuant", ["weights", "ps", "pz", "pb"], ["wq"], domain=OURS),
@@ -312,7 +314,7 @@ def multiplied(model: onnx.ModelProto) -> onnx.ModelProto:
     )
     model.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(value, np.float32), name)
-        for name, value in given.items()
+        for name, value in constants.items()
     )
     result.name = "products"
     return model
@@ -329,8 +331,8 @@ BOMBS: dict[str, tuple[Callable[[int], onnx.ModelProto], int]] = {
     "calls": (calls, 20),
 }
 CHAINS: dict[str, Callable[[int], onnx.ModelProto]] = {
-    each.__name__: each
-    for each in (
+    make.__name__: make
+    for make in (
         *(standard, identities, constants, quantizers, scaled, native),
         *(moved_codes, foreign_codes, weights),
         *(layers, rounded, residuals, watched, summed, joined),

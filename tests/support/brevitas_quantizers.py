@@ -69,8 +69,8 @@ def values() -> Tensor:
     near = [torch.nextafter(powers, torch.tensor(limit)) for limit in (0.0, math.inf)]
     spread = torch.exp2(torch.randint(-20, 12, (2000,), generator=made).float())
     other = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 1e30, -1e30])
-    found = torch.cat([ties, powers, *near, torch.randn(2000, generator=made) * spread])
-    return torch.cat([found, -found, other])
+    positive = torch.cat([ties, powers, *near, torch.randn(2000, generator=made) * spread])
+    return torch.cat([positive, -positive, other])
 
 
 def their_int(signed: bool, narrow: bool, mode: str = "ROUND") -> Callable[..., Tensor]:
@@ -94,7 +94,7 @@ def their_float(
 ) -> Any:
     exponent, mantissa, bias, max_val = format
     clamp = FloatClamp(TensorClamp(), signed, max_available_float=max_val)
-    widths = [StatelessBuffer(torch.tensor(float(each))) for each in (exponent, mantissa, bias)]
+    widths = [StatelessBuffer(torch.tensor(float(number))) for number in (exponent, mantissa, bias)]
     module = FloatQuant(
         signed,
         *widths,

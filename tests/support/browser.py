@@ -35,16 +35,16 @@ class Browser:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         theirs, self._write = os.pipe()
         self._read, ours = os.pipe()
-        high = [fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (theirs, ours)]
+        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs, ours)]
         # It reads from file 3 and writes to file 4. A fork would warn where JAX has threads.
-        actions = [(os.POSIX_SPAWN_DUP2, each, at) for each, at in zip(high, (3, 4), strict=True)]
+        actions = [(os.POSIX_SPAWN_DUP2, end, at) for end, at in zip(high, (3, 4), strict=True)]
         silent = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
         command = [BROWSER, *_OPTIONS, f"--user-data-dir={self._folder.name}", "about:blank"]
         self._process = os.posix_spawn(
             BROWSER, command, os.environ, file_actions=[*actions, silent]
         )
-        for each in (theirs, ours, *high):
-            os.close(each)
+        for end in (theirs, ours, *high):
+            os.close(end)
         self._buffer, self._count, self._session = b"", 0, ""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
@@ -81,9 +81,9 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """Evaluate a JavaScript expression in the page, regardless of its policy."""
-        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        reply = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     def picture(self) -> str:
         """Return a picture of the window, as PNG in base64."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of `torch/test_ddp.py` do. They import it by its name."""
+"""Work of the processes of `torch/test_ddp.py`, which import it by its name."""
 
 from typing import Any
 
@@ -54,34 +54,34 @@ def work(rank: int, folder: str) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
     )
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     model = network()
     local = network()
     parallel = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
     loss_of(parallel, rows_of(rank)).backward()
-    found["start"] = {name: value.clone() for name, value in model.state_dict().items()}
-    found["gradients"] = {name: value.grad.clone() for name, value in model.named_parameters()}
+    results["start"] = {name: value.clone() for name, value in model.state_dict().items()}
+    results["gradients"] = {name: value.grad.clone() for name, value in model.named_parameters()}
     optimizer.step()
     for _ in range(3):
         optimizer.zero_grad()
         loss_of(parallel, rows_of(rank)).backward()
         optimizer.step()
-    found["end"] = dict(model.named_parameters())
-    found["averages"] = averages(rank)
+    results["end"] = dict(model.named_parameters())
+    results["averages"] = averages(rank)
     torch.distributed.destroy_process_group()
     # What this rank would have started with, had it been alone.
     local(batch()[0][rows_of(rank)])
-    found["alone"] = local.state_dict()
-    torch.save(found, f"{folder}/{rank}.pt")
+    results["alone"] = local.state_dict()
+    torch.save(results, f"{folder}/{rank}.pt")
 
 
 def averages(rank: int) -> list[float]:
     """Return a moving average after three steps; the largest input is 15 on rank 0, 30 on 1."""
     layer = nn.QuantLinear(2, 1, input_quantizer=nn.quantizer("uint4 ema"))
     parallel = torch.nn.parallel.DistributedDataParallel(layer)
-    found = []
+    results = []
     for _ in range(3):
         parallel(torch.full((1, 2), 15.0 * (rank + 1))).sum().backward()
-        found.append(layer.input_quantizer.scale.value.item())
-    return found
+        results.append(layer.input_quantizer.scale.value.item())
+    return results

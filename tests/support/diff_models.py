@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of `anybit.diff` compare."""
+"""Models for the tests of `anybit.diff`."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from small_models import model, node
 X = np.array([[0.25, -0.75, 1.2, 99]], np.float32)
 
 
-def layers(mode: str = "ROUND", *, prefix: str = "", **constants: Any) -> onnx.ModelProto:
+def layers(mode: str = "ROUND", *, prefix: str = "", **replaced: Any) -> onnx.ModelProto:
     """x @ Quant(w) + b -> Quant -> y, with every name prefixed."""
-    given = {
+    constants = {
         "w": np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4),
         "b": [0.125, 0, 0, 0],
         "one": 1,
         "half": 0.5,
         "zero": 0,
         "bits": 4,
-        **constants,
+        **replaced,
     }
     nodes = [
         node("Quant", "w half zero bits", "wq", name="quantize_w"),
@@ -27,8 +27,8 @@ def layers(mode: str = "ROUND", *, prefix: str = "", **constants: Any) -> onnx.M
         node("Add", "sum b", "added", domain="", name="add"),
         node("Quant", "added half zero bits", "y", name="quantize_y", rounding_mode=mode),
     ]
-    for each in nodes:
-        each.input[:] = [prefix + name for name in each.input]
-        each.output[:] = [prefix + name for name in each.output]
-    named = {prefix + name: value for name, value in given.items()}
+    for made in nodes:
+        made.input[:] = [prefix + name for name in made.input]
+        made.output[:] = [prefix + name for name in made.output]
+    named = {prefix + name: value for name, value in constants.items()}
     return model(nodes, named, inputs={f"{prefix}x": [1, 4]}, outputs=[f"{prefix}y"])

@@ -42,9 +42,9 @@ class DoubleGraph:
         first = [node for node in clean.graph.node if _reads_x(node)]
         self._quantizers = anybit.load(_only(clean, first)) if first else None
         self._double = _in_double(clean, first)
-        self._names = [each.name for each in self._double.graph.output]
+        self._names = [output.name for output in self._double.graph.output]
         self._constants = {
-            each.name: numpy_helper.to_array(each) for each in self._double.graph.initializer
+            tensor.name: numpy_helper.to_array(tensor) for tensor in self._double.graph.initializer
         }
         self._runner = ReferenceEvaluator(self._double, new_ops=[*reference_ops(), Conv, MaxPool])
 
@@ -77,7 +77,7 @@ def _extreme(x: np.ndarray) -> np.ndarray:
 
 
 def _reads_x(node: onnx.NodeProto) -> bool:
-    """Whether it quantizes x itself, so that no sum comes before it."""
+    """Return whether a node quantizes x itself, so that no sum comes before it."""
     return node.op_type in QUANTIZERS and node.input[0] == "x"
 
 
@@ -87,8 +87,8 @@ def _only(proto: onnx.ModelProto, first: list[onnx.NodeProto]) -> onnx.ModelProt
     made.CopyFrom(proto)
     made.graph.ClearField("output")
     for node in first:
-        value = [each for each in proto.graph.value_info if each.name == node.output[0]]
-        made.graph.output.extend(value or proto.graph.output)
+        declared = [value for value in proto.graph.value_info if value.name == node.output[0]]
+        made.graph.output.extend(declared or proto.graph.output)
     return made
 
 
@@ -125,7 +125,7 @@ def _windows(x, kernel, options, fill):
     padded = np.pad(x, pairs, constant_values=fill)
     reach = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
     taken = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=range(2, x.ndim))
-    outer = [slice(None, None, each) for each in strides]
+    outer = [slice(None, None, stride) for stride in strides]
     return taken[(slice(None), slice(None), *outer, *(slice(None, None, d) for d in dilations))]
 
 
@@ -133,7 +133,9 @@ def _near(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> np.ndarray:
     x, scale = values[node.input[0]], values[node.input[1]]
     if node.op_type == "BipolarQuant":
         return np.abs(x) <= max(NEAR * np.abs(x).max(initial=0), LEAST)
-    options = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    options = {
+        attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+    }
     if node.op_type == "QuantizeLinear" and np.ndim(scale):
         shape = [1] * x.ndim
         shape[options.get("axis", 1)] = -1
@@ -156,10 +158,10 @@ def _in_double(proto: onnx.ModelProto, first: list[onnx.NodeProto]) -> onnx.Mode
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     graph = made.graph
-    for each in graph.initializer:
-        if each.data_type == TensorProto.FLOAT:
-            array = numpy_helper.to_array(each).astype(np.float64)
-            each.CopyFrom(numpy_helper.from_array(array, each.name))
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     graph.input[0].type.tensor_type.elem_type = TensorProto.DOUBLE
     for node in first:
         graph.node.remove(node)

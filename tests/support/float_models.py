@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 OPSETS = {"": 17}
@@ -42,9 +42,9 @@ def convolutions() -> onnx.ModelProto:
 
 
 def attention() -> onnx.ModelProto:
-    """One head, with channels of very different sizes, and a network behind it."""
+    """Make one attention head with channels of very different sizes, and a network after it."""
     constants = {
-        **{f"w{each}": random(16, 16, seed=at) / 4 for at, each in enumerate("qkvo")},
+        **{f"w{letter}": random(16, 16, seed=at) / 4 for at, letter in enumerate("qkvo")},
         "w1": random(16, 32, seed=8) / 4,
         "w2": random(32, 16, seed=9) / 5,
         "gain": np.exp(random(16, seed=10)),
@@ -98,11 +98,11 @@ _SHAPES = {"convolutions": (3, 8, 8), "attention": (7, 16), "recurrent": (9, 2, 
 
 def data_for(name: str, samples: int = 24) -> list[dict[str, np.ndarray]]:
     """Return a list of samples; those of recurrent networks have several lengths."""
-    found = []
+    drawn = []
     for seed in range(samples):
         shape = _SHAPES[name]
         if name == "recurrent":
-            found.append({"x": random(shape[0] - seed % 3, *shape[1:], seed=seed)})
+            drawn.append({"x": random(shape[0] - seed % 3, *shape[1:], seed=seed)})
         else:
-            found.append({"x": random(1, *shape, seed=seed)})
-    return found
+            drawn.append({"x": random(1, *shape, seed=seed)})
+    return drawn

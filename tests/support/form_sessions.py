@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What converted models answer: files that several forms have are asked once."""
+"""Outputs of converted models; a file that several forms share runs once."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ _ANSWERS: dict[tuple[object, bytes], object] = {}
 
 
 def answered(
-    asked: object, file: bytes, feeds: Mapping[str, np.ndarray], answer: Callable[[], Answer]
+    identity: object, file: bytes, feeds: Mapping[str, np.ndarray], answer: Callable[[], Answer]
 ) -> Answer:
     """Return the cached answer to a file and its inputs.
 
@@ -32,7 +32,7 @@ def answered(
     for name in sorted(feeds):
         array = feeds[name]
         digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-    key = asked, digest.digest()
+    key = identity, digest.digest()
     if key not in _ANSWERS:
         _ANSWERS[key] = answer()
     return _ANSWERS[key]  # type: ignore[return-value]
@@ -71,7 +71,7 @@ def sessions(form: Form, file: bytes, level: str) -> Iterator[tuple[str, Any]]:
 
 def run(session: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Run a session, and return the outputs by name."""
-    names = [each.name for each in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
@@ -79,9 +79,9 @@ def answers(
     form: Form, file: bytes, level: str, feeds: Mapping[str, np.ndarray]
 ) -> list[tuple[str, dict[str, np.ndarray]]]:
     """Return the outputs by name, for every way to run the form."""
-    asked = level, form if form in (Form.QONNX, Form.PORTABLE) else "without the library"
+    runtime = level, form if form in (Form.QONNX, Form.PORTABLE) else "without the library"
     return answered(
-        asked,
+        runtime,
         file,
         feeds,
         lambda: [(library, run(made, feeds)) for library, made in sessions(form, file, level)],
@@ -96,8 +96,8 @@ def checked(form: Form, converted: Conversion) -> onnx.ModelProto:
     with_ours = form in (Form.QONNX, Form.PORTABLE)
     check = partial(onnx.checker.check_model, full_check=True, check_custom_domain=with_ours)
     answered(("the checker", with_ours), file, {}, lambda: check(file))
-    domains = {each.domain for each in converted.model.graph.all_nodes()} | {
-        each.domain for each in proto.opset_import
+    domains = {item.domain for item in converted.model.graph.all_nodes()} | {
+        item.domain for item in proto.opset_import
     }
     assert domains <= {"", *(ours if with_ours else ())}
     assert bool(proto.functions) <= (form is Form.PORTABLE)

@@ -40,7 +40,7 @@ NATIVE = (Form.QDQ, Form.QCDQ)
 
 
 class Kind(StrEnum):
-    """What is known before a model runs."""
+    """The kind of tensor that a case quantizes."""
 
     ACTIVATION = "activation"
     """The parameters; x is an input of unknown sizes."""
@@ -58,17 +58,17 @@ class Merged:
     kind: Kind
     proto: onnx.ModelProto
     feeds: Mapping[str, np.ndarray]
-    asked: Mapping[str, Question]
+    calls: Mapping[str, Question]
 
     def expected(self) -> dict[str, np.ndarray]:
         """Return the operators' answers by output."""
-        return {output: answer(*question) for output, question in self.asked.items()}
+        return {output: answer(*question) for output, question in self.calls.items()}
 
     def undefined(self, converted: Conversion) -> dict[str, np.ndarray]:
-        """By output, the elements about which ONNX says nothing."""
+        """Return the elements that ONNX leaves undefined, by output."""
         return {
             output: undefined_in_onnx(*question, self.action(converted, output))
-            for output, question in self.asked.items()
+            for output, question in self.calls.items()
         }
 
     def action(self, converted: Conversion, output: str) -> str:
@@ -78,10 +78,10 @@ class Merged:
 
 
 def undefined_in_onnx(operator: str, case: Case, action: str) -> np.ndarray:
-    """Where QuantizeLinear is free: integer types have no NaN, float8 types saturate infinities.
+    """Return the elements that QuantizeLinear leaves undefined.
 
-    These elements are all that a conversion may change. Signs of NaN are defined, and constants
-    keep such values by not being converted.
+    Integer types have no NaN, and float8 types saturate infinities. A conversion may change these
+    elements only. Signs of NaN are defined, and constants with such values are not converted.
     """
     x = np.asarray(case.inputs[0])
     nothing = np.zeros(x.shape, bool)
@@ -104,10 +104,10 @@ class _Assembly:
         self.outputs: list[onnx.ValueInfoProto] = []
         self.tensors: list[onnx.TensorProto] = []
         self.feeds: dict[str, np.ndarray] = {}
-        self.asked: dict[str, Question] = {}
+        self.calls: dict[str, Question] = {}
 
     def add(self, operator: str, case: Case) -> None:
-        prefix = f"case_{len(self.asked)}_"
+        prefix = f"case_{len(self.calls)}_"
         declared = BY_NAME[operator]
         names = [prefix + "x"]
         self._value(names[0], np.asarray(case.inputs[0]), self.kind is Kind.WEIGHT)
@@ -121,7 +121,7 @@ class _Assembly:
         made = node(declared, names, [prefix + "y"], **case.attributes)
         made.name = prefix + "node"
         self.nodes.append(made)
-        self.asked[self._output(prefix + "y", answer(operator, case))] = (operator, case)
+        self.calls[self._output(prefix + "y", answer(operator, case))] = (operator, case)
 
     def _value(self, name: str, array: np.ndarray, constant: bool) -> None:
         array = contiguous(array)
@@ -155,15 +155,15 @@ class _Assembly:
 
     def model(self, name: str, opset: int) -> Merged:
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.tensors)
-        used = {BY_NAME[operator] for operator, _ in self.asked.values()}
-        imports = {"": opset} | {each.onnx_domain: each.version for each in used}
-        opsets = [helper.make_opsetid(*each) for each in imports.items()]
+        used = {BY_NAME[operator] for operator, _ in self.calls.values()}
+        imports = {"": opset} | {operator.onnx_domain: operator.version for operator in used}
+        opsets = [helper.make_opsetid(*item) for item in imports.items()]
         proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-        return Merged(name, self.kind, proto, self.feeds, self.asked)
+        return Merged(name, self.kind, proto, self.feeds, self.calls)
 
 
 def merged(name: str, kind: Kind, questions: Iterable[Question], opset: int = 13) -> Merged:
-    """One model that asks all these questions."""
+    """Merge all calls into one model."""
     assembly = _Assembly(kind)
     for question in questions:
         assembly.add(*question)
@@ -177,9 +177,13 @@ def questions(operator: str, every: int = 1) -> tuple[Question, ...]:
     Cases with equal attributes follow one another: a portable model holds a branch for each
     combination that it has.
     """
-    asked = [*every_case(), *native_cases()]
-    valid = [each for each in asked if each[0] == operator and each[1].raises is None]
-    return tuple(sorted(valid[::every], key=lambda each: likeness(each[1])))
+    every_question = [*every_case(), *native_cases()]
+    valid = [
+        question
+        for question in every_question
+        if question[0] == operator and question[1].raises is None
+    ]
+    return tuple(sorted(valid[::every], key=lambda question: likeness(question[1])))
 
 
 def likeness(case: Case) -> tuple[Any, ...]:
@@ -189,11 +193,11 @@ def likeness(case: Case) -> tuple[Any, ...]:
 
 
 def together(form: Form, kind: Kind) -> int:
-    """How many cases one model of a form holds: many, since sessions cost more than their nodes.
+    """Return the number of cases in one model of a form.
 
-    But the runtime inlines the local functions of portable models one by one, which takes longer
-    the more there are, and where types are native the narrowest in the model decides about the
-    opset of all. Only known parameters are.
+    It is large because sessions cost more than their nodes. The runtime inlines the local
+    functions of portable models one by one, so they hold few. With native types the narrowest
+    one in the model decides the opset of all. Only constant parameters have native types.
     """
     if form is Form.PORTABLE:
         return 3
@@ -201,10 +205,10 @@ def together(form: Form, kind: Kind) -> int:
 
 
 def batches(
-    kind: Kind, asked: Sequence[Question], together: int, *, opset: int = 13
+    kind: Kind, questions: Sequence[Question], together: int, *, opset: int = 13
 ) -> Iterator[Merged]:
     """Models of a few cases each. Each has one operator: its domain has one version."""
-    for operator, group in itertools.groupby(asked, key=lambda each: each[0]):
+    for operator, group in itertools.groupby(questions, key=lambda question: question[0]):
         alike = list(group)
         for start in range(0, len(alike), together):
             batch = alike[start : start + together]
@@ -215,9 +219,9 @@ def differences(
     actual: Mapping[str, np.ndarray], model: Merged, undefined: Mapping[str, np.ndarray]
 ) -> list[str]:
     """Return one line for every output that differs from the operator's answer."""
-    assert actual.keys() == model.asked.keys()
+    assert actual.keys() == model.calls.keys()
     lines = []
-    for output, question in model.asked.items():
+    for output, question in model.calls.items():
         line = _difference(actual[output], question, undefined[output])
         if line:
             lines.append(f"{model.kind} {question[0]} {question[1].name}: {line}")
@@ -240,7 +244,7 @@ def _difference(actual: np.ndarray, question: Question, undefined: np.ndarray) -
 
 
 def same_numbers(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Where two arrays of any types hold the same number, or both NaN. 0 equals -0."""
+    """Return where two arrays of any types hold the same number, or both NaN. 0 equals -0."""
     actual, expected = actual.astype(np.float64), expected.astype(np.float64)
     return (actual == expected) | (np.isnan(actual) & np.isnan(expected))
 

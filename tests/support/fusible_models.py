@@ -57,7 +57,7 @@ LINES = np.linspace(-30, 30, 240, dtype=np.float32).reshape(-1, 8)
 X = np.concatenate([LINES, 1e-8 * LINES, np.float32(1e-3) * LINES])
 
 
-def between(before: str, middle: str, quantizer: str) -> onnx.ModelProto:
+def fusible_model(before: str, middle: str, quantizer: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
         graph (float[m, 8] x) => (float[m, 8] y) <{CONSTANTS}> {{
@@ -70,7 +70,7 @@ def between(before: str, middle: str, quantizer: str) -> onnx.ModelProto:
 
 
 def side_by_side(models: Mapping[str, onnx.ModelProto]) -> onnx.ModelProto:
-    """All in one model, their names behind `key/`: nothing is shared that could be joined."""
+    """Merge models, with names prefixed by `key/`: they share nothing that could be fused."""
     whole, *others = (onnx.compose.add_prefix(proto, f"{key}/") for key, proto in models.items())
     for other in others:
         whole.graph.MergeFrom(other.graph)

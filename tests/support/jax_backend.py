@@ -32,10 +32,10 @@ def evaluate_jitted(operator: str, *inputs: Any, **attributes: Any) -> np.ndarra
     with jax.enable_x64(True):
         program = jax.jit(lambda *arrays: function(*arrays, **attributes))
         try:
-            found = np.asarray(program(*map(as_argument, inputs)))
+            result = np.asarray(program(*map(as_argument, inputs)))
             if jax.default_backend() != "cpu":
                 pytest.skip("faults of values that are not known are found on CPUs only")
-            return found
+            return result
         except ERROR as error:
             fault = re.fullmatch(r"INVALID_ARGUMENT: (.*)", str(error), re.DOTALL)
             if fault is None:
@@ -47,11 +47,11 @@ def evaluate_all_jitted(operator: str, calls: Sequence[Case]) -> list[np.ndarray
     """Compute calls in one jitted program with 64 bits and traced inputs."""
     function = getattr(anybit.jax, operator)
     with jax.enable_x64(True):
-        inputs = [tuple(map(as_argument, each.inputs)) for each in calls]
+        inputs = [tuple(map(as_argument, case.inputs)) for case in calls]
 
         def run(rows: list[Any]) -> list[Any]:
             pairs = zip(rows, calls, strict=True)
-            return [function(*arrays, **each.attributes) for arrays, each in pairs]
+            return [function(*arrays, **case.attributes) for arrays, case in pairs]
 
         return [np.asarray(result) for result in jax.jit(run)(inputs)]
 

@@ -13,7 +13,7 @@ def random_array(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def layouts(x: np.ndarray) -> dict[str, tuple[str, list[Any], dict[str, Any]]]:
-    """One call per kind of parameter layout, for an x of three dimensions."""
+    """Return one call per kind of parameter layout, for an x of three dimensions."""
     random = np.random.default_rng(1)
     scale = random.uniform(0.1, 2, x.shape).astype(np.float32)
     width = (scale[..., :1] // 1 + 2).astype(np.int8)

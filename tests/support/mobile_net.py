@@ -3,7 +3,7 @@
 
 import numpy as np
 import onnx
-from written_models import QUANTIZED, made
+from text_models import QUANTIZED, made
 
 
 def mobile_net() -> onnx.ModelProto:

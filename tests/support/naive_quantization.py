@@ -17,7 +17,7 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 def naive(proto: onnx.ModelProto, x: np.ndarray) -> onnx.ModelProto:
     """Insert quantizers whose ranges are those of the tensors for x."""
     proto = onnx.ModelProto.FromString(proto.SerializeToString())
-    constants = {each.name: numpy_helper.to_array(each) for each in proto.graph.initializer}
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     values = {"x": x, **_values(proto, x)}
     nodes: list[onnx.NodeProto] = []
     quantized: dict[str, str] = {}
@@ -32,9 +32,9 @@ def naive(proto: onnx.ModelProto, x: np.ndarray) -> onnx.ModelProto:
                 parameters = _of_activation(values[name])
             if name not in quantized:
                 quantized[name] = f"{name}_naive"
-                names = [f"{name}_naive_{each}" for each in ("scale", "zero", "bits")]
-                for each, array in zip(names, (*parameters[:2], 8), strict=True):
-                    tensor = numpy_helper.from_array(np.asarray(array, np.float32), each)
+                names = [f"{name}_naive_{suffix}" for suffix in ("scale", "zero", "bits")]
+                for parameter, array in zip(names, (*parameters[:2], 8), strict=True):
+                    tensor = numpy_helper.from_array(np.asarray(array, np.float32), parameter)
                     proto.graph.initializer.append(tensor)
                 nodes.append(
                     helper.make_node(
@@ -47,7 +47,7 @@ def naive(proto: onnx.ModelProto, x: np.ndarray) -> onnx.ModelProto:
                 )
             node.input[index] = quantized[name]
         nodes.append(node)
-    nodes = [onnx.NodeProto.FromString(each.SerializeToString()) for each in nodes]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
     proto.opset_import.append(helper.make_opsetid(DOMAIN, 1))
@@ -55,7 +55,7 @@ def naive(proto: onnx.ModelProto, x: np.ndarray) -> onnx.ModelProto:
 
 
 def _values(proto: onnx.ModelProto, x: np.ndarray) -> dict[str, np.ndarray]:
-    """All that the model computes."""
+    """Return every tensor that the model computes."""
     every = onnx.ModelProto.FromString(proto.SerializeToString())
     names = [name for node in every.graph.node for name in node.output]
     del every.graph.output[:]
@@ -72,7 +72,7 @@ def _channels(node: onnx.NodeProto, index: int, rank: int) -> tuple[int, ...]:
     if node.op_type == "MatMul":
         return (rank - 1 if index == 1 else rank - 2,)
     if node.op_type == "Gemm":
-        turned = any(each.name == "transB" and each.i for each in node.attribute)
+        turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
         return (0 if turned else 1,)
     return (0 if node.op_type == "Conv" else 1,)
 

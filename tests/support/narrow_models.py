@@ -68,7 +68,7 @@ def _pair(kind: str, takes: str, gives: str, codes: str) -> onnx.ModelProto:
 
 
 def all_values(name: str) -> np.ndarray[Any, Any]:
-    """All finite values of a type, three in a row; their number is no multiple of 8."""
+    """Return all finite values of a type in rows of three; their count is not a multiple of 8."""
     dtype = np.dtype(DTYPES[name][0])
     values = np.arange(2 ** ir.DataType[name].bitwidth, dtype=np.uint8).view(dtype)
     values = values[np.isfinite(values.astype(np.float32))]

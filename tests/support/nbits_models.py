@@ -62,10 +62,10 @@ class NBits:
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
-        found = {"b": packed(self.codes, self.bits), "s": self.scales.astype(np.float32)}
+        tensors = {"b": packed(self.codes, self.bits), "s": self.scales.astype(np.float32)}
         if self.zeropts is not None:
-            found["z"] = packed(self.zeropts, self.bits)
-        return found
+            tensors["z"] = packed(self.zeropts, self.bits)
+        return tensors
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ class Tensor:
 
     Attributes:
         name: Its name.
-        row: Its sizes behind the batch.
+        row: Its sizes after the batch axis.
         axis: Where its channels lie, counted in the row.
         spread: How large its numbers are, about.
         codes: Whether it is quantized.
@@ -39,7 +39,7 @@ class Tensor:
         return self.row[self.axis]
 
     def broadcast(self, values: np.ndarray) -> np.ndarray:
-        """One value per channel, with axes of size 1 for the others."""
+        """Reshape one value per channel, with axes of size 1 for the others."""
         return values.reshape([-1 if at == self.axis else 1 for at in range(len(self.row))])
 
 
@@ -49,7 +49,7 @@ class Network:
 
     Attributes:
         proto: The model; its batch is symbolic.
-        row: The sizes of x behind the batch.
+        row: The sizes of x after the batch axis.
         steps: What the numbers of x are compared with: rounding changes at multiples of half of it.
         codes: Whether y is quantized.
         seed: For inputs.
@@ -135,7 +135,7 @@ class Builder:
         signed, narrow = self.chance(2), self.chance(2)
         zero = float(self.one_of(0, 0, 0, 0, 1, 3))
         mode = self.one_of("ROUND", "ROUND", "ROUND", "FLOOR", "CEIL", "HALF_UP", "DOWN")
-        inputs = [self.constant(each) for each in (scale, zero, bits)]
+        inputs = [self.constant(parameter) for parameter in (scale, zero, bits)]
         flags = {"signed": int(signed), "narrow": int(narrow), "rounding_mode": mode}
         return self.node("Quant", [x.name, *inputs], DOMAIN, **flags)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the networks of `networks.py` are made of: each function appends to a builder."""
+"""Layers of the networks of `networks.py`: each function appends to a builder."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -102,7 +102,7 @@ def _windows(builder: Builder, sizes: tuple[int, ...]) -> dict[str, list[int]]:
     """Windows that fit: kernel, strides, dilations, and pads that differ from side to side."""
     kernel, strides, dilations, before, after = [], [], [], [], []
     for size in sizes:
-        width = builder.one_of(*(each for each in (1, 2, 3) if each <= size))
+        width = builder.one_of(*(count for count in (1, 2, 3) if count <= size))
         dilation = builder.one_of(1, 1, 2) if size > 2 * (width - 1) else 1
         kernel.append(width)
         dilations.append(dilation)
@@ -151,21 +151,21 @@ def max_pool(builder: Builder) -> None:
         return
     options = _windows(builder, x.row[1:])
     # Pads may be no larger than half of a window.
-    options["pads"] = [min(each, 1) for each in options["pads"]]
+    options["pads"] = [min(pad, 1) for pad in options["pads"]]
     name = builder.node("MaxPool", [x.name], **options)
     sizes = [_length(size, at, options) for at, size in enumerate(x.row[1:])]
     builder.last = replace(x, name=name, row=(x.channels, *sizes))
 
 
 def average_pool(builder: Builder) -> None:
-    """Behind it a quantizer, or what keeps the upper bits of the sum."""
+    """Append a pool, then a quantizer or a Trunc of the upper bits of its sum."""
     x = quantized(builder)
     if x.axis or len(x.row) < 2:
         return
     kind = builder.one_of("GlobalAveragePool", "AveragePool", "ReduceMean")
     window = tuple(min(2, size) for size in x.row[1:])
     if kind == "AveragePool":
-        sizes = tuple(size // each for size, each in zip(x.row[1:], window, strict=True))
+        sizes = tuple(size // length for size, length in zip(x.row[1:], window, strict=True))
         builder.grow(kind, kernel_shape=window, strides=window)
     else:
         window, sizes = x.row[1:], (1,) * (len(x.row) - 1)
@@ -194,7 +194,7 @@ def residual(builder: Builder) -> None:
     else:
         kernel = [3 if size > 1 else 1 for size in x.row[1:]]
         weight, size = builder.weights((count, count, *kernel), 0)
-        pads = [each // 2 for each in kernel] * 2
+        pads = [length // 2 for length in kernel] * 2
         builder.grow("Conv", weight, kernel_shape=kernel, pads=pads)
         terms = count * int(np.prod(kernel))
         builder.last = replace(builder.last, spread=x.spread * size * float(np.sqrt(terms)))
@@ -226,7 +226,7 @@ def moved(builder: Builder) -> None:
     whole = [0] * (len(x.row) + 1)
     kind = builder.one_of("Slice", "Pad", "Resize", "Split", "Reshape")
     if kind == "Slice" and x.row[-1] > 2:
-        ends = [builder.constant([each], np.int64) for each in (1, x.row[-1], -1, 2)]
+        ends = [builder.constant([end], np.int64) for end in (1, x.row[-1], -1, 2)]
         name = builder.node("Slice", [x.name, *ends])
         row = (*x.row[:-1], len(range(1, x.row[-1], 2)))
     elif kind == "Pad" and len(x.row) > 1:
@@ -273,7 +273,7 @@ def flatten(builder: Builder) -> None:
 
 
 def requantize(builder: Builder) -> None:
-    """Two quantizers one behind the other, or with a function between them."""
+    """Append two quantizers in sequence, or with a function between them."""
     if builder.chance(2):
         activation(builder)
     builder.last = builder.quantize(builder.last)
@@ -291,7 +291,7 @@ def layer_norm(builder: Builder) -> None:
     builder.last = replace(builder.last, spread=1.0)
 
 
-def floats_between(builder: Builder) -> None:
+def float_layers(builder: Builder) -> None:
     """Add nodes that stay float between two regions."""
     builder.one_of(softmax, layer_norm)(builder)
     builder.last = builder.quantize(builder.last)
@@ -306,14 +306,14 @@ def float_product(builder: Builder) -> None:
 
 
 def shifted(builder: Builder) -> None:
-    """From 0..1 to -1..1, as exporters write it."""
+    """Map 0..1 to -1..1, as exporters write it."""
     builder.grow("Mul", builder.constant(2.0))
     builder.grow("Sub", builder.constant(1.0))
 
 
 HEADS = (shifted, softmax, layer_norm)
 FOOTS = (softmax, layer_norm, float_product, batch_norm, activation)
-_ANYWHERE = (residual, concatenation, moved, requantize, floats_between)
+_ANYWHERE = (residual, concatenation, moved, requantize, float_layers)
 LAYERS = {
     3: (
         *(convolution,) * 6,

@@ -16,7 +16,7 @@ from small_models import DOMAIN
 
 @st.composite
 def networks(draw: st.DrawFn, powers: bool | None = None, qdq: bool | None = None) -> Network:
-    """Up to four layers behind a quantized input, and at times floats before, between and behind.
+    """Draw up to four layers after a quantized input, at times with float layers around them.
 
     Args:
         powers: Whether all scales before products are powers of two.

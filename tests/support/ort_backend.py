@@ -22,7 +22,7 @@ TARGETS = {"s8": np.int8, "u8": np.uint8}
 
 
 class RefusedError(TypeError, ValueError):
-    """What the runtime raises, with NumPy's names of types: its exceptions have no common base."""
+    """Error of the runtime with NumPy's names of types: its exceptions have no common base."""
 
 
 Shape: TypeAlias = Sequence[int | str | None] | None
@@ -48,7 +48,7 @@ def model(
     )
     imports = [helper.make_opsetid("", opset)]
     written = graph.SerializeToString()
-    imports += [helper.make_opsetid(each, 1) for each in DOMAINS if each.encode() in written]
+    imports += [helper.make_opsetid(domain, 1) for domain in DOMAINS if domain.encode() in written]
     proto = helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
     return proto.SerializeToString()
 
@@ -78,7 +78,7 @@ def session(
 
 
 def evaluate(operator: str, *inputs: Any, constant: bool = True, **attributes: Any) -> np.ndarray:
-    """One call of an operator: x is an input of unknown sizes, parameters constants or inputs."""
+    """Call an operator: x is an input of unknown sizes, parameters are constants or inputs."""
     declared = BY_NAME[operator]
     values = {"x": np.asarray(inputs[0])}
     names = ["x"]

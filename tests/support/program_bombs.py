@@ -45,14 +45,14 @@ def chain(tensors: list[p.Tensor], instructions: list[p.Instruction]) -> p.Progr
 
 
 def product(source: int, window: p.Window, weights: int, channels: int) -> p.Product:
-    """Of weights 0 and 1, in one bit."""
+    """Make a product with weights 0 and 1, in one bit."""
     bits = np.full(-(-weights // 8), 0b0110, np.uint8)
     tail = p.Thresholds(np.ones(channels, np.int32), np.tile(np.int32([1, 2, 3]), channels))
     return p.Product(source, source + 1, window, 1, 1, bits, np.int32([0, 1]), tail)
 
 
 def wide_kernel(side: int) -> p.Program:
-    """Every window at the border has taps of its own."""
+    """Make a program in which every window at the border has its own taps."""
     window = p.Window(side, side, 1, 1, 1, 1, *[side // 2 - 1] * 2, *[side // 2] * 2)
     tensors = [with_codes(side, side, 1, lowest=1), with_codes(side, side, 1)]
     return chain(tensors, [product(0, window, side * side, 1)])
@@ -67,28 +67,28 @@ def shared_weights(count: int) -> p.Program:
 
 
 def gaps_between_taps(side: int) -> p.Program:
-    """Each weight, of one bit, begins a row of a matrix."""
+    """Make a program in which each weight, of one bit, begins a row of a matrix."""
     window = p.Window(side, side, 1, 1, 2, 2, 0, 0, 0, 0)
     sources = with_codes(2 * side - 1, 2 * side - 1, 1, levels=16)
     return chain([sources, with_codes(1, 1, 1)], [product(0, window, side * side, 1)])
 
 
 def many_gathers(count: int) -> p.Program:
-    """Each fills one channel of very many; some are never filled."""
+    """Make gathers that fill one channel each of very many; some are never filled."""
     zero = np.zeros(1, np.int32)
     gathers = [p.Gather(0, 1, zero, zero, zero, i, 0) for i in range(count)]
     return chain([with_codes(1, 1, 1), with_codes(1, 1, 1 << 23)], gathers)
 
 
 def many_gathered(count: int) -> p.Program:
-    """Tensors with very many channels, of which one is there."""
+    """Make tensors with very many channels, only one of them filled."""
     zero = np.zeros(1, np.int32)
     gathers = [p.Gather(0, i + 1, zero, zero, zero, 0, 0) for i in range(count)]
     return chain([with_codes(1, 1, 1)] + [with_codes(1, 1, 1 << 23)] * count, gathers)
 
 
 def long_chain(count: int) -> p.Program:
-    """Where each tensor lies is asked for each."""
+    """Make a chain of copies, in which every tensor needs a place in memory."""
     copies = [p.Reshape(i, i + 1, 0, 0) for i in range(count)]
     return chain([with_codes(1, 1, 8)] * (count + 1), copies)
 
@@ -108,7 +108,7 @@ def long_products(count: int) -> p.Program:
 
 
 def many_directions(channels: int) -> p.Program:
-    """One set of thresholds, both ways."""
+    """Make thresholds that channels share in both directions."""
     program = chain([with_codes(1, 1, channels, levels=256)], [])
     first, *rest = program.instructions
     assert isinstance(first, p.Quantize)
@@ -119,7 +119,7 @@ def many_directions(channels: int) -> p.Program:
 
 
 def many_steps(count: int) -> p.Program:
-    """Of one operand each, which is that of all channels."""
+    """Make steps with one operand each, shared by all channels."""
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
     steps = (p.Step(p.Operation.ADD, np.float32([1])),) * count
     tail = p.Rounded(np.ones(count, np.float32), steps, 0)
@@ -141,4 +141,4 @@ BOMBS: dict[str, tuple[Callable[[int], p.Program], int, bool]] = {
     "many directions": (many_directions, 1 << 17, True),
     "many steps": (many_steps, 1 << 15, False),
 }
-"""How to make each, of what size, and whether it can be loaded."""
+"""The function that makes each program, its size, and whether it can be loaded."""

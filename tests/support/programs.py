@@ -21,7 +21,7 @@ MOST_ENTRIES = 4000
 
 
 class Choices(Protocol):
-    """Where decisions come from: Hypothesis, or a generator of random numbers."""
+    """Source of decisions: Hypothesis, or a generator of random numbers."""
 
     def integer(self, lowest: int, highest: int) -> int: ...
 
@@ -59,17 +59,17 @@ def inputs_for(program: p.Program, rows: int, seed: int) -> list[np.ndarray]:
     for number, port in enumerate(program.inputs):
         near = [np.float32([-np.inf, np.inf, 0, -0.0, 1e30])]
         keeps_nan = True
-        for each in program.instructions:
-            if isinstance(each, p.Quantize) and each.source == number:
-                starts = each.thresholds
+        for instruction in program.instructions:
+            if isinstance(instruction, p.Quantize) and instruction.source == number:
+                starts = instruction.thresholds
                 with np.errstate(all="ignore"):
-                    if each.offsets.size:
-                        starts = np.subtract.outer(starts, each.offsets).ravel()
-                    if each.factors.size:
-                        starts = np.divide.outer(starts, each.factors).ravel()
+                    if instruction.offsets.size:
+                        starts = np.subtract.outer(starts, instruction.offsets).ravel()
+                    if instruction.factors.size:
+                        starts = np.divide.outer(starts, instruction.factors).ravel()
                 starts = starts[~np.isnan(starts)]
                 near += [starts, np.nextafter(starts, np.float32(-np.inf))]
-                keeps_nan &= each.nan >= 0
+                keeps_nan &= instruction.nan >= 0
         if keeps_nan:
             near.append(np.float32([np.nan]))
         shape = rows, *port.sizes.tolist()
@@ -102,7 +102,7 @@ class _Maker:
         for _ in range(self._integer(0, 1)):
             self._one_of((self._dequantize, self._result))(self._source())
         return p.Program(
-            *(tuple(each) for each in (self._inputs, self._outputs, self._tensors)),
+            *(tuple(items) for items in (self._inputs, self._outputs, self._tensors)),
             tuple(self._instructions),
         )
 
@@ -146,7 +146,7 @@ class _Maker:
         """Quantize a port; NaN is refused (-1) or has the first (0) or the last index (1)."""
         c = self._tensors[target].channels
         tensor = self._tensors[target]
-        each = tensor.levels - 1
+        length = tensor.levels - 1
         lists = self._one_of((1, 1, c))
         factors = offsets = np.zeros(0, np.float32)
         if lists == 1 and self._integer(0, 2) == 0:
@@ -158,15 +158,15 @@ class _Maker:
         match self._integer(0, 2):
             case 0:  # a uniform quantizer
                 scale = np.float32(self._one_of((0.25, 0.1, 1 / 3)))
-                thresholds = np.tile((np.arange(each) + 0.5) * scale + first, (lists, 1))
+                thresholds = np.tile((np.arange(length) + 0.5) * scale + first, (lists, 1))
             case 1:
-                thresholds = self._rng.normal(0, 2, (lists, each))
+                thresholds = self._rng.normal(0, 2, (lists, length))
             case _:
-                thresholds = self._rng.choice([-np.inf, np.inf, -1, 0, 0.5, 3], (lists, each))
+                thresholds = self._rng.choice([-np.inf, np.inf, -1, 0, 0.5, 3], (lists, length))
         thresholds = np.sort(thresholds.astype(np.float32)).ravel()
         self._instructions.append(
             p.Quantize(
-                *(port, target, directions, thresholds, each if nan > 0 else nan),
+                *(port, target, directions, thresholds, length if nan > 0 else nan),
                 *(factors, offsets),
             )
         )
@@ -207,10 +207,10 @@ class _Maker:
         channels = tensor.channels
         groups = self._one_of(tuple({1, channels, 2 if channels % 2 == 0 else 1}))
         outer = groups * self._one_of((1, 2, 3) if groups > 1 else CHANNELS)
-        each = window.kernel_height * window.kernel_width * (channels // groups)
-        bits, weights, values = self._weights(outer * each)
+        size = window.kernel_height * window.kernel_width * (channels // groups)
+        bits, weights, values = self._weights(outer * size)
         largest = abs(tensor.lowest) + tensor.step * (tensor.levels - 1)
-        reach = each * int(np.abs(values).max()) * largest
+        reach = size * int(np.abs(values).max()) * largest
         if result:
             self._outputs.append(self._port(p.Tensor(h, w, outer, 0, 1, 2)))
             target = len(self._outputs) - 1
@@ -276,7 +276,7 @@ class _Maker:
         self._instructions.append(p.Lookup(source, target, entries))
 
     def _pair(self) -> tuple[int, int, int]:
-        """Two sources, one of which may have a single channel, and a target."""
+        """Return two sources and a target; one source may have a single channel."""
         first = self._source()
         tensor = self._tensors[first]
         h, w, c = tensor.height, tensor.width, tensor.channels
@@ -349,7 +349,7 @@ class _Maker:
         ]
         parts = [source, self._one_of(tuple(fitting))]
         target = self._like(
-            tensor, tensor.height, tensor.width, sum(self._tensors[each].channels for each in parts)
+            tensor, tensor.height, tensor.width, sum(self._tensors[part].channels for part in parts)
         )
         first = 0
         for part in parts:

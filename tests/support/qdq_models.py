@@ -64,14 +64,14 @@ class Lifted:
 
 
 def dtypes(model: ir.Model) -> dict[str, int]:
-    """How many initializers there are of each type but float32."""
-    found: dict[str, int] = {}
+    """Return the number of initializers of each type except float32."""
+    counts: dict[str, int] = {}
     for value in model.graph.initializers.values():
         assert value.const_value is not None
         name = value.const_value.dtype.name.lower()
         if name != "float":
-            found[name] = found.get(name, 0) + 1
-    return found
+            counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 def quantizers(model: ir.Model) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def quantizers(model: ir.Model) -> list[dict[str, Any]]:
 def _parameters(node: ir.Node) -> dict[str, Any]:
     operator = operator_of(node)
     assert operator is not None
-    found: dict[str, Any] = {"operator": operator.name, **keywords_of(node, operator)}
+    parameters: dict[str, Any] = {"operator": operator.name, **keywords_of(node, operator)}
     for declared, value in zip(operator.inputs[1:], node.inputs[1:], strict=False):
         if value is not None and value.const_value is not None:
             array = value.const_value.numpy().astype(np.float64)
@@ -90,8 +90,8 @@ def _parameters(node: ir.Node) -> dict[str, Any]:
             shape = array.shape[
                 next((i for i, n in enumerate(array.shape) if n != 1), array.ndim) :
             ]
-            found[declared.name] = array.reshape(shape).tolist()
-    return found
+            parameters[declared.name] = array.reshape(shape).tolist()
+    return parameters
 
 
 def checked(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -176,7 +176,7 @@ def int_model(scale: Any = 0.3, zeropt: Any = 0, bits: Any = 4, **options: Any) 
 def weight_model(
     kind: str, parameters: dict[str, Any], weight: np.ndarray, **options: Any
 ) -> onnx.ModelProto:
-    """y = Quantizer(weight), reshaped by what is known when it runs."""
+    """Make y = Quantizer(weight), reshaped to a shape that is known when it runs."""
     nodes = [
         node(kind, " ".join(["w", *parameters]), "q", **options),
         node("Add", "x q", domain=""),
@@ -213,17 +213,17 @@ def pair(
     kind: str = "int8",
     *,
     clip: tuple[int, int] | None = None,
-    between: Sequence[onnx.NodeProto] = (),
+    middle: Sequence[onnx.NodeProto] = (),
     shape: tuple[int | str, ...] = ("n",),
     output: tuple[int | str, ...] | None = None,
     opset: int = 21,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """x -> QuantizeLinear -> [Clip] -> DequantizeLinear -> y; what is between goes from q to t."""
+    """Make x -> QuantizeLinear -> [Clip] -> DequantizeLinear -> y; `middle` goes from q to t."""
     zeropt = np.broadcast_to(zeropt, np.shape(scale))
     tensors = [tensor("s", scale), tensor("z", zeropt, TYPES[kind])]
-    last = "t" if between else "q"
-    nodes = [plain("QuantizeLinear", "x s z", "q", **attributes), *between]
+    last = "t" if middle else "q"
+    nodes = [plain("QuantizeLinear", "x s z", "q", **attributes), *middle]
     if clip is not None:
         tensors += [tensor(name, code, TYPES[kind]) for name, code in zip("ab", clip, strict=True)]
         nodes.append(plain("Clip", f"{last} a b", "c"))
@@ -234,15 +234,15 @@ def pair(
 
 def check(proto: onnx.ModelProto, x: np.ndarray, **options: Any) -> Lifted:
     """Raise, and see that no value changes."""
-    (wanted, _) = runs(proto, x=x)
+    (expected, _) = runs(proto, x=x)
     lifted = Lifted(proto, **options)
-    np.testing.assert_array_equal(session(lifted.model).run(None, {"x": x})[0], wanted)
+    np.testing.assert_array_equal(session(lifted.model).run(None, {"x": x})[0], expected)
     return lifted
 
 
 def only(lifted: Lifted) -> dict[str, Any]:
-    (found,) = quantizers(lifted.model)
-    return found
+    (quantizer,) = quantizers(lifted.model)
+    return quantizer
 
 
 def integer(scale: Any, bits: int, **options: Any) -> dict[str, Any]:

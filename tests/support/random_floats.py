@@ -34,11 +34,11 @@ class FloatGraph:
         """The network, for any number of rows."""
         opsets = {"": 17, "com.microsoft": 1}
         shapes = {"x": ["n", *self.input]}
-        found = model(self.nodes, self.constants, inputs=shapes, opsets=opsets)
-        found.graph.output[0].CopyFrom(
+        proto = model(self.nodes, self.constants, inputs=shapes, opsets=opsets)
+        proto.graph.output[0].CopyFrom(
             helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", *self.shape])
         )
-        return found
+        return proto
 
     def rows(self, count: int, seed: int) -> np.ndarray:
         """Return random inputs of the graph."""
@@ -51,7 +51,7 @@ class FloatGraph:
         return name
 
     def weight(self, *shape: int, terms: int) -> str:
-        """Channels of different sizes, so that a sum of so many terms is about 1."""
+        """Return channels of different sizes, so that a sum of `terms` products is about 1."""
         drawn = self.random.standard_normal(shape) / np.sqrt(terms)
         return self.constant((drawn * np.exp(self.random.normal(0, 0.3))).astype(np.float32))
 
@@ -71,7 +71,7 @@ class FloatGraph:
     ) -> str:
         """Add a node, whose result is the latest tensor."""
         at = len(self.nodes)
-        names = [f"t{at}" if each == 0 else f"t{at}_{each}" for each in range(outputs)]
+        names = [f"t{at}" if index == 0 else f"t{at}_{index}" for index in range(outputs)]
         self.nodes.append(
             helper.make_node(kind, inputs, names, f"{kind}_{at}", domain=domain, **attributes)
         )

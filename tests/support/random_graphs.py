@@ -97,7 +97,7 @@ class Builder:
         )
         scale = self._scale(x.shape, axis)
         parameters, attributes, step, largest = self._drawn(name, scale)
-        inputs = [x.name, *(self.constant(each, "parameter") for each in parameters)]
+        inputs = [x.name, *(self.constant(value, "parameter") for value in parameters)]
         made = node(BY_NAME[name], inputs, [self.name(name)], **attributes)
         made.name = made.output[0] + "_node"
         self.nodes.append(made)
@@ -192,12 +192,12 @@ def clip(builder: Builder) -> None:
     last = builder.last
     low = builder.draw(st.sampled_from([0.0, -last.step, -last.largest]))
     high = builder.draw(st.sampled_from([last.step * 6, last.largest]))
-    limits = [builder.constant(each, "limit") for each in (low, high)]
+    limits = [builder.constant(limit, "limit") for limit in (low, high)]
     builder.grow("Clip", limits, last)
 
 
 def two_quantizers(builder: Builder) -> None:
-    """One behind the other, with nodes between that do nothing."""
+    """Append two quantizers in sequence, with nodes between them that do nothing."""
     for _ in range(2):
         quantize(builder)
         nothing(builder)
@@ -227,7 +227,7 @@ def _hand_on(builder: Builder, kind: str) -> None:
         case "Cast":
             builder.grow(kind, [], last, to=TensorProto.FLOAT)
         case "Slice":
-            ends = [builder.integers(each) for each in ([0], [2**31 - 1], [1])]
+            ends = [builder.integers(numbers) for numbers in ([0], [2**31 - 1], [1])]
             builder.grow(kind, ends, last)
         case "Transpose":
             order = [0, *range(2, len(last.shape)), 1]

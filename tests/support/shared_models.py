@@ -3,12 +3,12 @@
 
 import numpy as np
 import onnx
-from passes import random
+from pass_checks import random
 from small_models import model, node
 
 
 def blocks(times: int = 3, size: int = 24, wide: int = 40) -> onnx.ModelProto:
-    """One block of two layers, several times, as in ALBERT, and what is behind it."""
+    """Make one block of two layers, repeated as in ALBERT, and a layer after it."""
     constants = {
         "w": random(size, wide, seed=1) / np.float32(size**0.5),
         "v": random(wide, size, seed=2) / np.float32(wide**0.5),
@@ -51,7 +51,7 @@ def tied(size: int = 32) -> onnx.ModelProto:
 
 
 def convolutions() -> onnx.ModelProto:
-    """One kernel in three convolutions, two of which read one tensor with other dilations."""
+    """Make three convolutions with one kernel; two read one tensor with other dilations."""
     constants = {
         "k": random(6, 6, 3, 3, seed=1) / 4,
         "b": random(6, seed=2),

@@ -46,11 +46,11 @@ def evaluate_compiled(operator: str, *inputs: Any, **attributes: Any) -> np.ndar
 def evaluate_all_compiled(operator: str, calls: Sequence[Case]) -> list[np.ndarray]:
     """Compute calls in one compiled program."""
     function = getattr(anybit.torch, operator)
-    tensors = [as_tensors(each.inputs) for each in calls]
+    tensors = [as_tensors(case.inputs) for case in calls]
 
     def run() -> list[torch.Tensor]:
         rows = zip(tensors, calls, strict=True)
-        return [function(*inputs, **each.attributes) for inputs, each in rows]
+        return [function(*inputs, **case.attributes) for inputs, case in rows]
 
     with compiled(run) as program:
         return [as_array(result) for result in program()]
@@ -68,10 +68,10 @@ def compiled(
     try:
         yield torch.compile(function, backend=backend, fullgraph=True, **options)
     except (TorchRuntimeError, Unsupported) as error:
-        found = RAISED.search(str(error))
-        if found is None:
+        raised = RAISED.search(str(error))
+        if raised is None:
             raise
-        raise {"TypeError": TypeError, "ValueError": ValueError}[found[1]](found[3]) from error
+        raise {"TypeError": TypeError, "ValueError": ValueError}[raised[1]](raised[3]) from error
     finally:
         logger.setLevel(level)
         torch._dynamo.reset()
@@ -86,11 +86,11 @@ def as_tensors(inputs: tuple[Any, ...]) -> list[Any]:
 
 
 def is_traceable(inputs: tuple[Any, ...]) -> bool:
-    return not any(isinstance(each, np.ndarray) and each.dtype.kind == "U" for each in inputs)
+    return not any(isinstance(value, np.ndarray) and value.dtype.kind == "U" for value in inputs)
 
 
 def is_no_tensor(value: Any) -> bool:
-    """Whether a parameter has no twin in PyTorch: numbers, lists, None and text."""
+    """Return whether a parameter has no counterpart in PyTorch: numbers, lists, None and text."""
     return not isinstance(value, np.ndarray | np.generic) or value.dtype.kind in "OSU"
 
 
@@ -115,8 +115,8 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
 
 def exactly(actual: torch.Tensor, expected: Any) -> None:
     """Equal dtype, shape and bits; NaN equals NaN."""
-    wanted = as_tensor(expected)
-    assert actual.dtype == wanted.dtype
-    torch.testing.assert_close(actual, wanted, rtol=0, atol=0, equal_nan=True)
+    expected_tensor = as_tensor(expected)
+    assert actual.dtype == expected_tensor.dtype
+    torch.testing.assert_close(actual, expected_tensor, rtol=0, atol=0, equal_nan=True)
     ordinary = ~actual.isnan()
-    assert torch.equal(actual.signbit() & ordinary, wanted.signbit() & ordinary)
+    assert torch.equal(actual.signbit() & ordinary, expected_tensor.signbit() & ordinary)

@@ -25,9 +25,9 @@ DEVICE = "cuda" if torch.cuda.is_available() and "TRITON_INTERPRET" not in os.en
 
 
 def evaluate(operator: str, *inputs: Any, **attributes: Any) -> np.ndarray:
-    """One call: arrays become tensors of the same strides, numbers and lists tensors beside x."""
+    """Call an operator; arrays become tensors of the same strides, numbers and lists tensors."""
     with interpreter():
-        return as_array(FORWARD[operator](*beside_x(operator, inputs), **attributes).cpu())
+        return as_array(FORWARD[operator](*as_device_tensors(operator, inputs), **attributes).cpu())
 
 
 def gradients(
@@ -35,22 +35,29 @@ def gradients(
     gradient: np.ndarray,
     inputs: tuple[Any, ...],
     attributes: dict[str, Any],
-    wanted: Sequence[str],
+    names: Sequence[str],
 ) -> list[np.ndarray]:
     arriving = as_tensors((gradient,))[0].to(DEVICE)
-    given = beside_x(operator, inputs)
+    arguments = as_device_tensors(operator, inputs)
     with interpreter():
-        found = BACKWARD[operator](arriving, *given, wanted=wanted, **attributes)
-    return [as_array(each.cpu()) for each in found]
+        results = BACKWARD[operator](arriving, *arguments, wanted=names, **attributes)
+    return [as_array(tensor.cpu()) for tensor in results]
 
 
-def beside_x(operator: str, inputs: tuple[Any, ...]) -> list[torch.Tensor | None]:
-    """All inputs as tensors."""
+def as_device_tensors(operator: str, inputs: tuple[Any, ...]) -> list[torch.Tensor | None]:
+    """Return all inputs as tensors on the device."""
     x, *rest = (
-        each.to(DEVICE) if isinstance(each, torch.Tensor) else each for each in as_tensors(inputs)
+        value.to(DEVICE) if isinstance(value, torch.Tensor) else value
+        for value in as_tensors(inputs)
     )
     declared = BY_NAME[operator].inputs[1:]
-    return [x, *(as_parameter(value, each, x) for value, each in zip(rest, declared, strict=False))]
+    return [
+        x,
+        *(
+            as_parameter(value, parameter, x)
+            for value, parameter in zip(rest, declared, strict=False)
+        ),
+    ]
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton makes of our kernels for a GPU that need not be there: the instructions in PTX."""
+"""PTX instructions that Triton compiles our kernels to, for a GPU that may be absent."""
 
 import re
 from collections.abc import Sequence
@@ -36,32 +36,34 @@ def forward_instructions(operator: Operator, x: torch.Tensor, **attributes: Any)
 
 
 def backward_instructions(
-    operator: Operator, x: torch.Tensor, wanted: Sequence[str], **attributes: Any
+    operator: Operator, x: torch.Tensor, names: Sequence[str], **attributes: Any
 ) -> set[str]:
     inputs = [x, *parameters(operator, x)]
     gradient = x if x.is_floating_point() else torch.empty_like(x, dtype=torch.float32)
-    plan = backward_plan(operator, gradient, inputs, wanted, attributes)
+    plan = backward_plan(operator, gradient, inputs, names, attributes)
     return _instructions(plan, [*inputs, gradient])
 
 
 def parameters(operator: Operator, x: torch.Tensor) -> list[torch.Tensor]:
-    """One value for the tensor, in the type that numbers become."""
+    """Return parameters of one value per tensor, in the dtype that numbers become."""
     compute = torch.float64 if x.dtype == torch.float64 else torch.float32
-    found = []
+    tensors = []
     for declared in operator.inputs[1:]:
         dtype = torch.int64 if declared.domain.integer else compute
         shape: tuple[int, ...] = ()
         if declared.domain.dtypes:
             dtype, shape = getattr(torch, declared.domain.dtypes[-1]), (1,)
-        found.append(torch.empty(shape, dtype=dtype, device="meta"))
-    return found
+        tensors.append(torch.empty(shape, dtype=dtype, device="meta"))
+    return tensors
 
 
 def _instructions(plan: Plan, inputs: Sequence[torch.Tensor]) -> set[str]:
     """Compiled as a launch would have it: pointers and sizes divisible by 16 are known to be."""
     function = compile_kernel(plan.name, plan.text, False)
     names = [parameter.name for parameter in function.params]
-    pointers = [TYPES[each] for each in (*(each.dtype for each in inputs), *plan.buffer_dtypes)]
+    pointers = [
+        TYPES[dtype] for dtype in (*(tensor.dtype for tensor in inputs), *plan.buffer_dtypes)
+    ]
     signature = {
         name: f"*{kind}" for name, kind in zip(names[: len(pointers)], pointers, strict=True)
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cleaned import clean
+from clean_checks import clean
 
 from anybit.model import load
 

@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from beside import python_runs_beside  # noqa: E402
+from gil_release import releases_gil  # noqa: E402
 from torch_backend import as_array, exactly  # noqa: E402
 from x_types import x_dtypes  # noqa: E402
 
@@ -114,6 +114,6 @@ def test_kernels_release_the_gil() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        assert python_runs_beside(lambda: torch.ops.anybit.float_quant(x, *parameters))
+        assert releases_gil(lambda: torch.ops.anybit.float_quant(x, *parameters))
     finally:
         torch.set_num_threads(threads)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from cleaned import clean
+from clean_checks import clean
 
 from anybit.model import load
 from anybit.onnx.checks.checking import check

@@ -37,18 +37,19 @@ def arriving(x: np.ndarray) -> np.ndarray:
 
 
 def expected_gradients(
-    name: str, gradient: np.ndarray, inputs: tuple[Any, ...], attributes: Any, wanted: Any
+    name: str, gradient: np.ndarray, inputs: tuple[Any, ...], attributes: Any, names: Any
 ) -> list[np.ndarray]:
     operator = BY_NAME[name]
     tensors = [
-        item if item is None else item.cpu() for item in triton_backend.beside_x(name, inputs)
+        item if item is None else item.cpu()
+        for item in triton_backend.as_device_tensors(name, inputs)
     ]
     arguments = dict(zip((value.name for value in operator.inputs), tensors, strict=False))
     arrived = triton_backend.as_tensors((gradient,))[0]
     partials = operator.partials(*tensors, **attributes)
     shapes = operator.broadcast_shapes(tensors, attributes)
-    result = carried_back(arrived, arguments, partials, wanted, shapes)
-    return [as_array(result[name]) for name in wanted]
+    result = carried_back(arrived, arguments, partials, names, shapes)
+    return [as_array(result[name]) for name in names]
 
 
 @pytest.mark.parametrize(

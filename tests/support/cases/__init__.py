@@ -14,7 +14,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from kept_answers import oracles_answer
+from oracle_cache import cached_oracle
 
 OPERATORS = (
     *("int_quant", "float_quant", "trunc", "trunc_v1", "bipolar_quant"),
@@ -41,7 +41,7 @@ def f32(values: Any) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def told(name: str, inputs: tuple, expected: Any, **attributes: Any) -> Case:
+def checked(name: str, inputs: tuple, expected: Any, **attributes: Any) -> Case:
     """Return a case with a hand-checked answer; plain numbers take the dtype of x."""
     if not isinstance(expected, np.ndarray):
         expected = np.array(expected, inputs[0].dtype)
@@ -63,7 +63,7 @@ def answer(operator: str, case: Case) -> np.ndarray:
     """Return the literal answer or the oracle's, which is computed once for all back-ends."""
     if case.expected is not None:
         return case.expected
-    return oracles_answer(operator, case.inputs, case.attributes)
+    return cached_oracle(operator, case.inputs, case.attributes)
 
 
 def every_case() -> Iterator[tuple[str, Case]]:
@@ -111,7 +111,7 @@ def layouts(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def shapes_within(shape: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
-    """Every kind of shape that broadcasts to `shape`: one value, per channel, per element."""
+    """Return kinds of shapes that broadcast to `shape`: one value, per channel, per element."""
     first, second, third = shape
     return {
         "scalar": (),
@@ -132,8 +132,8 @@ def assert_same_bits(actual: Any, expected: np.ndarray, case: Case) -> None:
     """Equal dtype, shape and bits, the sign of zero included; any NaN equals any NaN."""
     assert isinstance(actual, np.ndarray), f"{case.name}: expected an array, got {actual!r}"
     got = f"{actual.dtype}{list(actual.shape)}"
-    wanted = f"{expected.dtype}{list(expected.shape)}"
-    assert got == wanted, f"{case.name}: got {got}, expected {wanted}"
+    described = f"{expected.dtype}{list(expected.shape)}"
+    assert got == described, f"{case.name}: got {got}, expected {described}"
     bits = np.dtype(f"u{expected.dtype.itemsize}")
     got_bits = np.ascontiguousarray(actual).view(bits).reshape(expected.shape)
     wanted_bits = np.ascontiguousarray(expected).view(bits).reshape(expected.shape)
@@ -159,7 +159,7 @@ def in_rows(dtype: Any, count: int) -> np.ndarray:
 
 
 def in_column(values: Iterable[float], dtype: Any = np.float64) -> np.ndarray:
-    """One parameter value per row."""
+    """Return one parameter value per row."""
     return cast(values, dtype).reshape(-1, 1)
 
 
@@ -174,9 +174,9 @@ def refused_by_all(inputs: tuple, names: tuple[str, ...]) -> Iterator[Case]:
         yield refused(f"x_of_{dtype}", bad, TypeError, dtype)
     larger = {"other_length": (3,), "more_rows": (2, 2), "more_axes": (1, 2), "empty": (0,)}
     for place, name in enumerate(names, start=1):
-        for what, shape in larger.items():
+        for fault, shape in larger.items():
             bad = with_input(inputs, place, np.ones(shape, np.float32))
-            yield refused(f"{name}_{what}", bad, ValueError, f"{name}|{shape[0]}")
+            yield refused(f"{name}_{fault}", bad, ValueError, f"{name}|{shape[0]}")
         bad = with_input(inputs, place, np.ones(2, np.complex128))
         yield refused(f"{name}_of_complex128", bad, TypeError, "complex")
         bad = with_input(inputs, place, np.array(["1", "1"]))
@@ -191,11 +191,11 @@ def refused_widths(inputs: tuple, place: int, name: str, least: int | None = 1) 
     if least is not None:
         bad["negative"] = (-1, "-1")
         bad["too_small"] = (least - 1, f"(?<![0-9.]){least - 1}")
-    for what, (value, pattern) in bad.items():
-        yield refused(f"{name}_{what}", with_input(inputs, place, value), ValueError, pattern)
+    for fault, (value, pattern) in bad.items():
+        yield refused(f"{name}_{fault}", with_input(inputs, place, value), ValueError, pattern)
         array = f32([4, value])
         yield refused(
-            f"{name}_{what}_in_array", with_input(inputs, place, array), ValueError, pattern
+            f"{name}_{fault}_in_array", with_input(inputs, place, array), ValueError, pattern
         )
 
 
@@ -208,7 +208,7 @@ def refused_modes(inputs: tuple) -> Iterator[Case]:
 
 
 def across_layouts(*parameters: Any, **attributes: Any) -> Iterator[Case]:
-    """Every memory layout in every dtype, with parameters that broadcast to any shape."""
+    """Yield every memory layout in every dtype, with parameters that broadcast to any shape."""
     for dtype in FLOAT_DTYPES:
         for layout, x in layouts(telling_values(dtype)).items():
             yield computed(f"{layout}_{dtype}", x, *parameters, **attributes)

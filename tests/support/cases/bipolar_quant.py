@@ -10,6 +10,7 @@ from . import (
     Case,
     across_layouts,
     bfloat16,
+    checked,
     computed,
     f32,
     in_column,
@@ -19,7 +20,6 @@ from . import (
     refused_by_all,
     shapes_within,
     telling_values,
-    told,
 )
 
 OPERATOR = "bipolar_quant"
@@ -30,21 +30,23 @@ def meaning() -> Iterator[Case]:
     x = f32([2.0, -2.0, 0.0, -0.0, nan, -nan, inf, -inf, 1e-45, -1e-45])
     signs = f32([1, -1, 1, 1, -1, -1, 1, -1, 1, -1])
     # The sign of a zero and ONNX Sign (0 at 0) play no part; NaN is not >= 0.
-    yield told("unit_scale", (x, 1.0), signs)
-    yield told("half_scale", (x, 0.5), signs / 2)
-    yield told("negative_scale", (x, -0.25), signs / -4)
-    yield told("zero_scale", (x, 0.0), signs * 0)
-    yield told("infinite_scale", (x, inf), signs * np.float32(inf))
-    yield told("nan_scale", (x, nan), [nan] * 10)
-    yield told("integer_scale", (x, 3), signs * 3)
+    yield checked("unit_scale", (x, 1.0), signs)
+    yield checked("half_scale", (x, 0.5), signs / 2)
+    yield checked("negative_scale", (x, -0.25), signs / -4)
+    yield checked("zero_scale", (x, 0.0), signs * 0)
+    yield checked("infinite_scale", (x, inf), signs * np.float32(inf))
+    yield checked("nan_scale", (x, nan), [nan] * 10)
+    yield checked("integer_scale", (x, 3), signs * 3)
     # Two bits of bfloat16 and float16 are lost once, at the end.
     for dtype, third in ((bfloat16, 0.333984375), (np.float16, 0.333251953125)):
-        yield told(
+        yield checked(
             f"one_third_{np.dtype(dtype)}", (np.array([1, -1], dtype), 1 / 3), [third, -third]
         )
-    yield told("float16_overflows", (np.array([1, -1], np.float16), 70000.0), [inf, -inf])
-    yield told("float64_is_kept", (np.array([1.0, -1.0]), 0.1), [0.1, -0.1])
-    yield told("scale_per_channel", (f32([[1, -1], [1, -1]]), f32([[2], [3]])), [[2, -2], [3, -3]])
+    yield checked("float16_overflows", (np.array([1, -1], np.float16), 70000.0), [inf, -inf])
+    yield checked("float64_is_kept", (np.array([1.0, -1.0]), 0.1), [0.1, -0.1])
+    yield checked(
+        "scale_per_channel", (f32([[1, -1], [1, -1]]), f32([[2], [3]])), [[2, -2], [3, -3]]
+    )
 
 
 def sweeps() -> Iterator[Case]:

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from . import Case, computed, f32, inf, layouts, nan, refused, told
+from . import Case, checked, computed, f32, inf, layouts, nan, refused
 from .dynamic_quantize import ONE, SCALES, ZERO_POINT_TYPES, signed, unsigned
 
 OPERATOR = "dynamic_dequantize"
@@ -15,36 +15,36 @@ EVERY_UNSIGNED = np.arange(256).astype(np.uint8)
 
 
 def meaning() -> Iterator[Case]:
-    yield told("int8", (signed([-128, 0, 127]), f32([0.5])), f32([-64, 0, 63.5]))
-    yield told("uint8", (unsigned([0, 128, 255]), f32([0.5])), f32([0, 64, 127.5]))
+    yield checked("int8", (signed([-128, 0, 127]), f32([0.5])), f32([-64, 0, 63.5]))
+    yield checked("uint8", (unsigned([0, 128, 255]), f32([0.5])), f32([0, 64, 127.5]))
     # In the types of src these differences would wrap.
     x = signed([-128, 127])
-    yield told("zps_s8", (x, ONE, np.int8([127])), f32([-255, 0]))
-    yield told("zps_u8_of_s8", (x, ONE, np.uint8([255])), f32([-383, -128]))
-    yield told("zps_u8", (unsigned([0, 255]), ONE, np.uint8([255])), f32([-255, 0]))
-    yield told("zps_s8_of_u8", (unsigned([0, 255]), ONE, np.int8([-128])), f32([128, 383]))
-    # 2**24 + 1 is no float32, but 2**24 is.
+    yield checked("zps_s8", (x, ONE, np.int8([127])), f32([-255, 0]))
+    yield checked("zps_u8_of_s8", (x, ONE, np.uint8([255])), f32([-383, -128]))
+    yield checked("zps_u8", (unsigned([0, 255]), ONE, np.uint8([255])), f32([-255, 0]))
+    yield checked("zps_s8_of_u8", (unsigned([0, 255]), ONE, np.int8([-128])), f32([128, 383]))
+    # float32 represents 2**24, but not 2**24 + 1.
     inputs = (signed([1, 0]), ONE, np.int32([16777217]))
-    yield told("difference_is_exact", inputs, f32([-16777216, -16777216]))
+    yield checked("difference_is_exact", inputs, f32([-16777216, -16777216]))
     # 1 - (2**24 + 5) = -(2**24 + 4); from the float32 nearest to the zero-point, -(2**24 + 3).
     inputs = (signed([1, 3, -128]), ONE, np.int32([16777221]))
-    yield told("difference_rounds_once", inputs, f32([-16777220, -16777218, -16777348]))
+    yield checked("difference_rounds_once", inputs, f32([-16777220, -16777218, -16777348]))
     inputs = (signed([0, 127]), ONE, np.int32([-(2**31)]))
-    yield told("least_zero_point", inputs, f32([2**31, 2**31]))
+    yield checked("least_zero_point", inputs, f32([2**31, 2**31]))
     inputs = (signed([0, 64, 127]), ONE, np.int32([2**31 - 1]))
-    yield told("largest_zero_point", inputs, f32([-(2**31), 128 - 2**31, 128 - 2**31]))
-    yield told("zero_times_negative", (signed([3, 4]), f32([-1]), np.int8([3])), f32([-0.0, -1]))
+    yield checked("largest_zero_point", inputs, f32([-(2**31), 128 - 2**31, 128 - 2**31]))
+    yield checked("zero_times_negative", (signed([3, 4]), f32([-1]), np.int8([3])), f32([-0.0, -1]))
 
 
 def strange_scales() -> Iterator[Case]:
     x = signed([-1, 0, 2])
-    yield told("scale_nan", (x, f32([nan])), f32([nan] * 3))
-    yield told("scale_inf", (x, f32([inf])), f32([-inf, nan, inf]))
-    yield told("scale_minus_inf", (x, f32([-inf])), f32([inf, nan, -inf]))
-    yield told("scale_zero", (x, f32([0.0])), f32([-0.0, 0.0, 0.0]))
-    yield told("scale_minus_zero", (x, f32([-0.0])), f32([0.0, -0.0, -0.0]))
-    yield told("overflow", (x, f32([3e38])), f32([-3e38, 0, inf]))
-    yield told("subnormal", (x, f32([1.4e-45])), f32([-1.4e-45, 0, 2.8e-45]))
+    yield checked("scale_nan", (x, f32([nan])), f32([nan] * 3))
+    yield checked("scale_inf", (x, f32([inf])), f32([-inf, nan, inf]))
+    yield checked("scale_minus_inf", (x, f32([-inf])), f32([inf, nan, -inf]))
+    yield checked("scale_zero", (x, f32([0.0])), f32([-0.0, 0.0, 0.0]))
+    yield checked("scale_minus_zero", (x, f32([-0.0])), f32([0.0, -0.0, -0.0]))
+    yield checked("overflow", (x, f32([3e38])), f32([-3e38, 0, inf]))
+    yield checked("subnormal", (x, f32([1.4e-45])), f32([-1.4e-45, 0, 2.8e-45]))
 
 
 def channels() -> Iterator[Case]:
@@ -53,14 +53,14 @@ def channels() -> Iterator[Case]:
     inputs = (x, f32([1, 2, 0.5]), np.int8([0, 1, -1]))
     expected = f32([[1, 2, 2], [4, 8, 3.5]])
     for axis in (1, -1):
-        yield told(f"axis_{axis}", inputs, expected, **by_channel, axis=axis)
-    yield told("default_axis_is_1", inputs, expected, **by_channel)
+        yield checked(f"axis_{axis}", inputs, expected, **by_channel, axis=axis)
+    yield checked("default_axis_is_1", inputs, expected, **by_channel)
     inputs = (x, f32([1, 2]), np.uint8([10, 20]))
     for axis in (0, -2):
         expected = f32([[-9, -8, -7], [-32, -30, -28]])
-        yield told(f"axis_{axis}", inputs, expected, **by_channel, axis=axis)
+        yield checked(f"axis_{axis}", inputs, expected, **by_channel, axis=axis)
     inputs = (x, f32([1, 2, 0.5]))
-    yield told("without_zero_points", inputs, f32([[1, 4, 1.5], [4, 10, 3]]), **by_channel)
+    yield checked("without_zero_points", inputs, f32([[1, 4, 1.5], [4, 10, 3]]), **by_channel)
     shape = (2, 3, 4, 5)
     for axis, every in product(range(-4, 4), (EVERY_SIGNED, EVERY_UNSIGNED)):
         x = np.resize(every[::7], shape)
@@ -75,13 +75,13 @@ def channels() -> Iterator[Case]:
 def degenerate_shapes() -> Iterator[Case]:
     for name, shape in {"empty": (0,), "empty_rows": (0, 3), "empty_columns": (3, 0)}.items():
         x, expected = signed(np.zeros(shape)), f32(np.zeros(shape))
-        yield told(name, (x, ONE), expected)
-        yield told(f"{name}_with_zps", (x, ONE, np.int8([1])), expected)
+        yield checked(name, (x, ONE), expected)
+        yield checked(f"{name}_with_zps", (x, ONE, np.int8([1])), expected)
     x, expected = signed(np.zeros((3, 0))), f32(np.zeros((3, 0)))
-    yield told("no_channel", (x, f32([]), np.int32([])), expected, qtype="per_channel")
-    yield told("empty_channels", (x, f32([1, 2, 3])), expected, qtype="per_channel", axis=0)
-    yield told("zero_dimensions", (signed(3), ONE), f32(3))
-    yield told("default_axis_beyond_rank_is_unused", (signed([3]), ONE), f32([3]))
+    yield checked("no_channel", (x, f32([]), np.int32([])), expected, qtype="per_channel")
+    yield checked("empty_channels", (x, f32([1, 2, 3])), expected, qtype="per_channel", axis=0)
+    yield checked("zero_dimensions", (signed(3), ONE), f32(3))
+    yield checked("default_axis_beyond_rank_is_unused", (signed([3]), ONE), f32([3]))
 
 
 def sweeps() -> Iterator[Case]:

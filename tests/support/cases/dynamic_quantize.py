@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import Case, computed, f32, inf, layouts, nan, refused, telling_values, told
+from . import Case, checked, computed, f32, inf, layouts, nan, refused, telling_values
 
 OPERATOR = "dynamic_quantize"
 ONE = f32([1.0])
@@ -25,54 +25,56 @@ def unsigned(values: Any) -> np.ndarray:
 
 def meaning() -> Iterator[Case]:
     x = f32([0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997])
-    yield told("ties_to_even", (x, ONE), signed([0, 2, 2, 0, -2, 0]))
+    yield checked("ties_to_even", (x, ONE), signed([0, 2, 2, 0, -2, 0]))
     # Rounding first would give 1, 3.
     inputs = (f32([0.5, 1.5]), ONE, np.int32([1]))
-    yield told("zero_point_before_rounding", inputs, signed([2, 2]))
+    yield checked("zero_point_before_rounding", inputs, signed([2, 2]))
     # The float32 sum 1.4999999 + 100 is already 101.5.
     inputs = (f32([1.4999999]), ONE, np.uint8([100]))
-    yield told("zero_point_sum_rounds", inputs, unsigned([102]), dtype="u8")
+    yield checked("zero_point_sum_rounds", inputs, unsigned([102]), dtype="u8")
     x = f32([nan, inf, -inf, 3e38, 127.5, -128.5, 255.5, -0.6])
-    yield told("saturates_s8", (x, ONE), signed([-128, 127, -128, 127, 127, -128, 127, -1]))
-    yield told("saturates_u8", (x, ONE), unsigned([0, 255, 0, 255, 128, 0, 255, 0]), dtype="u8")
+    yield checked("saturates_s8", (x, ONE), signed([-128, 127, -128, 127, 127, -128, 127, -1]))
+    yield checked("saturates_u8", (x, ONE), unsigned([0, 255, 0, 255, 128, 0, 255, 0]), dtype="u8")
     x = f32([0.0, 100.0, -300.0])
-    yield told("zps_u8", (x, ONE, np.uint8([200])), unsigned([200, 255, 0]), dtype="u8")
-    yield told("zps_u8_to_s8", (x, ONE, np.uint8([200])), signed([127, 127, -100]))
-    yield told("zps_s8", (x, ONE, np.int8([-128])), signed([-128, -28, -128]))
-    yield told("zps_s8_to_u8", (x, ONE, np.int8([-20])), unsigned([0, 80, 0]), dtype="u8")
-    # 2**24 + 1 is no float32.
+    yield checked("zps_u8", (x, ONE, np.uint8([200])), unsigned([200, 255, 0]), dtype="u8")
+    yield checked("zps_u8_to_s8", (x, ONE, np.uint8([200])), signed([127, 127, -100]))
+    yield checked("zps_s8", (x, ONE, np.int8([-128])), signed([-128, -28, -128]))
+    yield checked("zps_s8_to_u8", (x, ONE, np.int8([-20])), unsigned([0, 80, 0]), dtype="u8")
+    # float32 does not represent 2**24 + 1.
     x = f32([-16777216.0])
-    yield told("zps_s32_become_float32", (x, ONE, np.int32([16777217])), signed([0]))
+    yield checked("zps_s32_become_float32", (x, ONE, np.int32([16777217])), signed([0]))
     x = f32([0.0, -0.0, 1.0, -1.0, nan])
     for arithmetic in ("divide", "reciprocal"):
         expected = signed([-128, -128, 127, -128, -128])
         name = f"scale_zero_{arithmetic}"
-        yield told(name, (x, f32([0.0])), expected, arithmetic=arithmetic)
-        yield told(
+        yield checked(name, (x, f32([0.0])), expected, arithmetic=arithmetic)
+        yield checked(
             f"scale_nan_{arithmetic}", (x, f32([nan])), signed([-128] * 5), arithmetic=arithmetic
         )
-        yield told(
+        yield checked(
             f"scale_inf_{arithmetic}",
             (x, f32([inf]), np.int32([3])),
             signed([3, 3, 3, 3, -128]),
             arithmetic=arithmetic,
         )
-    yield told("scale_negative", (f32([3.0]), f32([-1.0])), signed([-3]))
+    yield checked("scale_negative", (f32([3.0]), f32([-1.0])), signed([-3]))
 
 
 def arithmetics() -> Iterator[Case]:
     # 45.5 / 7 is exactly 6.5; 45.5 * (1/7) rounds to above it.
     inputs = (f32([45.5]), f32([7.0]))
-    yield told("default_divides", inputs, signed([6]))
-    yield told("divide", inputs, signed([6]), arithmetic="divide")
-    yield told("reciprocal", inputs, signed([7]), arithmetic="reciprocal")
+    yield checked("default_divides", inputs, signed([6]))
+    yield checked("divide", inputs, signed([6]), arithmetic="divide")
+    yield checked("reciprocal", inputs, signed([7]), arithmetic="reciprocal")
     # The product 2.4999998 + 3 ties to 5.5; fused, the sum is 5.4999995.
     inputs = (f32([7.499999]), f32([3.0]), np.int32([3]))
-    yield told("reciprocal_is_not_fused", inputs, signed([6]), arithmetic="reciprocal")
+    yield checked("reciprocal_is_not_fused", inputs, signed([6]), arithmetic="reciprocal")
     # 1 / 1e-40 is infinite.
     inputs = (f32([2e-40, 0.0]), f32([1e-40]))
-    yield told("subnormal_scale_divide", inputs, signed([2, 0]))
-    yield told("subnormal_scale_reciprocal", inputs, signed([127, -128]), arithmetic="reciprocal")
+    yield checked("subnormal_scale_divide", inputs, signed([2, 0]))
+    yield checked(
+        "subnormal_scale_reciprocal", inputs, signed([127, -128]), arithmetic="reciprocal"
+    )
 
 
 def channels() -> Iterator[Case]:
@@ -81,13 +83,13 @@ def channels() -> Iterator[Case]:
     inputs = (x, f32([1, 2, 0.5]), np.int8([0, 1, -1]))
     for axis in (1, -1):
         expected = signed([[1, 2, 5], [4, 4, 11]])
-        yield told(f"axis_{axis}", inputs, expected, **by_channel, axis=axis)
-    yield told("default_axis_is_1", inputs, signed([[1, 2, 5], [4, 4, 11]]), **by_channel)
+        yield checked(f"axis_{axis}", inputs, expected, **by_channel, axis=axis)
+    yield checked("default_axis_is_1", inputs, signed([[1, 2, 5], [4, 4, 11]]), **by_channel)
     inputs = (x, f32([1, 2]), np.uint8([10, 20]))
     for axis in (0, -2):
         expected = unsigned([[11, 12, 13], [22, 22, 23]])
-        yield told(f"axis_{axis}", inputs, expected, **by_channel, axis=axis, dtype="u8")
-    yield told(
+        yield checked(f"axis_{axis}", inputs, expected, **by_channel, axis=axis, dtype="u8")
+    yield checked(
         "without_zero_points", (x, f32([1, 2, 0.5])), signed([[1, 1, 6], [4, 2, 12]]), **by_channel
     )
     shape = (2, 3, 4, 5)
@@ -105,23 +107,25 @@ def channels() -> Iterator[Case]:
             scales[::-1],
             **{**attributes, "axis": 3 - axis % 4},
         )
-    yield told("one_channel", (f32([[4.0]]), f32([2.0])), signed([[2]]), **by_channel)
-    yield told("one_axis", (f32([4, 5]), f32([2, 1])), signed([2, 5]), **by_channel, axis=0)
+    yield checked("one_channel", (f32([[4.0]]), f32([2.0])), signed([[2]]), **by_channel)
+    yield checked("one_axis", (f32([4, 5]), f32([2, 1])), signed([2, 5]), **by_channel, axis=0)
 
 
 def degenerate_shapes() -> Iterator[Case]:
     empty = {"empty": (0,), "empty_rows": (0, 3), "empty_columns": (3, 0)}
     for name, shape in empty.items():
         expected = signed(np.zeros(shape))
-        yield told(name, (np.zeros(shape, np.float32), ONE), expected)
-        yield told(f"{name}_with_zps", (np.zeros(shape, np.float32), ONE, np.int8([1])), expected)
+        yield checked(name, (np.zeros(shape, np.float32), ONE), expected)
+        yield checked(
+            f"{name}_with_zps", (np.zeros(shape, np.float32), ONE, np.int8([1])), expected
+        )
     x = np.zeros((3, 0), np.float32)
     inputs = (x, f32([]), np.int32([]))
-    yield told("no_channel", inputs, signed(np.zeros((3, 0))), qtype="per_channel")
+    yield checked("no_channel", inputs, signed(np.zeros((3, 0))), qtype="per_channel")
     inputs = (x, f32([1, 2, 3]))
-    yield told("empty_channels", inputs, signed(np.zeros((3, 0))), qtype="per_channel", axis=0)
-    yield told("zero_dimensions", (f32(2.5), ONE), signed(2))
-    yield told("default_axis_beyond_rank_is_unused", (f32([2.5]), ONE), signed([2]))
+    yield checked("empty_channels", inputs, signed(np.zeros((3, 0))), qtype="per_channel", axis=0)
+    yield checked("zero_dimensions", (f32(2.5), ONE), signed(2))
+    yield checked("default_axis_beyond_rank_is_unused", (f32([2.5]), ONE), signed([2]))
 
 
 def sweeps() -> Iterator[Case]:

@@ -14,6 +14,7 @@ from . import (
     across_layouts,
     bfloat16,
     cast,
+    checked,
     computed,
     f32,
     in_column,
@@ -26,7 +27,6 @@ from . import (
     refused_widths,
     shapes_within,
     telling_values,
-    told,
     with_input,
 )
 
@@ -64,14 +64,14 @@ FORMATS = {
 
 def grid() -> Iterator[Case]:
     # Spacing 2**(1 - 0 - 4): 0.3125 is 2.5 steps.
-    yield told("e4m4_bias_0_tie", (f32([0.3125]), 1, 4, 4, 0), [0.25])
+    yield checked("e4m4_bias_0_tie", (f32([0.3125]), 1, 4, 4, 0), [0.25])
     x = f32([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 7.0])
     expected = f32([0, 1, 1, 2, 2, 4, 4, 6])
-    yield told("e2m1_ties", (x, 1, *E2M1), expected)
-    yield told("e2m1_ties_negative", (-x, 1, *E2M1), -expected)
-    yield told("e2m1_scaled", (f32([3.0, -9.0]), 0.7, *E2M1), [2.8, f32(-6) * f32(0.7)])
+    yield checked("e2m1_ties", (x, 1, *E2M1), expected)
+    yield checked("e2m1_ties_negative", (-x, 1, *E2M1), -expected)
+    yield checked("e2m1_scaled", (f32([3.0, -9.0]), 0.7, *E2M1), [2.8, f32(-6) * f32(0.7)])
     x = f32([0.9, 1.0, 1.5, 3.0, -1.0])
-    yield told("no_mantissa_bit", (x, 1, 1, 0, 0), [0.0, 0.0, 2.0, 2.0, -0.0])
+    yield checked("no_mantissa_bit", (x, 1, 1, 0, 0), [0.0, 0.0, 2.0, 2.0, -0.0])
     # floor(log2) in float32 takes these for 32 and 1: one binade too coarse.
     x = f32([31.999996, -31.999996, 0.99999994])
     below = {
@@ -84,89 +84,91 @@ def grid() -> Iterator[Case]:
         "HALF_DOWN": [32, -32, 1],
     }
     for mode, expected in below.items():
-        yield told(f"below_power_of_two_{mode}", (x, 1, *E4M3), expected, rounding_mode=mode)
+        yield checked(f"below_power_of_two_{mode}", (x, 1, *E4M3), expected, rounding_mode=mode)
     x = f32([2.0**-10, 3 * 2.0**-10, -(2.0**-10), 2.0**-7])
-    yield told("e4m3_subnormals", (x, 1, *E4M3), [0.0, 2.0**-8, -0.0, 2.0**-7])
+    yield checked("e4m3_subnormals", (x, 1, *E4M3), [0.0, 2.0**-8, -0.0, 2.0**-7])
     # has_subnormal=0 only informs back-ends.
-    yield told(
+    yield checked(
         "no_effect_has_subnormal", (x, 1, *E4M3), [0, 2**-8, -0.0, 2**-7], has_subnormal=False
     )
 
 
 def maximum() -> Iterator[Case]:
     x = f32([1000.0, -1000.0, 470.0])
-    yield told("closed_form_reserves_nothing", (x, 1, *E4M3), [480, -480, 480])
-    yield told("max_val_reserves", (x, 1, *E4M3, 448.0), [448, -448, 448])
-    yield told("max_val_above_the_closed_form", (x, 1, *E4M3, 500.0), [480, -480, 480])
-    yield told("max_val_infinite", (x, 1, *E4M3, inf), [480, -480, 480])
-    yield told("unsigned", (f32([-5, 5, 1e9]), 1, *E4M3), [0.0, 5.0, 480.0], signed=False)
-    # 103 rounds to 104 and is clipped after that; 100 is no grid point.
+    yield checked("closed_form_reserves_nothing", (x, 1, *E4M3), [480, -480, 480])
+    yield checked("max_val_reserves", (x, 1, *E4M3, 448.0), [448, -448, 448])
+    yield checked("max_val_above_the_closed_form", (x, 1, *E4M3, 500.0), [480, -480, 480])
+    yield checked("max_val_infinite", (x, 1, *E4M3, inf), [480, -480, 480])
+    yield checked("unsigned", (f32([-5, 5, 1e9]), 1, *E4M3), [0.0, 5.0, 480.0], signed=False)
+    # 103 rounds to 104 and is clipped after that; 100 is off the grid.
     x = f32([99, 103, -1000])
-    yield told("max_val_off_the_grid", (x, 1, *E4M3, 100.0), [96, 100, -100])
+    yield checked("max_val_off_the_grid", (x, 1, *E4M3, 100.0), [96, 100, -100])
     x = f32([1.0, -1.0, 0.0, -0.0, nan])
-    yield told("max_val_zero", (x, 1, *E4M3, 0.0), [0.0, -0.0, 0.0, -0.0, nan])
+    yield checked("max_val_zero", (x, 1, *E4M3, 0.0), [0.0, -0.0, 0.0, -0.0, nan])
     # A bias of 0 is not "the default bias".
-    yield told("bias_0_is_a_bias", (f32([1e6]), 1, 4, 3, 0), [61440.0])
+    yield checked("bias_0_is_a_bias", (f32([1e6]), 1, 4, 3, 0), [61440.0])
     for name in ("has_infinity", "has_nan"):
         x = f32([1000.0, -1000.0])
         attributes = {name: True, "saturation": False}
-        yield told(f"no_effect_{name}", (x, 1, *E4M3), [480, -480], **attributes)
-    yield told("no_effect_saturation", (x, 1, *E4M3), [480, -480], saturation=False)
+        yield checked(f"no_effect_{name}", (x, 1, *E4M3), [480, -480], **attributes)
+    yield checked("no_effect_saturation", (x, 1, *E4M3), [480, -480], saturation=False)
     top = float(np.finfo(np.float32).max)
-    yield told("infinite_maximum", (f32([top, -top]), 1, 8, 3, 127), [inf, -inf])
-    yield told("finite_maximum", (f32([top]), 1, 8, 3, 127, 1.875 * 2.0**127), [1.875 * 2.0**127])
+    yield checked("infinite_maximum", (f32([top, -top]), 1, 8, 3, 127), [inf, -inf])
+    yield checked(
+        "finite_maximum", (f32([top]), 1, 8, 3, 127, 1.875 * 2.0**127), [1.875 * 2.0**127]
+    )
     # The step before `* scale` is itself a float32: it overflows although the product would fit.
     x = f32([0.9999 * 2.0**127])
-    yield told("overflows_before_scale", (x, 0.5, 8, 3, 127), [inf])
-    # 2 - 2**-24 is no float32: the maximum rounds to 2 * 2**115.
+    yield checked("overflows_before_scale", (x, 0.5, 8, 3, 127), [inf])
+    # float32 does not represent 2 - 2**-24: the maximum rounds to 2 * 2**115.
     x = f32([1e38, -1e38, 1.0000001, 2.0**-149, -0.1])
-    yield told("e8m24_bias_140", (x, 1, 8, 24, 140), [2.0**116, -(2.0**116), *x[2:]])
+    yield checked("e8m24_bias_140", (x, 1, 8, 24, 140), [2.0**116, -(2.0**116), *x[2:]])
     # 2**(15 - 300) underflows: nothing but zero is left.
-    yield told("maximum_underflows", (f32([1.0, -1.0]), 1, 4, 0, 300), [0.0, -0.0])
+    yield checked("maximum_underflows", (f32([1.0, -1.0]), 1, 4, 0, 300), [0.0, -0.0])
 
 
 def special_values() -> Iterator[Case]:
     x = f32([nan, inf, -inf])
-    yield told("nan_and_infinities", (x, 1, *E4M3), [nan, nan, nan])
-    yield told("infinities_unsigned", (x, 1, *E4M3, 448.0), [nan, nan, nan], signed=False)
-    yield told("quotient_overflows", (f32([3e38]), 0.5, *E4M3), [nan])
+    yield checked("nan_and_infinities", (x, 1, *E4M3), [nan, nan, nan])
+    yield checked("infinities_unsigned", (x, 1, *E4M3, 448.0), [nan, nan, nan], signed=False)
+    yield checked("quotient_overflows", (f32([3e38]), 0.5, *E4M3), [nan])
     x = f32([-0.0, 0.0, -1e-6, 1e-6])
     for signed in (True, False):
         name = f"zero_signs_signed_{signed:d}"
-        yield told(name, (x, 1, *E4M3), [-0.0, 0.0, -0.0, 0.0], signed=signed)
+        yield checked(name, (x, 1, *E4M3), [-0.0, 0.0, -0.0, 0.0], signed=signed)
     x = f32([0.0, 1.0, -1.0])
-    yield told("scale_zero", (x, 0.0, *E4M3), [nan, nan, nan])
-    yield told("scale_inf", (x, inf, *E4M3), [nan, nan, nan])
-    yield told("scale_nan", (x, nan, *E4M3), [nan, nan, nan])
-    yield told("scale_negative", (x, -1.0, *E4M3), [0.0, 1.0, -1.0])
-    yield told("scale_negative_unsigned", (x, -1.0, *E4M3), [0.0, -0.0, -1.0], signed=False)
+    yield checked("scale_zero", (x, 0.0, *E4M3), [nan, nan, nan])
+    yield checked("scale_inf", (x, inf, *E4M3), [nan, nan, nan])
+    yield checked("scale_nan", (x, nan, *E4M3), [nan, nan, nan])
+    yield checked("scale_negative", (x, -1.0, *E4M3), [0.0, 1.0, -1.0])
+    yield checked("scale_negative_unsigned", (x, -1.0, *E4M3), [0.0, -0.0, -1.0], signed=False)
     # Scaling by 2**-k is exact: y * 2**-118 is below every float32, yet UP sees it.
     x = f32([1e-30, -1e-30])
     inputs = (x, 1, 4, 3, -120)
-    yield told("tiny_goes_up", inputs, [2.0**118, -(2.0**118)], rounding_mode="UP")
-    yield told("tiny_goes_to_zero", inputs, [0.0, -0.0])
-    yield told("tiny_goes_to_ceiling", inputs, [2.0**118, -0.0], rounding_mode="CEIL")
+    yield checked("tiny_goes_up", inputs, [2.0**118, -(2.0**118)], rounding_mode="UP")
+    yield checked("tiny_goes_to_zero", inputs, [0.0, -0.0])
+    yield checked("tiny_goes_to_ceiling", inputs, [2.0**118, -0.0], rounding_mode="CEIL")
     tiny = 2.0**-149
     x = f32([3 * tiny, -5 * tiny])
-    yield told("subnormal_step", (x, 1, 8, 1, 149), [3 * tiny, -4 * tiny])
+    yield checked("subnormal_step", (x, 1, 8, 1, 149), [3 * tiny, -4 * tiny])
 
 
 def types() -> Iterator[Case]:
     x = f32([[1.3, 100.0], [1.3, 100.0]])
     channels = tuple(np.array([[first], [second]]) for first, second in ((2, 4), (1, 3), (1, 7)))
     expected = [[1.5, 6.0], [1.25, 96.0]]
-    yield told("formats_per_channel", (x, 1, *channels), expected)
-    yield told("formats_per_channel_int8", (x, 1, *map(np.int8, channels)), expected)
-    yield told("formats_per_channel_float32", (x, 1, *map(np.float32, channels)), expected)
+    yield checked("formats_per_channel", (x, 1, *channels), expected)
+    yield checked("formats_per_channel_int8", (x, 1, *map(np.int8, channels)), expected)
+    yield checked("formats_per_channel_float32", (x, 1, *map(np.float32, channels)), expected)
     limits = f32([[1, 50], [100, 1]])
-    yield told("max_val_for_each_element", (x, 1, *E4M3, limits), [[1, 50], [1.25, 1]])
+    yield checked("max_val_for_each_element", (x, 1, *E4M3, limits), [[1, 50], [1.25, 1]])
     x = np.array([1.3, 1e300])
-    yield told("float64", (x, 1, 11, 2, 1023), [1.25, 1.5 * 2.0**996])
+    yield checked("float64", (x, 1, 11, 2, 1023), [1.25, 1.5 * 2.0**996])
     x = np.array([65504.0, 0.33], np.float16)
-    # 1e5 is no float16: the scale stays float32. 0.625 * 1e5 = 62500 is rounded to float16.
-    yield told("float16_scale_beyond_float16", (x, 1e5, *E4M3), [62496.0, 0.0])
+    # 1e5 exceeds float16: the scale stays float32. 0.625 * 1e5 = 62500 is rounded to float16.
+    yield checked("float16_scale_beyond_float16", (x, 1e5, *E4M3), [62496.0, 0.0])
     x = np.array([1.0, -3.0], bfloat16)
-    yield told("bfloat16", (x, 0.3, *E2M1), [0.8984375, -1.796875])
+    yield checked("bfloat16", (x, 0.3, *E2M1), [0.8984375, -1.796875])
 
 
 def near_every_step(dtype: Any) -> np.ndarray:
@@ -210,9 +212,9 @@ def shapes() -> Iterator[Case]:
     plain = {"scale": 0.3, "exponent": 4, "mantissa": 3, "bias": 7, "max_val": 448.0}
     for name, small in shapes_within(shape).items():
         cut = tuple(slice(0, length) for length in (1,) * (3 - len(small)) + small)
-        parts = {what: array[cut].reshape(small) for what, array in full.items()}
-        for what, part in parts.items():
-            yield computed(f"{what}_{name}", x, *{**plain, what: part}.values())
+        parts = {parameter: array[cut].reshape(small) for parameter, array in full.items()}
+        for parameter, part in parts.items():
+            yield computed(f"{parameter}_{name}", x, *{**plain, parameter: part}.values())
         yield computed(f"all_{name}", x, *parts.values())
         mixed = {**full, "scale": parts["scale"], "mantissa": np.int8(parts["mantissa"])}
         yield computed(f"mixed_{name}", x, *mixed.values(), signed=False)

@@ -12,6 +12,7 @@ from . import (
     Case,
     across_layouts,
     bfloat16,
+    checked,
     computed,
     f32,
     in_column,
@@ -22,7 +23,6 @@ from . import (
     refused_modes,
     refused_widths,
     shapes_within,
-    told,
 )
 from .trunc import HALVES, ROUNDED
 
@@ -35,42 +35,46 @@ def meaning() -> Iterator[Case]:
     for mode, expected in {**ROUNDED, "HALF_EVEN": ROUNDED["ROUND"]}.items():
         for name in (mode, mode.lower()):
             inputs = (HALVES, 1.0, 0.0, 8, 7)
-            yield told(f"halves_{name}", inputs, expected, rounding_mode=name)
-    yield told("default_mode_is_floor", (f32([-5]), 1.0, 0.0, 8, 7), [-3])
-    yield told("value_shrinks", (f32([100, 103, -101]), 1.0, 0.0, 10, 8), [25, 25, -26])
+            yield checked(f"halves_{name}", inputs, expected, rounding_mode=name)
+    yield checked("default_mode_is_floor", (f32([-5]), 1.0, 0.0, 8, 7), [-3])
+    yield checked("value_shrinks", (f32([100, 103, -101]), 1.0, 0.0, 10, 8), [25, 25, -26])
     # (8 + 1) / 4 -> 2; the zero-point is subtracted as it came in.
-    yield told("zero_point_is_not_rescaled", (f32([8]), 1.0, 1.0, 4, 2), [1])
-    yield told("nothing_clamps", (f32([1000, -1000]), 1.0, 0.0, 8, 4), [62, -63])
-    yield told("more_bits_out_than_in", (f32([3]), 1.0, 0.0, 4, 6), [12])
+    yield checked("zero_point_is_not_rescaled", (f32([8]), 1.0, 1.0, 4, 2), [1])
+    yield checked("nothing_clamps", (f32([1000, -1000]), 1.0, 0.0, 8, 4), [62, -63])
+    yield checked("more_bits_out_than_in", (f32([3]), 1.0, 0.0, 4, 6), [12])
     x = f32([3.9999998, 7.9999995])
-    yield told("float_noise_is_cleaned_first", (x, 1.0, 0.0, 8, 6), [1, 2])
-    yield told("python_floats", (f32([0.35]), 0.1, 0.0, 8, 8), [0.4])
+    yield checked("float_noise_is_cleaned_first", (x, 1.0, 0.0, 8, 6), [1, 2])
+    yield checked("python_floats", (f32([0.35]), 0.1, 0.0, 8, 8), [0.4])
     x = f32([[100, -100], [100, -100]])
-    yield told("in_widths_per_channel", (x, 1, 0, np.int8([[8], [9]]), 8), [[100, -100], [50, -50]])
-    yield told("out_widths_per_element", (x, 1, 0, 9, f32([[8, 7], [6, 5]])), [[50, -25], [12, -7]])
+    yield checked(
+        "in_widths_per_channel", (x, 1, 0, np.int8([[8], [9]]), 8), [[100, -100], [50, -50]]
+    )
+    yield checked(
+        "out_widths_per_element", (x, 1, 0, 9, f32([[8, 7], [6, 5]])), [[50, -25], [12, -7]]
+    )
 
 
 def special_values() -> Iterator[Case]:
     x = f32([-0.0, -0.3, 0.3])
-    yield told("zero_signs", (x, 1.0, 0.0, 8, 6), [0.0, -0.0, 0.0])
+    yield checked("zero_signs", (x, 1.0, 0.0, 8, 6), [0.0, -0.0, 0.0])
     x = f32([-1.0])
-    yield told("ceiling_of_minus_half", (x, 1, 0, 8, 7), [-0.0], rounding_mode="CEIL")
+    yield checked("ceiling_of_minus_half", (x, 1, 0, 8, 7), [-0.0], rounding_mode="CEIL")
     x = f32([nan, inf, -inf])
-    yield told("nan_and_infinities", (x, 1, 0, 8, 6), [nan, inf, -inf])
+    yield checked("nan_and_infinities", (x, 1, 0, 8, 6), [nan, inf, -inf])
     x = f32([0.0, 1.0, -1.0])
-    yield told("scale_zero", (x, 0.0, 0, 8, 6), [nan, nan, nan])
-    yield told("scale_inf", (x, inf, 0, 8, 6), [nan, nan, nan])
-    yield told("scale_negative", (f32([8.0]), -1.0, 0, 8, 6), [2.0])
+    yield checked("scale_zero", (x, 0.0, 0, 8, 6), [nan, nan, nan])
+    yield checked("scale_inf", (x, inf, 0, 8, 6), [nan, nan, nan])
+    yield checked("scale_negative", (f32([8.0]), -1.0, 0, 8, 6), [2.0])
     # 2**200 is infinite in float32, 2**-200 is zero.
     x = f32([5.0, -5.0, inf])
-    yield told("divisor_overflows", (x, 1.0, 0, 201, 1), [0.0, -0.0, nan])
+    yield checked("divisor_overflows", (x, 1.0, 0, 201, 1), [0.0, -0.0, nan])
     x = f32([0.0, 1.0, -1.0])
-    yield told("divisor_underflows", (x, 1.0, 0, 1, 201), [nan, inf, -inf])
+    yield checked("divisor_underflows", (x, 1.0, 0, 1, 201), [nan, inf, -inf])
     x = np.array([5.0, 2.0**100])
-    yield told("divisor_fits_float64", (x, 1.0, 0, 201, 1), [1, 1], rounding_mode="CEIL")
+    yield checked("divisor_fits_float64", (x, 1.0, 0, 201, 1), [1, 1], rounding_mode="CEIL")
     x = np.array([1.0, -2.0], bfloat16)
     # 3 and -7 units of 0.3 lose one bit: 1 and -4 units; float32 until the end.
-    yield told("bfloat16", (x, 0.3, 0.0, 8, 7), [0.30078125, -1.203125])
+    yield checked("bfloat16", (x, 0.3, 0.0, 8, 7), [0.30078125, -1.203125])
 
 
 def sweeps() -> Iterator[Case]:
@@ -108,9 +112,9 @@ def shapes() -> Iterator[Case]:
     plain = {"scale": 0.3, "zeropt": 1, "in_bitwidth": 8, "out_bitwidth": 5}
     for name, small in shapes_within(shape).items():
         cut = tuple(slice(0, length) for length in (1,) * (3 - len(small)) + small)
-        parts = {what: array[cut].reshape(small) for what, array in full.items()}
-        for what, part in parts.items():
-            yield computed(f"{what}_{name}", x, *{**plain, what: part}.values())
+        parts = {parameter: array[cut].reshape(small) for parameter, array in full.items()}
+        for parameter, part in parts.items():
+            yield computed(f"{parameter}_{name}", x, *{**plain, parameter: part}.values())
         yield computed(f"all_{name}", x, *parts.values(), rounding_mode="ROUND")
     yield computed("strided_parameters", x, *(array[::-1, :, ::-1] for array in full.values()))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every operator must answer, in exact integer-ratio arithmetic.
+"""Reference of every operator in exact integer-ratio arithmetic.
 
 Shares no code with the package. NumPy carries arrays in and out and computes nothing; a Python
 float is only the vessel of a value already rounded to the compute type: it brings NaN, the

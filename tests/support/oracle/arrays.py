@@ -41,11 +41,11 @@ def exact_elements(array: np.ndarray) -> list:
 
 
 def read_width(name: str, least: int | None) -> Callable[[Any], int]:
-    wanted = "a finite integer" if least is None else f"an integer >= {least}"
+    requirement = "a finite integer" if least is None else f"an integer >= {least}"
 
     def read(value: float | int) -> int:
         if not float(value).is_integer() or (least is not None and value < least):
-            raise ValueError(f"{name} must be {wanted}, got {value!r}")
+            raise ValueError(f"{name} must be {requirement}, got {value!r}")
         return int(value)
 
     return read

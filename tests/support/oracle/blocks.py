@@ -27,15 +27,15 @@ ELEMENTS = {
 
 @cache
 def values_of(exponent_bits: int, mantissa_bits: int, largest: Fraction) -> list[Fraction]:
-    """All values >= 0, in the order of their codes."""
+    """Return all values >= 0, in the order of their codes."""
     bias = 2 ** (exponent_bits - 1) - 1
-    found = []
+    values = []
     for code in range(2 ** (exponent_bits + mantissa_bits)):
         exponent, fraction = divmod(code, 2**mantissa_bits)
         hidden = Fraction(int(exponent > 0))
         significand = hidden + Fraction(fraction, 2**mantissa_bits)
-        found.append(significand * Fraction(2) ** (max(exponent, 1) - bias))
-    return [each for each in found if each <= largest]
+        values.append(significand * Fraction(2) ** (max(exponent, 1) - bias))
+    return [value for value in values if value <= largest]
 
 
 def nearest(x: Fraction, values: Sequence[Fraction]) -> Fraction:
@@ -57,7 +57,7 @@ def floor_log2(x: Fraction) -> int:
 
 
 def element_values(name: str) -> list[Fraction]:
-    """Those of an MX format."""
+    """Return the values >= 0 of an MX element format."""
     if name == "mxint8":
         return [Fraction(code, 64) for code in range(128)]
     return values_of(*ELEMENTS[name])
@@ -66,7 +66,7 @@ def element_values(name: str) -> list[Fraction]:
 def mx_scale(block: Sequence[Fraction], name: str, rule: str) -> Fraction:
     """Return the scale of an MX block, by a rule other than mse."""
     values = element_values(name)
-    reach = max(abs(each) for each in block)
+    reach = max(abs(x) for x in block)
     if not reach:
         return Fraction(2) ** -127
     most = floor_log2(values[-1])
@@ -91,33 +91,36 @@ def mx(block: Sequence[Fraction], name: str, rule: str) -> list[float]:
     else:
         scales = [mx_scale(block, name, rule)]
     exact = [[scale * nearest(x / scale, element_values(name)) for x in block] for scale in scales]
-    return min(([rounded(y) for y in each] for each in exact), key=lambda each: error(each, block))
+    return min(
+        ([rounded(y) for y in candidate] for candidate in exact),
+        key=lambda candidate: error(candidate, block),
+    )
 
 
-def error(found: Sequence[float], wanted: Sequence[Fraction]) -> Fraction | float:
-    if any(map(isinf, found)):
+def error(actual: Sequence[float], expected: Sequence[Fraction]) -> Fraction | float:
+    if any(map(isinf, actual)):
         return inf
-    return sum((Fraction(a) - b) ** 2 for a, b in zip(found, wanted, strict=True))
+    return sum((Fraction(a) - b) ** 2 for a, b in zip(actual, expected, strict=True))
 
 
 def rounded(x: Fraction) -> float:
-    """In float32."""
+    """Round to float32."""
     return BINARY32.nearest(*x.as_integer_ratio())
 
 
 def single(x: Fraction) -> Fraction:
-    """In float32, where that does not end."""
+    """Round to float32, and return the exact ratio."""
     return Fraction(rounded(x))
 
 
 def tensor_scale(blocks: Sequence[Sequence[Fraction]]) -> Fraction:
     """NVFP4's number in float32 that the scales of all blocks are multiplied by."""
-    whole = max(abs(each) for block in blocks for each in block)
+    whole = max(abs(x) for block in blocks for x in block)
     return single(whole / (448 * 6)) or Fraction(1)
 
 
 def nvfp4(blocks: Sequence[Sequence[Fraction]], rule: str = "absmax") -> list[list[float]]:
-    """All blocks of a tensor on the grid of NVFP4."""
+    """Quantize all blocks of a tensor to NVFP4."""
     g = tensor_scale(blocks)
     return [nvfp4_best(block, g, rule)[1] for block in blocks]
 
@@ -130,12 +133,12 @@ def nvfp4_best(block: Sequence[Fraction], g: Fraction, rule: str) -> tuple[Fract
     shares = [Fraction(1)]
     if rule == "mse":
         shares += [Fraction(step, 16) for step in range(10, 26) if step != 16]
-    found = [(share, _nvfp4_block(block, g, share)) for share in shares]
-    return min(found, key=lambda each: error(each[1], block))
+    candidates = [(share, _nvfp4_block(block, g, share)) for share in shares]
+    return min(candidates, key=lambda candidate: error(candidate[1], block))
 
 
 def _nvfp4_block(block: Sequence[Fraction], g: Fraction, share: Fraction) -> list[float]:
-    reach = max(abs(each) for each in block)
+    reach = max(abs(x) for x in block)
     wish = single(single(single(reach / 6) / g) * share)
     t = single(nearest(min(wish, Fraction(448)), values_of(*E4M3FN)) * g)
     values = element_values("nvfp4")

@@ -275,7 +275,7 @@ def dynamic_dequantize(src, scales, zps=None, *, qtype="per_tensor", axis=1):
     zps = np.zeros(scales.shape, np.int32) if zps is None else np.asarray(zps)
     if src.dtype not in (np.int8, np.uint8):
         raise TypeError(f"src must be int8 or uint8, got {src.dtype}")
-    # All that is left to check is what dynamic_quantize asks of a float32 src of that shape.
+    # The other checks are those of dynamic_quantize for a float32 src of that shape.
     like_src = np.broadcast_to(np.float32(0), src.shape)
     check_dynamic_quantize(like_src, scales, zps, "s8", qtype, axis, "divide")
     t = BINARY32

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of operators as the playground's page takes them, and what it answers, as NumPy arrays."""
+"""Calls of operators in the playground's page, with results as NumPy arrays."""
 
 import base64
 import json
@@ -34,35 +34,37 @@ _POSE = """
 """
 
 
-def can_be_posed(question: Question) -> bool:
-    """Whether a page can say it: its inputs are numbers of a type that the operators know."""
+def can_be_called(question: Question) -> bool:
+    """Return whether a page can make the call: its inputs are numbers of a supported type."""
     _, case = question
-    return all(each is None or np.asarray(each).dtype.kind in "fiubV" for each in case.inputs)
+    return all(value is None or np.asarray(value).dtype.kind in "fiubV" for value in case.inputs)
 
 
 def answers(browser: Browser, questions: Sequence[Question]) -> Iterator[Answer]:
     """Return the result of every call, or its error message."""
     rows = iter(questions)
     while some := list(islice(rows, _ROWS)):
-        asked = json.dumps([_question(*each) for each in some])
-        for answer in browser.value(f"({_POSE})({asked})"):
+        rows_as_json = json.dumps([_question(*question) for question in some])
+        for answer in browser.value(f"({_POSE})({rows_as_json})"):
             yield answer if isinstance(answer, str) else _array(answer)
 
 
 def _question(operator: str, case: Case) -> list[Any]:
-    inputs = [_input(place, each) for place, each in enumerate(case.inputs)]
+    inputs = [_input(place, value) for place, value in enumerate(case.inputs)]
     missing = [None] * (_inputs(operator) - len(inputs))
     return [
         operator,
         inputs + missing,
-        {key: _plain(each) for key, each in case.attributes.items()},
+        {key: _plain(value) for key, value in case.attributes.items()},
     ]
 
 
 def _inputs(operator: str) -> int:
     import anybit.ops
 
-    return next(len(each.inputs) for each in anybit.ops.OPERATORS if each.name == operator)
+    return next(
+        len(declared.inputs) for declared in anybit.ops.OPERATORS if declared.name == operator
+    )
 
 
 def _plain(value: Any) -> bool | int | str:

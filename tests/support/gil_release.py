@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a call lets Python go on beside it, that is, whether it releases the GIL."""
+"""A check that a call releases the GIL."""
 
 import sys
 import threading
@@ -11,8 +11,11 @@ SECONDS = 60
 NEVER = 1000.0
 
 
-def python_runs_beside(call: Callable[[], object], seconds: float = SECONDS) -> bool:
-    """Whether another thread counted during a call; asked again, as a busy machine starves it."""
+def releases_gil(call: Callable[[], object], seconds: float = SECONDS) -> bool:
+    """Return whether another thread counted during a call.
+
+    The call is repeated for up to `seconds`, because a busy machine may starve the thread.
+    """
     interval = sys.getswitchinterval()
     stop = threading.Event()
     counted = [0]

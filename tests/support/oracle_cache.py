@@ -19,14 +19,14 @@ import oracle
 VARIABLE = "ANYBIT_ORACLE_ANSWERS"
 
 
-def oracles_answer(operator: str, inputs: tuple, attributes: Mapping[str, Any]) -> np.ndarray:
+def cached_oracle(operator: str, inputs: tuple, attributes: Mapping[str, Any]) -> np.ndarray:
     """Return the oracle's answer, cached until the oracle's source changes."""
     ask = functools.partial(getattr(oracle, operator), *inputs, **attributes)
     folder = os.environ.get(VARIABLE)
     if not folder:
         return ask()
     question = pickle.dumps((operator, inputs, attributes, np.__version__))
-    file = Path(folder) / blake2b(question, key=source_of_the_oracle()).hexdigest()
+    file = Path(folder) / blake2b(question, key=hash_oracle()).hexdigest()
     if file.exists():
         return pickle.loads(file.read_bytes())
     result = ask()
@@ -38,7 +38,7 @@ def oracles_answer(operator: str, inputs: tuple, attributes: Mapping[str, Any]) 
 
 
 @functools.cache
-def source_of_the_oracle() -> bytes:
+def hash_oracle() -> bytes:
     folder = Path(oracle.__file__).parent
     sources = [file.read_bytes() for file in sorted(folder.glob("*.py"))]
     return blake2b(pickle.dumps(sources)).digest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests look at in a cleaned model."""
+"""Properties of a cleaned model that tests compare."""
 
 from typing import Any
 
@@ -19,5 +19,5 @@ def shapes(cleaned: ir.Model) -> list[str]:
     return [str(value.shape) for value in (*cleaned.graph.inputs, *cleaned.graph.outputs)]
 
 
-def assert_array_bits(got: np.ndarray, wanted: np.ndarray) -> None:
-    assert (got.shape, got.tobytes()) == (wanted.shape, wanted.tobytes())
+def assert_array_bits(got: np.ndarray, expected: np.ndarray) -> None:
+    assert (got.shape, got.tobytes()) == (expected.shape, expected.tobytes())

@@ -19,9 +19,9 @@ def made(text: str, constants: Mapping[str, Any], row: tuple[int, ...], **option
         kind, rest = call.split("(", 1)
         inputs, attributes = rest.split(")", 1)
         domain = {} if kind in ("Quant", "BipolarQuant", "Trunc") else {"domain": ""}
-        given = eval(f"dict({','.join(attributes.split())})")
+        parsed = eval(f"dict({','.join(attributes.split())})")
         nodes.append(
-            node(kind, inputs.replace(",", " "), output, name=f"n{index}", **domain, **given)
+            node(kind, inputs.replace(",", " "), output, name=f"n{index}", **domain, **parsed)
         )
     opsets = {"": 17, "qonnx.custom_op.general": 2}
     return model(nodes, constants, inputs={"x": ["n", *row]}, opsets=opsets, **options)
@@ -32,7 +32,7 @@ def weights(*shape: int, levels: int = 7) -> np.ndarray:
 
 
 def rows(proto: onnx.ModelProto, count: int = 4) -> np.ndarray:
-    sizes = [each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim[1:]]
+    sizes = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim[1:]]
     return (RANDOM.integers(-40, 41, (count, *sizes)) / 8).astype(np.float32)
 
 

@@ -4,7 +4,7 @@
 import numpy as np
 import onnx
 import onnx_ir as ir
-from cleaned import assert_array_bits
+from clean_checks import assert_array_bits
 
 from anybit.model import load
 from anybit.onnx.passes import InferShapes, Normalize
@@ -13,25 +13,25 @@ from anybit.onnx.passes import InferShapes, Normalize
 def after(proto: onnx.ModelProto, *passes: ir.passes.InPlacePass) -> ir.Model:
     """Apply passes, and check that a second run changes nothing."""
     changed = ir.from_proto(proto)
-    for each in (Normalize(), InferShapes(), *passes):
-        each(changed)
+    for transform in (Normalize(), InferShapes(), *passes):
+        transform(changed)
     once = ir.to_proto(changed).SerializeToString(deterministic=True)
     again = changed.clone()
-    for each in passes:
-        each(again)
+    for transform in passes:
+        transform(again)
     if len(passes) == 1:
         assert ir.to_proto(again).SerializeToString(deterministic=True) == once
     return changed
 
 
 def assert_bits(
-    proto: onnx.ModelProto, changed: ir.Model, x: np.ndarray, given: np.ndarray | None = None
+    proto: onnx.ModelProto, changed: ir.Model, x: np.ndarray, changed_x: np.ndarray | None = None
 ) -> None:
     """Both models compute the same bits. The second one may want x in another layout."""
-    wanted = load(proto).run(x)
-    got = load(ir.to_proto(changed)).run(x if given is None else given)
-    assert wanted.keys() == got.keys()
-    for name, array in wanted.items():
+    expected = load(proto).run(x)
+    got = load(ir.to_proto(changed)).run(x if changed_x is None else changed_x)
+    assert expected.keys() == got.keys()
+    for name, array in expected.items():
         assert_array_bits(got[name], array)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sweeps over formats go through."""
+"""Minifloat formats and rounding modes for sweeps."""
 
 MINIFLOATS = [(e, m) for e in range(1, 8) for m in range(8 - e)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often the sums of a model are computed by what `compile` made of it."""
+"""Counts of the sums that a compiled model computes."""
 
 import numpy as np
 import onnx
@@ -21,11 +21,13 @@ def sums_of(proto: onnx.ModelProto) -> int:
 def sums_computed(compiled: anybit.CompiledModel) -> int:
     """Return the number of sums in the float nodes and in the regions of a compiled model."""
     floats = sum(node.op_type in SUMS for node in compiled.model.graph.all_nodes())
-    instructions = (each for program in compiled.report.programs for each in program.instructions)
-    return floats + sum(isinstance(each, Product) for each in instructions)
+    instructions = (
+        instruction for program in compiled.report.programs for instruction in program.instructions
+    )
+    return floats + sum(isinstance(instruction, Product) for instruction in instructions)
 
 
-def with_readers(proto: onnx.ModelProto, random: np.random.Generator) -> onnx.ModelProto:
+def add_readers(proto: onnx.ModelProto, random: np.random.Generator) -> onnx.ModelProto:
     """Return the model with up to three further readers of values that depend on its input.
 
     A reader is an output of the graph, a Softmax, or a quantizer of 4 bits. Most read a sum.
@@ -50,7 +52,7 @@ def with_readers(proto: onnx.ModelProto, random: np.random.Generator) -> onnx.Mo
 
 def _read(graph: onnx.GraphProto, value: str, name: str, kind: int) -> None:
     if kind == 0:
-        if value not in {each.name for each in graph.output}:
+        if value not in {output.name for output in graph.output}:
             graph.output.append(helper.make_tensor_value_info(value, 1, None))
         return
     if kind == 1:
