@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers between layers, so that networks are integer from their first layer to their last."""
+"""Integer-only quantization: quantizers also between layers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ _SIZES = (3, 12, 12)
 
 
 class _Network:
-    """A convolutional network, node by node; each method gives the name of its result."""
+    """Builder of convolutional networks; methods return the name of their result."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -68,7 +68,7 @@ def residual() -> onnx.ModelProto:
 
 
 def mobile() -> onnx.ModelProto:
-    """Depthwise convolutions, HardSwish in one node and in several, Swish, gates of channels."""
+    """Return a network with depthwise convolutions, HardSwish in two forms, Swish and gates."""
     n = _Network()
     x = n.op("HardSwish", n.conv("x", 3, 8, strides=[2, 2]))
     wide = n.conv(x, 8, 16, 1)
@@ -104,10 +104,10 @@ def inception() -> onnx.ModelProto:
 
 
 def computed() -> onnx.ModelProto:
-    """The head takes its rows from the graph, in int32, as PaddlePaddle writes it."""
+    """Return a network whose head reshapes by computed int32 sizes, as PaddlePaddle exports it."""
     n = _Network()
     x = n.op("GlobalAveragePool", n.relu(n.conv("x", 3, 8)))
-    ends = " ".join(n.constant(np.array([each])) for each in (0, 1))
+    ends = " ".join(n.constant(np.array([end])) for end in (0, 1))
     sizes = n.op("Cast", n.op("Shape", x), to=onnx.TensorProto.INT32)
     rows = n.op("Cast", n.op("Slice", f"{sizes} {ends}"), to=onnx.TensorProto.INT64)
     target = n.op("Concat", f"{rows} {n.constant(np.array([8]))}", axis=0)
@@ -115,7 +115,7 @@ def computed() -> onnx.ModelProto:
 
 
 def dense() -> onnx.ModelProto:
-    """Each layer reads all before it."""
+    """Return a network in which every layer uses the outputs of all preceding ones."""
     n = _Network()
     x, channels = n.relu(n.conv("x", 3, 8)), 8
     for _ in range(3):
@@ -126,7 +126,7 @@ def dense() -> onnx.ModelProto:
 
 
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
-    each.__name__: each for each in (residual, mobile, inception, computed, dense)
+    build.__name__: build for build in (residual, mobile, inception, computed, dense)
 }
 
 
@@ -137,52 +137,52 @@ def _data(count: int = 8) -> list[dict[str, np.ndarray]]:
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("scales", [None, "power-of-two"])
-def test_all_of_it_is_integer(name: str, scales: str | None) -> None:
-    found = anybit.quantize(NETWORKS[name](), _data(), scales=scales, integer_only=True)
-    assert found.verdict is not None
-    assert found.verdict.sqnr > 15
-    assert not found.skipped
-    compiled = anybit.compile(found.model)
+def test_integer_only_networks_compile_completely(name: str, scales: str | None) -> None:
+    result = anybit.quantize(NETWORKS[name](), _data(), scales=scales, integer_only=True)
+    assert result.verdict is not None
+    assert result.verdict.sqnr > 15
+    assert not result.skipped
+    compiled = anybit.compile(result.model)
     assert kinds(compiled.model) == ["IntegerNetwork"]
-    count = sum(each.op_type in ("Conv", "Gemm") for each in NETWORKS[name]().graph.node)
+    count = sum(layer.op_type in ("Conv", "Gemm") for layer in NETWORKS[name]().graph.node)
     assert compiled.report.coverage == f"{count} of {count} layers, 100 % of MACs"
     x = random(2, *_SIZES, seed=50)
-    wanted, got = (each.run(x)["y"] for each in (anybit.load(found.model), compiled))
+    expected, actual = (network.run(x)["y"] for network in (anybit.load(result.model), compiled))
     if scales is None:
-        np.testing.assert_allclose(got, wanted, rtol=0, atol=0.05 * np.abs(wanted).max())
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=0.05 * np.abs(expected).max())
     else:
         assert set(compiled.report.guarantees) == {Guarantee.EXACT}
-        np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(actual, expected)
 
 
-def test_what_is_put_together_has_one_grid_and_is_quantized_once() -> None:
-    found = anybit.quantize(inception(), _data(), integer_only=True)
-    made = {each.outputs[0]: each for each in found.model.graph}
-    for each in found.model.graph:
-        if each.op_type == "Concat":
-            quantizers = [made[value] for value in each.inputs]
-            assert [each.op_type for each in quantizers] == ["IntQuant"] * len(quantizers)
-            assert len({each.inputs[1] for each in quantizers}) == 1
-    read = [each.inputs[0] for each in found.model.graph if each.op_type == "IntQuant"]
-    assert len(read) == len(set(read))
+def test_integer_only_quantizes_concatenated_tensors_once_on_one_grid() -> None:
+    result = anybit.quantize(inception(), _data(), integer_only=True)
+    producers = {node.outputs[0]: node for node in result.model.graph}
+    for concat in result.model.graph:
+        if concat.op_type == "Concat":
+            quantizers = [producers[value] for value in concat.inputs]
+            assert {quantizer.op_type for quantizer in quantizers} == {"IntQuant"}
+            assert len({quantizer.inputs[1] for quantizer in quantizers}) == 1
+    tensors = [node.inputs[0] for node in result.model.graph if node.op_type == "IntQuant"]
+    assert len(tensors) == len(set(tensors))
 
 
-def test_what_no_integers_compute_is_named() -> None:
-    found = anybit.quantize(attention(), data_for("attention"), integer_only=True)
-    assert found.skipped == {"softmax": "it has no integer form"}
-    assert "residual" in [each.name for each in found.layers]
+def test_integer_only_skips_operators_without_an_integer_form() -> None:
+    result = anybit.quantize(attention(), data_for("attention"), integer_only=True)
+    assert result.skipped == {"softmax": "it has no integer form"}
+    assert "residual" in [layer.name for layer in result.layers]
 
 
-def test_a_sum_that_is_kept_reads_floats() -> None:
-    found = anybit.quantize(residual(), _data(), integer_only=True, keep=["Add_*"])
-    assert set(found.skipped.values()) == {"it was to be kept"}
-    for each in found.model.graph:
-        if each.op_type == "Add":
-            assert "IntQuant" not in [value.producer().op_type for value in each.inputs]
+def test_integer_only_leaves_kept_sums_in_float32() -> None:
+    result = anybit.quantize(residual(), _data(), integer_only=True, keep=["Add_*"])
+    assert set(result.skipped.values()) == {"it was to be kept"}
+    for add in result.model.graph:
+        if add.op_type == "Add":
+            assert "IntQuant" not in [value.producer().op_type for value in add.inputs]
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"activations": None}, "activations must be integers .*, not float"),
         ({"activations": "fp8_e4m3"}, "activations must be integers .*, not fp8_e4m3"),
@@ -196,36 +196,35 @@ def test_a_sum_that_is_kept_reads_floats() -> None:
         ({"budget": "4MB"}, "more than 8 bits"),
     ],
 )
-def test_what_is_not_integer(options: dict[str, str | None], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_integer_only_rejects_other_formats(options: dict[str, str | None], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         anybit.quantize(residual(), _data(), integer_only=True, **options)
 
 
-def test_swish_of_a_gate() -> None:
-    """What a function in several nodes reads is quantized before the first of them."""
-    found = anybit.quantize(mobile(), _data(), integer_only=True)
-    made = {each.outputs[0]: each for each in found.model.graph}
-    (sigmoid,) = [each for each in found.model.graph if each.op_type == "Sigmoid"]
+def test_integer_only_quantizes_the_argument_of_a_function_of_several_nodes() -> None:
+    result = anybit.quantize(mobile(), _data(), integer_only=True)
+    producers = {node.outputs[0]: node for node in result.model.graph}
+    (sigmoid,) = [node for node in result.model.graph if node.op_type == "Sigmoid"]
     (swish,) = [reader for reader, _ in sigmoid.outputs[0].uses()]
     assert swish.inputs[0] is sigmoid.inputs[0]
-    assert made[sigmoid.inputs[0]].op_type == "IntQuant"
+    assert producers[sigmoid.inputs[0]].op_type == "IntQuant"
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["mobile", "dense"])
-def test_what_each_layer_does_to_the_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what is put together, or moved and read by others, too; also on a copy of the model."""
-    found = [anybit.quantize(NETWORKS[name](), _data(6), integer_only=True, sensitivity=True)]
+def test_integer_only_sensitivity_is_the_same_in_other_processes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [anybit.quantize(NETWORKS[name](), _data(6), integer_only=True, sensitivity=True)]
     monkeypatch.setattr(driver, "open_executor", parallel_tasks.open_pickling_executor)
-    found += [anybit.quantize(NETWORKS[name](), _data(6), integer_only=True, sensitivity=True)]
-    of_outputs = [[each.output_sqnr for each in every.layers] for every in found]
-    assert of_outputs[0] == of_outputs[1]
-    assert all(each is not None and each > 15 for each in of_outputs[0])
+    results += [anybit.quantize(NETWORKS[name](), _data(6), integer_only=True, sensitivity=True)]
+    sqnrs = [[layer.output_sqnr for layer in quantized.layers] for quantized in results]
+    assert sqnrs[0] == sqnrs[1]
+    assert all(sqnr is not None and sqnr > 15 for sqnr in sqnrs[0])
 
 
 def gated(mean: str, axes: list[int] | None, keepdims: int, as_input: bool) -> onnx.ModelProto:
-    """A squeeze-and-excitation gate and a classifier whose means are written in one of the forms
-    that exporters have."""
+    """Return a squeeze-and-excitation gate and a classifier with means in a form of exporters."""
     n = _Network()
 
     def pooled(x: str, keep: int) -> str:
@@ -265,13 +264,15 @@ def test_integer_only_quantizes_means_in_every_form(
 ) -> None:
     proto = gated(mean, axes, keepdims, as_input)
     proto.opset_import[0].version = opset
-    found = anybit.quantize(proto, _data(), integer_only=True, scales="power-of-two", effort="fast")
-    assert not found.skipped
-    assert [each.operator for each in found.layers].count(mean) == 2
-    compiled = anybit.compile(found)
+    result = anybit.quantize(
+        proto, _data(), integer_only=True, scales="power-of-two", effort="fast"
+    )
+    assert not result.skipped
+    assert [layer.operator for layer in result.layers].count(mean) == 2
+    compiled = anybit.compile(result)
     assert kinds(compiled.model) == ["IntegerNetwork"]
     x = random(3, *_SIZES, seed=60)
-    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(found).run(x)["y"])
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(result).run(x)["y"])
 
 
 def test_integer_only_drops_a_mean_over_no_axes() -> None:
@@ -281,24 +282,26 @@ def test_integer_only_drops_a_mean_over_no_axes() -> None:
     y = n.op("ReduceMean", f"{x} {none}", noop_with_empty_axes=1)
     proto = n.head(n.conv(y, 8, 8), 8)
     proto.opset_import[0].version = 18
-    found = anybit.quantize(proto, _data(), integer_only=True, scales="power-of-two", effort="fast")
-    compiled = anybit.compile(found)
+    result = anybit.quantize(
+        proto, _data(), integer_only=True, scales="power-of-two", effort="fast"
+    )
+    compiled = anybit.compile(result)
     assert kinds(compiled.model) == ["IntegerNetwork"]
     x = random(3, *_SIZES, seed=61)
-    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(found).run(x)["y"])
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(result).run(x)["y"])
     np.testing.assert_allclose(
-        anybit.load(found).run(x)["y"], anybit.load(proto).run(x)["y"], rtol=0, atol=0.5
+        anybit.load(result).run(x)["y"], anybit.load(proto).run(x)["y"], rtol=0, atol=0.5
     )
 
 
 @pytest.mark.parametrize("form", [None, "qcdq"])
-def test_compile_knows_what_was_quantized_integer_only(form: str | None, tmp_path: Path) -> None:
-    """Also where nothing between the layers could be quantized, and from a file."""
+def test_compile_reports_integer_only_models(form: str | None, tmp_path: Path) -> None:
+    """Check also models from files, and without quantizers between layers."""
     n = _Network()
     y = n.op("Softmax", n.conv("x", 3, 8), axis=1)
     plain = n.head(n.op("MaxPool", y, kernel_shape=[12, 12]), 8)
     for proto, integer_only in ((plain, True), (plain, False), (residual(), True)):
-        found = anybit.quantize(proto, _data(), integer_only=integer_only, effort="fast")
-        (found if form is None else anybit.convert(found, to=form)).save(tmp_path / "q.onnx")
+        result = anybit.quantize(proto, _data(), integer_only=integer_only, effort="fast")
+        (result if form is None else anybit.convert(result, to=form)).save(tmp_path / "q.onnx")
         report = anybit.compile(tmp_path / "q.onnx").report
         assert report.is_integer_only == integer_only

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words per layer: patterns, layers that share a tensor, and what makes no sense."""
+"""Plans: specs by layer, patterns, shared tensors, and errors."""
 
 import numpy as np
 import pytest
@@ -11,33 +11,35 @@ import anybit
 from anybit import OptionError
 
 
-def widths(found: anybit.QuantizationResult) -> dict[str, tuple[str, str]]:
-    return {each.name: (each.weights, each.activations) for each in found.layers}
+def get_specs(result: anybit.QuantizationResult) -> dict[str, tuple[str, str]]:
+    return {layer.name: (layer.weights, layer.activations) for layer in result.layers}
 
 
-def test_words_for_some_layers() -> None:
-    found = anybit.quantize(
+def test_plan_applies_specs_of_layers() -> None:
+    result = anybit.quantize(
         convolutions(),
         data_for("convolutions", 8),
         layers={"*wise": "int4", "first": "fp8_e4m3/int16", "up": "float/uint6", "head": "float"},
     )
-    assert widths(found) == {
+    assert get_specs(result) == {
         "first": ("float8_e4m3fn", "int16"),
         "depthwise": ("int4", "uint8"),
         "pointwise": ("int4", "uint8"),
         "up": ("", "uint6"),
     }
-    assert found.skipped == {"head": "it was to be kept"}
+    assert result.skipped == {"head": "it was to be kept"}
     x = random(3, 3, 8, 8)
-    assert np.isfinite(anybit.load(found.model).run(x)["y"]).all()
-    assert found.bytes_after < found.bytes_before
+    assert np.isfinite(anybit.load(result.model).run(x)["y"]).all()
+    assert result.bytes_after < result.bytes_before
 
 
-def test_later_words_win_and_names_are_not_patterns_alone() -> None:
+def test_plan_applies_the_last_pattern_and_matches_names_literally() -> None:
     data = data_for("convolutions", 8)
-    found = anybit.quantize(convolutions(), data, layers={"*": "int4/uint4", "head": "int8"})
-    assert widths(found)["head"] == ("int8", "uint4")
-    assert {pair for name, pair in widths(found).items() if name != "head"} == {("int4", "uint4")}
+    result = anybit.quantize(convolutions(), data, layers={"*": "int4/uint4", "head": "int8"})
+    assert get_specs(result)["head"] == ("int8", "uint4")
+    assert {pair for name, pair in get_specs(result).items() if name != "head"} == {
+        ("int4", "uint4")
+    }
     odd = model(
         [node("MatMul", "x w", domain="", name="a[0]=*")],
         {"w": random(4, 4)},
@@ -45,23 +47,23 @@ def test_later_words_win_and_names_are_not_patterns_alone() -> None:
         opsets={"": 17},
     )
     kept = anybit.quantize(odd, weights="int8", activations=None, layers={"a[0]=*": "int3"})
-    assert widths(kept) == {"a[0]=*": ("int3", "")}
+    assert get_specs(kept) == {"a[0]=*": ("int3", "")}
 
 
-def test_layers_that_share_a_tensor_agree_on_the_widest() -> None:
+def test_plan_gives_a_shared_activation_the_widest_format() -> None:
     layers = {"query": "int8/uint4", "key": "int4/uint12", "wide": "float"}
-    found = anybit.quantize(attention(), data_for("attention", 8), layers=layers)
-    assert {name: widths(found)[name] for name in ("query", "key", "value")} == {
+    result = anybit.quantize(attention(), data_for("attention", 8), layers=layers)
+    assert {name: get_specs(result)[name] for name in ("query", "key", "value")} == {
         "query": ("int8", "uint12"),
         "key": ("int4", "uint12"),
         "value": ("int8", "uint12"),
     }
-    assert "wide" in found.skipped
-    assert "gets uint12, the widest for what reads it: query asks for uint4" in found.remarks[0]
-    assert found.to_json()["remarks"] == list(found.remarks)
+    assert "wide" in result.skipped
+    assert "gets uint12, the widest for what reads it: query asks for uint4" in result.remarks[0]
+    assert result.to_json()["remarks"] == list(result.remarks)
 
 
-def test_a_tensor_that_weights_in_floats_read_is_not_smoothed() -> None:
+def test_quantize_does_not_smooth_a_tensor_of_float_weights() -> None:
     sizes = np.float32([1, 300, 1, 1, 1, 1, 1, 1])
     proto = model(
         [
@@ -74,14 +76,14 @@ def test_a_tensor_that_weights_in_floats_read_is_not_smoothed() -> None:
         opsets={"": 17},
     )
     data = random(64, 8) * sizes
-    found = anybit.quantize(proto, data, weights="int8", layers={"kept": "float/uint8"})
-    assert widths(found)["kept"] == ("", "uint8")
-    assert [each.smoothed for each in found.layers] == [False, False]
+    result = anybit.quantize(proto, data, weights="int8", layers={"kept": "float/uint8"})
+    assert get_specs(result)["kept"] == ("", "uint8")
+    assert [layer.smoothed for layer in result.layers] == [False, False]
     both = anybit.quantize(proto, data, weights="int8")
-    assert [each.smoothed for each in both.layers] == [True, True]
+    assert [layer.smoothed for layer in both.layers] == [True, True]
 
 
-def test_one_constant_has_one_width() -> None:
+def test_plan_gives_a_shared_weight_the_widest_format() -> None:
     proto = model(
         [
             node("MatMul", "x w", "a", domain="", name="first"),
@@ -91,32 +93,32 @@ def test_one_constant_has_one_width() -> None:
         inputs={"x": ["rows", 8]},
         opsets={"": 17},
     )
-    found = anybit.quantize(proto, weights="int8", activations=None, layers={"second": "int2"})
-    (quantizer,) = [each for each in found.model.graph if each.op_type != "MatMul"]
+    result = anybit.quantize(proto, weights="int8", activations=None, layers={"second": "int2"})
+    (quantizer,) = [node for node in result.model.graph if node.op_type != "MatMul"]
     assert quantizer.inputs[3].const_value.numpy() == 8
-    assert found.remarks == (
+    assert result.remarks == (
         "w gets int8, the widest for what reads it: first asks for int8, second asks for int2",
     )
 
 
-def test_nodes_that_keep_their_floats_anyhow_may_be_kept() -> None:
-    found = anybit.quantize(attention(), data_for("attention", 8), keep=["*oftmax", "sc*"])
-    assert found.skipped == {"scores": "it was to be kept"}
+def test_keep_accepts_nodes_that_stay_float32_anyway() -> None:
+    result = anybit.quantize(attention(), data_for("attention", 8), keep=["*oftmax", "sc*"])
+    assert result.skipped == {"scores": "it was to be kept"}
 
 
-def test_all_scales_are_powers_of_two() -> None:
+def test_quantize_with_power_of_two_scales_has_no_others() -> None:
     data = data_for("convolutions", 8)
     layers = {"head": "fp8_e4m3/int6", "up": "mxfp8"}
-    found = anybit.quantize(convolutions(), data, layers=layers, scales="power-of-two")
+    result = anybit.quantize(convolutions(), data, layers=layers, scales="power-of-two")
     scales = [
-        np.ravel(each.inputs[1].const_value.numpy())
-        for each in found.model.graph
-        if each.op_type in ("IntQuant", "FloatQuant")
+        np.ravel(node.inputs[1].const_value.numpy())
+        for node in result.model.graph
+        if node.op_type in ("IntQuant", "FloatQuant")
     ]
     assert len(scales) > 10
-    assert all(np.all(np.frexp(each)[0] == 0.5) for each in scales)
-    assert found.verdict is not None
-    assert found.verdict.sqnr > 20
+    assert all(np.all(np.frexp(scale)[0] == 0.5) for scale in scales)
+    assert result.verdict is not None
+    assert result.verdict.sqnr > 20
 
 
 @pytest.mark.parametrize(
@@ -144,25 +146,25 @@ def test_all_scales_are_powers_of_two() -> None:
         ({"activations": "FP8"}, "did you mean"),
     ],
 )
-def test_what_makes_no_sense(options: dict[str, object], message: str) -> None:
+def test_plan_rejects_invalid_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         anybit.quantize(convolutions(), data_for("convolutions", 4), **options)
 
 
-def test_words_for_weights_that_are_not_there() -> None:
+def test_plan_rejects_a_weight_spec_for_a_layer_without_weights() -> None:
     with pytest.raises(OptionError, match="'scores' has no weights; use \"float/int4\""):
         anybit.quantize(attention(), data_for("attention", 4), layers={"scores": "int4"})
 
 
-def test_layers_are_told_in_the_words_that_were_said() -> None:
+def test_result_describes_layers_by_their_specs() -> None:
     layers = {
         "up": "ternary",
         "head": "int4 per-block 2",
         "pointwise": "int3 per-tensor/uint4 per-tensor",
         "depthwise": "int6 per-channel narrow",
     }
-    found = anybit.quantize(convolutions(), data_for("convolutions", 8), layers=layers)
-    assert {each.name: (each.weights, each.activations) for each in found.layers} == {
+    result = anybit.quantize(convolutions(), data_for("convolutions", 8), layers=layers)
+    assert get_specs(result) == {
         "first": ("int8", "uint8"),
         "depthwise": ("int6 narrow", "uint8"),
         "pointwise": ("int3 per-tensor", "uint4"),

@@ -17,17 +17,16 @@ Body = Callable[["_Graph", str], str]
 
 
 class _Graph:
-    """Nodes between two MatMuls; `op` gives the name of its result."""
+    """Builder of the nodes between two MatMuls; `op` returns the name of its result."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
 
     def op(self, kind: str, *inputs: str | float | np.ndarray, **options: object) -> str:
-        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
+        names = [x if isinstance(x, str) else self.constant(x) for x in inputs]
         y = f"v{len(self.nodes)}"
-        made = node(kind, " ".join(names), y, domain="", name=f"{kind}_{y}", **options)
-        self.nodes.append(made)
+        self.nodes.append(node(kind, " ".join(names), y, domain="", name=f"{kind}_{y}", **options))
         return y
 
     def constant(self, value: float | np.ndarray) -> str:
@@ -43,7 +42,7 @@ class _Graph:
         return self.op("ReduceSum", x, np.array([-1]), keepdims=1)
 
 
-def network(body: Body, *, residual: bool = False, seed: int = 0) -> onnx.ModelProto:
+def make_network(body: Body, *, residual: bool = False, seed: int = 0) -> onnx.ModelProto:
     g = _Graph()
     h = g.op("MatMul", "x", random(_WIDTH, _WIDTH, seed=seed) / 2)
     if residual:
@@ -56,7 +55,7 @@ def network(body: Body, *, residual: bool = False, seed: int = 0) -> onnx.ModelP
     )
 
 
-def loud_and_quiet(seed: int = 0) -> np.ndarray:
+def make_rows(seed: int = 0) -> np.ndarray:
     sizes = np.exp(np.random.default_rng(seed).standard_normal((160, 1)) * 1.5)
     return (random(160, _WIDTH, seed=seed + 7) * sizes).astype(np.float32)
 
@@ -192,37 +191,37 @@ def gelu(g: _Graph, h: str) -> str:
     return g.op("Mul", h, g.op("Add", g.op("Erf", g.op("Div", h, 1.4142135)), 1.0))
 
 
-AWAY: dict[str, Body] = {each.__name__: each for each in (sigmoid, swish, softsign, softplus, gelu)}
+AWAY: dict[str, Body] = {body.__name__: body for body in (sigmoid, swish, softsign, softplus, gelu)}
 
 
 @pytest.mark.sample(18)
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("name", STEEP)
 def test_integer_only_keeps_steep_functions_finite(name: str, residual: bool) -> None:
-    """On data of other loudness, too, with the same bits compiled, and named in a remark."""
-    proto = network(STEEP[name], residual=residual, seed=len(name))
-    found = anybit.quantize(
-        proto, loud_and_quiet(), integer_only=True, scales="power-of-two", effort="fast"
+    """Check data of other magnitudes, compiled results and the remark, too."""
+    proto = make_network(STEEP[name], residual=residual, seed=len(name))
+    result = anybit.quantize(
+        proto, make_rows(), integer_only=True, scales="power-of-two", effort="fast"
     )
-    assert found.skipped
-    (remark,) = [each for each in found.remarks if "too coarse" in each]
-    steep = [each for each, reason in found.skipped.items() if reason.startswith("it is steep")]
-    assert all(each in remark for each in steep)
-    x = loud_and_quiet(seed=50)
-    y = anybit.load(found).run(x)["y"]
+    assert result.skipped
+    (remark,) = [text for text in result.remarks if "too coarse" in text]
+    steep = [name for name, reason in result.skipped.items() if reason.startswith("it is steep")]
+    assert all(name in remark for name in steep)
+    x = make_rows(seed=50)
+    y = anybit.load(result).run(x)["y"]
     assert np.isfinite(anybit.load(proto).run(x)["y"]).all()
     assert np.isfinite(y).all()
-    np.testing.assert_array_equal(anybit.compile(found).run(x)["y"], y)
+    np.testing.assert_array_equal(anybit.compile(result).run(x)["y"], y)
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("name", STEEP)
-def test_integer_only_costs_little_where_functions_are_steep(name: str, residual: bool) -> None:
-    proto, x = network(STEEP[name], residual=residual, seed=1), random(160, _WIDTH, seed=2)
+def test_integer_only_loses_little_sqnr_with_steep_functions(name: str, residual: bool) -> None:
+    proto, x = make_network(STEEP[name], residual=residual, seed=1), random(160, _WIDTH, seed=2)
     verdicts = [
-        anybit.quantize(proto, x, integer_only=each, effort="fast").verdict
-        for each in (False, True)
+        anybit.quantize(proto, x, integer_only=integer_only, effort="fast").verdict
+        for integer_only in (False, True)
     ]
     plain, integer = (verdict.sqnr for verdict in verdicts if verdict is not None)
     assert plain is not None
@@ -231,44 +230,46 @@ def test_integer_only_costs_little_where_functions_are_steep(name: str, residual
 
 
 @pytest.mark.parametrize("name", AWAY)
-def test_integer_only_computes_functions_away_from_zero(name: str) -> None:
-    proto = network(AWAY[name], seed=5)
-    found = anybit.quantize(
-        proto, loud_and_quiet(), integer_only=True, scales="power-of-two", effort="fast"
+def test_integer_only_quantizes_functions_away_from_zero(name: str) -> None:
+    proto = make_network(AWAY[name], seed=5)
+    result = anybit.quantize(
+        proto, make_rows(), integer_only=True, scales="power-of-two", effort="fast"
     )
-    assert not found.skipped
-    assert not found.remarks
-    compiled = anybit.compile(found)
+    assert not result.skipped
+    assert not result.remarks
+    compiled = anybit.compile(result)
     assert kinds(compiled.model) == ["IntegerNetwork"]
-    x = loud_and_quiet(seed=51)
-    y = anybit.load(found).run(x)["y"]
+    x = make_rows(seed=51)
+    y = anybit.load(result).run(x)["y"]
     assert np.isfinite(y).all()
     np.testing.assert_array_equal(compiled.run(x)["y"], y)
 
 
-def test_integer_only_names_a_layer_normalization() -> None:
-    found = anybit.quantize(
-        network(layer_norm("Div")), loud_and_quiet(), integer_only=True, effort="fast"
+def test_integer_only_explains_skipped_layer_normalization() -> None:
+    result = anybit.quantize(
+        make_network(layer_norm("Div")), make_rows(), integer_only=True, effort="fast"
     )
-    reasons = {name.split("_")[0]: reason for name, reason in found.skipped.items()}
+    reasons = {name.split("_")[0]: reason for name, reason in result.skipped.items()}
     assert "divides by values near 0" in reasons["Div"]
     assert "steep near 0" in reasons["Sqrt"]
-    assert all("it leads to" in reasons[each] for each in ("Sub", "Mul", "Add", "ReduceMean"))
-    for each in found.model.graph:
-        if each.op_type in ("Div", "Sqrt", "Sub", "ReduceMean"):
-            made = [value.producer() for value in each.inputs]
-            assert all(before is None or before.op_type != "IntQuant" for before in made)
+    assert all(
+        "it leads to" in reasons[operator] for operator in ("Sub", "Mul", "Add", "ReduceMean")
+    )
+    for inner in result.model.graph:
+        if inner.op_type in ("Div", "Sqrt", "Sub", "ReduceMean"):
+            producers = [value.producer() for value in inner.inputs]
+            assert all(producer is None or producer.op_type != "IntQuant" for producer in producers)
 
 
 @pytest.mark.parametrize("integer_only", [False, True])
-def test_quantize_names_the_layers_that_make_a_denominator_zero(integer_only: bool) -> None:
-    """Nothing keeps the denominator from 0 but its input, which layers round to 0."""
-    proto = network(layer_norm("Div", epsilon=0))
-    x = loud_and_quiet()
-    found = anybit.quantize(proto, x, integer_only=integer_only, effort="fast")
-    (remark,) = [each for each in found.remarks if "infinite or NaN where" in each]
+def test_quantize_suggests_to_keep_layers_that_make_a_denominator_zero(integer_only: bool) -> None:
+    """Without an epsilon, the denominator is 0 where quantized layers return 0."""
+    proto = make_network(layer_norm("Div", epsilon=0))
+    x = make_rows()
+    result = anybit.quantize(proto, x, integer_only=integer_only, effort="fast")
+    (remark,) = [text for text in result.remarks if "infinite or NaN where" in text]
     names = re.findall(r"--keep '([^']*)'", remark)
     assert names == ["MatMul_v0"]
     better = anybit.quantize(proto, x, keep=names, integer_only=integer_only, effort="fast")
     assert np.isfinite(anybit.load(better).run(x)["y"]).all()
-    assert not any("infinite or NaN where" in each for each in better.remarks)
+    assert not any("infinite or NaN where" in text for text in better.remarks)

@@ -73,8 +73,8 @@ CONSTANTS = {
 }
 
 
-def network(body: str) -> onnx.ModelProto:
-    """Two layers with a function between them."""
+def make_network(body: str) -> onnx.ModelProto:
+    """Return a model of two layers with nodes between them."""
     model = parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17]>
         graph (float[n, {WIDTH}] x) => (float[n, 5] y) {{
@@ -90,28 +90,28 @@ def network(body: str) -> onnx.ModelProto:
         if any(name in node.input for node in model.graph.node):
             array = array.astype(np.float32) if array.dtype == np.float64 else array
             model.graph.initializer.append(numpy_helper.from_array(array, name))
-    for at, node in enumerate(model.graph.node):
-        node.name = f"{node.output[0]}_{at}"
+    for index, node in enumerate(model.graph.node):
+        node.name = f"{node.output[0]}_{index}"
     return model
 
 
-def rows(count: int = 400) -> np.ndarray:
-    """Rows of different loudness, as normalizations are made for."""
+def make_rows(count: int = 400) -> np.ndarray:
+    """Return rows of very different magnitudes, the usual inputs of normalizations."""
     random = np.random.default_rng(1)
     loudness = np.exp(random.standard_normal((count, 1)) * 1.5)
     return (random.standard_normal((count, WIDTH)) * loudness).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", NORMALIZATIONS)
-def test_integer_only_keeps_steep_arguments_in_floats(name: str) -> None:
-    proto, x = network(NORMALIZATIONS[name]), rows()
+def test_integer_only_keeps_steep_arguments_in_float32(name: str) -> None:
+    proto, x = make_network(NORMALIZATIONS[name]), make_rows()
     quantized = anybit.quantize(proto, x, integer_only=True, effort="fast")
     for array in (x, x * 1e-4, x * 1e3):
         (expected,), (actual,) = (
-            anybit.load(each).run(array).values() for each in (proto, quantized)
+            anybit.load(network).run(array).values() for network in (proto, quantized)
         )
         assert np.isfinite(actual[np.isfinite(expected)]).all()
-    (remark,) = [each for each in quantized.remarks if "near 0" in each]
+    (remark,) = [text for text in quantized.remarks if "near 0" in text]
     assert "stay float32" in remark
     compiled = anybit.compile(quantized)
     assert len(compiled.report.compiled) >= 1
@@ -126,20 +126,20 @@ GATES = {
 
 
 @pytest.mark.parametrize("name", GATES)
-def test_integer_only_still_quantizes_gates_whose_denominators_are_not_small(name: str) -> None:
-    proto = network(GATES[name])
+def test_integer_only_quantizes_gates_with_denominators_away_from_zero(name: str) -> None:
+    proto = make_network(GATES[name])
     if "one" in GATES[name]:
         one = numpy_helper.from_array(np.float32(1), "one")
         proto.graph.initializer.append(one)
-    quantized = anybit.quantize(proto, rows(), integer_only=True, effort="fast")
-    assert not [each for each in quantized.remarks if "near 0" in each]
+    quantized = anybit.quantize(proto, make_rows(), integer_only=True, effort="fast")
+    assert not [text for text in quantized.remarks if "near 0" in text]
     assert not quantized.skipped
 
 
 @pytest.mark.parametrize("name", [*NORMALIZATIONS, *(gate for gate in GATES if gate != "sigmoid")])
 def test_intervals_hold_for_all_values_of_a_run(name: str) -> None:
     body = {**NORMALIZATIONS, **GATES}[name]
-    proto = network(body)
+    proto = make_network(body)
     if "one" in body:
         proto.graph.initializer.append(numpy_helper.from_array(np.float32(1), "one"))
     model = ir.from_proto(proto)
@@ -147,7 +147,7 @@ def test_intervals_hold_for_all_values_of_a_run(name: str) -> None:
     bounds = {str(value.name): intervals(value) for node in model.graph for value in node.outputs}
     fragment = model.clone()
     fragment.graph.outputs[:] = [value for node in fragment.graph for value in node.outputs]
-    for value, array in evaluate(fragment, {"x": rows()}).items():
+    for value, array in evaluate(fragment, {"x": make_rows()}).items():
         low, high = bounds[value]
         assert np.all(array >= low), value
         assert np.all(array <= high), value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `quantize` makes for a compiler for FPGAs is what `check` lets pass for it."""
+"""Models quantized for FPGA compilers pass `check` for these."""
 
 import numpy as np
 import onnx
@@ -18,7 +18,7 @@ TARGETS = ("finn", "hls4ml")
 
 
 def network() -> onnx.ModelProto:
-    """Convolutions with Relu and a maximum between them, and a Gemm."""
+    """Return a network of convolutions, Relu, MaxPool and Gemm."""
     constants = {
         "w1": random(4, 2, 3, 3, seed=1) / 3,
         "b1": random(4, seed=2) / 3,
@@ -41,18 +41,18 @@ def network() -> onnx.ModelProto:
 DATA = random(32, 2, 6, 6, seed=9)
 
 
-def quantizers(quantized: ir.Model) -> dict[str, dict[str, object]]:
-    """Parameters and attributes of quantizers, by what they quantize."""
-    found: dict[str, dict[str, object]] = {}
-    for each in quantized.graph:
-        if each.op_type != "IntQuant":
+def get_quantizers(quantized: ir.Model) -> dict[str, dict[str, object]]:
+    """Return the parameters and attributes of quantizers by the name of their input."""
+    quantizers: dict[str, dict[str, object]] = {}
+    for quantizer in quantized.graph:
+        if quantizer.op_type != "IntQuant":
             continue
-        values = [value.const_value.numpy() for value in each.inputs[1:]]
-        signed, narrow = (each.attributes[name].value for name in ("signed", "narrow"))
-        found[str(each.inputs[0].name)] = {
+        values = [value.const_value.numpy() for value in quantizer.inputs[1:]]
+        signed, narrow = (quantizer.attributes[name].value for name in ("signed", "narrow"))
+        quantizers[str(quantizer.inputs[0].name)] = {
             "scale": values[0], "zeropt": values[1], "signed": signed, "narrow": narrow,
         }  # fmt: skip
-    return found
+    return quantizers
 
 
 @pytest.mark.sample(4)
@@ -68,37 +68,38 @@ def quantizers(quantized: ir.Model) -> dict[str, dict[str, object]]:
         {"budget": "60%bops"},
     ],
 )
-def test_quantize_makes_what_the_target_takes(target: str, options: dict[str, object]) -> None:
+def test_quantize_for_target_passes_its_check(target: str, options: dict[str, object]) -> None:
     result = anybit.quantize(network(), DATA, target=target, **options)
     assert not [remark for remark in result.remarks if remark.startswith(target)]
     cleaned = ir.to_proto(anybit.clean(result, target=target).model)
-    assert [each for each in check(cleaned, target) if each.severity == "error"] == []
+    assert not [fault for fault in check(cleaned, target) if fault.severity == "error"]
     x = DATA[:1] if target == "finn" else np.moveaxis(DATA[:1], 1, -1)
     (expected,) = load(ir.to_proto(result.model)).run(DATA[:1]).values()
-    (got,) = load(cleaned).run(x).values()
-    np.testing.assert_allclose(got, expected, rtol=0 if target == "hls4ml" else 1e-5)
+    (actual,) = load(cleaned).run(x).values()
+    np.testing.assert_allclose(actual, expected, rtol=0 if target == "hls4ml" else 1e-5)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_quantizers_for_targets_are_symmetric_and_stand_after_relu(target: str) -> None:
+def test_quantize_for_target_is_symmetric_and_quantizes_after_relu(target: str) -> None:
     result = anybit.quantize(network(), DATA, target=target)
-    found = quantizers(result.model)
-    assert {name: each["signed"] for name, each in found.items() if name in "input r e"} == {
+    quantizers = get_quantizers(result.model)
+    signed = {name: quantizers[name]["signed"] for name in ("input", "r", "e")}
+    assert signed == {
         "input": 1, "r": 0, "e": 0,
     }  # fmt: skip
-    assert {float(np.max(each["zeropt"])) for each in found.values()} == {0.0}
-    weights = [each for name, each in found.items() if name in ("w1", "w2", "g")]
-    assert {each["narrow"] for each in weights} == {1}
+    assert {float(np.max(quantizer["zeropt"])) for quantizer in quantizers.values()} == {0.0}
+    weights = [quantizers[name] for name in ("w1", "w2", "g") if name in quantizers]
+    assert {weight["narrow"] for weight in weights} == {1}
     order = kinds(result.model)
     assert order[order.index("Relu") + 1] == "IntQuant"
     if target == "hls4ml":
-        scales = [np.asarray(each["scale"]) for each in found.values()]
+        scales = [np.asarray(quantizer["scale"]) for quantizer in quantizers.values()]
         assert all(scale.size == 1 and np.frexp(scale)[0] == 0.5 for scale in scales)
 
 
 @pytest.mark.filterwarnings("ignore")  # of QONNX, about opsets
-def test_qonnx_prepares_and_runs_what_is_made_for_finn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The transformations that FINN's conversion from QONNX begins with find nothing to extract."""
+def test_qonnx_prepares_and_runs_models_for_finn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the first transformations of FINN's conversion from QONNX have nothing to do."""
     pytest.importorskip("qonnx")
     monkeypatch.setattr(onnx, "IR_VERSION", 8)  # QONNX asks the runtime for the newest
     from qonnx.core.modelwrapper import ModelWrapper
@@ -114,16 +115,16 @@ def test_qonnx_prepares_and_runs_what_is_made_for_finn(monkeypatch: pytest.Monke
     x = DATA[:1]
     (expected,) = load(cleaned).run(x).values()
     wrapped = ModelWrapper(cleaned)
-    before = sorted(each.op_type for each in wrapped.graph.node)
+    operators = sorted(node.op_type for node in wrapped.graph.node)
     extractions = (ExtractBiasFromConv(), GemmToMatMul(), FoldTransposeIntoQuantInit())
-    for each in (*extractions, InferShapes(), InferDataTypes()):
-        wrapped = wrapped.transform(each)
-    assert sorted(each.op_type for each in wrapped.graph.node) == before
-    (got,) = execute_onnx(wrapped, {"input": x}).values()
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    for transformation in (*extractions, InferShapes(), InferDataTypes()):
+        wrapped = wrapped.transform(transformation)
+    assert sorted(node.op_type for node in wrapped.graph.node) == operators
+    (actual,) = execute_onnx(wrapped, {"input": x}).values()
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_channels_are_not_scaled_for_targets() -> None:
+def test_quantize_for_target_does_not_scale_channels() -> None:
     data = DATA * np.float32([1, 400]).reshape(2, 1, 1)
     plain = anybit.quantize(network(), data)
     for target in TARGETS:
@@ -145,21 +146,21 @@ def test_channels_are_not_scaled_for_targets() -> None:
         ({"target": "finn", "activations": "uint1"}, "signed activations are .*; use 2 bits"),
     ],
 )
-def test_targets_refuse_what_they_have_no_counterpart_for(
+def test_quantize_rejects_formats_that_the_target_lacks(
     options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):
         anybit.quantize(network(), DATA, **options)
 
 
-def test_remarks_name_layers_that_the_target_lacks() -> None:
+def test_quantize_remarks_name_operators_that_the_target_lacks() -> None:
     proto = network()
     proto.graph.node[1].op_type = "HardSwish"
     result = anybit.quantize(proto, DATA, target="hls4ml")
     assert [remark for remark in result.remarks if "hls4ml has no layer for HardSwish" in remark]
 
 
-def test_the_command_takes_a_target(shell: Shell) -> None:
+def test_quantize_command_takes_a_target(shell: Shell) -> None:
     onnx.save(network(), "model.onnx")
     np.save("data.npy", DATA)
     call = ["quantize", "model.onnx", "-o", "q.onnx", "--data", "data.npy", "--target", "hls4ml"]
