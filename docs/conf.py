@@ -77,7 +77,6 @@ NAVIGATION = {
         "Writing": "writing",
         "Security": "/SECURITY",
         "Conduct": "/CODE_OF_CONDUCT",
-        "Build a release": "wheels",
         "Changes": "/CHANGELOG",
     },
 }
