@@ -24,15 +24,28 @@ def support_table() -> str:
     )
     if not versions:
         return "Not measured yet."
-    lines = [
-        f"| form | holds | {' | '.join(versions)} |",
-        "|---|---|" + "---|" * len(versions),
-    ]
+    lines = ["| form | holds | exact in |", "|---|---|---|"]
     for form, rows in _by_form(verdicts_by_row).items():
         for verdicts, names in _alike(rows, versions).items():
-            cells = [_WORDS.get(verdict, "not tested") for verdict in verdicts]
-            lines.append(f"| `{form}` | {_together(names)} | {' | '.join(cells)} |")
+            lines.append(
+                f"| `{form}` | {_together(names)} | {_exact_versions(versions, verdicts)} |"
+            )
     return "\n".join(lines)
+
+
+def _exact_versions(versions: list[str], verdicts: tuple[str, ...]) -> str:
+    """Return the versions with exact results, and the verdict on all others."""
+    exact = [
+        version for version, verdict in zip(versions, verdicts, strict=True) if verdict == "exact"
+    ]
+    others = {_WORDS.get(verdict, "not tested") for verdict in verdicts} - {"exact"}
+    if not exact:
+        return f"none: {', '.join(sorted(others))}"
+    if exact == versions:
+        return "all"
+    if exact == versions[-len(exact) :]:
+        return f"{exact[0]} and newer; before: {', '.join(sorted(others))}"
+    return f"{', '.join(exact)}; others: {', '.join(sorted(others))}"
 
 
 def _by_form(verdicts_by_row: dict[str, Verdicts]) -> dict[str, dict[str, Verdicts]]:
