@@ -54,14 +54,11 @@ def operator_page(operator: Operator) -> str:
         "## Gradient",
         _gradient(operator),
         "## Errors",
-        _table(
-            ["error", "when"],
-            [[f"`{error}`", when] for error, when in documentation.raises.items()],
-        ),
+        "\n".join(f"* `{error}`: {when}" for error, when in documentation.raises.items()),
         "## Example",
         f"```python\n{_imports(operator, documentation.examples)}{documentation.examples}\n```",
         "## In model files",
-        _table(["", ""], _names(operator)),
+        "\n".join(f"* {name}: {text}" for name, text in _names(operator)),
         _source(documentation.source),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -154,11 +151,11 @@ def _names(operator: Operator) -> list[list[str]]:
     ]
     kinds: dict[str, list[str]] = {}
     for declared in operator.attributes:
-        kind = {bool: "int (0 or 1)", int: "int", str: "string"}[type(declared.default)]
+        kind = {bool: "0 or 1", int: "int", str: "string"}[type(declared.default)]
         name = _codes([declared.onnx_name, *declared.aliases])
         renamed = declared.onnx_name != declared.name
         kinds.setdefault(kind, []).append(name + f" (`{declared.name}` in Python)" * renamed)
-    return rows + [[f"attributes: {kind}", ", ".join(names)] for kind, names in kinds.items()]
+    return rows + [[f"{kind} attributes", ", ".join(names)] for kind, names in kinds.items()]
 
 
 def _codes(names: list[str]) -> str:
