@@ -22,7 +22,7 @@ import onnx_ir as ir
 import anybit
 from anybit.formats import FloatFormat
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
-from anybit.onnx.graph.op_traits import OpTrait, bias_input_of, has_trait
+from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait
 from anybit.onnx.operators.integer_network import DOMAIN, NAME
 from anybit.onnx.operators.known import RUNTIME_DOMAINS
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
@@ -184,7 +184,7 @@ def standard() -> dict[str, object]:
         ],
         "moves": [node.op_type for node in nodes if has_trait(node, OpTrait.DATA_MOVEMENT)],
         "selects": [node.op_type for node in nodes if has_trait(node, OpTrait.SELECTION)],
-        "biased": [node.op_type for node in nodes if bias_input_of(node) is not None],
+        "biased": [node.op_type for node in nodes if get_bias_index(node) is not None],
         "rangeKey": RANGE_KEY,
         "codingKey": CODING_KEY,
         "signs": Coding.SIGN,

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from anybit import text
 from anybit.errors import DataError, ModelError
-from anybit.onnx.graph.shapes import sizes_of
+from anybit.onnx.graph.shapes import get_sizes
 from anybit.onnx.ort_values import is_numpy_dtype
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -90,7 +90,7 @@ def get_tensor_info(value: ir.Value, where: str) -> TensorInfo:
         raise ModelError(f"{where}: {name!r} holds strings; only numbers are supported")
     shape = None
     if value.shape is not None:
-        sizes = sizes_of(value.shape)
+        sizes = get_sizes(value.shape)
         shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
     return TensorInfo(name, dtype.numpy(), shape)
 

@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 from anybit.compiler.partition import data_movement
-from anybit.onnx.graph.op_traits import OpTrait, operators_with
+from anybit.onnx.graph.op_traits import OpTrait, list_operators
 
 
 def test_data_movement_rules_cover_the_operators_that_keep_codes() -> None:
-    assert data_movement._RULES.keys() == operators_with(OpTrait.KEEPS_CODES)
+    assert data_movement._RULES.keys() == list_operators(OpTrait.KEEPS_CODES)
 
 
 def test_quantize_does_not_import_partition() -> None:

@@ -15,7 +15,7 @@ from small_models import kinds
 
 import anybit
 from anybit import ModelError
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes import Normalize, RemoveQuantizers
 from anybit.onnx.quantizers.quantizer import own_node, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
@@ -131,7 +131,7 @@ def test_dequantizers_standard_operators_are_exact(call: str, form: str, compute
     expected = anybit.dynamic_dequantize(*feeds.values(), **attributes)
     proto = dequantizer(parameters, computed=computed, **attributes)
     converted = anybit.convert(proto, to=form)
-    assert not {node.domain for node in nodes_in(converted.model.graph)} - {""}
+    assert not {node.domain for node in iter_nodes(converted.model.graph)} - {""}
     assert "DequantizeLinear" not in kinds(converted.model)
     same(run(converted.model, feeds), expected)
     arguments = {name: feeds[name] for name in ("src", *computed)}

@@ -8,12 +8,12 @@ import pytest
 from small_models import model, node
 
 from anybit.onnx.graph import inference
-from anybit.onnx.graph.inference import infer
+from anybit.onnx.graph.inference import infer_types
 
 
 def inferred(proto: onnx.ModelProto, *, propagate: bool = True) -> ir.Model:
     made = ir.from_proto(proto)
-    infer(made, propagate=propagate)
+    infer_types(made, propagate=propagate)
     return made
 
 
@@ -119,6 +119,6 @@ def test_inference_faults_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPa
     def faulty(graph: onnx.GraphProto, like_first: object) -> None:
         raise KeyError("ours")
 
-    monkeypatch.setattr(inference, "_follow_uninferred", faulty)
+    monkeypatch.setattr(inference, "_replace_uninferable", faulty)
     with pytest.raises(KeyError, match="ours"):
         inferred(model([node("Relu", "x", "y", domain="")], opsets={}))

@@ -14,14 +14,14 @@ from anybit.onnx.analysis.rules.functions import FUNCTIONS
 from anybit.onnx.graph.op_traits import (
     Monotonicity,
     OpTrait,
-    bias_input_of,
+    get_bias_index,
+    get_monotonicity,
+    get_neutral_operand,
+    get_traits,
     is_identity,
-    monotonicity_of,
-    neutral_operand_of,
-    operators_with,
-    traits_of,
+    list_operators,
 )
-from anybit.onnx.graph.reductions import reduced_axes
+from anybit.onnx.graph.reductions import get_reduced_axes
 
 OPSET = 18
 LATER = {"Gelu": 20, "Swish": 24}
@@ -85,7 +85,7 @@ def case(kind: str, x: np.ndarray) -> tuple[onnx.NodeProto, list[np.ndarray]]:
 
 
 def named(traits: OpTrait) -> list[str]:
-    return sorted(operators_with(traits))
+    return sorted(list_operators(traits))
 
 
 UNARY = ("Ceil", "Floor", "Identity", "Relu", "Round", "Sign")
@@ -131,7 +131,7 @@ def test_op_traits_monotonicity_matches_reference_evaluator(
             value.const_value = ir.tensor(array)
             ir.Graph([], [], nodes=[], initializers=[value])
     assert node.inputs[at] is not None
-    assert monotonicity_of(node, node.inputs[at]) is expected
+    assert get_monotonicity(node, node.inputs[at]) is expected
 
 
 def test_op_traits_monotonicity_of_factors_of_both_signs_is_per_channel() -> None:
@@ -140,11 +140,11 @@ def test_op_traits_monotonicity_of_factors_of_both_signs_is_per_channel() -> Non
     assert factors is not None
     factors.const_value = ir.tensor(np.float32([1, -1]))
     ir.Graph([], [], nodes=[], initializers=[factors])
-    assert monotonicity_of(node, node.inputs[0]) is Monotonicity.MONOTONE
+    assert get_monotonicity(node, node.inputs[0]) is Monotonicity.MONOTONE
 
 
 def test_op_traits_functions_of_the_analysis_are_elementwise() -> None:
-    assert FUNCTIONS.keys() <= operators_with(OpTrait.ELEMENTWISE)
+    assert FUNCTIONS.keys() <= list_operators(OpTrait.ELEMENTWISE)
 
 
 def parsed(node: onnx.NodeProto) -> ir.Node:
@@ -157,7 +157,7 @@ def test_op_traits_data_movement_commutes_with_functions(kind: str) -> None:
     table = np.random.default_rng(1).standard_normal(16, dtype=np.float32)
     after = table[result(node, x, *rest).astype(int) + 5]
     np.testing.assert_array_equal(result(node, table[x.astype(int) + 5], *rest), after)
-    assert OpTrait.DATA_MOVEMENT in traits_of(parsed(node), OPSET)
+    assert OpTrait.DATA_MOVEMENT in get_traits(parsed(node), OPSET)
 
 
 @pytest.mark.parametrize("kind", named(OpTrait.SELECTION))
@@ -202,7 +202,7 @@ def test_op_traits_bias_input_adds_to_channels(kind: str) -> None:
     shape = SHAPES[kind]
     x = X if len(shape) == 4 else X.reshape(4, 4)
     bias = np.array([0, 1, 0], np.float32)
-    at = bias_input_of(parsed(made(kind, 2)))
+    at = get_bias_index(parsed(made(kind, 2)))
     if at is None:
         assert kind == "MatMul"
         return
@@ -212,12 +212,12 @@ def test_op_traits_bias_input_adds_to_channels(kind: str) -> None:
 
 
 def test_traits_of_unproven_nodes_are_empty() -> None:
-    assert traits_of(parsed(made("Dropout", 1))) == OpTrait.NONE
-    assert traits_of(parsed(made("Dropout", 1)), 6) == OpTrait.NONE
-    assert traits_of(parsed(made("Dropout", 3)), OPSET) == OpTrait.NONE
-    assert traits_of(parsed(made("Relu", 1, domain="mine"))) == OpTrait.NONE
-    assert bias_input_of(parsed(made("Conv", 2, domain="mine"))) is None
-    assert bias_input_of(parsed(made("Relu", 1))) is None
+    assert get_traits(parsed(made("Dropout", 1))) == OpTrait.NONE
+    assert get_traits(parsed(made("Dropout", 1)), 6) == OpTrait.NONE
+    assert get_traits(parsed(made("Dropout", 3)), OPSET) == OpTrait.NONE
+    assert get_traits(parsed(made("Relu", 1, domain="mine"))) == OpTrait.NONE
+    assert get_bias_index(parsed(made("Conv", 2, domain="mine"))) is None
+    assert get_bias_index(parsed(made("Relu", 1))) is None
 
 
 def test_op_traits_is_identity_accepts_identity_and_dropout() -> None:
@@ -247,7 +247,7 @@ def test_op_traits_non_negative_operators(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div", "Pow"])
 def test_op_traits_neutral_operand_returns_other_input(kind: str) -> None:
     node = made(kind, 2)
-    neutral = neutral_operand_of(parsed(node))
+    neutral = get_neutral_operand(parsed(node))
     np.testing.assert_array_equal(result(node, X, np.float32(neutral)), X)
 
 
@@ -289,4 +289,4 @@ def test_op_traits_reduced_axes(
             np.asarray(arguments, np.float32 if 0.5 in arguments else np.int64)
         )
         ir.Graph([], [], nodes=[], initializers=[value])
-    assert reduced_axes(node, 3) == axes
+    assert get_reduced_axes(node, 3) == axes

@@ -14,7 +14,7 @@ from small_models import model, node
 import anybit
 from anybit.onnx import prepare, read
 from anybit.onnx.folding import pieces
-from anybit.onnx.graph.cut import cut
+from anybit.onnx.graph.cut import extract_subgraph
 from anybit.onnx.library import register
 from anybit.onnx.runtime import FAILURES, evaluate
 
@@ -142,7 +142,7 @@ def test_fold_piece_as_a_model() -> None:
     }}""")
     )
     nodes = list(whole.graph)[1:3]
-    piece = cut(whole, nodes, [node.outputs[0] for node in nodes])
+    piece = extract_subgraph(whole, nodes, [node.outputs[0] for node in nodes])
     assert sorted(value.name for value in piece.graph.inputs) == ["a", "c", "w"]
     a, w = np.ones(2, np.float32), np.full(2, 3, np.float32)
     result = evaluate(piece, {"a": a, "w": w, "c": np.array(True)})

@@ -13,7 +13,7 @@ from small_models import kinds, model, node
 from anybit.onnx import read
 from anybit.onnx.graph import shapes
 from anybit.onnx.graph import sizes as sizes_module
-from anybit.onnx.graph.sizes import Sizes
+from anybit.onnx.graph.sizes import SizePropagator
 from anybit.onnx.passes import FoldConstants, Normalize
 
 INT32, INT64 = onnx.TensorProto.INT32, onnx.TensorProto.INT64
@@ -143,7 +143,7 @@ def test_sizes_known_values(case: str) -> None:
         name: CONSTANTS[name] for item in nodes for name in item.input if name in CONSTANTS
     }
     graph = read(model(nodes, constants, inputs={"x": ["batch", 5, 3]}, opsets={"": 18})).graph
-    sizes = Sizes(sizes_of)
+    sizes = SizePropagator(sizes_of)
     results = [sizes.follow(item) for item in graph]
     actual = sizes.of(graph.outputs[0])
     assert (actual if actual is None else actual.tolist()) == expected
@@ -167,7 +167,7 @@ def test_sizes_int32_stays_int32() -> None:
         "many": np.array([2**20], np.int32),
     }
     graph = read(model(nodes, constants, inputs={"x": ["batch", 5, 3]}, opsets={"": 18})).graph
-    sizes = Sizes(sizes_of)
+    sizes = SizePropagator(sizes_of)
     _, _, sliced, added, beyond = [sizes.follow(item) for item in graph]
     assert sliced is not None
     assert added is not None
@@ -185,7 +185,9 @@ def test_names_of_free_sizes_stay_until_something_is_computed_from_them() -> Non
     ]
     constants = {"one": np.array([1], np.int32)}
     graph = read(model(nodes, constants, inputs={"x": ["batch", 5]}, opsets={"": 18})).graph
-    sizes = Sizes(lambda value: None if value.shape is None else shapes.sizes_of(value.shape))
+    sizes = SizePropagator(
+        lambda value: None if value.shape is None else shapes.get_sizes(value.shape)
+    )
     assert [sizes.follow(item) for item in graph] == [None] * 4
     assert sizes.of(graph.outputs[0]).tolist() == ["batch", 5, None, 6]
 
@@ -193,7 +195,7 @@ def test_names_of_free_sizes_stay_until_something_is_computed_from_them() -> Non
 def test_sizes_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sizes_module._RULES, "Identity", lambda sizes, node: [][0])
     with pytest.raises(IndexError):
-        Sizes(sizes_of).follow(ir.Node("", "Identity", [ir.Value(name="x")]))
+        SizePropagator(sizes_of).follow(ir.Node("", "Identity", [ir.Value(name="x")]))
 
 
 def test_sizes_whole_numbers_beyond_int64_are_not_known() -> None:
@@ -201,7 +203,7 @@ def test_sizes_whole_numbers_beyond_int64_are_not_known() -> None:
     nodes = [standard("Shape", "x", "v0", start=1, end=2)]
     nodes += [standard("Mul", f"v{index} v{index}", f"v{index + 1}") for index in range(60)]
     graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
-    sizes = Sizes(sizes_of)
+    sizes = SizePropagator(sizes_of)
     for item in graph:
         sizes.follow(item)
     assert sizes.of(graph.outputs[0]).tolist() == [None]
@@ -211,7 +213,7 @@ def test_long_arrays_are_not_sizes() -> None:
     nodes = [standard("Shape", "x", "v0")]
     nodes += [standard("Concat", f"v{i} v{i}", f"v{i + 1}", axis=0) for i in range(60)]
     graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
-    sizes = Sizes(sizes_of)
+    sizes = SizePropagator(sizes_of)
     assert all(sizes.follow(item) is None for item in graph)
     assert sizes.of(graph.outputs[0]) is None
 
@@ -219,7 +221,7 @@ def test_long_arrays_are_not_sizes() -> None:
 @pytest.mark.parametrize("attribute", [{"start": "a"}, {"start": 1.5}, {"end": [1]}])
 def test_sizes_attributes_of_other_types(attribute: dict[str, Any]) -> None:
     graph = read(model([standard("Shape", "x", "y", **attribute)])).graph
-    assert Sizes(sizes_of).follow(graph[0]) is None
+    assert SizePropagator(sizes_of).follow(graph[0]) is None
 
 
 def folded(nodes: list[onnx.NodeProto], constants: dict[str, Any], **options: Any) -> ir.Model:

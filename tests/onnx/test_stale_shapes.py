@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import anybit
 from anybit.onnx import read, reference_ops
-from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.passes import InferShapes
 
 X = np.ones((5, 3), np.float32)
@@ -94,7 +94,7 @@ def test_stale_shapes_declared_shapes_stay_without_inference() -> None:
     InferShapes()(model)
     a = model.graph[0].outputs[0]
     assert a.shape == ir.Shape([4, 3])
-    assert sizes_that_follow(a, model) is None
+    assert get_proven_sizes(a, model) is None
     cleaned = anybit.clean(proto).model
     assert [node.op_type for node in cleaned.graph] == ["Mystery", "Shape"]
 

@@ -107,7 +107,7 @@ def spent(
     import anybit
     from anybit.errors import AnybitError
     from anybit.onnx.conversion import Form
-    from anybit.onnx.graph.walk import tensors_in
+    from anybit.onnx.graph.walk import iter_tensors
 
     actions: dict[str, Callable[[bytes], object]] = {
         "load": anybit.load,
@@ -133,7 +133,7 @@ def spent(
         except AnybitError as error:
             print(f"  refused: {error}")
         seconds[name] = time.process_time() - began
-        written = 0 if made is None else sum(tensor.nbytes for tensor in tensors_in(made))
+        written = 0 if made is None else sum(tensor.nbytes for tensor in iter_tensors(made))
         if written > WRITTEN + 5 * len(file):
             raise AssertionError(f"holds {written} bytes of constants")
     return seconds

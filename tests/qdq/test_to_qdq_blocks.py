@@ -13,7 +13,7 @@ from pass_checks import random
 from small_models import kinds, model, node
 
 import anybit
-from anybit.onnx.graph.constants import array_of
+from anybit.onnx.graph.constants import read_array
 
 NATIVE = ("mxfp8", "mxint8 floor", "int4 per-block 32", "uint4 per-block 16")
 
@@ -66,7 +66,7 @@ def test_to_qdq_blocks_of_native_types(words: str) -> None:
         if stored.op_type == "Min":
             stored = stored.inputs[0].producer()
         assert stored.op_type == "DequantizeLinear"
-        codes, scale = (array_of(value) for value in stored.inputs[:2])
+        codes, scale = (read_array(value) for value in stored.inputs[:2])
         if scale.ndim < 2:  # one block
             continue
         block = stored.attributes["block_size"].value
@@ -160,7 +160,7 @@ def test_to_qdq_blocks_that_do_not_fit(harm: str) -> None:
     elif harm == "block":
         stored.attributes["block_size"] = ir.AttrInt64("block_size", -3)
     else:
-        scale = array_of(stored.inputs[1])
+        scale = read_array(stored.inputs[1])
         scale = scale[:-1] if harm == "scale" else scale.ravel()
         stored.inputs[1].const_value = ir.tensor(scale)
     with pytest.raises(anybit.ModelError, match=r"for blocks of -?\d+ along axis"):

@@ -26,7 +26,7 @@ from small_models import kinds, model, node
 import anybit
 from anybit.onnx import read
 from anybit.onnx.folding.evaluation import evaluate_operator
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.onnxruntime import session
@@ -208,7 +208,7 @@ def test_to_qdq_real_models(path: Any, style: str) -> None:
     for item in original.graph:
         operator = operator_of(item)
         if operator is not None and is_constant(item.inputs[0]):
-            arrays = [None if value is None else array_of(value) for value in item.inputs]
+            arrays = [None if value is None else read_array(value) for value in item.inputs]
             weights[item.outputs[0].name] = evaluate_operator(item, operator, arrays)
     proto = checked(written.proto)
     rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.passes import (
     FoldConstants,
     InferShapes,
@@ -49,7 +49,7 @@ def followed(
     analysis = analyze(model, inputs)
     arrays = values_in_run(model, feeds)
     for value, abstract in analysis.values.items():
-        array = array_of(value) if is_constant(value) else arrays.get(str(value.name))
+        array = read_array(value) if is_constant(value) else arrays.get(str(value.name))
         if array is not None:
             check_abstract(str(value.name), abstract, array)
     for product in analysis.products:
@@ -65,7 +65,7 @@ def values_in_run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str,
     arrays = evaluate(fragment, feeds)
     arrays |= feeds
     for value in model.graph.initializers.values():
-        arrays[str(value.name)] = array_of(value)
+        arrays[str(value.name)] = read_array(value)
     return arrays
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.comparison.arrays import Array, is_float
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.quantizers.quantizer import Quantizer, own_node, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.grids import Spacing
@@ -51,4 +51,4 @@ def _quantizers(value: ir.Value, arrays: Arrays, traces: Traces) -> Iterator[tup
     for reader, index in value.uses():
         quantizer = quantizer_of(reader, traces, arrays) if index == 0 else None
         if quantizer is not None:
-            yield quantizer, label_of(reader)
+            yield quantizer, get_label(reader)

@@ -12,7 +12,7 @@ from anybit.compiler.layer import CompiledLayer, merge_layers
 from anybit.compiler.operators import captures_of, varying_inputs
 from anybit.compiler.partition.partitioner import Partition
 from anybit.onnx.analysis.layers import connected
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 
 
 def collect_layers(
@@ -43,7 +43,7 @@ def find_float_readers(model: ir.Model, regions: Sequence[Region]) -> dict[str, 
         if node is None or value in computed or value in readers:
             continue
         readers[value] = reader
-        waiting += [(x, label_of(node)) for x in (*varying_inputs(node), *captures_of(node))]
+        waiting += [(x, get_label(node)) for x in (*varying_inputs(node), *captures_of(node))]
     return {str(value.name): reader for value, reader in readers.items()}
 
 

@@ -11,7 +11,7 @@ from anybit.compiler.reason import Reason
 from anybit.errors import ModelError
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.graph.reductions import reduced_axes
+from anybit.onnx.graph.reductions import get_reduced_axes
 
 _WEIGHTS = range(-128, 128)
 
@@ -91,7 +91,7 @@ def _reduces_space(node: ir.Node, analyzed: AnalyzedModel) -> bool:
         return False
     kept = (before[0], *[1] * (len(before) - 1))
     try:
-        axes = reduced_axes(node, len(before) + 1)
+        axes = get_reduced_axes(node, len(before) + 1)
     except ModelError:  # an attribute of another type
         return False
     return axes == tuple(range(2, len(before) + 1)) and after in (kept, kept[:1])

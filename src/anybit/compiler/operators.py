@@ -7,14 +7,14 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.op_traits import (
     Monotonicity,
     OpTrait,
+    get_monotonicity,
     has_trait,
     is_identity,
-    monotonicity_of,
 )
 from anybit.onnx.operators.multi_threshold import channel_axis_of, is_multi_threshold, is_rising
 from anybit.onnx.operators.registry import operator_of
@@ -62,17 +62,17 @@ def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
         return _of_broadcast(node, rank) if gives_floats and is_unary else None
     if node.op_type == "BatchNormalization":
         is_affine = all(value is not None and is_constant(value) for value in node.inputs[1:])
-        return {1} if is_affine and not attribute_of(node, "training_mode", 0) else None
+        return {1} if is_affine and not get_attribute(node, "training_mode", 0) else None
     if has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER, opset) or is_identity(node, opset):
         return _of_broadcast(node, rank)
     return None
 
 
 def _of_linear(node: ir.Node, rank: int) -> set[int] | None:
-    if varying_inputs(node) != [node.inputs[0]] or attribute_of(node, "block_size", 0):
+    if varying_inputs(node) != [node.inputs[0]] or get_attribute(node, "block_size", 0):
         return None
-    sizes = {array_of(value).size for value in node.inputs[1:] if value is not None}
-    return set() if sizes <= {1} else {attribute_of(node, "axis", 1) % rank}
+    sizes = {read_array(value).size for value in node.inputs[1:] if value is not None}
+    return set() if sizes <= {1} else {get_attribute(node, "axis", 1) % rank}
 
 
 def _of_thresholds(node: ir.Node) -> set[int] | None:
@@ -142,7 +142,7 @@ def _monotonicity(node: ir.Node, x: ir.Value) -> Monotonicity:
     if is_quantize(node) or is_dequantize(node):
         return Monotonicity.INCREASING if _has_positive_scales(node) else Monotonicity.MONOTONE
     if not node.domain:
-        return monotonicity_of(node, x)
+        return get_monotonicity(node, x)
     if is_multi_threshold(node):
         return Monotonicity.INCREASING if is_rising(node) else Monotonicity.DECREASING
     operator = operator_of(node)
@@ -155,6 +155,6 @@ def _has_positive_scales(node: ir.Node) -> bool:
     """Return whether all scales of a quantizer are positive, so that it is increasing."""
     for declared, value in zip(inputs_of(node), node.inputs, strict=False):
         scales = declared.role in (Role.SCALE, Role.IN_SCALE)
-        if scales and value is not None and not bool(np.all(array_of(value) > 0)):
+        if scales and value is not None and not bool(np.all(read_array(value) > 0)):
             return False
     return True

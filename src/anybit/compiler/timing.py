@@ -30,7 +30,7 @@ from anybit.model import Model, RuntimeEngine
 from anybit.onnx import Source, prepare, read
 from anybit.onnx.analysis.layers import owners
 from anybit.onnx.files.origin import find_origin
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.ort_values import ort_value
 from anybit.onnx.passes import InferShapes, RemoveQuantizers
@@ -263,7 +263,7 @@ def _float_model(
     if path is not None:
         return read(path), f"float model {path.name}", ""
     stripped = quantized.clone()
-    thresholds = any(is_multi_threshold(node) for node in nodes_in(read(source).graph))
+    thresholds = any(is_multi_threshold(node) for node in iter_nodes(read(source).graph))
     apply(stripped, source, InferShapes(), RemoveQuantizers(), RemoveUnusedNodesPass())
     note = f"{missing}: name it with --float"
     if thresholds or has_quantizers(stripped):

@@ -20,7 +20,7 @@ from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, read
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.runtime import FAILURES, plain_session
 
 _RUNTIME_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
@@ -67,7 +67,7 @@ def _warm_model(source: Source, model: Model, sample: Sample) -> Model:
         model.run(sample)
         return model
     graph = model.model if isinstance(model, CompiledModel) else read(source)
-    is_standard = all(node.domain in _RUNTIME_DOMAINS for node in nodes_in(graph.graph))
+    is_standard = all(node.domain in _RUNTIME_DOMAINS for node in iter_nodes(graph.graph))
     if is_standard and not isinstance(model, CompiledModel):
         try:
             plain = Model(_OptimizedEngine(model.engine, _default_session(source)))

@@ -13,9 +13,9 @@ from anybit.onnx.analysis.layers import connected, layers_of
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import input_of
-from anybit.onnx.graph.constants import Array, array_of
-from anybit.onnx.graph.names import described, label_of
-from anybit.onnx.graph.op_traits import OpTrait, bias_input_of, has_trait
+from anybit.onnx.graph.constants import Array, read_array
+from anybit.onnx.graph.names import describe, get_label
+from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait
 from anybit.onnx.quantizers.grids import Match, match
 from anybit.onnx.quantizers.metadata import FENCE_KEY
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of
@@ -54,7 +54,7 @@ class Factor:
         Raises:
             ModelError: Unreadable, or its parameters do not broadcast to it.
         """
-        array = array_of(self.x)
+        array = read_array(self.x)
         if isinstance(self.quantizer, OwnQuantizer):
             quantizer: Match | None = Match(self.quantizer.operator, self.quantizer.call)
         else:
@@ -65,7 +65,7 @@ class Factor:
             function, call = quantizer.operator.function, quantizer.call
             return array, np.asarray(function(array, **call.parameters, **call.attributes))
         except (TypeError, ValueError) as error:
-            raise ModelError(f"{described(self.quantizer.node)}: {error}") from error
+            raise ModelError(f"{describe(self.quantizer.node)}: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ def find_targets(
 
 def _recurrent(node: ir.Node, traces: Traces) -> Target:
     layer = LayerInfo(
-        name=label_of(node),
+        name=get_label(node),
         operator=node.op_type,
         output=next((str(value.name) for value in node.outputs if value.name), ""),
         reason="the values of its states are unknown",
@@ -132,7 +132,7 @@ def _with_widths(target: Target) -> LayerInfo:
 
 
 def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> tuple[Factor, ...]:
-    bias, layout = bias_input_of(node), None if product is None else product.layout
+    bias, layout = get_bias_index(node), None if product is None else product.layout
     factors = []
     for index in (0, 1, 2) if node.op_type in _RECURRENT else (0, 1):
         factor = None if index == bias else _factor(node, index, layout, traces)

@@ -8,7 +8,7 @@ these, ArgMax or TopK reads the tensor. Rows of a Gemm or MatMul may be the scor
 import onnx_ir as ir
 
 from anybit.metrics.regions import TensorRegion, get_rank
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 
 _MAX_CLASSES = 2**18
@@ -37,12 +37,12 @@ def find_class_axis(node: ir.Node, rank: int | None, opset: int) -> int | None:
     default = {"ArgMax": 0, "TopK": -1}.get(node.op_type)
     if default is None:
         return None
-    return _normalize_axis(attribute_of(node, "axis", default), rank)
+    return _normalize_axis(get_attribute(node, "axis", default), rank)
 
 
 def _get_softmax_axis(node: ir.Node, rank: int | None, opset: int) -> int | None:
     """Return the axis of a Softmax; None before opset 13 if it flattens several axes."""
-    axis = _normalize_axis(attribute_of(node, "axis", 1 if opset < 13 else -1), rank)
+    axis = _normalize_axis(get_attribute(node, "axis", 1 if opset < 13 else -1), rank)
     if axis is None or rank is None:
         return None
     return axis if opset >= 13 or axis == rank - 1 else None

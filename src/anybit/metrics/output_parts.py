@@ -26,7 +26,7 @@ from anybit.metrics.regions import (
     read_integers,
     split_regions,
 )
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 
 _MAX_PARTS = 64
@@ -155,7 +155,7 @@ class _Analysis:
         self, node: ir.Node, value: ir.Value, steps: int
     ) -> tuple[TensorRegion, ...] | None:
         rank, inputs = get_rank(value), [x for x in node.inputs if x is not None]
-        axis = attribute_of(node, "axis", 0)
+        axis = get_attribute(node, "axis", 0)
         if rank is None or not -rank <= axis < rank or len(inputs) > _MAX_PARTS:
             return None
         axis %= rank
@@ -238,7 +238,7 @@ def _map_axes(node: ir.Node, data: ir.Value, value: ir.Value) -> dict[int, int] 
         return None
     if node.op_type != "Transpose":
         return map_kept_axes(data, value)
-    order = attribute_of(node, "perm", tuple(range(rank))[::-1])
+    order = get_attribute(node, "perm", tuple(range(rank))[::-1])
     if sorted(order) != list(range(rank)):
         return None
     return {axis: position for position, axis in enumerate(order)}
@@ -252,7 +252,7 @@ def _find_crop(
     if rank is None:
         return None
     if node.op_type == "Split":
-        axis = attribute_of(node, "axis", 0)
+        axis = get_attribute(node, "axis", 0)
         if not -rank <= axis < rank or len(node.outputs) > _MAX_PARTS:
             return None
         axis, start = axis % rank, 0

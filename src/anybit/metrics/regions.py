@@ -8,7 +8,7 @@ from math import prod
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import array_of
+from anybit.onnx.graph.constants import read_array
 
 _MAX_RANK = 64
 
@@ -60,7 +60,7 @@ def read_integers(value: ir.Value | None) -> list[int] | None:
         return None
     if tensor.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
         return None
-    array = array_of(ir.Value(name=value.name, const_value=tensor))
+    array = read_array(ir.Value(name=value.name, const_value=tensor))
     return [int(element) for element in array.reshape(-1)]
 
 

@@ -16,8 +16,8 @@ from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import Result
 from anybit.onnx.forms import NEWEST_OPSET, Form
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import label_of
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import operators_in, versions_of
@@ -136,7 +136,7 @@ def convert(
         raise OptionError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
     options = _Options(allow_approximate, min(opset_limit, properties.opset_limit))
     converted, pairs = _converted(source, form, options)
-    native = any(is_dequantize(node) for node in nodes_in(converted.model.graph))
+    native = any(is_dequantize(node) for node in iter_nodes(converted.model.graph))
     if form not in (Form.QDQ, Form.QCDQ) or not native or not properties.fenced:
         return converted
     with errors_named_after(source):
@@ -217,14 +217,14 @@ class _Work:
         self._lifted = Lifted()
         self._model = read_copy(source)
         inline(self._model, source)
-        if not any(_is_quantizer(node) for node in nodes_in(self._model.graph)):
+        if not any(_is_quantizer(node) for node in iter_nodes(self._model.graph)):
             self.remarks.append(_NOT_QUANTIZED)
         self._names = _names(self._model)
         self._run(Normalize(), StandardLayout(), FoldConstants(operators=False), InferShapes())
 
     def lift_nbits(self) -> None:
         """Replace MatMulNBits by MatMul of a quantized weight, as in `FromQdq`."""
-        if not any(is_nbits(node) for node in nodes_in(self._model.graph)):
+        if not any(is_nbits(node) for node in iter_nodes(self._model.graph)):
             return
         allowed = self._options.allow_approximate
         with errors_named_after(self._source):
@@ -274,7 +274,7 @@ class _Work:
 
     def expand_thresholds(self) -> None:
         """Replace MultiThreshold by standard operators."""
-        if any(is_multi_threshold(node) for node in nodes_in(self._model.graph)):
+        if any(is_multi_threshold(node) for node in iter_nodes(self._model.graph)):
             self._run(LiftOpset(_STANDARD_OPSET), InferShapes())
             self._reported(ExpandMultiThreshold())
             self._run(Normalize())
@@ -294,7 +294,7 @@ class _Work:
     def name_foreign(self) -> None:
         """Report the operators that the result requires besides those of ONNX and this package."""
         counts: Counter[str] = Counter()
-        for node in nodes_in(self._model.graph):
+        for node in iter_nodes(self._model.graph):
             ours = versions_of(node.domain, node.op_type) or is_multi_threshold(node)
             if node.domain in STANDARD_DOMAINS or ours:
                 continue
@@ -302,7 +302,7 @@ class _Work:
             reason = "not an operator of ONNX or QONNX: its runtime must have it"
             if because := self._lifted.reason(node):
                 reason += f"; {because}"
-            self.steps.append(Step(label_of(node), operator, "kept", reason))
+            self.steps.append(Step(get_label(node), operator, "kept", reason))
             counts[operator] += 1
         if counts:
             kinds = ", ".join(f"{count} {operator}" for operator, count in counts.items())
@@ -331,7 +331,7 @@ class _Work:
 
 def _names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
     """Return the domain and the name of each quantizer."""
-    nodes = (node for node in nodes_in(model.graph) if versions_of(node.domain, node.op_type))
+    nodes = (node for node in iter_nodes(model.graph) if versions_of(node.domain, node.op_type))
     return {node: (node.domain, node.op_type) for node in nodes}
 
 
@@ -348,8 +348,8 @@ def _renamed(
         if before.get(node, (domain, name)) != (domain, name):
             old_domain, old_name = before[node]
             reason = f"it is called {old_name} of {old_domain} in the file"
-            yield Step(label_of(node), old_name, name, reason)
+            yield Step(get_label(node), old_name, name, reason)
 
 
 def _folded(node: ir.Node) -> Step:
-    return Step(label_of(node), node.op_type, "constant")
+    return Step(get_label(node), node.op_type, "constant")

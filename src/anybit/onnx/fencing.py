@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.passes import FencePairs
 from anybit.onnx.qdq.integer_kernels import Reason, Rewrite, fenceable, rewrites_of
 from anybit.text import counted, listed
@@ -46,7 +46,7 @@ def explained(rewrites: Iterable[Rewrite]) -> Iterator[str]:
     grouped: dict[Reason, list[str]] = {}
     for rewrite in rewrites:
         if rewrite.reason is not None:
-            grouped.setdefault(rewrite.reason, []).append(label_of(rewrite.node))
+            grouped.setdefault(rewrite.reason, []).append(get_label(rewrite.node))
     for reason, labels in grouped.items():
         yield f"{listed(labels, _NAMED)} ({reason.value})"
 

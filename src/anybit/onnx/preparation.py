@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.errors import AnybitError
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.counts import check_counts
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import (
@@ -53,7 +53,7 @@ def prepared(model: ir.Model, source: Source, *, normalized: bool = False) -> ir
     inline(model, source)
     if called or not normalized:
         apply(model, source, Normalize(), StandardLayout())
-    if any(_measures(node) for node in nodes_in(model.graph)):
+    if any(_measures(node) for node in iter_nodes(model.graph)):
         apply(model, source, InferShapes())
     runnable(model, source)
     apply(model, source, FoldConstants(codes=True))
@@ -66,7 +66,7 @@ def runnable(model: ir.Model, source: Source) -> ir.Model:
     Raises:
         ModelError: See `LiftOpset` and `ExpandMultiThreshold`.
     """
-    nodes = [node for node in nodes_in(model.graph) if is_multi_threshold(node)]
+    nodes = [node for node in iter_nodes(model.graph) if is_multi_threshold(node)]
     if nodes:
         apply(model, source, LiftOpset(OPSET))
         if any(
@@ -87,7 +87,7 @@ def followable(source: Source) -> ir.Model:
     """
     model = read_copy(source)
     inline(model, source)
-    if any(is_multi_threshold(node) for node in nodes_in(model.graph)):
+    if any(is_multi_threshold(node) for node in iter_nodes(model.graph)):
         apply(model, source, LiftOpset(OPSET))
     apply(model, source, Normalize(), StandardLayout(), NameLayers(), InferShapes())
     for _ in range(_MOST_ROUNDS):

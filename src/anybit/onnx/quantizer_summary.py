@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from anybit import text
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import label_of
-from anybit.onnx.graph.shapes import sizes_of
+from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.shapes import get_sizes
 from anybit.onnx.quantizers.native_types import native_type
 from anybit.onnx.quantizers.quantizer import Quantizer
 from anybit.ops.domain import Role
@@ -92,7 +92,7 @@ def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> Qua
     }
     codes = None if operator is not None else _type_of_codes(quantizer)
     return QuantizerSummary(
-        node=label_of(quantizer.node),
+        node=get_label(quantizer.node),
         operator=quantizer.kind,
         version=0 if operator is None else operator.version,
         tensor=tensor,
@@ -177,7 +177,7 @@ def shape_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
     """Return the sizes; None for an unknown rank."""
     if value.const_value is not None:
         return tuple(value.const_value.shape.numpy())
-    return None if value.shape is None else sizes_of(value.shape)
+    return None if value.shape is None else get_sizes(value.shape)
 
 
 def typed(value: ir.Value) -> str:

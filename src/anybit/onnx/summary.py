@@ -11,7 +11,7 @@ import onnx_ir as ir
 from anybit import text
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.graph.walk import initializers_in, nodes_in, tensors_in
+from anybit.onnx.graph.walk import iter_initializers, iter_nodes, iter_tensors
 from anybit.onnx.operators.known import unknown_operators
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import FoldConstants, Normalize
@@ -105,7 +105,7 @@ def _operator(node: ir.Node) -> str:
 
 def _stored(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield all stored tensors."""
-    yield from tensors_in(model)
+    yield from iter_tensors(model)
     for node in model.graph.all_nodes():
         attribute = node.attributes.get("value")
         tensor = None if attribute is None or attribute.is_ref() else attribute.value
@@ -121,11 +121,11 @@ def _weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.Value]
         parameters |= {value for node in pair if node is not None for value in node.inputs[1:]}
         codes.add(quantizer.x)
     parameters -= codes
-    for node in nodes_in(model.graph):
+    for node in iter_nodes(model.graph):
         if is_multi_threshold(node):
             parameters.update(node.inputs[1:])
     weights = []
-    for value in initializers_in(model):
+    for value in iter_initializers(model):
         tensor = value.const_value
         if tensor is None or not len(tensor.shape) or value in parameters:
             continue

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from anybit.errors import OptionError
 from anybit.onnx.checks.checking import check
 from anybit.onnx.cleaning import clean
-from anybit.onnx.graph.op_traits import OpTrait, operators_with
+from anybit.onnx.graph.op_traits import OpTrait, list_operators
 from anybit.ptq.graph.targets import ActivationTensor
 from anybit.ptq.plan import FLOAT, QuantPlan
 from anybit.quant_types.spec import QuantSpec
@@ -17,7 +17,7 @@ from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat
 from anybit.quant_types.suggestions import describe_unknown
 
 # Maxima and data movement: a quantizer that does not decrease gives the same values before them.
-_MOVES = operators_with(OpTrait.RESHAPE) | {"Identity", "MaxPool", "Transpose"}
+_MOVES = list_operators(OpTrait.RESHAPE) | {"Identity", "MaxPool", "Transpose"}
 _GRANULARITIES = {"per-channel", "per-tensor"}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from anybit.metrics.sqnr import noise_to_sqnr
-from anybit.onnx.graph.walk import nodes_in, tensors_in
+from anybit.onnx.graph.walk import iter_nodes, iter_tensors
 from anybit.ptq.algorithms.round_to_nearest import stored_bytes
 from anybit.ptq.algorithms.shared_weights import bytes_of
 from anybit.ptq.graph.targets import TargetNode
@@ -28,9 +28,9 @@ class ConstantSizes:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self.total = sum(tensor.nbytes for tensor in tensors_in(model))
+        self.total = sum(tensor.nbytes for tensor in iter_tensors(model))
         self._readers: dict[ir.Value, set[tuple[ir.Node, int]]] = {}
-        for node in nodes_in(model.graph):
+        for node in iter_nodes(model.graph):
             for index, value in enumerate(node.inputs):
                 if value is not None and value.is_initializer():
                     self._readers.setdefault(value, set()).add((node, index))

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from anybit.errors import AnybitError, OptionError
 from anybit.name_patterns import match_names
-from anybit.onnx.graph.names import all_names_of
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.names import get_all_names
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.ptq.algorithms.shared_weights import constants_of, linked
 from anybit.ptq.graph.quantizer_sites import tie_grids
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode, Targets
@@ -221,7 +221,7 @@ def _set_specs(
 def _match_kept(model: ir.Model, layers: Sequence[TargetNode], keep: Sequence[str]) -> set[int]:
     """Return the indices of layers that stay float. Patterns may match other nodes, too."""
     layer_nodes = {layer.node for layer in layers}
-    others = [all_names_of(node) for node in nodes_in(model.graph) if node not in layer_nodes]
+    others = [get_all_names(node) for node in iter_nodes(model.graph) if node not in layer_nodes]
     matched: set[int] = set()
     for pattern in keep:
         matched |= _match(pattern, layers, "keep", others)
@@ -232,7 +232,7 @@ def _match(
     pattern: str, layers: Sequence[TargetNode], option: str, others: Sequence[Sequence[str]] = ()
 ) -> set[int]:
     try:
-        names = [*(all_names_of(layer.node) for layer in layers), *others]
+        names = [*(get_all_names(layer.node) for layer in layers), *others]
         return match_names(pattern, names, option)
     except ValueError as error:
         raise OptionError(str(error)) from None

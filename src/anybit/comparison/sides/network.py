@@ -14,7 +14,7 @@ from anybit.comparison.arrays import Array, is_number
 from anybit.errors import DataError
 from anybit.inputs import list_inputs
 from anybit.onnx.files.reader import Source, read_copy
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes import Normalize, StandardLayout
 from anybit.onnx.preparation import apply
@@ -55,7 +55,7 @@ class Network:
         return {
             value.name or "": array
             for value in self.values
-            if value.producer() is None and is_number(array := array_of(value))
+            if value.producer() is None and is_number(array := read_array(value))
         }
 
 

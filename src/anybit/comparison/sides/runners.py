@@ -20,7 +20,7 @@ from anybit.comparison.sides.qonnx import run_qonnx
 from anybit.compiler import pipeline
 from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.onnx import exact_session_options, read
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.passes import FoldConstants
 from anybit.onnx.preparation import prepared, runnable
@@ -167,4 +167,4 @@ def _fold_constants(model: ir.Model) -> tuple[ir.Model, Arrays]:
         graph.outputs.remove(value)
         if not value.uses():  # a session refuses unused initializers
             del graph.initializers[name]
-    return model, {name: array_of(value) for name, value in constants.items()}
+    return model, {name: read_array(value) for name, value in constants.items()}

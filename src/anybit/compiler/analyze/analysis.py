@@ -12,7 +12,7 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.layers import layers_of, quantizers_after
-from anybit.onnx.graph.walk import values_in
+from anybit.onnx.graph.walk import iter_values
 from anybit.onnx.passes import FoldConstants, InferShapes
 from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import LayerInfo
@@ -58,7 +58,7 @@ def analyze_model(
     """
     analysis = analyze(model, ranges)
     layers, nested = _layers(model, analysis)
-    top_level = set(values_in(model.graph))
+    top_level = set(iter_values(model.graph))
     FoldConstants(codes=True)(model)
     InferShapes()(model)
     values = _of_folded(analysis, top_level, model)

@@ -14,7 +14,7 @@ from anybit.compiler.analyze.disjoint_sets import DisjointSets
 from anybit.compiler.program.program import MOST_LEVELS
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.quant_types.grids import TensorGrid
@@ -117,6 +117,6 @@ def _padded(model: ir.Model) -> Iterator[ir.Value]:
         if node.op_type == "Pad":
             yield x
         elif has_trait(node, OpTrait.MAY_PAD):
-            automatic = attribute_of(node, "auto_pad", "NOTSET").startswith("SAME")
-            if automatic or any(attribute_of(node, "pads", ())):
+            automatic = get_attribute(node, "auto_pad", "NOTSET").startswith("SAME")
+            if automatic or any(get_attribute(node, "pads", ())):
                 yield x

@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from anybit.compiler.reason import Reason
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.names import described
-from anybit.onnx.graph.shapes import has_free_sizes, named_sizes_that_follow, sizes_that_follow
-from anybit.onnx.graph.sizes import Sizes
+from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.shapes import get_named_sizes, get_proven_sizes, has_free_sizes
+from anybit.onnx.graph.sizes import SizePropagator
 from anybit.text import sizes as sizes_in_words
 
 _IMAGE_AXES = 3  # besides the rows
@@ -27,7 +27,7 @@ class RowShapes:
 
     def sizes(self, value: ir.Value) -> tuple[int, ...] | Reason:
         """Return the sizes after the rows, or why a program cannot hold the value."""
-        sizes = sizes_that_follow(value, self._model)
+        sizes = get_proven_sizes(value, self._model)
         if sizes is None or None in sizes[1:]:
             return Reason(self._blame.explain(value))
         if len(sizes) < 2:
@@ -76,7 +76,7 @@ class ShapeBlame:
         """Return whether more than the number of rows is unknown."""
         if value is None:
             return False
-        sizes = sizes_that_follow(value, self._model)
+        sizes = get_proven_sizes(value, self._model)
         return sizes is None or None in sizes[1:]
 
     def _describe(self, node: ir.Node) -> str:
@@ -86,14 +86,14 @@ class ShapeBlame:
             sizes = self._sizes.of(value)
             if sizes is not None and any(size is not None for size in sizes.flat):
                 return (
-                    f"{described(node)} computes {sizes_in_words(sizes.flat)}, "
+                    f"{describe(node)} computes {sizes_in_words(sizes.flat)}, "
                     "and more than one of these is free"
                 )
             origin = self._origin(value)
             if origin is not None:
-                return f"{described(node)} takes them from {described(origin)}, which computes them"
-            return f"{described(node)} takes them from the input {value.name!r}"
-        return f"nothing says what sizes {described(node)} gives"
+                return f"{describe(node)} takes them from {describe(origin)}, which computes them"
+            return f"{describe(node)} takes them from the input {value.name!r}"
+        return f"nothing says what sizes {describe(node)} gives"
 
     def _origin(self, value: ir.Value) -> ir.Node | None:
         """Return the node that computes integers of unknown values; None if an input has them."""
@@ -119,8 +119,8 @@ class ShapeBlame:
         return sizes is None or None in sizes.flat
 
     @cached_property
-    def _sizes(self) -> Sizes:
-        sizes = Sizes(lambda value: named_sizes_that_follow(value, self._model))
+    def _sizes(self) -> SizePropagator:
+        sizes = SizePropagator(lambda value: get_named_sizes(value, self._model))
         for node in self._model.graph:
             sizes.follow(node)
         return sizes

@@ -10,7 +10,7 @@ from anybit.compiler.program.network import Network
 from anybit.compiler.program.program import Port, Program
 from anybit.errors import ModelError
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.names import describe
 from anybit.onnx.operators.integer_network import DOMAIN, NAME, PROGRAM
 
 _OPSET = 17
@@ -60,10 +60,10 @@ def read_encoded(node: ir.Node) -> Encoded:
     for part, value in zip(PROGRAM, node.inputs, strict=False):
         constant = None if value is None else value.const_value
         if constant is None:
-            raise ModelError(f"{described(node)} needs {part} as an initializer")
+            raise ModelError(f"{describe(node)} needs {part} as an initializer")
         arrays.append(constant.numpy())
     if len(arrays) < len(PROGRAM):
-        raise ModelError(f"{described(node)} lacks its input {PROGRAM[len(arrays)]}")
+        raise ModelError(f"{describe(node)} lacks its input {PROGRAM[len(arrays)]}")
     return Encoded(*arrays)
 
 

@@ -25,9 +25,9 @@ from anybit.compiler.reason import Unsupported
 from anybit.onnx.analysis.products import ProductAnalysis, bits_of
 from anybit.onnx.analysis.sums import error_of
 from anybit.onnx.analysis.units import EXACT
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.names import get_label
 from anybit.quant_types.layer_info import Guarantee, LayerInfo
 from anybit.text import counted
 
@@ -101,9 +101,9 @@ def _with_bias(product: ProductAnalysis, channels: int) -> ElementFunction:
     value = inputs[at] if at is not None and at < len(inputs) else None
     if value is None:
         return ElementFunction()
-    if not is_constant(value) or array_of(value).dtype != np.float32:
+    if not is_constant(value) or read_array(value).dtype != np.float32:
         raise Unsupported("its bias is not a constant of float32")
-    bias = array_of(value)
+    bias = read_array(value)
     if bias.size != 1 and not bias.size == bias.shape[-1] == channels:
         raise Unsupported("its bias is not one number per channel")
     part = AddConstant(np.broadcast_to(bias.reshape(-1), (channels,)))
@@ -201,7 +201,7 @@ def _mean_layer(
 ) -> LayerInfo:
     span = int(bounds.lowest.min()), int(bounds.highest.max())
     return LayerInfo(
-        label_of(node),
+        get_label(node),
         node.op_type,
         str(node.outputs[0].name),
         Guarantee.EXACT if exact else Guarantee.BOUNDED,
@@ -224,12 +224,12 @@ def _mean_window(node: ir.Node, x: Layout, y: Layout) -> tuple[tuple[int, ...], 
         raise Unsupported("it is not a mean over height and width")
     if node.op_type != "AveragePool":
         return x.spatial, p.Window(x.height, x.width, 1, 1, 1, 1, 0, 0, 0, 0)
-    kernel = tuple(attribute_of(node, "kernel_shape", ()))
+    kernel = tuple(get_attribute(node, "kernel_shape", ()))
     window = derive_window(node, kernel, x, y) if len(kernel) == len(x.spatial) else None
-    counts_zeros = attribute_of(node, "count_include_pad", 0)
+    counts_zeros = get_attribute(node, "count_include_pad", 0)
     differs = window is not None and is_padded(window) and not counts_zeros
-    if window is None or differs or attribute_of(node, "ceil_mode", 0):
+    if window is None or differs or get_attribute(node, "ceil_mode", 0):
         raise Unsupported("means at its borders are of fewer elements")
-    if any(dilation != 1 for dilation in attribute_of(node, "dilations", ())):
+    if any(dilation != 1 for dilation in get_attribute(node, "dilations", ())):
         raise Unsupported("it is a mean of elements that are not side by side")
     return kernel, window

@@ -21,11 +21,11 @@ from anybit.compiler.partition.values import Values
 from anybit.compiler.partition.windows import pooling_window
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.cut import cut
-from anybit.onnx.graph.op_traits import OpTrait, has_trait, operators_with
-from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.cut import extract_subgraph
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, list_operators
+from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.runtime import FAILURES, evaluate
 
@@ -75,7 +75,7 @@ def _reshape(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
 def _transpose(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
     """Move the channels to the front or the end: only the layout changes."""
     y, rank = node.outputs[0], len(values.sizes(x)) + 1
-    order = attribute_of(node, "perm", ()) or tuple(range(rank))[::-1]
+    order = get_attribute(node, "perm", ()) or tuple(range(rank))[::-1]
     expression = values.expression(x)
     if isinstance(expression.root, InputRoot):
         return None
@@ -154,7 +154,7 @@ def _concatenate(values: Values, node: ir.Node, x: ir.Value) -> Expression | Non
     """Join tensors of the same grid along their channels."""
     y = node.outputs[0]
     sizes = values.sizes(y)
-    axis = attribute_of(node, "axis", 1) % (len(sizes) + 1)
+    axis = get_attribute(node, "axis", 1) % (len(sizes) + 1)
     inputs = [value for value in node.inputs if value is not None]
     if any(is_constant(value) for value in inputs) or axis not in (1, len(sizes)):
         raise Unsupported("it puts together something else than channels")
@@ -218,7 +218,7 @@ def _gather(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
 _INDEXED = ("Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
 
 _RULES: dict[str, Callable[[Values, ir.Node, ir.Value], Expression | None]] = {
-    **dict.fromkeys(operators_with(OpTrait.RESHAPE), _reshape),
+    **dict.fromkeys(list_operators(OpTrait.RESHAPE), _reshape),
     **dict.fromkeys(_INDEXED, _gather),
     **dict.fromkeys(("GlobalMaxPool", "MaxPool"), _pool),
     "Concat": _concatenate,
@@ -241,19 +241,19 @@ def trace_elements(
         value is not None and value is not x and not is_constant(value) for value in node.inputs
     ):
         raise Unsupported(f"{node.op_type} reads sizes that are not constant")
-    if has_trait(node, OpTrait.RESIZE) and attribute_of(node, "mode", "nearest") != "nearest":
+    if has_trait(node, OpTrait.RESIZE) and get_attribute(node, "mode", "nearest") != "nearest":
         raise Unsupported(f"{node.op_type} computes new elements")
     count = math.prod(sizes)
     if count > _MOST_ELEMENTS:
         raise Unsupported("it has too many elements")
-    piece = cut(model, [node], list(node.outputs))
+    piece = extract_subgraph(model, [node], list(node.outputs))
     numbers = np.arange(1, 2 * count + 1, dtype=np.float32).reshape(2, *sizes)
     feeds = {
-        str(value.name): numbers if value is x else array_of(value)
+        str(value.name): numbers if value is x else read_array(value)
         for value in node.inputs
         if value is not None
     }
-    _check_sizes(cut(model, [node], list(node.outputs)), feeds, x)
+    _check_sizes(extract_subgraph(model, [node], list(node.outputs)), feeds, x)
     for value in (value for moved in piece.graph for value in moved.outputs):
         value.shape = None
     try:
@@ -282,7 +282,7 @@ def _check_sizes(piece: ir.Model, feeds: Mapping[str, Array], x: ir.Value) -> No
             piece.graph.register_initializer(value)
     InferShapes()(piece)
     for y in piece.graph.outputs:
-        sizes = sizes_that_follow(y, piece)
+        sizes = get_proven_sizes(y, piece)
         if sizes is None or None in sizes:
             raise Unsupported("its sizes are not known before it runs")
         if math.prod(size for size in sizes if size is not None) > 2 * _MOST_ELEMENTS:

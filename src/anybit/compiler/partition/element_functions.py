@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from anybit.compiler.operators import is_monotone
 from anybit.compiler.reason import Unsupported
-from anybit.onnx.graph.constants import Array, array_of
-from anybit.onnx.graph.cut import cut
+from anybit.onnx.graph.constants import Array, read_array
+from anybit.onnx.graph.cut import extract_subgraph
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.preparation import runnable
 from anybit.onnx.runtime import (
@@ -97,7 +97,7 @@ class NodeChain:
 
     @cached_property
     def _session(self) -> tuple[Any, dict[str, Array]]:
-        piece = cut(self.model, self.nodes, [self.y])
+        piece = extract_subgraph(self.model, self.nodes, [self.y])
         values = {value.name: value for node in self.nodes for value in node.inputs if value}
         names = {value.name for value in self.xs}
         constants = {}
@@ -107,7 +107,7 @@ class NodeChain:
                 value.shape = ir.Shape([None] * self.rank)
                 value.type = ir.TensorType(ir.DataType.FLOAT)
                 continue
-            array = array_of(values[value.name])
+            array = read_array(values[value.name])
             constants[str(value.name)] = array
             value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
             value.shape = ir.Shape(array.shape)

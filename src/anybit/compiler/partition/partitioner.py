@@ -38,7 +38,7 @@ from anybit.compiler.partition.sharing import find_shared_values
 from anybit.compiler.partition.values import Values
 from anybit.compiler.reason import MustStayFloat, Reason, Unsupported
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 
 T = TypeVar("T")
 
@@ -328,7 +328,7 @@ class Partitioner:
     def _enter_before(self, node: ir.Node) -> None:
         """Let floats enter a region before a quantizer whose codes nothing else computes."""
         x, nodes = split_quantizer(node)
-        self._values.require_floats(x, label_of(node))
+        self._values.require_floats(x, get_label(node))
         self._values.set_float(x, self._values.stage(x))
         for quantizer in nodes:
             expression = self._elementwise(quantizer)
@@ -344,7 +344,7 @@ class Partitioner:
         values = [*varying_inputs(node), *captures_of(node)]
         stage = max((self._values.stage(value) for value in values), default=0)
         for value in values:
-            self._values.require_floats(value, label_of(node))
+            self._values.require_floats(value, get_label(node))
         for value in node.outputs:
             self._values.set_float(value, stage)
 

@@ -30,7 +30,7 @@ from anybit.compiler.partition.lowering import Lowering
 from anybit.compiler.partition.sharing import float_inputs
 from anybit.compiler.reason import Reason, Unsupported, accept
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.shapes import noted, sizes_of
+from anybit.onnx.graph.shapes import get_inferred_shape, get_sizes
 from anybit.quant_types.grids import TensorGrid
 
 
@@ -80,8 +80,8 @@ class Values:
         """
         if value in self._rows:
             return self._rows[value]
-        shape = value.shape if value.is_graph_input() else noted(value)
-        first = None if shape is None or not len(shape) else sizes_of(shape)[0]
+        shape = value.shape if value.is_graph_input() else get_inferred_shape(value)
+        first = None if shape is None or not len(shape) else get_sizes(shape)[0]
         return value if first in (None, "") else first
 
     def expression(self, value: ir.Value) -> Expression:

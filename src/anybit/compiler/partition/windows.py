@@ -6,7 +6,7 @@ import onnx_ir as ir
 from anybit.compiler.partition.layout import Layout
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 
 _LONGEST = 2**20
 SINGLE = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
@@ -26,7 +26,7 @@ def derive_window(node: ir.Node, kernel: tuple[int, ...], x: Layout, y: Layout) 
     if sides is None:
         return None
     count, strides, dilations, pads = len(kernel), *sides
-    automatic = attribute_of(node, "auto_pad", "NOTSET")
+    automatic = get_attribute(node, "auto_pad", "NOTSET")
     sizes = list(zip((x.height, x.width)[-count:], (y.height, y.width)[-count:], strict=True))
     starts, ends = [], []
     for axis, (size, result) in enumerate(sizes):
@@ -68,9 +68,9 @@ def _sides(
     """Return strides, dilations and pads of a node; None if they do not fit its kernel."""
     count = len(kernel)
     ones = (1,) * count
-    strides = attribute_of(node, "strides", ()) or ones
-    dilations = attribute_of(node, "dilations", ()) or ones
-    pads = attribute_of(node, "pads", ()) or (0,) * (2 * count)
+    strides = get_attribute(node, "strides", ()) or ones
+    dilations = get_attribute(node, "dilations", ()) or ones
+    pads = get_attribute(node, "pads", ()) or (0,) * (2 * count)
     if not (count in (1, 2) and len(strides) == len(dilations) == count and len(pads) == 2 * count):
         return None
     if min((*kernel, *strides, *dilations)) < 1 or min(pads) < 0:
@@ -93,7 +93,7 @@ def pooling_window(node: ir.Node, x: Layout, y: Layout) -> p.Window:
     """
     if node.op_type == "GlobalMaxPool":
         return p.Window(x.height, x.width, 1, 1, 1, 1, 0, 0, 0, 0)
-    window = derive_window(node, attribute_of(node, "kernel_shape", ()), x, y)
+    window = derive_window(node, get_attribute(node, "kernel_shape", ()), x, y)
     if window is None:
         raise Unsupported("its sizes are not those of its attributes")
     return window

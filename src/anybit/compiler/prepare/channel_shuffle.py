@@ -6,10 +6,10 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.passes import InferShapes
 
 _MOST_ELEMENTS = 2**22
@@ -58,7 +58,7 @@ def _channels(chain: list[ir.Node], model: ir.Model) -> Array | None:
     )
     if before is None or split is None or before != after or len(before) < 2:
         return None
-    count, order = math.prod(before), tuple(attribute_of(transpose, "perm", ()))
+    count, order = math.prod(before), tuple(get_attribute(transpose, "perm", ()))
     if math.prod(split) != count or count > _MOST_ELEMENTS or last.outputs[0].dtype is None:
         return None
     if order[:1] != (0,) or sorted(order) != list(range(len(split) + 1)):
@@ -73,7 +73,7 @@ def _channels(chain: list[ir.Node], model: ir.Model) -> Array | None:
 
 def _sizes(value: ir.Value | None, model: ir.Model) -> tuple[int, ...] | None:
     """Return the sizes after the rows; None if one is unknown or 0."""
-    sizes = None if value is None else sizes_that_follow(value, model)
+    sizes = None if value is None else get_proven_sizes(value, model)
     inner = tuple(size for size in (sizes or ())[1:] if size)
     return None if sizes is None or len(inner) + 1 != len(sizes) else inner
 

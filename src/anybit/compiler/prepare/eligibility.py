@@ -5,9 +5,9 @@ import onnx_ir as ir
 
 from anybit.compiler.operators import is_quantizer, varying_inputs
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.passes.remove_quantizers import has_quantizers
 from anybit.onnx.qdq.qlinear import is_integer_operator
@@ -23,14 +23,14 @@ def explain_missing_quantizers(model: ir.Model, where: str) -> str:
     """Return why a model has nothing to compile, with the remedy; "" if it has quantizers."""
     if has_quantizers(model):
         return ""
-    for node in nodes_in(model.graph):
+    for node in iter_nodes(model.graph):
         if is_integer_network(node):
-            return f"{where} is compiled already ({described(node)}); run it as it is"
+            return f"{where} is compiled already ({describe(node)}); run it as it is"
         if is_integer_operator(node):
             command = conversion_of(node)
             remedy = "convert it first" if command else "quantize the float model instead"
             return (
-                f"{where} has no quantizers: {described(node)} computes with codes, which "
+                f"{where} has no quantizers: {describe(node)} computes with codes, which "
                 f"compile does not read; {remedy} ({command or 'anybit quantize'})"
             )
     return (
@@ -46,7 +46,7 @@ def is_integer_only(model: ir.Model) -> bool:
     """
     return INTEGER_ONLY in model.metadata_props or any(
         _is_between(node) and any(map(_is_quantized, varying_inputs(node)))
-        for node in nodes_in(model.graph)
+        for node in iter_nodes(model.graph)
     )
 
 

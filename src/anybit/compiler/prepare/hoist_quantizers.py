@@ -4,7 +4,7 @@
 import onnx_ir as ir
 
 from anybit.compiler.operators import constant_axes, is_quantizer, varying_inputs
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
@@ -40,10 +40,10 @@ def _moved_inputs(node: ir.Node) -> list[ir.Value]:
         return []
     if node.op_type == "Concat":
         rank = 0 if node.outputs[0].shape is None else len(node.outputs[0].shape)
-        channels = rank and attribute_of(node, "axis", 1) % rank in (1, rank - 1)
+        channels = rank and get_attribute(node, "axis", 1) % rank in (1, rank - 1)
         return values if channels and not any(map(_is_fixed, node.inputs)) else []
-    nearest = attribute_of(node, "mode", "nearest") == "nearest"
-    inside = attribute_of(node, "coordinate_transformation_mode", "") != "tf_crop_and_resize"
+    nearest = get_attribute(node, "mode", "nearest") == "nearest"
+    inside = get_attribute(node, "coordinate_transformation_mode", "") != "tf_crop_and_resize"
     repeats = has_trait(node, OpTrait.RESIZE) and nearest and inside
     return values if repeats and values == [node.inputs[0]] else []
 

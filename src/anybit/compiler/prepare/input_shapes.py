@@ -10,7 +10,7 @@ from anybit.errors import OptionError
 from anybit.inputs import list_inputs
 from anybit.onnx import Source
 from anybit.onnx.files.reader import read_copy
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.preparation import errors_named_after
 
 
@@ -33,7 +33,7 @@ def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
         rows = list(inputs[name].shape or ())[:1]
         is_free = bool(rows) and not isinstance(rows[0], int)
         inputs[name].shape = ir.Shape((*rows, *sizes[1:]) if is_free and sizes[0] == 1 else sizes)
-    for node in nodes_in(model.graph):
+    for node in iter_nodes(model.graph):
         for value in node.outputs:
             value.shape = None  # of the shapes before
     return model

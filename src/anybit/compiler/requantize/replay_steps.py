@@ -11,8 +11,8 @@ from anybit.compiler.partition.element_functions import AddConstant, Mean, NodeC
 from anybit.compiler.partition.expressions import AccumulatorRoot
 from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import after_step
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.passes.batch_norm_to_affine import affine_of, parameters_of
 from anybit.onnx.quantizers.quantizer import inputs_of
 
@@ -151,7 +151,7 @@ def _operand(value: ir.Value, channels: int) -> Array | None:
     """Return a constant as one number, or as one per channel; None for others."""
     if not is_constant(value):
         return None
-    array = array_of(value)
+    array = read_array(value)
     if array.dtype != np.float32 or array.size not in (1, channels):
         return None
     return np.asarray(array.reshape(-1))
@@ -194,7 +194,7 @@ def _hard_sigmoid(alpha: float, beta: float) -> list[p.Step]:
 
 _DEFINED: dict[str, Callable[[ir.Node], list[p.Step]]] = {
     "HardSigmoid": lambda node: _hard_sigmoid(
-        attribute_of(node, "alpha", 0.2), attribute_of(node, "beta", 0.5)
+        get_attribute(node, "alpha", 0.2), get_attribute(node, "beta", 0.5)
     ),
     "HardSwish": lambda node: [
         *_hard_sigmoid(1 / 6, 0.5),

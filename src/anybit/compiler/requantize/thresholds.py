@@ -19,7 +19,7 @@ from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.reason import UNSUPPORTED, Unsupported
 from anybit.compiler.requantize.epilogue import Index
 from anybit.compiler.requantize.step_function import bisect_steps, check_steps
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 
 _LARGEST = int(np.array(np.finfo(np.float32).max).view(np.int32))
 _INFINITY = _LARGEST + 1
@@ -131,7 +131,7 @@ def _operand(node: ir.Node, x: ir.Value, kind: str) -> Array | None:
     others = [value for value in node.inputs if value is not None and value is not x]
     if (node.domain, node.op_type) != ("", kind) or len(node.inputs) != 2 or len(others) != 1:
         return None
-    array = array_of(others[0]).ravel() if is_constant(others[0]) else None
+    array = read_array(others[0]).ravel() if is_constant(others[0]) else None
     return array if array is not None and array.dtype == np.float32 else None
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 
 _FEWEST = 2**10
@@ -44,7 +44,7 @@ def store_integer_weights(model: ir.Model, weights: Mapping[str, AbstractValue])
     editor = Editor(model)
     for weight, node in list(_float_weights(model)):
         abstract = weights.get(str(weight.name))
-        if abstract is not None and opset >= _OPSET and _decodes_to(abstract, array_of(weight)):
+        if abstract is not None and opset >= _OPSET and _decodes_to(abstract, read_array(weight)):
             _store(weight, node, abstract, editor)
 
 

@@ -11,7 +11,7 @@ from anybit.compiler.encode import Region
 from anybit.compiler.program.encoding import encode
 from anybit.errors import ModelError
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.names import describe
 from anybit.onnx.operators.integer_network import DOMAIN, PROGRAM, is_integer_network
 
 
@@ -51,7 +51,7 @@ def expose_tensors(model: ir.Model, regions: Mapping[str, Region]) -> None:
     for node in [node for node in model.graph if is_integer_network(node)]:
         region = regions.get(str(node.name))
         if region is None or not read_encoded(node).equals(encode(region.program)):
-            raise ModelError(f"{described(node)} is not what was compiled")
+            raise ModelError(f"{describe(node)} is not what was compiled")
         _expose(node, region.exposed, editor)
 
 

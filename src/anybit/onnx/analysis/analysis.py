@@ -13,8 +13,8 @@ from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.rules.products import product
 from anybit.onnx.analysis.rules.table import rule_of
 from anybit.onnx.analysis.view import View, is_float
-from anybit.onnx.graph.op_traits import OpTrait, traits_of
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.op_traits import OpTrait, get_traits
+from anybit.onnx.graph.walk import iter_nodes
 
 _INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
 _INTEGERS |= {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT2, ir.DataType.UINT2}
@@ -52,7 +52,7 @@ def analyze(model: ir.Model, inputs: Mapping[str, AbstractValue] | None = None) 
         if abstract_input is not None and not value.is_initializer():
             view.abstracts[value] = abstract_input
     with np.errstate(all="ignore"):
-        for node in nodes_in(model.graph):
+        for node in iter_nodes(model.graph):
             for value, abstract in zip(node.outputs, _follow(node, view, products), strict=False):
                 if abstract is not None and (is_float(value) or value.dtype in _INTEGERS):
                     view.abstracts[value] = _affordable(abstract, view)
@@ -62,7 +62,7 @@ def analyze(model: ir.Model, inputs: Mapping[str, AbstractValue] | None = None) 
 def _follow(
     node: ir.Node, view: View, products: list[ProductAnalysis]
 ) -> Sequence[AbstractValue | None]:
-    traits = traits_of(node, view.opset)
+    traits = get_traits(node, view.opset)
     rule = rule_of(node)
     if not node.outputs or (node.op_type == "Dropout" and not traits):
         return []

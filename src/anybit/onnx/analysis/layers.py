@@ -14,9 +14,9 @@ from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import input_of
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.graph.shapes import sizes_that_follow
+from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.quantizer import Quantizer, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
@@ -100,7 +100,7 @@ def _layer(
     if result is not None and not result.infinite:
         sums = float(result.lowest.min()), float(result.highest.max())
     return LayerInfo(
-        name=label_of(node),
+        name=get_label(node),
         operator=node.op_type,
         output=str(output.name),
         guarantee=_guarantee(product),
@@ -120,7 +120,7 @@ def _layer(
         accumulator_bits=bits,
         accumulator_bits_any=any_bits,
         sums=sums,
-        quantizer="" if quantizer is None else label_of(quantizer.node),
+        quantizer="" if quantizer is None else get_label(quantizer.node),
     )
 
 
@@ -137,7 +137,7 @@ def _codes(value: AbstractValue | None) -> Span | None:
 
 
 def _shape(model: ir.Model, value: ir.Value | None) -> str:
-    return text.sizes(None if value is None else sizes_that_follow(value, model))
+    return text.sizes(None if value is None else get_proven_sizes(value, model))
 
 
 def owners(nodes: Iterable[ir.Node], layers: Iterable[LayerInfo]) -> dict[ir.Node, str]:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.view import View, input_of
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 
 
@@ -121,10 +121,10 @@ def _is_known(value: ir.Value, view: View) -> bool:
 
 
 def _of_gemm(node: ir.Node) -> Layout | None:
-    if any(attribute_of(node, name, 1.0) != 1 for name in ("alpha", "beta")):
+    if any(get_attribute(node, name, 1.0) != 1 for name in ("alpha", "beta")):
         return None
-    transposed = bool(attribute_of(node, "transB", 0))
-    x_axis = -2 if attribute_of(node, "transA", 0) else -1
+    transposed = bool(get_attribute(node, "transB", 0))
+    x_axis = -2 if get_attribute(node, "transA", 0) else -1
     return Layout(0, 1, 2, x_axis, -1, 1, False, "Gemm", transposed)
 
 
@@ -133,9 +133,9 @@ def _of_conv(node: ir.Node, view: View) -> Layout | None:
     rank = view.rank(weight)
     if rank is None or rank < 3:
         return None
-    groups = attribute_of(node, "group", 1)
-    padded = node.op_type == "ConvTranspose" or any(attribute_of(node, "pads", ()))
-    automatic = attribute_of(node, "auto_pad", "NOTSET")
+    groups = get_attribute(node, "group", 1)
+    padded = node.op_type == "ConvTranspose" or any(get_attribute(node, "pads", ()))
+    automatic = get_attribute(node, "auto_pad", "NOTSET")
     padded = padded or automatic not in ("NOTSET", "VALID")
     axis = 1 - rank
     return Layout(0, 1, 2, axis, axis, groups, padded, node.op_type)

@@ -10,9 +10,9 @@ from anybit.errors import ModelError
 from anybit.formats import LARGEST_FLOAT32
 from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue, of_interval
 from anybit.onnx.analysis.constants import of_constant, recovered
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.shapes import sizes_that_follow
-from anybit.onnx.graph.walk import tensors_in
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.shapes import get_proven_sizes
+from anybit.onnx.graph.walk import iter_tensors
 from anybit.onnx.quantizers.trace import Traces
 
 # Limits on computed and stored elements, for any model.
@@ -33,7 +33,7 @@ class View:
         self._recovered: dict[tuple[ir.Value, int], AbstractValue | None] = {}
         self.quantized: dict[tuple[object, ...], AbstractValue | None] = {}
         self._arrays: dict[ir.Value, Array] = {}
-        self._budget = _ROOM + 4 * sum(tensor.size for tensor in tensors_in(model))
+        self._budget = _ROOM + 4 * sum(tensor.size for tensor in iter_tensors(model))
 
     def afford(self, size: int) -> bool:
         """Return whether that many more elements may be computed.
@@ -84,7 +84,7 @@ class View:
         if value is None or not is_constant(value) or value.const_value is None:
             return None if value is None else self._arrays.get(value)
         try:
-            array = array_of(value)
+            array = read_array(value)
         except ModelError:  # reported when the model is folded
             return None
         if array.dtype.isbuiltin != 1 and value.const_value.dtype in _FEW_BITS:
@@ -103,7 +103,7 @@ class View:
 
     def sizes(self, value: ir.Value | None) -> Sequence[int | None] | None:
         """Return the proven sizes of a value."""
-        return None if value is None else sizes_that_follow(value, self.model)
+        return None if value is None else get_proven_sizes(value, self.model)
 
     def rank(self, value: ir.Value | None) -> int | None:
         sizes = self.sizes(value)

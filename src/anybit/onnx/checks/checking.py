@@ -20,7 +20,7 @@ from anybit.onnx.checks.subject import Subject, subject_of
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.checks.usable import repair
 from anybit.onnx.files.reader import Source, read
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes import (
     FoldConstants,
     InferShapes,
@@ -68,7 +68,7 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
     findings += _prepared(model)
     subject = subject_of(file, model)
     findings += _of_target(subject, target)
-    spelled = {name_of(node): node.op_type for node in nodes_in(file.graph)}
+    spelled = {name_of(node): node.op_type for node in iter_nodes(file.graph)}
     findings = [
         replace(finding, operator=spelled.get(finding.node, finding.operator))
         for finding in findings

@@ -5,7 +5,13 @@ from collections.abc import Iterator
 
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.graph.shapes import claims_more, contradicts, declarable, noted, sizes_of
+from anybit.onnx.graph.shapes import (
+    claims_more,
+    contradicts,
+    get_inferred_shape,
+    get_sizes,
+    iter_declarable,
+)
 from anybit.text import sizes
 
 
@@ -13,19 +19,19 @@ def findings(subject: Subject) -> Iterator[Finding]:
     """Yield the first wrong shape, and the first that holds for some inputs only."""
     following = {
         value.name: shape
-        for value in declarable(subject.model)
-        if (shape := noted(value)) is not None
+        for value in iter_declarable(subject.model)
+        if (shape := get_inferred_shape(value)) is not None
     }
     declared = [
         (value, value.shape, following[value.name])
-        for value in declarable(subject.file)
+        for value in iter_declarable(subject.file)
         if value.shape is not None and value.name in following
     ]
     for report, problem in ((error, contradicts), (warning, claims_more)):
         wrong = [entry for entry in declared if problem(entry[2], entry[1])]
         if wrong:
             value, *shapes = wrong[0]
-            claimed, follows = (sizes(sizes_of(shape)) for shape in shapes)
+            claimed, follows = (sizes(get_sizes(shape)) for shape in shapes)
             more = f" (and {len(wrong) - 1} more values)" if len(wrong) > 1 else ""
             yield report(
                 value.producer(),

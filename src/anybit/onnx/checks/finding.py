@@ -9,7 +9,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.text import counted
 
 Severity = Literal["error", "warning"]
@@ -56,7 +56,7 @@ def _finding(
 
 
 def name_of(node: ir.Node | None) -> str:
-    return "" if node is None else label_of(node)
+    return "" if node is None else get_label(node)
 
 
 def operator_name(node: ir.Node | None) -> str:

@@ -9,9 +9,9 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.graph.constants import Array, array_of
-from anybit.onnx.graph.names import described
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.constants import Array, read_array
+from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold, staircase_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops import Input
@@ -34,7 +34,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
         yield from wrong
         if not any(finding.severity == "error" for finding in wrong):
             yield from _remarks(quantizer)
-    for node in nodes_in(subject.model.graph):
+    for node in iter_nodes(subject.model.graph):
         if is_multi_threshold(node):
             yield from _threshold_findings(node)
 
@@ -43,7 +43,7 @@ def _threshold_findings(node: ir.Node) -> Iterator[Finding]:
     try:
         staircase_of(node)
     except ModelError as refusal:
-        problem, _, remedy = str(refusal).removeprefix(described(node)).lstrip(": ").partition("; ")
+        problem, _, remedy = str(refusal).removeprefix(describe(node)).lstrip(": ").partition("; ")
         yield error(node, "bad-thresholds", problem, remedy or "export the model again")
 
 
@@ -139,5 +139,5 @@ def _has_codes_up_to(quantizer: OwnQuantizer, most: int) -> bool:
     x, grid = quantizer.x, quantizer.grid
     if x is None or x.const_value is None or grid is None:
         return False
-    codes = np.abs(grid.positions(array_of(x).astype(np.float64)))
+    codes = np.abs(grid.positions(read_array(x).astype(np.float64)))
     return bool((codes + np.abs(grid.zeropt).max() <= most).all())

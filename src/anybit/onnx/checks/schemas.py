@@ -8,7 +8,7 @@ from onnx_ir.passes.common import CheckerPass
 
 from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.counts import REMEDY, wrong_counts
 from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.registry import versions_of
@@ -34,7 +34,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
     except RuntimeError:  # this onnx has no schemas from Python
         return
     model = subject.model
-    nodes = list(nodes_in(model.graph))
+    nodes = list(iter_nodes(model.graph))
     ours = {node.domain for node in nodes if versions_of(node.domain, node.op_type)}
     foreign = {node.domain for node in nodes} - ours - set(STANDARD_DOMAINS)
     if not (ours | foreign) <= model.graph.opset_imports.keys():

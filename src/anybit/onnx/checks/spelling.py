@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, error, warning
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.known import unknown_operators
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS, versions_of
 
@@ -42,7 +42,7 @@ def _versions(file: ir.Model) -> Iterator[Finding]:
 
 
 def _imports(file: ir.Model) -> Iterator[Finding]:
-    nodes = list(nodes_in(file.graph))
+    nodes = list(iter_nodes(file.graph))
     imported = file.graph.opset_imports
     if any(node.domain in _STANDARD for node in nodes) and not any(map(imported.get, _STANDARD)):
         problem = "no opset is imported for the standard operators"
@@ -54,7 +54,7 @@ def _imports(file: ir.Model) -> Iterator[Finding]:
 
 
 def _spellings(file: ir.Model, names: set[str]) -> Iterator[Finding]:
-    for node in nodes_in(file.graph):
+    for node in iter_nodes(file.graph):
         if _is_ours(node):
             for code, problem in _legacy(node, names):
                 yield warning(node, code, problem, f"{_CLEAN}, or leave it")
@@ -101,7 +101,7 @@ def _unknown(file: ir.Model) -> Iterator[Finding]:
         domain, _, kind = name.partition("::")
         nodes: list[ir.Node | None] = [
             node
-            for node in nodes_in(file.graph)
+            for node in iter_nodes(file.graph)
             if (node.domain or "ai.onnx", node.op_type) == (domain, kind)
         ]
         problem = f"the operator {name} is not known"

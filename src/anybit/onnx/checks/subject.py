@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, own_node
 
 
@@ -25,9 +25,11 @@ class Subject:
 
 
 def subject_of(file: ir.Model, model: ir.Model) -> Subject:
-    spelled = {value.name: node.op_type for node in nodes_in(file.graph) for value in node.outputs}
+    spelled = {
+        value.name: node.op_type for node in iter_nodes(file.graph) for value in node.outputs
+    }
     quantizers = []
-    for node in nodes_in(model.graph):
+    for node in iter_nodes(model.graph):
         own = own_node(node)
         if own is not None:
             name = spelled.get(node.outputs[0].name, node.op_type)

@@ -18,7 +18,7 @@ from anybit.onnx.analysis.rules.pools import averaged
 from anybit.onnx.analysis.view import View
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.ops.grids import Grid, IntegerGrid
 
 # Operators that return input values, or 0.
@@ -42,7 +42,7 @@ class LongSum:
 
 def sums_in(subject: Subject) -> Iterator[tuple[ir.Node, LongSum]]:
     """Yield the sums of products of quantized tensors that float32 may round."""
-    nodes, opset = nodes_in(subject.model.graph), subject.model.graph.opset_imports.get("", 1)
+    nodes, opset = iter_nodes(subject.model.graph), subject.model.graph.opset_imports.get("", 1)
     if all(not has_trait(node, OpTrait.MATMUL, opset) for node in nodes):
         return
     grids = _grids(subject)
@@ -55,7 +55,7 @@ def sums_in(subject: Subject) -> Iterator[tuple[ir.Node, LongSum]]:
 def means_in(subject: Subject) -> Iterator[tuple[ir.Node, int]]:
     """Yield the means of quantized values, with the number of values."""
     grids, view = _grids(subject), View(subject.model)
-    for node in nodes_in(subject.model.graph):
+    for node in iter_nodes(subject.model.graph):
         if has_trait(node, OpTrait.MEAN) and node.inputs and node.inputs[0] in grids:
             try:
                 count = averaged(node, view)
@@ -70,7 +70,7 @@ def _grids(subject: Subject) -> dict[ir.Value, Grid]:
     quantizers = {quantizer.node: quantizer for quantizer in subject.quantizers}
     opset = subject.model.graph.opset_imports.get("", 1)
     grids: dict[ir.Value, Grid] = {}
-    for node in nodes_in(subject.model.graph):
+    for node in iter_nodes(subject.model.graph):
         if not node.outputs:
             continue
         grid = None

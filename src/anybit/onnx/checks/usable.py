@@ -7,8 +7,8 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.checks.finding import Finding, error
-from anybit.onnx.graph.names import described
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.passes import Normalize
 
@@ -30,7 +30,7 @@ def repair(model: ir.Model) -> Iterator[Finding]:
     for graph in (model.graph, *(function.graph for function in functions)):
         declared = dict(graph.opset_imports)
         usable: set[object] = set()
-        for node in nodes_in(graph):
+        for node in iter_nodes(graph):
             if not versions_of(node.domain, node.op_type):
                 continue
             key = _key(node)
@@ -105,7 +105,7 @@ def _refused(
     try:
         Normalize()(ir.Model(graph, ir_version=8))
     except ModelError as refusal:
-        return str(refusal).removeprefix(described(copy)).lstrip(": ")  # it may be renamed already
+        return str(refusal).removeprefix(describe(copy)).lstrip(": ")  # it may be renamed already
     return ""
 
 

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.expansion.namespace import known_sizes, of_value
 from anybit.onnx.expansion.traced import Traced, literal
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.names import describe
 from anybit.onnx.operators.registry import keywords_of
 from anybit.ops import Operator
 from anybit.ops.domain import Domain
@@ -75,7 +75,7 @@ class Expansions:
 
 def _constants(node: ir.Node) -> _Arrays:
     return tuple(
-        array_of(value) if value is not None and is_constant(value) else None
+        read_array(value) if value is not None and is_constant(value) else None
         for value in node.inputs
     )
 
@@ -143,7 +143,7 @@ def _expansion(node: ir.Node, operator: Operator, arrays: _Arrays) -> Expansion:
     try:
         result = operator.reference(arguments[0], *parameters, **keywords_of(node, operator))
     except (TypeError, ValueError) as error:
-        raise ModelError(f"{described(node)}: {error}") from error
+        raise ModelError(f"{describe(node)}: {error}") from error
     return Expansion(result if isinstance(result, Traced) else literal(result), arguments)
 
 
@@ -152,6 +152,6 @@ def _traced(node: ir.Node, value: ir.Value) -> Traced:
         return of_value(value, value.const_value.dtype.numpy())
     if value.dtype in (None, ir.DataType.UNDEFINED):
         raise ModelError(
-            f"{described(node)}: the type of {value.name!r} is not known; declare it in the model"
+            f"{describe(node)}: the type of {value.name!r} is not known; declare it in the model"
         )
     return of_value(value, value.dtype.numpy())

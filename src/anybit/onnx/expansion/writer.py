@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from anybit.onnx.expansion.traced import Traced
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.names import Names
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.names import NameGenerator
 from anybit.ops.expression import operands_first
 
 
@@ -17,7 +17,9 @@ class Body:
     Equal expressions are written once.
     """
 
-    def __init__(self, constant: Callable[[str, Array], ir.Value], unique: Names, prefix: str):
+    def __init__(
+        self, constant: Callable[[str, Array], ir.Value], unique: NameGenerator, prefix: str
+    ):
         self.nodes: list[ir.Node] = []
         self._constant = constant
         self._unique = unique
@@ -46,7 +48,7 @@ class Body:
     def _value(self, part: Traced) -> ir.Value:
         if part.value is not None:
             value = self._bound.get(part, part.value)
-            return self._parameter(array_of(value)) if is_constant(value) else value
+            return self._parameter(read_array(value)) if is_constant(value) else value
         if part.constant is not None:
             return self._parameter(part.constant)
         operands = [self._written[operand] for operand in part.operands]

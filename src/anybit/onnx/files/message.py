@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.constants import Array, array_of, in_memory
-from anybit.onnx.graph.walk import initializers_in
+from anybit.onnx.graph.constants import Array, load_tensor, read_array
+from anybit.onnx.graph.walk import iter_initializers
 from anybit.onnx.process import silence_onnx_logs
 
 # Smaller tensors stay in the message, where every optimization of a runtime sees them.
@@ -27,7 +27,7 @@ def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str,
     Raises:
         ModelError: The remaining message exceeds 2 GiB.
     """
-    slimmer = any(map(_is_elsewhere, initializers_in(model)))
+    slimmer = any(map(_is_elsewhere, iter_initializers(model)))
     slim = model.clone() if slimmer and not spare else model
     large: dict[str, Array] = {}
     for name, value in slim.graph.initializers.items() if slimmer else ():
@@ -35,9 +35,9 @@ def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str,
         if tensor is None:
             continue
         if tensor.nbytes < _LARGE or not _is_plain(tensor.dtype):
-            value.const_value = in_memory(tensor)
+            value.const_value = load_tensor(tensor)
             continue
-        large[name] = np.ascontiguousarray(array_of(value))
+        large[name] = np.ascontiguousarray(read_array(value))
         value.const_value = ir.ExternalTensor(
             "external", None, None, tensor.dtype, shape=ir.Shape(large[name].shape), name=name
         )

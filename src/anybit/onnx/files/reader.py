@@ -22,7 +22,7 @@ from anybit.onnx.files.checks import (
 )
 from anybit.onnx.files.origin import resolve_origin
 from anybit.onnx.files.writer import Result
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.process import silence_onnx_logs
 from anybit.text import problem
 
@@ -196,7 +196,7 @@ def _check_values(model: ir.Model, where: str) -> None:
     bodies = [model.graph, *(function.graph for function in model.functions.values())]
     graphs = _graphs(model)
     sources = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-    for node in (node for body in bodies for node in nodes_in(body)):
+    for node in (node for body in bodies for node in iter_nodes(body)):
         for value in node.inputs:
             if value is not None and value.producer() is None and value not in sources:
                 raise ModelError(

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.files.origin import relative_origin
-from anybit.onnx.graph.constants import in_memory
-from anybit.onnx.graph.walk import initializers_in, tensors_in
+from anybit.onnx.graph.constants import load_tensor
+from anybit.onnx.graph.walk import iter_initializers, iter_tensors
 from anybit.onnx.process import silence_onnx_logs
 
 # Serializing holds several copies of the message, so the tensors of larger models are streamed to a
@@ -107,16 +107,16 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _size(model: ir.Model) -> int:
-    return sum(tensor.nbytes for tensor in tensors_in(model))
+    return sum(tensor.nbytes for tensor in iter_tensors(model))
 
 
 def _message(model: ir.Model) -> bytes:
     """Return the model as one message, including its external data."""
-    values = list(initializers_in(model))
+    values = list(iter_initializers(model))
     before = [value.const_value for value in values]
     try:
         for value, tensor in zip(values, before, strict=True):
-            value.const_value = None if tensor is None else in_memory(tensor)
+            value.const_value = None if tensor is None else load_tensor(tensor)
         message: bytes = ir.to_proto(model).SerializeToString()
         return message
     finally:

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.graph.cut import cut
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.cut import extract_subgraph
+from anybit.onnx.graph.names import describe
 from anybit.onnx.operators.registry import keywords_of
 from anybit.onnx.runtime import FAILURES, evaluate
 from anybit.ops import Operator
@@ -27,7 +27,7 @@ def evaluate_operator(node: ir.Node, operator: Operator, arrays: Arrays) -> Arra
     try:
         return np.asarray(operator.function(*arrays, **keywords_of(node, operator)))
     except (TypeError, ValueError) as error:
-        raise ModelError(f"{described(node)}: {error}") from error
+        raise ModelError(f"{describe(node)}: {error}") from error
 
 
 def evaluate_standard(node: ir.Node, arrays: Arrays, opset: int, ir_version: int) -> Array | None:
@@ -36,7 +36,7 @@ def evaluate_standard(node: ir.Node, arrays: Arrays, opset: int, ir_version: int
     The runtime evaluates it instead of NumPy, because Pow, Exp and Log differ in the last bit.
     """
     header = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": opset}), ir_version=ir_version)
-    fragment = cut(header, [node], node.outputs[:1])
+    fragment = extract_subgraph(header, [node], node.outputs[:1])
     pairs = zip(node.inputs, arrays, strict=True)
     feeds = {str(value.name): array for value, array in pairs if value and array is not None}
     try:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.operators.registry import operator_of
@@ -152,7 +152,7 @@ def _itemsize(node: ir.Node, inputs: Extents) -> int:
     """Return the bytes of an element: most operators return a type no wider than their inputs."""
     match node.op_type:
         case "Cast":
-            return _ITEMSIZES.get(attribute_of(node, "to", 0), WIDEST)
+            return _ITEMSIZES.get(get_attribute(node, "to", 0), WIDEST)
         case "CastLike":
             like = _second(inputs)
             return WIDEST if like is None else like.itemsize

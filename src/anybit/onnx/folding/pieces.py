@@ -7,10 +7,17 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.folding.extents import Extent, extent_of, result_extent
-from anybit.onnx.graph.constants import Array, Content, array_of, constant, content, is_constant
-from anybit.onnx.graph.cut import cut
-from anybit.onnx.graph.editor import drop_if_unread, put_in_place_of
-from anybit.onnx.graph.names import Names, names_of
+from anybit.onnx.graph.constants import (
+    Array,
+    Content,
+    is_constant,
+    make_constant,
+    make_content_key,
+    read_array,
+)
+from anybit.onnx.graph.cut import extract_subgraph
+from anybit.onnx.graph.editor import drop_if_unread, replace_value
+from anybit.onnx.graph.names import NameGenerator, make_name_generator
 from anybit.onnx.runtime import FAILURES, evaluate
 
 # Larger constants of a branch go to the main graph, where the other branch may share them.
@@ -94,7 +101,7 @@ def _evaluated(
         for value in (node.outputs[0] for node in nodes)
         if value.is_graph_output() or any(reader not in inside for reader, _ in value.uses())
     }
-    fragment = cut(model, nodes, list(results.values()))
+    fragment = extract_subgraph(model, nodes, list(results.values()))
     for node in fragment.graph:
         node.name = None  # the runtime refuses duplicate names
     feeds = {}
@@ -123,7 +130,7 @@ def elements_read(node: ir.Node) -> Sequence[ir.Value | None]:
 def _array(value: ir.Value) -> Array:
     """Return the array of a constant; an empty one if only its type matters."""
     if is_constant(value):
-        return array_of(value)
+        return read_array(value)
     assert value.dtype is not None, "checked before"
     return np.empty(0, value.dtype.numpy())
 
@@ -143,7 +150,7 @@ class Results:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._shared: dict[Content, ir.Value] = {}
-        self._unique: Names | None = None
+        self._unique: NameGenerator | None = None
         self._replaced: dict[ir.Graph, list[ir.Node]] = {}
 
     def put(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:
@@ -156,8 +163,8 @@ class Results:
         assert graph is not None, "nodes in a graph only"
         outer = graph is not self._model.graph and not old.is_graph_output()
         shares = outer and tensor.size > _SHARED
-        value = self._hoisted(old, tensor) if shares else constant(old.name, tensor)
-        put_in_place_of(old, value)
+        value = self._hoisted(old, tensor) if shares else make_constant(old.name, tensor)
+        replace_value(old, value)
         for at in range(len(node.inputs)):
             node.replace_input_with(at, None)
         self._replaced.setdefault(graph, []).append(node)
@@ -173,10 +180,10 @@ class Results:
         self._replaced.clear()
 
     def _hoisted(self, old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-        key = content(tensor.numpy())
+        key = make_content_key(tensor.numpy())
         if key not in self._shared:
-            self._unique = self._unique or names_of(self._model)
-            value = constant(self._unique(str(old.name)), tensor)
+            self._unique = self._unique or make_name_generator(self._model)
+            value = make_constant(self._unique(str(old.name)), tensor)
             self._model.graph.register_initializer(value)
             self._shared[key] = value
         return self._shared[key]

@@ -6,7 +6,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.names import describe
 
 Value = TypeVar("Value", int, float, str, tuple[int, ...])
 
@@ -18,7 +18,7 @@ _TYPES = {
 }
 
 
-def attribute_of(node: ir.Node, name: str, default: Value) -> Value:
+def get_attribute(node: ir.Node, name: str, default: Value) -> Value:
     """Return an attribute, or its default; its type must be that of the default.
 
     Raises:
@@ -31,7 +31,7 @@ def attribute_of(node: ir.Node, name: str, default: Value) -> Value:
     if attribute.is_ref() or attribute.type is not expected:
         actual = "a reference" if attribute.is_ref() else attribute.type.name
         raise ModelError(
-            f"{described(node)}: {name} must be {words}, got {actual}; export the model again"
+            f"{describe(node)}: {name} must be {words}, got {actual}; export the model again"
         )
     value: Value = tuple(attribute.value) if isinstance(default, tuple) else attribute.value
     return value

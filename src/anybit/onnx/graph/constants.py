@@ -19,7 +19,7 @@ def is_constant(value: ir.Value) -> bool:
     return value.is_initializer() and not value.is_graph_input() and value.const_value is not None
 
 
-def array_of(value: ir.Value) -> Array:
+def read_array(value: ir.Value) -> Array:
     """Return the array of a constant; memory-mapped if it lies in a file.
 
     Raises:
@@ -34,7 +34,7 @@ def array_of(value: ir.Value) -> Array:
     return np.asarray(array, dtype=array.dtype.type)
 
 
-def constant(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
+def make_constant(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
     """Create a value that holds a tensor, to be registered in a graph.
 
     `ir.Tensor(array)` takes a tenth of the time of `ir.tensor`, which inspects its argument.
@@ -52,14 +52,14 @@ def are_powers_of_two(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     return np.asarray(np.frexp(values)[0] == 0.5)
 
 
-def in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+def load_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """Return a tensor that a message can hold: data that lie in a file are read."""
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
 
 
-def content(array: Array) -> Content:
+def make_content_key(array: Array) -> Content:
     """Return a short key that arrays of the same dtype, shape and bits share."""
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return array.dtype.name, array.shape, sha256(raw.data).digest()

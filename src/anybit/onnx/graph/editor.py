@@ -7,8 +7,8 @@ from contextlib import suppress
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import Array, Content, constant, content, is_constant
-from anybit.onnx.graph.names import names_of
+from anybit.onnx.graph.constants import Array, Content, is_constant, make_constant, make_content_key
+from anybit.onnx.graph.names import make_name_generator
 
 
 class Editor:
@@ -19,12 +19,12 @@ class Editor:
 
     def __init__(self, model: ir.Model) -> None:
         self._main = model.graph
-        self.unique = names_of(model)
+        self.unique = make_name_generator(model)
         self._shared: dict[tuple[str, Content], ir.Value] = {}
 
     def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """Add an initializer under a unique name."""
-        value = constant(self.unique(name), tensor)
+        value = make_constant(self.unique(name), tensor)
         self._main.register_initializer(value)
         return value
 
@@ -36,7 +36,7 @@ class Editor:
 
     def shared_constant(self, role: str, name: str, values: Array) -> ir.Value:
         """Return a shared initializer, with the name and type chosen by the caller."""
-        key = role, content(values)
+        key = role, make_content_key(values)
         if key not in self._shared:
             self._shared[key] = self.constant(name, ir.Tensor(values))
         return self._shared[key]
@@ -81,7 +81,7 @@ class Editor:
             result.type = old.type if old.type is not None else result.type
             result.shape = old.shape if old.shape is not None else result.shape
             result.metadata_props.update(old.metadata_props)
-        put_in_place_of(old, result)
+        replace_value(old, result)
         node.graph.remove(node, safe=True)
         if old.name and not shared:
             result.name = old.name
@@ -89,7 +89,7 @@ class Editor:
             drop_if_unread(value)
 
 
-def put_in_place_of(old: ir.Value, new: ir.Value) -> None:
+def replace_value(old: ir.Value, new: ir.Value) -> None:
     """Redirect all readers of a value, and the outputs it stands for, to another value.
 
     `replace_graph_outputs` walks through all outputs: a comparison has thousands.

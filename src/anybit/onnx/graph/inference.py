@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx import helper
 from onnx.shape_inference import infer_shapes
 
-from anybit.onnx.graph.walk import inner_graphs
+from anybit.onnx.graph.walk import get_inner_graphs
 
 # Only inference of shapes reads tensors, and shapes are small.
 _LARGEST = 1000
@@ -26,7 +26,7 @@ _PARAMETERS, _DEFAULTS = ["x", "scale", "zero_point"], {"axis": 1, "block_size":
 _PAIR_OPSET = 21
 
 
-def infer(
+def infer_types(
     model: ir.Model, *, propagate: bool, like_first: Collection[tuple[str, str]] = ()
 ) -> None:
     """Infer the types and shapes of the outputs of nodes and of the inputs of inner graphs.
@@ -36,18 +36,18 @@ def infer(
     `like_first` names further operators (domain, name) whose output has the type and shape of the
     first input.
     """
-    with _slim(model):
+    with _hide_constants(model):
         try:
             message = ir.to_proto(model)
         except Exception:  # onnx_ir has no error class of its own
             return
-    _follow_uninferred(message.graph, {_GROUP_NORMALIZATION, *like_first})
+    _replace_uninferable(message.graph, {_GROUP_NORMALIZATION, *like_first})
     _define_runtime_pair(message)
     try:
         inferred = infer_shapes(message, check_type=True, data_prop=propagate)
     except Exception:  # the errors of onnx and protobuf have no common base
         return
-    for graph, answer in _pairs(model.graph, inferred.graph):
+    for graph, answer in _pair_graphs(model.graph, inferred.graph):
         values = {value.name: value for node in graph for value in node.outputs}
         answers = [answer.value_info, answer.output]
         if graph is not model.graph:
@@ -56,11 +56,11 @@ def infer(
         for infos in answers:
             for info in infos:
                 if info.name in values:
-                    _note(values[info.name], info.type)
+                    _record_type(values[info.name], info.type)
 
 
 @contextmanager
-def _slim(model: ir.Model) -> Iterator[None]:
+def _hide_constants(model: ir.Model) -> Iterator[None]:
     """Turn large constants into inputs for a while; all other initializers are inputs, too."""
     graph = model.graph
     constants, inputs = list(graph.initializers.values()), list(graph.inputs)
@@ -82,7 +82,7 @@ def _slim(model: ir.Model) -> Iterator[None]:
                 graph.initializers.add(value)
 
 
-def _follow_uninferred(graph: onnx.GraphProto, like_first: Collection[tuple[str, str]]) -> None:
+def _replace_uninferable(graph: onnx.GraphProto, like_first: Collection[tuple[str, str]]) -> None:
     """Replace operators that ONNX cannot infer by Identity.
 
     `like_first` names operators whose output has the type and shape of the first input.
@@ -93,7 +93,7 @@ def _follow_uninferred(graph: onnx.GraphProto, like_first: Collection[tuple[str,
             del node.input[1:], node.attribute[:]
         for attribute in node.attribute:
             for inner in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                _follow_uninferred(inner, like_first)
+                _replace_uninferable(inner, like_first)
 
 
 def _define_runtime_pair(message: onnx.ModelProto) -> None:
@@ -124,26 +124,28 @@ def _is_large(value: ir.Value) -> bool:
     return value.const_value is None or value.const_value.nbytes > _LARGEST
 
 
-def _pairs(graph: ir.Graph, answer: onnx.GraphProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
+def _pair_graphs(
+    graph: ir.Graph, answer: onnx.GraphProto
+) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
     """Yield a graph and those inside it, together with ONNX's inference result."""
     yield graph, answer
     for index, node in enumerate(graph):
-        if not inner_graphs(node):
+        if not get_inner_graphs(node):
             continue
         protos = {attribute.name: attribute for attribute in answer.node[index].attribute}
         for attribute in node.attributes.values():
             if attribute.is_ref():
                 continue
             if attribute.type == ir.AttributeType.GRAPH:
-                yield from _pairs(attribute.value, protos[attribute.name].g)
+                yield from _pair_graphs(attribute.value, protos[attribute.name].g)
             elif attribute.type == ir.AttributeType.GRAPHS:
                 for inner, proto in zip(
                     attribute.value, protos[attribute.name].graphs, strict=True
                 ):
-                    yield from _pairs(inner, proto)
+                    yield from _pair_graphs(inner, proto)
 
 
-def _note(value: ir.Value, proto: onnx.TypeProto) -> None:
+def _record_type(value: ir.Value, proto: onnx.TypeProto) -> None:
     dtype = ir.serde.deserialize_type_proto_for_type(proto)
     if dtype is not None and (value.type is None or value.dtype != dtype.dtype):
         value.type = dtype

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 
 CHANNELS_LAST = "qonnx.custom_op.channels_last"
 """The domain of `Conv`, `MaxPool` and `BatchNormalization` with channels last."""
@@ -16,22 +16,22 @@ CHANNELS_LAST_OPERATORS = frozenset(("Conv", "MaxPool", "BatchNormalization"))
 Order: TypeAlias = tuple[int, ...]
 
 
-def to_last(rank: int) -> Order:
+def get_channels_last_order(rank: int) -> Order:
     """Return the permutation that moves the channels from axis 1 to the end."""
     return (0, *range(2, rank), 1) if rank > 1 else tuple(range(rank))
 
 
-def to_first(rank: int) -> Order:
+def get_channels_first_order(rank: int) -> Order:
     """Return the permutation that moves the channels from the end to axis 1."""
     return (0, rank - 1, *range(1, rank - 1)) if rank > 1 else tuple(range(rank))
 
 
-def composed(first: Order, second: Order) -> Order:
+def compose_orders(first: Order, second: Order) -> Order:
     """Return the permutation of two Transposes in sequence."""
     return tuple(first[axis] for axis in second)
 
 
-def inverse(order: Order) -> Order:
+def invert_order(order: Order) -> Order:
     return tuple(order.index(axis) for axis in range(len(order)))
 
 
@@ -39,16 +39,16 @@ def is_channels_last(node: ir.Node) -> bool:
     return node.domain == CHANNELS_LAST and node.op_type in CHANNELS_LAST_OPERATORS
 
 
-def laid_out_inputs(node: ir.Node) -> range:
+def get_layout_inputs(node: ir.Node) -> range:
     """Return the indices of the inputs that have the layout of the output."""
     return range(2 if node.op_type == "Conv" else 1)
 
 
-def order_of(node: ir.Node) -> Order | None:
+def get_transpose_order(node: ir.Node) -> Order | None:
     """Return the permutation of a Transpose; None for other nodes or if it is unknown."""
     if (node.domain, node.op_type) != ("", "Transpose") or len(node.inputs) != 1:
         return None
-    order, x = attribute_of(node, "perm", ()), node.inputs[0]
+    order, x = get_attribute(node, "perm", ()), node.inputs[0]
     if order:
         return order if sorted(order) == list(range(len(order))) else None
     if x is None or x.shape is None:
@@ -56,33 +56,33 @@ def order_of(node: ir.Node) -> Order | None:
     return tuple(reversed(range(len(x.shape))))
 
 
-def transpose(x: ir.Value, order: Order, name: str) -> ir.Node:
+def make_transpose(x: ir.Value, order: Order, name: str) -> ir.Node:
     """Create a Transpose; the name is also that of its output, whose shape is set."""
     node = ir.Node("", "Transpose", [x], [ir.AttrInt64s("perm", order)], name=name)
     node.outputs[0].name = name
     node.outputs[0].type = x.type
-    node.outputs[0].shape = reordered(x.shape, order)
+    node.outputs[0].shape = reorder_shape(x.shape, order)
     return node
 
 
-def transpose_behind(node: ir.Node, order: Order, name: str) -> ir.Value:
+def insert_transpose(node: ir.Node, order: Order, name: str) -> ir.Value:
     """Insert a Transpose after a node, for all its readers; return the new output.
 
     The node's own output then has the layout before the Transpose.
     """
     assert node.graph is not None, "nodes in a graph only"
     result = node.outputs[0]
-    after = transpose(result, order, name)
+    after = make_transpose(result, order, name)
     last = after.outputs[0]
     last.shape = result.shape
     node.graph.insert_after(node, after)
     result.replace_all_uses_with(last, replace_graph_outputs=True)
     after.replace_input_with(0, result)
-    result.shape = reordered(result.shape, inverse(order))
+    result.shape = reorder_shape(result.shape, invert_order(order))
     return last
 
 
-def reordered(shape: ir.Shape | None, order: Sequence[int]) -> ir.Shape | None:
+def reorder_shape(shape: ir.Shape | None, order: Sequence[int]) -> ir.Shape | None:
     if shape is None or len(shape) != len(order):
         return None
     return ir.Shape([shape[axis] for axis in order])
@@ -91,18 +91,18 @@ def reordered(shape: ir.Shape | None, order: Sequence[int]) -> ir.Shape | None:
 _PROVISIONAL = "provisional name"
 
 
-def name_in_passing(value: ir.Value, name: str) -> None:
+def set_provisional_name(value: ir.Value, name: str) -> None:
     """Give a value a provisional name: a value with a name of its own may replace it."""
     value.name = name
     value.meta[_PROVISIONAL] = True
 
 
-def is_named_in_passing(value: ir.Value) -> bool:
+def has_provisional_name(value: ir.Value) -> bool:
     return bool(value.meta.get(_PROVISIONAL))
 
 
 def swap_names(one: ir.Value, other: ir.Value) -> None:
     """Exchange the names of two values, provisional or not."""
-    provisional = is_named_in_passing(one), is_named_in_passing(other)
+    provisional = has_provisional_name(one), has_provisional_name(other)
     one.name, other.name = other.name, one.name
     one.meta[_PROVISIONAL], other.meta[_PROVISIONAL] = reversed(provisional)

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
+from anybit.onnx.graph.walk import iter_graphs, iter_nodes, iter_values
 
 EXPORTED_NAME_KEY = "anybit.exported_name"
 """Metadata of a node: the name that it had before it was named after its weights."""
 
 
-class Names:
+class NameGenerator:
     """A generator of unique names: the requested name, or name_1, name_2, and so on."""
 
     def __init__(self, taken: Iterable[str | None] = ()) -> None:
@@ -28,13 +28,13 @@ class Names:
         return unique
 
 
-def names_of(model: ir.Model) -> Names:
+def make_name_generator(model: ir.Model) -> NameGenerator:
     """Return a generator of names that no node and no value of the model has."""
     taken: list[str | None] = []
-    for graph in graphs_in(model):
-        taken += (value.name for value in values_in(graph))
+    for graph in iter_graphs(model):
+        taken += (value.name for value in iter_values(graph))
         taken += (node.name for node in graph)
-    return Names(taken)
+    return NameGenerator(taken)
 
 
 def name_nodes(model: ir.Model, *, unnamed: bool) -> bool:
@@ -42,8 +42,8 @@ def name_nodes(model: ir.Model, *, unnamed: bool) -> bool:
 
     Return whether any name changed. Existing names are not reused.
     """
-    nodes = list(nodes_in(model.graph))
-    unique = Names(node.name for node in nodes)
+    nodes = list(iter_nodes(model.graph))
+    unique = NameGenerator(node.name for node in nodes)
     seen: set[str] = set()
     modified = False
     for node in nodes:
@@ -55,17 +55,17 @@ def name_nodes(model: ir.Model, *, unnamed: bool) -> bool:
     return modified
 
 
-def label_of(node: ir.Node) -> str:
+def get_label(node: ir.Node) -> str:
     """Return the name of a node, or else that of its first named output."""
     return node.name or next((value.name for value in node.outputs if value.name), "")
 
 
-def all_names_of(node: ir.Node) -> list[str]:
+def get_all_names(node: ir.Node) -> list[str]:
     """Return the label of a node, and the name that its file gave it."""
     exported = node.metadata_props.get(EXPORTED_NAME_KEY)
-    return [label_of(node), *([exported] if exported else [])]
+    return [get_label(node), *([exported] if exported else [])]
 
 
-def described(node: ir.Node) -> str:
+def describe(node: ir.Node) -> str:
     """Return the form of a node in messages, also of the native library: node 'q' (IntQuant)."""
-    return f"node {label_of(node)!r} ({node.op_type})"
+    return f"node {get_label(node)!r} ({node.op_type})"

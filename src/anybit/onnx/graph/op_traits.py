@@ -9,8 +9,8 @@ from enum import Enum, Flag, auto
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import is_constant, read_array
 
 
 class OpTrait(Flag):
@@ -140,7 +140,7 @@ _INITIAL_STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
 _DROPOUT_OPSET = 7
 
 
-def _traits_by_operator() -> dict[str, OpTrait]:
+def _list_traits() -> dict[str, OpTrait]:
     traits: dict[str, OpTrait] = {}
     for trait, names in _OPERATORS.items():
         for name in names.split():
@@ -148,7 +148,7 @@ def _traits_by_operator() -> dict[str, OpTrait]:
     return traits
 
 
-_TRAITS = _traits_by_operator()
+_TRAITS = _list_traits()
 
 
 class Monotonicity(Enum):
@@ -168,24 +168,24 @@ class Monotonicity(Enum):
 _ROUNDED_TYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
-def operators_with(traits: OpTrait) -> frozenset[str]:
+def list_operators(traits: OpTrait) -> frozenset[str]:
     """Return the names of the standard operators that have any of the traits."""
     return frozenset(name for name, of_name in _TRAITS.items() if of_name & traits)
 
 
-def traits_of(node: ir.Node, opset: int = 0) -> OpTrait:
+def get_traits(node: ir.Node, opset: int = 0) -> OpTrait:
     """Return the traits of a node; none for an operator that is not standard or not in the table.
 
     A Dropout has traits only if the model's opset tells that it drops nothing.
     """
-    if node.domain != "" or (node.op_type == "Dropout" and not _drops_nothing(node, opset)):
+    if node.domain != "" or (node.op_type == "Dropout" and not _is_inactive_dropout(node, opset)):
         return OpTrait.NONE
     return _TRAITS.get(node.op_type, OpTrait.NONE)
 
 
 def has_trait(node: ir.Node, traits: OpTrait, opset: int = 0) -> bool:
     """Return whether a node has any of the traits."""
-    return bool(traits_of(node, opset) & traits)
+    return bool(get_traits(node, opset) & traits)
 
 
 def is_identity(node: ir.Node, opset: int) -> bool:
@@ -193,26 +193,26 @@ def is_identity(node: ir.Node, opset: int) -> bool:
     return has_trait(node, OpTrait.IDENTITY, opset)
 
 
-def neutral_operand_of(node: ir.Node) -> int | None:
+def get_neutral_operand(node: ir.Node) -> int | None:
     """Return the number that makes an elementwise operator return its other input, if any."""
     return None if node.domain else _NEUTRAL_OPERANDS.get(node.op_type)
 
 
-def bias_input_of(node: ir.Node) -> int | None:
+def get_bias_index(node: ir.Node) -> int | None:
     """Return the index of the bias of a MatMul-like operator; None if it takes none."""
     has_bias = has_trait(node, OpTrait.MATMUL) and node.op_type != "MatMul"
     return 2 if has_bias else None
 
 
-def zero_inputs_of(node: ir.Node) -> tuple[int, ...]:
+def get_zero_inputs(node: ir.Node) -> tuple[int, ...]:
     """Return the indices of the inputs that default to zeros: a bias, the initial states."""
-    bias = bias_input_of(node)
+    bias = get_bias_index(node)
     if bias is not None:
         return (bias,)
     return () if node.domain else _INITIAL_STATES.get(node.op_type, ())
 
 
-def monotonicity_of(node: ir.Node, x: ir.Value) -> Monotonicity:
+def get_monotonicity(node: ir.Node, x: ir.Value) -> Monotonicity:
     """Return the monotonicity of a standard operator in its only input that is not constant.
 
     It holds as computed, in any IEEE arithmetic: the operations are monotonic and rounding keeps
@@ -225,35 +225,35 @@ def monotonicity_of(node: ir.Node, x: ir.Value) -> Monotonicity:
         case "Sub":
             return Monotonicity.INCREASING if is_first else Monotonicity.DECREASING
         case "Mul":
-            return _by_sign(node.inputs[1 if is_first else 0])
+            return _classify_by_sign(node.inputs[1 if is_first else 0])
         case "Div":
-            return _by_sign(node.inputs[1]) if is_first else Monotonicity.NONE
+            return _classify_by_sign(node.inputs[1]) if is_first else Monotonicity.NONE
         case "BatchNormalization":
-            return _by_sign(node.inputs[1])
+            return _classify_by_sign(node.inputs[1])
         case "Cast":
-            is_rounding = attribute_of(node, "to", 0) in _ROUNDED_TYPES
+            is_rounding = get_attribute(node, "to", 0) in _ROUNDED_TYPES
             return Monotonicity.INCREASING if is_rounding else Monotonicity.NONE
         case "LeakyRelu":
-            is_increasing = attribute_of(node, "alpha", 0.01) >= 0
+            is_increasing = get_attribute(node, "alpha", 0.01) >= 0
             return Monotonicity.INCREASING if is_increasing else Monotonicity.NONE
         case "HardSigmoid":
-            is_increasing = attribute_of(node, "alpha", 0.2) >= 0
+            is_increasing = get_attribute(node, "alpha", 0.2) >= 0
             return Monotonicity.INCREASING if is_increasing else Monotonicity.DECREASING
     is_increasing = bool(_TRAITS.get(node.op_type, OpTrait.NONE) & OpTrait.INCREASING)
     return Monotonicity.INCREASING if is_increasing else Monotonicity.NONE
 
 
-def _by_sign(value: ir.Value | None) -> Monotonicity:
+def _classify_by_sign(value: ir.Value | None) -> Monotonicity:
     """Return the monotonicity of a product with, or a quotient by, a constant."""
     if value is None or not is_constant(value):
         return Monotonicity.NONE
-    factors = array_of(value)
+    factors = read_array(value)
     if bool(np.all(factors >= 0)):
         return Monotonicity.INCREASING
     return Monotonicity.DECREASING if bool(np.all(factors <= 0)) else Monotonicity.MONOTONE
 
 
-def _drops_nothing(node: ir.Node, opset: int) -> bool:
+def _is_inactive_dropout(node: ir.Node, opset: int) -> bool:
     # From opset 12 on, the third input enables training.
     is_training = len(node.inputs) > 2 and node.inputs[2] is not None
     return not is_training and opset >= _DROPOUT_OPSET

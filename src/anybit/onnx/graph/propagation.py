@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 
 # Shapes have few sizes; vectors computed from shapes, a few more.
 _LONGEST = 2**12
@@ -22,8 +22,8 @@ _MOST_AXES = 64
 def propagates_little(model: ir.Model) -> bool:
     """Return whether shape inference evaluates no long vector of integers."""
     lengths: dict[ir.Value, float] = {}
-    for node in nodes_in(model.graph):
-        length = _length(node, [_followed_length(value, lengths) for value in node.inputs])
+    for node in iter_nodes(model.graph):
+        length = _count_outputs(node, [_count_followed(value, lengths) for value in node.inputs])
         if length is None:
             continue
         if length > _LONGEST and node.op_type in ("Concat", "Gather"):
@@ -32,7 +32,7 @@ def propagates_little(model: ir.Model) -> bool:
     return True
 
 
-def _followed_length(value: ir.Value | None, lengths: dict[ir.Value, float]) -> float | None:
+def _count_followed(value: ir.Value | None, lengths: dict[ir.Value, float]) -> float | None:
     """Return the maximal number of integers followed in a value; None if it is not followed."""
     if value is None:
         return 0
@@ -41,14 +41,14 @@ def _followed_length(value: ir.Value | None, lengths: dict[ir.Value, float]) -> 
     return lengths.get(value)
 
 
-def _length(node: ir.Node, inputs: Sequence[float | None]) -> float | None:
+def _count_outputs(node: ir.Node, inputs: Sequence[float | None]) -> float | None:
     if node.domain != "":
         return None
     match node.op_type:
         case "Shape" | "Size" | "Constant":
             return _MOST_AXES
         case "ConstantOfShape":
-            return _filled(node.inputs[0] if node.inputs else None)
+            return _count_filled(node.inputs[0] if node.inputs else None)
         case "Expand" | "Tile" | "Range":
             return math.inf
         case "Concat":
@@ -62,7 +62,7 @@ def _length(node: ir.Node, inputs: Sequence[float | None]) -> float | None:
     return max(length or 0 for length in inputs)
 
 
-def _filled(shape: ir.Value | None) -> float:
-    if shape is None or not is_constant(shape) or array_of(shape).size > _MOST_AXES:
+def _count_filled(shape: ir.Value | None) -> float:
+    if shape is None or not is_constant(shape) or read_array(shape).size > _MOST_AXES:
         return math.inf
-    return math.prod(float(size) for size in array_of(shape).ravel())
+    return math.prod(float(size) for size in read_array(shape).ravel())

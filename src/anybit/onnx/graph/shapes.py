@@ -11,48 +11,46 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.walk import graphs_in
+from anybit.onnx.graph.walk import iter_graphs
 
 Sizes: TypeAlias = tuple[int | None, ...]
 
 _FOLLOWS = "anybit.follows"
 
 
-def declarable(model: ir.Model) -> Iterator[ir.Value]:
+def iter_declarable(model: ir.Model) -> Iterator[ir.Value]:
     """Yield the values whose declared shapes are not enforced: all but inputs and initializers."""
-    for graph in graphs_in(model):
+    for graph in iter_graphs(model):
         if graph is not model.graph:
             yield from graph.inputs
         for node in graph:
             yield from node.outputs
 
 
-def note(value: ir.Value, shape: ir.Shape | None) -> None:
+def record_shape(value: ir.Value, shape: ir.Shape | None) -> None:
     """Record the inferred shape of a value; None if it is unknown."""
     value.meta[_FOLLOWS] = None if shape is None else shape.copy()
 
 
-def is_noted(value: ir.Value) -> bool:
+def is_inferred(value: ir.Value) -> bool:
     """Return whether shape inference has visited a value."""
     return _FOLLOWS in value.meta
 
 
-def noted(value: ir.Value) -> ir.Shape | None:
+def get_inferred_shape(value: ir.Value) -> ir.Shape | None:
     """Return the inferred shape of a value, unless the value has lost its shape since."""
     shape = value.meta.get(_FOLLOWS)
     return shape if isinstance(shape, ir.Shape) and value.shape is not None else None
 
 
-def sizes_that_follow(value: ir.Value, model: ir.Model) -> Sizes | None:
+def get_proven_sizes(value: ir.Value, model: ir.Model) -> Sizes | None:
     """Return the proven sizes of a value; None for free or unknown sizes."""
-    sizes = named_sizes_that_follow(value, model)
+    sizes = get_named_sizes(value, model)
     numbers = (size if isinstance(size, int) else None for size in sizes or ())
     return None if sizes is None else tuple(numbers)
 
 
-def named_sizes_that_follow(
-    value: ir.Value, model: ir.Model
-) -> tuple[int | str | None, ...] | None:
+def get_named_sizes(value: ir.Value, model: ir.Model) -> tuple[int | str | None, ...] | None:
     """Return the proven sizes of a value, with the names of free sizes.
 
     `Model.run` checks that equal names of inputs have equal sizes; inference does so by
@@ -60,13 +58,13 @@ def named_sizes_that_follow(
     """
     if is_constant(value) and value.const_value is not None:
         return tuple(value.const_value.shape.numpy())
-    shape = noted(value)
+    shape = get_inferred_shape(value)
     if value.is_graph_input() and value.graph is model.graph:
         shape = value.shape  # runtimes check inputs
-    return None if shape is None else sizes_of(shape)
+    return None if shape is None else get_sizes(shape)
 
 
-def sizes_of(shape: ir.Shape) -> tuple[int | str | None, ...]:
+def get_sizes(shape: ir.Shape) -> tuple[int | str | None, ...]:
     """Return the sizes of a shape: numbers, names of free sizes, or None for unnamed ones."""
     return tuple(size if isinstance(size, int) else size.value for size in shape)
 
@@ -79,14 +77,14 @@ def has_free_sizes(model: ir.Model) -> bool:
     )
 
 
-def merged(follows: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+def merge_shapes(follows: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
     """Return the inferred sizes, completed by the declared ones."""
     if follows is None or declared is None or len(follows) != len(declared):
         return declared if follows is None else follows
-    return ir.Shape([_merged_size(*pair) for pair in zip(follows, declared, strict=True)])
+    return ir.Shape([_merge_sizes(*pair) for pair in zip(follows, declared, strict=True)])
 
 
-def _merged_size(
+def _merge_sizes(
     follows: int | ir.SymbolicDim, declared: int | ir.SymbolicDim
 ) -> int | ir.SymbolicDim:
     if isinstance(follows, int) or (isinstance(declared, int) and _is_free(follows)):

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 
 Partial: TypeAlias = npt.NDArray[Any]
 """Array of rank 0 or 1: Python integers, names of free sizes, None for unknown sizes."""
@@ -25,7 +25,7 @@ _MOST_ELEMENTS = 64
 _LIMITS = {ir.DataType.INT32: 2**31, ir.DataType.INT64: 2**63}
 
 
-class Sizes:
+class SizePropagator:
     """Partially known integers. Nodes are visited in execution order."""
 
     def __init__(self, shape_of: Callable[[ir.Value], Sequence[int | str | None] | None]) -> None:
@@ -52,8 +52,8 @@ class Sizes:
         if dtype not in _LIMITS:
             return None
         self._types[node.outputs[0]] = dtype
-        self._integers[node.outputs[0]] = integers = _limited(integers, _LIMITS[dtype])
-        return integers.astype(dtype.numpy()) if is_known(integers) else None
+        self._integers[node.outputs[0]] = integers = _limit(integers, _LIMITS[dtype])
+        return integers.astype(dtype.numpy()) if are_all_known(integers) else None
 
     def of(self, value: ir.Value | None) -> Partial | None:
         """Return the known integers of a value; None if it is not an array of a few integers."""
@@ -64,7 +64,7 @@ class Sizes:
             small = tensor is not None and tensor.size <= _MOST_ELEMENTS
             if not small or value.dtype not in _LIMITS:
                 return None
-            return array_of(value).astype(object)
+            return read_array(value).astype(object)
         if value in self._integers:
             return self._integers[value]
         shape = self._shape_of(value) if value.dtype in _LIMITS else None
@@ -81,7 +81,7 @@ class Sizes:
         if node.op_type == "Shape":
             return ir.DataType.INT64
         if node.op_type == "Cast":
-            return ir.DataType(attribute_of(node, "to", 0))
+            return ir.DataType(get_attribute(node, "to", 0))
         return self._type(node.inputs[0])
 
     def _whole(self, value: ir.Value | None) -> list[int] | None:
@@ -89,7 +89,7 @@ class Sizes:
         integers = self.of(value)
         return (
             [int(size) for size in integers.flat]
-            if integers is not None and is_known(integers)
+            if integers is not None and are_all_known(integers)
             else None
         )
 
@@ -98,14 +98,14 @@ class Sizes:
         sizes = None if value is None else self._shape_of(value)
         if sizes is None:
             return None
-        start, end = attribute_of(node, "start", 0), attribute_of(node, "end", len(sizes))
-        return _partial(sizes[start:end])
+        start, end = get_attribute(node, "start", 0), get_attribute(node, "end", len(sizes))
+        return _to_partial(sizes[start:end])
 
     def _same(self, node: ir.Node) -> Partial | None:
         return self.of(node.inputs[0])
 
     def _cast(self, node: ir.Node) -> Partial | None:
-        return self._same(node) if attribute_of(node, "to", 0) in _LIMITS else None
+        return self._same(node) if get_attribute(node, "to", 0) in _LIMITS else None
 
     def _sliced(self, node: ir.Node) -> Partial | None:
         data, operands = (
@@ -121,8 +121,8 @@ class Sizes:
         return data[starts[0] : ends[0]]
 
     def _gathered(self, node: ir.Node) -> Partial | None:
-        data, places = self.of(node.inputs[0]), self.of(_second(node))
-        if data is None or data.ndim != 1 or places is None or not is_known(places):
+        data, places = self.of(node.inputs[0]), self.of(_get_second_input(node))
+        if data is None or data.ndim != 1 or places is None or not are_all_known(places):
             return None
         if not all(-data.size <= place < data.size for place in places.flat):
             return None
@@ -149,21 +149,21 @@ class Sizes:
     def _axes(self, node: ir.Node) -> int | None:
         """Return the number of axes of a Squeeze or Unsqueeze; None without axes, -1 if unknown."""
         if "axes" in node.attributes:  # before opset 13
-            return len(attribute_of(node, "axes", ()))
+            return len(get_attribute(node, "axes", ()))
         if len(node.inputs) < 2 or node.inputs[1] is None:
             return None
         axes = self._whole(node.inputs[1])
         return -1 if axes is None else len(axes)
 
     def _reshaped(self, node: ir.Node) -> Partial | None:
-        data, target = self.of(node.inputs[0]), self._whole(_second(node))
+        data, target = self.of(node.inputs[0]), self._whole(_get_second_input(node))
         if data is None or target is None:
             return None
         fits = target in ([-1], [data.size]) or (not target and data.size == 1)
         return data.reshape(target) if fits else None
 
     def _combined(self, node: ir.Node) -> Partial | None:
-        first, second = self.of(node.inputs[0]), self.of(_second(node))
+        first, second = self.of(node.inputs[0]), self.of(_get_second_input(node))
         if first is None or second is None:
             return None
         if first.size != second.size and 1 not in (first.size, second.size):
@@ -171,21 +171,21 @@ class Sizes:
         return np.asarray(np.frompyfunc(_COMBINED[node.op_type], 2, 1)(first, second), object)
 
 
-def is_known(sizes: Partial) -> bool:
+def are_all_known(sizes: Partial) -> bool:
     """Return whether all integers are known."""
     return all(isinstance(size, int) for size in sizes.flat)
 
 
-def _limited(integers: Partial, limit: int) -> Partial:
+def _limit(integers: Partial, limit: int) -> Partial:
     """Return the integers, without those that wrap around in the runtime."""
     kept = [
         None if isinstance(size, int) and not -limit <= size < limit else size
         for size in integers.flat
     ]
-    return _partial(kept).reshape(integers.shape)
+    return _to_partial(kept).reshape(integers.shape)
 
 
-def _second(node: ir.Node) -> ir.Value | None:
+def _get_second_input(node: ir.Node) -> ir.Value | None:
     return node.inputs[1] if len(node.inputs) > 1 else None
 
 
@@ -193,13 +193,13 @@ def _is_small(size: int | str | None) -> TypeGuard[int]:
     return isinstance(size, int) and 0 <= size <= _MOST_ELEMENTS
 
 
-def _partial(sizes: Sequence[int | str | None]) -> Partial:
+def _to_partial(sizes: Sequence[int | str | None]) -> Partial:
     array = np.empty(len(sizes), object)
     array[:] = sizes
     return array
 
 
-def _if_numbers(compute: Callable[[int, int], int | None]) -> Callable[[Any, Any], int | None]:
+def _skip_unknown(compute: Callable[[int, int], int | None]) -> Callable[[Any, Any], int | None]:
     def combined(first: int | str | None, second: int | str | None) -> int | None:
         if not isinstance(first, int) or not isinstance(second, int):
             return None
@@ -209,21 +209,21 @@ def _if_numbers(compute: Callable[[int, int], int | None]) -> Callable[[Any, Any
 
 
 _COMBINED = {
-    "Add": _if_numbers(lambda first, second: first + second),
-    "Sub": _if_numbers(lambda first, second: first - second),
-    "Mul": _if_numbers(lambda first, second: first * second),
+    "Add": _skip_unknown(lambda first, second: first + second),
+    "Sub": _skip_unknown(lambda first, second: first - second),
+    "Mul": _skip_unknown(lambda first, second: first * second),
     # ONNX rounds toward zero; sizes are not negative.
-    "Div": _if_numbers(lambda a, b: a // b if a >= 0 and b > 0 else None),
+    "Div": _skip_unknown(lambda a, b: a // b if a >= 0 and b > 0 else None),
 }
-_RULES: dict[str, Callable[[Sizes, ir.Node], Partial | None]] = {
-    "Shape": Sizes._shape,
-    "Identity": Sizes._same,
-    "Cast": Sizes._cast,
-    "Slice": Sizes._sliced,
-    "Gather": Sizes._gathered,
-    "Concat": Sizes._joined,
-    "Squeeze": Sizes._squeezed,
-    "Unsqueeze": Sizes._unsqueezed,
-    "Reshape": Sizes._reshaped,
-    **dict.fromkeys(_COMBINED, Sizes._combined),
+_RULES: dict[str, Callable[[SizePropagator, ir.Node], Partial | None]] = {
+    "Shape": SizePropagator._shape,
+    "Identity": SizePropagator._same,
+    "Cast": SizePropagator._cast,
+    "Slice": SizePropagator._sliced,
+    "Gather": SizePropagator._gathered,
+    "Concat": SizePropagator._joined,
+    "Squeeze": SizePropagator._squeezed,
+    "Unsqueeze": SizePropagator._unsqueezed,
+    "Reshape": SizePropagator._reshaped,
+    **dict.fromkeys(_COMBINED, SizePropagator._combined),
 }

@@ -8,30 +8,30 @@ import onnx_ir as ir
 _HOLDERS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
-def nodes_in(graph: ir.Graph) -> Iterator[ir.Node]:
+def iter_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     """Yield the nodes of a graph, each followed by those of the graphs inside it.
 
     Same as `ir.Graph.all_nodes`, four times as fast: long models are walked often.
     """
     for node in graph:
         yield node
-        for inner in inner_graphs(node):
-            yield from nodes_in(inner)
+        for inner in get_inner_graphs(node):
+            yield from iter_nodes(inner)
 
 
-def graphs_in(model: ir.Model) -> Iterator[ir.Graph]:
+def iter_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Yield the main graph, and all graphs inside its nodes."""
-    yield from _with_inner(model.graph)
+    yield from _iter_nested_graphs(model.graph)
 
 
-def _with_inner(graph: ir.Graph) -> Iterator[ir.Graph]:
+def _iter_nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     yield graph
     for node in graph:
-        for inner in inner_graphs(node):
-            yield from _with_inner(inner)
+        for inner in get_inner_graphs(node):
+            yield from _iter_nested_graphs(inner)
 
 
-def inner_graphs(node: ir.Node) -> Sequence[ir.Graph]:
+def get_inner_graphs(node: ir.Node) -> Sequence[ir.Graph]:
     """Return the graphs that a node holds: the branches of an If, the body of a Loop."""
     graphs: Sequence[ir.Graph] = ()
     for attribute in node.attributes.data.values():
@@ -42,7 +42,7 @@ def inner_graphs(node: ir.Node) -> Sequence[ir.Graph]:
     return graphs
 
 
-def values_in(graph: ir.Graph) -> Iterator[ir.Value]:
+def iter_values(graph: ir.Graph) -> Iterator[ir.Value]:
     """Yield the inputs, initializers and node outputs of a graph, without inner graphs."""
     yield from graph.inputs
     yield from graph.initializers.values()
@@ -50,14 +50,14 @@ def values_in(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def initializers_in(model: ir.Model) -> Iterator[ir.Value]:
+def iter_initializers(model: ir.Model) -> Iterator[ir.Value]:
     """Yield the initializers of all graphs."""
-    for graph in graphs_in(model):
+    for graph in iter_graphs(model):
         yield from graph.initializers.values()
 
 
-def tensors_in(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+def iter_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield the tensors of the initializers of all graphs."""
-    for value in initializers_in(model):
+    for value in iter_initializers(model):
         if value.const_value is not None:
             yield value.const_value

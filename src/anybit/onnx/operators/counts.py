@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import described
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.text import counted
 
 
@@ -22,7 +22,7 @@ def check_counts(model: ir.Model) -> None:
     """
     for node, problem in wrong_counts(model):
         if node.domain == "":
-            raise ModelError(f"{described(node)} {problem}; {REMEDY}")
+            raise ModelError(f"{describe(node)} {problem}; {REMEDY}")
 
 
 REMEDY = "export the model again"
@@ -34,7 +34,7 @@ def wrong_counts(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
     A model without an import of standard operators uses the newest, as in ONNX Runtime.
     """
     opset = model.graph.opset_imports.get("", onnx.defs.onnx_opset_version())
-    for node in nodes_in(model.graph):
+    for node in iter_nodes(model.graph):
         problem = _wrong_count(node, opset)
         if problem:
             yield node, problem

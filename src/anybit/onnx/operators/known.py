@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.layout import is_channels_last
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import versions_of
@@ -30,7 +30,7 @@ def unknown_operators(model: ir.Model) -> list[str]:
     unknown = set()
     for graph in graphs:
         opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1))
-        for node in nodes_in(graph):
+        for node in iter_nodes(graph):
             if not _is_known(node, model, opset):
                 unknown.add(f"{node.domain or 'ai.onnx'}::{node.op_type}")
     return sorted(unknown)

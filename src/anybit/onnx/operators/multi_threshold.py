@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.names import describe
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 
 SPELLINGS = frozenset(
@@ -61,9 +61,9 @@ def staircase_of(node: ir.Node) -> Staircase:
     """
     axis = channel_axis_of(node)
     following = 0 if axis is None else len(_shape_of(node)) - axis - 1
-    thresholds = _rounded_up(node, array_of(_inputs_of(node)[1]))
+    thresholds = _rounded_up(node, read_array(_inputs_of(node)[1]))
     steps = thresholds.shape[1]
-    scale, bias = attribute_of(node, "out_scale", 1.0), attribute_of(node, "out_bias", 0.0)
+    scale, bias = get_attribute(node, "out_scale", 1.0), get_attribute(node, "out_bias", 0.0)
     with np.errstate(all="ignore"):
         values = np.arange(steps + 1).astype(np.float32) * np.float32(scale) + np.float32(bias)
     return Staircase(thresholds, values, following)
@@ -77,16 +77,16 @@ def channel_axis_of(node: ir.Node) -> int | None:
     """
     x, table = _inputs_of(node)
     if x.dtype not in (None, ir.DataType.FLOAT):
-        raise ModelError(f"{described(node)} reads {x.dtype.name.lower()}; x must be float32")
+        raise ModelError(f"{describe(node)} reads {x.dtype.name.lower()}; x must be float32")
     if not is_constant(table) or table.const_value is None:
         raise ModelError(
-            f"{described(node)}: its thresholds are computed when the model runs; they must be "
+            f"{describe(node)}: its thresholds are computed when the model runs; they must be "
             "constants, so fold them first (anybit clean)"
         )
     shape = tuple(table.const_value.shape.numpy())
     if len(shape) != 2 or 0 in shape or shape[1] > _MOST_THRESHOLDS:
         raise ModelError(
-            f"{described(node)}: its thresholds have shape {list(shape)}, must be "
+            f"{describe(node)}: its thresholds have shape {list(shape)}, must be "
             f"(channels or 1, 1 to {_MOST_THRESHOLDS})"
         )
     return None if shape[0] == 1 else _channel_axis(node, shape[0])
@@ -94,22 +94,22 @@ def channel_axis_of(node: ir.Node) -> int | None:
 
 def is_rising(node: ir.Node) -> bool:
     """Return whether the result is non-decreasing in x; otherwise it is non-increasing."""
-    return attribute_of(node, "out_scale", 1.0) >= 0
+    return get_attribute(node, "out_scale", 1.0) >= 0
 
 
 def _inputs_of(node: ir.Node) -> tuple[ir.Value, ir.Value]:
     x, table = node.inputs if len(node.inputs) == 2 else (None, None)
     if x is None or table is None or len(node.outputs) != 1:
-        raise ModelError(f"{described(node)} must have 2 inputs, x and thresholds, and 1 output")
+        raise ModelError(f"{describe(node)} must have 2 inputs, x and thresholds, and 1 output")
     return x, table
 
 
 def _rounded_up(node: ir.Node, array: Array) -> Array:
     """Return thresholds in float32 that the same float32 numbers reach, in ascending order."""
     if array.dtype.kind in "iu" and np.any(np.abs(array.astype(np.float64)) > _LARGEST_INTEGER):
-        raise ModelError(f"{described(node)}: its thresholds exceed 2^53, use smaller ones")
+        raise ModelError(f"{describe(node)}: its thresholds exceed 2^53, use smaller ones")
     if array.dtype.kind not in "iuf":
-        raise ModelError(f"{described(node)}: its thresholds are {array.dtype}, must be numbers")
+        raise ModelError(f"{describe(node)}: its thresholds are {array.dtype}, must be numbers")
     wide = array.astype(np.float64)
     with np.errstate(all="ignore"):  # infinite beyond float32
         narrow = wide.astype(np.float32)
@@ -124,7 +124,7 @@ def _shape_of(node: ir.Node) -> ir.Shape:
     shape = x.shape if x.shape is not None else node.outputs[0].shape
     if shape is None:
         raise ModelError(
-            f"{described(node)} has thresholds per channel, and the rank of {x.name!r} is not "
+            f"{describe(node)} has thresholds per channel, and the rank of {x.name!r} is not "
             "known; declare the shapes of the model"
         )
     return shape
@@ -132,18 +132,18 @@ def _shape_of(node: ir.Node) -> ir.Shape:
 
 def _channel_axis(node: ir.Node, channels: int) -> int:
     shape = _shape_of(node)
-    layout = str(attribute_of(node, "data_layout", "")) or _LAYOUTS.get(len(shape), "NC")
+    layout = str(get_attribute(node, "data_layout", "")) or _LAYOUTS.get(len(shape), "NC")
     # Without height and width, channels are at axis 1 in any layout.
     axis = layout.find("C") if "C" in layout and len(shape) > 2 else 1
     if axis >= len(shape):
         raise ModelError(
-            f"{described(node)}: its data_layout {layout!r} has its channels at axis {axis}, but x "
+            f"{describe(node)}: its data_layout {layout!r} has its channels at axis {axis}, but x "
             f"has {len(shape)} axes"
         )
     size = shape[axis]
     if isinstance(size, int) and size != channels:
         raise ModelError(
-            f"{described(node)} has thresholds for {channels} channels, but axis {axis} of x has "
+            f"{describe(node)} has thresholds for {channels} channels, but axis {axis} of x has "
             f"{size} elements"
         )
     return axis

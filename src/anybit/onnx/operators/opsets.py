@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from anybit.onnx.forms import NEWEST_OPSET
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.walk import iter_nodes
 
 # The operators that each opset after `NEWEST_OPSET` added or changed.
 _CHANGED = {
@@ -56,7 +56,7 @@ def obstacle(model: ir.Model) -> str:
 def _needs(model: ir.Model) -> Iterator[tuple[int, str]]:
     """Yield the operators and types that opset 25 does not have, each with its first opset."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        for node in nodes_in(graph):
+        for node in iter_nodes(graph):
             for opset, names in _CHANGED.items():
                 if node.op_type in names and not node.domain:
                     yield opset, node.op_type
@@ -71,5 +71,5 @@ def _needs(model: ir.Model) -> Iterator[tuple[int, str]]:
 def _named(node: ir.Node) -> str:
     """Return the name of the type in an attribute of the node; empty for none."""
     attribute = {"Cast": "to", "QuantizeLinear": "output_dtype"}.get(node.op_type)
-    dtype = attribute_of(node, attribute, 0) if attribute else 0
+    dtype = get_attribute(node, attribute, 0) if attribute else 0
     return next((native.name for native in ir.DataType if native.value == dtype), "")

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.names import describe
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS, operator_of
 from anybit.ops import OPERATORS, Operator
 
@@ -54,7 +54,7 @@ def _classes() -> tuple[type["OpRun"], ...]:
                 keywords = _keywords(self._operator, attributes)
                 return (self._operator.function(*arrays, **keywords),)
             except (TypeError, ValueError) as error:
-                raise ModelError(f"{described(self._node)}: {error}") from error
+                raise ModelError(f"{describe(self._node)}: {error}") from error
 
     return tuple(
         type(name, (Evaluation,), {"op_domain": domain})

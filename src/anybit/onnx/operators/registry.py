@@ -7,8 +7,8 @@ from typing import Any
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import described
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.ops import OPERATORS, Attribute, Operator
 
 CANONICAL_DOMAINS = {
@@ -51,10 +51,10 @@ def operator_of(node: ir.Node) -> Operator | None:
             needed = node.inputs[: operator.required_inputs]
             if None in needed:
                 name = operator.inputs[needed.index(None)].name
-                raise ModelError(f"{described(node)} lacks its input {name}")
+                raise ModelError(f"{describe(node)} lacks its input {name}")
             return operator
     expected = " or ".join(str(operator.required_inputs) for operator in reversed(versions))
-    raise ModelError(f"{described(node)} must have {expected} inputs, got {count}")
+    raise ModelError(f"{describe(node)} must have {expected} inputs, got {count}")
 
 
 def keywords_of(node: ir.Node, operator: Operator) -> dict[str, Any]:
@@ -82,5 +82,5 @@ def operators_in(model: ir.Model) -> list[tuple[ir.Node, Operator]]:
     Raises:
         ModelError: See `operator_of`.
     """
-    pairs = ((node, operator_of(node)) for node in nodes_in(model.graph))
+    pairs = ((node, operator_of(node)) for node in iter_nodes(model.graph))
     return [(node, operator) for node, operator in pairs if operator is not None]

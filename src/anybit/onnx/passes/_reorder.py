@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.graph.layout import Order
 from anybit.onnx.operators.registry import operator_of
@@ -36,7 +36,7 @@ def changed(value: ir.Value, change: Change, editor: Editor, reader: ir.Node) ->
     of x or less, and broadcast with x.
     """
     if is_constant(value):
-        array = array_of(value)
+        array = read_array(value)
         new = change(array)
         if new is array:
             return value

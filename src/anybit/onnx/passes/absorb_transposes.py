@@ -12,8 +12,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx.analysis.analysis import analyze
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.layout import Order, inverse, order_of
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.layout import Order, get_transpose_order, invert_order
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes._reorder import Change, change_input, is_known, rank_of
 from anybit.onnx.passes.move_transposes import is_elementwise
 
@@ -27,10 +27,10 @@ class AbsorbTransposes(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        if not any(order_of(node) for node in nodes_in(model.graph)):
+        if not any(get_transpose_order(node) for node in iter_nodes(model.graph)):
             return PassResult(model, False)
         exact = {product.node for product in analyze(model).products if product.exact}
-        matches = [match for node in nodes_in(model.graph) for match in _matches(node, exact)]
+        matches = [match for node in iter_nodes(model.graph) for match in _matches(node, exact)]
         editor = Editor(model)
         for match in matches:
             match.flatten.replace_input_with(0, match.transpose.inputs[0])
@@ -53,7 +53,7 @@ class _Match:
     def rows_in_order(self) -> Change:
         """Return the change that permutes the rows of a weight like the Transpose."""
         sizes = tuple(self.sizes[axis - 1] for axis in self.order[1:])
-        back = tuple(axis - 1 for axis in inverse(self.order)[1:])
+        back = tuple(axis - 1 for axis in invert_order(self.order)[1:])
 
         def change(array: Array) -> Array:
             if array.ndim < 2 or array.shape[0] == 1:  # a number, or one per column
@@ -65,7 +65,7 @@ class _Match:
 
 
 def _matches(node: ir.Node, exact: set[ir.Node]) -> Iterator[_Match]:
-    order, x = order_of(node), node.inputs[0] if node.inputs else None
+    order, x = get_transpose_order(node), node.inputs[0] if node.inputs else None
     if order is None or order[0] != 0 or x is None or x.shape is None:
         return
     sizes = tuple(size for size in x.shape[1:] if isinstance(size, int))

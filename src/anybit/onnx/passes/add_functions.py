@@ -13,8 +13,8 @@ from anybit.onnx.expansion.calls import Expansions
 from anybit.onnx.expansion.namespace import of_value
 from anybit.onnx.expansion.traced import Traced
 from anybit.onnx.expansion.writer import Body
-from anybit.onnx.graph.constants import Array, Content, content, is_constant
-from anybit.onnx.graph.names import Names, label_of
+from anybit.onnx.graph.constants import Array, Content, is_constant, make_content_key
+from anybit.onnx.graph.names import NameGenerator, get_label
 from anybit.onnx.operators.registry import attribute_type, keywords_of, operator_of, operators_in
 from anybit.onnx.report import Report, Step
 from anybit.ops import Attribute, Operator
@@ -60,7 +60,7 @@ class AddFunctions(InPlacePass):
                 imports[domain] = max(imports.get(domain, 1), operator.version)
                 for node in served:
                     _check(node, operator, expansions)
-                    steps.append(Step(label_of(node), operator.onnx_name, "local function"))
+                    steps.append(Step(get_label(node), operator.onnx_name, "local function"))
         return Report(model, bool(model.functions), tuple(steps), left)
 
 
@@ -114,7 +114,7 @@ def _by_name(model: ir.Model) -> dict[str, list[ir.Node]]:
 
 
 def _function(operator: Operator, nodes: list[ir.Node], opset: int) -> ir.Function:
-    unique = Names(declared.name for declared in operator.inputs)
+    unique = NameGenerator(declared.name for declared in operator.inputs)
     inputs = [ir.Value(name=value.name) for value in operator.inputs[: len(nodes[0].inputs)]]
     body = _body(unique)
     arguments = [_as_float32(body, value) for value in inputs]
@@ -147,7 +147,7 @@ def _choice(
     operator: Operator,
     arguments: list[Traced],
     variants: list[Keywords],
-    unique: Names,
+    unique: NameGenerator,
 ) -> ir.Value:
     """Return the result of the first variant with the node's attributes, or else of the last."""
     variant, *others = variants
@@ -181,12 +181,12 @@ def _has(body: Body, attribute: Attribute, value: bool | int | str) -> ir.Value:
     return body.append("Equal", operands, ir.DataType.BOOL)
 
 
-def _body(unique: Names) -> Body:
+def _body(unique: NameGenerator) -> Body:
     """Create the body of a function. Its constants are nodes: functions have no initializers."""
     constants: dict[Content, ir.Value] = {}
 
     def constant(_: str, array: Array) -> ir.Value:
-        key = content(array)
+        key = make_content_key(array)
         if key not in constants:
             tensor = ir.AttrTensor("value", ir.Tensor(array))
             dtype = ir.DataType.from_numpy(array.dtype)

@@ -6,8 +6,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.folding.evaluation import evaluate_standard
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 
 # Before, attributes selected the normalized axes.
@@ -46,13 +46,13 @@ def parameters_of(node: ir.Node) -> list[Array] | None:
     """Return scale, bias, mean and variance; None for other nodes or unknown parameters."""
     if (node.domain, node.op_type) != ("", "BatchNormalization") or len(node.outputs) != 1:
         return None
-    if attribute_of(node, "training_mode", 0) or len(node.inputs) != 5:
+    if get_attribute(node, "training_mode", 0) or len(node.inputs) != 5:
         return None
     x = node.inputs[0]
     if x is None or x.shape is None or len(x.shape) < 2:
         return None
     parameters = [value for value in node.inputs[1:] if value is not None and is_constant(value)]
-    arrays = [array_of(value) for value in parameters]
+    arrays = [read_array(value) for value in parameters]
     same = {(array.shape, array.dtype) for array in arrays}
     if len(arrays) != 4 or len(same) != 1 or arrays[0].dtype != np.float32:
         return None
@@ -63,7 +63,7 @@ def affine_of(
     node: ir.Node, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> tuple[Array, Array]:
     """Return the factor and the offset of x."""
-    epsilon = np.float32(attribute_of(node, "epsilon", EPSILON))
+    epsilon = np.float32(get_attribute(node, "epsilon", EPSILON))
     with np.errstate(all="ignore"):
         factor = np.float32(1) / np.sqrt(variance + epsilon) * scale
         return factor, bias - mean * factor

@@ -10,13 +10,13 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, constant, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, make_constant, read_array
 from anybit.onnx.graph.editor import drop_if_unread
-from anybit.onnx.graph.names import Names, described, names_of
+from anybit.onnx.graph.names import NameGenerator, describe, make_name_generator
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.rows import mixes_rows
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.infer_shapes import InferShapes
 
@@ -99,8 +99,8 @@ def _check_elements(node: ir.Node, rows: int) -> None:
         return
     if target is None or not is_constant(target):
         return
-    input_sizes, sizes = x.shape.numpy(), array_of(target).tolist()
-    if not attribute_of(node, "allowzero", 0):
+    input_sizes, sizes = x.shape.numpy(), read_array(target).tolist()
+    if not get_attribute(node, "allowzero", 0):
         sizes = [
             input_sizes[axis] if size == 0 and axis < len(input_sizes) else size
             for axis, size in enumerate(sizes)
@@ -109,7 +109,7 @@ def _check_elements(node: ir.Node, rows: int) -> None:
     elements = math.prod(input_sizes)
     if elements != count if -1 not in sizes else count and elements % count:
         raise ModelError(
-            f"{described(node)} reshapes to {array_of(target).tolist()}, which {elements} "
+            f"{describe(node)} reshapes to {read_array(target).tolist()}, which {elements} "
             f"elements, with batch {rows}, do not fill; export the model with that batch"
         )
 
@@ -129,7 +129,7 @@ def _freed_model(model: ir.Model, old: int, requested: int | str) -> ir.Symbolic
             _set_rows(value, free)
     FoldConstants(operators=False)(model)
     InferShapes()(model)
-    unique = names_of(model)
+    unique = make_name_generator(model)
     while sum(
         _freed(node, free, old, results.get(node.outputs[0].name), targets, unique)
         for node in _reshapes(model)
@@ -137,11 +137,11 @@ def _freed_model(model: ir.Model, old: int, requested: int | str) -> ir.Symbolic
         _forget_shapes(model)
         InferShapes()(model)
     opset = model.graph.opset_imports.get("", 1)
-    for node in nodes_in(model.graph):
+    for node in iter_nodes(model.graph):
         _free_states(node, free)
         if mixes_rows(node, free, opset):
             raise ModelError(
-                f"{described(node)} computes with all rows together, so that another batch gives "
+                f"{describe(node)} computes with all rows together, so that another batch gives "
                 "each row another result; export the model with that batch"
             )
     for value in outputs:
@@ -172,12 +172,12 @@ def _set_rows(value: ir.Value, rows: Size) -> None:
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
     yield from model.graph.inputs
-    for node in nodes_in(model.graph):
+    for node in iter_nodes(model.graph):
         yield from node.outputs
 
 
 def _forget_shapes(model: ir.Model) -> None:
-    for node in nodes_in(model.graph):
+    for node in iter_nodes(model.graph):
         for value in node.outputs:
             value.shape = None
 
@@ -185,13 +185,13 @@ def _forget_shapes(model: ir.Model) -> None:
 def _free_name(model: ir.Model) -> str:
     sizes = [size for value in _values(model) if value.shape is not None for size in value.shape]
     used = {size.value for size in sizes if isinstance(size, ir.SymbolicDim)}
-    return Names(used)("batch")
+    return NameGenerator(used)("batch")
 
 
 def _reshapes(model: ir.Model) -> list[ir.Node]:
     return [
         node
-        for node in nodes_in(model.graph)
+        for node in iter_nodes(model.graph)
         if (node.domain, node.op_type) == ("", "Reshape") and len(node.inputs) == 2
     ]
 
@@ -207,7 +207,7 @@ def _folded(model: ir.Model) -> ir.Model:
 def _targets(model: ir.Model) -> dict[str | None, Array]:
     """Return the constant target of each Reshape, by its output."""
     return {
-        node.outputs[0].name: array_of(node.inputs[1]).astype(np.int64)
+        node.outputs[0].name: read_array(node.inputs[1]).astype(np.int64)
         for node in _reshapes(model)
         if node.inputs[1] is not None and is_constant(node.inputs[1])
     }
@@ -223,9 +223,9 @@ def _free_states(node: ir.Node, batch: ir.SymbolicDim) -> None:
     for index, value in enumerate(node.inputs[4:7], 4):  # lengths, and two states
         if value is None or not is_constant(value):
             continue
-        if index == 4 or array_of(value).any():
+        if index == 4 or read_array(value).any():
             raise ModelError(
-                f"{described(node)} reads {value.name!r}, which is stored for the rows of one "
+                f"{describe(node)} reads {value.name!r}, which is stored for the rows of one "
                 "batch; export the model with that batch"
             )
         node.replace_input_with(index, None)
@@ -238,7 +238,7 @@ def _freed(
     old: int,
     result: ir.Shape | None,
     targets: dict[str | None, Array],
-    unique: Names,
+    unique: NameGenerator,
 ) -> bool:
     """Free the batch in the target of a Reshape; return whether it was fixed.
 
@@ -249,10 +249,10 @@ def _freed(
     if x is None or x.shape is None or sizes is None or batch not in list(x.shape):
         return False
     axis = list(x.shape).index(batch)
-    free_of_zeros = not attribute_of(node, "allowzero", 0) or (sizes != 0).all()
+    free_of_zeros = not get_attribute(node, "allowzero", 0) or (sizes != 0).all()
     if not free_of_zeros or not _keeps_axis(x.shape, result, axis, old):
         raise ModelError(
-            f"{described(node)} reshapes to {sizes.tolist()}, which fixes the batch together with "
+            f"{describe(node)} reshapes to {sizes.tolist()}, which fixes the batch together with "
             "other axes; export the model with another batch size"
         )
     del targets[node.outputs[0].name]
@@ -270,13 +270,13 @@ def _keeps_axis(x: ir.Shape, result: ir.Shape | None, axis: int, old: int) -> bo
     return math.prod(before[0].numpy()) == math.prod(before[1].numpy())
 
 
-def _give_target(node: ir.Node, sizes: Array, unique: Names) -> None:
+def _give_target(node: ir.Node, sizes: Array, unique: NameGenerator) -> None:
     """Give a Reshape a target of its own: others may read the old one."""
     graph, old = node.graph, node.inputs[1]
     assert graph is not None, "it was found in one"
     assert old is not None, "it is a constant"
     name = unique(f"{old.name}_batch")
-    value = constant(name, ir.tensor(sizes, name=name))
+    value = make_constant(name, ir.tensor(sizes, name=name))
     graph.register_initializer(value)
     node.replace_input_with(1, value)
     drop_if_unread(old)

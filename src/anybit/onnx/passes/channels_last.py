@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.layout import (
     CHANNELS_LAST,
     CHANNELS_LAST_OPERATORS,
-    is_named_in_passing,
-    laid_out_inputs,
-    name_in_passing,
-    reordered,
+    get_channels_first_order,
+    get_channels_last_order,
+    get_layout_inputs,
+    has_provisional_name,
+    insert_transpose,
+    make_transpose,
+    reorder_shape,
+    set_provisional_name,
     swap_names,
-    to_first,
-    to_last,
-    transpose,
-    transpose_behind,
 )
-from anybit.onnx.graph.names import names_of
+from anybit.onnx.graph.names import make_name_generator
 from anybit.onnx.passes.move_transposes import is_elementwise
 
 _RANKS = (3, 4)
@@ -38,7 +38,7 @@ class ChannelsLast(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        unique = names_of(model)
+        unique = make_name_generator(model)
         nodes = [node for node in model.graph.all_nodes() if _can_change(node)]
         before: set[ir.Node] = set()
         for node in nodes:
@@ -58,16 +58,16 @@ def _can_change(node: ir.Node) -> bool:
     if x is None or x.shape is None or len(x.shape) not in _RANKS or x.dtype != ir.DataType.FLOAT:
         return False
     if node.op_type == "BatchNormalization":
-        return not attribute_of(node, "training_mode", 0)
-    dilated = any(step != 1 for step in attribute_of(node, "dilations", ()))
-    if dilated and attribute_of(node, "auto_pad", "NOTSET").startswith("SAME"):
+        return not get_attribute(node, "training_mode", 0)
+    dilated = any(step != 1 for step in get_attribute(node, "dilations", ()))
+    if dilated and get_attribute(node, "auto_pad", "NOTSET").startswith("SAME"):
         return False  # not computed by runtimes
     is_fixed = _kernel(node) is not None and all(isinstance(size, int) for size in x.shape[2:])
-    return is_fixed and not attribute_of(node, "storage_order", 0)
+    return is_fixed and not get_attribute(node, "storage_order", 0)
 
 
 def _kernel(node: ir.Node) -> Sequence[int] | None:
-    kernel = attribute_of(node, "kernel_shape", ())
+    kernel = get_attribute(node, "kernel_shape", ())
     if kernel or node.op_type != "Conv":
         return kernel or None
     weight = node.inputs[1]
@@ -79,18 +79,18 @@ def _kernel(node: ir.Node) -> Sequence[int] | None:
 def _write_out(node: ir.Node) -> None:
     attributes = node.attributes
     if node.op_type == "BatchNormalization":
-        attributes.add(ir.AttrFloat32("epsilon", attribute_of(node, "epsilon", 1e-5)))
-        attributes.add(ir.AttrFloat32("momentum", attribute_of(node, "momentum", 0.9)))
+        attributes.add(ir.AttrFloat32("epsilon", get_attribute(node, "epsilon", 1e-5)))
+        attributes.add(ir.AttrFloat32("momentum", get_attribute(node, "momentum", 0.9)))
         return
     kernel, x = _kernel(node), node.inputs[0]
     assert kernel is not None, "asked before"
     assert x is not None, "asked before"
     assert x.shape is not None, "asked before"
     ones = [1] * len(kernel)
-    strides = attribute_of(node, "strides", ()) or ones
-    dilations = attribute_of(node, "dilations", ()) or ones
-    pads = attribute_of(node, "pads", ()) or [0, 0] * len(kernel)
-    mode = attribute_of(node, "auto_pad", "NOTSET")
+    strides = get_attribute(node, "strides", ()) or ones
+    dilations = get_attribute(node, "dilations", ()) or ones
+    pads = get_attribute(node, "pads", ()) or [0, 0] * len(kernel)
+    mode = get_attribute(node, "auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         sizes = [int(size) for size in x.shape[2:]]  # type: ignore[arg-type]
         pads = _same_pads(sizes, kernel, strides, upper=mode == "SAME_UPPER")
@@ -100,7 +100,7 @@ def _write_out(node: ir.Node) -> None:
     for name, numbers in written.items():
         attributes.add(ir.AttrInt64s(name, numbers))
     if node.op_type == "Conv":
-        attributes.add(ir.AttrInt64("group", attribute_of(node, "group", 1)))
+        attributes.add(ir.AttrInt64("group", get_attribute(node, "group", 1)))
 
 
 def _same_pads(
@@ -124,19 +124,21 @@ def _change(node: ir.Node, unique: Callable[[str], str]) -> list[ir.Node]:
     assert x is not None, "asked before"
     assert x.shape is not None, "asked before"
     rank, transposes = len(x.shape), []
-    for index in laid_out_inputs(node):
+    for index in get_layout_inputs(node):
         value = node.inputs[index]
         assert value is not None, "Conv has a weight"
-        before = transpose(value, to_last(rank), unique(f"{value.name}_channels_last"))
-        if is_named_in_passing(value):
-            name_in_passing(before.outputs[0], before.name or name)
+        before = make_transpose(
+            value, get_channels_last_order(rank), unique(f"{value.name}_channels_last")
+        )
+        if has_provisional_name(value):
+            set_provisional_name(before.outputs[0], before.name or name)
         node.graph.insert_before(node, before)
         node.replace_input_with(index, before.outputs[0])
         transposes.append(before)
-    last = transpose_behind(node, to_first(rank), unique(f"{name}_channels_first"))
+    last = insert_transpose(node, get_channels_first_order(rank), unique(f"{name}_channels_first"))
     last.name = unique(f"{result.name}_channels_last")
-    if is_named_in_passing(result):
-        name_in_passing(last, last.name)
+    if has_provisional_name(result):
+        set_provisional_name(last, last.name)
     swap_names(result, last)
     node.domain = CHANNELS_LAST
     return transposes
@@ -150,9 +152,11 @@ def _change_input(
     if rank not in _RANKS or not _reaches(value, transposes):
         return
     readers = list(value.uses())
-    before = transpose(value, to_first(rank), unique(f"{value.name}_channels_first"))
+    before = make_transpose(
+        value, get_channels_first_order(rank), unique(f"{value.name}_channels_first")
+    )
     before.outputs[0].shape = value.shape
-    value.shape = reordered(value.shape, to_last(rank))
+    value.shape = reorder_shape(value.shape, get_channels_last_order(rank))
     for reader, index in readers:
         reader.replace_input_with(index, before.outputs[0])
     first = next(iter(graph), None)

@@ -5,9 +5,9 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.constants import array_of
+from anybit.onnx.graph.constants import read_array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.walk import graphs_in, initializers_in, nodes_in, values_in
+from anybit.onnx.graph.walk import iter_graphs, iter_initializers, iter_nodes, iter_values
 from anybit.onnx.passes.infer_shapes import InferShapes
 
 _HALF, _FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
@@ -28,14 +28,14 @@ class ComputeInFloat32(InPlacePass):
         InferShapes()(model)
         inputs = [value for value in model.graph.inputs if value.dtype == _HALF]
         outputs = [value for value in dict.fromkeys(model.graph.outputs) if value.dtype == _HALF]
-        for value in initializers_in(model):
+        for value in iter_initializers(model):
             if value.const_value is not None and value.dtype == _HALF:
-                array = array_of(value).astype(np.float32)
+                array = read_array(value).astype(np.float32)
                 value.const_value = ir.tensor(array, name=value.name)
-        for node in nodes_in(model.graph):
+        for node in iter_nodes(model.graph):
             _retype_attributes(node)
-        for graph in graphs_in(model):
-            for value in values_in(graph):
+        for graph in iter_graphs(model):
+            for value in iter_values(graph):
                 if value.dtype == _HALF and value not in inputs:
                     value.dtype = _FLOAT
         editor, first = Editor(model), next(iter(model.graph), None)
@@ -47,10 +47,10 @@ class ComputeInFloat32(InPlacePass):
 
 
 def _has_float16(model: ir.Model) -> bool:
-    values = (value for graph in graphs_in(model) for value in values_in(graph))
+    values = (value for graph in iter_graphs(model) for value in iter_values(graph))
     return any(value.dtype == _HALF for value in values) or any(
         _is_float16(attribute)
-        for node in nodes_in(model.graph)
+        for node in iter_nodes(model.graph)
         for attribute in node.attributes.values()
     )
 

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
-from anybit.onnx.graph.reductions import reduced_axes
+from anybit.onnx.graph.reductions import get_reduced_axes
 
 
 class DropIdentities(InPlacePass):
@@ -32,7 +32,7 @@ def _is_identity(node: ir.Node, opset: int) -> bool:
 
 def _reduces_nothing(node: ir.Node) -> bool:
     """Return whether noop_with_empty_axes makes a reduction the identity."""
-    return has_trait(node, OpTrait.KEEPS_SINGLE_ELEMENT) and reduced_axes(node, 1) == ()
+    return has_trait(node, OpTrait.KEEPS_SINGLE_ELEMENT) and get_reduced_axes(node, 1) == ()
 
 
 def _dropped(node: ir.Node) -> bool:

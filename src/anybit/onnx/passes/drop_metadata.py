@@ -4,7 +4,7 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.walk import values_in
+from anybit.onnx.graph.walk import iter_values
 
 
 class DropMetadata(InPlacePass):
@@ -14,7 +14,7 @@ class DropMetadata(InPlacePass):
         modified = _drop(model)
         for graph in model.graphs():
             modified |= _drop(graph)
-            for part in (*values_in(graph), *graph):
+            for part in (*iter_values(graph), *graph):
                 modified |= _drop(part)
         return PassResult(model, modified)
 

@@ -5,8 +5,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.op_traits import OpTrait, has_trait, zero_inputs_of
+from anybit.onnx.graph.constants import is_constant, read_array
+from anybit.onnx.graph.op_traits import OpTrait, get_zero_inputs, has_trait
 
 
 class DropZeros(InPlacePass):
@@ -19,7 +19,7 @@ class DropZeros(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         modified = False
         for node in model.graph.all_nodes():
-            for index in zero_inputs_of(node):
+            for index in get_zero_inputs(node):
                 if index < len(node.inputs) and _is_computed_zero(node.inputs[index]):
                     node.replace_input_with(index, None)
                     modified = True
@@ -55,7 +55,9 @@ def _is_zero(node: ir.Node) -> bool:
 
 
 def _all_zero(value: ir.Value) -> bool:
-    return value.const_value is not None and value.const_value.size == 1 and _zeros(array_of(value))
+    return (
+        value.const_value is not None and value.const_value.size == 1 and _zeros(read_array(value))
+    )
 
 
 def _zeros(array: np.ndarray) -> bool:

@@ -10,8 +10,8 @@ from onnx_ir.passes import InPlacePass
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import described, label_of
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.names import describe, get_label
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import Staircase, is_multi_threshold, staircase_of
 from anybit.onnx.report import Report, Step
 
@@ -35,9 +35,9 @@ class ExpandMultiThreshold(InPlacePass):
 
     def call(self, model: ir.Model) -> Report:
         editor, steps = Editor(model), []
-        for node in [node for node in nodes_in(model.graph) if is_multi_threshold(node)]:
+        for node in [node for node in iter_nodes(model.graph) if is_multi_threshold(node)]:
             staircase = staircase_of(node)
-            steps.append(Step(label_of(node), node.op_type, "standard operators"))
+            steps.append(Step(get_label(node), node.op_type, "standard operators"))
             _Search(node, staircase, editor).write()
         return Report(model, bool(steps), tuple(steps))
 
@@ -56,7 +56,7 @@ class _Search:
         channels, steps = staircase.thresholds.shape
         self._stride = 1 << steps.bit_length()
         if channels * self._stride > _LARGEST_INDEX:
-            raise ModelError(f"{described(node)} has too many thresholds: {channels} x {steps}")
+            raise ModelError(f"{describe(node)} has too many thresholds: {channels} x {steps}")
         table = np.full((channels, self._stride), np.nan, np.float32)
         table[:, :steps] = staircase.thresholds
         self._table = table

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.names import Names, names_of
-from anybit.onnx.graph.shapes import named_sizes_that_follow
-from anybit.onnx.graph.sizes import Sizes
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.names import NameGenerator, make_name_generator
+from anybit.onnx.graph.shapes import get_named_sizes
+from anybit.onnx.graph.sizes import SizePropagator
 
 Size: TypeAlias = int | str | None
 
@@ -24,8 +24,8 @@ class FixReshapes(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        sizes = Sizes(lambda value: named_sizes_that_follow(value, model))
-        unique = names_of(model)
+        sizes = SizePropagator(lambda value: get_named_sizes(value, model))
+        unique = make_name_generator(model)
         modified = False
         for node in list(model.graph.all_nodes()):
             sizes.follow(node)
@@ -36,9 +36,9 @@ class FixReshapes(InPlacePass):
             target_sizes = None if target.is_initializer() else sizes.of(target)
             if target_sizes is None or target_sizes.ndim != 1:
                 continue
-            input_sizes = named_sizes_that_follow(x, model)
+            input_sizes = get_named_sizes(x, model)
             fixed = _fixed(
-                list(target_sizes), input_sizes or (), bool(attribute_of(node, "allowzero", 0))
+                list(target_sizes), input_sizes or (), bool(get_attribute(node, "allowzero", 0))
             )
             if fixed is not None:
                 _fix(node, fixed, unique)
@@ -68,7 +68,7 @@ def _fixed(target: list[Size], input_sizes: Sequence[Size], empty: bool) -> list
     return fixed if len(fixed) == len(kept) else None
 
 
-def _fix(node: ir.Node, sizes: list[int], unique: Names) -> None:
+def _fix(node: ir.Node, sizes: list[int], unique: NameGenerator) -> None:
     assert node.graph is not None, "it was found in one"
     constant = ir.node("Constant", [], {"value": ir.tensor(np.array(sizes, np.int64))})
     constant.name = unique(f"{node.name or node.op_type}_shape")

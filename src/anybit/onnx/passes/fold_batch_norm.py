@@ -5,8 +5,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.passes.batch_norm_to_affine import EPSILON, parameters_of
 
@@ -32,7 +32,7 @@ class FoldBatchNorm(InPlacePass):
                 continue
             channel = _CHANNEL_AXES.get(producer.op_type)
             if channel is not None and _is_foldable(producer):
-                epsilon = attribute_of(node, "epsilon", EPSILON)
+                epsilon = get_attribute(node, "epsilon", EPSILON)
                 _fold(producer, channel, _affine(parameters, epsilon), editor)
                 editor.replace(node, producer.outputs[0], shared=False)
                 count += 1
@@ -44,7 +44,7 @@ def _is_foldable(node: ir.Node) -> bool:
     result = node.outputs[0]
     if node.domain != "" or len(result.uses()) != 1 or result.is_graph_output():
         return False
-    if node.op_type == "ConvTranspose" and attribute_of(node, "group", 1) != 1:
+    if node.op_type == "ConvTranspose" and get_attribute(node, "group", 1) != 1:
         return False
     parameters = [value for value in node.inputs[1:] if value is not None]
     return all(is_constant(value) and value.dtype == ir.DataType.FLOAT for value in parameters)
@@ -62,11 +62,11 @@ def _fold(node: ir.Node, channel: int, affine: tuple[Array, Array], editor: Edit
     old_weight = node.inputs[1]
     old_bias = node.inputs[2] if len(node.inputs) > 2 else None
     assert old_weight is not None, "asked before"
-    weight = array_of(old_weight)
+    weight = read_array(old_weight)
     shape = [1] * weight.ndim
     shape[channel] = -1
     weight = weight * factor.reshape(shape)
-    bias = offset if old_bias is None else array_of(old_bias) * factor + offset
+    bias = offset if old_bias is None else read_array(old_bias) * factor + offset
     node.resize_inputs(3)
     for index, array, old in ((1, weight, old_weight), (2, bias, old_bias)):
         name = f"{node.name or node.op_type}_{'weight' if index == 1 else 'bias'}"

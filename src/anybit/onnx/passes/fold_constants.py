@@ -10,10 +10,10 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.folding.extents import Shape, deciding_input, is_bounded, result_shape
 from anybit.onnx.folding.pieces import Piece, Results, elements_read
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.shapes import sizes_that_follow
-from anybit.onnx.graph.sizes import Sizes
-from anybit.onnx.graph.walk import nodes_in, tensors_in
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.shapes import get_proven_sizes
+from anybit.onnx.graph.sizes import SizePropagator
+from anybit.onnx.graph.walk import iter_nodes, iter_tensors
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import dequantized, is_dequantize, is_quantize, quantized
 
@@ -61,7 +61,7 @@ class FoldConstants(InPlacePass):
         if _BUDGET not in model.meta:
             model.meta[_BUDGET] = _ROOM + _GROWTH * _bytes(model)
         folding = _Folding(model, model.meta[_BUDGET], self._operators, self._codes)
-        folding.fold(list(nodes_in(model.graph)))
+        folding.fold(list(iter_nodes(model.graph)))
         model.meta[_BUDGET] = folding.budget
         modified = RemoveUnusedNodesPass()(model).modified
         return PassResult(model, bool(folding.count) or modified)
@@ -81,7 +81,7 @@ class _Folding:
         self._operators = operators
         self._codes = codes
         self._shapes: dict[ir.Value, Shape | None] = {}
-        self._sizes = Sizes(self._known_sizes)
+        self._sizes = SizePropagator(self._known_sizes)
         self._piece = Piece(model)
         self._results = Results(model)
 
@@ -131,12 +131,12 @@ class _Folding:
 
     def _known_sizes(self, value: ir.Value) -> Sequence[int | None] | None:
         shape = self._shapes.get(value)
-        return sizes_that_follow(value, self._model) if shape is None else shape
+        return get_proven_sizes(value, self._model) if shape is None else shape
 
     def _shape(self, value: ir.Value | None) -> Shape | None:
         if value is None:
             return None
-        sizes = sizes_that_follow(value, self._model)
+        sizes = get_proven_sizes(value, self._model)
         if sizes is None:
             return self._shapes.get(value)
         fixed = tuple(size for size in sizes if size is not None)
@@ -182,7 +182,7 @@ class _Folding:
         operator = operator_of(node)
         if not self._operators or operator is None:
             return None
-        arrays = [None if value is None else array_of(value) for value in node.inputs]
+        arrays = [None if value is None else read_array(value) for value in node.inputs]
         return evaluate_operator(node, operator, arrays)
 
     def _evaluate(self) -> None:
@@ -213,4 +213,4 @@ def _gives_scales(node: ir.Node) -> bool:
 
 def _bytes(model: ir.Model) -> int:
     """Return the bytes of all constants, counting narrow types as floats."""
-    return sum(max(tensor.nbytes, _FLOAT * tensor.size) for tensor in tensors_in(model))
+    return sum(max(tensor.nbytes, _FLOAT * tensor.size) for tensor in iter_tensors(model))

@@ -4,8 +4,8 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 
-from anybit.onnx.graph.shapes import declarable, is_noted, noted
-from anybit.onnx.graph.walk import inner_graphs, nodes_in
+from anybit.onnx.graph.shapes import get_inferred_shape, is_inferred, iter_declarable
+from anybit.onnx.graph.walk import get_inner_graphs, iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.report import Report
@@ -22,9 +22,11 @@ class FreeSizes(InPlacePass):
 
     def call(self, model: ir.Model) -> Report:
         unknown = _behind_unknown_operators(model)
-        declared = [value for value in declarable(model) if is_noted(value)]
+        declared = [value for value in iter_declarable(model) if is_inferred(value)]
         values = [value for value in declared if value not in unknown]
-        if all(noted(value) is None for value in values):  # the model cannot be inferred
+        if all(
+            get_inferred_shape(value) is None for value in values
+        ):  # the model cannot be inferred
             return Report(model, False)
         freed = [str(value.name) for value in values if _free(value)]
         remark = f"sizes that depend on the data are free, not fixed: {listed(freed)}"
@@ -35,7 +37,7 @@ def _free(value: ir.Value) -> bool:
     declared = value.shape
     if declared is None:
         return False
-    follows = noted(value)
+    follows = get_inferred_shape(value)
     if follows is None or len(follows) != len(declared):
         follows = ir.Shape([None] * len(declared))
     sizes = [
@@ -51,12 +53,12 @@ def _behind_unknown_operators(model: ir.Model) -> set[ir.Value]:
 
     If there are any, branches and loops may use their outputs.
     """
-    nodes = list(nodes_in(model.graph))
+    nodes = list(iter_nodes(model.graph))
     values: set[ir.Value] = set()
     if all(map(_is_known, nodes)):
         return values
     for node in nodes:
-        graphs = list(inner_graphs(node))
+        graphs = list(get_inner_graphs(node))
         if graphs or not _is_known(node) or any(value in values for value in node.inputs):
             values.update(node.outputs)
             values.update(value for graph in graphs for value in graph.inputs)

@@ -6,7 +6,7 @@ from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.qdq.lifting import Lifter
 from anybit.onnx.qdq.nbits import Lifted, lift_nbits
 from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
@@ -78,5 +78,5 @@ def _kept(model: ir.Model, reasons: dict[ir.Node, str], lifted: Lifted) -> list[
         elif is_integer_operator(node):
             reason = lifted.reason(node) or KEPT_REASON
         if reason is not None:
-            steps.append(Step(label_of(node), node.op_type, "kept", reason))
+            steps.append(Step(get_label(node), node.op_type, "kept", reason))
     return steps

@@ -5,7 +5,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import are_powers_of_two
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.passes._reorder import changed, drop_unread, in_order, is_known, take_names
@@ -40,7 +40,7 @@ def _can_be_split(node: ir.Node) -> bool:
 
 
 def _factor(node: ir.Node, name: str) -> float:
-    return attribute_of(node, name, 1.0)
+    return get_attribute(node, name, 1.0)
 
 
 def _split(node: ir.Node, editor: Editor) -> None:
@@ -67,7 +67,7 @@ def _split(node: ir.Node, editor: Editor) -> None:
 def _factor_of(node: ir.Node, index: int, editor: Editor) -> ir.Value:
     x = node.inputs[index]
     assert x is not None, "asked before"
-    if not attribute_of(node, _TRANSPOSED[index], 0):
+    if not get_attribute(node, _TRANSPOSED[index], 0):
         return x
     if is_known(x):
         return changed(x, in_order((1, 0)), editor, node)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 
-from anybit.onnx.graph.constants import array_of
-from anybit.onnx.graph.names import Names, names_of
-from anybit.onnx.graph.walk import values_in
+from anybit.onnx.graph.constants import read_array
+from anybit.onnx.graph.names import NameGenerator, make_name_generator
+from anybit.onnx.graph.walk import iter_values
 from anybit.onnx.report import Report
 
 
@@ -28,7 +28,7 @@ class Identifiers(InPlacePass):
 
     def call(self, model: ir.Model) -> Report:
         graph = model.graph
-        unique = names_of(model)
+        unique = make_name_generator(model)
         interface = {id(value) for value in (*graph.inputs, *graph.outputs)}
         taken: set[str] = set()
         renamed: list[str] = []
@@ -40,7 +40,7 @@ class Identifiers(InPlacePass):
                 continue
             if isinstance(item, ir.Value) and item.const_value is not None:
                 # Renaming the value would rename its tensor, which belongs to the source file.
-                item.const_value = ir.Tensor(array_of(item), dtype=item.const_value.dtype)
+                item.const_value = ir.Tensor(read_array(item), dtype=item.const_value.dtype)
             item.name = self._free(name, unique)
             taken.add(item.name)
             count += 1
@@ -49,7 +49,7 @@ class Identifiers(InPlacePass):
         remarks = (f"renamed for C++: {', '.join(renamed)}",) if renamed else ()
         return Report(model, bool(count), remarks=remarks)
 
-    def _free(self, name: str, unique: Names) -> str:
+    def _free(self, name: str, unique: NameGenerator) -> str:
         word = re.sub(r"[^A-Za-z0-9_]+", "_", name, flags=re.ASCII).strip("_") or "x"
         word = f"x_{word}" if word[0].isdigit() else word
         while not self._is_usable(chosen := unique(word)):
@@ -61,6 +61,6 @@ def _named(graph: ir.Graph) -> Iterator[ir.Value | ir.Node]:
     """Yield everything that becomes a name in C++: inputs first, because users know their names."""
     yield from graph.inputs
     outputs = set(graph.outputs)
-    yield from (value for value in values_in(graph) if value in outputs)
+    yield from (value for value in iter_values(graph) if value in outputs)
     yield from list(graph.initializers.values())
     yield from graph

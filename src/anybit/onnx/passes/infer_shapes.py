@@ -6,10 +6,10 @@ from contextlib import suppress
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.inference import infer
+from anybit.onnx.graph.inference import infer_types
 from anybit.onnx.graph.propagation import propagates_little
-from anybit.onnx.graph.shapes import declarable, merged, note
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.shapes import iter_declarable, merge_shapes, record_shape
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.operators.schemas import register
@@ -29,7 +29,7 @@ class InferShapes(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         with suppress(RuntimeError):  # onnx before 1.19 cannot do this
             register()
-        values = list(declarable(model))
+        values = list(iter_declarable(model))
         before = [(value.type, value.shape) for value in values]
         for value in values:
             value.shape = None
@@ -39,8 +39,8 @@ class InferShapes(InPlacePass):
             if not _type_unknown(model):
                 break
         for value, (_, declared) in zip(values, before, strict=True):
-            note(value, value.shape)
-            value.shape = merged(value.shape, declared)
+            record_shape(value, value.shape)
+            value.shape = merge_shapes(value.shape, declared)
         after = [(value.type, value.shape) for value in values]
         return PassResult(model, before != after)
 
@@ -48,10 +48,10 @@ class InferShapes(InPlacePass):
 def _infer(model: ir.Model) -> None:
     imports = model.graph.opset_imports
     # ONNX requires an import of every domain; it skips operators of earlier versions.
-    undeclared = {node.domain for node in nodes_in(model.graph)} - imports.keys()
+    undeclared = {node.domain for node in iter_nodes(model.graph)} - imports.keys()
     imports.update(dict.fromkeys(undeclared, 0))
     try:
-        infer(model, propagate=propagates_little(model), like_first=SPELLINGS)
+        infer_types(model, propagate=propagates_little(model), like_first=SPELLINGS)
     finally:
         for domain in undeclared:
             del imports[domain]
@@ -63,7 +63,7 @@ def _type_unknown(model: ir.Model) -> bool:
     These are operators of this package in a file with two versions of one, which imports neither.
     """
     typed = False
-    for node in nodes_in(model.graph):
+    for node in iter_nodes(model.graph):
         like = _of_same_type(node)
         x = node.inputs[0] if node.inputs else None
         if like is None or x is None or len(node.outputs) != 1:

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import Names, described, names_of
-from anybit.onnx.graph.walk import values_in
+from anybit.onnx.graph.names import NameGenerator, describe, make_name_generator
+from anybit.onnx.graph.walk import iter_values
 from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.passes.lift_opset import LiftOpset
@@ -50,7 +50,7 @@ def _inline_calls(model: ir.Model, functions: Functions) -> None:
 
     Recursive calls are refused when a file is read.
     """
-    main, unique = model.graph, names_of(model)
+    main, unique = model.graph, make_name_generator(model)
     waiting = list(main.all_nodes())
     while waiting:
         node = waiting.pop()
@@ -59,13 +59,15 @@ def _inline_calls(model: ir.Model, functions: Functions) -> None:
             waiting += _inlined(node, function, unique, main.opset_imports.get("", 0))
 
 
-def _inlined(call: ir.Node, function: ir.Function, unique: Names, opset: int) -> list[ir.Node]:
+def _inlined(
+    call: ir.Node, function: ir.Function, unique: NameGenerator, opset: int
+) -> list[ir.Node]:
     """Replace a call by the body; return all nodes of the body."""
     target = call.graph
     assert target is not None, "calls in a graph only"
     body = _body(call, function, opset)
     for graph in (body, *body.subgraphs()):
-        for value in values_in(graph):
+        for value in iter_values(graph):
             value.name = unique(value.name or "value")
         for node in graph:
             node.name = unique(node.name) if node.name else node.name
@@ -89,7 +91,7 @@ def _body(call: ir.Node, function: ir.Function, opset: int) -> ir.Graph:
     body = function.graph.clone()
     if len(call.inputs) > len(body.inputs) or len(call.outputs) > len(body.outputs):
         raise ModelError(
-            f"{described(call)}: the local function takes {len(body.inputs)} inputs and gives "
+            f"{describe(call)}: the local function takes {len(body.inputs)} inputs and gives "
             f"{len(body.outputs)} outputs; export the model again"
         )
     for node in body.all_nodes():
@@ -106,7 +108,7 @@ def _hand_over(call: ir.Node, results: Sequence[ir.Value | None], made: set[ir.V
     for old, result in zip(call.outputs, results, strict=False):
         if result is None:
             raise ModelError(
-                f"{described(call)} lacks the input that its local function hands on; export the "
+                f"{describe(call)} lacks the input that its local function hands on; export the "
                 "model again"
             )
         if result not in made:  # an input that is returned, or a result that has a name already

@@ -5,8 +5,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.names import describe
 from anybit.onnx.process import silence_onnx_logs
 
 # From this version on, Hardmax has one axis. The converters rewrite Softmax and LogSoftmax, which
@@ -63,10 +63,10 @@ def _check_hardmax(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         if (node.domain, node.op_type) != ("", "Hardmax"):
             continue
-        x, axis = node.inputs[0], attribute_of(node, "axis", 1)
+        x, axis = node.inputs[0], get_attribute(node, "axis", 1)
         rank = None if x is None or x.shape is None else x.shape.rank()
         if axis != -1 and (rank is None or axis != rank - 1):
             raise ModelError(
-                f"{described(node)} takes the largest over all axes from {axis} on, and no longer "
+                f"{describe(node)} takes the largest over all axes from {axis} on, and no longer "
                 f"does from opset {_HARDMAX_OPSET} on; export the model with that opset"
             )

@@ -10,7 +10,7 @@ from onnx_ir.passes import InPlacePass
 from anybit.onnx.expansion.calls import Expansion, Expansions
 from anybit.onnx.expansion.writer import Body
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.report import Report, Step
 
@@ -50,7 +50,7 @@ class Lower(InPlacePass):
             if self._only is not None and node.outputs[0].name not in self._only:
                 continue
             step = Step(
-                label_of(node),
+                get_label(node),
                 operator.onnx_name,
                 "standard operators",
                 self._reasons.get(str(node.outputs[0].name), ""),

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.quantizers.grids import arguments_of, attributes_of, match
 from anybit.ops.grids import Coding, IntegerGrid
 
@@ -29,7 +29,7 @@ class MeanToConv(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         editor = Editor(model)
         count = 0
-        for node in list(nodes_in(model.graph)):
+        for node in list(iter_nodes(model.graph)):
             window = _window(node)
             if window is None:
                 continue
@@ -58,14 +58,14 @@ def _window(node: ir.Node) -> Sequence[int] | None:
 
 
 def _plain_window(node: ir.Node) -> Sequence[int] | None:
-    if node.op_type != "AveragePool" or attribute_of(node, "ceil_mode", 0):
+    if node.op_type != "AveragePool" or get_attribute(node, "ceil_mode", 0):
         return None
-    padded = attribute_of(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-    return None if padded or any(attribute_of(node, "pads", ())) else _kernel(node)
+    padded = get_attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    return None if padded or any(get_attribute(node, "pads", ())) else _kernel(node)
 
 
 def _kernel(node: ir.Node) -> Sequence[int]:
-    return tuple(attribute_of(node, "kernel_shape", ()))
+    return tuple(get_attribute(node, "kernel_shape", ()))
 
 
 def _to_conv(node: ir.Node, window: Sequence[int], model: ir.Model, editor: Editor) -> None:

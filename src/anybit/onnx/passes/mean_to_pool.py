@@ -4,10 +4,10 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.reductions import reduced_axes
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.reductions import get_reduced_axes
+from anybit.onnx.graph.walk import iter_nodes
 
 _RANKS = (3, 4)
 
@@ -21,7 +21,7 @@ class MeanToPool(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         editor = Editor(model)
-        nodes = [node for node in nodes_in(model.graph) if _is_global(node)]
+        nodes = [node for node in iter_nodes(model.graph) if _is_global(node)]
         for node in nodes:
             _replace(node, editor)
         return PassResult(model, bool(nodes))
@@ -34,7 +34,7 @@ def _is_global(node: ir.Node) -> bool:
     if x is None or x.shape is None or len(x.shape) not in _RANKS or x.dtype != ir.DataType.FLOAT:
         return False
     rank = len(x.shape)
-    return reduced_axes(node, rank) == tuple(range(2, rank))
+    return get_reduced_axes(node, rank) == tuple(range(2, rank))
 
 
 def _replace(node: ir.Node, editor: Editor) -> None:
@@ -45,7 +45,7 @@ def _replace(node: ir.Node, editor: Editor) -> None:
     y = editor.insert(node, "GlobalAveragePool", [x], name, like=x, dtype=float32)
     y.shape = ir.Shape([*x.shape[:2], *[1] * (len(x.shape) - 2)])
     pool = y.producer()
-    if not attribute_of(node, "keepdims", 1):
+    if not get_attribute(node, "keepdims", 1):
         y = editor.insert(node, "Flatten", [y], f"{name}_flatten", like=result, dtype=float32)
     editor.replace(node, y)
     assert pool is not None, "it has been inserted"

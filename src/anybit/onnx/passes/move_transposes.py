@@ -8,13 +8,13 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.layout import (
     Order,
-    composed,
-    inverse,
-    is_named_in_passing,
-    name_in_passing,
-    order_of,
+    compose_orders,
+    get_transpose_order,
+    has_provisional_name,
+    insert_transpose,
+    invert_order,
+    set_provisional_name,
     swap_names,
-    transpose_behind,
 )
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.operators.registry import operator_of
@@ -40,7 +40,7 @@ class MoveTransposes(InPlacePass):
         editor = Editor(model)
         count = 0
         for node in list(model.graph.all_nodes()):
-            if order_of(node) is None:
+            if get_transpose_order(node) is None:
                 count += _moved_behind(node, editor)
             else:
                 count += _joined(node) or _moved_into_constant(node, editor)
@@ -64,13 +64,13 @@ def is_elementwise(node: ir.Node) -> bool:
 
 def _joined(node: ir.Node) -> bool:
     """Drop a Transpose without effect, or merge it with a preceding one; return whether it was."""
-    x, order = node.inputs[0], order_of(node)
+    x, order = node.inputs[0], get_transpose_order(node)
     assert x is not None, "it has an order"
     assert order is not None, "asked before"
     before = x.producer()
-    first = None if before is None else order_of(before)
+    first = None if before is None else get_transpose_order(before)
     if before is not None and first is not None and len(first) == len(order):
-        x, order = before.inputs[0], composed(first, order)
+        x, order = before.inputs[0], compose_orders(first, order)
         assert x is not None, "it has an order"
     elif order != tuple(sorted(order)):
         return False
@@ -86,7 +86,7 @@ def _dropped(node: ir.Node, x: ir.Value) -> bool:
     result = node.outputs[0]
     if not result.is_graph_output():
         result.replace_all_uses_with(x)
-        if is_named_in_passing(x) and not is_named_in_passing(result):
+        if has_provisional_name(x) and not has_provisional_name(result):
             swap_names(x, result)
         return True
     producer = x.producer()
@@ -117,7 +117,7 @@ def _moved_behind(node: ir.Node, editor: Editor) -> bool:
     if not all(_can_follow(value, len(order)) for value in others.values()):
         return False
     for index in others:
-        change_input(node, index, in_order(inverse(order)), editor)
+        change_input(node, index, in_order(invert_order(order)), editor)
     for index, value in enumerate(node.inputs):
         before = None if value is None or orders[index] is None else value.producer()
         if before is not None:
@@ -128,7 +128,7 @@ def _moved_behind(node: ir.Node, editor: Editor) -> bool:
 
 def _order_before(value: ir.Value | None) -> Order | None:
     before = None if value is None else value.producer()
-    return None if before is None or is_known(before.inputs[0]) else order_of(before)
+    return None if before is None or is_known(before.inputs[0]) else get_transpose_order(before)
 
 
 def _can_follow(value: ir.Value, rank: int) -> bool:
@@ -139,14 +139,14 @@ def _can_follow(value: ir.Value, rank: int) -> bool:
 def _put_behind(node: ir.Node, order: Order, editor: Editor) -> None:
     """Insert a Transpose after a node; its output takes the name of the node's output."""
     name = editor.unique(f"{node.name or node.op_type}_transposed")
-    last = transpose_behind(node, order, name)
-    name_in_passing(last, name)
+    last = insert_transpose(node, order, name)
+    set_provisional_name(last, name)
     swap_names(node.outputs[0], last)
 
 
 def _moved_into_constant(node: ir.Node, editor: Editor) -> bool:
     """Transpose a constant, perhaps quantized, that a Transpose reads; return whether it was."""
-    x, order = node.inputs[0], order_of(node)
+    x, order = node.inputs[0], get_transpose_order(node)
     assert x is not None, "it has an order"
     assert order is not None, "it has one"
     if not is_known(x) or rank_of(x) != len(order):

@@ -6,9 +6,9 @@ import re
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.names import EXPORTED_NAME_KEY, Names
+from anybit.onnx.graph.names import EXPORTED_NAME_KEY, NameGenerator
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 
 # Suffixes of weights in PyTorch and Keras; exporters invent other names.
 _WEIGHT = re.compile(r"(.+)(?:\.weight|[/_.]kernel(?::0)?)")
@@ -23,8 +23,8 @@ class NameLayers(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        nodes = list(nodes_in(model.graph))
-        taken = Names(node.name for node in nodes)
+        nodes = list(iter_nodes(model.graph))
+        taken = NameGenerator(node.name for node in nodes)
         modified = False
         for node in nodes:
             module = _module_of(node)

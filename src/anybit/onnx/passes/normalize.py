@@ -7,8 +7,8 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.names import described, name_nodes
-from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
+from anybit.onnx.graph.names import describe, name_nodes
+from anybit.onnx.graph.walk import iter_graphs, iter_nodes, iter_values
 from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.opsets import lower_opset
 from anybit.onnx.operators.registry import (
@@ -69,7 +69,7 @@ class Normalize(InPlacePass):
         modified = _drop_functions(model) | lower_opset(model)
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             declared = dict(graph.opset_imports)
-            for node in nodes_in(graph):
+            for node in iter_nodes(graph):
                 operator = operator_of(node)
                 if operator is not None:
                     _check_outputs(node)
@@ -96,7 +96,7 @@ def _drop_functions(model: ir.Model) -> bool:
 def _check_outputs(node: ir.Node) -> None:
     if len(node.outputs) != 1:
         raise ModelError(
-            f"{described(node)} must have 1 output, got {len(node.outputs)}; export the model again"
+            f"{describe(node)} must have 1 output, got {len(node.outputs)}; export the model again"
         )
 
 
@@ -106,7 +106,7 @@ def _check_version(node: ir.Node, operator: Operator, imports: dict[str, int]) -
         return
     if _operator_version(node.domain, node.op_type, declared) != operator.version:
         raise ModelError(
-            f"{described(node)} has {operator.required_inputs} inputs, which is version "
+            f"{describe(node)} has {operator.required_inputs} inputs, which is version "
             f"{operator.version}, but the model imports {node.domain!r} version {declared}; "
             "correct the import or export the model again"
         )
@@ -143,11 +143,11 @@ def _type_result(node: ir.Node, operator: Operator) -> bool:
     try:
         dtype = ir.DataType.from_numpy(np.dtype(operator.result_dtype(keywords_of(node, operator))))
     except ValueError as error:
-        raise ModelError(f"{described(node)}: {error}") from None
+        raise ModelError(f"{describe(node)}: {error}") from None
     result = node.outputs[0]
     if result.dtype not in (None, dtype):
         raise ModelError(
-            f"{described(node)}: it makes {result.name!r} {dtype.name}, "
+            f"{describe(node)}: it makes {result.name!r} {dtype.name}, "
             f"but the model declares {result.dtype.name}; correct one of the two"
         )
     modified = result.dtype is None
@@ -159,21 +159,21 @@ def _value(node: ir.Node, attribute: ir.Attr, declared: Attribute) -> bool | int
     """Return the value of an attribute, checked against the type of its default."""
     if attribute.is_ref():
         raise ModelError(
-            f"{described(node)}: {attribute.name} is a parameter of a local function; "
+            f"{describe(node)}: {attribute.name} is a parameter of a local function; "
             "inline the function first"
         )
     try:
         return declared.restored(attribute.value, attribute.name)
     except (TypeError, ValueError) as error:
-        raise ModelError(f"{described(node)}: {error}") from None
+        raise ModelError(f"{describe(node)}: {error}") from None
 
 
 def _import_domains(graph: ir.Graph, declared: dict[str, int]) -> bool:
     before = dict(graph.opset_imports)
-    for legacy in CANONICAL_DOMAINS.keys() - {node.domain for node in nodes_in(graph)}:
+    for legacy in CANONICAL_DOMAINS.keys() - {node.domain for node in iter_nodes(graph)}:
         graph.opset_imports.pop(legacy, None)
     used: dict[str, set[Operator]] = {}
-    for node in nodes_in(graph):
+    for node in iter_nodes(graph):
         operator = operator_of(node)
         if operator is not None:
             used.setdefault(operator.onnx_domain, set()).add(operator)
@@ -196,8 +196,8 @@ def _operator_version(domain: str, name: str, declared: int) -> int:
 def _set_ir_version(model: ir.Model) -> bool:
     names = {
         value.dtype.name
-        for graph in graphs_in(model)
-        for value in values_in(graph)
+        for graph in iter_graphs(model)
+        for value in iter_values(graph)
         if value.dtype is not None
     }
     needed = max([_LOWEST_IR_VERSION, *(_TYPE_IR_VERSIONS.get(name, 0) for name in names)])

@@ -5,9 +5,9 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.constants import Array, are_powers_of_two, array_of
+from anybit.onnx.graph.constants import Array, are_powers_of_two, read_array
 from anybit.onnx.graph.editor import Editor, drop_if_unread
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes._reorder import take_names
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
 from anybit.onnx.quantizers.trace import Traces
@@ -31,7 +31,7 @@ class OneScale(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         editor, traces = Editor(model), Traces()
         count = 0
-        for node in list(nodes_in(model.graph)):
+        for node in list(iter_nodes(model.graph)):
             quantizer = quantizer_of(node, traces)
             if isinstance(quantizer, OwnQuantizer) and quantizer.constant:
                 count += _rewritten(quantizer, editor)
@@ -49,7 +49,7 @@ def _rewritten(quantizer: OwnQuantizer, editor: Editor) -> bool:
     if scales.size == 1 and grid.bits <= _WIDE:
         return False
     old = np.asarray(
-        quantizer.operator.function(array_of(x), **quantizer.parameters, **quantizer.attributes)
+        quantizer.operator.function(read_array(x), **quantizer.parameters, **quantizer.attributes)
     )
     step = np.float32(scales.min())
     codes = old.astype(np.float64) / step

@@ -4,9 +4,9 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes._reorder import is_known
 
 
@@ -20,11 +20,11 @@ class OwnConstants(InPlacePass):
         editor = Editor(model)
         count = 0
         # Quantizers first: their copies share the constants.
-        for node in list(nodes_in(model.graph)):
+        for node in list(iter_nodes(model.graph)):
             for index, value in enumerate(node.inputs):
                 if value is not None and not is_constant(value) and is_known(value):
                     count += _copied(node, index, value, editor)
-        for node in list(nodes_in(model.graph)):
+        for node in list(iter_nodes(model.graph)):
             for index, value in enumerate(node.inputs):
                 if value is not None and is_constant(value):
                     count += _copied(node, index, value, editor)
@@ -38,7 +38,7 @@ def _copied(node: ir.Node, index: int, value: ir.Value, editor: Editor) -> bool:
         return False
     quantizer = value.producer()
     if quantizer is None:
-        copy = editor.constant(str(value.name), ir.Tensor(array_of(value)))
+        copy = editor.constant(str(value.name), ir.Tensor(read_array(value)))
     else:
         copy = _copy_of(quantizer, node, editor)
     node.replace_input_with(index, copy)

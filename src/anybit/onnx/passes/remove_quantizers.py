@@ -4,8 +4,8 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.editor import is_read, put_in_place_of
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.editor import is_read, replace_value
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -19,7 +19,7 @@ class RemoveQuantizers(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        removed = [node for node in nodes_in(model.graph) if _bypass(node)]
+        removed = [node for node in iter_nodes(model.graph) if _bypass(node)]
         return PassResult(model, bool(removed))
 
 
@@ -30,7 +30,7 @@ def has_quantizers(model: ir.Model) -> bool:
         or is_quantize(node)
         or is_dequantize(node)
         or is_multi_threshold(node)
-        for node in nodes_in(model.graph)
+        for node in iter_nodes(model.graph)
     )
 
 
@@ -45,10 +45,10 @@ def _bypass(node: ir.Node) -> bool:
         x = identity.outputs[0]
         x.type, x.shape = y.type, y.shape
         name, y.name = y.name, None
-        put_in_place_of(y, x)
+        replace_value(y, x)
         x.name = name
     else:
-        put_in_place_of(y, x)
+        replace_value(y, x)
     codes = node.inputs[0].producer() if is_dequantize(node) and node.inputs[0] else None
     node.graph.remove(node, safe=True)
     if codes is not None and codes.graph is not None and not is_read(codes.outputs[0]):

@@ -4,7 +4,7 @@
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.names import names_of
+from anybit.onnx.graph.names import make_name_generator
 
 
 class SeparateNames(InPlacePass):
@@ -20,7 +20,7 @@ class SeparateNames(InPlacePass):
             for graph in graphs
             for value in (*graph.inputs, *graph.initializers.values())
         }
-        unique = names_of(model)
+        unique = make_name_generator(model)
         modified = False
         for node in model.graph.all_nodes():
             for value in node.outputs:

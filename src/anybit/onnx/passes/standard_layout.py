@@ -5,21 +5,21 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.layout import (
     CHANNELS_LAST,
+    get_channels_first_order,
+    get_channels_last_order,
+    get_layout_inputs,
+    insert_transpose,
     is_channels_last,
-    laid_out_inputs,
-    name_in_passing,
-    to_first,
-    to_last,
-    transpose,
-    transpose_behind,
+    make_transpose,
+    set_provisional_name,
 )
-from anybit.onnx.graph.names import described
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes._reorder import change_input, in_order, rank_of
 
 
@@ -35,13 +35,13 @@ class StandardLayout(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        nodes = [node for node in nodes_in(model.graph) if is_channels_last(node)]
+        nodes = [node for node in iter_nodes(model.graph) if is_channels_last(node)]
         if nodes:
             editor = Editor(model)
             for node in nodes:
                 _make_standard(node, editor)
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
-            if not any(node.domain == CHANNELS_LAST for node in nodes_in(graph)):
+            if not any(node.domain == CHANNELS_LAST for node in iter_nodes(graph)):
                 graph.opset_imports.pop(CHANNELS_LAST, None)
         return PassResult(model, bool(nodes))
 
@@ -50,30 +50,32 @@ def _make_standard(node: ir.Node, editor: Editor) -> None:
     assert node.graph is not None, "it was found in one"
     unique = editor.unique
     rank, result, name = _rank(node), node.outputs[0], node.name or node.op_type
-    for index in laid_out_inputs(node):
+    for index in get_layout_inputs(node):
         x = node.inputs[index]
         if x is not None and is_constant(x) and rank_of(x) == rank:
-            change_input(node, index, in_order(to_first(rank)), editor)
+            change_input(node, index, in_order(get_channels_first_order(rank)), editor)
         elif x is not None:
-            before = transpose(x, to_first(rank), unique(f"{name}_channels_first_{index}"))
-            name_in_passing(before.outputs[0], before.name or name)
+            before = make_transpose(
+                x, get_channels_first_order(rank), unique(f"{name}_channels_first_{index}")
+            )
+            set_provisional_name(before.outputs[0], before.name or name)
             node.graph.insert_before(node, before)
             node.replace_input_with(index, before.outputs[0])
-    last = transpose_behind(node, to_last(rank), unique(f"{name}_channels_last"))
+    last = insert_transpose(node, get_channels_last_order(rank), unique(f"{name}_channels_last"))
     last.name = result.name
-    name_in_passing(result, unique(f"{name}_channels_first"))
+    set_provisional_name(result, unique(f"{name}_channels_first"))
     node.domain = ""
     node.meta[CHANNELS_LAST] = True
 
 
 def _rank(node: ir.Node) -> int:
-    kernel = attribute_of(node, "kernel_shape", ())
+    kernel = get_attribute(node, "kernel_shape", ())
     if kernel:
         return len(kernel) + 2
-    for value in (*node.inputs[: len(laid_out_inputs(node))], *node.outputs[:1]):
+    for value in (*node.inputs[: len(get_layout_inputs(node))], *node.outputs[:1]):
         if value is not None and value.shape is not None:
             return len(value.shape)
     raise ModelError(
-        f"{described(node)} has channels last, and an input of unknown rank; "
+        f"{describe(node)} has channels last, and an input of unknown rank; "
         "declare the shapes of the model"
     )

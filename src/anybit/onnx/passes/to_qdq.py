@@ -11,7 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.qdq.dequantizers import DequantizerPlan, plan_dequantizer, write_dequantizer
 from anybit.onnx.qdq.plan import Options, Plan, plan
@@ -139,10 +139,10 @@ class ToQdq(InPlacePass):
 def _step(node: ir.Node, operator: Operator, planned: Plan | DequantizerPlan) -> Step:
     if isinstance(planned, DequantizerPlan):
         became = f"DequantizeLinear {planned.type.name}"
-        return Step(label_of(node), operator.onnx_name, became)
+        return Step(get_label(node), operator.onnx_name, became)
     kind = "DequantizeLinear" if planned.constant else "QuantizeLinear and DequantizeLinear"
     return Step(
-        label_of(node),
+        get_label(node),
         operator.onnx_name,
         f"{kind} {planned.type.name}",
         planned.remark,

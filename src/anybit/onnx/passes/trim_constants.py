@@ -6,7 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.constants import Array, is_constant
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.passes._reorder import Change, change_input, is_known
 from anybit.onnx.passes.move_transposes import is_elementwise
@@ -22,7 +22,7 @@ class TrimConstants(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         editor = Editor(model)
         count = 0
-        for node in list(nodes_in(model.graph)):
+        for node in list(iter_nodes(model.graph)):
             if operator_of(node) is not None:
                 count += _trim_parameters(node, editor)
             elif is_elementwise(node):

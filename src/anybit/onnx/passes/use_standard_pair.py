@@ -5,7 +5,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes.lift_opset import LiftOpset
 from anybit.onnx.quantizers.contributed import is_contributed, standard_opset, standardize
 
@@ -22,7 +22,7 @@ class UseStandardPair(InPlacePass):
         self._limit = opset_limit
 
     def call(self, model: ir.Model) -> PassResult:
-        pairs = [node for node in nodes_in(model.graph) if is_contributed(node)]
+        pairs = [node for node in iter_nodes(model.graph) if is_contributed(node)]
         opsets = [opset for opset in map(standard_opset, pairs) if opset is not None]
         needed = max((opset for opset in opsets if opset <= self._limit), default=1)
         if needed > model.graph.opset_imports.get("", 0):
@@ -32,5 +32,5 @@ class UseStandardPair(InPlacePass):
                 return PassResult(model, False)
             LiftOpset(needed)(model)
         present = model.graph.opset_imports.get("", 0)
-        changed = [standardize(node, present) for node in nodes_in(model.graph)]
+        changed = [standardize(node, present) for node in iter_nodes(model.graph)]
         return PassResult(model, any(changed))

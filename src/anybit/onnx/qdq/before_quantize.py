@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.quantizers.nodes import Scaling, dtype_of
 from anybit.ops.grids import channels_of
 
@@ -55,13 +55,13 @@ def _bounds(node: ir.Node) -> tuple[ir.Value, Array | None, Array | None] | None
         bounds = [*inputs[1:], None, None][:2]
         if any(value is not None and not is_constant(value) for value in bounds):
             return None
-        low, high = (None if value is None else array_of(value) for value in bounds)
+        low, high = (None if value is None else read_array(value) for value in bounds)
         return inputs[0], low, high
     if node.op_type in ("Max", "Min") and len(inputs) == 2 and all(inputs):
         constants = [value for value in inputs if value is not None and is_constant(value)]
         others = [value for value in inputs if value is not None and not is_constant(value)]
         if len(constants) == 1 and len(others) == 1:
-            limit = array_of(constants[0])
+            limit = read_array(constants[0])
             below = node.op_type == "Max"
             return others[0], limit if below else None, None if below else limit
     return None
@@ -120,6 +120,6 @@ def _single(value: ir.Value | None, x: ir.Value) -> float | None:
     """Return the only number of a float32 constant that does not enlarge x."""
     if value is None or not is_constant(value):
         return None
-    array = array_of(value)
+    array = read_array(value)
     usable = array.size == 1 and array.dtype == np.float32 and _fits(array, x)
     return float(array.reshape(())) if usable else None

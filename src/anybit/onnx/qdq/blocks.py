@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.ops.grids import Channels, Grid, channels_of
 
 
@@ -105,4 +105,4 @@ def _integers(node: ir.Node, index: int) -> tuple[int, ...] | None:
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None or not is_constant(value):
         return None
-    return tuple(int(number) for number in array_of(value).ravel())
+    return tuple(int(number) for number in read_array(value).ravel())

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.expansion.calls import Expansions
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.names import describe
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.native_types import INTEGERS, PER_AXIS_OPSET, NativeType
 from anybit.onnx.quantizers.nodes import dtype_of
@@ -115,17 +115,17 @@ def write_dequantizer(editor: Editor, node: ir.Node, plan: DequantizerPlan) -> N
 
 def _check_constants(own: OwnQuantizer, x: ir.Value) -> None:
     """Check the parameters of constant codes, which are too many to compute their values."""
-    x_shape = array_of(x).shape
+    x_shape = read_array(x).shape
     like_x = SimpleNamespace(shape=x_shape, ndim=len(x_shape))
     attributes = dict(own.attributes)
     for declared, value in zip(own.inputs[1:], own.node.inputs[1:], strict=False):
         if value is None or not is_constant(value):
             continue
         try:
-            array = checked(array_of(value), declared.domain, declared.name)
+            array = checked(read_array(value), declared.domain, declared.name)
             own.operator.place(array, like_x, declared.name, attributes)
         except (TypeError, ValueError) as error:
-            raise ModelError(f"{described(own.node)}: {error}") from error
+            raise ModelError(f"{describe(own.node)}: {error}") from error
 
 
 def _parameter(own: OwnQuantizer, role: Role) -> Array | ir.Value | None:
@@ -134,7 +134,7 @@ def _parameter(own: OwnQuantizer, role: Role) -> Array | ir.Value | None:
     value = own.node.inputs[place] if place < len(own.node.inputs) else None
     if value is None or not is_constant(value):
         return value
-    array = array_of(value)
+    array = read_array(value)
     return array if own.attributes["qtype"] == "per_channel" else array.reshape(())
 
 

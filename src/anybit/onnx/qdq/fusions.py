@@ -13,8 +13,8 @@ from enum import Enum, IntEnum, auto
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.op_traits import OpTrait, has_trait, neutral_operand_of, operators_with
+from anybit.onnx.graph.constants import is_constant, read_array
+from anybit.onnx.graph.op_traits import OpTrait, get_neutral_operand, has_trait, list_operators
 from anybit.onnx.operators.registry import operator_of
 from anybit.onnx.quantizers.native_types import NativeType
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -111,7 +111,7 @@ def neighbours_of(node: ir.Node) -> frozenset[Neighbour]:
 # effect.
 _STAYING = OpTrait.SELECTION | OpTrait.MEAN | OpTrait.MATMUL
 _COMPUTING = {
-    *operators_with(OpTrait.RECURRENT),
+    *list_operators(OpTrait.RECURRENT),
     *("Einsum", "LayerNormalization", "LogSoftmax", "Resize", "Softmax"),
 }
 # A longer chain of nodes without effect gets all fences, to bound the search.
@@ -190,7 +190,7 @@ def branch_results(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
 
 
 def _stays(node: ir.Node) -> bool:
-    neutral = neutral_operand_of(node)
+    neutral = get_neutral_operand(node)
     if not node.domain and (node.op_type in _COMPUTING or node.op_type == "Concat"):
         return node.op_type in _COMPUTING or len(node.inputs) > 1
     if not has_trait(node, OpTrait.ELEMENTWISE):
@@ -204,6 +204,6 @@ def _stays(node: ir.Node) -> bool:
 
 
 def _is_all(value: ir.Value, number: int) -> bool:
-    array = array_of(value)
+    array = read_array(value)
     # Check the first element first: weights may lie on disk.
     return array.size == 0 or (array.flat[0] == number and bool(np.all(array == number)))

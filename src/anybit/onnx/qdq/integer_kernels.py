@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.names import label_of
-from anybit.onnx.graph.op_traits import OpTrait, operators_with
+from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.op_traits import OpTrait, list_operators
 from anybit.onnx.qdq.fusions import (
     Fence,
     branch_results,
@@ -68,11 +68,11 @@ class Rewrite:
 
 # Rewritten if followed by a QuantizeLinear: QLinearConv, QLinearAdd, ... round in their own way.
 # Float weights and biases of Conv, ConvTranspose and Gemm are quantized for that.
-_CONVOLUTIONS = operators_with(OpTrait.CONVOLUTION)
+_CONVOLUTIONS = list_operators(OpTrait.CONVOLUTION)
 _UNARY = {"AveragePool", "GlobalAveragePool", "LeakyRelu", "Resize", "Sigmoid", "Softmax"}
 _OF_SEVERAL = {"Add", "Concat", "Mul", "Where"}
 # Rewritten without one, too: MatMulIntegerToFloat, QGemm, MatMulNBits.
-_PRODUCTS = operators_with(OpTrait.DENSE)
+_PRODUCTS = list_operators(OpTrait.DENSE)
 # Quantizers are moved across some of these, and dropped around others.
 _MOVING = """
     ArgMax DepthToSpace Expand Flatten Gather GatherElements MaxPool ReduceMax ReduceMin Reshape
@@ -230,7 +230,7 @@ class _Search:
     def _before(self, node: ir.Node, index: int) -> tuple[ir.Node, ...]:
         value = node.inputs[index] if index < len(node.inputs) else None
         dequantizers = self._sources.get(value, set()) if value is not None else set()
-        return tuple(sorted(dequantizers, key=label_of))
+        return tuple(sorted(dequantizers, key=get_label))
 
     def _is_quantized(self, node: ir.Node) -> bool:
         """Return whether the output of a node is quantized, or added to a dequantized constant.

@@ -4,10 +4,10 @@
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.qdq.before_quantize import Limited, limits_before, sign_source
 from anybit.onnx.qdq.lift_codes import (
     LiftedQuantizer,
@@ -59,7 +59,7 @@ class Lifter:
             kinds = ", ".join(reversed(dict.fromkeys(move.op_type for move in trace.moves)))
             raise Inexpressible(f"{kinds} before it may move its channels")
         lowest, highest = trace.lowest, trace.highest
-        name, operator = label_of(node), node.op_type
+        name, operator = get_label(node), node.op_type
         if is_constant(trace.source):
             quantized, note = self._constant(node, scaling, trace.source, lowest, highest)
             difference = ""
@@ -80,7 +80,7 @@ class Lifter:
         bound = next((value for value in fence.inputs if value is not result), None)
         if bound is None or not is_constant(bound) or fence.graph is not node.graph:
             return
-        array = array_of(bound)
+        array = read_array(bound)
         if array.shape == () and array >= scaling.type.largest(scaling.layout):
             # The Min may be the limit of the next quantizer, which is not named after this node.
             limit = FENCE_KEY not in fence.metadata_props and not fence.outputs[0].is_graph_output()
@@ -124,7 +124,7 @@ class Lifter:
     def _constant(
         self, node: ir.Node, scaling: Scaling, source: ir.Value, lowest: float, highest: float
     ) -> tuple[ir.Value, str]:
-        codes, span = array_of(source), None
+        codes, span = read_array(source), None
         if scaling.type.format is None:
             span = _span(scaling, lowest, highest)
             codes = clipped(codes, span, scaling.type)
@@ -181,7 +181,7 @@ class Lifter:
             named = getattr(dtype_of(x), "name", "unknown").lower()
             raise Inexpressible(f"x is {named}, not float32")
         if scaling.type.format is not None:
-            if attribute_of(quantize, "saturate", 1) != 1:
+            if get_attribute(quantize, "saturate", 1) != 1:
                 raise Inexpressible("it does not saturate")
             return x, float_activation(scaling)
         return self._integer(x, scaling, lowest, highest)

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import label_of
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.qdq.lift_codes import computed
 from anybit.onnx.qdq.lifting import insert_quantizer
 from anybit.onnx.qdq.packed_weights import (
@@ -63,7 +63,7 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
         ModelError: An attribute has another type than the operator's, or a tensor cannot be read.
     """
     lifted, writer = Lifted(), _Writer(model, editor)
-    for node in list(nodes_in(model.graph)):
+    for node in list(iter_nodes(model.graph)):
         if not is_nbits(node):
             continue
         try:
@@ -73,7 +73,7 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
                 raise Inexpressible(
                     f"MatMul would give other values: {difference}; --allow-approximate converts it"
                 )
-            name, action = label_of(node), writer.write(node, packed)
+            name, action = get_label(node), writer.write(node, packed)
         except Inexpressible as reason:
             lifted.reasons[_result_name(node)] = str(reason)
             continue

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import dtype_of
 from anybit.ops.grids import IntegerGrid
@@ -113,10 +113,10 @@ def packed_weight_of(node: ir.Node) -> PackedWeight:
         raise Inexpressible("it does not have one input A and one output")
     if input_of(node, G_IDX) is not None:
         raise Inexpressible("its channels are reordered by g_idx")
-    if attribute_of(node, "weight_prepacked", 0):
+    if get_attribute(node, "weight_prepacked", 0):
         raise Inexpressible("its weight is packed for one kind of GPU (weight_prepacked)")
-    k, n = attribute_of(node, "K", 0), attribute_of(node, "N", 0)
-    bits, block = attribute_of(node, "bits", 4), attribute_of(node, "block_size", 0)
+    k, n = get_attribute(node, "K", 0), get_attribute(node, "N", 0)
+    bits, block = get_attribute(node, "bits", 4), get_attribute(node, "block_size", 0)
     if bits not in (2, 4, 8):
         raise Inexpressible(f"bits is {bits}; known are 2, 4 and 8")
     if block < 16 or block & (block - 1):
@@ -186,7 +186,7 @@ def _check_shapes(node: ir.Node, packed: PackedWeight) -> None:
 def _differences(node: ir.Node, dtype: ir.DataType) -> list[str]:
     """List the differences between float32 MatMul and the operator."""
     differences = []
-    level = attribute_of(node, "accuracy_level", 0)
+    level = get_attribute(node, "accuracy_level", 0)
     if level not in _FLOAT32_LEVELS:
         rounded = f"its input to {_LEVELS[level]}" if level in _LEVELS else "its input"
         differences.append(f"accuracy_level {level} lets a runtime round {rounded}")
@@ -209,7 +209,7 @@ def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
 def _array(node: ir.Node, index: int) -> Array:
     value = input_of(node, index)
     assert value is not None, "checked before"
-    return array_of(value)
+    return read_array(value)
 
 
 def _shape(value: ir.Value) -> tuple[int | None, ...] | None:

@@ -11,9 +11,9 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.analysis.layouts import weight_layout
 from anybit.onnx.analysis.sums import Parts
-from anybit.onnx.graph.constants import Array, are_powers_of_two, array_of, is_constant
+from anybit.onnx.graph.constants import Array, are_powers_of_two, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import described, label_of
+from anybit.onnx.graph.names import describe, get_label
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.report import Step
 
@@ -67,7 +67,7 @@ def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool)
         inexact = parts.inexact()
         if inexact and not allow_approximate:
             raise ModelError(
-                f"{described(node)} would give other values as {parts.kind} of floats: {inexact}; "
+                f"{describe(node)} would give other values as {parts.kind} of floats: {inexact}; "
                 "keep the model as it is, or allow approximate results (allow_approximate=True, "
                 "--allow-approximate)"
             )
@@ -75,7 +75,7 @@ def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool)
         if parts.may_saturate():
             reasons.append(_SATURATES.format(node.op_type))
         reason = "; ".join(reasons)
-        name, operator = label_of(node), node.op_type
+        name, operator = get_label(node), node.op_type
         _split(node, parts, editor)
         steps.append(Step(name, operator, parts.kind, reason, exact=not inexact))
     return steps
@@ -200,11 +200,11 @@ def _parts_of(node: ir.Node) -> _Parts | None:
     is_complete = len(values) == 8 and len(constants) == 7 and (bias is None or is_constant(bias))
     if not is_complete or values[0] is None or len(node.outputs) != 1:
         return None
-    arrays = [array_of(value) for value in constants]
+    arrays = [read_array(value) for value in constants]
     rank = arrays[2].ndim
     if rank < (3 if kind == "Conv" else 2):
         return None
-    last = None if bias is None else array_of(bias)
+    last = None if bias is None else read_array(bias)
     if last is not None and last.size == 0:
         return None
     axis = 0 if kind == "Conv" else rank - 1

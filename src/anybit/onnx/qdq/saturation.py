@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_quantize, scaling_of
 
@@ -82,7 +82,7 @@ def is_exact_product(node: ir.Node, left: ir.Node, right: ir.Node) -> bool:
     if codes is None or codes_type(right) not in BYTES:
         return False
     if is_constant(codes):
-        weights = array_of(codes)
+        weights = read_array(codes)
         if weights.ndim != 2 or not _has_scales_of_sums(right):
             return False
         return sums_fit(activations, weights)
@@ -108,7 +108,7 @@ def _codes_of(dequantize: ir.Node) -> CodeSpan | None:
     limits = [value for value in clip.inputs[1:] if value is not None and is_constant(value)]
     if len(limits) != 2:
         return whole
-    low, high = (array_of(limit) for limit in limits)
+    low, high = (read_array(limit) for limit in limits)
     if low.size != 1 or high.size != 1 or low.reshape(()) > high.reshape(()):
         return whole
     return CodeSpan(int(low.reshape(())), int(high.reshape(())), whole.signed)
@@ -116,7 +116,7 @@ def _codes_of(dequantize: ir.Node) -> CodeSpan | None:
 
 def _has_one_scale(dequantize: ir.Node) -> bool:
     return all(
-        value is None or (is_constant(value) and array_of(value).size == 1)
+        value is None or (is_constant(value) and read_array(value).size == 1)
         for value in dequantize.inputs[1:]
     )
 
@@ -142,7 +142,7 @@ def codes_type(node: ir.Node) -> ir.DataType | None:
         if declared is not None:
             return declared
     if is_quantize(node):
-        stated = attribute_of(node, "output_dtype", 0)
+        stated = get_attribute(node, "output_dtype", 0)
         return ir.DataType(stated) if stated else ir.DataType.UINT8
     codes = node.inputs[0]
     producer = None if codes is None else codes.producer()

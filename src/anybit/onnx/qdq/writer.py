@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.formats import FloatFormat
 from anybit.onnx.folding.evaluation import evaluate_operator
-from anybit.onnx.graph.constants import Array, array_of
+from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.qdq.plan import Limit, Plan
 from anybit.onnx.quantizers.grids import Inexpressible
@@ -65,7 +65,7 @@ class QdqWriter:
         key = (plan.type, operator.name, tuple(node.inputs), tuple(attributes), shape)
         stored = self._codes.setdefault(x, {})
         if key not in stored:
-            arrays = [None if value is None else array_of(value) for value in node.inputs]
+            arrays = [None if value is None else read_array(value) for value in node.inputs]
             assert arrays[0] is not None, "operators have an x"
             # In the compute type: after rounding to the type of x, codes may be ambiguous.
             arrays[0] = np.asarray(arrays[0], dtype=np.float32)

@@ -8,8 +8,8 @@ with UseQDQContribOps. The formulas are the same.
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.quantizers.native_types import PER_AXIS_OPSET, PER_BLOCK_OPSET, native_type
 from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize
 
@@ -37,7 +37,7 @@ def standard_opset(node: ir.Node) -> int | None:
         needed = max(needed, PER_AXIS_OPSET)
     if scale is None or dtype_of(scale) != ir.DataType.FLOAT:
         needed = max(needed, _FLOAT16_OPSET)
-    if attribute_of(node, _BLOCK_SIZE, 0):
+    if get_attribute(node, _BLOCK_SIZE, 0):
         needed = max(needed, PER_BLOCK_OPSET)
     return needed
 
@@ -71,4 +71,4 @@ def _type_of_codes(node: ir.Node) -> ir.DataType | None:
 def _has_no_zeropt(node: ir.Node) -> bool:
     """Return whether the zero-point is 0: the standard operator has none for 32 bits."""
     zeropt = node.inputs[2] if len(node.inputs) > 2 else None
-    return zeropt is None or (is_constant(zeropt) and not np.any(array_of(zeropt)))
+    return zeropt is None or (is_constant(zeropt) and not np.any(read_array(zeropt)))

@@ -7,9 +7,9 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.names import describe
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.native_types import NativeType, native_type
 from anybit.ops.grids import Channels, FloatGrid, Grid, IntegerGrid
@@ -84,9 +84,9 @@ def scaling_of(node: ir.Node, codes: ir.DataType | None = None, *, blocks: bool 
     native = _type(node, codes)
     scale = _scale(node)
     for name in ("output_dtype",) * is_dequantize(node) + ("precision",):
-        if attribute_of(node, name, 0) not in (0, _FLOAT.value):
+        if get_attribute(node, name, 0) not in (0, _FLOAT.value):
             raise Inexpressible(f"its {name} is not float32")
-    block = attribute_of(node, "block_size", 0)
+    block = get_attribute(node, "block_size", 0)
     if block and not blocks:
         raise Inexpressible("it has one scale per block")
     if not np.all(np.isfinite(scale) & (scale > 0)):
@@ -113,7 +113,7 @@ def dequantized(node: ir.Node) -> Array | None:
         scaling = scaling_of(node, dtype_of(codes), blocks=True)
     except Inexpressible:
         return None
-    return scaling.grid.decode(array_of(codes))
+    return scaling.grid.decode(read_array(codes))
 
 
 def quantized(node: ir.Node) -> Array | None:
@@ -132,7 +132,7 @@ def quantized(node: ir.Node) -> Array | None:
         scaling = scaling_of(node, blocks=True)
     except Inexpressible:
         return None
-    values, native = array_of(x), scaling.type
+    values, native = read_array(x), scaling.type
     dtype = native.dtype.numpy()
     with np.errstate(all="ignore"):  # infinite quotients saturate
         quotients = np.asarray(np.divide(values, scaling.scale, dtype=np.float32))
@@ -141,7 +141,7 @@ def quantized(node: ir.Node) -> Array | None:
         if native.format is None:
             codes = np.rint(quotients).astype(np.float64) + scaling.zeropt
             return np.asarray(np.clip(codes, native.lowest, native.highest).astype(dtype))
-        if native.bits < 8 or attribute_of(node, "saturate", 1):
+        if native.bits < 8 or get_attribute(node, "saturate", 1):
             quotients = np.clip(quotients, -native.format.largest, native.format.largest)
         return np.asarray(quotients.astype(dtype))
 
@@ -154,7 +154,7 @@ def _check_inputs(node: ir.Node) -> None:
     present = [value is not None for value in node.inputs]
     if not 2 <= len(present) <= 3 or not all(present[:2]) or len(node.outputs) != 1:
         raise ModelError(
-            f"{described(node)} must have x, a scale and perhaps a zero-point, and one output"
+            f"{describe(node)} must have x, a scale and perhaps a zero-point, and one output"
         )
 
 
@@ -163,12 +163,12 @@ def _type(node: ir.Node, codes: ir.DataType | None) -> NativeType:
     zeropt = dtype_of(stored) if stored is not None else None
     if zeropt is not None and codes is not None and zeropt != codes:
         raise ModelError(
-            f"{described(node)} reads {codes.name.lower()}, but its zero-point is "
+            f"{describe(node)} reads {codes.name.lower()}, but its zero-point is "
             f"{zeropt.name.lower()}; they must agree"
         )
     dtype = zeropt or codes
     if dtype is None and is_quantize(node):
-        named = attribute_of(node, "output_dtype", 0) or ir.DataType.UINT8.value
+        named = get_attribute(node, "output_dtype", 0) or ir.DataType.UINT8.value
         dtypes = {dtype.value for dtype in ir.DataType}
         dtype = ir.DataType(named) if named in dtypes else None
     native = native_type(dtype)
@@ -182,7 +182,7 @@ def _scale(node: ir.Node) -> Array:
     """Return the scale in float32, the compute type of the node."""
     scale = _constant(node, 1, "scale")
     dtype = ir.DataType.from_numpy(scale.dtype)
-    computes = attribute_of(node, "precision" if is_quantize(node) else "output_dtype", 0)
+    computes = get_attribute(node, "precision" if is_quantize(node) else "output_dtype", 0)
     if dtype == ir.DataType.FLOAT8E8M0 and computes == _FLOAT.value:
         return scale.astype(np.float32)  # powers of two
     if dtype != _FLOAT:
@@ -194,15 +194,15 @@ def _constant(node: ir.Node, index: int, role: str) -> Array:
     value = node.inputs[index]
     if value is None or not is_constant(value):
         raise Inexpressible(f"its {role} is computed when the model runs")
-    return array_of(value)
+    return read_array(value)
 
 
 def _layout(node: ir.Node, scale: Array, zeropt: Array) -> Channels:
     if scale.ndim > 1 or scale.size == 0:
-        raise ModelError(f"{described(node)}: its scale has shape {scale.shape}, must be 1-D")
+        raise ModelError(f"{describe(node)}: its scale has shape {scale.shape}, must be 1-D")
     if zeropt.size != 1 and zeropt.shape != scale.shape:
         raise ModelError(
-            f"{described(node)} has {scale.size} scales, but zero-points of shape {zeropt.shape}"
+            f"{describe(node)} has {scale.size} scales, but zero-points of shape {zeropt.shape}"
         )
     if scale.size == 1:
         return Channels(scale.reshape(()), zeropt.reshape(()), None)
@@ -213,7 +213,7 @@ def _layout(node: ir.Node, scale: Array, zeropt: Array) -> Channels:
 def _blocks(node: ir.Node, scale: Array, zeropt: Array, block: int) -> Channels:
     """Return scale and zero-point of each element of x, whose shape must be known."""
     shape = _shape(node.inputs[0])
-    axis = attribute_of(node, "axis", _DEFAULT_AXIS)
+    axis = get_attribute(node, "axis", _DEFAULT_AXIS)
     if shape is None or not all(isinstance(size, int) for size in shape):
         raise Inexpressible("it has one scale per block, of a tensor whose shape is not known")
     sizes = [int(str(size)) for size in shape]
@@ -224,7 +224,7 @@ def _blocks(node: ir.Node, scale: Array, zeropt: Array, block: int) -> Channels:
         fits = scale.shape == counts and zeropt.shape in ((), counts)
     if not fits:
         raise ModelError(
-            f"{described(node)} has scales of shape {scale.shape} and zero-points of shape "
+            f"{describe(node)} has scales of shape {scale.shape} and zero-points of shape "
             f"{zeropt.shape} for blocks of {block} along axis {axis} of shape {tuple(sizes)}"
         )
     owners = np.arange(sizes[axis]) // block
@@ -243,7 +243,7 @@ def _shape(value: ir.Value | None) -> tuple[object, ...] | None:
 
 def _axis(node: ir.Node, size: int) -> int:
     """Return the axis, counted from the end."""
-    axis = attribute_of(node, "axis", _DEFAULT_AXIS)
+    axis = get_attribute(node, "axis", _DEFAULT_AXIS)
     shape = _shape(node.inputs[0])
     shape = _shape(node.outputs[0]) if shape is None else shape
     if shape is None:
@@ -252,12 +252,12 @@ def _axis(node: ir.Node, size: int) -> int:
         return axis
     rank = len(shape)
     if rank == 0:
-        raise ModelError(f"{described(node)} has {size} scales for an x without axes")
+        raise ModelError(f"{describe(node)} has {size} scales for an x without axes")
     if not -rank <= axis < rank:
         raise ModelError(
-            f"{described(node)}: axis must be in [-{rank}, {rank - 1}] for x of rank {rank}, "
+            f"{describe(node)}: axis must be in [-{rank}, {rank - 1}] for x of rank {rank}, "
             f"got {axis}"
         )
     if isinstance(shape[axis], int) and shape[axis] != size:
-        raise ModelError(f"{described(node)} has {size} scales for {shape[axis]} channels")
+        raise ModelError(f"{describe(node)} has {size} scales for {shape[axis]} channels")
     return axis % rank - rank

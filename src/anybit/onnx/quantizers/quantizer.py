@@ -14,10 +14,10 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.names import described
-from anybit.onnx.graph.op_traits import bias_input_of
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.op_traits import get_bias_index
 from anybit.onnx.operators.registry import keywords_of, operator_of
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.metadata import noted
@@ -84,7 +84,7 @@ class Quantizer:
         if not self.constant:
             return "input" if self.x is not None and self.x.is_graph_input() else "activation"
         readers = self.node.outputs[0].uses()
-        biases = [bias_input_of(reader) == at for reader, at in readers]
+        biases = [get_bias_index(reader) == at for reader, at in readers]
         return "bias" if biases and all(biases) else "weight"
 
     @property
@@ -140,7 +140,7 @@ class Quantizer:
             if declared.name in self.parameters:
                 values[declared.name] = self._checked(declared, self.parameters[declared.name])
             elif value is not None and is_constant(value):
-                array_of(value)  # which reports why it cannot be read
+                read_array(value)  # which reports why it cannot be read
         return self.operator.grid(Call(values, self.attributes)) if self.static else None
 
     def _checked(self, declared: Input, array: Array) -> Array:
@@ -148,7 +148,7 @@ class Quantizer:
         try:
             return in_compute_type(declared, array)
         except (TypeError, ValueError) as error:
-            raise ModelError(f"{described(self.node)}: {error}") from error
+            raise ModelError(f"{describe(self.node)}: {error}") from error
 
     def spacing(self, shape: tuple[int, ...], *, made: bool) -> Spacing | None:
         """Return the distances of the values of a tensor of this shape: the output, or x.
@@ -250,7 +250,7 @@ def _linear_quantizer(
     else:
         x = next(iter((quantize or node).inputs), None)
     attributes = {
-        name: attribute_of(node, name, default) for name, default in _LINEAR_ATTRIBUTES.items()
+        name: get_attribute(node, name, default) for name, default in _LINEAR_ATTRIBUTES.items()
     }
     return Quantizer(
         node=node,
@@ -302,7 +302,7 @@ def _parameters(node: ir.Node, arrays: Mapping[str, Array] | None) -> dict[str, 
                 parameters[declared.name] = arrays[value.name]
         elif value is not None and is_constant(value):
             try:
-                parameters[declared.name] = array_of(value)
+                parameters[declared.name] = read_array(value)
             except ModelError:  # reported when the model is folded
                 continue
     return parameters
@@ -365,4 +365,4 @@ def grid_of_codes(node: ir.Node, trace: Trace | None) -> Grid | None:
     clipped = replace(grid, codes=range(int(low), int(high) + 1), coding=coding)
     if codes is None or not is_constant(codes):
         return clipped
-    return noted(clipped, array_of(codes), node.metadata_props) or clipped
+    return noted(clipped, read_array(codes), node.metadata_props) or clipped

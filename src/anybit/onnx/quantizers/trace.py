@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_quantize
@@ -118,7 +118,7 @@ def clip_bounds(node: ir.Node) -> tuple[float, float]:
         if value is None:
             bounds.append(default)
             continue
-        array = array_of(value) if is_constant(value) else None
+        array = read_array(value) if is_constant(value) else None
         if array is None or array.size != 1:
             raise Inexpressible("a Clip of its codes has bounds that are not known")
         bounds.append(float(array.reshape(()).astype(np.float64)))

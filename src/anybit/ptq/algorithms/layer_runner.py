@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit._native import squared_difference
-from anybit.onnx.graph.constants import Array, array_of
-from anybit.onnx.graph.cut import cut
+from anybit.onnx.graph.constants import Array, read_array
+from anybit.onnx.graph.cut import extract_subgraph
 from anybit.onnx.runtime import make_session, run_session
 from anybit.ops.grids import Grid
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, nearest
@@ -45,11 +45,13 @@ class LayerRunner:
         self.scheme, self.config = scheme, config
         self.layer = layer
         self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
-        self._fragment = cut(model, [node], [next(each for each in node.outputs if each.name)])
+        self._fragment = extract_subgraph(
+            model, [node], [next(each for each in node.outputs if each.name)]
+        )
         self._session: Any = None
         self._wanted: dict[int, tuple[Sample, Array, float]] = {}
         self._constants = {
-            str(value.name): array_of(value)
+            str(value.name): read_array(value)
             for value in node.inputs
             if value is not None and value.is_initializer()
         }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 from anybit.ptq.graph.matmul_form import find_matmul_form
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
@@ -85,7 +85,7 @@ def _crop(layer: TargetNode, most: int) -> Crop | None:
     largest = int(most / max(1.0, _growth(array.shape, weight.channel_axes, weight.input_axis)))
     if not product.windows:
         return Crop(-2 if layer.activation_axis == -1 else -1, 1, largest)
-    dilations = attribute_of(layer.node, "dilations", ()) or (1,)
+    dilations = get_attribute(layer.node, "dilations", ()) or (1,)
     return Crop(2, dilations[0] * (array.shape[2] - 1) + 1, largest)
 
 

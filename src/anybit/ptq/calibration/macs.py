@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from anybit.data.readers import Sample
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.editor import Editor
 from anybit.ptq.calibration.taps import recording
 from anybit.ptq.graph.branches import expose_branch_tensors
@@ -57,7 +57,7 @@ def _of(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) -> int:
             first = x if layer.activations[0] == 0 else weights[0].shape
             return math.prod(y) * first[-1]
         case "Gemm":
-            transposed = attribute_of(node, "transA", 0)
+            transposed = get_attribute(node, "transA", 0)
             first = x if layer.activations[0] == 0 else weights[0].shape
             return math.prod(y) * first[0 if transposed else -1]
         case "GRU" | "LSTM" | "RNN":

@@ -12,7 +12,7 @@ from anybit.data.readers import Sample
 from anybit.errors import ModelError
 from anybit.onnx.files.message import serialize
 from anybit.onnx.graph.constants import Array, is_constant
-from anybit.onnx.graph.walk import inner_graphs
+from anybit.onnx.graph.walk import get_inner_graphs
 from anybit.onnx.preparation import runnable
 from anybit.onnx.process import trim_heap
 from anybit.onnx.runtime import reason, run_session, session_of
@@ -126,7 +126,7 @@ def _put_first(graph: ir.Graph) -> None:
     first = []
     for node in graph:
         read = [value for value in node.inputs if value is not None]
-        if inner_graphs(node):  # which read what is around them
+        if get_inner_graphs(node):  # which read what is around them
             continue
         if all(value in known or is_constant(value) for value in read):
             first.append(node)

@@ -7,9 +7,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.constants import array_of, constant
-from anybit.onnx.graph.names import Names, names_of
-from anybit.onnx.graph.walk import graphs_in, inner_graphs, values_in
+from anybit.onnx.graph.constants import make_constant, read_array
+from anybit.onnx.graph.names import NameGenerator, make_name_generator
+from anybit.onnx.graph.walk import get_inner_graphs, iter_graphs, iter_values
 
 _AnyGraph: TypeAlias = ir.Graph | ir.Function | None
 BranchOwners: TypeAlias = Mapping[_AnyGraph, ir.Node]
@@ -23,7 +23,7 @@ def walk_reachable(graph: ir.Graph) -> Iterator[ir.Node]:
     """
     for node in graph:
         if is_if(node):
-            for branch in inner_graphs(node):
+            for branch in get_inner_graphs(node):
                 yield from walk_reachable(branch)
         yield node
 
@@ -38,18 +38,18 @@ def separate_branches(model: ir.Model) -> None:
 
     In a file, values of branches that exclude one another may share a name.
     """
-    make_unique = Names(value.name for value in values_in(model.graph))
-    for graph in list(graphs_in(model))[1:]:
+    make_unique = NameGenerator(value.name for value in iter_values(model.graph))
+    for graph in list(iter_graphs(model))[1:]:
         for value in list(graph.initializers.values()):
             is_fixed = value.is_graph_output() or value.is_graph_input()
             if is_fixed or value.dtype != ir.DataType.FLOAT:
                 continue
             # A new tensor: writers rename a tensor after its value, and this may be the caller's.
-            outer = constant(make_unique(str(value.name)), ir.tensor(array_of(value)))
+            outer = make_constant(make_unique(str(value.name)), ir.tensor(read_array(value)))
             model.graph.register_initializer(outer)
             value.replace_all_uses_with(outer)
             del graph.initializers[str(value.name)]
-        for value in values_in(graph):
+        for value in iter_values(graph):
             if value.name and not value.is_initializer():
                 value.name = make_unique(value.name)
 
@@ -59,7 +59,7 @@ def expose_branch_tensors(model: ir.Model, names: Container[str]) -> None:
 
     They keep their names there, and are empty where another branch runs.
     """
-    make_unique = names_of(model)
+    make_unique = make_name_generator(model)
     owners = find_branch_owners(model)
     for node in list(walk_reachable(model.graph)):
         for value in node.outputs if node.graph is not model.graph else ():
@@ -71,7 +71,7 @@ def expose_branch_tensors(model: ir.Model, names: Container[str]) -> None:
 def find_branch_owners(model: ir.Model) -> BranchOwners:
     """Return the If that each branch of a model belongs to."""
     ifs = [node for node in walk_reachable(model.graph) if is_if(node)]
-    return {branch: node for node in ifs for branch in inner_graphs(node)}
+    return {branch: node for node in ifs for branch in get_inner_graphs(node)}
 
 
 def find_enclosing_reader(value: ir.Value, reader: ir.Node, owners: BranchOwners) -> ir.Node:
@@ -84,12 +84,16 @@ def find_enclosing_reader(value: ir.Value, reader: ir.Node, owners: BranchOwners
 
 
 def _export(
-    value: ir.Value, graph: _AnyGraph, model: ir.Model, owners: BranchOwners, make_unique: Names
+    value: ir.Value,
+    graph: _AnyGraph,
+    model: ir.Model,
+    owners: BranchOwners,
+    make_unique: NameGenerator,
 ) -> ir.Value:
     """Return an output of the main graph's If with the content of a value inside its branches."""
     while graph is not model.graph:
         owner = owners[graph]
-        for branch in inner_graphs(owner):
+        for branch in get_inner_graphs(owner):
             branch.outputs.append(_append_result(value, branch is graph, branch, make_unique))
         owner.resize_outputs(len(owner.outputs) + 1)
         outer = owner.outputs[-1]
@@ -99,7 +103,7 @@ def _export(
 
 
 def _append_result(
-    value: ir.Value, is_computed: bool, branch: ir.Graph, make_unique: Names
+    value: ir.Value, is_computed: bool, branch: ir.Graph, make_unique: NameGenerator
 ) -> ir.Value:
     """Append a node to a branch that copies a value, or returns an empty tensor of its type."""
     if is_computed:

@@ -13,9 +13,9 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from anybit.compiler.operators import is_monotone, varying_inputs
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import is_constant, read_array
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
 from anybit.ptq.graph.branches import walk_reachable
 from anybit.ptq.graph.steep_nodes import SteepNodes, find_steep_argument
@@ -40,7 +40,7 @@ def add_elementwise_targets(targets: Targets, model: ir.Model) -> Targets:
         analysis = _ElementwiseTargets(model, integer_nodes, nodes, steep_nodes)
     positions = {node: position for position, node in enumerate(walk_reachable(model.graph))}
     layers = sorted([*targets.layers, *analysis.layers], key=lambda layer: positions[layer.node])
-    skipped = {label_of(node): reason for node, reason in analysis.skipped.items()}
+    skipped = {get_label(node): reason for node, reason in analysis.skipped.items()}
     return Targets(
         tuple(layers),
         targets.skipped | skipped,
@@ -57,11 +57,11 @@ def keeps_codes(node: ir.Node) -> bool:
         return False
     match node.op_type:
         case "Resize" | "Upsample":
-            return bool(attribute_of(node, "mode", "nearest") == "nearest")
+            return bool(get_attribute(node, "mode", "nearest") == "nearest")
         case "Pad":
             border = node.inputs[2] if len(node.inputs) > 2 else None
-            is_zero = border is None or (is_constant(border) and not array_of(border).any())
-            return attribute_of(node, "mode", "constant") == "constant" and is_zero
+            is_zero = border is None or (is_constant(border) and not read_array(border).any())
+            return get_attribute(node, "mode", "constant") == "constant" and is_zero
     return True
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.operators import varying_inputs
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import array_of, is_constant
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 
 Interval: TypeAlias = tuple[float, float]
@@ -79,7 +79,7 @@ def _bound_constant(value: ir.Value) -> Interval:
     tensor = value.const_value
     if tensor is None or tensor.size > _LARGEST_CONSTANT:
         return UNKNOWN
-    array = array_of(value)
+    array = read_array(value)
     if array.dtype.kind not in "fiu" or not array.size or np.isnan(array).any():
         return UNKNOWN
     return float(array.min()), float(array.max())
@@ -99,7 +99,7 @@ def _is_square(node: ir.Node) -> bool:
     exponent = node.inputs[1] if node.op_type == "Pow" and len(node.inputs) == 2 else None
     if exponent is None or not is_constant(exponent):
         return False
-    return bool(np.all(np.mod(array_of(exponent).astype(np.float64), 2) == 0))
+    return bool(np.all(np.mod(read_array(exponent).astype(np.float64), 2) == 0))
 
 
 def _multiply(a: Interval, b: Interval) -> Interval:
@@ -156,7 +156,7 @@ _BINARY: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 
 def _bound_clip(node: ir.Node, inputs: Sequence[Interval]) -> Interval:
-    low, high = attribute_of(node, "min", -math.inf), attribute_of(node, "max", math.inf)
+    low, high = get_attribute(node, "min", -math.inf), get_attribute(node, "max", math.inf)
     if len(inputs) > 1 and node.inputs[1] is not None:
         low = inputs[1][0]
     if len(inputs) > 2 and node.inputs[2] is not None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 from anybit.ptq.graph.targets import TargetNode, WeightInput
 
@@ -100,7 +100,7 @@ def find_matmul_form(layer: TargetNode) -> MatMulForm | None:
         return None
     weight = layer.weights[0]
     if layer.node.op_type == "Conv" and weight.index == 1:
-        return MatMulForm(layer, weight, attribute_of(layer.node, "group", 1), windows=True)
+        return MatMulForm(layer, weight, get_attribute(layer.node, "group", 1), windows=True)
     if layer.node.op_type == "ConvTranspose" or weight.input_axis is None:
         return None
     return MatMulForm(layer, weight, 1, windows=False)
@@ -121,8 +121,8 @@ def _iterate_windows(
 ) -> Iterator[Array]:
     """Yield batches of windows of images, as [windows, channels, *kernel], padded with zeros."""
     rank = len(kernel)
-    strides = attribute_of(node, "strides", ()) or (1,) * rank
-    dilations = attribute_of(node, "dilations", ()) or (1,) * rank
+    strides = get_attribute(node, "strides", ()) or (1,) * rank
+    dilations = get_attribute(node, "dilations", ()) or (1,) * rank
     extents = [step * (size - 1) + 1 for step, size in zip(dilations, kernel, strict=True)]
     pads = _get_pads(node, x.shape[2:], strides, extents)
     counts = [
@@ -150,9 +150,9 @@ def _get_pads(
 ) -> list[tuple[int, int]]:
     """Return the padding at the start and at the end of each axis."""
     rank = len(sizes)
-    auto_pad = attribute_of(node, "auto_pad", "NOTSET")
+    auto_pad = get_attribute(node, "auto_pad", "NOTSET")
     if auto_pad == "NOTSET":
-        pads = attribute_of(node, "pads", ()) or (0,) * (2 * rank)
+        pads = get_attribute(node, "pads", ()) or (0,) * (2 * rank)
         return list(zip(pads[:rank], pads[rank:], strict=True))
     if auto_pad == "VALID":
         return [(0, 0)] * rank

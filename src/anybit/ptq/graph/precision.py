@@ -4,7 +4,7 @@
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.walk import graphs_in, nodes_in, values_in
+from anybit.onnx.graph.walk import iter_graphs, iter_nodes, iter_values
 from anybit.onnx.passes import ComputeInFloat32, InferShapes
 from anybit.ptq.graph.targets import get_factors, is_matmul_like
 
@@ -36,11 +36,11 @@ def compute_in_float32(model: ir.Model) -> tuple[str, ...]:
 
 def _find_float64_layer(model: ir.Model) -> ir.Node | None:
     """Return the first layer that computes in float64; None if some layer computes in float32."""
-    values = (value for graph in graphs_in(model) for value in values_in(graph))
+    values = (value for graph in iter_graphs(model) for value in iter_values(graph))
     if not any(value.dtype == _DOUBLE for value in values):
         return None
     InferShapes()(model)
-    layers = [node for node in nodes_in(model.graph) if is_matmul_like(node)]
+    layers = [node for node in iter_nodes(model.graph) if is_matmul_like(node)]
     dtypes = {node: {value.dtype for value in get_factors(node)} for node in layers}
     if any(_FLOAT in of_layer for of_layer in dtypes.values()):
         return None

@@ -6,7 +6,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import operators_in
 from anybit.onnx.passes import (
@@ -59,7 +59,7 @@ def _check_float(model: ir.Model, name: str) -> None:
     """Raise ModelError if a model has quantizers."""
     quantizers = [node for node, _ in operators_in(model)] or [
         node
-        for node in nodes_in(model.graph)
+        for node in iter_nodes(model.graph)
         if is_quantize(node) or is_dequantize(node) or is_multi_threshold(node)
     ]
     if quantizers:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.compiler.analyze.disjoint_sets import DisjointSets
 from anybit.compiler.operators import varying_inputs
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.ptq.graph.integer_only import keeps_codes
 from anybit.ptq.graph.targets import (
@@ -48,7 +48,7 @@ def tie_grids(
         for tensor in divided:
             for node in sites.find_concats(tensor):
                 concats.discard(node)
-                skipped[label_of(node)] = _SEVERAL_GRIDS
+                skipped[get_label(node)] = _SEVERAL_GRIDS
     floats = {layer.node for layer in targets.layers} - {layer.node for layer in quantized}
     nodes = targets.integer_nodes - floats
     return tuple(_assign_uses(tensor, nodes) for tensor in tensors), skipped

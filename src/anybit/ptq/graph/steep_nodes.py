@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.operators import varying_inputs
-from anybit.onnx.graph.constants import array_of, is_constant
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.constants import is_constant, read_array
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.ptq.graph.intervals import Intervals
 from anybit.text import listed, shown
@@ -84,8 +84,8 @@ class SteepNodes:
         if not self.kept:
             return ()
         steep = [node for node in self._steep if node in self.kept]
-        others = [shown(label_of(node)) for node in self.kept if node not in self._steep]
-        named = [f"{shown(label_of(node))} ({node.op_type})" for node in steep]
+        others = [shown(get_label(node)) for node in self.kept if node not in self._steep]
+        named = [f"{shown(get_label(node))} ({node.op_type})" for node in steep]
         nodes = [
             f"These nodes stay float32: {listed(named)}" if named else "Some nodes stay float32",
             f"and the nodes that lead to or complete these: {listed(others)}",
@@ -111,7 +111,7 @@ class SteepNodes:
         for node in self._find_quotient_sums(quotients):
             kept.setdefault(node, "it sums quotients with a common denominator")
         for node, steep_node in self._walk_upstream([*quotients, *self._steep]):
-            name = repr(shown(label_of(steep_node)))
+            name = repr(shown(get_label(steep_node)))
             kept.setdefault(node, f"it leads to {name}, which is steep near 0")
         self.kept = {node: reason for node, reason in kept.items() if node in self._candidates}
 
@@ -196,7 +196,7 @@ def _is_steep_power(node: ir.Node) -> bool:
         return False
     if not is_constant(node.inputs[1]):
         return True
-    exponents = array_of(node.inputs[1]).astype(np.float64)
+    exponents = read_array(node.inputs[1]).astype(np.float64)
     return bool(np.any((exponents < 0) | (exponents != np.floor(exponents))))
 
 
@@ -208,5 +208,5 @@ def _is_reciprocal(node: ir.Node) -> bool:
         exponent = node.inputs[1]
         if exponent is None or not is_constant(exponent):
             return True
-        return float(array_of(exponent).min(initial=math.inf)) < 0
+        return float(read_array(exponent).min(initial=math.inf)) < 0
     return node.op_type == "Reciprocal"

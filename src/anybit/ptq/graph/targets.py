@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.attributes import attribute_of
-from anybit.onnx.graph.constants import Array, array_of, is_constant
-from anybit.onnx.graph.names import label_of
-from anybit.onnx.graph.op_traits import OpTrait, bias_input_of, has_trait
-from anybit.onnx.graph.walk import inner_graphs, nodes_in
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait
+from anybit.onnx.graph.walk import get_inner_graphs, iter_nodes
 from anybit.ptq.graph.branches import is_if, walk_reachable
 
 NodeInput: TypeAlias = tuple[ir.Node, int]
@@ -60,7 +60,7 @@ class TargetNode:
     @property
     def name(self) -> str:
         """Name of the node, or of its output where the node has none."""
-        return label_of(self.node)
+        return get_label(self.node)
 
     @property
     def activation_values(self) -> list[tuple[int, ir.Value]]:
@@ -72,7 +72,7 @@ class TargetNode:
     def constants(self) -> list[tuple[WeightInput, Array]]:
         """Weights with their float values."""
         inputs = [(weight, self.node.inputs[weight.index]) for weight in self.weights]
-        return [(weight, array_of(value)) for weight, value in inputs if value is not None]
+        return [(weight, read_array(value)) for weight, value in inputs if value is not None]
 
     @property
     def bias_axis(self) -> int | None:
@@ -84,7 +84,7 @@ class TargetNode:
             return None
         if self.node.op_type != "Gemm":
             return 1
-        unscaled = all(attribute_of(self.node, name, 1.0) == 1 for name in ("alpha", "beta"))
+        unscaled = all(get_attribute(self.node, name, 1.0) == 1 for name in ("alpha", "beta"))
         return -1 if unscaled and bias.const_value.size > 1 else None
 
     @property
@@ -158,9 +158,11 @@ def find_targets(model: ir.Model) -> Targets:
         if layer is not None:
             layers.append(layer)
         elif reason := _explain_skip(node):
-            skipped[label_of(node)] = reason
+            skipped[get_label(node)] = reason
         for inner in () if is_if(node) else _iterate_inner_layers(node):
-            skipped[label_of(inner)] = f"it is inside {label_of(node)!r}, which runs it repeatedly"
+            skipped[get_label(inner)] = (
+                f"it is inside {get_label(node)!r}, which runs it repeatedly"
+            )
     return Targets(tuple(layers), skipped)
 
 
@@ -215,7 +217,7 @@ def _make_target(node: ir.Node) -> TargetNode | None:
     activations = tuple(index for index in (0, 1) if index not in constant)
     if not constant:
         return TargetNode(node, activations, ())
-    bias = bias_input_of(node)
+    bias = get_bias_index(node)
     bias = bias if bias is not None and _get_constant(node, bias) is not None else None
     weight = _make_weight_input(node, constant[0], _get_constant_shape(node, constant[0]))
     return TargetNode(node, activations, (weight,), bias, _get_activation_axis(node))
@@ -233,8 +235,8 @@ def _make_weight_input(node: ir.Node, index: int, shape: tuple[int, ...]) -> Wei
         return WeightInput(index, (), None)  # a convolution of a constant with computed weights
     channel = 1 if node.op_type == "ConvTranspose" else 0
     if node.op_type == "Gemm":
-        channel = 0 if attribute_of(node, "transB", 0) else 1
-    groups = attribute_of(node, "group", 1)
+        channel = 0 if get_attribute(node, "transB", 0) else 1
+    groups = get_attribute(node, "group", 1)
     if groups == 1:
         return WeightInput(index, (channel,), 1 - channel)
     outer, inner = shape[:2]
@@ -251,7 +253,7 @@ def _get_activation_axis(node: ir.Node) -> int | None:
             by_columns = _get_constant(node, 1) is not None or _get_rank(node.inputs[1]) == 1
             return -1 if by_columns else -2
         case "Gemm":
-            return None if attribute_of(node, "transA", 0) else -1
+            return None if get_attribute(node, "transA", 0) else -1
         case _:
             return 1
 
@@ -316,7 +318,7 @@ def _get_rank(value: ir.Value | None) -> int:
 
 def _iterate_inner_layers(node: ir.Node) -> Iterator[ir.Node]:
     """Yield the MatMul-like nodes in the graphs of a node's attributes."""
-    for graph in inner_graphs(node):
-        for inner in nodes_in(graph):
+    for graph in get_inner_graphs(node):
+        for inner in iter_nodes(graph):
             if is_matmul_like(inner):
                 yield inner

@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.constants import Array, array_of
+from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.editor import Editor, drop_if_unread
-from anybit.onnx.graph.names import label_of
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.ops.grids import Grid, IntegerGrid
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.layer_runner import along_channels
@@ -38,7 +38,7 @@ def insert_quantizers(
 ) -> ir.Model:
     """A copy of a model with quantizers: tensors as chosen, weights in the order of the layer's."""
     copy = model.clone()
-    nodes = dict(zip(nodes_in(model.graph), nodes_in(copy.graph), strict=True))
+    nodes = dict(zip(iter_nodes(model.graph), iter_nodes(copy.graph), strict=True))
     values = {value: at for old, new in nodes.items() for value, at in _pairs(old, new)}
     layers = {
         layer: replace(layer, node=nodes[layer.node])
@@ -71,7 +71,7 @@ class Writer:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._editor = Editor(model)
-        self._positions = {node: place for place, node in enumerate(nodes_in(model.graph))}
+        self._positions = {node: place for place, node in enumerate(iter_nodes(model.graph))}
         self._holders = find_branch_owners(model)
         self._weights: dict[tuple[ir.Value, bytes], ir.Value] = {}
 
@@ -149,9 +149,9 @@ class Writer:
         if not np.isfinite(quantize_to_grid(rounded.array, rounded.grid)).all():
             raise ModelError(
                 f"{name!r} has numbers so near to the end of float32 that they become infinite; "
-                f"keep {label_of(node)!r} in floats"
+                f"keep {get_label(node)!r} in floats"
             )
-        given = array_of(old)
+        given = read_array(old)
         same = array.shape == given.shape and array.tobytes() == given.tobytes()
         x = old if same else self._editor.constant(f"{name}_stored", ir.tensor(array))
         result = self._quantizer(node, x, grid, name)
@@ -211,7 +211,9 @@ class Writer:
             return
         old = layer.node.inputs[layer.bias]
         assert old is not None
-        new = self._editor.constant(f"{old.name}_corrected", ir.tensor(array_of(old) + correction))
+        new = self._editor.constant(
+            f"{old.name}_corrected", ir.tensor(read_array(old) + correction)
+        )
         layer.node.replace_input_with(layer.bias, new)
         drop_if_unread(old)
 
@@ -224,7 +226,7 @@ class Writer:
             return
         old = layer.node.inputs[layer.bias]
         assert old is not None
-        array = array_of(old)
+        array = read_array(old)
         if not (isinstance(x, IntegerGrid) and isinstance(weight, IntegerGrid)):
             return
         step = (x.scale.astype(np.float64) * weight.scale).ravel()

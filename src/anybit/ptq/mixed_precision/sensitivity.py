@@ -21,7 +21,7 @@ from anybit.metrics.output_parts import OutputPart
 from anybit.metrics.quality import QualityAccumulator, SampleComparison, compare_outputs
 from anybit.metrics.sqnr import sqnr_to_noise
 from anybit.onnx.graph.editor import Editor, is_read
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.runtime import make_session, run_session
 from anybit.parallel import Executor
 from anybit.ptq.algorithms.layer_params import LayerParams
@@ -85,7 +85,7 @@ class SensitivityProbe:
         self._samples = samples
         self._values = recording(model, values, probed.where).recorder()
         copy = model.clone()
-        nodes = dict(zip(nodes_in(model.graph), nodes_in(copy.graph), strict=True))
+        nodes = dict(zip(iter_nodes(model.graph), iter_nodes(copy.graph), strict=True))
         self._feeds: dict[str, Array] = {}
         self._holders = find_branch_owners(copy)
         self._added = {source: self._disturb(copy, source, nodes) for source in choices}

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterator
 
 import onnx_ir as ir
 
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.ptq.graph.branches import walk_reachable
 from anybit.ptq.search.candidates import MeasuredCandidate
@@ -24,7 +24,7 @@ def logarithms(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]
     if candidate.verdict.passed:
         return ()
     layers = {layer.node for layer in candidate.plan.weights}
-    names = [label_of(node) for node in _before_logarithms(model) if node in layers]
+    names = [get_label(node) for node in _before_logarithms(model) if node in layers]
     if not names:
         return ()
     keep = " ".join(f"--keep {shown(name)!r}" for name in names[:4])

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import onnx_ir as ir
 
 from anybit.compiler.operators import varying_inputs
-from anybit.onnx.graph.names import label_of
+from anybit.onnx.graph.names import get_label
 from anybit.ptq.graph.intervals import Intervals
 from anybit.ptq.graph.steep_nodes import find_steep_argument, is_provably_finite
 from anybit.ptq.search.candidates import MeasuredCandidate
@@ -24,11 +24,11 @@ def nonfinite(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
     intervals = Intervals(model.graph)
     steep = [node for node in model.graph if not is_provably_finite(node, intervals)]
     layers = {layer.node for layer in candidate.plan.layers}
-    names = list(dict.fromkeys(label_of(node) for node in _layers_before(steep, layers)))
+    names = list(dict.fromkeys(get_label(node) for node in _layers_before(steep, layers)))
     if not names:
         return ()
     keep = " ".join(f"--keep {shown(name)!r}" for name in names[:4])
-    at = listed(f"{shown(label_of(node))} ({node.op_type})" for node in steep)
+    at = listed(f"{shown(get_label(node))} ({node.op_type})" for node in steep)
     return (
         "Outputs are infinite or NaN where those of the float model are finite: quantization can "
         f"make the argument of {at} 0. Add a small constant to it in the model, or keep the layers "

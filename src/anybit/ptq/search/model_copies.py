@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import onnx_ir as ir
 
 from anybit.onnx.files.message import restored, serialize
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.parallel import Executor
 
 Context = TypeVar("Context")
@@ -65,7 +65,7 @@ class _ModelPickles:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.nodes = tuple(nodes_in(model.graph))
+        self.nodes = tuple(iter_nodes(model.graph))
         self.places = {node: place for place, node in enumerate(self.nodes)}
 
     def dumps(self, content: object) -> bytes:

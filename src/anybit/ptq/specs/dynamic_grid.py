@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anybit.errors import ModelError
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.ops.grids import Grid
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.specs.block_scales import get_largest_exponent, make_block_grid
@@ -95,7 +95,7 @@ def _get_reduction_axis(layer: TargetNode, index: int, rank: int) -> int:
         case "MatMul":
             return -1 if index == 0 or rank == 1 else -2
         case "Gemm":
-            transposed = attribute_of(node, "transB" if index else "transA", 0)
+            transposed = get_attribute(node, "transB" if index else "transA", 0)
             return -1 if bool(transposed) == bool(index) else -2
         case "ConvTranspose":
             return 0 if index else 1

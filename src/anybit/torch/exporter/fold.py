@@ -11,7 +11,7 @@ import torch
 from torch.export import graph_signature
 from torch.utils import _pytree
 
-from anybit.onnx.graph.names import Names
+from anybit.onnx.graph.names import NameGenerator
 from anybit.ops import OPERATORS
 from anybit.torch.exporter.options import overload_of
 
@@ -125,14 +125,14 @@ def _is_parameter(node: torch.fx.Node, value: torch.fx.Node) -> bool:
     return x is not value
 
 
-def _names(program: torch.export.ExportedProgram) -> Names:
+def _names(program: torch.export.ExportedProgram) -> NameGenerator:
     """Return a generator of names for new constants, distinct from those of the module.
 
     PyTorch's exporter names the node of a constant `c_NAME`, which must be unused, too.
     """
     nodes = (node.name for node in program.graph.nodes)
     taken = [*program.constants, *program.state_dict, *nodes]
-    return Names([*taken, *(name.removeprefix("c_") for name in taken)])
+    return NameGenerator([*taken, *(name.removeprefix("c_") for name in taken)])
 
 
 def _store(

@@ -10,7 +10,7 @@ import torch
 from onnx_ir.passes import InPlacePass, PassResult
 from torch.utils import _pytree
 
-from anybit.onnx.graph.names import Names
+from anybit.onnx.graph.names import NameGenerator
 from anybit.onnx.operators.registry import operator_of
 
 
@@ -32,7 +32,7 @@ class NameAfterModules(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         graph = model.graph
         kept = {value.name for value in graph.initializers.values() if value.name in self._stored}
-        unique = Names(kept | set(self._interface) | {value.name for value in graph.inputs})
+        unique = NameGenerator(kept | set(self._interface) | {value.name for value in graph.inputs})
         renamed: dict[ir.Value, str] = {}
         opset = graph.opset_imports[""]
         for node in graph:
@@ -65,7 +65,7 @@ def name_outputs(outputs: Any, inputs: Collection[str]) -> list[str]:
         for path, leaf in _pytree.tree_flatten_with_path(outputs)[0]
         if isinstance(leaf, torch.Tensor)
     ]
-    unique = Names(inputs)
+    unique = NameGenerator(inputs)
     if len(paths) == 1 and not _keys(paths[0]):
         return [unique("output")]
     return [unique(_keys(path) or f"output_{index}") for index, path in enumerate(paths)]

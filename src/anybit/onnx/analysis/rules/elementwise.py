@@ -12,7 +12,7 @@ from anybit.onnx.analysis.points import image, points_of
 from anybit.onnx.analysis.unions import union
 from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.analysis.view import View, channels_of_constant, input_of, is_float, unknown
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
 
@@ -28,12 +28,12 @@ def relu(node: ir.Node, view: View) -> AbstractValue | None:
 
 
 def leaky_relu(node: ir.Node, view: View) -> AbstractValue | None:
-    slope = np.float32(attribute_of(node, "alpha", 0.01))
+    slope = np.float32(get_attribute(node, "alpha", 0.01))
     return applied(node, view, lambda x: np.where(x < 0, x * slope, x))
 
 
 def thresholded_relu(node: ir.Node, view: View) -> AbstractValue | None:
-    limit = np.float32(attribute_of(node, "alpha", 1.0))
+    limit = np.float32(get_attribute(node, "alpha", 1.0))
     turns = (0.0, float(limit), float(np.nextafter(limit, np.float32(np.inf))))
     return applied(node, view, lambda x: np.where(x > limit, x, _ZERO), turns=turns, among=True)
 
@@ -55,7 +55,7 @@ def clip(node: ir.Node, view: View) -> AbstractValue | None:
         if value is not None and (array is None or array.size != 1):
             return None
         infinite = np.inf if index == 2 else -np.inf
-        bounds.append(attribute_of(node, name, infinite) if array is None else array.flat[0])
+        bounds.append(get_attribute(node, name, infinite) if array is None else array.flat[0])
     low, high = np.float32(bounds[0]), np.float32(bounds[1])
     x = view.abstract(input_of(node, 0))
     if x is not None and low <= x.lowest.min() and x.highest.max() <= high:
@@ -127,7 +127,7 @@ def simple(function: Function) -> Callable[[ir.Node, View], AbstractValue | None
 def cast(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of a cast to float32, or to integers that hold the values."""
     x = view.abstract(input_of(node, 0))
-    to = attribute_of(node, "to", 0)
+    to = get_attribute(node, "to", 0)
     if x is None or to == ir.DataType.FLOAT.value:
         return x
     limits = _INTEGERS.get(to)

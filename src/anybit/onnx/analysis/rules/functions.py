@@ -15,7 +15,7 @@ from anybit.onnx.analysis.points import image, points_of
 from anybit.onnx.analysis.rules.elementwise import sources_of
 from anybit.onnx.analysis.sums import beyond_float32
 from anybit.onnx.analysis.view import View, input_of, is_float, unknown
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 
 # No runtime deviates that much.
@@ -94,7 +94,7 @@ def smooth(node: ir.Node, view: View) -> AbstractValue | None:
         x = unknown(value)
     form = FUNCTIONS[node.op_type]
     given_attributes = {
-        name: attribute_of(node, name, default) for name, default in form.attributes.items()
+        name: get_attribute(node, name, default) for name, default in form.attributes.items()
     }
 
     def function(values: Array) -> Array:

@@ -14,7 +14,7 @@ from anybit.onnx.analysis.points import regrid
 from anybit.onnx.analysis.rules.elementwise import applied
 from anybit.onnx.analysis.unions import joined, union
 from anybit.onnx.analysis.view import View, channels_of_constant, input_of
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 
 
@@ -25,7 +25,7 @@ def concatenated(node: ir.Node, view: View) -> AbstractValue | None:
         return None
     codes = next((part.codes for part in parts if part.codes is not None), None)
     parts = [_alike(part, codes) for part in parts]
-    axis = view.axis(node.inputs[0], attribute_of(node, "axis", 1))
+    axis = view.axis(node.inputs[0], get_attribute(node, "axis", 1))
     if axis is None:
         return _plain(union([part.whole() for part in parts]))
     if len(_scales(parts)) == 1 and all(part.axis != axis for part in parts):
@@ -100,15 +100,15 @@ def padded(node: ir.Node, view: View) -> AbstractValue | None:
         return None
     pads = view.integers(input_of(node, 1))
     if input_of(node, 1) is None:
-        pads = list(attribute_of(node, "pads", ()))
+        pads = list(get_attribute(node, "pads", ()))
     rank = view.rank(value)
     if x.axis is not None and _touches(x.axis, pads, rank, view.integers(input_of(node, 3))):
         x = x.whole()
-    if attribute_of(node, "mode", "constant") != "constant":
+    if get_attribute(node, "mode", "constant") != "constant":
         return _plain(x)
     filled = view.abstract(input_of(node, 2))
     if input_of(node, 2) is None:
-        fill = float(attribute_of(node, "value", 0.0))
+        fill = float(get_attribute(node, "value", 0.0))
         filled = of_interval(fill, fill, exponent=0 if fill == 0 else None)
     return None if filled is None else _plain(union([x, filled]))
 
@@ -126,9 +126,9 @@ def resized(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of a nearest-neighbour Resize or Upsample."""
     value = input_of(node, 0)
     x = view.abstract(value)
-    if x is None or attribute_of(node, "mode", "nearest") != "nearest":
+    if x is None or get_attribute(node, "mode", "nearest") != "nearest":
         return None
-    if attribute_of(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+    if get_attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         return None
     return _plain(_unless_resized(x, value, node, view))
 
@@ -191,7 +191,7 @@ def split(node: ir.Node, view: View) -> list[AbstractValue | None]:
     x = view.abstract(value)
     if x is None:
         return []
-    axis = view.axis(value, attribute_of(node, "axis", 0))
+    axis = view.axis(value, get_attribute(node, "axis", 0))
     if x.axis is None or (axis is not None and axis != x.axis):
         return [_plain(x)] * len(node.outputs)
     parts: list[AbstractValue | None] = []
@@ -212,7 +212,7 @@ def gathered(node: ir.Node, view: View) -> AbstractValue | None:
     x, rank = view.abstract(value), view.rank(places)
     if x is None:
         return None
-    axis = view.axis(value, attribute_of(node, "axis", 0))
+    axis = view.axis(value, get_attribute(node, "axis", 0))
     if x.axis is None:
         return _plain(x)
     if axis is None or rank is None:

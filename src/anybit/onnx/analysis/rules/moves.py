@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.view import View, input_of
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 
 
@@ -52,7 +52,7 @@ def transposed(node: ir.Node, view: View) -> AbstractValue | None:
     if x is None:
         return None
     rank = view.rank(input_of(node, 0)) if x.integers is None else x.integers.ndim
-    order = attribute_of(node, "perm", ())
+    order = get_attribute(node, "perm", ())
     order = order or (tuple(range(rank))[::-1] if rank is not None else ())
     if sorted(order) != list(range(len(order))) or (rank is not None and len(order) != rank):
         raise Mismatch("no order of axes")

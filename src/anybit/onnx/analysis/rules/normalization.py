@@ -10,7 +10,7 @@ from anybit.onnx.analysis.rules.elementwise import sources_of
 from anybit.onnx.analysis.sums import beyond_float32
 from anybit.onnx.analysis.units import LOWEST_EXPONENT
 from anybit.onnx.analysis.view import View, input_of
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 
 # Runtimes evaluate the formula in several ways; none deviates that much.
 _MARGIN = 2.0**-20
@@ -24,7 +24,7 @@ def batch_normalization(node: ir.Node, view: View) -> AbstractValue | None:
     parameters = [parameter.astype(np.float64) for parameter in arrays if parameter is not None]
     if x is None or value is None or len(parameters) < 4 or not x.bounded:
         return None
-    if attribute_of(node, "training_mode", 0) or not attribute_of(node, "spatial", 1):
+    if get_attribute(node, "training_mode", 0) or not get_attribute(node, "spatial", 1):
         return None
     scale, bias, mean, variance = parameters
     axis = view.axis(value, 1)
@@ -32,7 +32,7 @@ def batch_normalization(node: ir.Node, view: View) -> AbstractValue | None:
         return None
     if not 0 < scale.size <= MOST_CHANNELS:
         return None
-    spread = variance + attribute_of(node, "epsilon", 1e-5)
+    spread = variance + get_attribute(node, "epsilon", 1e-5)
     if np.any(variance < 0) or np.any(spread <= 0):
         return None
     if not all(np.isfinite(parameter).all() for parameter in parameters):

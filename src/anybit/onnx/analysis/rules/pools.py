@@ -18,9 +18,9 @@ from anybit.onnx.analysis.abstract_values import (
 from anybit.onnx.analysis.sums import error_of
 from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.analysis.view import View, input_of
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import are_powers_of_two
-from anybit.onnx.graph.reductions import reduced_axes
+from anybit.onnx.graph.reductions import get_reduced_axes
 
 
 def averaged(node: ir.Node, view: View) -> int | None:
@@ -31,22 +31,22 @@ def averaged(node: ir.Node, view: View) -> int | None:
     """
     sizes = view.sizes(input_of(node, 0))
     if node.op_type == "AveragePool":
-        return math.prod(attribute_of(node, "kernel_shape", (0,)))
+        return math.prod(get_attribute(node, "kernel_shape", (0,)))
     if sizes is None:
         return None
     if node.op_type == "GlobalAveragePool":
         return _product(sizes[2:])
-    axes = reduced_axes(node, len(sizes))
+    axes = get_reduced_axes(node, len(sizes))
     return None if axes is None else _product([sizes[axis] for axis in axes])
 
 
 def average_pool(node: ir.Node, view: View) -> AbstractValue | None:
-    kernel = attribute_of(node, "kernel_shape", ())
+    kernel = get_attribute(node, "kernel_shape", ())
     x = _with_channels(node, view)
     if x is None or not kernel or any(size < 1 for size in kernel):
         return None
-    padded = any(attribute_of(node, "pads", ())) or attribute_of(node, "ceil_mode", 0)
-    padded = padded or attribute_of(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    padded = any(get_attribute(node, "pads", ())) or get_attribute(node, "ceil_mode", 0)
+    padded = padded or get_attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     if padded:  # windows at borders are smaller
         return _bounded_mean(x, math.prod(kernel), node, with_zero=True)
     return _mean(x, math.prod(kernel), node)
@@ -74,10 +74,10 @@ def reduced(node: ir.Node, view: View) -> AbstractValue | None:
     x, sizes = view.abstract(value), view.sizes(value)
     if x is None:
         return None
-    axes = None if sizes is None else reduced_axes(node, len(sizes))
+    axes = None if sizes is None else get_reduced_axes(node, len(sizes))
     if axes is None or sizes is None:
         return None if node.op_type not in _EXTREMES else _plain(x.whole())
-    x = _remaining(x, axes, len(sizes), bool(attribute_of(node, "keepdims", 1)))
+    x = _remaining(x, axes, len(sizes), bool(get_attribute(node, "keepdims", 1)))
     count = _product([sizes[axis] for axis in axes])
     if node.op_type in _EXTREMES:
         return _plain(x)

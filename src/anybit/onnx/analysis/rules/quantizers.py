@@ -15,7 +15,7 @@ from anybit.onnx.analysis.points import Points, image, points_of, regrid
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
 from anybit.onnx.analysis.view import View, channels_of_constant, input_of, is_float, unknown
 from anybit.onnx.folding.evaluation import evaluate_operator
-from anybit.onnx.graph.constants import Array, array_of, is_constant
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.operators.multi_threshold import staircase_of
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import dequantized, dtype_of, is_quantize, scaling_of
@@ -58,7 +58,7 @@ def _of_stored_codes(own: OwnQuantizer, view: View) -> AbstractValue | None:
     """Return the values of constant codes that a dequantizer reads; None for computed codes."""
     if not own.constant or not own.static or own.x is None:
         return None
-    codes = array_of(own.x)
+    codes = read_array(own.x)
     scale, zeropt = own.parameter(Role.SCALE), own.parameter(Role.ZERO_POINT)
     if scale is None or codes.dtype.name not in own.inputs[0].domain.dtypes:
         return None
@@ -300,7 +300,7 @@ def _of_stored(
     node: ir.Node, source: ir.Value, grid: FloatGrid | None, view: View
 ) -> AbstractValue | None:
     """Return a constant whose codes are floats, or have a scale per block; None otherwise."""
-    if not is_constant(source) or not view.afford(array_of(source).size):
+    if not is_constant(source) or not view.afford(read_array(source).size):
         return None
     values = dequantized(node)
     if values is None or values.dtype != np.float32:

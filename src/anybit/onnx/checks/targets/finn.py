@@ -18,7 +18,7 @@ from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.targets import foreign
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.registry import versions_of
 from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops.domain import Role
@@ -37,7 +37,7 @@ _READERS = {"Add", "Conv", "ConvTranspose", "Div", "Gather", "Gemm", "MatMul", "
 
 def findings(subject: Subject) -> Iterator[Finding]:
     yield from free_sizes(subject, "FINN")
-    for node in nodes_in(subject.model.graph):
+    for node in iter_nodes(subject.model.graph):
         if _is_refused(node):
             remedy = foreign.remedy(node, Form.QONNX)
             yield error(node, "operator", f"FINN has no {foreign.spelled(node)}", remedy)

@@ -9,7 +9,7 @@ from anybit.onnx.checks.finding import Finding, error
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.usable import UNUSABLE_DOMAIN
 from anybit.onnx.forms import Form
-from anybit.onnx.graph.walk import nodes_in
+from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
@@ -21,7 +21,7 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 def findings(subject: Subject, form: Form) -> Iterator[Finding]:
     """Yield each operator that is not ONNX's and has no equivalent, including inner graphs."""
-    for node in nodes_in(subject.model.graph):
+    for node in iter_nodes(subject.model.graph):
         if is_foreign(node) and not is_multi_threshold(node):  # becomes standard operators
             problem = f"{spelled(node)} is not an ONNX operator"
             yield error(node, "foreign-operator", problem, remedy(node, form))

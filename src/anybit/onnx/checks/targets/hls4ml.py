@@ -16,7 +16,7 @@ from anybit.onnx.checks.shapes import free_sizes
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.targets import foreign, hls4ml_names
 from anybit.onnx.forms import Form
-from anybit.onnx.graph.attributes import attribute_of
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import are_powers_of_two, is_constant
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
 from anybit.onnx.operators.registry import versions_of
@@ -154,10 +154,10 @@ def _float_findings(node: ir.Node, value: ir.Value | None) -> Iterator[Finding]:
 
 
 def _convolution_findings(node: ir.Node) -> Iterator[Finding]:
-    if any(size != 1 for size in attribute_of(node, "dilations", ())):
+    if any(size != 1 for size in get_attribute(node, "dilations", ())):
         problem = "hls4ml computes the wrong size for dilated convolutions"
         yield error(node, "layer", problem, "use a dilation of 1")
-    group, shape = attribute_of(node, "group", 1), _shape(node)
+    group, shape = get_attribute(node, "group", 1), _shape(node)
     if group != 1 and shape is not None and shape[1] != group:
         problem = f"{group} groups of {shape[1]} channels; hls4ml has 1 group or one per channel"
         yield error(node, "layer", problem, "use a convolution of one group")

@@ -9,7 +9,7 @@ from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.targets import foreign
 from anybit.onnx.expansion.calls import Expansions
 from anybit.onnx.forms import Form
-from anybit.onnx.graph.names import described
+from anybit.onnx.graph.names import describe
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
@@ -19,7 +19,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
         try:
             expansions.of(quantizer.node, quantizer.operator)
         except ModelError as refusal:
-            problem = str(refusal).removeprefix(described(quantizer.node)).lstrip(": ")
+            problem = str(refusal).removeprefix(describe(quantizer.node)).lstrip(": ")
             yield error(
                 quantizer.node,
                 "not-expressible",
