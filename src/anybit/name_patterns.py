@@ -19,7 +19,7 @@ def match_names(pattern: str, layers: Sequence[Sequence[str]], where: str) -> se
     Raises:
         ValueError: No layer matches.
 
-    >>> sorted(matching("b*", [["a"], ["b.0", "first"], ["b.1"]], "keep"))
+    >>> sorted(match_names("b*", [["a"], ["b.0", "first"], ["b.1"]], "keep"))
     [1, 2]
     """
     matches = {

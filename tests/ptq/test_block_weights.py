@@ -159,17 +159,17 @@ def test_bytes_count_scales() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("int4 per-block", 'how many elements has a block\\? Say "per-block 32"'),
-        ("int4 per-block 0", "how many elements"),
-        ("int4 per-block 32 per-channel", "says granularity twice"),
+        ("int4 per-block", 'per-block needs the number of elements, such as "per-block 32"'),
+        ("int4 per-block 0", "per-block needs the number"),
+        ("int4 per-block 32 per-channel", "sets granularity twice"),
         ("int4 floor", "floor is for MX and NVFP4, not for int4"),
         ("mxfp4 per-channel", "mxfp4 defines its scales and codes itself; leave out 'per-channel'"),
         ("mxfp4 power-of-two", "leave out 'power-of-two'"),
         ("mxfp4 asymmetric", "leave out 'asymmetric'"),
         ("nvfp4 floor", "rule of nvfp4 cannot be floor; use mse or absmax"),
         ("mxfp4 absmax", "mxfp4 cannot be absmax; use mse or floor or ceil or even"),
-        ("mxfp5", 'unknown kind "mxfp5"; did you mean "mxfp'),
-        ("MXFP4", 'unknown kind "MXFP4"; did you mean "mxfp4"'),
+        ("mxfp5", 'unknown format "mxfp5"; did you mean "mxfp'),
+        ("MXFP4", 'unknown format "MXFP4"; did you mean "mxfp4"'),
         ("mxfp4 narrow", "narrow is for integers"),
     ],
 )

@@ -263,12 +263,12 @@ def test_models_that_cannot_be_quantized() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("int5 perchannel", 'unknown word "perchannel"; did you mean "per-channel"'),
+        ("int5 perchannel", 'unknown option "perchannel"; did you mean "per-channel"'),
         ("fp8", 'did you mean "float8_e4m3fn"'),
         ("1bit", 'did you mean "bipolar" or "uint1"'),
         ("quint8", 'did you mean "uint8"'),
-        ("int4 per-group 32", 'unknown word "per-group"; did you mean "per-block NUMBER"'),
-        ("int4 block 32", 'unknown word "block"; did you mean "per-block NUMBER"'),
+        ("int4 per-group 32", 'unknown option "per-group"; did you mean "per-block NUMBER"'),
+        ("int4 block 32", 'unknown option "block"; did you mean "per-block NUMBER"'),
         ("int40", "use 1 to 16 bits"),
         ("int1", "use bipolar for -1 and 1"),
         ("bipolar asymmetric", "asymmetric is for integers"),

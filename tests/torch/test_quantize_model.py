@@ -263,12 +263,15 @@ def test_describe_counts_shared_weights_as_float() -> None:
     ("spec", "message"),
     [
         ({"weights": "int4"}, 'unknown key "weights"; did you mean "weight"? known: weight, bias'),
-        ({"weight": "itn4"}, '\'itn4\': unknown kind "itn4"; did you mean "int4"?'),
+        ({"weight": "itn4"}, '\'itn4\': unknown format "itn4"; did you mean "int4"?'),
         (
             {"weight": "int4 perchannel"},
-            'unknown word "perchannel"; did you mean "per-channel"?.*in \'int4 perchannel\'',
+            'unknown option "perchannel"; did you mean "per-channel"?.*in \'int4 perchannel\'',
         ),
-        ({"weight": "quark"}, "layer 'lift', weight: 'quark': unknown kind \"quark\"; known: int4"),
+        (
+            {"weight": "quark"},
+            "layer 'lift', weight: 'quark': unknown format \"quark\"; known: int4",
+        ),
         (SPEC | {"layers": {"head": {"output": "itn4"}}}, "layer 'head', output: 'itn4': unknown"),
         ({"weight": "mxfp4"}, 'block scales cannot be trained; use "per-channel"'),
         ({"weight": "int4 per-block 32"}, "'int4 per-block 32': block scales cannot be trained"),
@@ -278,10 +281,10 @@ def test_describe_counts_shared_weights_as_float() -> None:
         ({"weight": "e99m3"}, "exponent_bitwidth must be"),
         ({"weight": "bipolar narrow"}, "narrow is for integers, not for bipolar"),
         ({"weight": "bipolar absmax"}, '"absmean"'),
-        ({"weight": "int4 ema learned"}, "'int4 ema learned' says scale twice"),
+        ({"weight": "int4 ema learned"}, "'int4 ema learned' sets scale twice"),
         ({"weight": "int4 scale=big"}, "'scale=big' in 'int4 scale=big': the scale must be a n"),
         ({"weight": "int4 scale=-1"}, "scale must be finite and > 0, got -1"),
-        ({"weight": ""}, 'unknown kind ""'),
+        ({"weight": ""}, 'unknown format ""'),
         ({"weight": "none"}, "the specification quantizes nothing"),
         ({}, "the specification quantizes nothing"),
         (SPEC | {"skip": ["*"]}, "every layer is skipped"),
@@ -341,7 +344,7 @@ def test_quantize_model_refuses_invalid_specifications(
 def test_quantizer_suggests_kinds(word: str, suggestion: str) -> None:
     """Suggest valid kinds, in an error of one line."""
     with pytest.raises(
-        ValueError, match=rf'unknown kind "{word}"; did you mean {suggestion}\? known: '
+        ValueError, match=rf'unknown format "{word}"; did you mean {suggestion}\? known: '
     ):
         nn.quantizer(word)
     for item in suggestion.replace('"', "").split(" or "):
@@ -350,7 +353,7 @@ def test_quantizer_suggests_kinds(word: str, suggestion: str) -> None:
 
 @pytest.mark.parametrize("word", ["float7", "int", "99bit", "none", "x8"])
 def test_quantizer_refuses_unknown_kinds(word: str) -> None:
-    with pytest.raises(ValueError, match=rf'unknown kind "{word}"; ') as caught:
+    with pytest.raises(ValueError, match=rf'unknown format "{word}"; ') as caught:
         nn.quantizer(word)
     assert "known: int4, uint4" in str(caught.value)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats whose elements share a scale in blocks: MX and NVFP4, by name."""
+"""Block formats by name: MX and NVFP4."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -17,9 +17,9 @@ def find_format(name: str) -> FloatFormat | None:
 
     fpN_eXmY is short for the format of N bits with eXmY in its name.
 
-    >>> format_named("e2m3")
+    >>> find_format("e2m3")
     FloatFormat(exponent_bitwidth=2, mantissa_bitwidth=3, exponent_bias=1, max_val=7.5, name='e2m3')
-    >>> str(format_named("fp8_e4m3"))
+    >>> str(find_format("fp8_e4m3"))
     'float8_e4m3fn'
     """
     if short := re.fullmatch(r"fp(\d+_e\d+m\d+)", name):

@@ -4,7 +4,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from anybit.errors import ModelError
+from anybit.errors import OptionError
 from anybit.quant_types.block_formats import BlockFormat, ScaleRule
 from anybit.quant_types.spec_parser import (
     COMMON_OPTIONS,
@@ -90,7 +90,7 @@ def parse_quant_spec(text: str, role: Role) -> QuantSpec:
             are per-tensor.
 
     Raises:
-        ModelError: An unknown word, or one that does not fit the format or the role.
+        OptionError: An unknown word, or one that does not fit the format or the role.
 
     >>> parse_quant_spec("uint8", "activations").asymmetric
     True
@@ -100,29 +100,29 @@ def parse_quant_spec(text: str, role: Role) -> QuantSpec:
     try:
         number_format, options = parse_format_spec(text, _VOCABULARY)
     except ValueError as error:
-        raise ModelError(f"{role}: {error}") from None
+        raise OptionError(f"{role}: {error}") from None
     where = f"{role}: {text!r}"
     granularity = options.pop("granularity", "")
     weights = role == "weights"
     if granularity == "per-channel" and not weights:
-        raise ModelError(
+        raise OptionError(
             f"{where}: the terms of a sum need one scale, and channels of activations are summed; "
             'use "per-tensor"'
         )
     if isinstance(number_format, BlockFormat):
         others = [option for option in options if option != "scale_rule"]
         if word := granularity or (others[0].replace("_", "-") if others else ""):
-            raise ModelError(
+            raise OptionError(
                 f"{where}: {number_format} defines its scales and codes itself; leave out {word!r}"
             )
         chosen = _choose_scale_rule(number_format, options, role, where)
         return QuantSpec(number_format, text, block_size=number_format.size, scale_rule=chosen)
     if "scale_rule" in options:
-        raise ModelError(
+        raise OptionError(
             f"{where}: {options['scale_rule']} is for MX and NVFP4, not for {number_format}"
         )
     if granularity == PER_BLOCK and not weights:
-        raise ModelError(
+        raise OptionError(
             f'{where}: blocks of activations need an MX format; use "mxint8" or "mxfp8"'
         )
     spec = QuantSpec(number_format, text, weights and granularity != "per-tensor", **options)
@@ -135,19 +135,19 @@ def _choose_scale_rule(
     """Return the requested or the default rule for the scales of blocks.
 
     Raises:
-        ModelError: The format does not support the role or the rule.
+        OptionError: The format does not support the role or the rule.
     """
     rules: tuple[ScaleRule, ...] = _PRODUCT_RULES if number_format.second_scale else _POWER_RULES
     if role == "activations":
         if number_format.second_scale:
-            raise ModelError(
+            raise OptionError(
                 f"{where}: the second scale of {number_format} needs the whole tensor in advance; "
                 'use "mxfp4" or "mxfp8" for activations'
             )
         rules = (ScaleRule.FLOOR,)
     rule: ScaleRule = options.get("scale_rule", rules[0])
     if rule not in rules:
-        raise ModelError(
+        raise OptionError(
             f"{where}: the scale rule of {number_format} cannot be {rule}; use {' or '.join(rules)}"
         )
     return rule
@@ -157,19 +157,19 @@ def _complete_integers(spec: QuantSpec, weights: bool, where: str) -> QuantSpec:
     """Return the spec with the defaults of integers.
 
     Raises:
-        ModelError: The width or an option is not supported.
+        OptionError: The width or an option is not supported.
     """
     integers = spec.format
     if not isinstance(integers, IntegerFormat):
         if spec.asymmetric:
-            raise ModelError(f"{where}: asymmetric is for integers, not for {integers}")
+            raise OptionError(f"{where}: asymmetric is for integers, not for {integers}")
         return spec
     if integers.bits == 1 and (integers.signed or spec.narrow):
-        raise ModelError(
+        raise OptionError(
             f"{where}: signed or narrow integers need 2 bits or more; use bipolar for -1 and 1"
         )
     if not 1 <= integers.bits <= _MAX_BITS:
-        raise ModelError(f"{where}: {integers.bits} bits; use 1 to {_MAX_BITS} bits")
+        raise OptionError(f"{where}: {integers.bits} bits; use 1 to {_MAX_BITS} bits")
     # Blocks use all codes: kernels do not compute with the codes of blocks alone.
     symmetric = integers.signed and not spec.asymmetric and not spec.block_size
     return replace(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grammar of format specs: a kind, followed by optional words.
+"""Grammar of format specs: a format, followed by options.
 
-Kinds:
+Formats:
     intN, uintN: integers of N bits.
     ternary: int2 narrow, that is -1, 0 and 1.
     bipolar: -1 and 1.
@@ -23,7 +23,7 @@ from anybit.quant_types.suggestions import describe_unknown, suggest_formats, su
 
 @dataclass(frozen=True)
 class IntegerFormat:
-    """The kind intN or uintN."""
+    """The format intN or uintN."""
 
     bits: int
     signed: bool
@@ -34,7 +34,7 @@ class IntegerFormat:
 
 @dataclass(frozen=True)
 class BipolarFormat:
-    """The kind bipolar: -1 and 1."""
+    """The format bipolar: -1 and 1."""
 
     bits: int = 1
 
@@ -51,46 +51,49 @@ COMMON_OPTIONS: Mapping[str, SpecOptions] = {
     "narrow": {"narrow": True},
     "power-of-two": {"power_of_two": True},
 }
-"""Words that may follow a kind in every command, and the options they set."""
+"""Options of every command, with the parameters that they set."""
 
 PER_BLOCK = "per-block"
-"""A word that is followed by the number of elements."""
+"""An option that is followed by the number of elements."""
 
-_KINDS = ("int4", "uint4", "ternary", "bipolar", "e4m3", *SHORT_NAMES, *FORMATS, *BLOCK_FORMATS)
+_FORMAT_EXAMPLES = (
+    *("int4", "uint4", "ternary", "bipolar", "e4m3"),
+    *(*SHORT_NAMES, *FORMATS, *BLOCK_FORMATS),
+)
 
 
 def parse_format_spec(
-    words: str, vocabulary: Mapping[str, SpecOptions], numbers: tuple[str, ...] = ()
+    text: str, vocabulary: Mapping[str, SpecOptions], numeric: tuple[str, ...] = ()
 ) -> tuple[NumberFormat, SpecOptions]:
-    """Parse a format spec into its kind and its options.
+    """Parse a format spec into its format and its parameters.
 
     Args:
-        words: A spec such as "int4 per-channel narrow".
-        vocabulary: The words that may follow the kind, with the options they set.
-        numbers: Options that take a number, as `scale=0.5`.
+        text: A spec such as "int4 per-channel narrow".
+        vocabulary: The options, with the parameters that they set.
+        numeric: Options that take a number, such as `scale=0.5`.
 
     Raises:
-        ValueError: A word is unknown, or two words set the same option.
+        ValueError: The format or an option is unknown, or two options set the same parameter.
 
-    >>> read("ternary per-channel", COMMON)
-    (Integers(bits=2, signed=True), {'narrow': True, 'granularity': 'per-channel'})
+    >>> parse_format_spec("ternary per-channel", COMMON_OPTIONS)
+    (IntegerFormat(bits=2, signed=True), {'narrow': True, 'granularity': 'per-channel'})
     """
-    kind, *others = re.sub(rf"\b{PER_BLOCK}[ =]+", f"{PER_BLOCK}=", words).split() or [""]
-    options: SpecOptions = {}
-    for word in others:
-        option = _option(word, words, vocabulary, numbers)
-        repeated = options.keys() & option.keys()
+    name, *words = re.sub(rf"\b{PER_BLOCK}[ =]+", f"{PER_BLOCK}=", text).split() or [""]
+    parameters: SpecOptions = {}
+    for word in words:
+        option = _parse_option(word, text, vocabulary, numeric)
+        repeated = parameters.keys() & option.keys()
         if repeated:
-            raise ValueError(f"{words!r} says {repeated.pop()} twice")
-        options |= option
+            raise ValueError(f"{text!r} sets {repeated.pop()} twice")
+        parameters |= option
     try:
-        return _kind(kind, options)
+        return _parse_format(name, parameters)
     except ValueError as error:
-        raise ValueError(f"{words!r}: {error}") from None
+        raise ValueError(f"{text!r}: {error}") from None
 
 
-def _option(
-    word: str, words: str, vocabulary: Mapping[str, SpecOptions], numbers: tuple[str, ...]
+def _parse_option(
+    word: str, text: str, vocabulary: Mapping[str, SpecOptions], numeric: tuple[str, ...]
 ) -> SpecOptions:
     if word in vocabulary:
         return vocabulary[word]
@@ -98,28 +101,28 @@ def _option(
     if name == PER_BLOCK:
         if not re.fullmatch(r"[1-9]\d{0,8}", number):
             raise ValueError(
-                f'{words!r}: how many elements has a block? Say "{PER_BLOCK} 32", for example'
+                f'{text!r}: {PER_BLOCK} needs the number of elements, such as "{PER_BLOCK} 32"'
             )
         return {"granularity": PER_BLOCK, "block_size": int(number)}
-    if separator and name in numbers:
+    if separator and name in numeric:
         try:
             return {name: float(number)}
         except ValueError:
-            raise ValueError(f"{word!r} in {words!r}: the {name} must be a number") from None
-    choices = [*vocabulary, f"{PER_BLOCK} NUMBER", *(f"{option}=NUMBER" for option in numbers)]
-    message = describe_unknown("word", word, choices, suggest_options(word, choices))
-    raise ValueError(f"{message}, in {words!r}")
+            raise ValueError(f"{word!r} in {text!r}: the {name} must be a number") from None
+    choices = [*vocabulary, f"{PER_BLOCK} NUMBER", *(f"{option}=NUMBER" for option in numeric)]
+    message = describe_unknown("option", word, choices, suggest_options(word, choices))
+    raise ValueError(f"{message}, in {text!r}")
 
 
-def _kind(kind: str, options: SpecOptions) -> tuple[NumberFormat, SpecOptions]:
-    if integer := re.fullmatch(r"(u?)int(\d{1,4})", kind):
-        return IntegerFormat(int(integer[2]), not integer[1]), options
-    if kind == "ternary":
-        return IntegerFormat(2, True), {"narrow": True, **options}
-    if "narrow" in options:
-        raise ValueError(f"narrow is for integers, not for {kind}")
-    if kind == "bipolar":
-        return BipolarFormat(), options
-    if format := BLOCK_FORMATS.get(kind) or find_format(kind):
-        return format, options
-    raise ValueError(describe_unknown("kind", kind, _KINDS, suggest_formats(kind)))
+def _parse_format(name: str, parameters: SpecOptions) -> tuple[NumberFormat, SpecOptions]:
+    if integer := re.fullmatch(r"(u?)int(\d{1,4})", name):
+        return IntegerFormat(int(integer[2]), not integer[1]), parameters
+    if name == "ternary":
+        return IntegerFormat(2, True), {"narrow": True, **parameters}
+    if "narrow" in parameters:
+        raise ValueError(f"narrow is for integers, not for {name}")
+    if name == "bipolar":
+        return BipolarFormat(), parameters
+    if number_format := BLOCK_FORMATS.get(name) or find_format(name):
+        return number_format, parameters
+    raise ValueError(describe_unknown("format", name, _FORMAT_EXAMPLES, suggest_formats(name)))

@@ -20,9 +20,9 @@ _WORDS = {**COMMON_OPTIONS, **{name: {"scale": name} for name in _SCALES}}
 
 
 def quantizer(words: str) -> Quantizer:
-    """Create a quantizer from a format spec: its kind, then options.
+    """Create a quantizer from a format spec: its format, then options.
 
-    Kinds: intN and uintN for N bits, ternary (int2 narrow: -1, 0 and 1), bipolar (-1 and 1), a
+    Formats: intN and uintN for N bits, ternary (int2 narrow: -1, 0 and 1), bipolar (-1 and 1), a
     format of `anybit.formats` (float8_e4m3fn, or fp8_e4m3 for short) and eXmY for X exponent and Y
     mantissa bits without reserved codes.
 
@@ -30,7 +30,7 @@ def quantizer(words: str) -> Quantizer:
     ema, accumulator (bias) or scale=NUMBER. Default: per-tensor learned.
 
     Raises:
-        ValueError: An unknown word, or an option that does not apply to the kind.
+        ValueError: An unknown word, or an option that does not apply to the format.
 
     >>> quantizer("int4 per-channel narrow absmax")
     IntQuantizer(
