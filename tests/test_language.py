@@ -23,6 +23,7 @@ CHECKED = (
         "src/anybit/parallel",
         "src/anybit/quant_types",
     ),
+    *("src/anybit/ptq/budget.py", "src/anybit/ptq/config.py", "src/anybit/ptq/mixed_precision"),
     "src/anybit/ptq/graph",
     "src/anybit/ptq/specs",
     *(f"src/anybit/{module.name}" for module in sorted((ROOT / "src/anybit").glob("*.py"))),
@@ -33,6 +34,7 @@ CHECKED = (
     *("tests/conftest.py", "tests/test_layout.py"),  # this file has examples of faults
     *("tests/ptq/test_block_scales.py", "tests/ptq/test_branches.py", "tests/ptq/test_corners.py"),
     *("tests/ptq/test_fpga_targets.py", "tests/ptq/test_integer_only.py", "tests/ptq/test_plan.py"),
+    "tests/ptq/test_sqnr_bound.py",
     *("tests/ptq/test_steep_forms.py", "tests/ptq/test_steep_nodes.py", "tests/quant_types"),
     "README.md",
     "CHANGELOG.md",

@@ -239,7 +239,7 @@ def test_quality_fits_the_terminal(columns: int, count: int) -> None:
         (["--weights", "int4 perchannel"], 'did you mean "per-channel"'),
         (["--data", "none.npz"], "none.npz: no such file"),
         (["--data", "data.npz", "--keep", "tail"], "keep: no layer matches 'tail'"),
-        (["--data", "data.npz", "--budget", "3 dBm"], "budget '3 dBm': say a size (\"4MB\""),
+        (["--data", "data.npz", "--budget", "3 dBm"], "budget '3 dBm': give a size (\"4MB\""),
         (["--data", "data.npz", "--budget", "1B"], "budget 1B: the least possible is"),
         (["--budget", "30dB"], "a budget needs data"),
         (["--layer", "head"], "--layer 'head': use NAME=SPEC"),

@@ -134,11 +134,11 @@ def test_quantize_gives_the_same_bytes_if_a_worker_of_every_step_is_killed(
     expected = quantized(data)
     monkeypatch.setattr(calibration, "surveyor", killed_workers.surveyor)
     monkeypatch.setattr(choose, "make_chooser", killed_workers.make_chooser)
-    monkeypatch.setattr(sensitivity, "prober", killed_workers.prober)
+    monkeypatch.setattr(sensitivity, "make_probe_worker", killed_workers.make_probe_worker)
     monkeypatch.setattr(judging, "make_comparer", killed_workers.make_comparer)
     assert quantized(iter(data), cluster=address) == expected
     assert {mark.name for mark in marks.iterdir()} >= {
-        *("surveyor", "make_chooser", "prober", "make_comparer"),
+        *("surveyor", "make_chooser", "make_probe_worker", "make_comparer"),
     }
 
 

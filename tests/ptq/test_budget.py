@@ -18,12 +18,12 @@ import anybit
 from anybit import ModelError, OptionError
 from anybit.ptq.budget import parse_budget
 from anybit.ptq.config import DEFAULT
-from anybit.ptq.mixed_precision.bit_operations import least_width
-from anybit.ptq.mixed_precision.noise_model import in_fewer_bits
+from anybit.ptq.mixed_precision.assignment_search import choose_least_width
+from anybit.ptq.mixed_precision.noise_model import interpolate_noise
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("text", "expected"),
     [
         ("4MB", ("bytes", 4e6)),
         (" 1.5 KiB ", ("bytes", 1536)),
@@ -35,39 +35,33 @@ from anybit.ptq.mixed_precision.noise_model import in_fewer_bits
         ("12.5 % BOPs", ("bops", 0.125)),
     ],
 )
-def test_words(words: str, expected: tuple[str, float]) -> None:
-    found = vars(parse_budget(words)) | {"words": None}
-    wanted = {
-        "words": None,
-        "bytes": None,
-        "noise": None,
-        "bops": None,
-        expected[0]: expected[1],
-    }
-    assert found == pytest.approx(wanted)
+def test_parse_budget_returns_kind_and_limit(text: str, expected: tuple[str, float]) -> None:
+    budget = parse_budget(text)
+    assert (budget.kind.value, budget.limit) == (expected[0], pytest.approx(expected[1]))
+    assert budget.text == text
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "say a size"),
-        ("30", "say a size"),
-        ("dB", "say a size"),
-        ("-30dB", "say a size"),
-        ("nan dB", "say a size"),
-        ("1e9dB", "say a size"),
-        ("30dB 4MB", "say a size"),
+        ("", "give a size"),
+        ("30", "give a size"),
+        ("dB", "give a size"),
+        ("-30dB", "give a size"),
+        ("nan dB", "give a size"),
+        ("1e9dB", "give a size"),
+        ("30dB 4MB", "give a size"),
         ("0MB", "nothing is left"),
         ("0dB", "nothing is left"),
-        ("500dB", "say a size"),
+        ("500dB", "give a size"),
         ("50%", "shares are of the work"),
         ("50% MB", "shares are of the work"),
-        ("50bops", "say a size"),
-        ("2ns", "say a size"),
-        ("2ms", "say a size"),
-        ("9" * 400 + "MB", "say a size"),
-        ("\x00MB", "say a size"),
-        ("٣dB", "say a size"),
+        ("50bops", "give a size"),
+        ("2ns", "give a size"),
+        ("2ms", "give a size"),
+        ("9" * 400 + "MB", "give a size"),
+        ("\x00MB", "give a size"),
+        ("٣dB", "give a size"),
     ],
 )
 def test_words_that_are_none(words: str, message: str) -> None:
@@ -154,7 +148,7 @@ def test_a_mix_is_not_worse_than_one_width_for_all(budget: str) -> None:
     ("share", "bits"), [(2.0, 8), (1.0, 8), (0.99, 6), (0.5625, 6), (0.56, 4), (0.01, 4)]
 )
 def test_tensors_get_as_few_bits_as_all_would(share: float, bits: int) -> None:
-    assert least_width(share, DEFAULT.budget.exact_bits) == bits
+    assert choose_least_width(share, DEFAULT.budget) == bits
 
 
 @pytest.mark.sample(4)
@@ -166,7 +160,7 @@ def test_fewer_bits_of_tensors_are_taken_where_that_is_better(
     source, data = _network(name)
     found = anybit.quantize(source, data, budget=share)
     monkeypatch.setattr(
-        "anybit.ptq.mixed_precision.budget_search.least_width", lambda share, exact_bits: 8
+        "anybit.ptq.mixed_precision.budget_search.choose_least_width", lambda share, config: 8
     )
     wide = anybit.quantize(source, data, budget=share)
     assert {each.activation_bits for each in wide.layers} <= {8, 16}
@@ -201,11 +195,13 @@ def test_fewer_bits_are_for_operations_alone(budget: str) -> None:
 
 def test_tensors_that_make_no_difference_get_no_fewer_bits() -> None:
     """What is beyond the flat end of a curve, in these data."""
-    noise = in_fewer_bits(0.0, [0.0], 4)
+    noise = interpolate_noise(0.0, [0.0], 4, DEFAULT.budget)
     assert set(noise.values()) == {math.inf}
-    assert in_fewer_bits(0.0, [1.0], 4) == pytest.approx({4: 1, 5: 0.25, 6: 0.0625, 7: 0.015625})
-    assert in_fewer_bits(1e-4, [1e-2], 4)[6] == pytest.approx(1e-3)
-    assert in_fewer_bits(1e-4, [], 6) == pytest.approx({6: 1.6e-3, 7: 4e-4})
+    assert interpolate_noise(0.0, [1.0], 4, DEFAULT.budget) == pytest.approx(
+        {4: 1, 5: 0.25, 6: 0.0625, 7: 0.015625}
+    )
+    assert interpolate_noise(1e-4, [1e-2], 4, DEFAULT.budget)[6] == pytest.approx(1e-3)
+    assert interpolate_noise(1e-4, [], 6, DEFAULT.budget) == pytest.approx({6: 1.6e-3, 7: 4e-4})
 
 
 def test_what_is_reachable_is_reached() -> None:

@@ -30,9 +30,9 @@ def make_chooser(*job: Any) -> Callable[[Any], Any]:
     return _killed_once("make_chooser", choose.make_chooser(*job))
 
 
-def prober(*job: Any) -> Callable[[Any], Any]:
+def make_probe_worker(*job: Any) -> Callable[[Any], Any]:
     """Return the worker that measures sensitivity."""
-    return _killed_once("prober", sensitivity.prober(*job))
+    return _killed_once("make_probe_worker", sensitivity.make_probe_worker(*job))
 
 
 def make_comparer(*job: Any) -> Callable[[Any], Any]:

@@ -4,6 +4,7 @@
 import math
 import re
 from dataclasses import dataclass
+from enum import Enum
 
 from anybit.errors import OptionError
 from anybit.metrics.sqnr import sqnr_to_noise
@@ -15,7 +16,19 @@ _SIZES = {
     **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmg", 1)},
     **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmg", 1)},
 }
-_KNOWN = 'say a size ("4MB", "500KiB"), a quality ("30dB") or a share of the work ("50%bops")'
+_MAX_PERCENT, _MAX_DECIBELS = 1000, 150
+_REMEDY = 'give a size ("4MB", "500KiB"), an SQNR ("30dB") or a share of the work ("50%bops")'
+
+
+class BudgetKind(Enum):
+    """Quantity that a budget limits, and its unit."""
+
+    BYTES = "bytes"
+    """The size of the constants in bytes."""
+    NOISE = "noise"
+    """The noise-to-signal power ratio of the worst output."""
+    BIT_OPERATIONS = "bops"
+    """The share of the bit operations at the requested widths of weights and activations."""
 
 
 @dataclass(frozen=True)
@@ -23,40 +36,37 @@ class Budget:
     """A limit for mixed precision.
 
     Attributes:
-        words: The text it was parsed from.
-        bytes: The largest size of the constants.
-        noise: The largest ratio of noise power to signal power of the worst output.
-        bops: The most bit operations, as a share of those at the requested widths of weights and
-            activations.
+        text: The text that it was parsed from.
+        kind: The limited quantity.
+        limit: The largest value, in the unit of the kind.
     """
 
-    words: str
-    bytes: float | None = None
-    noise: float | None = None
-    bops: float | None = None
+    text: str
+    kind: BudgetKind
+    limit: float
 
 
-def parse_budget(words: str) -> Budget:
+def parse_budget(text: str) -> Budget:
     """Parse a budget.
 
     Raises:
-        OptionError: The words are not a budget.
+        OptionError: The text is not a budget.
 
-    >>> budget("4 MB").bytes, budget("30dB").noise, budget("50%bops").bops
+    >>> parse_budget("4 MB").limit, parse_budget("30dB").limit, parse_budget("50%bops").limit
     (4000000.0, 0.001, 0.5)
     """
-    number = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{0,15})?)\s*(%?)\s*([a-zA-Z]*)\s*", words)
-    if number is None:
-        raise OptionError(f"budget {words!r}: {_KNOWN}")
-    amount, unit = float(number[1]), number[3].lower()
+    match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{0,15})?)\s*(%?)\s*([a-zA-Z]*)\s*", text)
+    if match is None:
+        raise OptionError(f"budget {text!r}: {_REMEDY}")
+    amount, unit = float(match[1]), match[3].lower()
     if not amount or not math.isfinite(amount):
-        raise OptionError(f"budget {words!r}: nothing is left for the model; {_KNOWN}")
-    if number[2]:
-        if unit != "bops" or amount > 1000:
-            raise OptionError(f'budget {words!r}: shares are of the work, such as "50%bops"')
-        return Budget(words, bops=amount / 100)
-    if unit == "db" and amount <= 150:
-        return Budget(words, noise=sqnr_to_noise(amount))
+        raise OptionError(f"budget {text!r}: nothing is left for the model; {_REMEDY}")
+    if match[2]:
+        if unit != "bops" or amount > _MAX_PERCENT:
+            raise OptionError(f'budget {text!r}: shares are of the work, such as "50%bops"')
+        return Budget(text, BudgetKind.BIT_OPERATIONS, amount / 100)
+    if unit == "db" and amount <= _MAX_DECIBELS:
+        return Budget(text, BudgetKind.NOISE, sqnr_to_noise(amount))
     if unit in _SIZES:
-        return Budget(words, bytes=amount * _SIZES[unit])
-    raise OptionError(f"budget {words!r}: {_KNOWN}")
+        return Budget(text, BudgetKind.BYTES, amount * _SIZES[unit])
+    raise OptionError(f"budget {text!r}: {_REMEDY}")

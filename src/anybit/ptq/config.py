@@ -153,23 +153,27 @@ class AblationConfig:
 
 @dataclass(frozen=True)
 class SensitivityConfig:
-    """Sensitivity of the outputs to single tensors.
+    """Measurement of the sensitivity of the outputs to single weights and activations.
 
     Attributes:
-        samples: Samples that are run, if rows are samples.
-        whole_items: Items that are run, if rows are not samples.
-        batch_samples: Samples of a batch.
-        weight_widths: Bits at which weights are measured, widest first.
-        next_width: Expected growth of the noise power from one of these to the next.
-        too_much: Noise over signal from which on powers do not add.
+        samples: Samples to run, if rows are samples.
+        whole_items: Samples to run, if items are.
+        batch_samples: Samples per batch.
+        tensors_per_run: Activations that are recorded in one run of the model.
+        measured_widths: Bits at which the noise of weights is measured, widest first.
+        error_widths: Bits at which at least their rounding error is computed.
+        growth_per_width: Expected growth of the noise power between measured widths.
+        max_additive_noise: Noise-to-signal ratio up to which noise powers add up.
     """
 
     samples: int = 40
     whole_items: int = 2
     batch_samples: int = 5
-    weight_widths: tuple[int, ...] = (8, 6, 4)
-    next_width: float = 16.0
-    too_much: float = 0.1
+    tensors_per_run: int = 8
+    measured_widths: tuple[int, ...] = (8, 6, 4)
+    error_widths: tuple[int, ...] = (8, 6, 4, 2)
+    growth_per_width: float = 16.0
+    max_additive_noise: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -177,34 +181,45 @@ class BudgetConfig:
     """Mixed precision within a budget.
 
     Attributes:
-        layer_share: The most of the allowed noise that one layer may make.
-        rounds: Mixes run to correct the prediction.
-        most_rounds: The most of them, until one is quiet enough.
-        quieter: Predicted noise of the next mix over that of one that was too noisy.
-        mixes_between: The most mixes run between a too noisy one and a quiet one.
-        apart: The least ratio of predicted noise between these.
-        trims: The most parts that are tried with fewer bits at the end.
-        least_saving: Share of the cost that a trim has to save.
-        aim: Predicted noise that is aimed at, over the allowed noise.
-        near: Measured noise over the allowed noise from which on no further round pays.
-        front_points: The most points of the reported front.
-        exact_bits: The fewest bits of activations whose noise follows from that at 8 bits.
-        own_widths: The most activations of a group that may differ in width.
+        base_bits: Bits at which activations are measured, and from which widths are varied.
+        weight_widths: Bits of weights.
+        activation_widths: Bits of activations.
+        least_activation_bits: The fewest bits of activations for a budget of bit operations.
+        exact_bits: The fewest bits of activations whose noise follows from that at `base_bits`.
+        max_independent: The most activations of a group whose widths may differ.
+        wide_cost: Cost per multiplication above `base_bits`, for a budget of noise; more than any
+            product of two widths.
+        layer_share: The largest share of the allowed noise for one layer.
+        rounds: Assignments that are evaluated to correct the prediction.
+        max_rounds: The most of these, until one is within the budget.
+        retry_ratio: The next predicted noise over that of an assignment beyond the budget.
+        max_between: The most assignments between one beyond the budget and one within it.
+        min_ratio: The least ratio of the predicted noise of two of these.
+        max_trims: The most groups that are tried with fewer bits at the end.
+        min_saving: The share of the cost that such a trim has to save.
+        aim: Target of the predicted noise, over the allowed noise.
+        near: Measured noise, over the allowed noise, from which on another round is skipped.
+        max_front_points: The most points of the reported front.
     """
 
+    base_bits: int = 8
+    weight_widths: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8, 16)
+    activation_widths: tuple[int, ...] = (8, 16)
+    least_activation_bits: int = 4
+    exact_bits: int = 6
+    max_independent: int = 4
+    wide_cost: int = 2**20
     layer_share: float = 0.25
     rounds: int = 3
-    most_rounds: int = 8
-    quieter: float = 10**-0.15
-    mixes_between: int = 5
-    apart: float = 10**-0.03
-    trims: int = 8
-    least_saving: float = 0.01
+    max_rounds: int = 8
+    retry_ratio: float = 10**-0.15
+    max_between: int = 5
+    min_ratio: float = 10**-0.03
+    max_trims: int = 8
+    min_saving: float = 0.01
     aim: float = 10**-0.02
     near: float = 10**-0.05
-    front_points: int = 100
-    exact_bits: int = 6
-    own_widths: int = 4
+    max_front_points: int = 100
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from anybit.onnx.graph.walk import iter_nodes, iter_tensors
 from anybit.ptq.algorithms.round_to_nearest import stored_bytes
 from anybit.ptq.algorithms.shared_weights import bytes_of
 from anybit.ptq.graph.targets import TargetNode
-from anybit.ptq.mixed_precision.noise_model import FLOAT_BITS, NoiseTable
+from anybit.ptq.mixed_precision.noise_model import NoiseTable
+from anybit.ptq.mixed_precision.widths import FLOAT_BITS
 from anybit.ptq.plan import QuantPlan
 from anybit.ptq.result import QuantizedLayer
 from anybit.ptq.search.candidates import QuantizedCandidate
@@ -95,7 +96,9 @@ def describe_layer(
         bytes=sum(stored_bytes(array, weight, weights) for weight, array in layer.constants),
         macs=macs.get(layer),
         sqnr=noise_to_sqnr(max(errors)) if errors and confirmed else None,
-        output_sqnr=None if noises is None else noise_to_sqnr(noises.of(layer, candidate.plan)),
+        output_sqnr=None
+        if noises is None
+        else noise_to_sqnr(noises.predict_layer(layer, candidate.plan)),
         smoothed=any(chosen.smoothing is not None for chosen in params.values()),
         tried=tuple(grid for chosen in params.values() for grid in chosen.tried),
     )

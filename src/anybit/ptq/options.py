@@ -73,7 +73,7 @@ def parse_options(
         raise OptionError("a budget needs data to measure the effect of layers on the outputs")
     if limit is not None and integer_only:
         raise OptionError(
-            f"budget: {limit.words!r} may take more than 8 bits, which integer_only excludes"
+            f"budget: {limit.text!r} may take more than 8 bits, which integer_only excludes"
         )
     return QuantizeOptions(
         specs=parse_specs(weights, activations, layers or {}, keep, scales is not None),

@@ -1,60 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mix of widths within a budget: chosen by what was measured, tried, and corrected.
+"""Mixed precision within a budget: predict, search, evaluate and report.
 
-Noise powers of layers add, nearly: networks with many Softmax are worse than the sum. So the mix is
-run, all predictions are multiplied by the factor that this shows, and another one is chosen, three
-times at most, or eight where none is quiet enough before; then cheaper ones near it are tried.
+The sensitivity of the outputs to each weight and activation is measured, and predicts the noise of
+all assignments of widths. Noise powers add up only nearly: networks with many Softmax are worse
+than the sum. So assignments are evaluated, and the predictions multiplied by the measured factor.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from anybit.data.dataset import Dataset
 from anybit.data.readers import Sample
 from anybit.data.splits import is_held_out, is_selected
 from anybit.errors import ModelError
-from anybit.metrics.confidence import MIN_SAMPLES
+from anybit.metrics.confidence import CONFIDENCE, MIN_SAMPLES
+from anybit.metrics.quality import QualityMetrics
 from anybit.metrics.sqnr import noise_to_sqnr, sqnr_to_noise
 from anybit.ptq.algorithms.layer_params import LayerParams
-from anybit.ptq.budget import Budget
+from anybit.ptq.budget import Budget, BudgetKind
 from anybit.ptq.config import SensitivityConfig
-from anybit.ptq.context import Progress
+from anybit.ptq.context import Progress, ignore_progress, scale_progress
 from anybit.ptq.graph.precision import FLOAT_TYPES
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
-from anybit.ptq.mixed_precision.bit_operations import least_width
-from anybit.ptq.mixed_precision.budget_kinds import SearchState, Size, best_within
-from anybit.ptq.mixed_precision.cost_model import Costs
-from anybit.ptq.mixed_precision.mix_evaluator import MixEvaluator
-from anybit.ptq.mixed_precision.noise_model import (
-    BASE,
-    NARROW,
-    NoiseTable,
-    changed,
-    measured,
-    varied,
+from anybit.ptq.mixed_precision.assignment_search import (
+    CountBytes,
+    SearchState,
+    choose_least_width,
+    search_assignment,
 )
-from anybit.ptq.mixed_precision.pareto import Assignment, front
+from anybit.ptq.mixed_precision.cost_model import CostModel
+from anybit.ptq.mixed_precision.mix_evaluator import MixEvaluator
+from anybit.ptq.mixed_precision.noise_model import NoiseTable, measure_noise
+from anybit.ptq.mixed_precision.pareto import Assignment, compute_front
 from anybit.ptq.mixed_precision.sensitivity import ProbeSpec
+from anybit.ptq.mixed_precision.widths import select_variable_specs, set_widths
 from anybit.ptq.plan import QuantPlan
 from anybit.ptq.result import ParetoPoint
 from anybit.ptq.search.candidates import CandidateBuilder, MeasuredCandidate
 from anybit.quant_types.spec import QuantSpec
 from anybit.text import counted
 
-# Shares of the time: choices at the base widths, sensitivity; the rest are rounds.
-_CHOSEN, _MEASURED, _TRIED = 0.3, 0.3, 0.6
+_PARAMS_SHARE, _SENSITIVITY_SHARE = 0.3, 0.3
+"""Shares of the time until evaluation: parameters at the base widths, and sensitivity."""
+_EVALUATION_START = _PARAMS_SHARE + _SENSITIVITY_SHARE
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A quantized model, and the mixed precisions it was chosen from.
+    """A quantized model, and the assignments of widths that it was chosen from.
 
     Attributes:
         candidate: The quantized model.
-        noises: The noise that each layer adds to the outputs; None if it was not measured.
-        front: The best mixed precisions, and those of one width, by size and operations.
-        remarks: Remarks on the budget.
+        noises: The noise of each weight and activation; None if it was not measured.
+        front: The best assignments and the uniform ones, by bit operations and bytes.
+        remarks: Specs that the budget replaced, and the confidence in its SQNR.
     """
 
     candidate: MeasuredCandidate
@@ -65,180 +65,202 @@ class SearchResult:
 
 def search_mixed_precision(
     budget: Budget,
-    wanted: QuantPlan,
-    attempts: CandidateBuilder,
+    plan: QuantPlan,
+    builder: CandidateBuilder,
     macs: Mapping[TargetNode, int],
-    size: Size,
+    count_bytes: CountBytes,
 ) -> SearchResult:
-    """The best mix of widths for a plan within a budget.
+    """Search the best widths for a plan within a budget.
 
     Args:
-        budget: What it may take, or what has to come out of it.
-        wanted: The plan. Integers that were not asked for by name get other widths.
-        attempts: What quantizes the model.
-        macs: Multiplications of each layer.
-        size: The bytes of all constants, by a plan.
+        budget: The budget.
+        plan: The requested plan. Integers of layers without a spec of their own may get other
+            widths.
+        builder: Quantizes the model.
+        macs: The multiplications of each layer.
+        count_bytes: Returns the size of the constants of a plan.
 
     Raises:
-        ModelError: There is none; the message says what was reached.
+        ModelError: No assignment is within the budget; the message has the least possible value.
     """
-    weights, _ = varied(wanted)
-    samples, progress = attempts.ctx.dataset, attempts.ctx.progress
-    if not any(each.dtype in FLOAT_TYPES for each in attempts.ctx.model.graph.outputs):
+    weights, _ = select_variable_specs(plan)
+    if not any(output.dtype in FLOAT_TYPES for output in builder.ctx.model.graph.outputs):
         raise ModelError(
-            f"budget {budget.words}: mixes are told apart by what they add to outputs that are "
-            "floats, and there are none; let the model give its scores, too, or say --weights"
+            f"budget {budget.text}: widths are chosen by the noise of float outputs, and there are "
+            "none; let the model return its scores, too, or use --weights"
         )
-    known = _known(budget, wanted, attempts, samples, macs, size, progress)
-    try_it = MixEvaluator(
-        known.base, attempts, lambda share: progress(_TRIED + (1 - _TRIED) * share)
+    state = _measure(budget, plan, builder, macs, count_bytes)
+    progress = scale_progress(builder.ctx.progress, _EVALUATION_START, 1)
+    evaluator = MixEvaluator(state.base, builder, progress)
+    assignment = search_assignment(state, evaluator)
+    candidate = evaluator.build(assignment)
+    remarks = _report_replaced_specs(weights)
+    if budget.kind is BudgetKind.NOISE:
+        remarks += _report_confidence(budget, candidate.verdict)
+    front = _list_front(state, assignment, evaluator.compute_correction(assignment))
+    return SearchResult(candidate, state.noises, front, remarks)
+
+
+def measure_layer_noise(candidate: MeasuredCandidate, builder: CandidateBuilder) -> NoiseTable:
+    """Measure the noise of each weight and activation of a quantized model at its own width."""
+    plan, ctx = candidate.plan, builder.ctx
+    spec = ProbeSpec(
+        tuple(plan.weights),
+        {tensor: candidate.choices[tensor] for tensor in plan.activations},
+        _read_samples(ctx.dataset, ctx.config.sensitivity),
+        ctx.name,
+        ctx.config,
+        parts=builder.floats.parts,
     )
-    option = best_within(known, try_it)
-    attempt = try_it(option)
-    remarks = _replaced(weights) + _not_promised(budget, attempt)
-    points = _front(known, option, try_it.factor(option))
-    return SearchResult(attempt, known.noises, points, remarks)
+    return measure_noise(ctx.executor, ctx.model, spec, plan, None, ignore_progress)
 
 
-def _known(
+def _measure(
     budget: Budget,
-    wanted: QuantPlan,
-    attempts: CandidateBuilder,
-    samples: Dataset,
+    plan: QuantPlan,
+    builder: CandidateBuilder,
     macs: Mapping[TargetNode, int],
-    size: Size,
-    progress: Progress,
+    count_bytes: CountBytes,
 ) -> SearchState:
-    """What is measured before any mix is tried."""
-    config = attempts.ctx.config
-    weights, activations = varied(wanted)
-    # With activations as floats operations fall with the bytes of weights.
-    by_bytes = budget.bytes is not None or (budget.noise is not None and not activations)
-    costs = Costs(macs, by_bytes, narrow_first=budget.noise is not None)
+    """Measure the noise of all weights and activations."""
+    ctx, config = builder.ctx, builder.ctx.config
+    weights, activations = select_variable_specs(plan)
+    limits_noise = budget.kind is BudgetKind.NOISE
+    # With float activations, bit operations are proportional to the bytes of weights.
+    by_bytes = budget.kind is BudgetKind.BYTES or (limits_noise and not activations)
+    costs = CostModel(macs, by_bytes, avoids_wide=limits_noise, config=config.budget)
     tensors = () if by_bytes else tuple(activations)
-    base = changed(wanted, tuple((each, BASE) for each in (*weights, *tensors)))
-    least = BASE
-    if budget.bops is not None and tensors:
-        least = least_width(
-            budget.bops * costs.bops(wanted) / max(costs.bops(base), 1), config.budget.exact_bits
-        )
-    choices, narrow = _choices(base, least, attempts, lambda share: progress(_CHOSEN * share))
-    noises = measured(
-        attempts.ctx.executor,
-        attempts.ctx.model,
-        ProbeSpec(
-            tuple(base.weights),
-            choices,
-            _probed(samples, config.sensitivity),
-            attempts.ctx.name,
-            config,
-            narrow,
-            attempts.floats.parts,
-        ),
-        base,
-        config.sensitivity.too_much
-        if budget.noise is None
-        else config.budget.layer_share * budget.noise,
-        lambda share: progress(_CHOSEN + _MEASURED * share),
-        least,
+    least_bits = base_bits = config.budget.base_bits
+    base = set_widths(plan, tuple((target, base_bits) for target in (*weights, *tensors)))
+    if budget.kind is BudgetKind.BIT_OPERATIONS and tensors:
+        requested = budget.limit * costs.count_bit_operations(plan)
+        share = requested / max(costs.count_bit_operations(base), 1)
+        least_bits = choose_least_width(share, config.budget)
+    params, narrow_params = _search_params(
+        base, least_bits, builder, scale_progress(ctx.progress, 0, _PARAMS_SHARE)
     )
-    return SearchState(budget, wanted, base, least, costs, noises, size, config.budget)
-
-
-def _front(known: SearchState, option: Assignment, factor: float) -> tuple[ParetoPoint, ...]:
-    """A mix that was chosen, others that are good, and those of one width, by operations."""
-    told = [
-        option,
-        *_thinned(front(known.options), known.config.front_points),
-        *known.even(BASE),
-        *known.even(known.least),
-    ]
-    plans = [changed(known.base, each.picks) for each in told]
-    mixes = [_mix(each, each is plans[0], known, factor) for each in plans]
-    once = {replace(each, chosen=False): each for each in reversed(mixes) if each.sqnr > -math.inf}
-    return tuple(sorted(once.values(), key=lambda each: (each.bops, each.bytes, -each.sqnr)))
-
-
-def measure_layer_noise(found: MeasuredCandidate, attempts: CandidateBuilder) -> NoiseTable:
-    """What each layer of a model does to its outputs at its own widths, all else being float."""
-    plan = found.plan
-    choices = {each: found.choices[each] for each in plan.activations}
-    ctx, config = attempts.ctx, attempts.ctx.config
-    probes = _probed(ctx.dataset, config.sensitivity)
-    probed = ProbeSpec(
-        tuple(plan.weights), choices, probes, ctx.name, config, parts=attempts.floats.parts
+    spec = ProbeSpec(
+        tuple(base.weights),
+        params,
+        _read_samples(ctx.dataset, config.sensitivity),
+        ctx.name,
+        config,
+        narrow_params,
+        builder.floats.parts,
     )
-    return measured(ctx.executor, ctx.model, probed, plan, None, lambda share: None)
+    max_noise = config.sensitivity.max_additive_noise
+    if limits_noise:
+        max_noise = config.budget.layer_share * budget.limit
+
+    progress = scale_progress(ctx.progress, _PARAMS_SHARE, _EVALUATION_START)
+    noises = measure_noise(ctx.executor, ctx.model, spec, base, max_noise, progress, least_bits)
+    return SearchState(budget, plan, base, least_bits, costs, noises, count_bytes, config.budget)
 
 
-def _choices(
-    base: QuantPlan, least: int, attempts: CandidateBuilder, progress: Progress
-) -> tuple[dict[ActivationTensor, LayerParams], dict[ActivationTensor, LayerParams]]:
-    """What becomes of tensors in 8 bits, and of those that may have the fewest in so many."""
-    if least > NARROW:
-        found = attempts.choose(base, progress)
-        return {source: found[source] for source in base.activations}, {}
-    found = attempts.choose(base, lambda share: progress(share / 2))
-    weights, tensors = varied(base)
-    fewest = changed(base, tuple((each, least) for each in (*weights, *tensors)))
-    narrow = attempts.choose(fewest, lambda share: progress((1 + share) / 2))
-    return {source: found[source] for source in base.activations}, {
-        source: narrow[source] for source in tensors
-    }
+def _search_params(
+    base: QuantPlan, least_bits: int, builder: CandidateBuilder, progress: Progress
+) -> tuple[Mapping[ActivationTensor, LayerParams], Mapping[ActivationTensor, LayerParams]]:
+    """Search the parameters of activations at the base width.
+
+    Returns:
+        These, and the parameters at `least_bits` of those whose noise cannot be extrapolated.
+    """
+    if least_bits > builder.ctx.config.budget.least_activation_bits:
+        params = builder.choose(base, progress)
+        return {tensor: params[tensor] for tensor in base.activations}, {}
+    params = builder.choose(base, scale_progress(progress, 0, 0.5))
+    weights, tensors = select_variable_specs(base)
+    narrow = set_widths(base, tuple((target, least_bits) for target in (*weights, *tensors)))
+    narrow_params = builder.choose(narrow, scale_progress(progress, 0.5, 1))
+    return (
+        {tensor: params[tensor] for tensor in base.activations},
+        {tensor: narrow_params[tensor] for tensor in tensors},
+    )
 
 
-def _probed(samples: Dataset, config: SensitivityConfig) -> list[Sample]:
-    """Return batches of calibration samples, spread evenly over the data."""
-    numbers = [each for each in range(len(samples)) if not is_held_out(each)]
-    most = config.samples if samples.rows_are_samples else config.whole_items
-    step = math.ceil(len(numbers) / most)
-    wanted = frozenset(each for at, each in enumerate(numbers) if is_selected(at, step))
-    found = [each for _, each in samples.select(wanted)]
+def _read_samples(samples: Dataset, config: SensitivityConfig) -> list[Sample]:
+    """Return batches of calibration samples at equal distances in the data."""
+    indices = [index for index in range(len(samples)) if not is_held_out(index)]
+    count = config.samples if samples.rows_are_samples else config.whole_items
+    period = math.ceil(len(indices) / count)
+    selected = frozenset(
+        index for position, index in enumerate(indices) if is_selected(position, period)
+    )
+    read = [sample for _, sample in samples.select(selected)]
     step = config.batch_samples
-    starts = range(0, len(found), step)
-    return [each for at in starts for each in samples.concatenate(found[at : at + step])]
+    return [
+        batch
+        for start in range(0, len(read), step)
+        for batch in samples.concatenate(read[start : start + step])
+    ]
 
 
-def _replaced(weights: Mapping[TargetNode, QuantSpec]) -> tuple[str, ...]:
-    """What is to be said of words that are not a width, of which a budget takes others."""
-    count = sum(each.text.startswith("ternary") for each in weights.values())
+def _list_front(
+    state: SearchState, chosen: Assignment, correction: float
+) -> tuple[ParetoPoint, ...]:
+    """Return the chosen assignment, the front and the uniform ones, without duplicates.
+
+    They are in order of increasing bit operations, bytes and noise.
+    """
+    front = compute_front(state.groups)
+    step = math.ceil(len(front) / state.config.max_front_points)
+    assignments = [
+        chosen,
+        *front[::step],
+        *state.list_uniform(state.config.base_bits),
+        *state.list_uniform(state.least_bits),
+    ]
+    points = [
+        _make_point(state, state.make_plan(assignment), correction, index == 0)
+        for index, assignment in enumerate(assignments)
+    ]
+    unique = {
+        replace(point, chosen=False): point for point in reversed(points) if point.sqnr > -math.inf
+    }
+    return tuple(sorted(unique.values(), key=lambda point: (point.bops, point.bytes, -point.sqnr)))
+
+
+def _make_point(
+    state: SearchState, plan: QuantPlan, correction: float, chosen: bool
+) -> ParetoPoint:
+    weights = {str(spec.format) for spec in plan.weights.values()}
+    activations = {str(spec.format) for spec in plan.activations.values()}
+    is_uniform = len(weights) == 1 and len(activations) <= 1
+    return ParetoPoint(
+        "/".join([*weights, *activations]) if is_uniform else "",
+        state.count_bytes(plan),
+        int(state.costs.count_bit_operations(plan)),
+        noise_to_sqnr(state.noises.predict(plan) * correction),
+        chosen,
+    )
+
+
+def _report_replaced_specs(weights: Mapping[TargetNode, QuantSpec]) -> tuple[str, ...]:
+    """Return a remark on ternary layers, which a budget turns into integers of other widths."""
+    count = sum(spec.text.startswith("ternary") for spec in weights.values())
     if not count:
         return ()
     return (
         f"The budget gives {counted(count, 'layer')} integers of other widths in place of ternary; "
-        "name those that are to keep it: --layer NAME=ternary.",
+        "name the layers that stay ternary: --layer NAME=ternary.",
     )
 
 
-def _not_promised(budget: Budget, attempt: MeasuredCandidate) -> tuple[str, ...]:
-    """What is to be said if other data may have more noise than was asked for."""
-    if budget.noise is None:
-        return ()
-    bound, count = attempt.verdict.sqnr_bound, attempt.verdict.samples
-    held = f"{counted(count, 'sample')} held back"
-    unsure = f"{budget.words} is not promised for other data"
-    if attempt.verdict.seen:
-        return (f"{unsure}: the one sample that there is chose quantizers, too; give hundreds.",)
-    if count < MIN_SAMPLES:
-        return (f"{held}: too few to promise {budget.words} for other data; give hundreds.",)
+def _report_confidence(budget: Budget, quality: QualityMetrics) -> tuple[str, ...]:
+    """Return a remark if unseen data may have more noise than a budget of noise allows."""
+    bound, held_out = quality.sqnr_bound, f"{counted(quality.samples, 'held-out sample')}"
+    unsure = f"{budget.text} is not certain on new data"
+    if quality.seen:
+        return (f"{unsure}: the only sample is used for calibration, too; give hundreds.",)
+    if quality.samples < MIN_SAMPLES:
+        return (f"{unsure}: there are only {held_out}; give hundreds.",)
     if bound is None:
-        return (f"{unsure}: an output is 0 for nearly all of the {held}; give others, too.",)
-    if sqnr_to_noise(bound) <= budget.noise:
+        return (
+            f"{unsure}: an output is 0 for nearly all of the {held_out}; give other samples, too.",
+        )
+    if sqnr_to_noise(bound) <= budget.limit:
         return ()
     return (
-        f"{unsure}: by how much the {held} differ it may be {bound:.1f} dB; give more, or ask for "
-        "more decibels.",
+        f"{unsure}: the SQNR may be as low as {bound:.1f} dB ({100 * CONFIDENCE:g} % bound "
+        f"from {held_out}); add samples or raise the budget.",
     )
-
-
-def _thinned(options: Sequence[Assignment], most: int) -> list[Assignment]:
-    step = math.ceil(len(options) / most)
-    return list(options[::step])
-
-
-def _mix(plan: QuantPlan, chosen: bool, known: SearchState, factor: float) -> ParetoPoint:
-    kinds = {str(each.format) for each in plan.weights.values()}
-    others = {str(each.format) for each in plan.activations.values()}
-    name = "/".join([*kinds, *others]) if len(kinds) == 1 and len(others) <= 1 else ""
-    sqnr = noise_to_sqnr(known.noises.total(plan) * factor)
-    return ParetoPoint(name, known.size(plan), int(known.costs.bops(plan)), sqnr, chosen)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Widths for each layer within a budget: what can be chosen, and what it costs."""
+"""Cost model: the options of each group of layers, with their bytes or bit operations."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,185 +10,207 @@ from itertools import product
 import onnx_ir as ir
 
 from anybit.ptq.algorithms.shared_weights import bytes_of, constants_of, linked
+from anybit.ptq.config import BudgetConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
-from anybit.ptq.mixed_precision.noise_model import (
-    BASE,
+from anybit.ptq.mixed_precision.noise_model import NoiseTable
+from anybit.ptq.mixed_precision.pareto import Assignment, Widths, compute_front
+from anybit.ptq.mixed_precision.widths import (
     FLOAT_BITS,
-    NoiseTable,
-    at_width,
-    changed,
-    varied,
+    select_variable_specs,
+    set_width,
+    set_widths,
 )
-from anybit.ptq.mixed_precision.pareto import Assignment, Widths, front
 from anybit.ptq.plan import QuantPlan
 from anybit.quant_types.spec import QuantSpec
 
-# Far more than any product of two widths.
-_OUTWEIGHED = 2**20
-
 
 @dataclass(frozen=True)
-class Costs:
-    """What widths cost.
+class CostModel:
+    """Cost of widths in bytes of weights, or in bit operations.
+
+    The bit operations of a layer are its multiplications times the widths of both factors.
 
     Attributes:
-        macs: Multiplications of each layer.
-        by_bytes: Whether bytes of weights count, or else operations on bits: multiplications times
-            the widths of both factors.
-        narrow_first: Whether operations on more than 8 bits, which no kernel for integers does, are
-            avoided before anything else is.
+        macs: The multiplications of each layer.
+        by_bytes: Whether the cost is in bytes of weights; otherwise it is in bit operations.
+        avoids_wide: Whether widths above the base width, for which there are no integer kernels,
+            cost more than any others.
+        config: The thresholds.
     """
 
     macs: Mapping[TargetNode, int]
     by_bytes: bool
-    narrow_first: bool
+    avoids_wide: bool
+    config: BudgetConfig
 
-    def bops(self, wanted: QuantPlan) -> float:
-        """Operations on bits of a whole plan."""
+    def count_bit_operations(self, plan: QuantPlan) -> float:
+        """Return the bit operations of a plan."""
         return sum(
-            self.macs[layer] * math.prod(self._widths(layer, wanted.weights.get(layer), others))
-            for layer, others in read_widths(wanted).items()
+            self.macs[layer] * math.prod(self._list_widths(layer, plan.weights.get(layer), inputs))
+            for layer, inputs in get_input_widths(plan).items()
         )
 
-    def option(self, base: QuantPlan, picks: Widths, noises: NoiseTable) -> Assignment:
-        """What a whole plan with these widths costs, and the noise that is expected of it."""
-        plan = changed(base, picks)
+    def evaluate(self, base: QuantPlan, widths: Widths, noises: NoiseTable) -> Assignment:
+        """Return the cost and the predicted noise of a plan with other widths."""
+        plan = set_widths(base, widths)
         cost: float = bytes_of(plan.weights) if self.by_bytes else 0
-        for layer, others in () if self.by_bytes else read_widths(plan).items():
-            cost += self._of(layer, plan.weights.get(layer), others)
-        return Assignment(cost, noises.total(plan), picks)
+        for layer, inputs in () if self.by_bytes else get_input_widths(plan).items():
+            cost += self._compute_layer(layer, plan.weights.get(layer), inputs)
+        return Assignment(cost, noises.predict(plan), widths)
 
-    def of(
+    def compute(
         self,
         layers: Sequence[TargetNode],
         weights: QuantSpec | None,
-        others: Mapping[TargetNode, Sequence[int]],
+        input_widths: Mapping[TargetNode, Sequence[int]],
     ) -> float:
-        """That of layers that share weights, and whose other factors have so many bits."""
+        """Return the cost of layers that share weights.
+
+        Args:
+            layers: The layers.
+            weights: The spec of their weights; None for float weights or none.
+            input_widths: The widths of the quantized activations of each layer, in bits.
+        """
         if self.by_bytes:
             return bytes_of(dict.fromkeys(layers, weights)) if weights else 0
-        return sum(self._of(layer, weights, others[layer]) for layer in layers)
+        return sum(self._compute_layer(layer, weights, input_widths[layer]) for layer in layers)
 
-    def _of(self, layer: TargetNode, weights: QuantSpec | None, others: Sequence[int]) -> float:
-        widths = self._widths(layer, weights, others)
-        outweighed = self.narrow_first and max(widths) > BASE
-        return self.macs[layer] * (_OUTWEIGHED if outweighed else math.prod(widths))
+    def _compute_layer(
+        self, layer: TargetNode, weights: QuantSpec | None, inputs: Sequence[int]
+    ) -> float:
+        widths = self._list_widths(layer, weights, inputs)
+        is_wide = self.avoids_wide and max(widths) > self.config.base_bits
+        return self.macs[layer] * (self.config.wide_cost if is_wide else math.prod(widths))
 
-    def _widths(
-        self, layer: TargetNode, weights: QuantSpec | None, others: Sequence[int]
+    def _list_widths(
+        self, layer: TargetNode, weights: QuantSpec | None, inputs: Sequence[int]
     ) -> list[int]:
+        """Return the widths of both factors of a layer."""
         own = [weights.bits if weights else FLOAT_BITS] if layer.weights else []
-        return [*own, *others, FLOAT_BITS, FLOAT_BITS][:2]
+        return [*own, *inputs, FLOAT_BITS, FLOAT_BITS][:2]
 
 
-def read_widths(wanted: QuantPlan) -> dict[TargetNode, list[int]]:
-    """The widths of what each layer reads and quantizes."""
-    found: dict[TargetNode, list[int]] = {layer: [] for layer in wanted.layers}
-    for source, scheme in wanted.activations.items():
-        for layer, _ in source.readers:
-            found[layer].append(scheme.bits)
-    return found
+def get_input_widths(plan: QuantPlan) -> dict[TargetNode, list[int]]:
+    """Return the widths of the quantized activations that each layer reads, in bits."""
+    widths: dict[TargetNode, list[int]] = {layer: [] for layer in plan.layers}
+    for tensor, spec in plan.activations.items():
+        for layer, _ in tensor.readers:
+            widths[layer].append(spec.bits)
+    return widths
 
 
-def parts(
-    wanted: QuantPlan, noises: NoiseTable, costs: Costs, own_widths: int, least: int = BASE
+def list_options(
+    plan: QuantPlan, noises: NoiseTable, costs: CostModel, least_bits: int
 ) -> list[list[Assignment]]:
-    """Return the options of each group: layers that read one tensor or share weights.
+    """Return the options of each group of layers that share activations or weights.
 
     Args:
-        wanted: The plan at its base widths.
+        plan: The plan at the base widths.
         noises: The noise of each width.
         costs: The cost of each width.
-        own_widths: The most tensors of a group that may differ in width.
-        least: The fewest bits of tensors.
+        least_bits: The fewest bits of activations.
     """
-    free, free_activations = varied(wanted)
+    weight_specs, activation_specs = select_variable_specs(plan)
     if costs.by_bytes:
-        free_activations = {}
-    found = []
-    for layers, sources in _groups(wanted):
+        activation_specs = {}
+    groups = []
+    for layers, tensors in _group_layers(plan):
         options: list[Assignment] = []
-        possible = {
-            each: [*_possible(noises.activations[each], least)]
-            for each in sources
-            if each in free_activations
+        candidates = {
+            tensor: [*_list_activation_widths(noises.activations[tensor], least_bits, costs.config)]
+            for tensor in tensors
+            if tensor in activation_specs
         }
-        for widths in _together(sources, wanted, possible, own_widths):
-            own = sum(noises.activations[each][widths[each]] for each in sources)
-            picks = tuple((each, widths[each]) for each in sources if each in free_activations)
-            others = {
-                layer: [widths[each] for each in sources if layer in dict(each.readers)]
+        for widths in _combine_widths(tensors, plan, candidates, costs.config.max_independent):
+            noise = sum(noises.activations[tensor][widths[tensor]] for tensor in tensors)
+            changed = tuple(
+                (tensor, widths[tensor]) for tensor in tensors if tensor in activation_specs
+            )
+            input_widths = {
+                layer: [widths[tensor] for tensor in tensors if layer in dict(tensor.readers)]
                 for layer in layers
             }
-            of_layers = [
-                list(_of_layers(each, wanted, others, noises, costs, each[0] in free))
-                for each in linked(layers, partial(_weights, wanted))
+            weight_options = [
+                list(
+                    _list_weight_options(
+                        sharing, plan, input_widths, noises, costs, sharing[0] in weight_specs
+                    )
+                )
+                for sharing in linked(layers, partial(_list_quantized_constants, plan))
             ]
-            options += [Assignment(0.0, own, picks) + each for each in front(of_layers)]
-        found.append(options)
-    return found
+            options += [
+                Assignment(0.0, noise, changed) + option for option in compute_front(weight_options)
+            ]
+        groups.append(options)
+    return groups
 
 
-def _of_layers(
+def _list_weight_options(
     layers: Sequence[TargetNode],
-    wanted: QuantPlan,
-    others: Mapping[TargetNode, Sequence[int]],
+    plan: QuantPlan,
+    input_widths: Mapping[TargetNode, Sequence[int]],
     noises: NoiseTable,
-    costs: Costs,
-    are_free: bool,
+    costs: CostModel,
+    are_variable: bool,
 ) -> Iterator[Assignment]:
-    """What layers can have that share weights, or of one."""
-    scheme = wanted.weights.get(layers[0])
-    if scheme is None or not are_free:
-        fixed = [noises.weights[each][scheme.bits] for each in layers] if scheme else []
-        yield Assignment(costs.of(layers, scheme, others), sum(fixed))
+    """Yield the options of layers that share weights, for given widths of their activations."""
+    spec = plan.weights.get(layers[0])
+    if spec is None or not are_variable:
+        fixed = [noises.weights[layer][spec.bits] for layer in layers] if spec else []
+        yield Assignment(costs.compute(layers, spec, input_widths), sum(fixed))
         return
     for bits in noises.weights[layers[0]]:
-        noise = sum(noises.weights[each][bits] for each in layers)
+        noise = sum(noises.weights[layer][bits] for layer in layers)
         if noise < math.inf:
-            picks = tuple((each, bits) for each in layers)
-            yield Assignment(costs.of(layers, at_width(scheme, bits), others), noise, picks)
+            widths = tuple((layer, bits) for layer in layers)
+            cost = costs.compute(layers, set_width(spec, bits), input_widths)
+            yield Assignment(cost, noise, widths)
 
 
-def _possible(noises: Mapping[int, float], least: int) -> Iterator[int]:
-    """The widths that a tensor can have."""
+def _list_activation_widths(
+    noises: Mapping[int, float], least_bits: int, config: BudgetConfig
+) -> Iterator[int]:
+    """Yield the widths that an activation may get."""
     for bits, noise in noises.items():
-        if bits >= BASE or (bits >= least and noise < math.inf):
+        if bits >= config.base_bits or (bits >= least_bits and noise < math.inf):
             yield bits
 
 
-def _together(
-    sources: Sequence[ActivationTensor],
-    wanted: QuantPlan,
-    possible: Mapping[ActivationTensor, Sequence[int]],
-    own_widths: int,
+def _combine_widths(
+    tensors: Sequence[ActivationTensor],
+    plan: QuantPlan,
+    candidates: Mapping[ActivationTensor, Sequence[int]],
+    max_independent: int,
 ) -> Iterator[dict[ActivationTensor, int]]:
-    """The widths that tensors of one group can have."""
-    fixed = {each: wanted.activations[each].bits for each in sources}
-    if len(possible) > own_widths:
-        for bits in sorted(set.intersection(*map(set, possible.values()))):
-            yield fixed | dict.fromkeys(possible, bits)
+    """Yield the combinations of widths of the activations of a group.
+
+    More than `max_independent` activations all get the same width.
+    """
+    fixed = {tensor: plan.activations[tensor].bits for tensor in tensors}
+    if len(candidates) > max_independent:
+        for bits in sorted(set.intersection(*map(set, candidates.values()))):
+            yield fixed | dict.fromkeys(candidates, bits)
         return
-    for widths in product(*possible.values()):
-        yield fixed | dict(zip(possible, widths, strict=True))
+    for widths in product(*candidates.values()):
+        yield fixed | dict(zip(candidates, widths, strict=True))
 
 
-def _groups(wanted: QuantPlan) -> list[tuple[list[TargetNode], list[ActivationTensor]]]:
-    """Layers that share tensors or weights, directly or through others, with these, in order."""
-    read: dict[TargetNode, list[ActivationTensor]] = {layer: [] for layer in wanted.layers}
-    for source in wanted.activations:
-        for layer, _ in source.readers:
-            read[layer].append(source)
+def _group_layers(plan: QuantPlan) -> list[tuple[list[TargetNode], list[ActivationTensor]]]:
+    """Return groups of layers that share activations or weights, with these activations."""
+    inputs: dict[TargetNode, list[ActivationTensor]] = {layer: [] for layer in plan.layers}
+    for tensor in plan.activations:
+        for layer, _ in tensor.readers:
+            inputs[layer].append(tensor)
 
-    def shared(layer: TargetNode) -> list[object]:
-        return [*read[layer], *_weights(wanted, layer)]
+    def list_shared(layer: TargetNode) -> list[object]:
+        return [*inputs[layer], *_list_quantized_constants(plan, layer)]
 
     return [
-        (layers, list(dict.fromkeys(each for layer in layers for each in read[layer])))
-        for layers in linked(wanted.layers, shared)
+        (layers, list(dict.fromkeys(tensor for layer in layers for tensor in inputs[layer])))
+        for layers in linked(plan.layers, list_shared)
     ]
 
 
-def _weights(wanted: QuantPlan, layer: TargetNode) -> list[ir.Value]:
-    """The constants of a layer that are quantized."""
-    return constants_of(layer) if layer in wanted.weights else []
+def _list_quantized_constants(plan: QuantPlan, layer: TargetNode) -> list[ir.Value]:
+    """Return the quantized weights of a layer."""
+    return constants_of(layer) if layer in plan.weights else []

@@ -1,200 +1,172 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Widths of layers, and what they do to the outputs.
+"""Noise model: noise of the outputs as a function of the width of each weight and activation.
 
-The noise of weights of b bits is modelled as their squared rounding error times the layer's own
-factor, the geometric mean of what was measured at a few widths: what one width does to some samples
-is luck. Errors of odd widths lie between those of their neighbours. What layers read is measured at
-8 bits; 16 bits take 2^-16 of that, and 7 and 6 bits 2^2 and 2^4, unless it was measured at 4 bits,
-too, where ranges are cut off: all between is on a line in decibels then. What has no effect on the
-outputs in 8 bits, as in front of a curve that is flat there, says nothing of other data: it gets no
-fewer bits.
+The noise of weights is their squared rounding error times a factor of the layer. The factor is the
+geometric mean over the measured widths, which averages out the luck of single widths. Rounding
+errors of odd widths are interpolated between those of their neighbours.
+
+The noise of activations is measured at 8 bits, and each bit changes it by a factor of 4. If it is
+measured at 4 bits, too, where ranges are clipped, the widths between are interpolated in dB. A
+weight or activation without any noise at 8 bits gets no fewer bits: its consumers may be saturated
+on these samples only.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import onnx_ir as ir
 
-from anybit.errors import ModelError
 from anybit.parallel import Executor
 from anybit.ptq.algorithms.shared_weights import constants_of, linked
-from anybit.ptq.config import SensitivityConfig
+from anybit.ptq.config import BudgetConfig, QuantizeConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
-from anybit.ptq.mixed_precision.pareto import Widths
-from anybit.ptq.mixed_precision.sensitivity import ProbeSpec, SensitivityProbe, answers
+from anybit.ptq.mixed_precision.sensitivity import (
+    ProbeSpec,
+    SensitivityProbe,
+    measure_sensitivity,
+)
+from anybit.ptq.mixed_precision.widths import select_variable_specs, set_width
 from anybit.ptq.plan import QuantPlan
 from anybit.quant_types.spec import QuantSpec
-from anybit.quant_types.spec_parser import IntegerFormat
 
-FLOAT_BITS = 32
-BASE = 8
-"""The width at which tensors that layers multiply are measured."""
-WIDTHS = (2, 3, 4, 5, 6, 7, 8, 16)
-ACTIVATIONS = (8, 16)
-NARROW = 4
-"""The fewest bits that they get, where operations on bits are few."""
-_EVEN = (8, 6, 4, 2)
+_NOISE_PER_BIT = 4.0
+"""The factor on the noise power for each bit less, because steps are twice as large."""
 
 
 @dataclass(frozen=True)
 class NoiseTable:
-    """Noise over signal of the worst output, as powers, that one tensor alone is the reason for.
+    """Noise-to-signal power ratio of the worst output for each weight and activation alone.
 
     Attributes:
-        weights: Of the weights of each layer, by width; of those that several layers share, an
-            equal part.
-        activations: Of each tensor that layers multiply, by width.
+        weights: The noise of the weights of each layer, by width in bits. The noise of a shared
+            weight is divided equally among its layers.
+        activations: The noise of each activation, by width in bits.
     """
 
     weights: Mapping[TargetNode, Mapping[int, float]]
     activations: Mapping[ActivationTensor, Mapping[int, float]]
 
-    def total(self, wanted: QuantPlan) -> float:
-        """That of all of them, as powers add."""
-        return sum(
-            self.weights[layer][scheme.bits] for layer, scheme in wanted.weights.items()
-        ) + sum(self.activations[source][each.bits] for source, each in wanted.activations.items())
-
-    def of(self, layer: TargetNode, wanted: QuantPlan) -> float:
-        """That of a layer: of its weights, and of what it reads."""
-        read = [source for source in wanted.activations if layer in dict(source.readers)]
-        found = sum(self.activations[each][wanted.activations[each].bits] for each in read)
-        if layer in wanted.weights:
-            found += self.weights[layer][wanted.weights[layer].bits]
-        return found
-
-
-def at_width(scheme: QuantSpec, bits: int) -> QuantSpec:
-    """The same with other integers."""
-    assert isinstance(scheme.format, IntegerFormat), "asked before"
-    kind = IntegerFormat(bits, scheme.format.signed)
-    others = scheme.text.split()[1:]
-    narrow = scheme.narrow and bits > 1
-    return replace(scheme, format=kind, text=" ".join([str(kind), *others]), narrow=narrow)
-
-
-def varied(
-    wanted: QuantPlan,
-) -> tuple[dict[TargetNode, QuantSpec], dict[ActivationTensor, QuantSpec]]:
-    """The schemes whose widths a budget may change: integers that nobody asked for by name.
-
-    Raises:
-        ModelError: There are none.
-    """
-    weights = {
-        layer: wanted.weights[layer]
-        for layers in linked(wanted.weights, constants_of)
-        for layer in layers
-        if wanted.named.isdisjoint(layers)
-        and isinstance(wanted.weights[layer].format, IntegerFormat)
-    }
-    activations = {
-        source: each
-        for source, each in wanted.activations.items()
-        if isinstance(each.format, IntegerFormat)
-        and not any(layer in wanted.named for layer, _ in source.readers)
-    }
-    if not weights:
-        raise ModelError(
-            "a budget chooses the widths of integers, and no weights are; say --weights int8"
+    def predict(self, plan: QuantPlan) -> float:
+        """Return the sum of the noise powers of a plan."""
+        return sum(self.weights[layer][spec.bits] for layer, spec in plan.weights.items()) + sum(
+            self.activations[tensor][spec.bits] for tensor, spec in plan.activations.items()
         )
-    return weights, activations
+
+    def predict_layer(self, layer: TargetNode, plan: QuantPlan) -> float:
+        """Return the sum of the noise powers of a layer's weights and activations."""
+        inputs = [tensor for tensor in plan.activations if layer in dict(tensor.readers)]
+        noise = sum(self.activations[tensor][plan.activations[tensor].bits] for tensor in inputs)
+        if layer in plan.weights:
+            noise += self.weights[layer][plan.weights[layer].bits]
+        return noise
 
 
-def changed(wanted: QuantPlan, picks: Widths) -> QuantPlan:
-    """The plan with these widths."""
-    weights, activations = dict(wanted.weights), dict(wanted.activations)
-    for what, bits in picks:
-        if isinstance(what, ActivationTensor):
-            activations[what] = at_width(activations[what], bits)
-        else:
-            weights[what] = at_width(weights[what], bits)
-    return replace(wanted, weights=weights, activations=activations)
-
-
-def measured(
+def measure_noise(
     executor: Executor,
     model: ir.Model,
-    probed: ProbeSpec,
-    wanted: QuantPlan,
-    enough: float | None,
+    probe_spec: ProbeSpec,
+    plan: QuantPlan,
+    max_noise: float | None,
     progress: Callable[[float], None],
-    least: int = BASE,
+    least_bits: int | None = None,
 ) -> NoiseTable:
-    """The noise of each layer and tensor at the widths that it may have.
+    """Measure the noise of each weight and activation at the widths that a budget may choose.
 
-    Widths at which weights alone are expected to make as much as is `enough` are not measured; if
-    that is None, none but the plan's. Tensors that layers multiply have `least` bits at least.
+    Args:
+        executor: Runs the measurements.
+        model: The float model.
+        probe_spec: The layers, activations and samples.
+        plan: The plan at the base widths.
+        max_noise: Widths at which weights of a layer are expected to reach this noise are not
+            measured. If None, only the widths of the plan are.
+        progress: Called with the share that is done.
+        least_bits: The fewest bits of activations; by default the base width.
     """
-    free, free_activations = ({}, {}) if enough is None else varied(wanted)
-    groups = linked(wanted.weights, constants_of)
-    questions = [
+    config = probe_spec.config
+    weight_specs, activation_specs = ({}, {}) if max_noise is None else select_variable_specs(plan)
+    groups = linked(plan.weights, constants_of)
+    queries = [
         partial(
-            _of_widths,
+            _estimate_weight_noise,
             layers=layers,
-            scheme=wanted.weights[layers[0]],
-            enough=enough if layers[0] in free else None,
-            config=probed.config.sensitivity,
+            spec=plan.weights[layers[0]],
+            max_noise=max_noise if layers[0] in weight_specs else None,
+            config=config,
         )
         for layers in groups
     ]
-    of_sources, of_groups = answers(executor, model, probed, questions, progress)
-    activations = {}
-    for source, (noise, *narrow) in of_sources.items():
-        base = wanted.activations[source].bits
-        if source not in free_activations:
-            activations[source] = {base: noise}
+    measured, by_group = measure_sensitivity(executor, model, probe_spec, queries, progress)
+    activations: dict[ActivationTensor, dict[int, float]] = {}
+    for tensor, (noise, *narrow) in measured.items():
+        bits = plan.activations[tensor].bits
+        if tensor not in activation_specs:
+            activations[tensor] = {bits: noise}
             continue
-        wide = {bits: noise * 4.0 ** (base - bits) for bits in sorted({*ACTIVATIONS, base})}
-        activations[source] = in_fewer_bits(noise, narrow, least) | wide
+        widths = sorted({*config.budget.activation_widths, bits})
+        wide = {width: noise * _NOISE_PER_BIT ** (bits - width) for width in widths}
+        least = config.budget.base_bits if least_bits is None else least_bits
+        activations[tensor] = interpolate_noise(noise, narrow, least, config.budget) | wide
     weights: dict[TargetNode, dict[int, float]] = {}
-    for layers, noises in zip(groups, of_groups, strict=True):
+    for layers, noises in zip(groups, by_group, strict=True):
         part = {bits: noise / len(layers) for bits, noise in noises.items()}
         weights.update(dict.fromkeys(layers, part))
     return NoiseTable(weights, activations)
 
 
-def in_fewer_bits(noise: float, narrow: Sequence[float], least: int) -> dict[int, float]:
-    """The noise of a tensor in fewer bits than 8, by that of 8, and of the least if known."""
-    at_least = max(noise, *narrow) if narrow else noise * 4.0 ** (BASE - least)
-    noise = noise or at_least * 4.0 ** (least - BASE)
+def interpolate_noise(
+    noise: float, narrow: Sequence[float], least_bits: int, config: BudgetConfig
+) -> dict[int, float]:
+    """Return the noise of an activation at widths below the base width.
+
+    Args:
+        noise: The noise at the base width.
+        narrow: The noise at `least_bits`, if it was measured.
+        least_bits: The fewest bits.
+        config: Has the base width.
+    """
+    base = config.base_bits
+    largest = max(noise, *narrow) if narrow else noise * _NOISE_PER_BIT ** (base - least_bits)
+    noise = noise or largest * _NOISE_PER_BIT ** (least_bits - base)
     if not noise:
-        return dict.fromkeys(range(least, BASE), math.inf)
+        return dict.fromkeys(range(least_bits, base), math.inf)
     return {
-        bits: noise * (at_least / noise) ** ((BASE - bits) / (BASE - least))
-        for bits in range(least, BASE)
+        bits: noise * (largest / noise) ** ((base - bits) / (base - least_bits))
+        for bits in range(least_bits, base)
     }
 
 
-def _of_widths(
+def _estimate_weight_noise(
     probe: SensitivityProbe,
     layers: Sequence[TargetNode],
-    scheme: QuantSpec,
-    enough: float | None,
-    config: SensitivityConfig,
+    spec: QuantSpec,
+    max_noise: float | None,
+    config: QuantizeConfig,
 ) -> dict[int, float]:
-    """The noise of weights by their width; of their own alone if `enough` is None."""
-    if enough is None:
-        return {scheme.bits: probe.of_weights(layers, scheme)[0]}
+    """Return the noise of weights by width; only at their own width if `max_noise` is None."""
+    if max_noise is None:
+        return {spec.bits: probe.measure_weights(layers, spec)[0]}
+    base, limits = config.budget.base_bits, config.sensitivity
     errors: dict[int, float] = {}
-    factors: list[float] = []
-    for bits in config.weight_widths:
-        noise, errors[bits] = probe.of_weights(layers, at_width(scheme, bits))
-        if not noise and bits == BASE:
-            return {each: 0.0 if each >= BASE else math.inf for each in WIDTHS}
-        if noise and errors[bits] and (noise < config.too_much or not factors):
-            factors.append(math.log(noise / errors[bits]))
-        if noise * config.next_width >= enough:
+    log_factors: list[float] = []
+    for bits in limits.measured_widths:
+        noise, errors[bits] = probe.measure_weights(layers, set_width(spec, bits))
+        if not noise and bits == base:
+            return {
+                width: 0.0 if width >= base else math.inf for width in config.budget.weight_widths
+            }
+        if noise and errors[bits] and (noise < limits.max_additive_noise or not log_factors):
+            log_factors.append(math.log(noise / errors[bits]))
+        if noise * limits.growth_per_width >= max_noise:
             break
-    for bits in _EVEN:
+    for bits in limits.error_widths:
         if bits not in errors:
-            errors[bits] = probe.error(layers, at_width(scheme, bits))
-    for bits in WIDTHS:
-        if bits > BASE:
-            errors[bits] = errors[BASE] * 4.0 ** (BASE - bits)
+            errors[bits] = probe.compute_weight_error(layers, set_width(spec, bits))
+    for bits in config.budget.weight_widths:
+        if bits > base:
+            errors[bits] = errors[base] * _NOISE_PER_BIT ** (base - bits)
         elif bits not in errors:
             errors[bits] = math.sqrt(errors[bits - 1] * errors[bits + 1])
-    factor = math.exp(sum(factors) / len(factors)) if factors else 0.0
+    factor = math.exp(sum(log_factors) / len(log_factors)) if log_factors else 0.0
     return {bits: error * factor for bits, error in errors.items()}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One option of several for each part, so that cost and noise of all are little.
+"""Pareto search: one option per group, such that total cost and total noise are low.
 
-Costs add, and so do noise powers, nearly. Minimizing noise + multiplier * cost part by part, for
-every multiplier, gives all mixes on the convex front of both at once (Everett, 1963; for widths of
-layers: Shoham and Gersho, 1988): each part walks along its own convex hull, and the steps of all
-parts are taken in the order of what they bring. No mix that costs no more than one of these has
-less noise.
+Costs add up, and so do noise powers, nearly. Minimizing noise + multiplier * cost group by group,
+for all multipliers, gives the assignments on the convex front of both (Everett, 1963; for bit
+widths: Shoham and Gersho, 1988). Each group moves along its own convex hull, and the steps of all
+groups are taken in the order of their gain. No assignment of the same cost has less noise than one
+on the front.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,148 +16,163 @@ from typing import Any, TypeAlias
 from anybit.metrics.sqnr import MIN_NOISE
 
 Widths: TypeAlias = tuple[tuple[Any, int], ...]
+"""Pairs of a layer or an activation and its width in bits."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What can be chosen.
+    """Widths of some layers and activations, with their cost and noise.
 
     Attributes:
-        cost: What it costs.
-        noise: The power that it adds.
-        picks: What it is: things, and the width of each.
+        cost: The cost, in bytes or bit operations.
+        noise: The noise-to-signal power ratio of the worst output.
+        widths: The layers and activations, and the width of each.
     """
 
     cost: float
     noise: float
-    picks: Widths = ()
+    widths: Widths = ()
 
     def __add__(self, other: "Assignment") -> "Assignment":
         return Assignment(
-            self.cost + other.cost, self.noise + other.noise, self.picks + other.picks
+            self.cost + other.cost, self.noise + other.noise, self.widths + other.widths
         )
 
     @property
-    def turned(self) -> "Assignment":
-        """With cost and noise in one another's place."""
+    def swapped(self) -> "Assignment":
+        """The assignment with its cost as noise and its noise as cost."""
         return replace(self, cost=self.noise, noise=self.cost)
-
-
-def hull(options: Iterable[Assignment]) -> list[Assignment]:
-    """Those that are best for some multiplier, from the cheapest to the one with least noise."""
-    found: list[Assignment] = []
-    for each in sorted(options, key=lambda option: (option.cost, option.noise)):
-        if found and each.noise >= found[-1].noise:
-            continue
-        while len(found) > 1 and _gain(found[-2], found[-1]) <= _gain(found[-2], each):
-            found.pop()
-        found.append(each)
-    return found
-
-
-def front(parts: Sequence[Iterable[Assignment]]) -> list[Assignment]:
-    """The mixes of one option per part that are best for some multiplier, cheapest first."""
-    hulls = [hull(options) for options in parts]
-    taken = [options[0] for options in hulls]
-    found = [_sum(taken)]
-    for index, option in _steps(hulls):
-        taken[index] = option
-        found.append(_sum(taken))
-    return found
-
-
-def cheapest(parts: Sequence[Iterable[Assignment]], most_noise: float) -> Assignment | None:
-    """A mix of little cost whose noise is no more than that; None if there is none."""
-    parts = [list(options) for options in parts]
-    found = quietest([[each.turned for each in options] for options in parts], most_noise)
-    return None if found is None else found.turned
-
-
-def quietest(parts: Sequence[Iterable[Assignment]], most_cost: float) -> Assignment | None:
-    """A mix of little noise that costs no more than that; None if there is none.
-
-    The last one on the front that does; then single options are exchanged for what brings most,
-    as long as that fits.
-    """
-    parts = [list(options) for options in parts]
-    hulls = [hull(options) for options in parts]
-    taken = [options[0] for options in hulls]
-    if _sum(taken).cost > most_cost:
-        return None
-    left = most_cost - _sum(taken).cost
-    for index, option in _steps(hulls):
-        more = option.cost - taken[index].cost
-        if more > left:
-            break
-        taken[index], left = option, left - more
-    return _sum(_filled(parts, taken, left))
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Another option for one part of a mix.
+    """An assignment that differs from another one in one group.
 
     Attributes:
-        part: The number of the part.
-        option: What it would be.
-        mix: The mix with that.
+        group: The index of the group.
+        option: The new option of the group.
+        assignment: The whole assignment with that option.
     """
 
-    part: int
+    group: int
     option: Assignment
-    mix: Assignment
+    assignment: Assignment
 
 
-def cheaper(parts: Sequence[Iterable[Assignment]], mix: Assignment, least: float) -> list[Exchange]:
-    """What makes a mix cheaper, by so much at least; what saves most for its noise comes first."""
-    parts, picks = [list(options) for options in parts], frozenset(mix.picks)
-    taken = [next(each for each in options if picks.issuperset(each.picks)) for options in parts]
-    found: list[tuple[float, Exchange]] = []
-    for index, (own, options) in enumerate(zip(taken, parts, strict=True)):
-        for each in options:
-            if own.cost - each.cost >= least:
-                worth = (own.cost - each.cost) / max(each.noise - own.noise, MIN_NOISE)
-                other = _sum([*taken[:index], each, *taken[index + 1 :]])
-                found.append((-worth, Exchange(index, each, other)))
-    return [each for _, each in sorted(found, key=lambda pair: pair[0])]
+def compute_hull(options: Iterable[Assignment]) -> list[Assignment]:
+    """Return the options that minimize noise + multiplier * cost for some multiplier.
+
+    They are in order of increasing cost and decreasing noise.
+    """
+    hull: list[Assignment] = []
+    for option in sorted(options, key=lambda option: (option.cost, option.noise)):
+        if hull and option.noise >= hull[-1].noise:
+            continue
+        while len(hull) > 1 and _compute_gain(hull[-2], hull[-1]) <= _compute_gain(
+            hull[-2], option
+        ):
+            hull.pop()
+        hull.append(option)
+    return hull
 
 
-def _steps(hulls: Sequence[Sequence[Assignment]]) -> list[tuple[int, Assignment]]:
-    """The steps along all hulls: which part, and what it goes to; best ones first."""
-    steps = [
-        (-_gain(before, after), index, at)
-        for index, options in enumerate(hulls)
-        for at, (before, after) in enumerate(pairwise(options), 1)
+def compute_front(groups: Sequence[Iterable[Assignment]]) -> list[Assignment]:
+    """Return the assignments of one option per group on the convex front, cheapest first."""
+    hulls = [compute_hull(options) for options in groups]
+    chosen = [options[0] for options in hulls]
+    front = [_add_up(chosen)]
+    for index, option in _sort_steps(hulls):
+        chosen[index] = option
+        front.append(_add_up(chosen))
+    return front
+
+
+def find_cheapest(groups: Sequence[Iterable[Assignment]], max_noise: float) -> Assignment | None:
+    """Return an assignment of low cost whose noise is at most a limit; None without any."""
+    swapped = find_quietest(
+        [[option.swapped for option in options] for options in groups], max_noise
+    )
+    return None if swapped is None else swapped.swapped
+
+
+def find_quietest(groups: Sequence[Iterable[Assignment]], max_cost: float) -> Assignment | None:
+    """Return an assignment of low noise whose cost is at most a limit; None without any.
+
+    It is the last one on the front within the limit. Then single options are exchanged for those
+    that lower the noise most, as long as the limit allows.
+    """
+    groups = [list(options) for options in groups]
+    hulls = [compute_hull(options) for options in groups]
+    chosen = [options[0] for options in hulls]
+    if _add_up(chosen).cost > max_cost:
+        return None
+    remaining = max_cost - _add_up(chosen).cost
+    for index, option in _sort_steps(hulls):
+        increase = option.cost - chosen[index].cost
+        if increase > remaining:
+            break
+        chosen[index], remaining = option, remaining - increase
+    return _add_up(_spend_remaining(groups, chosen, remaining))
+
+
+def find_savings(
+    groups: Sequence[Iterable[Assignment]], assignment: Assignment, min_saving: float
+) -> list[Exchange]:
+    """Return exchanges that lower the cost by at least `min_saving`.
+
+    Those with the largest saving per added noise come first.
+    """
+    groups, widths = [list(options) for options in groups], frozenset(assignment.widths)
+    chosen = [
+        next(option for option in options if widths.issuperset(option.widths)) for options in groups
     ]
-    return [(index, hulls[index][at]) for _, index, at in sorted(steps)]
+    ranked: list[tuple[float, Exchange]] = []
+    for index, (current, options) in enumerate(zip(chosen, groups, strict=True)):
+        for option in options:
+            saving = current.cost - option.cost
+            if saving >= min_saving:
+                efficiency = saving / max(option.noise - current.noise, MIN_NOISE)
+                changed = _add_up([*chosen[:index], option, *chosen[index + 1 :]])
+                ranked.append((-efficiency, Exchange(index, option, changed)))
+    return [exchange for _, exchange in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def _filled(
-    parts: Sequence[Iterable[Assignment]], taken: list[Assignment], left: float
+def _sort_steps(hulls: Sequence[Sequence[Assignment]]) -> list[tuple[int, Assignment]]:
+    """Return the steps along all hulls as (group, next option), in order of decreasing gain."""
+    steps = [
+        (-_compute_gain(current, following), index, position)
+        for index, options in enumerate(hulls)
+        for position, (current, following) in enumerate(pairwise(options), 1)
+    ]
+    return [(index, hulls[index][position]) for _, index, position in sorted(steps)]
+
+
+def _spend_remaining(
+    groups: Sequence[Iterable[Assignment]], chosen: list[Assignment], remaining: float
 ) -> list[Assignment]:
     while True:
         gains = [
-            (taken[index].noise - each.noise, -index, each)
-            for index, options in enumerate(parts)
-            for each in options
-            if each.cost - taken[index].cost <= left and each.noise < taken[index].noise
+            (chosen[index].noise - option.noise, -index, option)
+            for index, options in enumerate(groups)
+            for option in options
+            if option.cost - chosen[index].cost <= remaining and option.noise < chosen[index].noise
         ]
         if not gains:
-            return taken
+            return chosen
         _, index, best = max(gains, key=lambda gain: gain[:2])
-        left -= best.cost - taken[-index].cost
-        taken[-index] = best
+        remaining -= best.cost - chosen[-index].cost
+        chosen[-index] = best
 
 
-def _gain(before: Assignment, after: Assignment) -> float:
-    """By how much noise falls for what it costs."""
-    return (before.noise - after.noise) / (after.cost - before.cost)
+def _compute_gain(current: Assignment, following: Assignment) -> float:
+    """Return the decrease of noise per increase of cost."""
+    return (current.noise - following.noise) / (following.cost - current.cost)
 
 
-def _sum(options: Sequence[Assignment]) -> Assignment:
-    """All of them as one. Sums are the same in whatever order the steps were taken."""
+def _add_up(options: Sequence[Assignment]) -> Assignment:
+    """Return the sum in the order of the groups, so that it does not depend on earlier steps."""
     return Assignment(
-        sum(each.cost for each in options),
-        sum(each.noise for each in options),
-        tuple(pick for each in options for pick in each.picks),
+        sum(option.cost for option in options),
+        sum(option.noise for option in options),
+        tuple(width for option in options for width in option.widths),
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the outputs of a model suffer from one tensor in few bits, all else being float.
+"""Sensitivity of the outputs to the quantization of one weight or activation alone.
 
-One session of the float model serves all trials: its weights are inputs, and so is what is added to
-each tensor that layers multiply, which is 0 for all but the one that is tried.
+One session of the float model serves all measurements. Its weights are inputs, and so are offsets
+of all activations to quantize, which are 0 except for the measured one.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -18,7 +18,12 @@ from anybit.data.readers import Sample
 from anybit.errors import ModelError
 from anybit.inputs import Array
 from anybit.metrics.output_parts import OutputPart
-from anybit.metrics.quality import QualityAccumulator, SampleComparison, compare_outputs
+from anybit.metrics.quality import (
+    QualityAccumulator,
+    QualityMetrics,
+    SampleComparison,
+    compare_outputs,
+)
 from anybit.metrics.sqnr import sqnr_to_noise
 from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.graph.walk import iter_nodes
@@ -35,232 +40,268 @@ from anybit.ptq.search.model_copies import on_copies
 from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.spec import QuantSpec
 
-Answer = TypeVar("Answer")
-
-# Tensors that are recorded with one run.
-_TOGETHER = 8
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class ProbeSpec:
-    """The data of a SensitivityProbe, beside the model.
+    """Inputs of a `SensitivityProbe`, except for the model.
 
     Attributes:
-        layers: The layers whose weights are rounded.
-        choices: The tensors that layers multiply, and what becomes of them.
-        samples: What it is run on.
-        where: The model's name, for messages.
+        layers: The layers whose weights are measured.
+        params: The quantization parameters of each activation.
+        samples: The samples to run.
+        where: The name of the model, for messages.
         config: The thresholds.
-        narrow: What becomes of some of the tensors in fewer bits.
-        parts: The parts of the outputs, of which the worst counts.
+        narrow_params: The parameters of some activations at fewer bits.
+        parts: The parts of the outputs, by output name.
     """
 
     layers: tuple[TargetNode, ...]
-    choices: Mapping[ActivationTensor, LayerParams]
+    params: Mapping[ActivationTensor, LayerParams]
     samples: Sequence[Sample]
     where: str
     config: QuantizeConfig
-    narrow: Mapping[ActivationTensor, LayerParams] = field(default_factory=dict)
+    narrow_params: Mapping[ActivationTensor, LayerParams] = field(default_factory=dict)
     parts: Mapping[str, Sequence[OutputPart]] = field(default_factory=dict)
 
-    def tried(self, source: ActivationTensor) -> list[LayerParams]:
-        """What becomes of a tensor, and then that in fewer bits, if there is that."""
-        return [self.choices[source], *([self.narrow[source]] if source in self.narrow else [])]
+    def list_params(self, tensor: ActivationTensor) -> list[LayerParams]:
+        """Return the parameters of an activation, then those at fewer bits, if there are any."""
+        narrow = self.narrow_params.get(tensor)
+        return [self.params[tensor], *([] if narrow is None else [narrow])]
 
 
 class SensitivityProbe:
-    """The float model, ready to be run with one of its tensors rounded.
+    """Session of the float model with one weight or activation quantized at a time.
 
-    Noise is that over the signal of the worst output, as powers.
+    Noise is the noise-to-signal power ratio of the worst output.
 
     Raises:
-        ModelError: No output is a float.
+        ModelError: The model cannot be run.
     """
 
-    def __init__(self, model: ir.Model, probed: ProbeSpec) -> None:
-        choices, samples = probed.choices, probed.samples
-        values = [source.value for source in choices]
-        self._probed = probed
-        self._sources, self._choices = tuple(choices), choices
-        self._samples = samples
-        self._values = recording(model, values, probed.where).recorder()
+    def __init__(self, model: ir.Model, spec: ProbeSpec) -> None:
+        self._spec = spec
+        self._tensors = tuple(spec.params)
+        values = [tensor.value for tensor in self._tensors]
+        self._recorder = recording(model, values, spec.where).recorder()
         copy = model.clone()
         nodes = dict(zip(iter_nodes(model.graph), iter_nodes(copy.graph), strict=True))
         self._feeds: dict[str, Array] = {}
-        self._holders = find_branch_owners(copy)
-        self._added = {source: self._disturb(copy, source, nodes) for source in choices}
+        self._branch_owners = find_branch_owners(copy)
+        self._offsets = {tensor: self._add_offset(copy, tensor, nodes) for tensor in self._tensors}
         self._weights: dict[Hashable, ir.Value] = {}
-        for layer in probed.layers:
+        for layer in spec.layers:
             for weight, array in layer.constants:
-                name = self._give(copy, nodes[layer.node], layer, weight)
+                name = self._replace_weight(copy, nodes[layer.node], layer, weight)
                 self._feeds.setdefault(name, array)
-        # Sums that several threads divide depend on how many there are.
+        # With several threads, rounding errors of sums depend on the number of threads.
         self._session = make_session(copy, threads=1)
-        self._floats = [self._run(sample, {}) for sample in samples]
+        self._floats = [self._run(sample, {}) for sample in spec.samples]
 
-    def of_weights(self, layers: Sequence[TargetNode], scheme: QuantSpec) -> tuple[float, float]:
-        """The noise that the weights which some layers share are the reason for, and their own
-        squared error."""
-        rounded, error = self._rounded(layers, scheme)
-        judge = QualityAccumulator()
-        for sample, floats in zip(self._samples, self._floats, strict=True):
-            judge.add(compare_outputs(floats, self._run(sample, rounded), self._probed.parts))
-        return _noise(judge), error
+    def measure_weights(self, layers: Sequence[TargetNode], spec: QuantSpec) -> tuple[float, float]:
+        """Return the noise of quantizing the weights of layers that share them.
 
-    def error(self, layers: Sequence[TargetNode], scheme: QuantSpec) -> float:
-        """The squared error of the weights which some layers share."""
-        return self._rounded(layers, scheme)[1]
+        Returns:
+            The noise, and the squared error of the weights.
+        """
+        rounded, error = self._round_weights(layers, spec)
+        accumulator = QualityAccumulator()
+        for sample, floats in zip(self._spec.samples, self._floats, strict=True):
+            outputs = self._run(sample, rounded)
+            accumulator.add(compare_outputs(floats, outputs, self._spec.parts))
+        return get_noise(accumulator.compute(seen=True)), error
 
-    def _rounded(
-        self, layers: Sequence[TargetNode], scheme: QuantSpec
+    def compute_weight_error(self, layers: Sequence[TargetNode], spec: QuantSpec) -> float:
+        """Return the squared rounding error of the weights of layers that share them."""
+        return self._round_weights(layers, spec)[1]
+
+    def measure_activations(self, sample: int, tensors: range) -> list[list[SampleComparison]]:
+        """Compare the outputs for a sample with those after quantizing one activation.
+
+        Args:
+            sample: The index of the sample.
+            tensors: Indices of activations, which are measured one after the other.
+
+        Returns:
+            The comparisons of each activation: one for each of `ProbeSpec.list_params`.
+        """
+        feeds, floats = self._spec.samples[sample], self._floats[sample]
+        selected = self._tensors[tensors.start : tensors.stop]
+        values = self._recorder.run(feeds, [str(tensor.value.name) for tensor in selected])
+        comparisons = []
+        for tensor in selected:
+            x = values.pop(str(tensor.value.name))
+            errors = (
+                _quantize_activation(x, params, tensor.readers[0][0]) - x
+                for params in self._spec.list_params(tensor)
+            )
+            runs = (self._run(feeds, {self._offsets[tensor]: error}) for error in errors)
+            comparisons.append([compare_outputs(floats, run, self._spec.parts) for run in runs])
+        return comparisons
+
+    def _round_weights(
+        self, layers: Sequence[TargetNode], spec: QuantSpec
     ) -> tuple[dict[str, Array], float]:
+        """Return the rounded weights by input name, and their squared error."""
         smoothings = {
-            layer: choice.smoothing
-            for source, choice in self._choices.items()
-            for layer, _ in source.readers
+            layer: params.smoothing
+            for tensor, params in self._spec.params.items()
+            for layer, _ in tensor.readers
         }
         rounded: dict[str, Array] = {}
-        error = 0.0
+        total = 0.0
         for layer in layers:
             smoothing = smoothings.get(layer)
             for weight, array in layer.constants:
-                name = str(self._weights[_read(layer, weight)].name)
+                name = str(self._weights[_make_weight_key(layer, weight)].name)
                 if name in rounded:
                     continue
-                config = self._probed.config.weights
+                config = self._spec.config.weights
                 if smoothing is None:
-                    values = nearest(array, weight, scheme, config).values
+                    values = nearest(array, weight, spec, config).values
                 else:
-                    values = nearest(
-                        smoothed_weight(array, weight, smoothing), weight, scheme, config
-                    ).values
+                    scaled = smoothed_weight(array, weight, smoothing)
+                    values = nearest(scaled, weight, spec, config).values
                     values = smoothed_weight(values, weight, 1 / smoothing)
                 rounded[name] = values
-                error += float(np.square(values - array, dtype=np.float64).sum())
-        return rounded, error
+                total += float(np.square(values - array, dtype=np.float64).sum())
+        return rounded, total
 
-    def of_activations(self, sample: int, sources: range) -> list[list[SampleComparison]]:
-        """What rounding each of some tensors that layers multiply does to the outputs for a
-        sample, all by their numbers; for each what it is in fewer bits, too."""
-        feeds, floats = self._samples[sample], self._floats[sample]
-        these = self._sources[sources.start : sources.stop]
-        values = self._values.run(feeds, [str(each.value.name) for each in these])
-        found = []
-        for source in these:
-            x = values.pop(str(source.value.name))
-            added = (
-                _rounded(x, each, source.readers[0][0]) - x for each in self._probed.tried(source)
-            )
-            runs = (self._run(feeds, {self._added[source]: each}) for each in added)
-            found.append([compare_outputs(floats, each, self._probed.parts) for each in runs])
-        return found
-
-    def _give(self, copy: ir.Model, node: ir.Node, layer: TargetNode, weight: WeightInput) -> str:
-        """Let a node, the copy of a layer's, read an input in the place of a weight."""
-        old = node.inputs[weight.index]
-        assert old is not None, "a weight is there"
-        key = _read(layer, weight)
-        if key not in self._weights:
-            given = ir.Value(name=Editor(copy).unique(f"{old.name}_given"))
-            given.type, given.shape = old.type, old.shape
-            copy.graph.inputs.append(given)
-            self._weights[key] = given
-        given = self._weights[key]
-        node.replace_input_with(weight.index, given)
-        if not is_read(old) and not old.is_graph_output():
-            copy.graph.initializers.pop(str(old.name), None)
-        return str(given.name)
-
-    def _disturb(
-        self, copy: ir.Model, source: ActivationTensor, nodes: Mapping[ir.Node, ir.Node]
+    def _replace_weight(
+        self, copy: ir.Model, node: ir.Node, layer: TargetNode, weight: WeightInput
     ) -> str:
-        """Let a tensor's readers read its sum with an input, which is returned."""
+        """Replace a weight of a copied node by a graph input, and return its name."""
+        constant = _get_input(node, weight.index)
+        key = _make_weight_key(layer, weight)
+        if key not in self._weights:
+            graph_input = ir.Value(name=Editor(copy).unique(f"{constant.name}_given"))
+            graph_input.type, graph_input.shape = constant.type, constant.shape
+            copy.graph.inputs.append(graph_input)
+            self._weights[key] = graph_input
+        graph_input = self._weights[key]
+        node.replace_input_with(weight.index, graph_input)
+        if not is_read(constant) and not constant.is_graph_output():
+            copy.graph.initializers.pop(str(constant.name), None)
+        return str(graph_input.name)
+
+    def _add_offset(
+        self, copy: ir.Model, tensor: ActivationTensor, nodes: Mapping[ir.Node, ir.Node]
+    ) -> str:
+        """Add a graph input to an activation for its consumers, and return its name."""
         editor = Editor(copy)
-        added = ir.Value(
-            name=editor.unique(f"{source.value.name}_noise"),
+        offset = ir.Value(
+            name=editor.unique(f"{tensor.value.name}_noise"),
             type=ir.TensorType(ir.DataType.FLOAT),
         )
-        copy.graph.inputs.append(added)
-        self._feeds[str(added.name)] = np.zeros((), np.float32)
-        uses = [(nodes[node], place) for node, place in source.uses]
-        value = uses[0][0].inputs[uses[0][1]]
-        assert value is not None, "asked before"
-        positions = {node: place for place, node in enumerate(nodes.values())}
-        readers = (find_enclosing_reader(value, node, self._holders) for node, _ in uses)
+        copy.graph.inputs.append(offset)
+        self._feeds[str(offset.name)] = np.zeros((), np.float32)
+        uses = [(nodes[node], index) for node, index in tensor.uses]
+        value = _get_input(*uses[0])
+        positions = {node: position for position, node in enumerate(nodes.values())}
+        consumers = (find_enclosing_reader(value, node, self._branch_owners) for node, _ in uses)
         result = editor.insert(
-            min(readers, key=positions.__getitem__),
+            min(consumers, key=positions.__getitem__),
             "Add",
-            [value, added],
-            f"{source.value.name}_disturbed",
+            [value, offset],
+            f"{tensor.value.name}_disturbed",
             like=value,
             dtype=ir.DataType.FLOAT,
         )
-        for node, place in uses:
-            node.replace_input_with(place, result)
-        return str(added.name)
+        for node, index in uses:
+            node.replace_input_with(index, result)
+        return str(offset.name)
 
-    def _run(self, sample: Sample, changed: Mapping[str, Array]) -> dict[str, Array]:
-        return run_session(self._session, sample | self._feeds | dict(changed))
-
-
-Question: TypeAlias = Callable[[SensitivityProbe], Answer]
+    def _run(self, sample: Sample, replaced: Mapping[str, Array]) -> dict[str, Array]:
+        return run_session(self._session, sample | self._feeds | dict(replaced))
 
 
-def prober(model: ir.Model, probed: ProbeSpec) -> Callable[[Question[Any]], Any]:
-    """Who answers questions about noise."""
-    probe = SensitivityProbe(model, probed)
-    return lambda question: question(probe)
+Query: TypeAlias = Callable[[SensitivityProbe], Result]
+"""A function of a probe, which a worker calls."""
 
 
-def answers(
+def make_probe_worker(model: ir.Model, spec: ProbeSpec) -> Callable[[Query[Any]], Any]:
+    """Return a function that evaluates queries on a probe of its own."""
+    probe = SensitivityProbe(model, spec)
+    return lambda query: query(probe)
+
+
+def measure_sensitivity(
     executor: Executor,
     model: ir.Model,
-    probed: ProbeSpec,
-    questions: Sequence[Question[Answer]],
+    spec: ProbeSpec,
+    queries: Sequence[Query[Result]],
     progress: Callable[[float], None],
-) -> tuple[dict[ActivationTensor, list[float]], list[Answer]]:
-    """The noise that each of the tensors which layers multiply is the reason for, and then in fewer
-    bits, if that is tried; what is asked."""
-    judges = {
-        source: [QualityAccumulator() for _ in probed.tried(source)] for source in probed.choices
+) -> tuple[dict[ActivationTensor, list[float]], list[Result]]:
+    """Measure the noise of each activation, and evaluate queries on the same probes.
+
+    Returns:
+        The noise of each activation for each of `ProbeSpec.list_params`, and the results of the
+        queries.
+    """
+    accumulators = {
+        tensor: [QualityAccumulator() for _ in spec.list_params(tensor)] for tensor in spec.params
     }
-    parts = [range(len(judges))[at : at + _TOGETHER] for at in range(0, len(judges), _TOGETHER)]
-    pieces = list(product(range(len(probed.samples)), parts))
-    first = (
-        partial(SensitivityProbe.of_activations, sample=at, sources=part) for at, part in pieces
+    step = spec.config.sensitivity.tensors_per_run
+    batches = [range(len(accumulators))[at : at + step] for at in range(0, len(accumulators), step)]
+    runs = list(product(range(len(spec.samples)), batches))
+    run_queries = (
+        partial(SensitivityProbe.measure_activations, sample=sample, tensors=batch)
+        for sample, batch in runs
     )
-    asked: Iterator[Question[Any]] = chain(first, questions)
-    found = on_copies(executor, model, prober, probed, asked)
-    count = len(pieces) + len(questions)
-    for done, (_, part) in enumerate(pieces, 1):
-        these = [*judges.values()][part.start : part.stop]
-        for several, answer in zip(these, next(found), strict=True):
-            for judge, each in zip(several, answer, strict=True):
-                judge.add(each)
+    tasks: Iterator[Query[Any]] = chain(run_queries, queries)
+    answers = on_copies(executor, model, make_probe_worker, spec, tasks)
+    count = len(runs) + len(queries)
+    for done, (_, batch) in enumerate(runs, 1):
+        selected = [*accumulators.values()][batch.start : batch.stop]
+        for by_params, comparisons in zip(selected, next(answers), strict=True):
+            for accumulator, comparison in zip(by_params, comparisons, strict=True):
+                accumulator.add(comparison)
         progress(done / count)
-    told = []
-    for each in found:
-        told.append(each)
-        progress((len(pieces) + len(told)) / count)
-    return {source: [*map(_noise, each)] for source, each in judges.items()}, told
+    results = []
+    for answer in answers:
+        results.append(answer)
+        progress((len(runs) + len(results)) / count)
+    noises = {
+        tensor: [get_noise(accumulator.compute(seen=True)) for accumulator in by_params]
+        for tensor, by_params in accumulators.items()
+    }
+    return noises, results
 
 
-def _rounded(x: Array, choice: LayerParams, layer: TargetNode) -> Array:
-    if choice.grid is None or not x.size:  # what no sample ran, or not this one
+def get_noise(quality: QualityMetrics | None) -> float:
+    """Return the noise-to-signal power ratio of the worst output.
+
+    Raises:
+        ModelError: No float output was evaluated.
+    """
+    if quality is None or quality.sqnr is None:
+        raise ModelError("no output is a float: the noise of single layers has no SQNR")
+    return sqnr_to_noise(quality.sqnr)
+
+
+def _quantize_activation(x: Array, params: LayerParams, layer: TargetNode) -> Array:
+    if params.grid is None or not x.size:  # no sample computes it, or not this one
         return x
-    if choice.smoothing is None:
-        return quantize_to_grid(x, choice.grid)
-    smaller = quantize_to_grid(x * along_channels(1 / choice.smoothing, layer), choice.grid)
-    return smaller * along_channels(choice.smoothing, layer)
+    if params.smoothing is None:
+        return quantize_to_grid(x, params.grid)
+    scaled = quantize_to_grid(x * along_channels(1 / params.smoothing, layer), params.grid)
+    return scaled * along_channels(params.smoothing, layer)
 
 
-def _noise(judge: QualityAccumulator) -> float:
-    sqnr = judge.compute(seen=True).sqnr
-    if sqnr is None:
-        raise ModelError("no output is a float: what layers do to it cannot be said in dB")
-    return sqnr_to_noise(sqnr)
+def _get_input(node: ir.Node, index: int) -> ir.Value:
+    """Return an input of a node.
+
+    Raises:
+        IndexError: The node does not have that input.
+    """
+    value = node.inputs[index]
+    if value is None:
+        raise IndexError(f"{node.name} has no input {index}")
+    return value
 
 
-def _read(layer: TargetNode, weight: WeightInput) -> Hashable:
-    """The same for a constant that is read in one way."""
-    return layer.node.inputs[weight.index], weight.channel_axes, weight.input_axis, weight.repeats
+def _make_weight_key(layer: TargetNode, weight: WeightInput) -> Hashable:
+    """Return a key that is equal for uses of a constant along the same axes."""
+    constant = layer.node.inputs[weight.index]
+    return constant, weight.channel_axes, weight.input_axis, weight.repeats
