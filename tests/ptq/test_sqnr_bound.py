@@ -69,7 +69,7 @@ def test_sqnr_bound_ignores_an_output_of_zeros() -> None:
 
 
 def test_sqnr_bound_is_undefined_for_an_output_that_is_rarely_nonzero() -> None:
-    """The number of samples is not the reason, and is not reported."""
+    # The number of samples is not the reason, and is not reported.
     data = np.array(random(SAMPLES, 8, seed=2))
     loud = next(index for index in range(SAMPLES) if is_held_out(index))
     data[:, 0], data[loud, 0] = -1, 1
@@ -98,7 +98,7 @@ def test_budget_reports_that_the_only_sample_is_used_for_calibration() -> None:
 
 
 def test_budget_reports_rows_that_are_a_single_sample() -> None:
-    """The number of rows differs between two inputs."""
+    # The number of rows differs between two inputs.
     nodes = [
         node("MatMul", "x w", "y", domain="", name="layer"),
         node("MatMul", "u w", "z", domain="", name="other"),
