@@ -18,7 +18,7 @@ import anybit
 from anybit import ModelError, OptionError
 from anybit.onnx import reference_ops
 from anybit.onnx.graph.editor import Editor
-from anybit.ptq.insertion.nodes import Nodes
+from anybit.ptq.insertion.nodes import NodeWriter
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
 from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.block_formats import BLOCK_FORMATS
@@ -32,7 +32,7 @@ def graph_of(grid: DynamicGrid) -> ir.Model:
     proto = model([node("Identity", "x", domain="")], {}, inputs={"x": sizes}, opsets={"": 18})
     made = ir.from_proto(proto)
     (last,) = made.graph
-    result = Nodes(made, Editor(made), last, "x").in_blocks(made.graph.inputs[0], grid)
+    result = NodeWriter(made, Editor(made), last, "x").quantize_blocks(made.graph.inputs[0], grid)
     last.replace_input_with(0, result)
     return made
 

@@ -29,7 +29,6 @@ class QuantizeOptions:
         sensitivity: Whether the effect of each layer on the outputs is measured.
         config: The thresholds of the search.
         thresholds: The figures below which the result fails.
-        has_data: Whether there are data.
     """
 
     specs: SpecOptions
@@ -39,7 +38,6 @@ class QuantizeOptions:
     sensitivity: bool
     config: QuantizeConfig
     thresholds: QualityThresholds
-    has_data: bool
 
 
 def parse_options(
@@ -83,5 +81,4 @@ def parse_options(
         sensitivity=sensitivity,
         config=preset(effort),
         thresholds=parse_thresholds(fail_below, has_data=has_data),
-        has_data=has_data,
     )

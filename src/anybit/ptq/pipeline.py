@@ -4,19 +4,13 @@
 import os
 from collections.abc import Mapping, Sequence
 
-import onnx_ir as ir
-
-from anybit.data.dataset import Dataset, DataSource
-from anybit.data.row_independence import make_independence_test
-from anybit.errors import ModelError, OptionError
-from anybit.inputs import list_inputs
+from anybit.data.dataset import DataSource
 from anybit.onnx.files.origin import origin_of
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.passes import InferShapes, LiftOpset
 from anybit.onnx.preparation import apply
 from anybit.onnx.process import relaxed_gc
 from anybit.parallel import open_executor
-from anybit.ptq.algorithms.round_to_nearest import check_weights
 from anybit.ptq.calibration.macs import multiplications
 from anybit.ptq.context import Context, Progress, ignore_progress, scale_progress
 from anybit.ptq.fpga_targets import adapt_plan
@@ -28,11 +22,11 @@ from anybit.ptq.mixed_precision.budget_search import (
     measure_layer_noise,
     search_mixed_precision,
 )
-from anybit.ptq.options import QuantizeOptions, parse_options
-from anybit.ptq.plan import QuantPlan, assign_specs, check_integer_only
+from anybit.ptq.options import parse_options
+from anybit.ptq.plan import assign_specs, check_plan
 from anybit.ptq.result import QuantizationResult
 from anybit.ptq.search.candidates import CandidateBuilder, quantize_weights
-from anybit.ptq.search.evaluate import ModelOutputs, record_outputs
+from anybit.ptq.search.evaluate import open_dataset
 from anybit.ptq.specs.dynamic_grid import DYNAMIC_GRID_OPSET
 from anybit.ptq.summary import Summary
 
@@ -118,7 +112,6 @@ def quantize(
         OptionError: An option has an unsupported value, or needs data.
         DataError: The data are empty or do not fit the model.
         ChildProcessError: Worker processes of the cluster ended repeatedly.
-
     """
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     options = parse_options(
@@ -138,80 +131,32 @@ def quantize(
     )
     model, remarks = prepare(source, name)
     origin = origin_of(source) if isinstance(source, str | os.PathLike) else {}
-    plan = _plan_quantizers(model, source, name, options)
+    targets = find_targets(model)
+    if integer_only:
+        targets = add_elementwise_targets(targets, model)
+    plan = assign_specs(model, targets, options.specs)
+    if target is not None:
+        plan = adapt_plan(plan, target)
+    check_plan(plan, name, integer_only=integer_only, has_data=data is not None)
+    if plan.has_block_activations:
+        apply(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
+        plan = assign_specs(model, find_targets(model), options.specs)
     summary = Summary(model, options, origin, remarks)
     if data is None:
         return summary.describe_unmeasured(quantize_weights(model, plan, options.config))
 
-    dataset, floats = _open_dataset(data, model, name)
+    dataset, floats = open_dataset(data, model, name)
     macs = multiplications(model, plan.layers, next(iter(dataset)), name)
     with open_executor(cluster) as executor:
         advance = progress or ignore_progress
         ctx = Context(model, name, dataset, executor, advance, options.config, cache)
         builder = CandidateBuilder(ctx, floats)
-        if options.budget is None:
-            search = _build_candidate(builder, plan, sensitivity)
-        else:
+        if options.budget is not None:
             search = search_mixed_precision(options.budget, plan, builder, macs, summary.sizes)
+        else:
+            candidate = builder.build(plan, scale_progress(advance, 0, _SEARCHED))
+            search = SearchResult(candidate)
+            if sensitivity and candidate.verdict.sqnr is not None:
+                search = SearchResult(candidate, measure_layer_noise(candidate, builder))
     advance(1.0)
     return summary.describe(search, dataset, macs)
-
-
-def _plan_quantizers(
-    model: ir.Model, source: ModelSource, name: str, options: QuantizeOptions
-) -> QuantPlan:
-    """Find the layers of a model, and assign specs to them and their activations.
-
-    The opset of the model is raised if block formats of activations need it.
-
-    Raises:
-        ModelError: The model has no layer to quantize.
-        OptionError: A spec does not fit the model, the target or `integer_only`.
-    """
-    targets = find_targets(model)
-    if options.integer_only:
-        targets = add_elementwise_targets(targets, model)
-    plan = assign_specs(model, targets, options.specs)
-    if options.target is not None:
-        plan = adapt_plan(plan, options.target)
-    if options.integer_only:
-        check_integer_only(plan)
-    if not any(layer.weights for layer in plan.layers):
-        reasons = "; ".join(f"{node}: {why}" for node, why in list(plan.skipped.items())[:4])
-        raise ModelError(
-            f"{name} has no layer to quantize: {reasons or 'nothing in it multiplies weights'}"
-        )
-    if plan.activations and not options.has_data:
-        raise OptionError(
-            "activations need data to find their ranges; give some, or quantize weights alone "
-            "(--activations float; in Python None)"
-        )
-    if plan.has_block_activations:
-        apply(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
-        plan = assign_specs(model, find_targets(model), options.specs)
-    check_weights(plan.layers)
-    return plan
-
-
-def _open_dataset(data: DataSource, model: ir.Model, name: str) -> tuple[Dataset, ModelOutputs]:
-    """Return the samples, and the outputs of the float model that tell samples apart.
-
-    Raises:
-        DataError: The data are empty or do not fit the model.
-        ModelError: The model cannot be run.
-    """
-    dataset = Dataset(data, list_inputs(model.graph, name))
-    floats = record_outputs(model, name)
-    dataset.verify_row_independence(
-        make_independence_test(floats.recording.recorder(alone=False).run)
-    )
-    return dataset, floats
-
-
-def _build_candidate(builder: CandidateBuilder, plan: QuantPlan, sensitivity: bool) -> SearchResult:
-    """Quantize the model by a plan, and measure the sensitivity to its layers if requested."""
-    progress = scale_progress(builder.ctx.progress, 0, _SEARCHED)
-    candidate = builder.build(plan, progress)
-    if not sensitivity or candidate.verdict.sqnr is None:
-        return SearchResult(candidate)
-    return SearchResult(candidate, measure_layer_noise(candidate, builder))

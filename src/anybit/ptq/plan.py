@@ -7,10 +7,11 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.errors import AnybitError, OptionError
+from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.name_patterns import match_names
 from anybit.onnx.graph.names import get_all_names
 from anybit.onnx.graph.walk import iter_nodes
+from anybit.ptq.algorithms.round_to_nearest import check_weights
 from anybit.ptq.algorithms.shared_weights import constants_of, linked
 from anybit.ptq.graph.quantizer_sites import tie_grids
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode, Targets
@@ -181,12 +182,36 @@ def assign_specs(model: ir.Model, targets: Targets, options: SpecOptions) -> Qua
     return QuantPlan(quantized, weights, activations, frozenset(named), skipped, remarks)
 
 
-def check_integer_only(plan: QuantPlan) -> None:
-    """Check that all weights and activations of a plan are integers of at most 8 bits.
+def check_plan(plan: QuantPlan, name: str, *, integer_only: bool, has_data: bool) -> None:
+    """Check that there are layers to quantize, and everything that their specs need.
+
+    Args:
+        plan: The plan.
+        name: The name of the model in messages.
+        integer_only: Whether weights and activations must be integers of at most 8 bits.
+        has_data: Whether there are data.
 
     Raises:
-        OptionError: Some are not.
+        ModelError: There is no layer to quantize, or a weight holds NaN or infinity.
+        OptionError: A spec is not an integer, or needs data.
     """
+    if integer_only:
+        _check_integers(plan)
+    if not any(layer.weights for layer in plan.layers):
+        skipped = list(plan.skipped.items())[:4]
+        reasons = "; ".join(f"{layer}: {reason}" for layer, reason in skipped)
+        raise ModelError(
+            f"{name} has no layer to quantize: {reasons or 'nothing in it multiplies weights'}"
+        )
+    if plan.activations and not has_data:
+        raise OptionError(
+            "activations need data to find their ranges; give some, or quantize weights alone "
+            "(--activations float; in Python None)"
+        )
+    check_weights(plan.layers)
+
+
+def _check_integers(plan: QuantPlan) -> None:
     for name, specs in (("activations", plan.activations), ("weights", plan.weights)):
         others = [spec.text for spec in specs.values() if not _is_small_integer(spec)]
         if others or not specs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantized model, and what is to be said of it."""
+"""The result of `quantize`: a model, its quality, and a description of its layers."""
 
 import os
 from collections.abc import Mapping
@@ -18,25 +18,24 @@ from anybit.text import counted, sized
 
 @dataclass(frozen=True)
 class QuantizedLayer:
-    """One node that multiplies.
+    """A layer of a quantized model.
 
     Attributes:
-        name, operator: The node's.
-        weights, activations: The kinds of its quantizers, and what else was asked of them; "" where
-            there is none.
-        weight_bits, activation_bits: Their widths; 32 where there is none, the widest of several,
-            and 0 of weights that it has none of.
-        shape: The shape of its weight, of the first of several; () without one.
-        parameters: How many elements its weights have.
-        bytes: What its weights take in as many bits as they have; several layers may share them.
+        name, operator: The name and operator of the node.
+        weights, activations: The specs of its quantizers; "" if there is none.
+        weight_bits, activation_bits: Their widths: 32 for float, the widest of several, and 0 for
+            the weights of a layer without weights.
+        shape: The shape of its first weight; () without one.
+        parameters: The number of elements of its weights.
+        bytes: The size of its weights at their bit width. Several layers may share them.
         macs: Multiplications for the first sample; None without data.
-        sqnr: Signal over noise of its output alone, all else being float, in dB; None where
-            nothing was tried with data.
-        output_sqnr: The same of the worst output of the model, this layer alone being quantized,
-            with its part of the noise of weights that others read, too; None where that was not
-            measured.
+        sqnr: The SQNR of its output in dB, with this layer quantized and the others float; None
+            if it was not measured.
+        output_sqnr: The SQNR of the worst output of the model in dB, with this layer quantized and
+            the others float; None if it was not measured. Noise of a shared weight is divided among
+            its layers.
         smoothed: Whether channels of its activations are scaled against its weights.
-        tried: The ranges that what it reads might have had: the whole one, and the best.
+        tried: Ranges of its activations: the whole range, and the best candidates.
     """
 
     name: str
@@ -57,14 +56,14 @@ class QuantizedLayer:
 
 @dataclass(frozen=True)
 class ParetoPoint:
-    """What a mix of widths takes, and what comes out of it.
+    """Cost and quality of one mixed precision.
 
     Attributes:
-        name: As "int4/uint8" where all layers have the same; "" else.
-        bytes: What the constants of the model take.
-        bops: Operations on bits: multiplications times the widths of both factors.
-        sqnr: Signal over noise of the worst output, in dB, as predicted.
-        chosen: Whether it became the model.
+        name: The formats, such as "int4/uint8", if all layers have the same; "" otherwise.
+        bytes: The size of the constants of the model.
+        bops: Bit operations: multiplications times the widths of both factors.
+        sqnr: The predicted SQNR of the worst output, in dB.
+        chosen: Whether it was chosen.
     """
 
     name: str
@@ -76,18 +75,19 @@ class ParetoPoint:
 
 @dataclass(frozen=True)
 class QuantizationResult(Result):
-    """The result of `quantize`: a model in our operators, which can be saved and is a source.
+    """The result of `quantize`, a model with the operators of anybit.
+
+    It can be saved, and is a source for the functions that take a model.
 
     Attributes:
         model: The model. `onnx_ir.to_proto` turns it into an `onnx.ModelProto`.
-        layers: What became of each layer, in order.
-        skipped: Operators that stay float32 although they hold weights, with the reason.
-        remarks: What became of wishes that contradict one another, and of data whose rows are one
-            sample, in words.
-        front: The mixes of widths that a budget chose from, and those of one width; none without.
-        verdict: What that did to the outputs; None without data.
-        bytes_before, bytes_after: What the constants of the float model take, and what those of
-            this one do with weights in as many bits as they have.
+        layers: The quantized layers, in order.
+        skipped: Operators that stay float although they multiply or hold weights, with the reasons.
+        remarks: Remarks on the options, the data and the result.
+        front: The mixed precisions that a budget search considered, and those of one width.
+        verdict: The quality of the outputs; None without data.
+        bytes_before, bytes_after: Sizes of the constants of the float model, and of this model with
+            weights at their bit width.
         form: The form in which `save` writes it: "compact", or "qonnx" for a target.
     """
 
@@ -102,28 +102,28 @@ class QuantizationResult(Result):
     form: Form = Form.COMPACT
 
     def save(self, path: str | os.PathLike[str], *, to: str | None = None) -> None:
-        """Write the model in a form of `anybit.convert`; by default in `form`.
+        """Write the model in a form of `anybit.convert`, by default in `form`.
 
-        "compact" is the smallest: weights are stored as codes of their width. Tools that read QONNX
-        alone take "qonnx", in which weights are floats with a quantizer behind each.
+        "compact" is the smallest form: weights are stored as codes of their width. Tools that read
+        only QONNX need "qonnx", in which weights are float with a quantizer after each.
 
         Raises:
-            ModelError: As `anybit.convert` and `anybit.save`.
+            ModelError: See `anybit.convert` and `anybit.save`.
         """
         to = self.form if to is None else to
         save(self.model if to == Form.QONNX else convert(self, to=to), path)
 
     def __repr__(self) -> str:
         sqnr = self.verdict.sqnr if self.verdict else None
-        said = [
+        parts = [
             counted(len(self.layers), "layer"),
             *([] if sqnr is None else [f"{sqnr:.1f} dB"]),
             f"{sized(self.bytes_before)} -> {sized(self.bytes_after)} of constants",
         ]
-        return f"<anybit.QuantizationResult: {', '.join(said)}>"
+        return f"<anybit.QuantizationResult: {', '.join(parts)}>"
 
     def to_json(self) -> dict[str, Any]:
-        """All but the model, as JSON has it."""
+        """Return all but the model, as JSON types."""
         verdict = None
         if self.verdict is not None:
             verdict = asdict(self.verdict) | {
@@ -134,8 +134,8 @@ class QuantizationResult(Result):
             "verdict": verdict,
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
-            "layers": [asdict(each) for each in self.layers],
+            "layers": [asdict(layer) for layer in self.layers],
             "skipped": dict(self.skipped),
             "remarks": list(self.remarks),
-            "front": [asdict(each) for each in self.front],
+            "front": [asdict(point) for point in self.front],
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that quantizers are written with."""
+"""Nodes of quantizers, also of those with computed scales per block."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,98 +11,147 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.quantizers.grids import Match, arguments_of, attributes_of
+from anybit.ptq.graph.blocks import BlockLayout
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
 from anybit.ptq.specs.quantize import select_operator, select_power_operator
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+# The first opset in which the bounds of Slice are inputs, not attributes.
+_SLICE_WITH_INPUTS = 10
 
 
 _Size: TypeAlias = int | ir.Value
-"""Known, or a vector of one element or several."""
+"""A constant size, or a computed vector of sizes."""
 
 
 @dataclass(frozen=True)
-class _Sizes:
-    """How long an axis is, how many blocks that are, and their length, and what the last lacks."""
+class _AxisSizes:
+    """Sizes of an axis that is split into blocks.
+
+    Attributes:
+        length: The length of the axis.
+        count: The number of blocks.
+        padded: The length with a full last block.
+        padding: The number of elements that the last block lacks.
+    """
 
     length: _Size
     count: _Size
-    whole: _Size
-    missing: _Size
+    padded: _Size
+    padding: _Size
 
 
-class Nodes:
-    """Writes nodes before another one of a model.
+class NodeWriter:
+    """Insertion of the nodes of quantizers before a node of a model.
 
     Args:
         model: The model.
-        editor: What writes into it.
+        editor: The editor of the model.
         before: The node.
-        name: What names begin with.
+        name: The prefix of names.
     """
 
     def __init__(self, model: ir.Model, editor: Editor, before: ir.Node, name: str) -> None:
         self._model, self._editor = model, editor
         self._before, self._name = before, name
 
-    def quantized(self, x: ir.Value, found: Match, scale: ir.Value | None = None) -> ir.Value:
-        """The call of an operator, with a computed scale if one is given."""
-        operator = found.operator
-        self._model.graph.opset_imports.setdefault(operator.onnx_domain, operator.version)
-        names = [declared.name for declared in operator.inputs[1:]]
+    def quantize(
+        self, x: ir.Value, operator: Match, computed_scale: ir.Value | None = None
+    ) -> ir.Value:
+        """Insert the call of an operator, and return its output."""
+        declared = operator.operator
+        self._model.graph.opset_imports.setdefault(declared.onnx_domain, declared.version)
+        names = [parameter.name for parameter in declared.inputs[1:]]
         parameters = [
             None if array is None else self._editor.parameter(self._name, role, array, _FLOAT)
-            for role, array in zip(names, arguments_of(found), strict=True)
+            for role, array in zip(names, arguments_of(operator), strict=True)
         ]
-        if scale is not None:
-            parameters[0] = scale
+        if computed_scale is not None:
+            parameters[0] = computed_scale
         return self._editor.insert(
             self._before,
-            operator.onnx_name,
+            declared.onnx_name,
             [x, *parameters],
             f"{self._name}_quantized",
             like=x,
             dtype=_FLOAT,
-            attributes=attributes_of(found),
-            domain=operator.onnx_domain,
+            attributes=attributes_of(operator),
+            domain=declared.onnx_domain,
         )
 
-    def in_blocks(self, x: ir.Value, grid: DynamicGrid) -> ir.Value:
-        """A tensor in blocks whose scales follow from it. The model has opset 18 or newer."""
-        axis, sizes = grid.axis, self._sizes(x, grid)
+    def quantize_blocks(self, x: ir.Value, grid: DynamicGrid) -> ir.Value:
+        """Insert a quantizer with a computed scale per block. The opset must be 18 or newer."""
+        axis, sizes = grid.axis, self._compute_sizes(x, grid)
         if sizes.count == 1:
-            return self._scaled(x, grid, axis)
-        whole = x if sizes.missing == 0 else self._padded(x, grid, sizes.missing)
-        cut = self._reshaped(whole, x, grid, [sizes.count, grid.format.size])
-        rounded = self._scaled(cut, grid, axis + 1)
-        joined = self._reshaped(rounded, x, grid, [sizes.whole])
-        if sizes.missing != 0:
-            starts, ends, axes = (
-                self._vector([0]),
-                self._vector([sizes.length]),
-                self._vector([axis]),
-            )
-            joined = self._insert("Slice", [joined, starts, ends, axes], "short")
-        joined.shape = None if x.shape is None else x.shape.copy()
-        return joined
+            return self._quantize_axis(x, grid, axis)
+        padded = x if sizes.padding == 0 else self._pad(x, grid, sizes.padding)
+        blocks = self._reshape_axis(padded, x, grid, [sizes.count, grid.format.size])
+        rounded = self._quantize_axis(blocks, grid, axis + 1)
+        merged = self._reshape_axis(rounded, x, grid, [sizes.padded])
+        if sizes.padding != 0:
+            bounds = [self._vector([bound]) for bound in (0, sizes.length, axis)]
+            merged = self._insert("Slice", [merged, *bounds], "short")
+        merged.shape = None if x.shape is None else x.shape.copy()
+        return merged
 
-    def _sizes(self, x: ir.Value, grid: DynamicGrid) -> _Sizes:
-        """Of the axis that is cut; computed where it is not known."""
+    def merge_blocks(self, blocks: ir.Value, layout: BlockLayout) -> ir.Value:
+        """Insert nodes that give a constant that is stored in blocks its own shape."""
+        result = self._reshape(blocks, layout.padded_shape)
+        if layout.padded_shape != layout.flat_shape:
+            result = self._remove_padding(result, layout)
+        if layout.flat_shape == layout.shape:
+            return result
+        return self._reshape(result, layout.shape)
+
+    def _reshape(self, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+        sizes = self._editor.shared_constant(
+            "shape", f"{x.name}_shape", np.asarray(shape, np.int64)
+        )
+        result = self._editor.insert(
+            self._before, "Reshape", [x, sizes], f"{x.name}_joined", like=x, dtype=_FLOAT
+        )
+        result.shape = ir.Shape(shape)
+        return result
+
+    def _remove_padding(self, x: ir.Value, layout: BlockLayout) -> ir.Value:
+        bounds = {"starts": [0], "ends": [layout.length], "axes": [layout.first]}
+        inputs, attributes = [x], []
+        if self._model.graph.opset_imports.get("", 1) >= _SLICE_WITH_INPUTS:
+            inputs += [
+                self._editor.shared_constant(role, f"{x.name}_{role}", np.asarray(bound, np.int64))
+                for role, bound in bounds.items()
+            ]
+        else:
+            attributes = [ir.AttrInt64s(role, bound) for role, bound in bounds.items()]
+        result = self._editor.insert(
+            self._before,
+            "Slice",
+            inputs,
+            f"{x.name}_short",
+            like=x,
+            dtype=_FLOAT,
+            attributes=attributes,
+        )
+        result.shape = ir.Shape(layout.flat_shape)
+        return result
+
+    def _compute_sizes(self, x: ir.Value, grid: DynamicGrid) -> _AxisSizes:
+        """Return the sizes of the axis that is split, computed by nodes if it is unknown."""
         block, length = grid.format.size, grid.sizes[grid.axis]
         if length is not None:
             count = -(-length // block)
-            return _Sizes(length, count, count * block, count * block - length)
-        of = [ir.AttrInt64("start", grid.axis), ir.AttrInt64("end", grid.axis + 1)]
-        known = self._insert("Shape", [x], "length", dtype=_INT64, attributes=of)
-        more = self._insert("Add", [known, self._vector([block - 1])], "up", dtype=_INT64)
-        number = self._insert("Div", [more, self._vector([block])], "count", dtype=_INT64)
-        whole = self._insert("Mul", [number, self._vector([block])], "whole", dtype=_INT64)
-        missing = self._insert("Sub", [whole, known], "missing", dtype=_INT64)
-        return _Sizes(known, number, whole, missing)
+            return _AxisSizes(length, count, count * block, count * block - length)
+        bounds = [ir.AttrInt64("start", grid.axis), ir.AttrInt64("end", grid.axis + 1)]
+        size = self._insert("Shape", [x], "length", dtype=_INT64, attributes=bounds)
+        rounded_up = self._insert("Add", [size, self._vector([block - 1])], "up", dtype=_INT64)
+        number = self._insert("Div", [rounded_up, self._vector([block])], "count", dtype=_INT64)
+        padded = self._insert("Mul", [number, self._vector([block])], "whole", dtype=_INT64)
+        padding = self._insert("Sub", [padded, size], "missing", dtype=_INT64)
+        return _AxisSizes(size, number, padded, padding)
 
-    def _scaled(self, cut: ir.Value, grid: DynamicGrid, axis: int) -> ir.Value:
-        """Each block by its own scale."""
-        inf, least, factor = (
+    def _quantize_axis(self, blocks: ir.Value, grid: DynamicGrid, axis: int) -> ir.Value:
+        """Insert a quantizer with a computed scale for the elements along an axis."""
+        infinity, smallest, factor = (
             self._editor.parameter(self._name, role, np.asarray(number), _FLOAT)
             for role, number in (
                 ("infinity", np.inf),
@@ -110,70 +159,70 @@ class Nodes:
                 ("factor", grid.scale_factor),
             )
         )
-        magnitudes = self._insert("Abs", [cut], "magnitudes", like=cut)
+        magnitudes = self._insert("Abs", [blocks], "magnitudes", like=blocks)
         # ReduceMax of some runtimes passes NaN over.
-        isnan = self._insert("IsNaN", [magnitudes], "isnan", like=cut, dtype=ir.DataType.BOOL)
-        marked = self._insert("Where", [isnan, inf, magnitudes], "marked", like=cut)
-        reach = self._insert("ReduceMax", [marked, self._vector([axis])], "reach")
-        limited = self._insert("Max", [reach, least], "limited")
-        power = self.quantized(limited, select_power_operator(grid))
+        isnan = self._insert("IsNaN", [magnitudes], "isnan", like=blocks, dtype=ir.DataType.BOOL)
+        marked = self._insert("Where", [isnan, infinity, magnitudes], "marked", like=blocks)
+        largest = self._insert("ReduceMax", [marked, self._vector([axis])], "reach")
+        limited = self._insert("Max", [largest, smallest], "limited")
+        power = self.quantize(limited, select_power_operator(grid))
         scale = self._insert("Mul", [power, factor], "scale")
-        return self.quantized(cut, select_operator(grid.element_grid), scale)
+        return self.quantize(blocks, select_operator(grid.element_grid), scale)
 
-    def _padded(self, x: ir.Value, grid: DynamicGrid, missing: _Size) -> ir.Value:
+    def _pad(self, x: ir.Value, grid: DynamicGrid, padding: _Size) -> ir.Value:
         rank, axis = len(grid.sizes), grid.axis
-        pads = self._vector([*[0] * (rank + axis), missing, *[0] * (rank - 1 - axis)])
+        pads = self._vector([*[0] * (rank + axis), padding, *[0] * (rank - 1 - axis)])
         return self._insert("Pad", [x, pads], "filled")
 
-    def _reshaped(
+    def _reshape_axis(
         self, value: ir.Value, x: ir.Value, grid: DynamicGrid, sizes: Sequence[_Size]
     ) -> ir.Value:
-        """With other sizes in the place of the axis, and those of x elsewhere."""
-        before, behind = grid.sizes[: grid.axis], grid.sizes[grid.axis + 1 :]
-        last: list[_Size] = [each for each in behind if each is not None]
-        if len(last) < len(behind):
-            of = [ir.AttrInt64("start", grid.axis + 1)]
-            last = [self._insert("Shape", [x], "behind", dtype=_INT64, attributes=of)]
-        # 0 stands for the size that is there.
-        shape = self._vector([*[0] * len(before), *sizes, *last])
+        """Reshape a value to the shape of x with other sizes in place of the axis of blocks."""
+        leading, trailing = grid.sizes[: grid.axis], grid.sizes[grid.axis + 1 :]
+        last: list[_Size] = [size for size in trailing if size is not None]
+        if len(last) < len(trailing):
+            start = [ir.AttrInt64("start", grid.axis + 1)]
+            last = [self._insert("Shape", [x], "behind", dtype=_INT64, attributes=start)]
+        # In the shape of a Reshape, 0 copies the size of the input.
+        shape = self._vector([*[0] * len(leading), *sizes, *last])
         result = self._insert("Reshape", [value, shape], "blocks")
         result.shape = ir.Shape(
-            [*before, *(each if isinstance(each, int) else None for each in sizes), *behind]
+            [*leading, *(size if isinstance(size, int) else None for size in sizes), *trailing]
         )
         return result
 
-    def _vector(self, parts: Sequence[_Size]) -> ir.Value:
-        """Integers behind one another, of which some may be computed."""
-        found = []
-        for constant, each in groupby(parts, lambda part: isinstance(part, int)):
-            if constant:
-                numbers = np.asarray([*each], np.int64)
-                found.append(
+    def _vector(self, sizes: Sequence[_Size]) -> ir.Value:
+        """Return a vector of constant and computed sizes."""
+        parts = []
+        for is_constant, group in groupby(sizes, lambda size: isinstance(size, int)):
+            if is_constant:
+                numbers = np.asarray([*group], np.int64)
+                parts.append(
                     self._editor.shared_constant("integers", f"{self._name}_integers", numbers)
                 )
             else:
-                found += [part for part in each if isinstance(part, ir.Value)]
-        if len(found) == 1:
-            return found[0]
-        along = [ir.AttrInt64("axis", 0)]
-        return self._insert("Concat", found, "integers", dtype=_INT64, attributes=along)
+                parts += [size for size in group if isinstance(size, ir.Value)]
+        if len(parts) == 1:
+            return parts[0]
+        axis = [ir.AttrInt64("axis", 0)]
+        return self._insert("Concat", parts, "integers", dtype=_INT64, attributes=axis)
 
     def _insert(
         self,
-        kind: str,
+        operator: str,
         inputs: Sequence[ir.Value | None],
-        what: str,
+        suffix: str,
         *,
         like: ir.Value | None = None,
         dtype: ir.DataType = _FLOAT,
         attributes: Sequence[ir.Attr] = (),
     ) -> ir.Value:
-        """A node whose result has an unknown shape, or that of another."""
+        """Insert a node whose output has the shape of `like`, or an unknown shape."""
         return self._editor.insert(
             self._before,
-            kind,
+            operator,
             inputs,
-            f"{self._name}_{what}",
+            f"{self._name}_{suffix}",
             like=like or ir.Value(name=None),
             dtype=dtype,
             attributes=attributes,

@@ -22,7 +22,7 @@ from anybit.ptq.graph.targets import ActivationTensor, TargetNode, collect_activ
 from anybit.ptq.plan import QuantPlan
 from anybit.ptq.search.layer_search import LayerSearch
 from anybit.ptq.search.model_copies import on_copies
-from anybit.ptq.search.shared_rounding import Parts, SharedWeightRounding
+from anybit.ptq.search.shared_rounding import LayerMoments, SharedWeightRounding
 from anybit.quant_types.spec import QuantSpec
 
 # The share of the time for calibration; the rest is for the search.
@@ -60,7 +60,7 @@ def choose_params(
         )
 
     rounding = SharedWeightRounding(ctx.model, plan.weights, ctx.config)
-    shared = [activation for activation in activations if rounding.concerns(activation)]
+    shared = [activation for activation in activations if rounding.has_shared_weights(activation)]
     revisable = shared if ctx.config.searches else []
     count = len(activations) + len(revisable)
     search = scale_progress(progress, _CALIBRATED, 1)
@@ -71,16 +71,16 @@ def choose_params(
         rounding.add(activation, chosen, moments)
         search(len(params) / count)
     revised: dict[ActivationTensor, LayerParams] = {}
-    tried = _revise_layers(ctx, plan, rounding.rounded(), params, layer_samples(revisable))
+    tried = _revise_layers(ctx, plan, rounding.round_weights(), params, layer_samples(revisable))
     for activation, chosen in zip(revisable, tried, strict=True):
         revised[activation] = chosen
         search((len(params) + len(revised)) / count)
-    return rounding.better(params, revised)
+    return rounding.select_better(params, revised)
 
 
 def _search_layers(
     ctx: Context, plan: QuantPlan, layer_samples: Iterator[LayerSamples]
-) -> Iterator[tuple[LayerParams, Parts]]:
+) -> Iterator[tuple[LayerParams, LayerMoments]]:
     tasks = ((samples, plan.activations.get(samples.source)) for samples in layer_samples)
     return on_copies(ctx.executor, ctx.model, make_chooser, (plan.weights, ctx.config), tasks)
 
@@ -99,17 +99,16 @@ def _revise_layers(
 
 def make_chooser(
     model: ir.Model, common: tuple[Mapping[TargetNode, QuantSpec], QuantizeConfig]
-) -> Callable[[tuple[LayerSamples, QuantSpec | None]], tuple[LayerParams, Parts]]:
+) -> Callable[[tuple[LayerSamples, QuantSpec | None]], tuple[LayerParams, LayerMoments]]:
     """Return a function that searches the parameters of an activation on its samples."""
     weights, config = common
     shared_weights = SharedWeights(weights)
 
-    def choose(task: tuple[LayerSamples, QuantSpec | None]) -> tuple[LayerParams, Parts]:
+    def choose(task: tuple[LayerSamples, QuantSpec | None]) -> tuple[LayerParams, LayerMoments]:
         samples, spec = task
         search = LayerSearch(model, samples.source, weights, shared_weights, config)
-        parts = samples.to_choose, samples.to_decide, samples.to_round
-        params = search.choice(spec, samples.statistics, *parts)
-        moments = search.moments(params, samples.to_round)
+        params = search.choose(spec, samples)
+        moments = search.compute_moments(params, samples.to_round)
         return _without_arrays(replace(params, tried=search.candidates)), moments
 
     return choose
@@ -140,7 +139,7 @@ def make_reviser(
             for layer, _ in samples.source.readers
             if layer in rounded
         }
-        return search.revised(params, replaced, samples.to_choose, samples.to_decide)
+        return search.revise(params, replaced, samples)
 
     return revise
 

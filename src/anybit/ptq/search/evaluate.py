@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from anybit.data.dataset import Dataset, DataSource
+from anybit.data.row_independence import make_independence_test
 from anybit.data.shards import Shard
 from anybit.data.splits import is_held_out
+from anybit.inputs import list_inputs
 from anybit.metrics.output_parts import OutputPart, find_output_parts
 from anybit.metrics.quality import (
     QualityAccumulator,
@@ -51,6 +54,22 @@ class ModelPair:
 def record_outputs(model: ir.Model, name: str) -> ModelOutputs:
     """Return the outputs of a model, ready to be computed; `name` is for messages."""
     return ModelOutputs(recording(model, model.graph.outputs, name), find_output_parts(model))
+
+
+def open_dataset(data: DataSource, model: ir.Model, name: str) -> tuple[Dataset, ModelOutputs]:
+    """Return the samples, and the outputs of the float model, which show what a sample is.
+
+    Each row is a sample if two rows have the same outputs apart and together.
+
+    Raises:
+        DataError: The data are empty or do not fit the model.
+        ModelError: The model cannot be run.
+    """
+    dataset = Dataset(data, list_inputs(model.graph, name))
+    floats = record_outputs(model, name)
+    run = floats.recording.recorder(alone=False).run
+    dataset.verify_row_independence(make_independence_test(run))
+    return dataset, floats
 
 
 def measure_quality(ctx: Context, floats: ModelOutputs, quantized: Recording) -> QualityMetrics:

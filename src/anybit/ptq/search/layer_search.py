@@ -8,7 +8,7 @@ of the data, and compared with the outputs of the float layers.
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -33,6 +33,7 @@ from anybit.ptq.algorithms.range_clipping import (
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.algorithms.shared_weights import SharedWeights
 from anybit.ptq.algorithms.smoothquant import smoothed_range, smoothings
+from anybit.ptq.calibration.collect import LayerSamples
 from anybit.ptq.calibration.statistics import Statistics
 from anybit.ptq.config import QuantizeConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
@@ -42,116 +43,156 @@ from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec
 
 
+@dataclass(frozen=True)
+class SampleSplit:
+    """Calibration samples of one activation, by use.
+
+    Attributes:
+        compare: Samples on which candidates are compared.
+        confirm: Samples on which the best candidate has to win, too.
+        rounding: Samples for weight rounding.
+    """
+
+    compare: Sequence[Sample]
+    confirm: Sequence[Sample]
+    rounding: Sequence[Sample]
+
+
 class LayerSearch:
-    """The layers that read an activation, ready to be run with candidates.
+    """Search of the parameters of an activation, by the output errors of the layers that read it.
 
     Args:
         model: The float model.
-        source: The activation.
+        activation: The activation.
         weights: The specs of the weights of layers; weights of other layers stay float.
-        common: Weights that several layers share: here they are rounded to nearest.
-        config: The thresholds.
+        shared: Weights that several layers share: here they are rounded to nearest.
+        config: The thresholds of the search.
     """
 
     def __init__(
         self,
         model: ir.Model,
-        source: ActivationTensor,
+        activation: ActivationTensor,
         weights: Mapping[TargetNode, QuantSpec],
-        common: SharedWeights,
+        shared: SharedWeights,
         config: QuantizeConfig,
     ) -> None:
         self._config = config
-        self._pieces = [
+        self._runners = [
             LayerRunner(model, layer, index, weights.get(layer), config)
-            for layer, index in source.readers
+            for layer, index in activation.readers
         ]
-        self._source, self._name = source, str(source.value.name)
-        self._common = common
-        self._smooth = not any(layer in common.apart for layer, _ in source.readers)
+        self._activation, self._shared = activation, shared
+        self._may_scale = not any(layer in shared.apart for layer, _ in activation.readers)
         self._tried_grids: dict[int, tuple[Grid | DynamicGrid, bool, float]] = {}
-        self._powers_of: dict[Hashable, dict[int, tuple[float, float]]] = {}
+        self._powers: dict[Hashable, dict[int, tuple[float, float]]] = {}
 
     @property
     def candidates(self) -> tuple[RangeCandidate, ...]:
         """Return the whole range, and the best of the other candidates."""
         tried = list(self._tried_grids.values())
         best = sorted(tried[1:], key=lambda candidate: candidate[2])
+        name = str(self._activation.value.name)
         return tuple(
-            RangeCandidate(self._name, *grid.ends, smoothed, error)
+            RangeCandidate(name, *grid.ends, smoothed, error)
             for grid, smoothed, error in (*tried[:1], *best[: self._config.ranges.reported])
         )
 
-    def choice(
-        self,
-        scheme: QuantSpec | None,
-        statistics: Statistics,
-        first: Sequence[Sample],
-        second: Sequence[Sample],
-        many: Sequence[Sample],
-    ) -> LayerParams:
+    def choose(self, spec: QuantSpec | None, samples: LayerSamples) -> LayerParams:
         """Return the best candidate, if samples that it was not selected on confirm it.
 
         Args:
-            scheme: The spec of the activation; None leaves it float, and only weights are rounded.
-            statistics: The activation's.
-            first: Samples that candidates are compared on.
-            second: Samples that confirm the best; without them the whole range is taken.
-            many: Samples for weight rounding.
+            spec: The spec of the activation; None leaves it float, and only weights are rounded.
+            samples: The statistics and samples of the activation. Without samples, the whole range
+                is taken, and weights are rounded to nearest.
         """
-        widest = self._widest(scheme, statistics)
-        if not second:
-            shared = (piece for piece in self._pieces if piece.layer in self._common.rounded)
-            return replace(widest, weights={piece.layer: piece.nearest(None) for piece in shared})
-        # A branch need not have run for any of the first samples.
-        first, many = first or second, many or second
-        if scheme is None:
-            return self._in_floats(widest, statistics, first, second, many)
-        if isinstance(scheme.format, BlockFormat) or scheme.bits >= self._config.ranges.wide_bits:
-            return self._finished([self._with_nearest_weights(widest, second)], first, second, many)
+        statistics = samples.statistics
+        widest = self._widest(spec, statistics)
+        if not samples.to_decide:
+            return replace(widest, weights=self._round_shared_weights())
+        # In a branch, none of the samples for comparison may have run.
+        split = SampleSplit(
+            samples.to_choose or samples.to_decide,
+            samples.to_decide,
+            samples.to_round or samples.to_decide,
+        )
+        if spec is None:
+            return self._choose_weights(widest, statistics, split)
+        if isinstance(spec.format, BlockFormat) or spec.bits >= self._config.ranges.wide_bits:
+            return self._round([self._round_to_nearest(widest, split.confirm)], split)
         confirmed: list[LayerParams] = []
 
         def confirm(candidate: LayerParams) -> LayerParams:
-            confirmed.append(self._with_nearest_weights(candidate, second))
+            confirmed.append(self._round_to_nearest(candidate, split.confirm))
             return confirmed[-1]
 
         best = least(
-            [widest, *self._promising(widest, scheme, statistics, first)],
-            lambda candidate: self._tried(candidate, first),
+            [widest, *self._select_promising(widest, spec, statistics, split.compare)],
+            lambda candidate: self._measure(candidate, split.compare),
             confirm,
             self._config.ranges.kept_ratio,
         )
         # The whole range is the first candidate that is confirmed.
         fallbacks = [best] if best is confirmed[0] else [best, confirmed[0]]
-        return self._finished(fallbacks, first, second, many)
+        return self._round(fallbacks, split)
 
-    def _in_floats(
+    def compute_moments(
+        self, params: LayerParams, samples: Sequence[Sample]
+    ) -> dict[TargetNode, list[Moments]]:
+        """Return X^T X of the inputs of layers with shared weights, one per slice of terms."""
+        moments: dict[TargetNode, list[Moments]] = {}
+        for runner in self._runners if samples else ():
+            if shared := self._shared.rounded.get(runner.layer):
+                of_terms = moments_of(runner, params.grid, params.smoothing, samples)
+                moments[runner.layer] = [of_terms(part) for part in shared.parts]
+        return moments
+
+    def revise(
         self,
-        widest: LayerParams,
-        statistics: Statistics,
-        first: Sequence[Sample],
-        second: Sequence[Sample],
-        many: Sequence[Sample],
+        params: LayerParams,
+        weights: Mapping[TargetNode, Sequence[QuantizedWeight]],
+        samples: LayerSamples,
+    ) -> LayerParams:
+        """Return the parameters with other weights, and their errors and bias corrections."""
+        errors = dict(params.errors)
+        for runner in self._runners:
+            if runner.layer in weights:
+                errors[runner.layer] = runner.error(
+                    params.grid, params.smoothing, samples.to_decide, weights[runner.layer]
+                )
+        revised = replace(params, weights={**params.weights, **weights}, errors=errors)
+        return self._correct_biases(revised, samples.to_choose, samples.to_decide)
+
+    def _round_shared_weights(self) -> dict[TargetNode, Sequence[QuantizedWeight]]:
+        return {
+            runner.layer: runner.nearest(None)
+            for runner in self._runners
+            if runner.layer in self._shared.rounded
+        }
+
+    def _choose_weights(
+        self, widest: LayerParams, statistics: Statistics, split: SampleSplit
     ) -> LayerParams:
         """Return the parameters of a float activation, with AWQ scaling if that helps."""
-        nearest = self._with_nearest_weights(widest, second)
-        refiner = Refiner(None, None, many)
-        unscaled = self._refined([nearest], refiner.refined, first, second)
-        scalable = self._smooth and statistics.channels is not None
-        factors = rescaling(self._pieces, refiner, self._config.awq) if scalable and many else None
+        nearest = self._round_to_nearest(widest, split.confirm)
+        refiner = Refiner(None, None, split.rounding)
+        unscaled = self._refine([nearest], refiner.refined, split)
+        if not (self._may_scale and statistics.channels is not None and split.rounding):
+            return unscaled
+        factors = rescaling(self._runners, refiner, self._config.awq)
         if factors is None:
             return unscaled
-        scaled_nearest = self._with_nearest_weights(replace(widest, smoothing=factors), second)
-        rescaled = partial(refiner.rescaled, by=factors)
-        scaled = self._refined([scaled_nearest, nearest], rescaled, first, second)
+        scaled_nearest = self._round_to_nearest(replace(widest, smoothing=factors), split.confirm)
+        rescale = partial(refiner.rescaled, by=factors)
+        scaled = self._refine([scaled_nearest, nearest], rescale, split)
         return (
             scaled if scaled.error < unscaled.error * self._config.ranges.kept_ratio else unscaled
         )
 
-    def _promising(
+    def _select_promising(
         self,
         widest: LayerParams,
-        scheme: QuantSpec,
+        spec: QuantSpec,
         statistics: Statistics,
         samples: Sequence[Sample],
     ) -> list[LayerParams]:
@@ -162,34 +203,42 @@ class LayerSearch:
         scalings are clipped.
         """
         ranges, halving = self._config.ranges, self._config.ranges.halving
-        few, more = (_some(samples, share) for share in (halving**2, halving))
-        self._tried(widest, few)
+        few, more = (_subsample(samples, share) for share in (halving**2, halving))
+        self._measure(widest, few)
         scaled = [
-            LayerParams(self._smoothed_grid(scheme, statistics, factors), factors)
-            for factors in self._smoothings(statistics)
+            self._scale(spec, statistics, factors) for factors in self._scaling_factors(statistics)
         ]
-        cuts = may_cut(scheme.bits, statistics.per_channel)
-        clipped = cut_off(statistics, ranges) if cuts else ()
-        candidates = [LayerParams(_grid(scheme, *ends)) for ends in clipped]
-        for candidate in self._best(scaled, few, halving):
-            factors = candidate.smoothing
-            assert factors is not None, "it was just set"
-            low, high = smoothed_range(scheme.bits, statistics, factors, self._config)
+        clips = may_cut(spec.bits, statistics.per_channel)
+        candidates = [
+            LayerParams(_make_scalar_grid(spec, *ends))
+            for ends in (cut_off(statistics, ranges) if clips else ())
+        ]
+        for candidate in self._select_best(scaled, few, halving):
             candidates.append(candidate)
-            for fraction in ranges.scaled_fractions if cuts else ():
-                grid = _grid(scheme, *within(fraction, low, high))
-                candidates.append(LayerParams(grid, factors))
-        return self._best(self._best(candidates, few, halving), more, 2)
+            if clips:
+                candidates += self._clip_scaled(candidate, spec, statistics)
+        return self._select_best(self._select_best(candidates, few, halving), more, 2)
 
-    def _smoothed_grid(self, scheme: QuantSpec, statistics: Statistics, smoothing: Array) -> Grid:
-        ends = smoothed_range(scheme.bits, statistics, smoothing, self._config)
-        return _grid(scheme, *ends)
+    def _scale(self, spec: QuantSpec, statistics: Statistics, factors: Array) -> LayerParams:
+        ends = smoothed_range(spec.bits, statistics, factors, self._config)
+        return LayerParams(_make_scalar_grid(spec, *ends), factors)
 
-    def _best(
+    def _clip_scaled(
+        self, scaled: LayerParams, spec: QuantSpec, statistics: Statistics
+    ) -> Iterator[LayerParams]:
+        """Yield a candidate with scaled channels at several clipped ranges."""
+        if scaled.smoothing is None:
+            return
+        low, high = smoothed_range(spec.bits, statistics, scaled.smoothing, self._config)
+        for fraction in self._config.ranges.scaled_fractions:
+            grid = _make_scalar_grid(spec, *within(fraction, low, high))
+            yield LayerParams(grid, scaled.smoothing)
+
+    def _select_best(
         self, candidates: Sequence[LayerParams], samples: Sequence[Sample], share: int
     ) -> list[LayerParams]:
-        """Return the share of the candidates with the least error: one of `share`."""
-        errors = [self._tried(candidate, samples).error for candidate in candidates]
+        """Return one of `share` candidates, those with the least error."""
+        errors = [self._measure(candidate, samples).error for candidate in candidates]
         lowest = sorted(errors)[: math.ceil(len(errors) / share)]
         return [
             candidate
@@ -197,134 +246,105 @@ class LayerSearch:
             if error <= max(lowest)
         ]
 
-    def _widest(self, scheme: QuantSpec | None, statistics: Statistics) -> LayerParams:
-        if scheme is None:
+    def _widest(self, spec: QuantSpec | None, statistics: Statistics) -> LayerParams:
+        """Return the whole range; float without a spec or values."""
+        if spec is None:
             return LayerParams(None)
-        if isinstance(scheme.format, BlockFormat):
-            return LayerParams(make_dynamic_grid(self._source, scheme.format))
+        if isinstance(spec.format, BlockFormat):
+            return LayerParams(make_dynamic_grid(self._activation, spec.format))
         if not statistics.count:
             return LayerParams(None)
-        return LayerParams(_grid(scheme, *whole(scheme.bits, statistics, self._config.ranges)))
+        ends = whole(spec.bits, statistics, self._config.ranges)
+        return LayerParams(_make_scalar_grid(spec, *ends))
 
-    def _finished(
+    def _round(self, fallbacks: Sequence[LayerParams], split: SampleSplit) -> LayerParams:
+        """Return the first of some parameters with GPTQ rounding and corrected biases."""
+        refiner = Refiner(fallbacks[0].grid, fallbacks[0].smoothing, split.rounding)
+        return self._refine(fallbacks, refiner.refined, split)
+
+    def _refine(
         self,
         fallbacks: Sequence[LayerParams],
-        first: Sequence[Sample],
-        second: Sequence[Sample],
-        many: Sequence[Sample],
+        round_weights: Callable[[LayerRunner], Sequence[QuantizedWeight]],
+        split: SampleSplit,
     ) -> LayerParams:
-        """Return the first of them with rounded weights and corrected biases."""
-        refiner = Refiner(fallbacks[0].grid, fallbacks[0].smoothing, many)
-        return self._refined(fallbacks, refiner.refined, first, second)
+        """Return the first of some parameters with weights rounded by a function.
 
-    def _refined(
-        self,
-        fallbacks: Sequence[LayerParams],
-        refined: Callable[[LayerRunner], Sequence[QuantizedWeight]],
-        first: Sequence[Sample],
-        second: Sequence[Sample],
-    ) -> LayerParams:
-        """Return the first of them with weights rounded by a function, and corrected biases."""
-        choice = replace(fallbacks[0], fallbacks=tuple(fallbacks))
-        weights, errors = dict(choice.weights), dict(choice.errors)
-        for piece in self._pieces:
-            if not piece.scheme:
+        Rounded weights are kept where they lower the error. Biases are corrected.
+        """
+        params = replace(fallbacks[0], fallbacks=tuple(fallbacks))
+        weights, errors = dict(params.weights), dict(params.errors)
+        for runner in self._runners:
+            if not runner.scheme or is_fine(runner.scheme):
                 continue
-            if is_fine(piece.scheme) or piece.layer in self._common.rounded:
+            if runner.layer in self._shared.rounded:
                 continue
-            rounded = refined(piece)
-            error = piece.error(choice.grid, choice.smoothing, second, rounded)
-            if error < errors[piece.layer]:
-                weights[piece.layer], errors[piece.layer] = rounded, error
-        return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
+            rounded = round_weights(runner)
+            error = runner.error(params.grid, params.smoothing, split.confirm, rounded)
+            if error < errors[runner.layer]:
+                weights[runner.layer], errors[runner.layer] = rounded, error
+        params = replace(params, weights=weights, errors=errors)
+        return self._correct_biases(params, split.compare, split.confirm)
 
-    def moments(
-        self, choice: LayerParams, many: Sequence[Sample]
-    ) -> dict[TargetNode, list[Moments]]:
-        """Return X^T X of the input of each layer with shared weights, one per slice of terms."""
-        moments: dict[TargetNode, list[Moments]] = {}
-        for piece in self._pieces if many else ():
-            if shared := self._common.rounded.get(piece.layer):
-                of_terms = moments_of(piece, choice.grid, choice.smoothing, many)
-                moments[piece.layer] = [of_terms(part) for part in shared.parts]
-        return moments
-
-    def revised(
-        self,
-        choice: LayerParams,
-        weights: Mapping[TargetNode, Sequence[QuantizedWeight]],
-        first: Sequence[Sample],
-        second: Sequence[Sample],
-    ) -> LayerParams:
-        """Return the parameters with other weights, and their errors and bias corrections."""
-        errors = dict(choice.errors)
-        for piece in self._pieces:
-            if piece.layer in weights:
-                rounded = weights[piece.layer]
-                errors[piece.layer] = piece.error(choice.grid, choice.smoothing, second, rounded)
-        weights = {**choice.weights, **weights}
-        return self._corrected(replace(choice, weights=weights, errors=errors), first, second)
-
-    def _corrected(
-        self, choice: LayerParams, first: Sequence[Sample], second: Sequence[Sample]
+    def _correct_biases(
+        self, params: LayerParams, compare: Sequence[Sample], confirm: Sequence[Sample]
     ) -> LayerParams:
         """Return the parameters with biases that cancel the mean error."""
-        errors, corrections = dict(choice.errors), {}
-        for piece in self._pieces:
-            weights = choice.weights.get(piece.layer, ())
-            corrected = correction(piece, choice.grid, choice.smoothing, weights, first, second)
+        errors, corrections = dict(params.errors), {}
+        for runner in self._runners:
+            weights = params.weights.get(runner.layer, ())
+            corrected = correction(runner, params.grid, params.smoothing, weights, compare, confirm)
             if corrected is not None:
-                corrections[piece.layer], errors[piece.layer] = corrected
-        return replace(choice, errors=errors, corrections=corrections)
+                corrections[runner.layer], errors[runner.layer] = corrected
+        return replace(params, errors=errors, corrections=corrections)
 
-    def _smoothings(self, statistics: Statistics) -> Iterator[Array]:
-        if self._smooth and all(piece.weight is not None for piece in self._pieces):
-            weights = np.max([piece.reach for piece in self._pieces], axis=0)
+    def _scaling_factors(self, statistics: Statistics) -> Iterator[Array]:
+        """Yield the SmoothQuant factors of the channels to try."""
+        if self._may_scale and all(runner.weight is not None for runner in self._runners):
+            weights = np.max([runner.reach for runner in self._runners], axis=0)
             yield from smoothings(statistics, weights, self._config.scaling)
 
-    def _with_nearest_weights(
-        self, candidate: LayerParams, samples: Sequence[Sample]
-    ) -> LayerParams:
+    def _round_to_nearest(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
         """Return a candidate with its errors, and weights rounded to nearest."""
-        tried = self._tried(candidate, samples)
         weights = {
-            piece.layer: piece.nearest(candidate.smoothing)
-            for piece in self._pieces
-            if piece.scheme
+            runner.layer: runner.nearest(candidate.smoothing)
+            for runner in self._runners
+            if runner.scheme
         }
-        return replace(tried, weights=weights)
+        return replace(self._measure(candidate, samples), weights=weights)
 
-    def _tried(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
+    def _measure(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
         """Return a candidate with its errors on samples."""
         errors = {
-            piece.layer: over(self._powers(piece, candidate, samples)) for piece in self._pieces
+            runner.layer: over(self._compute_powers(runner, candidate, samples))
+            for runner in self._runners
         }
-        tried, grid = replace(candidate, errors=errors), candidate.grid
+        measured, grid = replace(candidate, errors=errors), candidate.grid
         # The first errors of a candidate are the ones that are reported.
         if grid is not None and id(grid) not in self._tried_grids:
             # An entry keeps its grid alive, so that its id stays unique.
-            self._tried_grids[id(grid)] = grid, candidate.smoothing is not None, tried.error
-        return tried
+            self._tried_grids[id(grid)] = grid, candidate.smoothing is not None, measured.error
+        return measured
 
-    def _powers(
-        self, piece: LayerRunner, candidate: LayerParams, samples: Sequence[Sample]
+    def _compute_powers(
+        self, runner: LayerRunner, candidate: LayerParams, samples: Sequence[Sample]
     ) -> Iterator[tuple[float, float]]:
-        """Return the powers of noise and signal for each sample, computed once each.
+        """Return the powers of noise and signal of each sample, computed once.
 
         Candidates with the same numbers share them: scalings by powers of two often coincide.
         """
-        powers = self._powers_of.setdefault((piece.layer, *candidate.numbers), {})
+        powers = self._powers.setdefault((runner.layer, *candidate.numbers), {})
         new = [sample for sample in samples if id(sample) not in powers]
         if new:
-            pairs = piece.powers(candidate.grid, candidate.smoothing, new)
+            pairs = runner.powers(candidate.grid, candidate.smoothing, new)
             powers.update(zip(map(id, new), pairs, strict=True))
         return (powers[id(sample)] for sample in samples)
 
 
-def _some(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
+def _subsample(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
     """Return one of `share` samples, and the last one, which has the largest magnitudes."""
     return [*samples[:-1][: max(len(samples) // share, 1)], samples[-1]]
 
 
-def _grid(scheme: QuantSpec, low: float, high: float) -> Grid:
-    return make_grid(scheme, np.asarray(low, np.float64), np.asarray(high, np.float64))
+def _make_scalar_grid(spec: QuantSpec, low: float, high: float) -> Grid:
+    return make_grid(spec, np.asarray(low, np.float64), np.asarray(high, np.float64))

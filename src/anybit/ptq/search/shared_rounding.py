@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rounding of a constant for all layers that multiply it, by what all of them read.
+"""Rounding of weights that several layers share, on the inputs of all of these layers.
 
-Second moments add, and so do errors: GPTQ works with the sum of the moments, and what it finds is
-kept if the sum of the errors of all readers is lower than with rounding to nearest.
+Second moments of inputs add up, and so do errors. GPTQ rounds a weight by the sum of the moments.
+The result is kept if the sum of the errors of all layers is lower than with rounding to nearest.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -21,100 +22,105 @@ from anybit.ptq.config import GptqConfig, QuantizeConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.quant_types.spec import QuantSpec
 
-Parts = Mapping[TargetNode, list[Moments]]
+LayerMoments: TypeAlias = Mapping[TargetNode, list[Moments]]
+"""X^T X of the inputs of layers, one per slice of the terms of their sums."""
 
 
 class SharedWeightRounding:
-    """Rounds what the readers of several tensors have in common.
+    """Rounding of the weights that layers of several activations share.
 
     Args:
         model: The float model.
-        weights: The schemes of the weights of all layers.
+        weights: The specs of the weights of all layers.
         config: The thresholds of the search.
     """
 
     def __init__(
         self, model: ir.Model, weights: Mapping[TargetNode, QuantSpec], config: QuantizeConfig
     ) -> None:
-        self.common = SharedWeights(weights)
+        self._shared = SharedWeights(weights).rounded
         self._model, self._weights, self._config = model, weights, config
         self._sums: dict[SharedWeight, list[Moments]] = {}
-        self._read: dict[SharedWeight, tuple[TargetNode, int, LayerParams]] = {}
+        self._readers: dict[SharedWeight, tuple[TargetNode, int, LayerParams]] = {}
 
-    def concerns(self, source: ActivationTensor) -> bool:
-        """Whether layers that read a tensor have a constant in common."""
-        return any(layer in self.common.rounded for layer, _ in source.readers)
+    def has_shared_weights(self, activation: ActivationTensor) -> bool:
+        """Return whether layers that read an activation share a weight with others."""
+        return any(layer in self._shared for layer, _ in activation.readers)
 
-    def add(self, source: ActivationTensor, choice: LayerParams, moments: Parts) -> None:
-        """What became of a tensor, and the moments of what such layers read then."""
-        for layer, index in source.readers:
+    def add(self, activation: ActivationTensor, params: LayerParams, moments: LayerMoments) -> None:
+        """Add the moments of the inputs of layers, with these parameters of their activation."""
+        for layer, index in activation.readers:
             if layer not in moments:
                 continue
-            shared = self.common.rounded[layer]
-            self._read[shared] = layer, index, choice
+            shared = self._shared[layer]
+            self._readers[shared] = layer, index, params
             if shared not in self._sums:
                 self._sums[shared] = moments[layer]
                 continue
             for total, part in zip(self._sums[shared], moments[layer], strict=True):
                 total.merge(part)
 
-    def rounded(self) -> dict[TargetNode, QuantizedWeight]:
-        """The first weight of each layer that has it in common. The moments are used up."""
-        found = {}
+    def round_weights(self) -> dict[TargetNode, QuantizedWeight]:
+        """Return the rounded first weight of each layer that shares it, and drop the moments."""
+        weights = {}
         while self._sums:
             shared, sums = self._sums.popitem()
-            layer, index, choice = self._read[shared]
-            piece = LayerRunner(self._model, layer, index, self._weights[layer], self._config)
-            by_start = {part.start: each for part, each in zip(shared.parts, sums, strict=True)}
-            of_all, *_ = refined_by(
-                piece, choice.smoothing, partial(_factors, by_start, self._config.gptq)
+            layer, index, params = self._readers[shared]
+            runner = LayerRunner(self._model, layer, index, self._weights[layer], self._config)
+            by_start = {
+                part.start: moments for part, moments in zip(shared.parts, sums, strict=True)
+            }
+            rounded, *_ = refined_by(
+                runner, params.smoothing, partial(_compute_factors, by_start, self._config.gptq)
             )
-            found.update(dict.fromkeys(shared.layers, of_all))
-        return found
+            weights.update(dict.fromkeys(shared.layers, rounded))
+        return weights
 
-    def better(
+    def select_better(
         self,
-        choices: Mapping[ActivationTensor, LayerParams],
+        params: Mapping[ActivationTensor, LayerParams],
         revised: Mapping[ActivationTensor, LayerParams],
     ) -> dict[ActivationTensor, LayerParams]:
-        """The choices, with what is revised of them for a constant where that has less error."""
+        """Return the parameters, revised where the layers of a weight have less error together."""
         if not revised:
-            return dict(choices)
-        before, after = _errors(choices), _errors(revised)
-        kept = {
+            return dict(params)
+        before, after = _layer_errors(params), _layer_errors(revised)
+        # Layers in branches that no sample runs have no errors.
+        improved = {
             layer
-            for layer, shared in self.common.rounded.items()
+            for layer, shared in self._shared.items()
             if layer in after
-            # Nothing is known of those that read nothing for these data.
-            and sum(after.get(each, 0.0) for each in shared.layers)
-            < sum(before.get(each, 0.0) for each in shared.layers)
+            and sum(after.get(reader, 0.0) for reader in shared.layers)
+            < sum(before.get(reader, 0.0) for reader in shared.layers)
         }
         return {
-            source: _mixed(choice, revised[source], kept) if source in revised else choice
-            for source, choice in choices.items()
+            activation: _merge(chosen, revised[activation], improved)
+            if activation in revised
+            else chosen
+            for activation, chosen in params.items()
         }
 
 
-def _factors(by_start: Mapping[int, Moments], config: GptqConfig, part: slice) -> Factors:
+def _compute_factors(by_start: Mapping[int, Moments], config: GptqConfig, part: slice) -> Factors:
     return factors_of(by_start[part.start], config)
 
 
-def _errors(choices: Mapping[ActivationTensor, LayerParams]) -> dict[TargetNode, float]:
-    return {layer: each for choice in choices.values() for layer, each in choice.errors.items()}
+def _layer_errors(params: Mapping[ActivationTensor, LayerParams]) -> dict[TargetNode, float]:
+    return {layer: error for chosen in params.values() for layer, error in chosen.errors.items()}
 
 
-def _mixed(choice: LayerParams, revised: LayerParams, kept: set[TargetNode]) -> LayerParams:
-    """What is revised for some layers, and the rest."""
+def _merge(params: LayerParams, revised: LayerParams, layers: set[TargetNode]) -> LayerParams:
+    """Return the parameters, revised for some layers."""
+    sources = {layer: revised if layer in layers else params for layer in params.errors}
     corrections = {
-        layer: each for layer, each in choice.corrections.items() if layer not in kept
-    } | {layer: each for layer, each in revised.corrections.items() if layer in kept}
+        layer: correction for layer, correction in params.corrections.items() if layer not in layers
+    } | {layer: correction for layer, correction in revised.corrections.items() if layer in layers}
     return replace(
-        choice,
-        errors={
-            layer: (revised if layer in kept else choice).errors[layer] for layer in choice.errors
-        },
+        params,
+        errors={layer: sources[layer].errors[layer] for layer in params.errors},
         weights={
-            layer: (revised if layer in kept else choice).weights[layer] for layer in choice.weights
+            layer: (revised if layer in layers else params).weights[layer]
+            for layer in params.weights
         },
         corrections=corrections,
     )
