@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from text_models import parse
 
 import anybit
 from anybit.compiler.program import program as p
@@ -15,47 +15,37 @@ from anybit.compiler.requantize import requantizer
 CHANNELS, PIXELS, LAYERS = 64, 6, 4
 
 
+CONV = "sum{at} = Conv<pads = [{pad}, {pad}, {pad}, {pad}]>(y{at}, w{at}, b{at})"
+ACTIVATIONS = {
+    "relu": "y{to} = Relu(sum{at})",
+    "hard swish": """
+        gate{at} = HardSigmoid<alpha = 0.16666667>(sum{at})
+        y{to} = Mul(sum{at}, gate{at})""",
+    "gate": """
+        mean{at} = GlobalAveragePool(sum{at})
+        turned{at} = Conv(mean{at}, v{at})
+        gate{at} = HardSigmoid(turned{at})
+        y{to} = Mul(sum{at}, gate{at})""",  # one factor per channel, from all pixels
+}
+
+
 def network(kernel: int, activation: str) -> onnx.ModelProto:
     """Return a chain of convolutions with 8-bit codes between them."""
     random = np.random.default_rng(0)
-    nodes, weights, last = [], [], "x"
+    constants, lines = {}, []
     for layer in range(LAYERS):
         shape = (CHANNELS, CHANNELS, kernel, kernel)
         scale = np.float32(1 / np.sqrt(CHANNELS * kernel * kernel))
-        values = random.standard_normal(shape, dtype=np.float32) * scale
-        bias = random.standard_normal(CHANNELS, dtype=np.float32) * np.float32(0.1)
-        weights += [
-            numpy_helper.from_array(values, f"w{layer}"),
-            numpy_helper.from_array(bias, f"b{layer}"),
-        ]
-        pads = [kernel // 2] * 4
-        inputs = [last, f"w{layer}", f"b{layer}"]
-        nodes.append(helper.make_node("Conv", inputs, [f"sum{layer}"], pads=pads))
-        source = f"sum{layer}"
-        if activation == "hard swish":
-            nodes.append(helper.make_node("HardSigmoid", [source], [f"gate{layer}"], alpha=1 / 6))
-            nodes.append(helper.make_node("Mul", [source, f"gate{layer}"], [f"y{layer}"]))
-        elif activation == "gate":  # one factor per channel, from all pixels
-            mean, turned, gate = (f"{item}{layer}" for item in ("mean", "turned", "gate"))
-            weights.append(
-                numpy_helper.from_array(
-                    random.standard_normal((CHANNELS, CHANNELS, 1, 1), dtype=np.float32) / 8,
-                    f"v{layer}",
-                )
-            )
-            nodes.append(helper.make_node("GlobalAveragePool", [source], [mean]))
-            nodes.append(helper.make_node("Conv", [mean, f"v{layer}"], [turned]))
-            nodes.append(helper.make_node("HardSigmoid", [turned], [gate]))
-            nodes.append(helper.make_node("Mul", [source, gate], [f"y{layer}"]))
-        else:
-            nodes.append(helper.make_node("Relu", [source], [f"y{layer}"]))
-        last = f"y{layer}"
-    declared = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", CHANNELS, PIXELS, PIXELS])
-        for name in ("x", last)
-    ]
-    graph = helper.make_graph(nodes, "network", declared[:1], declared[1:], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        bias_scale = np.float32(0.1)
+        constants[f"w{layer}"] = random.standard_normal(shape, dtype=np.float32) * scale
+        constants[f"b{layer}"] = random.standard_normal(CHANNELS, dtype=np.float32) * bias_scale
+        if activation == "gate":
+            shape = (CHANNELS, CHANNELS, 1, 1)
+            constants[f"v{layer}"] = random.standard_normal(shape, dtype=np.float32) / 8
+        for line in (CONV, ACTIVATIONS[activation]):
+            lines.append(line.format(at=layer, to=layer + 1, pad=kernel // 2))
+    x, y = (f"float[n, {CHANNELS}, {PIXELS}, {PIXELS}] y{at}" for at in (0, LAYERS))
+    return parse(f"g ({x}) => ({y}) {{ {' '.join(lines)} }}", constants)
 
 
 @pytest.mark.sample(3)
@@ -85,17 +75,12 @@ def test_file_size_is_within_a_tenth_of_weights(
     assert mine.tobytes() == its.tobytes()
 
 
-HEAD = '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>'
-QUANT = "qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0>"
+QUANT = "Quant <signed: int = 1, narrow: int = 0>"
 
 
 def with_constants(text: str, **constants: np.ndarray | float) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(f"{HEAD}\n{text}")
     constants = {"none": 0, "eight": 8, **constants}
-    for name, values in constants.items():
-        array = np.asarray(values, np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    return model
+    return parse(text, {name: np.float32(value) for name, value in constants.items()})
 
 
 @pytest.mark.parametrize("factors", [[0.3, -2, 1e-3, 7], None])
@@ -103,21 +88,20 @@ def with_constants(text: str, **constants: np.ndarray | float) -> onnx.ModelProt
 def test_quantize_fields_use_line_per_channel(
     factors: list[float] | None, offsets: list[float] | None
 ) -> None:
-    before = [
-        *(["a = Mul (x, factors)"] if factors else []),
-        *([f"b = Add ({'a' if factors else 'x'}, offsets)"] if offsets else []),
-    ]
-    last = "b" if offsets else "a" if factors else "x"
+    scaled, a = ("a = Mul(x, factors)", "a") if factors else ("", "x")
+    moved, b = (f"b = Add({a}, offsets)", "b") if offsets else ("", a)
     model = with_constants(
-        "g (float[n, 4] x) => (float[n, 3] y) {\n" + "\n".join(before) + f"""
-            q = {QUANT} ({last}, scale, none, eight)
+        f"""g (float[n, 4] x) => (float[n, 3] y) {{
+            {scaled}
+            {moved}
+            q = {QUANT} ({b}, scale, none, eight)
             y = MatMul (q, w)
         }}""",
         scale=1 / 64,
         w=np.arange(-6, 6).reshape(4, 3),
         **({"factors": np.array(factors)} if factors else {}),
         **({"offsets": np.array(offsets)} if offsets else {}),
-    )  # fmt: skip
+    )
     compiled = anybit.compile(model)
     (program,) = compiled.report.programs
     quantize = program.instructions[0]

@@ -2,49 +2,44 @@
 """Guarantees hold for sums in other orders: equal codes, or listed risks."""
 
 import numpy as np
-import onnx
 import pytest
+from text_models import parse
 
 import anybit
 from anybit.quant_types.layer_info import Guarantee
 
 MODEL = """
-<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>
 g (float[n, {size}] x) => (float[n, 16] y)
 {{
-    xq = qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0> (x, s, none, bits)
+    xq = Quant <signed: int = 1, narrow: int = 0> (x, s, none, bits)
     c = MatMul (xq, w)
     n = Mul (c, gain)
-    y = qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 0> (n, t, none, bits)
+    y = Quant <signed: int = 1, narrow: int = 0> (n, t, none, bits)
 }}
 """
 
 WIDE = """
-<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>
 g (float[n, 600] x) => (float[n, 32] y)
 {
-    xq = qonnx.custom_op.general.Quant <signed: int = 0, narrow: int = 0> (x, s, none, bits)
+    xq = Quant <signed: int = 0, narrow: int = 0> (x, s, none, bits)
     c = MatMul (xq, w)
     n = BatchNormalization (c, gain, offset, mean, variance)
     r = Relu (n)
-    y = qonnx.custom_op.general.Quant <signed: int = 0, narrow: int = 0> (r, t, none, bits)
+    y = Quant <signed: int = 0, narrow: int = 0> (r, t, none, bits)
 }
 """
 
 
 def network(size, codes, order, scale):
-    model = onnx.parser.parse_model(MODEL.format(size=size))
     constants = {
         "w": (codes[order] * np.float32(scale)).astype(np.float32),
-        "s": np.float32(0.3),
-        "t": np.float32(0.7),
+        "s": 0.3,
+        "t": 0.7,
         "gain": np.linspace(-1, 1, 16).astype(np.float32),
-        "none": np.float32(0),
-        "bits": np.float32(4),
+        "none": 0,
+        "bits": 4,
     }
-    for name, array in constants.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
-    return model
+    return parse(MODEL.format(size=size), constants)
 
 
 @pytest.mark.parametrize("size", [40, 1200])
@@ -80,7 +75,6 @@ def test_guarantee_keeps_affine_epilogue_for_eight_bits():
     """Many narrow steps lie on no line but that of the graph, rounding by rounding."""
     random = np.random.default_rng(0)
     size, channels = 600, 32
-    model = onnx.parser.parse_model(WIDE)
     constants = {
         "w": random.integers(-127, 128, (size, channels)) / 128,
         "s": 1 / 16,
@@ -92,9 +86,7 @@ def test_guarantee_keeps_affine_epilogue_for_eight_bits():
         "mean": random.normal(0, 1, channels),
         "variance": random.uniform(0.5, 2, channels),
     }
-    for name, values in constants.items():
-        array = np.asarray(values, np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    model = parse(WIDE, {name: np.float32(value) for name, value in constants.items()})
     compiled = anybit.compile(model)
     (layer,) = compiled.report.layers
     assert (layer.guarantee, layer.levels, layer.tail) == (Guarantee.EXACT, 256, "Affine")

@@ -2,15 +2,14 @@
 """Sums and products of two tensors equal the float graph for all pairs of codes."""
 
 import numpy as np
-import onnx
 import pytest
+from text_models import parse
 
 import anybit
 from anybit.compiler.program import program as p
 
-HEAD = '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>'
-SIGNED = "qonnx.custom_op.general.Quant <signed: int = 1, narrow: int = 1>"
-UNSIGNED = "qonnx.custom_op.general.Quant <signed: int = 0, narrow: int = 0>"
+SIGNED = "Quant <signed: int = 1, narrow: int = 1>"
+UNSIGNED = "Quant <signed: int = 0, narrow: int = 0>"
 
 
 def quantizer(x, y, words, scale, zero="z"):
@@ -34,14 +33,9 @@ def network(first, second, middle, last, **scales):
         ]
     )
     head = "g (float[n, 1] x, float[n, 1] u) => (float[n, 1] q, float[n, 2] y)"
-    model = onnx.parser.parse_model(f"{HEAD}\n{head}\n{{\n{body}\n}}")
-    constants = {"none": 0, "eight": 8, "float_zero": 117, "three": np.pi, "w": [[1, -3]], **scales}
-    for name, values in constants.items():
-        array = np.asarray(values, np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    for name, zero in (("z", 128), ("odd", 7)):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.uint8(zero), name))
-    return model
+    constants = {"none": 0, "eight": 8, "float_zero": 117, "three": np.pi, "w": [[1, -3]]}
+    zeropts = {"z": np.array(128, np.uint8), "odd": np.array(7, np.uint8)}
+    return parse(f"{head} {{ {body} }}", constants | zeropts | scales)
 
 
 def pairs(scales):

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import onnx
 import pytest
+from text_models import parse
 
 import anybit
 from anybit.compiler.pipeline import find_regions
@@ -13,8 +14,7 @@ from anybit.inspection import report_compilation, text
 from anybit.onnx.preparation import followable
 from anybit.quant_types.layer_info import Guarantee
 
-HEAD = '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>'
-QUANT = "qonnx.custom_op.general.Quant <signed: int = {}, narrow: int = 0>"
+QUANT = "Quant <signed: int = {}, narrow: int = 0>"
 
 
 def network(body, x="n, 4, 6, 6", y="n, 3, 6, 6", bits=4):
@@ -40,9 +40,8 @@ def network(body, x="n, 4, 6, 6", y="n, 3, 6, 6", bits=4):
     }
     text = body.replace("Q(", f"{QUANT.format(1)}(").replace("U(", f"{QUANT.format(0)}(")
     text = re.sub(r"(Quant <[^>]*>)\((\w+)\)", r"\1 (\2, step, none, bits)", text)
-    lines = "\n".join(f"    {line.strip()}" for line in text.strip().splitlines())
-    model = onnx.parser.parse_model(f"{HEAD}\ng (float[{x}] x) => (float[{y}] y)\n{{\n{lines}\n}}")
-    return give(model, **{name: np.asarray(item, np.float32) for name, item in constants.items()})
+    constants = {name: np.float32(item) for name, item in constants.items()}
+    return parse(f"g (float[{x}] x) => (float[{y}] y) {{ {text} }}", constants)
 
 
 def give(model, **constants):
@@ -97,7 +96,7 @@ CHAINS = {
         s = Add (q, e)
         y = Q(s)""",
     "bipolar with zeros at the border": """
-        a = qonnx.custom_op.general.BipolarQuant (x, step)
+        a = BipolarQuant (x, step)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
         y = Q(c)""",
     "a function that rises and falls": """
@@ -143,7 +142,7 @@ def test_partition_supports_means():
 
 
 @pytest.mark.parametrize("border", ["pads = [1, 0, 1, 2]", 'auto_pad = "SAME_LOWER"'])
-@pytest.mark.parametrize("quantizer", ["Q(x)", "qonnx.custom_op.general.BipolarQuant (x, step)"])
+@pytest.mark.parametrize("quantizer", ["Q(x)", "BipolarQuant (x, step)"])
 def test_partition_supports_padded_means(border, quantizer):
     body = f"""
         a = {quantizer}
@@ -233,14 +232,14 @@ def test_partition_supports_concat_and_split():
         "q = Q(t)",
         "r = Relu (t)\n q = U(r)",
         "i = QuantizeLinear (t, step, zero)\n q = DequantizeLinear (i, step, zero)",
-        "q = qonnx.custom_op.general.BipolarQuant (t, step)",
+        "q = BipolarQuant (t, step)",
     ],
 )
 def test_hoist_quantizers_before_concat(after):
     body = f"""
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
-        e = qonnx.custom_op.general.Quant <signed: int = 1> (c, offset0, none, bits)
+        e = Quant <signed: int = 1> (c, offset0, none, bits)
         f = Conv <pads = [1, 1, 1, 1]> (a, w, b)
         t = Concat <axis = 1> (e, a, f)
         {after}

@@ -2,9 +2,8 @@
 """Zero-points: compile gives the same layers before and after conversion to QONNX."""
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from text_models import parse
 
 import anybit
 from anybit.onnx.analysis.analysis import analyze
@@ -19,35 +18,27 @@ class Network:
     def __init__(self, seed: int, kind: str) -> None:
         self._random = np.random.default_rng(seed)
         self._kind = kind
-        self._nodes: list[onnx.NodeProto] = []
-        self._tensors: list[onnx.TensorProto] = []
+        self._lines = ""
+        self._constants: dict[str, np.ndarray] = {}
         channels, x = 6, self._quantized("x")
         for index in range(4):
             width = int(self._random.integers(4, 9))
             x = self._layer(x, index, channels, width)
             channels = width
         space = [5, 5] if kind == "Conv" else []
-        value = helper.make_tensor_value_info
-        graph = helper.make_graph(
-            self._nodes,
-            "g",
-            [value("x", TensorProto.FLOAT, ["n", 6, *space])],
-            [value(x, TensorProto.FLOAT, ["n", channels, *space])],
-            self._tensors,
-        )
-        imports = [helper.make_opsetid("", 17)]
-        self.proto = helper.make_model(graph, opset_imports=imports, ir_version=9)
+        ports = (f"float{['n', size, *space]} {name}" for name, size in (("x", 6), (x, channels)))
+        head = "g ({}) => ({})".format(*ports).replace("'", "")
+        self.proto = parse(f"{head} {{ {self._lines} }}", self._constants)
         self.x = np.float32(self._random.normal(0, 3, (9, 6, *space)))
 
     def _layer(self, x: str, index: int, channels: int, width: int) -> str:
         conv = self._kind == "Conv"
         shape = (width, channels, 3, 3) if conv else (channels, width)
         weight = self._weight(shape, axis=0 if conv else 1)
-        name = f"y{index}"
-        pads = {"pads": [1] * 4} if conv else {}
-        self._nodes.append(helper.make_node(self._kind, [x, weight], [name], **pads))
+        name, pads = f"y{index}", "<pads = [1, 1, 1, 1]>" if conv else ""
+        self._lines += f"{name} = {self._kind}{pads}({x}, {weight})\n"
         if self._random.random() < 0.6:
-            self._nodes.append(helper.make_node("Relu", [name], [f"r{index}"]))
+            self._lines += f"r{index} = Relu({name})\n"
             name = f"r{index}"
         return self._quantized(name)
 
@@ -55,31 +46,29 @@ class Network:
         dtype = (np.uint8, np.int8)[self._random.integers(2)]
         low, high = RANGES[dtype]
         parameters = self._parameters(x, np.asarray(self._random.integers(low, high + 1)), dtype)
-        self._nodes.append(helper.make_node("QuantizeLinear", [x, *parameters], [f"{x}_q"]))
-        pair = [f"{x}_q", *parameters]
-        self._nodes.append(helper.make_node("DequantizeLinear", pair, [f"{x}_d"]))
+        self._lines += f"{x}_q = QuantizeLinear({x}, {parameters})\n"
+        self._lines += f"{x}_d = DequantizeLinear({x}_q, {parameters})\n"
         return f"{x}_d"
 
     def _weight(self, shape: tuple[int, ...], axis: int) -> str:
-        name = f"w{len(self._nodes)}"
+        name = f"w{len(self._constants)}"
         dtype = (np.uint8, np.int8)[self._random.integers(2)]
         middle = 128 if dtype is np.uint8 else 0
         size = (shape[axis],) if self._random.random() < 0.5 else ()
         zeropt = self._random.integers(-20, 20, size) + middle
         parameters = self._parameters(name, zeropt, dtype)
         codes = self._random.integers(-100, 100, shape) + middle
-        self._tensors.append(numpy_helper.from_array(codes.astype(dtype), name))
-        node = helper.make_node("DequantizeLinear", [name, *parameters], [f"{name}_d"], axis=axis)
-        self._nodes.append(node)
+        self._constants[name] = codes.astype(dtype)
+        self._lines += f"{name}_d = DequantizeLinear<axis = {axis}>({name}, {parameters})\n"
         return f"{name}_d"
 
-    def _parameters(self, name: str, zeropt: np.ndarray, dtype: type) -> list[str]:
+    def _parameters(self, name: str, zeropt: np.ndarray, dtype: type) -> str:
         scale = np.float32(self._random.uniform(0.01, 0.05, zeropt.shape))
         if self._random.random() < 0.5:
             scale = np.float32(2.0 ** self._random.integers(-7, -4, zeropt.shape))
-        self._tensors.append(numpy_helper.from_array(scale, f"{name}_s"))
-        self._tensors.append(numpy_helper.from_array(np.asarray(zeropt, dtype), f"{name}_z"))
-        return [f"{name}_s", f"{name}_z"]
+        self._constants[f"{name}_s"] = np.asarray(scale)
+        self._constants[f"{name}_z"] = np.asarray(zeropt, dtype)
+        return f"{name}_s, {name}_z"
 
 
 @pytest.mark.sample(8)
@@ -114,26 +103,14 @@ def test_compile_covers_same_layers_after_conversion_to_qonnx(kind: str, seed: i
     ],
 )
 def test_tensor_grids_are_narrowed_by_clip(low: float, high: float, allowed: range | None) -> None:
-    """Also where it cuts nothing off, since a Relu stands before it; a bound off the grid does not.
-
-    The codes that occur are 0 .. 100.
-    """
-    value = helper.make_tensor_value_info
+    """Check bounds on and off the grid; the codes before the second Clip are 0 .. 100."""
     floats = {"s": 0.5, "z": 0, "b": 9, "none": 0, "top": 50, "low": low, "high": high}
-    nodes = [
-        helper.make_node("Clip", ["x", "none", "top"], ["c"]),
-        helper.make_node("IntQuant", ["c", "s", "z", "b"], ["q"], domain="qonnx.custom_op.general"),
-        helper.make_node("Clip", ["q", "low", "high"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [value("x", TensorProto.FLOAT, ["n", 3])],
-        [value("y", TensorProto.FLOAT, ["n", 3])],
-        [numpy_helper.from_array(np.float32(item), name) for name, item in floats.items()],
-    )
-    imports = [helper.make_opsetid("", 13), helper.make_opsetid("qonnx.custom_op.general", 1)]
-    model = followable(helper.make_model(graph, opset_imports=imports, ir_version=8))
+    graph = """g (float[n, 3] x) => (float[n, 3] y) {
+        c = Clip(x, none, top)
+        q = IntQuant(c, s, z, b)
+        y = Clip(q, low, high)
+    }"""
+    model = followable(parse(graph, floats, opset=13, version=1))
     codes = analyze(model).values[model.graph.outputs[0]].codes
     if allowed is None:
         assert codes is None or codes.allowed in (None, range(-256, 256))

@@ -1,14 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models written down as lines of a program."""
+"""Models as text: the syntax of `onnx.parser`, and lines of a program."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx
-from small_models import model, node
+from onnx import numpy_helper
+from small_models import DOMAIN, array, model, node
 
 RANDOM = np.random.default_rng(0)
+_QUANTIZERS = re.compile(r"(?<![.\w])((?:Int|Float|Bipolar)?Quant|Trunc)(?=\s*[<(])")
+
+
+def parse(
+    graph: str,
+    constants: Mapping[str, Any] | None = None,
+    *,
+    opset: int = 17,
+    version: int = 2,
+) -> onnx.ModelProto:
+    """Parse a graph `g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }`.
+
+    Quantizers need no domain. Constants are arrays as they are, and numbers as float32.
+    """
+    head = f'<ir_version: 8, opset_import: ["": {opset}, "{DOMAIN}": {version}]>'
+    result = onnx.parser.parse_model(head + _QUANTIZERS.sub(rf"{DOMAIN}.\1", graph))
+    result.graph.initializer.extend(
+        numpy_helper.from_array(array(value), name) for name, value in (constants or {}).items()
+    )
+    return result
 
 
 def made(text: str, constants: Mapping[str, Any], row: tuple[int, ...], **options: Any) -> Any:
