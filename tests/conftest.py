@@ -6,13 +6,14 @@ import gc
 import os
 import random
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 from backends import Backend, installed_backends, marks
 from shell import Shell
 
+import anybit
 from anybit._native import _core
 from anybit.onnx import runtime
 
@@ -124,6 +125,14 @@ def isas() -> Iterator[list[str]]:
             available.append(isa)
     yield available
     _core.set_isa(default)
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """Return a function that sets the number of threads until the end of the test."""
+    threads = anybit.num_threads()
+    yield anybit.set_num_threads
+    anybit.set_num_threads(threads)
 
 
 @pytest.fixture

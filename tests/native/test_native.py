@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -25,25 +25,18 @@ from anybit._native import _core
 LARGE = 1 << 20  # elements; enough for several threads
 
 
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = anybit.num_threads()
-    yield anybit.set_num_threads
-    anybit.set_num_threads(before)
-
-
 @pytest.mark.sample(16)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     "shape", [(64, 64, 128), (4, 3, 87381), (8192, 8, 8), (3, 5, 7), (2, 300, 700), (512, 1, 1025)]
 )
 def test_elementwise_results_do_not_depend_on_threads_isa_and_layout(
-    layout: str, shape: tuple[int, ...], threads: Callable[[int], None]
+    layout: str, shape: tuple[int, ...], set_threads: Callable[[int], None]
 ) -> None:
     """Compare with full-sized parameters, which take another path."""
     x = random_array(*shape)
     name, parameters, attributes = layouts(x)[layout]
-    threads(1)
+    set_threads(1)
     full = [np.broadcast_to(parameter, x.shape).copy() for parameter in parameters]
     expected = getattr(anybit, name)(x, *full, **attributes)
     before = _core.isa()
@@ -53,7 +46,7 @@ def test_elementwise_results_do_not_depend_on_threads_isa_and_layout(
         except ValueError:
             continue  # unsupported by this processor
         for count in (1, 2, 7):
-            threads(count)
+            set_threads(count)
             assert_same_bits(call(x, layout), expected, Case(f"{isa} {count} threads", (x,)))
     _core.set_isa(before)
 
@@ -83,8 +76,8 @@ def test_kernels_run_in_many_python_threads() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_thread_pool_works_after_fork(threads: Callable[[int], None]) -> None:
-    threads(4)
+def test_thread_pool_works_after_fork(set_threads: Callable[[int], None]) -> None:
+    set_threads(4)
     x = random_array(LARGE)
     expected = anybit.int_quant(x, 0.3, 0, 4)
     code = (
@@ -98,8 +91,8 @@ def test_thread_pool_works_after_fork(threads: Callable[[int], None]) -> None:
     assert np.array_equal(anybit.int_quant(x, 0.3, 0, 4), expected)
 
 
-def test_kernel_releases_gil(threads: Callable[[int], None]) -> None:
-    threads(1)
+def test_kernel_releases_gil(set_threads: Callable[[int], None]) -> None:
+    set_threads(1)
     x = random_array(16 * LARGE)
     out = np.empty_like(x)
     assert releases_gil(lambda: anybit.int_quant(x, 0.3, 0, 4, out=out))

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,7 @@ from cases import Case, assert_same_bits
 from gil_release import releases_gil
 from gradient_calls import backward, exact_call
 
-import anybit
 from anybit._native import _core
-
-
-@pytest.fixture
-def set_threads() -> Iterator[Callable[[int], None]]:
-    before = anybit.num_threads()
-    yield anybit.set_num_threads
-    anybit.set_num_threads(before)
-
 
 WORK = {
     "per_tensor": ((300_007,), ()),

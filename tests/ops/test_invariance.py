@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Invariance of results to neighbours, memory layout, `out`, dtype and number of threads."""
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -92,7 +93,9 @@ def test_operators_compute_half_types_in_float32(
 
 @any_operator
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_operators_do_not_depend_on_threads(name: str, threads: int) -> None:
+def test_operators_do_not_depend_on_threads(
+    name: str, threads: int, set_threads: Callable[[int], None]
+) -> None:
     """Enough elements for several threads, and a last block that is not full."""
     generator = np.random.default_rng(3)
     dtype = np.uint8 if reads_codes(BY_NAME[name]) else np.float32
@@ -107,10 +110,5 @@ def test_operators_do_not_depend_on_threads(name: str, threads: int) -> None:
         "dynamic_dequantize": lambda x: anybit.dynamic_dequantize(x, np.float32([0.3])),
     }[name]
     parts = np.concatenate([quantize(part) for part in np.array_split(x, 300)])
-    before = anybit.num_threads()
-    anybit.set_num_threads(threads)
-    try:
-        whole = quantize(x)
-    finally:
-        anybit.set_num_threads(before)
-    assert_same_bits(whole, parts, computed(f"{name}_{threads}", x))
+    set_threads(threads)
+    assert_same_bits(quantize(x), parts, computed(f"{name}_{threads}", x))

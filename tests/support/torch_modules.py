@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that are exported, and what the tests of that share."""
+"""Modules, tensors and comparisons for the tests of PyTorch."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,28 @@ class Call(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
         return self.function(x, *others)
+
+
+def random(*shape: int, seed: int = 1) -> torch.Tensor:
+    """Return normally distributed numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def sqnr(expected: torch.Tensor, result: torch.Tensor) -> float:
+    """Return the signal to quantization noise ratio in dB."""
+    noise = (expected - result).detach().double().square().sum()
+    return float(10 * torch.log10(expected.detach().double().square().sum() / noise))
+
+
+def copy_with_quantized_weights(layer: Any, floats: Any) -> Any:
+    """Return a copy of a float layer with the quantized weights of a layer."""
+    floats = copy.deepcopy(floats)
+    with torch.no_grad():
+        for path, part in layer.named_modules():
+            if hasattr(part, "quantized_parameters"):
+                for name, weight, quantizer in part.quantized_parameters():
+                    getattr(floats.get_submodule(path), name).copy_(quantizer(weight))
+    return floats
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

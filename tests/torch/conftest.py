@@ -20,6 +20,17 @@ def exported_quickly() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Use one thread: on small tensors more of them wait for one another."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def read_translations_once(patch: pytest.MonkeyPatch) -> None:
     """Cache the registry of translations; each export gets a copy."""
     from torch.onnx._internal.exporter._registration import ONNXRegistry

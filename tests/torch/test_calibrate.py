@@ -12,29 +12,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch_modules import random, sqnr  # noqa: E402  needs torch
+
 import anybit  # noqa: E402
 from anybit.torch import calibrate, export, nn, quantize_model  # noqa: E402
 from anybit.torch.nn._calibrate import Samples  # noqa: E402
 
 SPEC = {"weight": "int4 per-channel narrow", "activation": "uint4", "first/last": "int8"}
 
-
-def random(*shape: int, seed: int = 1) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def sqnr(expected: Any, result: Any) -> float:
-    noise = (expected - result).detach().double().square().sum()
-    return float(10 * torch.log10(expected.detach().double().square().sum() / noise))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """More of them only wait for one another, on such small tensors."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Network(torch.nn.Module):

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch.nn.utils import fuse_conv_bn_eval, fuse_linear_bn_eval  # noqa: E402
+from torch_modules import random  # noqa: E402  needs torch
 
 from anybit.torch import export, fold_batchnorm, nn, quantize_model  # noqa: E402
 
@@ -36,10 +37,6 @@ def snr(expected: Any, result: Any) -> float:
     """Signal over noise in dB."""
     expected, noise = expected.detach(), (expected - result).detach()
     return float(10 * torch.log10(expected.square().sum() / noise.square().sum().clamp(min=1e-30)))
-
-
-def random(*shape: int, seed: int = 1) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def test_torch_fx_and_ao_fusion_of_quantized_layers_are_refused() -> None:

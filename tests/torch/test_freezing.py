@@ -9,12 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch_modules import random  # noqa: E402  needs torch
+
 from anybit.torch import calibrate, export, quantize_model  # noqa: E402
 from anybit.torch.nn import freeze_scales, unfreeze_scales  # noqa: E402
-
-
-def random(*shape: int, seed: int = 1) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def network() -> Any:

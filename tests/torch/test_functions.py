@@ -12,6 +12,7 @@ import anybit
 torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
+from torch_modules import random, sqnr  # noqa: E402  needs torch
 
 from anybit.torch import calibrate, export, fold_batchnorm, nn, quantize_model  # noqa: E402
 
@@ -20,15 +21,6 @@ SPEC = {
     "activation": "int8",
     "bias": "int16 accumulator",
 }
-
-
-def random(*shape: int, seed: int = 1) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def sqnr(reference: Any, output: Any) -> float:
-    noise = (reference - output).detach().double().square().sum()
-    return float(10 * torch.log10(reference.detach().double().square().sum() / noise))
 
 
 class Block(torch.nn.Module):

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention with quantized products: that of PyTorch, where nothing is rounded."""
 
-import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,28 +9,11 @@ import anybit
 
 torch = pytest.importorskip("torch")
 
+from torch_modules import copy_with_quantized_weights, random, sqnr  # noqa: E402  needs torch
+
 from anybit.torch import calibrate, export, nn, quantize_model  # noqa: E402
 
 SPEC = {"weight": "int8 per-channel narrow", "activation": "int8", "bias": "int16 accumulator"}
-
-
-def random(*shape: int, seed: int = 1) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def sqnr(expected: Any, result: Any) -> float:
-    noise = (expected - result).detach().double().square().sum()
-    return float(10 * torch.log10(expected.detach().double().square().sum() / noise))
-
-
-def rounded(layer: Any, floats: Any) -> Any:
-    """Return float attention with the quantized weights of a layer."""
-    floats = copy.deepcopy(floats)
-    with torch.no_grad():
-        for part, other in ((layer, floats), (layer.out_proj, floats.out_proj)):
-            for name, weight, quantizer in part.quantized_parameters():
-                getattr(other, name).copy_(quantizer(weight))
-    return floats
 
 
 ATTENTION = {
@@ -49,7 +30,7 @@ def test_attention_with_quantized_weights_equals_pytorch(kind: str) -> None:
     floats, x = make(), random(*shape)
     layer = quantize_model(floats, {"weight": "int4 per-channel narrow"})
     assert type(layer) is nn.QuantMultiheadAttention
-    reference = rounded(layer, floats)
+    reference = copy_with_quantized_weights(layer, floats)
     causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
     padding = torch.zeros(3, 5, dtype=torch.bool)
     padding[0, 3:] = True

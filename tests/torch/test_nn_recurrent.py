@@ -13,6 +13,7 @@ import anybit
 torch = pytest.importorskip("torch")
 
 from torch.nn.utils.rnn import pack_padded_sequence  # noqa: E402
+from torch_modules import copy_with_quantized_weights, random  # noqa: E402  needs torch
 
 from anybit.torch import calibrate, export, nn, quantize_model  # noqa: E402
 
@@ -24,19 +25,6 @@ KINDS = {
     "of two layers": lambda: torch.nn.GRU(5, 4, num_layers=2, bidirectional=True),
     "projected": lambda: torch.nn.LSTM(5, 4, proj_size=3, bias=False),
 }
-
-
-def random(*shape: int, seed: int = 1) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def rounded(layer: Any, floats: Any) -> Any:
-    """Return the float layer with weights rounded by the quantizers of a layer."""
-    floats = copy.deepcopy(floats)
-    with torch.no_grad():
-        for name, weight, quantizer in layer.quantized_parameters():
-            getattr(floats, name).copy_(quantizer(weight))
-    return floats
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -52,7 +40,7 @@ def test_recurrent_layers_equal_torch_with_quantized_weights(kind: str) -> None:
     weights = [name for name in dict(floats.named_parameters()) if name.startswith("weight")]
     assert [name for name, *_ in layer.quantized_parameters()] == weights
     assert layer.weight_hh_l0_quantizer.scale.stored().shape == layer.weight_hh_l0.shape[:1]
-    expected, others = rounded(layer, floats)(layer.input_quantizer(x))
+    expected, others = copy_with_quantized_weights(layer, floats)(layer.input_quantizer(x))
     assert torch.equal(result, expected)
     both = zip([*states], [*others], strict=True)
     assert all(torch.equal(one, other) for one, other in both)
@@ -71,7 +59,9 @@ def test_recurrent_layers_accept_packed_sequences() -> None:
     layer.input_quantizer.scale.set(torch.tensor(0.05))
     x = random(6, 3, 5)
     packed = pack_padded_sequence(x, torch.tensor([6, 4, 2]))
-    expected, _ = rounded(layer, floats)(packed._replace(data=layer.input_quantizer(packed.data)))
+    expected, _ = copy_with_quantized_weights(layer, floats)(
+        packed._replace(data=layer.input_quantizer(packed.data))
+    )
     result, _ = layer(packed)
     assert torch.equal(result.data, layer.output_quantizer(expected.data))
 

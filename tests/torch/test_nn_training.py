@@ -3,7 +3,6 @@
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,14 +26,7 @@ WORDS = [
     ("float4_e2m1fn per-channel", "float4_e2m1fn", 15),
 ]
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors: threads only wait for one another, for long where processors are few."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def blobs() -> tuple[Any, Any]:
