@@ -188,8 +188,8 @@ def operator_table(folder: str) -> str:
     return _table(["operator", "function", "what it does"], rows)
 
 
-# The numbers of QONNX's own table, and others that distinguish the modes.
-_ROUNDED = (5.5, 2.5, 1.6, 1.1, 0.49999997, -0.3, -1.1, -1.6, -2.5, -5.5)
+# Numbers that distinguish the modes.
+_ROUNDED = (2.5, 1.6, 1.1, 0.49999997, -0.3, -1.6, -2.5)
 
 
 def rounding_table() -> str:
