@@ -58,7 +58,7 @@ def operator_page(operator: Operator) -> str:
         "## Example",
         f"```python\n{_imports(operator, documentation.examples)}{documentation.examples}\n```",
         "## In model files",
-        "\n".join(f"* {name}: {text}" for name, text in _names(operator)),
+        _names(operator),
         _source(documentation.source),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -140,14 +140,13 @@ def _merged(rows: list[list[str]]) -> list[list[str]]:
     ]
 
 
-def _names(operator: Operator) -> list[list[str]]:
-    counts = {operator.required_inputs, len(operator.inputs)}
+def _names(operator: Operator) -> str:
+    """Return names, domains, version, number of inputs and attributes as sentences."""
+    counts = " or ".join(map(str, sorted({operator.required_inputs, len(operator.inputs)})))
     legacy = [old for old, new in CANONICAL_DOMAINS.items() if new == operator.onnx_domain]
-    rows = [
-        ["operator", _codes([operator.onnx_name, *operator.onnx_aliases])],
-        ["domain", _codes([operator.onnx_domain, *legacy])],
-        ["version", str(operator.version)],
-        ["inputs", " or ".join(map(str, sorted(counts)))],
+    sentences = [
+        f"{_codes([operator.onnx_name, *operator.onnx_aliases])}, version {operator.version}, "
+        f"with {counts} inputs, in the domain {_codes([operator.onnx_domain, *legacy])}."
     ]
     kinds: dict[str, list[str]] = {}
     for declared in operator.attributes:
@@ -155,7 +154,10 @@ def _names(operator: Operator) -> list[list[str]]:
         name = _codes([declared.onnx_name, *declared.aliases])
         renamed = declared.onnx_name != declared.name
         kinds.setdefault(kind, []).append(name + f" (`{declared.name}` in Python)" * renamed)
-    return rows + [[f"{kind} attributes", ", ".join(names)] for kind, names in kinds.items()]
+    if kinds:
+        attributes = "; ".join(f"{', '.join(names)}: {kind}" for kind, names in kinds.items())
+        sentences.append(f"Attributes: {attributes}.")
+    return " ".join(sentences)
 
 
 def _codes(names: list[str]) -> str:
