@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data in every form in which they come."""
+"""Datasets: sources, splits, row independence and errors."""
 
 import io
 import re
@@ -41,7 +41,7 @@ def items() -> Iterator[dict[str, Any]]:
     yield from ({"x": ROWS[start : start + 5]} for start in (0, 5))
 
 
-def test_forms(tmp_path: Path) -> None:
+def test_dataset_accepts_files_arrays_and_iterables(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=ROWS, other=np.zeros(3))
     np.savez_compressed(tmp_path / "b.npz", x=ROWS)
     np.save(tmp_path / "c.npy", np.asfortranarray(ROWS))
@@ -61,10 +61,10 @@ def test_forms(tmp_path: Path) -> None:
         samples = Dataset(form, (X,))
         assert len(samples) == 10
         for _ in range(2):
-            np.testing.assert_array_equal(np.concatenate([each["x"] for each in samples]), ROWS)
+            np.testing.assert_array_equal(np.concatenate([sample["x"] for sample in samples]), ROWS)
 
 
-def test_one_of_every_four_is_held_back() -> None:
+def test_is_held_out_selects_one_of_four() -> None:
     held = [index for index in range(400) if is_held_out(index)]
     assert [index // 4 for index in held] == list(range(100))
     assert held[0] == 1
@@ -72,26 +72,26 @@ def test_one_of_every_four_is_held_back() -> None:
 
 
 @pytest.mark.parametrize("period", [2, 3, 4, 8])
-def test_data_with_a_period_are_held_back_evenly(period: int) -> None:
+def test_is_held_out_is_even_over_periodic_data(period: int) -> None:
     held = [index % period for index in range(800) if is_held_out(index)]
     assert min(np.bincount(held, minlength=period)) > 200 / period / 2
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 5])
-def test_one_of_so_many_is_taken(step: int) -> None:
+def test_is_selected_selects_one_per_period(step: int) -> None:
     taken = [index for index in range(40 * step) if is_selected(index, step)]
     assert [index // step for index in taken] == list(range(40))
     assert len({index % step for index in taken}) == step
 
 
-def test_rows_that_a_file_fixes() -> None:
+def test_dataset_splits_by_fixed_rows() -> None:
     samples = Dataset(ROWS, (FIXED,))
-    assert [each["x"].shape for each in samples] == [(2, 4)] * 5
+    assert [sample["x"].shape for sample in samples] == [(2, 4)] * 5
     with pytest.raises(DataError, match="must have shape"):
         Dataset(ROWS[:3], (FIXED,))
 
 
-def test_inputs_of_different_rows_stay_together() -> None:
+def test_dataset_keeps_inputs_of_different_rows_together() -> None:
     both = {"x": ROWS, "mask": np.ones((10, 7), np.int64)}
     assert len(Dataset(both, (X, MASK))) == 10
     number = TensorInfo("n", np.dtype(np.float32), ())
@@ -100,30 +100,28 @@ def test_inputs_of_different_rows_stay_together() -> None:
     assert len(Dataset({"x": ROWS, "z": ROWS[:3]}, (X, free))) == 1
 
 
-def test_rows_that_belong_together() -> None:
+def test_dataset_keeps_dependent_rows_together() -> None:
     samples = Dataset(list(items()), (X,))
     samples.verify_row_independence(lambda first, second, both: len(both["x"]) != 2)
-    assert [each["x"].shape for each in samples] == [(5, 4)] * 2
+    assert [sample["x"].shape for sample in samples] == [(5, 4)] * 2
 
 
-def test_samples_of_many_shapes_are_not_all_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two of one shape are looked for among them."""
+def test_find_differing_pair_limits_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Samples of different shapes are searched for two of one shape.
     monkeypatch.setattr(independence, "_MAX_KEPT_BYTES", 2**20)
     for at in range(40):
         np.save(tmp_path / f"{at:02}.npy", random(1, 2**16 + 4 * (at % 39), seed=at))
     samples = Dataset(tmp_path, (TensorInfo("x", np.dtype(np.float32), ("rows", "words")),))
     tried = []
     tracemalloc.start()
-    samples.verify_row_independence(lambda *each: tried.append(each))
+    samples.verify_row_independence(lambda *triple: tried.append(triple))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(tried) == 1
     assert peak < 2**22
 
 
-def test_rows_that_differ_are_tried() -> None:
+def test_verify_row_independence_tries_differing_rows() -> None:
     tried = []
 
     def together(first: Any, second: Any, both: Any) -> bool:
@@ -148,15 +146,15 @@ def test_rows_that_differ_are_tried() -> None:
             np.testing.assert_array_equal(both[name], [*first[name], *second[name]])
 
 
-def test_equal_rows_are_not_taken_apart() -> None:
+def test_verify_row_independence_keeps_equal_rows_together() -> None:
     samples = Dataset(np.ones((10, 4), np.float32), (X,))
     samples.verify_row_independence(lambda *_: True)
-    assert [each["x"].shape for each in samples] == [(10, 4)]
+    assert [sample["x"].shape for sample in samples] == [(10, 4)]
 
 
 @pytest.mark.parametrize("form", ["array", "dicts", "files"])
-def test_rows_that_differ_behind_many_equal_ones_are_tried(tmp_path: Path, form: str) -> None:
-    """As sounds that begin with silence."""
+def test_verify_row_independence_searches_all_of_the_data(tmp_path: Path, form: str) -> None:
+    # Recordings may begin with silence.
     x = np.concatenate([np.ones((400, 4), np.float32), random(400, 4)])
     for at in (0, 400):
         np.savez(tmp_path / f"{at}.npz", x=x[at : at + 400])
@@ -169,41 +167,41 @@ def test_rows_that_differ_behind_many_equal_ones_are_tried(tmp_path: Path, form:
     assert not samples.remarks
 
 
-def test_rows_along_another_axis_stay_together() -> None:
+def test_dataset_keeps_rows_named_by_another_axis_together() -> None:
     state = TensorInfo("h", np.dtype(np.float32), (1, "rows", 4))
     samples = Dataset({"x": ROWS, "h": random(1, 10, 4)}, (X, state))
-    assert [each["h"].shape for each in samples] == [(1, 10, 4)]
+    assert [sample["h"].shape for sample in samples] == [(1, 10, 4)]
 
 
 @pytest.mark.parametrize(("rows", "samples"), [(1, 10), (5, 2)])
-def test_a_number_of_rows_that_a_constant_fixes(rows: int, samples: int) -> None:
+def test_dataset_handles_a_row_count_fixed_by_a_constant(rows: int, samples: int) -> None:
     graph = [node("Reshape", "x s", "r", domain=""), node("MatMul", "r w", domain="")]
     constants = {"s": np.array([rows, 4]), "w": random(4, 3)}
     network = model(graph, constants, inputs={"x": ("n", 4)})
-    found = anybit.quantize(network, list(ROWS.reshape(-1, rows, 4)))
-    assert found.verdict is not None
-    assert found.verdict.samples == len(range(1, samples, 4))
+    result = anybit.quantize(network, list(ROWS.reshape(-1, rows, 4)))
+    assert result.verdict is not None
+    assert result.verdict.samples == len(range(1, samples, 4))
 
 
 @pytest.mark.parametrize("operator", ["Shape", "Size", "ReduceSum"])
-def test_outputs_without_rows_do_not_keep_rows_together(operator: str) -> None:
+def test_verify_row_independence_ignores_outputs_without_rows(operator: str) -> None:
     graph = [node("MatMul", "x w", domain=""), node(operator, "x", "beside", domain="")]
     network = model(graph, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
     kind = onnx.TensorProto.FLOAT if operator == "ReduceSum" else onnx.TensorProto.INT64
     network.graph.output.append(onnx.helper.make_tensor_value_info("beside", kind, None))
-    found = anybit.quantize(network, random(40, 4))
-    assert found.verdict is not None
-    assert (found.verdict.samples, found.verdict.seen) == (10, False)
-    assert found.remarks == ()
+    result = anybit.quantize(network, random(40, 4))
+    assert result.verdict is not None
+    assert (result.verdict.samples, result.verdict.seen) == (10, False)
+    assert result.remarks == ()
 
 
 def of_data(network: onnx.ModelProto, data: Any) -> list[str]:
-    """The remarks on data; with few of them choices are dropped at times, and layers not judged."""
+    """Return the remarks on data, without those that follow from few samples."""
     remarks = anybit.quantize(network, data).remarks
-    return [each for each in remarks if not re.search("were dropped|too few samples", each)]
+    return [text for text in remarks if not re.search("were dropped|too few samples", text)]
 
 
-def test_one_sample_of_many_rows_is_remarked() -> None:
+def test_dataset_remarks_on_a_single_sample() -> None:
     mean = [
         node("ReduceMean", "x", "mean", domain="", axes=[0]),
         node("Sub", "x mean", "centred", domain=""),
@@ -242,24 +240,24 @@ def test_one_sample_of_many_rows_is_remarked() -> None:
         (ROWS[:1], np.arange(10)[:, None], "Input x is"),
     ],
 )
-def test_inputs_that_never_change_are_named(x: Any, h: Any, named: str | None) -> None:
+def test_quantize_remarks_on_constant_inputs(x: Any, h: Any, named: str | None) -> None:
     count = max(len(x), len(h), 10)
     items = [{"x": x[at % len(x)][None], "h": h[at % len(h)][None]} for at in range(count)]
     samples = Dataset(items, (X, TensorInfo("h", h.dtype, ("rows", None))))
-    said = unchanging(samples)
-    assert said == () if named is None else named in said[0]
+    remarks = unchanging(samples)
+    assert remarks == () if named is None else named in remarks[0]
     assert unchanging(Dataset(items[:1], (X, TensorInfo("h", h.dtype, ("rows", None))))) == ()
 
 
-def test_samples_that_are_all_the_same_are_remarked() -> None:
+def test_quantize_remarks_on_equal_samples() -> None:
     product = node("MatMul", "x w", domain="")
     network = model([product], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
     (remark,) = of_data(network, [ROWS[:1]] * 8)
     assert "Input x is the same in all 8 samples" in remark
 
 
-def test_infinities_do_not_make_rows_independent() -> None:
-    """A mean over rows shows, although a mask adds infinity to one column."""
+def test_verify_row_independence_is_false_for_infinities() -> None:
+    # A mean over rows shows, although a mask adds infinity to one column.
     graph = [
         node("ReduceMean", "x", "mean", domain="", axes=[0]),
         node("Sub", "x mean", "centred", domain=""),
@@ -268,13 +266,13 @@ def test_infinities_do_not_make_rows_independent() -> None:
     ]
     constants = {"w": random(4, 3), "mask": np.array([0, 0, -np.inf], np.float32)}
     network = model(graph, constants, inputs={"x": ("n", 4)})
-    found = anybit.quantize(network, [ROWS[:5], ROWS[5:]])
-    assert found.verdict is not None
-    assert found.verdict.samples == 1
+    result = anybit.quantize(network, [ROWS[:5], ROWS[5:]])
+    assert result.verdict is not None
+    assert result.verdict.samples == 1
 
 
 class Shuffled:
-    """What gives the same items in another order each time, as loaders do."""
+    """Iterable that shuffles its items each time, as data loaders do."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(0)
@@ -283,20 +281,20 @@ class Shuffled:
         return iter(self._random.permutation(ROWS)[:, None])
 
 
-def test_what_is_held_back_stays_held_back() -> None:
+def test_shard_reads_held_out_and_calibration_samples_once() -> None:
     samples = Dataset(Shuffled(), (X,))
     (shard,) = samples.iterate_shards()
     seen = [
-        *(each for _, each in shard.read(lambda number: not is_held_out(number))),
-        *(each for _, each in shard.read(is_held_out)),
+        *(sample for _, sample in shard.read(lambda number: not is_held_out(number))),
+        *(sample for _, sample in shard.read(is_held_out)),
     ]
-    assert len({each["x"].tobytes() for each in seen}) == len(seen) == 10
+    assert len({sample["x"].tobytes() for sample in seen}) == len(seen) == 10
 
 
-def test_samples_behind_the_last_that_is_kept_are_not_read(
+def test_quantize_stops_reading_after_the_last_kept_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first pass takes all of them, the second a few that are spread over them."""
+    # The first pass reads all calibration samples, the second few that are spread over them.
     passes: list[list[int]] = []
     everything = Shard.read
 
@@ -318,9 +316,9 @@ def test_samples_behind_the_last_that_is_kept_are_not_read(
     assert 8 * 18 <= len(second) <= 8 * 18 + 2
 
 
-def test_any_name_of_an_input_is_written() -> None:
-    given = TensorInfo("file", np.dtype(np.float32), ("rows", 4))
-    assert len(Dataset(({"file": each[None]} for each in ROWS), (given,))) == 10
+def test_dataset_stores_inputs_of_any_name() -> None:
+    tensor = TensorInfo("file", np.dtype(np.float32), ("rows", 4))
+    assert len(Dataset(({"file": row[None]} for row in ROWS), (tensor,))) == 10
 
 
 @pytest.mark.parametrize(
@@ -338,15 +336,15 @@ def test_any_name_of_an_input_is_written() -> None:
         (np.ones((3, 4), "S9"), r"^sample 0: input 'x' must be float32, got \|S9"),
     ],
 )
-def test_data_that_do_not_fit(data: Any, message: str) -> None:
+def test_dataset_rejects_data_that_do_not_fit(data: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         Dataset(data, (X,))
 
 
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_where_no_number_is(tmp_path: Path, threads: int, compressed: bool) -> None:
-    """Also in files that are read once, and dealt out in parts."""
+def test_dataset_locates_nan(tmp_path: Path, threads: int, compressed: bool) -> None:
+    # Also in iterables, which are written to files.
     rows = random(60, 4)
     np.save(tmp_path / "a.npy", rows)
     rows[37, 3] = np.nan
@@ -358,7 +356,7 @@ def test_where_no_number_is(tmp_path: Path, threads: int, compressed: bool) -> N
 
 
 def dicts(rows: np.ndarray, _: Path) -> list[dict[str, np.ndarray]]:
-    return [{"x": each} for each in rows.reshape(6, 10, 4)]
+    return [{"x": item} for item in rows.reshape(6, 10, 4)]
 
 
 def saved(rows: np.ndarray, folder: Path) -> Path:
@@ -368,16 +366,18 @@ def saved(rows: np.ndarray, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "remark"),
     [
         (lambda rows, _: rows, "^sample 0, row 37: "),
         (dicts, "^sample 3, row 7: "),
-        (lambda *given: iter(dicts(*given)), "^sample 3, row 7: "),
+        (lambda *arguments: iter(dicts(*arguments)), "^sample 3, row 7: "),
         (saved, "b.npz, row 7: "),
     ],
 )
-def test_where_the_model_computes_no_number(data: Any, said: str, tmp_path: Path) -> None:
-    """By the numbers by which inputs with such numbers are named."""
+def test_quantize_locates_samples_with_nan_activations(
+    data: Any, remark: str, tmp_path: Path
+) -> None:
+    # Items and rows are numbered as in errors on inputs with NaN.
     rows = random(60, 4)
     rows[37, 3] = 3e38
     nodes = [
@@ -385,16 +385,16 @@ def test_where_the_model_computes_no_number(data: Any, said: str, tmp_path: Path
         node("MatMul", "twice w", domain="", name="product"),
     ]
     proto = model(nodes, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
-    with pytest.raises(ModelError, match=f"{said}'twice' holds NaN or infinity"):
+    with pytest.raises(ModelError, match=f"{remark}'twice' holds NaN or infinity"):
         anybit.quantize(proto, data(rows, tmp_path))
 
 
-def test_of_rows_that_run_together_all_are_named() -> None:
+def test_shard_describes_rows_of_a_sample() -> None:
     (shard,) = Dataset(ROWS, (FIXED,)).iterate_shards()
     assert shard.describe_sample(3) == "sample 0, rows 6 to 7 of 'x': "
 
 
-def test_samples_of_an_item_each_have_its_name() -> None:
+def test_shard_describes_items() -> None:
     (shard,) = Dataset(
         [ROWS, ROWS], (TensorInfo("x", np.dtype(np.float32), (10, 4)),)
     ).iterate_shards()
@@ -404,14 +404,14 @@ def test_samples_of_an_item_each_have_its_name() -> None:
     assert shard.describe_sample(1) == "sample 1: "
 
 
-def test_floats_that_the_type_of_an_input_does_not_hold() -> None:
+def test_dataset_rejects_floats_beyond_the_input_dtype() -> None:
     rows = ROWS.astype(np.float64)
     rows[7, 2] = 1e39
     with pytest.raises(DataError, match=r"input 'x' holds 1e\+39 at \[7, 2\], beyond float32"):
         list(Dataset(rows, (X,)))
 
 
-def test_files_that_do_not_fit(tmp_path: Path) -> None:
+def test_dataset_rejects_files_that_do_not_fit(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object))
     np.savez(tmp_path / "rows.npz", x=ROWS)
     cut = (tmp_path / "rows.npz").read_bytes()
@@ -434,7 +434,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
             Dataset(tmp_path / name, (X,))
 
 
-def test_arrays_are_opened_when_they_are_needed(tmp_path: Path) -> None:
+def test_open_arrays_is_lazy(tmp_path: Path) -> None:
     stored = io.BytesIO()
     np.save(stored, ROWS)
     with zipfile.ZipFile(tmp_path / "many.npz", "w") as archive:
@@ -443,7 +443,7 @@ def test_arrays_are_opened_when_they_are_needed(tmp_path: Path) -> None:
     assert len(Dataset(tmp_path / "many.npz", (X,))) == 10
 
 
-def test_sizes_are_compared_before_reading(tmp_path: Path) -> None:
+def test_stored_array_compares_sizes_before_reading(tmp_path: Path) -> None:
     wide = 10_000_000
     np.savez_compressed(tmp_path / "wide.npz", x=np.zeros((1, wide), np.float32))
     np.savez_compressed(tmp_path / "text.npz", x=np.zeros((1, 4), f"S{wide}"))
@@ -458,7 +458,7 @@ def test_sizes_are_compared_before_reading(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_arrays_by_columns_are_read_once(tmp_path: Path) -> None:
+def test_stored_array_reads_fortran_order_once(tmp_path: Path) -> None:
     np.save(tmp_path / "columns.npy", np.asfortranarray(ROWS))
     array = open_arrays(tmp_path / "columns.npy")[""]
     np.testing.assert_array_equal(array[2:3], ROWS[2:3])
@@ -467,26 +467,24 @@ def test_arrays_by_columns_are_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "runs"), [(True, 2), (None, 4), (False, 1)])
-def test_rows_are_joined_where_that_is_known_to_give_the_same(
-    answer: bool | None, runs: int
-) -> None:
-    """Those of one shape, that is: here three of three columns and one of two."""
+def test_concatenate_joins_independent_rows(answer: bool | None, runs: int) -> None:
+    # Only samples of one shape are joined: three have three columns, and one has two.
     data = [random(3, 3), random(1, 2)] if answer is not False else [random(4, 3)]
     inputs = (TensorInfo("x", np.dtype(np.float32), ("rows", None)),)
     samples = Dataset(data, inputs)
     samples.verify_row_independence(lambda *_: answer)
-    found = samples.concatenate(list(samples))
-    assert len(found) == runs
-    rows = [each for item in data for each in item]
+    result = samples.concatenate(list(samples))
+    assert len(result) == runs
+    rows = [row for item in data for row in item]
     np.testing.assert_array_equal(
-        np.concatenate([each["x"].ravel() for each in found]), np.concatenate(rows)
+        np.concatenate([sample["x"].ravel() for sample in result]), np.concatenate(rows)
     )
 
 
-def test_large_samples_behind_a_small_one_are_not_all_held(
+def test_activation_cache_limits_memory_of_large_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are read again for each run instead."""
+    # They are read again for each run.
     config = replace(DEFAULT.calibration, memory_bytes=2**17)
     passes: list[int] = []
     everything = Shard.read
@@ -514,13 +512,13 @@ def dense() -> onnx.ModelProto:
     return model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ["n", 4]})
 
 
-def test_errors_show_the_shape_of_the_file(tmp_path: Path) -> None:
+def test_dataset_errors_show_the_shape_of_the_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.ones((100, 5), np.float32))
     with pytest.raises(DataError, match=r"data\.npz: input 'x' must have shape .*got \[100, 5\]"):
         anybit.quantize(dense(), tmp_path / "data.npz")
 
 
-def test_arrays_of_other_names_are_refused(tmp_path: Path) -> None:
+def test_dataset_rejects_arrays_of_other_names(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", image=np.ones((100, 4), np.float32))
     with pytest.raises(DataError, match=r"data\.npz: it holds image; the model takes x"):
         anybit.quantize(dense(), tmp_path / "data.npz")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same bytes whoever reads the data, and whatever was found in them before."""
+"""Shards: the same bytes for any executor and cache."""
 
 import pickle
 import zipfile
@@ -46,24 +46,26 @@ def small() -> onnx.ModelProto:
     return model(nodes, constants, inputs={"x": ("n", 4)})
 
 
-def found(name: str = "small", rows: int = 100, **options: Any) -> anybit.QuantizationResult:
+def quantize_network(
+    name: str = "small", rows: int = 100, **options: Any
+) -> anybit.QuantizationResult:
     network = small() if name == "small" else NETWORKS[name]()
     data = random(rows, 4) if name == "small" else data_for(name, rows)
     return anybit.quantize(network, data, **options)
 
 
-def made(name: str = "small", rows: int = 100, **options: Any) -> tuple[bytes, Any]:
-    """The model, and all figures."""
-    result = found(name, rows, **options)
+def quantize_to_bytes(name: str = "small", rows: int = 100, **options: Any) -> tuple[bytes, Any]:
+    """Return the model as bytes, and the report."""
+    result = quantize_network(name, rows, **options)
     return ir.to_proto(result.model).SerializeToString(), result.to_json()
 
 
 @pytest.mark.parametrize("name", ["convolutions", "small"])
-def test_threads_give_the_same_bytes(name: str) -> None:
+def test_quantize_gives_the_same_bytes_with_threads(name: str) -> None:
     with parallel_tasks.num_threads(1):
-        expected = made(name)
+        expected = quantize_to_bytes(name)
     with parallel_tasks.num_threads(7):
-        assert made(name) == expected
+        assert quantize_to_bytes(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -71,20 +73,20 @@ def test_threads_give_the_same_bytes(name: str) -> None:
     [{"weights": "int4", "sensitivity": True}, {"budget": "25%bops", "rows": 40}],
     ids=["sensitivity", "budget"],
 )
-def test_pickled_copies_give_the_same_bytes(
+def test_quantize_gives_the_same_bytes_in_pickled_workers(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with parallel_tasks.num_threads(1):
-        expected = made(**options)
+        expected = quantize_to_bytes(**options)
     with parallel_tasks.num_threads(7):
-        assert made(**options) == expected
+        assert quantize_to_bytes(**options) == expected
     monkeypatch.setattr(driver, "open_executor", parallel_tasks.open_pickling_executor)
-    assert made(**options) == expected
+    assert quantize_to_bytes(**options) == expected
 
 
 @pytest.mark.parametrize("rows", [4, 20, 60, 300])
 @pytest.mark.parametrize("farthest", range(6))
-def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -> None:
+def test_calibration_samples_are_disjoint(rows: int, farthest: int) -> None:
     config = replace(DEFAULT, calibration=replace(DEFAULT.calibration, most_times=1))
     data = random(rows, 4)
     data[[farthest * 7 % rows, farthest * 11 % rows]] += np.float32([[30], [20]])
@@ -94,10 +96,10 @@ def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -
     seen = collect_stats(
         network, [source], samples, "m", ThreadExecutor(), None, lambda share: None
     )
-    (found,) = gather(network, [source], samples, "m", seen, [source], config)
+    (result,) = gather(network, [source], samples, "m", seen, [source], config)
     to_choose, to_decide, to_round = (
-        {row.tobytes() for each in part for row in each["x"]}
-        for part in (found.to_choose, found.to_decide, found.to_round)
+        {row.tobytes() for sample in part for row in sample["x"]}
+        for part in (result.to_choose, result.to_decide, result.to_round)
     )
     assert to_choose <= to_round
     assert not to_decide & to_round
@@ -108,19 +110,21 @@ def test_nothing_is_learned_from_samples_that_decide(rows: int, farthest: int) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_pickled_copies_of_all_networks_give_the_same_bytes(
+def test_quantize_of_all_networks_gives_the_same_bytes_in_pickled_workers(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = made(name)
+    expected = quantize_to_bytes(name)
     monkeypatch.setattr(driver, "open_executor", parallel_tasks.open_pickling_executor)
-    assert made(name) == expected
+    assert quantize_to_bytes(name) == expected
 
 
 @pytest.mark.parametrize("size", [4, 12, 64])
-def test_any_split_gives_the_same_bytes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = made()
+def test_quantize_gives_the_same_bytes_for_any_shard_size(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = quantize_to_bytes()
     monkeypatch.setattr(samples_module, "_SHARD_SAMPLES", size)
-    assert made() == wanted
+    assert quantize_to_bytes() == expected
 
 
 def forms(folder: Path) -> Iterator[Any]:
@@ -142,29 +146,29 @@ def forms(folder: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_shards_are_read_elsewhere(tmp_path: Path, near: bool) -> None:
+def test_shard_is_readable_after_pickling(tmp_path: Path, near: bool) -> None:
     for form in forms(tmp_path):
         samples = Dataset(form, (X,))
-        shards = [pickle.dumps(each) for each in samples.iterate_shards(near)]
+        shards = [pickle.dumps(shard) for shard in samples.iterate_shards(near)]
         assert len(shards) == 7
-        read = [each for shard in shards for each in pickle.loads(shard).read(lambda _: True)]
+        read = [sample for shard in shards for sample in pickle.loads(shard).read(lambda _: True)]
         assert [number for number, _ in read] == list(range(100))
-        np.testing.assert_array_equal(np.concatenate([each["x"] for _, each in read]), ROWS)
+        np.testing.assert_array_equal(np.concatenate([sample["x"] for _, sample in read]), ROWS)
 
 
-def test_what_cannot_be_taken_apart_is_sharded_whole() -> None:
+def test_shards_keep_whole_items() -> None:
     samples = Dataset([ROWS, ROWS[:7]], (X,))
     samples.verify_row_independence(lambda *_: False)
     (shard,) = samples.iterate_shards()
-    assert [each["x"].shape for _, each in shard.read(lambda _: True)] == [(100, 4), (7, 4)]
+    assert [sample["x"].shape for _, sample in shard.read(lambda _: True)] == [(100, 4), (7, 4)]
 
 
-def test_shards_of_many_samples_are_few_and_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_grow_with_the_number_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples_module, "_MAX_SHARDS", 2)
-    assert [len(each) for each in Dataset(ROWS, (X,)).iterate_shards()] == [64, 36]
+    assert [len(shard) for shard in Dataset(ROWS, (X,)).iterate_shards()] == [64, 36]
 
 
-def test_no_file_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_read_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = random(4000, 4)
     np.savez_compressed(tmp_path / "a.npz", x=rows)
     np.save(tmp_path / "b.npy", rows)
@@ -192,65 +196,65 @@ def test_no_file_is_read_again_and_again(tmp_path: Path, monkeypatch: pytest.Mon
         assert sum(read) <= 2 * rows.nbytes
 
 
-def test_a_shard_that_does_not_fit_is_named() -> None:
+def test_shard_errors_name_the_sample() -> None:
     data = [{"x": ROWS[:50]}, {"x": np.full((50, 4), np.nan, np.float32)}]
     last = list(Dataset(data, (X,)).iterate_shards())[-1]
     with pytest.raises(DataError, match=r"^sample 1: input 'x' holds NaN"):
         list(last.read(lambda _: True))
 
 
-class Counted:
-    """How many samples the float model was run on, and where that stops."""
+class RunCounter:
+    """Counter of the runs of the float model, which interrupts it after the last one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs = 0
         self.last = 10**9
         everything = Recorder.run
 
-        def run(recorder: Recorder, sample: Any, *names: Any, **how: Any) -> Any:
+        def run(recorder: Recorder, sample: Any, *names: Any, **options: Any) -> Any:
             self.runs += 1
             if self.runs > self.last:
                 raise KeyboardInterrupt
-            return everything(recorder, sample, *names, **how)
+            return everything(recorder, sample, *names, **options)
 
         monkeypatch.setattr(Recorder, "run", run)
 
 
-def test_a_run_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_resumes_an_interrupted_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with parallel_tasks.num_threads(1):  # Counted is not made for several
-        expected = made()
-        count = Counted(monkeypatch)
+        expected = quantize_to_bytes()
+        count = RunCounter(monkeypatch)
         folder = tmp_path / "new" / "cache"
         count.last = 60
         with pytest.raises(KeyboardInterrupt):
-            made(cache=folder)
+            quantize_to_bytes(cache=folder)
         kept = sorted(folder.iterdir())
         assert 2 < len(kept) < 7
         count.last, count.runs = 10**9, 0
-        assert made(cache=folder) == expected
+        assert quantize_to_bytes(cache=folder) == expected
         second = count.runs
         count.runs = 0
-        assert made(cache=folder) == expected
+        assert quantize_to_bytes(cache=folder) == expected
         assert len(list(folder.iterdir())) == 7
         assert second - count.runs == 75 - 12 * len(kept)
 
 
-def test_other_models_and_data_have_other_files(tmp_path: Path) -> None:
-    made(cache=tmp_path)
-    made(cache=tmp_path, weights="int4")
+def test_cache_distinguishes_models_and_data(tmp_path: Path) -> None:
+    quantize_to_bytes(cache=tmp_path)
+    quantize_to_bytes(cache=tmp_path, weights="int4")
     assert len(list(tmp_path.iterdir())) == 7
-    made("recurrent", cache=tmp_path)
+    quantize_to_bytes("recurrent", cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 14
-    made(rows=90, cache=tmp_path)
+    quantize_to_bytes(rows=90, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 15
 
 
 def findings(samples: int = 5) -> CalibrationStats:
-    found = CalibrationStats.none(["a", "b", "c"], [-1, None, None])
+    result = CalibrationStats.none(["a", "b", "c"], [-1, None, None])
     for number in range(samples):
         array = random(6, 4, seed=number)
-        found.add(number, {"a": array, "b": array[:0], "c": array.ravel() * 100})
-    return found
+        result.add(number, {"a": array, "b": array[:0], "c": array.ravel() * 100})
+    return result
 
 
 def same(a: CalibrationStats | None, b: CalibrationStats) -> bool:
@@ -261,7 +265,7 @@ def read(path: Path, samples: int = 5) -> CalibrationStats | None:
     return CalibrationStats.read(path, ["a", "b", "c"], [-1, None, None], [4, None, None], samples)
 
 
-def test_files_hold_all_that_was_found(tmp_path: Path) -> None:
+def test_cache_files_hold_all_statistics(tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
     for samples in (5, 1):
         findings(samples).save(path)
@@ -275,13 +279,13 @@ def test_files_hold_all_that_was_found(tmp_path: Path) -> None:
             assert (mine.channels is None) == (theirs.channels is None)
             if mine.channels is not None:
                 np.testing.assert_array_equal(mine.channels, theirs.channels)
-    assert [each.name for each in tmp_path.iterdir()] == ["f.npz"]
+    assert [file.name for file in tmp_path.iterdir()] == ["f.npz"]
 
 
-def test_files_have_the_rights_of_others(tmp_path: Path) -> None:
+def test_cache_files_have_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     findings().save(tmp_path / "f.npz")
-    modes = {each.stat().st_mode for each in tmp_path.iterdir()}
+    modes = {file.stat().st_mode for file in tmp_path.iterdir()}
     assert len(modes) == 1
 
 
@@ -354,7 +358,7 @@ def replaced(path: Path) -> None:
         edited("other", lambda array: array),
     ],
 )
-def test_damaged_and_foreign_files_are_passed_over(
+def test_cache_skips_damaged_and_foreign_files(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "f.npz"
@@ -370,8 +374,8 @@ def test_damaged_and_foreign_files_are_passed_over(
         assert read(path) is not None
 
 
-def test_files_of_other_shards_are_passed_over(tmp_path: Path) -> None:
-    """They hold what may be, of other samples."""
+def test_cache_skips_files_of_other_shards(tmp_path: Path) -> None:
+    # Their content is valid, for other samples.
     findings().save(tmp_path / "f.npz")
     (tmp_path / "f.npz").rename(tmp_path / "g.npz")
     assert read(tmp_path / "g.npz") is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which outputs are distributions over classes, so that agreement decides about the model."""
+"""Class axes of outputs, and the agreement along them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,7 +40,7 @@ def parts(
 def kind(
     nodes: Sequence[onnx.NodeProto], shape: Sequence[int | str] = ("n", 4), **options: Any
 ) -> tuple[str, int | None]:
-    """What the graph says of y, which is all of one part."""
+    """Return the kind and class axis of y, which has a single part."""
     constants = {"w": random(4, 10), "b": random(10), "k": np.int64([3])}
     (part,) = parts(nodes, constants, shape, **options)
     return part.kind, part.class_axis
@@ -77,13 +77,13 @@ SCORES = standard("MatMul", "x w", "h")
         ([SCORES, standard("Sigmoid", "h"), standard("ArgMax", "h", "c", axis=1)], ("", None)),
     ],
 )
-def test_classes_follow_from_the_graph(
+def test_class_axis_follows_from_the_graph(
     nodes: Sequence[onnx.NodeProto], expected: tuple[str, int | None]
 ) -> None:
     assert kind(nodes) == expected
 
 
-def test_softmax_before_opset_13_has_one_axis_of_classes_only_if_it_is_the_last() -> None:
+def test_class_axis_of_softmax_before_opset_13_is_the_last_or_none() -> None:
     nodes = [SCORES, standard("Softmax", "h", axis=1)]
     assert kind(nodes, opset=11) == ("distribution", 1)
     assert kind(nodes, ("n", 6, 4), opset=11) == ("", None)
@@ -100,33 +100,37 @@ def test_softmax_before_opset_13_has_one_axis_of_classes_only_if_it_is_the_last(
         (("n", 3, 6, 4), ""),
     ],
 )
-def test_products_may_be_scores_by_their_shape(shape: Sequence[int | str], expected: str) -> None:
+def test_class_axis_of_products_depends_on_their_shape(
+    shape: Sequence[int | str], expected: str
+) -> None:
     assert kind([standard("MatMul", "x w")], shape)[0] == expected
 
 
-def test_attributes_of_a_wrong_type_say_nothing() -> None:
+def test_class_axis_ignores_attributes_of_a_wrong_type() -> None:
     assert kind([SCORES, standard("Softmax", "h", axis=1.5)]) == ("", None)
     assert kind([SCORES, standard("Softmax", "h", axis=7)]) == ("", None)
 
 
-def judged(a: np.ndarray, b: np.ndarray, part: OutputPart | None = None) -> QualityMetrics:
+def measure_quality(a: np.ndarray, b: np.ndarray, part: OutputPart | None = None) -> QualityMetrics:
     judge = QualityAccumulator()
     for x, y in zip(a, b, strict=True):
         judge.add(compare_outputs({"y": x[None]}, {"y": y[None]}, {"y": (part,)} if part else None))
     return judge.compute(seen=False)
 
 
-def test_rows_that_sum_to_one_are_a_distribution() -> None:
+def test_output_sums_take_rows_that_sum_to_one_as_distributions() -> None:
     scores = np.exp(random(50, 7))
     rows = scores / scores.sum(axis=1, keepdims=True)
     other = rows[:, ::-1]
-    verdict = judged(rows, other)
+    verdict = measure_quality(rows, other)
     assert verdict.outputs[0].kind == "distribution"
     assert verdict.agreement == np.mean(rows.argmax(1) == other.argmax(1))
     for broken in (-rows, np.where(np.arange(50)[:, None] == 49, 2 * rows, rows)):
-        verdict = judged(broken, other)
+        verdict = measure_quality(broken, other)
         assert (verdict.outputs[0].kind, verdict.agreement) == ("float", None)
-    assert judged(np.ones((9, 1), np.float32), np.ones((9, 1), np.float32)).agreement is None
+    assert (
+        measure_quality(np.ones((9, 1), np.float32), np.ones((9, 1), np.float32)).agreement is None
+    )
 
 
 def music(head: Sequence[onnx.NodeProto], notes: int) -> onnx.ModelProto:
@@ -154,16 +158,14 @@ def music(head: Sequence[onnx.NodeProto], notes: int) -> onnx.ModelProto:
     ],
     ids=["88 notes", "pitch in Hz"],
 )
-def test_sigmoids_and_pitches_are_judged_by_noise(
-    head: Sequence[onnx.NodeProto], notes: int
-) -> None:
-    """The largest of many equal ones moves easily, and nobody asks for it."""
+def test_metrics_of_sigmoids_have_no_agreement(head: Sequence[onnx.NodeProto], notes: int) -> None:
+    # The arg max of many equal values is unstable and meaningless.
     data = random(120, 1, 32, seed=4)
     proto = music(head, notes)
-    found = anybit.quantize(proto, data, weights="int4", activations="uint4", effort="fast")
-    a, b = (anybit.load(each).run(data)["y"] for each in (proto, found.model))
+    result = anybit.quantize(proto, data, weights="int4", activations="uint4", effort="fast")
+    a, b = (anybit.load(source).run(data)["y"] for source in (proto, result.model))
     assert np.mean(a.argmax(axis=1) == b.argmax(axis=1)) < 0.9
-    verdict = found.verdict
+    verdict = result.verdict
     assert verdict is not None
     assert (verdict.agreement, verdict.logits_agreement) == (None, None)
     assert verdict.sqnr is not None
@@ -171,18 +173,18 @@ def test_sigmoids_and_pitches_are_judged_by_noise(
     assert verdict.correlation is not None
     assert verdict.correlation > 0.7
     assert verdict.passed
-    other = anybit.evaluate(proto, found, data=data).models[1]
+    other = anybit.evaluate(proto, result, data=data).models[1]
     assert other.agreement is None
     assert other.correlation == pytest.approx(
         np.corrcoef(a.ravel().astype(float), b.ravel())[0, 1], abs=1e-4
     )
 
 
-def test_agreement_of_logits_is_information() -> None:
+def test_metrics_do_not_check_the_agreement_of_logits() -> None:
     data = random(120, 1, 32, seed=4)
     proto = music([standard("Identity", "g")], 88)
-    found = anybit.quantize(proto, data, weights="int4", activations="uint4", effort="fast")
-    verdict = found.verdict
+    result = anybit.quantize(proto, data, weights="int4", activations="uint4", effort="fast")
+    verdict = result.verdict
     assert verdict is not None
     assert verdict.agreement is None
     assert verdict.logits_agreement is not None
@@ -197,11 +199,11 @@ def test_agreement_of_logits_is_information() -> None:
     assert named.failures[0].endswith(" % is below 90 %")
 
 
-def test_agreement_of_a_softmax_decides() -> None:
+def test_metrics_check_the_agreement_of_a_softmax() -> None:
     data = random(120, 1, 32, seed=4)
     proto = music([standard("Softmax", "g", axis=-1)], 88)
-    found = anybit.quantize(proto, data, weights="int4", activations="uint4", effort="fast")
-    verdict = found.verdict
+    result = anybit.quantize(proto, data, weights="int4", activations="uint4", effort="fast")
+    verdict = result.verdict
     assert verdict is not None
     assert verdict.agreement is not None
     assert verdict.agreement < 0.9
@@ -212,23 +214,23 @@ def test_agreement_of_a_softmax_decides() -> None:
     assert unnamed.verdict.passed
 
 
-def test_classes_lie_along_any_axis() -> None:
+def test_output_sums_compare_classes_along_any_axis() -> None:
     a = random(6, 5, 3, 3)
     b = a.copy()
     b[:, :, 0, 0] = -b[:, :, 0, 0]
     nodes = [standard("Conv", "x c", "h"), standard("Softmax", "h", axis=1)]
     (part,) = parts(nodes, {"c": random(5, 4, 1, 1)}, ("n", 4, 3, 3))
-    assert judged(a, b, part).agreement == np.mean(a.argmax(1) == b.argmax(1)) == 8 / 9
+    assert measure_quality(a, b, part).agreement == np.mean(a.argmax(1) == b.argmax(1)) == 8 / 9
 
 
-def test_boxes_do_not_agree_or_disagree() -> None:
-    """Neither in the verdict nor beside another model; the noise counts alone."""
+def test_metrics_of_boxes_have_no_agreement() -> None:
+    # Only the noise is measured, in `quantize` and `evaluate`.
     constants = {"w": random(5, 3, 1) / 4, "b": random(5)}
     nodes = [node("Conv", "x w b", domain="", name="head")]
     proto = model(nodes, constants, inputs={"x": ["n", 3, "boxes"]}, opsets=OPSETS)
     data = random(24, 3, 40)
-    found = anybit.quantize(proto, data, weights="int4")
-    assert found.verdict is not None
-    assert found.verdict.agreement is None
-    assert found.verdict.passed
-    assert anybit.evaluate(proto, found, data=data).models[1].agreement is None
+    result = anybit.quantize(proto, data, weights="int4")
+    assert result.verdict is not None
+    assert result.verdict.agreement is None
+    assert result.verdict.passed
+    assert anybit.evaluate(proto, result, data=data).models[1].agreement is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of outputs that are put together, and that the worst of them counts."""
+"""Parts of concatenated outputs, and the metrics of the worst part."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,7 +43,7 @@ def parts(proto: onnx.ModelProto) -> dict[str, tuple[OutputPart, ...]]:
 
 
 def names(proto: onnx.ModelProto) -> list[str]:
-    return [part.name for each in parts(proto).values() for part in each]
+    return [part.name for group in parts(proto).values() for part in group]
 
 
 A, B, C = {"a": ["n", 2, 6]}, {"b": ["n", 3, 6]}, {"c": ["n", 2, 6]}
@@ -145,36 +145,37 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_parts_hold_what_one_input_gives(case: str) -> None:
-    """The graph is run with an input of its own number each: no part mixes two of them."""
+def test_output_parts_hold_elements_of_one_input(case: str) -> None:
+    # The graph runs with a different constant per input: no part mixes two of them.
     nodes, inputs, expected = CASES[case]
-    read = {name for each in nodes for name in each.input}
+    read = {name for proto_node in nodes for name in proto_node.input}
     constants = {name: array for name, array in AXES.items() if name in read}
     proto = network(nodes, constants, inputs)
-    (found,) = parts(proto).values()
-    assert [each.name for each in found] == expected
-    # Of sizes that are not known it is the same number along that axis.
+    (result,) = parts(proto).values()
+    assert [part.name for part in result] == expected
+    # Unknown sizes are equal along one axis.
     numbers = [shape[1] if "q" in str(inputs) else at for at, shape in enumerate(inputs.values())]
     feeds = {
         name: np.full([{"n": 2, "p": 4, "q": 3}.get(str(size), size) for size in shape], number)
         for (name, shape), number in zip(inputs.items(), numbers, strict=True)
     }
-    y = anybit.load(proto).run({name: each.astype(np.float32) for name, each in feeds.items()})["y"]
-    for part in found:
+    arrays = {name: array.astype(np.float32) for name, array in feeds.items()}
+    y = anybit.load(proto).run(arrays)["y"]
+    for part in result:
         assert part.fits(y)
         assert np.array_equal(part.crop(y), eval(part.name, {"y": y}))
-        assert len(np.unique(part.crop(y))) == 1 or len(found) == 1
-    assert sum(part.crop(y).size for part in found) == y.size
+        assert len(np.unique(part.crop(y))) == 1 or len(result) == 1
+    assert sum(part.crop(y).size for part in result) == y.size
 
 
-def test_readers_show_where_an_output_is_divided() -> None:
+def test_output_parts_follow_slices_of_consumers() -> None:
     constants = {"w": random(4, 10), **AXES}
     nodes = [standard("MatMul", "x w"), standard("Slice", "y one four one", "z")]
     proto = network(nodes, constants, {"x": ["n", 4]}, ["y", "z"])
     assert names(proto) == ["y[:, 0:1]", "y[:, 1:4]", "y[:, 4:10]", "z"]
 
 
-def test_classes_belong_to_their_part() -> None:
+def test_output_parts_have_their_own_class_axis() -> None:
     nodes = [
         standard("MatMul", "x w", "s"),
         standard("Softmax", "s", "p", axis=-1),
@@ -185,49 +186,49 @@ def test_classes_belong_to_their_part() -> None:
 
 
 @pytest.mark.parametrize("count", [64, 65])
-def test_sequences_are_not_split(count: int) -> None:
+def test_output_parts_do_not_split_sequences(count: int) -> None:
     inputs = " ".join(["x"] * count)
     assert len(names(network([standard("Concat", inputs, axis=1)], {}, {"x": ["n", 2]}))) == (
         count if count == 64 else 1
     )
 
 
-def test_many_parts_of_parts_stay_together() -> None:
-    """A Concat of itself, again and again, has 2^100 parts."""
+def test_output_parts_limit_nested_concats() -> None:
+    # A repeated Concat of a tensor with itself has 2^100 parts.
     nodes = [
         standard("Concat", f"h{at} h{at}" if at else "x x", f"h{at + 1}", axis=1)
         for at in range(20)
     ]
     nodes.append(standard("Identity", "h20"))
-    found = names(network(nodes, {}, {"x": ["n", 1]}))
-    assert 1 < len(found) <= 64
+    result = names(network(nodes, {}, {"x": ["n", 1]}))
+    assert 1 < len(result) <= 64
     long = [standard("Identity", f"i{at}" if at else "x", f"i{at + 1}") for at in range(3000)]
     long.append(standard("Identity", "i3000"))
     assert names(network(long, {}, {"x": ["n", 1]})) == ["y"]
 
 
 @pytest.mark.parametrize("axis", [2**62, -(2**62), 3])
-def test_axes_that_are_not_there_say_nothing(axis: int) -> None:
+def test_output_parts_ignore_invalid_axes(axis: int) -> None:
     proto = network([standard("Concat", "x x", axis=axis)], {}, {"x": ["n", 2, 3]})
     proto.graph.output[0].CopyFrom(
         onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 4, 3])
     )
-    assert [each.name for each in find_output_parts(read_copy(proto))["y"]] == ["y"]
+    assert [part.name for part in find_output_parts(read_copy(proto))["y"]] == ["y"]
 
 
-def test_arrays_of_other_sizes_are_judged_whole() -> None:
-    (known,) = parts(network([standard("Concat", "a b", axis=1)], {}, A | B)).values()
+def test_compare_outputs_ignores_parts_that_do_not_fit() -> None:
+    (expected_parts,) = parts(network([standard("Concat", "a b", axis=1)], {}, A | B)).values()
     a = random(2, 9, 6)
-    found = compare_outputs({"y": a}, {"y": a}, {"y": known})
-    assert list(found.outputs) == ["y"]
+    result = compare_outputs({"y": a}, {"y": a}, {"y": expected_parts})
+    assert list(result.outputs) == ["y"]
     a = random(2, 5, 6)
-    found = compare_outputs({"y": a}, {"y": random(2, 5, 7)}, {"y": known})
-    assert list(found.outputs) == ["y[:, 0:2]", "y[:, 2:5]"]
-    assert found.sqnr == -np.inf
+    result = compare_outputs({"y": a}, {"y": random(2, 5, 7)}, {"y": expected_parts})
+    assert list(result.outputs) == ["y[:, 0:2]", "y[:, 2:5]"]
+    assert result.sqnr == -np.inf
 
 
 def detector() -> onnx.ModelProto:
-    """Boxes hundreds of times as large as the scores, in one tensor, in the way of YOLO."""
+    """Return a detector as YOLO: boxes, hundreds of times as large as the scores beside them."""
     nodes = [
         standard("Conv", "x wb bb", "boxes", kernel_shape=[1, 1]),
         standard("Conv", "x wc bc", "raw", kernel_shape=[1, 1]),
@@ -251,52 +252,52 @@ def decibels(a: np.ndarray, b: np.ndarray) -> float:
     return float(10 * np.log10(np.square(x).sum() / np.square(x - b).sum()))
 
 
-def test_the_worst_part_counts_in_the_verdict() -> None:
+def test_metrics_have_the_sqnr_of_the_worst_part() -> None:
     data = random(160, 6, 5, 5, seed=3)
     proto = detector()
-    found = anybit.quantize(proto, data, weights="int3", activations="uint3", effort="fast")
-    verdict = found.verdict
+    result = anybit.quantize(proto, data, weights="int3", activations="uint3", effort="fast")
+    verdict = result.verdict
     assert verdict is not None
     boxes, scores = verdict.outputs
     assert (boxes.name, scores.name) == ("y[..., 0:4]", "y[..., 4:11]")
-    a, b = (anybit.load(each).run(data)["y"] for each in (proto, found.model))
+    a, b = (anybit.load(source).run(data)["y"] for source in (proto, result.model))
     assert decibels(a, b) > 20
     assert decibels(a[..., 4:], b[..., 4:]) < 10
     assert verdict.sqnr == scores.sqnr
     assert verdict.sqnr == pytest.approx(decibels(a[..., 4:], b[..., 4:]), abs=1)
     assert not verdict.passed
     assert "of y[..., 4:11] is below 10 dB" in verdict.failures[0]
-    other = anybit.evaluate(proto, found, data=data).models[1]
+    other = anybit.evaluate(proto, result, data=data).models[1]
     assert other.sqnr == pytest.approx(decibels(a[..., 4:], b[..., 4:]), abs=1e-3)
-    assert [each.name for each in other.outputs] == ["y[..., 0:4]", "y[..., 4:11]"]
+    assert [output.name for output in other.outputs] == ["y[..., 0:4]", "y[..., 4:11]"]
 
 
-def test_a_budget_is_one_of_the_worst_part() -> None:
+def test_budget_limits_the_noise_of_the_worst_part() -> None:
     data = random(160, 6, 5, 5, seed=3)
-    found = anybit.quantize(detector(), data, budget="25dB")
-    assert found.verdict is not None
-    a, b = (anybit.load(each).run(data)["y"] for each in (detector(), found.model))
-    assert found.verdict.sqnr is not None
-    assert found.verdict.sqnr >= 25
+    result = anybit.quantize(detector(), data, budget="25dB")
+    assert result.verdict is not None
+    a, b = (anybit.load(source).run(data)["y"] for source in (detector(), result.model))
+    assert result.verdict.sqnr is not None
+    assert result.verdict.sqnr >= 25
     assert decibels(a[..., 4:], b[..., 4:]) > 24
-    widths = {layer.name: layer.weight_bits for layer in found.layers}
+    widths = {layer.name: layer.weight_bits for layer in result.layers}
     assert widths["raw"] > widths["boxes"]
-    noises = {layer.name: layer.output_sqnr for layer in found.layers}
-    assert all(each is not None for each in noises.values())
+    noises = {layer.name: layer.output_sqnr for layer in result.layers}
+    assert all(noise is not None for noise in noises.values())
 
 
-def test_the_order_of_outputs_and_samples_is_kept() -> None:
+def test_accumulator_keeps_the_order_of_outputs_and_samples() -> None:
     judge = QualityAccumulator()
-    (known,) = parts(network([standard("Concat", "a b", axis=1)], {}, A | B)).values()
+    (expected_parts,) = parts(network([standard("Concat", "a b", axis=1)], {}, A | B)).values()
     for seed in range(3):
         a = random(1, 5, 6, seed=seed)
-        judge.add(compare_outputs({"y": a}, {"y": a + np.float32(1e-3)}, {"y": known}))
+        judge.add(compare_outputs({"y": a}, {"y": a + np.float32(1e-3)}, {"y": expected_parts}))
     verdict: QualityMetrics = judge.compute(seen=False)
-    assert [each.name for each in verdict.outputs] == ["y[:, 0:2]", "y[:, 2:5]"]
-    assert verdict.sqnr == min(each.sqnr for each in verdict.outputs if each.sqnr is not None)
+    assert [output.name for output in verdict.outputs] == ["y[:, 0:2]", "y[:, 2:5]"]
+    assert verdict.sqnr == min(output.sqnr for output in verdict.outputs if output.sqnr is not None)
 
 
-def test_pickled_copies_have_the_same_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_parts_are_equal_in_pickled_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     data = random(40, 6, 5, 5, seed=3)
 
     def results() -> tuple[Any, Any]:

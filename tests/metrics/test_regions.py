@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which axes a Reshape keeps, against the coordinates of every element."""
+"""Regions after data movement, against the coordinates of all elements."""
 
 from itertools import product
 from math import prod
@@ -23,19 +23,20 @@ def value(*shape: int | str | None) -> ir.Value:
 
 
 @pytest.mark.parametrize("old", SHAPES, ids=str)
-def test_kept_axes_have_the_same_coordinates(old: tuple[int, ...]) -> None:
+def test_map_kept_axes_keeps_coordinates(old: tuple[int, ...]) -> None:
     for new in SHAPES:
-        found = map_kept_axes(value(*old), value(*new))
-        assert found is not None
-        before, behind = np.indices(old), np.indices(new)
+        result = map_kept_axes(value(*old), value(*new))
+        assert result is not None
+        old_indices, new_indices = np.indices(old), np.indices(new)
         same = {
             (at, to)
             for at, to in product(range(len(old)), range(len(new)))
-            if old[at] == new[to] and np.array_equal(before[at].reshape(-1), behind[to].reshape(-1))
+            if old[at] == new[to]
+            and np.array_equal(old_indices[at].ravel(), new_indices[to].ravel())
         }
-        assert set(found.items()) <= same
-        # And none is missed that has more than one element.
-        assert {at for at, _ in same if old[at] > 1} <= found.keys()
+        assert set(result.items()) <= same
+        # All axes with more than one element are kept.
+        assert {at for at, _ in same if old[at] > 1} <= result.keys()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_kept_axes_have_the_same_coordinates(old: tuple[int, ...]) -> None:
         ((0, 4), (0, 2, 2), {0: 0}),
     ],
 )
-def test_unknown_sizes_equal_nothing(
+def test_map_kept_axes_matches_no_unknown_sizes(
     old: tuple[int | str | None, ...],
     new: tuple[int | str | None, ...],
     expected: dict[int, int],
@@ -59,14 +60,14 @@ def test_unknown_sizes_equal_nothing(
     assert map_kept_axes(value(*old), value(*new)) == expected
 
 
-def test_unknown_ranks_and_too_many_axes_are_not_followed() -> None:
+def test_map_kept_axes_is_none_for_unknown_or_large_ranks() -> None:
     assert map_kept_axes(ir.Value(name="x"), value(2)) is None
     assert map_kept_axes(value(*[1] * 65), value(1)) is None
     huge = 2**62
     assert map_kept_axes(value(huge, huge, 3), value(huge, huge, 3)) == {0: 0, 1: 1, 2: 2}
 
 
-def test_cutting_and_dividing_regions() -> None:
+def test_regions_are_cropped_and_split() -> None:
     left, right = TensorRegion({1: (0, 4)}, 1, "distribution"), TensorRegion({1: (4, 9)})
     assert crop_regions((left, right), 1, (0, 4), 9) == (TensorRegion({}, 1, "distribution"),)
     assert crop_regions((left, right), 1, (2, 6), 9) == (
@@ -81,5 +82,5 @@ def test_cutting_and_dividing_regions() -> None:
         TensorRegion({1: (2, 4)}),
     )
     divided = split_regions((left,), 0, (3, 1), 5)
-    assert [each.bounds[0] for each in divided] == [(0, 1), (1, 3), (3, 5)]
-    assert {each.kind for each in divided} == {"distribution"}
+    assert [region.bounds[0] for region in divided] == [(0, 1), (1, 3), (3, 5)]
+    assert {region.kind for region in divided} == {"distribution"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quality thresholds: how they are spelled, and what falls below them."""
+"""Quality thresholds: parsing and failures."""
 
 import numpy as np
 import pytest
@@ -28,13 +28,13 @@ from anybit.metrics.thresholds import QualityThresholds, parse_thresholds
         ("0", None, None),
     ],
 )
-def test_only_what_is_named_is_checked(
+def test_parse_thresholds_checks_only_named_figures(
     words: str, sqnr: float | None, agreement: float | None
 ) -> None:
     assert parse_thresholds(words) == QualityThresholds(sqnr, agreement, named=True)
 
 
-def test_there_are_defaults() -> None:
+def test_parse_thresholds_has_defaults() -> None:
     assert parse_thresholds(None) == QualityThresholds(10.0, 0.9, named=False)
     assert parse_thresholds(None, has_data=False) == parse_thresholds(None)
     assert parse_thresholds("none", has_data=False) == parse_thresholds("none")
@@ -58,12 +58,12 @@ def test_there_are_defaults() -> None:
         ("10dB,", "give an SQNR"),
     ],
 )
-def test_other_words_are_refused(words: str, message: str) -> None:
+def test_parse_thresholds_rejects_other_text(words: str, message: str) -> None:
     with pytest.raises(OptionError, match=f"--fail-below .*{message}"):
         parse_thresholds(words)
 
 
-def test_without_data_nothing_can_be_below() -> None:
+def test_parse_thresholds_needs_data() -> None:
     with pytest.raises(OptionError, match="--fail-below '20dB': the check needs data"):
         parse_thresholds("20dB", has_data=False)
     with pytest.raises(OptionError, match="must be a text, got 10"):
@@ -80,7 +80,7 @@ def verdict(
 
 
 @pytest.mark.parametrize(
-    ("found", "failures"),
+    ("result", "failures"),
     [
         (verdict(10.0, 0.9, None), []),
         (verdict(7.9, None, None), ["SQNR 7.9 dB is below 10 dB"]),
@@ -107,36 +107,38 @@ def verdict(
         (verdict(None, None, "none"), []),
     ],
 )
-def test_failures_say_what_is_below(found: QualityMetrics, failures: list[str]) -> None:
-    assert list(found.failures) == failures
-    assert found.passed == (not failures)
+def test_failures_name_figures_below_thresholds(
+    result: QualityMetrics, failures: list[str]
+) -> None:
+    assert list(result.failures) == failures
+    assert result.passed == (not failures)
 
 
-def test_failures_name_the_worst_of_several_outputs() -> None:
+def test_failures_name_the_worst_output() -> None:
     outputs = (
         OutputQuality("boxes", "float", 30.0, 0.99, None),
         OutputQuality("scores", "float", 2.0, 0.6, None),
         OutputQuality("labels", "exact", None, None, 0.5),
     )
-    found = QualityMetrics(2.0, 0.5, 40, seen=False, outputs=outputs)
-    assert found.failures == (
+    result = QualityMetrics(2.0, 0.5, 40, seen=False, outputs=outputs)
+    assert result.failures == (
         "SQNR 2.0 dB of scores is below 10 dB",
         "agreement 50.0 % of labels is below 90 %",
     )
 
 
-def test_quantize_takes_thresholds() -> None:
+def test_quantize_checks_thresholds() -> None:
     proto = model([node("MatMul", "x w", domain="")], {"w": random(8, 5)}, inputs={"x": ["n", 8]})
     data = random(40, 8, seed=1)
-    found = anybit.quantize(proto, data, effort="fast")
-    assert found.verdict is not None
-    assert found.verdict.passed
-    assert found.verdict.sqnr is not None
-    limit = found.verdict.sqnr + 1
+    result = anybit.quantize(proto, data, effort="fast")
+    assert result.verdict is not None
+    assert result.verdict.passed
+    assert result.verdict.sqnr is not None
+    limit = result.verdict.sqnr + 1
     strict = anybit.quantize(proto, data, effort="fast", fail_below=f"{limit:.3f}dB")
     assert strict.verdict is not None
     assert not strict.verdict.passed
-    assert strict.verdict.sqnr == found.verdict.sqnr
+    assert strict.verdict.sqnr == result.verdict.sqnr
     record = strict.to_json()["verdict"]
     assert record["failures"] == list(strict.verdict.failures)
     assert record["passed"] is False

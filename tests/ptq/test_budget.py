@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Budgets: met, or refused with what was reached."""
+"""Mixed precision within budgets of noise, bytes and bit operations."""
 
 import json
 import math
@@ -64,137 +64,135 @@ def test_parse_budget_returns_kind_and_limit(text: str, expected: tuple[str, flo
         ("٣dB", "give a size"),
     ],
 )
-def test_words_that_are_none(words: str, message: str) -> None:
+def test_parse_budget_rejects_other_text(words: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_budget(words)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_decibels_are_reached(name: str) -> None:
-    found = anybit.quantize(NETWORKS[name](), data_for(name, 8), budget="42dB")
-    assert found.verdict is not None
-    assert found.verdict.sqnr >= 42
-    assert {each.weight_bits for each in found.layers} <= {0, 2, 3, 4, 5, 6, 7, 8, 16}
-    points = [(each.name, each.bytes, each.bops, each.sqnr) for each in found.front]
+def test_budget_of_noise_is_reached(name: str) -> None:
+    result = anybit.quantize(NETWORKS[name](), data_for(name, 8), budget="42dB")
+    assert result.verdict is not None
+    assert result.verdict.sqnr >= 42
+    assert {layer.weight_bits for layer in result.layers} <= {0, 2, 3, 4, 5, 6, 7, 8, 16}
+    points = [(point.name, point.bytes, point.bops, point.sqnr) for point in result.front]
     assert len(set(points)) == len(points)
-    for each in found.layers:
-        assert each.macs > 0
-        assert each.output_sqnr > 30
-    (chosen,) = [each for each in found.front if each.chosen]
-    assert chosen.bytes == found.bytes_after
-    assert chosen.sqnr == pytest.approx(found.verdict.sqnr)
-    assert json.loads(json.dumps(found.to_json()))["front"]
+    for layer in result.layers:
+        assert layer.macs > 0
+        assert layer.output_sqnr > 30
+    (chosen,) = [point for point in result.front if point.chosen]
+    assert chosen.bytes == result.bytes_after
+    assert chosen.sqnr == pytest.approx(result.verdict.sqnr)
+    assert json.loads(json.dumps(result.to_json()))["front"]
     if name == "attention":  # layers that share a tensor move together
-        read = {each.name: each.activations for each in found.layers}
+        read = {layer.name: layer.activations for layer in result.layers}
         assert read["query"] == read["key"] == read["value"]
 
 
-def test_bytes_are_kept_and_spent_where_they_help() -> None:
+def test_budget_of_bytes_beats_a_uniform_width() -> None:
     data = data_for("convolutions", 8)
     whole = anybit.quantize(convolutions(), data, weights="int4")
-    found = anybit.quantize(convolutions(), data, budget=f"{whole.bytes_after}B")
-    assert found.bytes_after <= whole.bytes_after
-    assert found.verdict.sqnr > whole.verdict.sqnr
-    assert {each.activations for each in found.layers} == {"uint8"}
+    result = anybit.quantize(convolutions(), data, budget=f"{whole.bytes_after}B")
+    assert result.bytes_after <= whole.bytes_after
+    assert result.verdict.sqnr > whole.verdict.sqnr
+    assert {layer.activations for layer in result.layers} == {"uint8"}
 
 
-def test_operations_are_kept_and_the_same_inputs_give_the_same_bytes() -> None:
+def test_budget_of_bit_operations_is_kept_and_deterministic() -> None:
     data = data_for("attention", 8)
-    found, again = (anybit.quantize(attention(), data, budget="60%bops") for _ in range(2))
-    a, b = (
-        ir.to_proto(each.model).SerializeToString(deterministic=True) for each in (found, again)
-    )
+    result, again = (anybit.quantize(attention(), data, budget="60%bops") for _ in range(2))
+    a, b = (ir.to_proto(run.model).SerializeToString(deterministic=True) for run in (result, again))
     assert a == b
-    whole = sum(each.macs for each in found.layers) * 64
+    whole = sum(layer.macs for layer in result.layers) * 64
     bops = 0
-    for each in found.layers:
-        kinds = [each.weights] * bool(each.weights) + each.activations.split(", ")
+    for layer in result.layers:
+        kinds = [layer.weights] * bool(layer.weights) + layer.activations.split(", ")
         widths = [int(kind.lstrip("uint")) for kind in kinds]
         # Products of two tensors name one kind where both have it.
-        bops += each.macs * math.prod([*widths, *widths][:2])
+        bops += layer.macs * math.prod([*widths, *widths][:2])
     assert bops <= 0.6 * whole
-    (chosen,) = [each for each in found.front if each.chosen]
+    (chosen,) = [point for point in result.front if point.chosen]
     assert chosen.bops == bops
-    assert len({each.weights for each in found.layers}) > 1
+    assert len({layer.weights for layer in result.layers}) > 1
 
 
-def test_mixes_within_decibels_are_found_again() -> None:
-    """Though some of those that are tried are forgotten, and others depend on what was found."""
+def test_budget_of_noise_is_deterministic() -> None:
+    # Evaluated assignments are forgotten, and later ones depend on cached parameters.
     data = data_for("convolutions", 12)
     shares: list[float] = []
-    found = [
-        anybit.quantize(convolutions(), data, budget="45dB", progress=each)
-        for each in (None, shares.append)
+    results = [
+        anybit.quantize(convolutions(), data, budget="45dB", progress=callback)
+        for callback in (None, shares.append)
     ]
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    a, b = (ir.to_proto(each.model).SerializeToString(deterministic=True) for each in found)
+    a, b = (ir.to_proto(result.model).SerializeToString(deterministic=True) for result in results)
     assert a == b
-    assert found[0].verdict.sqnr >= 45
-    assert len({each.weight_bits for each in found[0].layers}) > 1
+    assert results[0].verdict.sqnr >= 45
+    assert len({layer.weight_bits for layer in results[0].layers}) > 1
 
 
 @pytest.mark.parametrize("budget", ["50%bops", "3660 bytes"])
-def test_a_mix_is_not_worse_than_one_width_for_all(budget: str) -> None:
+def test_budget_is_not_worse_than_a_uniform_width(budget: str) -> None:
     examples = ROOT / "examples"
     data = examples / "digits.npz"
     even = anybit.quantize(examples / "digits_float.onnx", data, weights="int4")
-    found = anybit.quantize(examples / "digits_float.onnx", data, budget=budget)
+    result = anybit.quantize(examples / "digits_float.onnx", data, budget=budget)
     assert even.bytes_after <= 3660
-    assert found.verdict.sqnr >= even.verdict.sqnr
+    assert result.verdict.sqnr >= even.verdict.sqnr
 
 
 @pytest.mark.parametrize(
     ("share", "bits"), [(2.0, 8), (1.0, 8), (0.99, 6), (0.5625, 6), (0.56, 4), (0.01, 4)]
 )
-def test_tensors_get_as_few_bits_as_all_would(share: float, bits: int) -> None:
+def test_choose_least_width_follows_the_uniform_width(share: float, bits: int) -> None:
     assert choose_least_width(share, DEFAULT.budget) == bits
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ["digits", *NETWORKS])
 @pytest.mark.parametrize("share", ["35%bops", "50%bops", "75%bops"])
-def test_fewer_bits_of_tensors_are_taken_where_that_is_better(
+def test_budget_of_bit_operations_narrows_activations_where_better(
     name: str, share: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, data = _network(name)
-    found = anybit.quantize(source, data, budget=share)
+    result = anybit.quantize(source, data, budget=share)
     monkeypatch.setattr(
         "anybit.ptq.mixed_precision.budget_search.choose_least_width", lambda share, config: 8
     )
     wide = anybit.quantize(source, data, budget=share)
-    assert {each.activation_bits for each in wide.layers} <= {8, 16}
-    assert {each.activation_bits for each in found.layers} <= {4, 5, 6, 7, 8, 16}
-    assert found.verdict.sqnr >= wide.verdict.sqnr
+    assert {layer.activation_bits for layer in wide.layers} <= {8, 16}
+    assert {layer.activation_bits for layer in result.layers} <= {4, 5, 6, 7, 8, 16}
+    assert result.verdict.sqnr >= wide.verdict.sqnr
     if share == "35%bops":
-        assert found.verdict.sqnr > wide.verdict.sqnr + 3
-        assert min(each.activation_bits for each in found.layers) < 8
+        assert result.verdict.sqnr > wide.verdict.sqnr + 3
+        assert min(layer.activation_bits for layer in result.layers) < 8
 
 
 def _network(name: str) -> tuple[Any, Any]:
-    """A float model, and data."""
+    """Return a float model and data."""
     if name == "digits":
         examples = ROOT / "examples"
         return examples / "digits_float.onnx", examples / "digits.npz"
     return NETWORKS[name](), data_for(name, 12)
 
 
-def test_fewer_bits_make_less_work_possible() -> None:
-    found = anybit.quantize(convolutions(), data_for("convolutions", 12), budget="15%bops")
-    (chosen,) = [each for each in found.front if each.chosen]
-    whole = 64 * sum(each.macs for each in found.layers)
+def test_budget_of_bit_operations_reaches_small_shares() -> None:
+    result = anybit.quantize(convolutions(), data_for("convolutions", 12), budget="15%bops")
+    (chosen,) = [point for point in result.front if point.chosen]
+    whole = 64 * sum(layer.macs for layer in result.layers)
     assert 0.12 * whole < chosen.bops <= 0.15 * whole
-    assert {"int4/uint4", "int4/uint8", "int8/uint8"} <= {each.name for each in found.front}
+    assert {"int4/uint4", "int4/uint8", "int8/uint8"} <= {point.name for point in result.front}
 
 
 @pytest.mark.parametrize("budget", ["30dB", "1500B", "100%bops"])
-def test_fewer_bits_are_for_operations_alone(budget: str) -> None:
-    found = anybit.quantize(convolutions(), data_for("convolutions", 8), budget=budget)
-    assert {each.activation_bits for each in found.layers} <= {8, 16}
+def test_budgets_of_noise_and_bytes_do_not_narrow_activations(budget: str) -> None:
+    result = anybit.quantize(convolutions(), data_for("convolutions", 8), budget=budget)
+    assert {layer.activation_bits for layer in result.layers} <= {8, 16}
 
 
-def test_tensors_that_make_no_difference_get_no_fewer_bits() -> None:
-    """What is beyond the flat end of a curve, in these data."""
+def test_interpolate_noise_is_infinite_without_noise() -> None:
+    # An activation in the flat part of a function has no noise.
     noise = interpolate_noise(0.0, [0.0], 4, DEFAULT.budget)
     assert set(noise.values()) == {math.inf}
     assert interpolate_noise(0.0, [1.0], 4, DEFAULT.budget) == pytest.approx(
@@ -204,8 +202,8 @@ def test_tensors_that_make_no_difference_get_no_fewer_bits() -> None:
     assert interpolate_noise(1e-4, [], 6, DEFAULT.budget) == pytest.approx({6: 1.6e-3, 7: 4e-4})
 
 
-def test_what_is_reachable_is_reached() -> None:
-    """Noise of values that are cut off does not fall as that of rounding does."""
+def test_budget_of_noise_is_reached_with_clipped_ranges() -> None:
+    # Noise of clipping does not fall with the width as that of rounding does.
     generator = np.random.default_rng(4)
     w, b, v, c, x = (
         generator.normal(size=shape).astype(np.float32)
@@ -222,26 +220,26 @@ def test_what_is_reachable_is_reached() -> None:
     assert anybit.quantize(proto, x, budget="70dB").verdict.sqnr >= 70
 
 
-def test_weights_alone_are_mixed_by_their_bytes() -> None:
+def test_budget_of_noise_counts_bytes_without_activations() -> None:
     data = data_for("convolutions", 8)
-    found = anybit.quantize(convolutions(), data, activations=None, budget="25dB")
-    assert found.verdict.sqnr >= 25
-    assert {each.activations for each in found.layers} == {""}
-    assert found.bytes_after < found.bytes_before / 4
+    result = anybit.quantize(convolutions(), data, activations=None, budget="25dB")
+    assert result.verdict.sqnr >= 25
+    assert {layer.activations for layer in result.layers} == {""}
+    assert result.bytes_after < result.bytes_before / 4
 
 
-def test_named_layers_and_other_kinds_keep_their_words() -> None:
+def test_budget_keeps_named_layers_and_other_formats() -> None:
     data = data_for("convolutions", 16)
     layers = {"head": "int3/mxfp8", "up": "fp8_e4m3/fp8_e4m3", "first": "float"}
-    found = anybit.quantize(convolutions(), data, layers=layers, budget="70%bops")
-    widths = {each.name: (each.weights, each.activations) for each in found.layers}
+    result = anybit.quantize(convolutions(), data, layers=layers, budget="70%bops")
+    widths = {layer.name: (layer.weights, layer.activations) for layer in result.layers}
     assert widths["head"] == ("int3", "mxfp8")
     assert widths["up"] == ("float8_e4m3fn", "float8_e4m3fn")
-    assert "first" in found.skipped
+    assert "first" in result.skipped
 
 
-def test_weights_that_make_no_difference_get_no_fewer_bits() -> None:
-    """All is beyond the flat end of a curve, in these data."""
+def test_budget_keeps_the_width_of_weights_without_noise() -> None:
+    # All values of these data are clipped.
     constants = {
         "w": np.abs(random(6, 6, seed=1)) + np.float32(1),
         "v": random(6, 3, seed=2),
@@ -257,8 +255,8 @@ def test_weights_that_make_no_difference_get_no_fewer_bits() -> None:
     ]
     proto = model(nodes, constants, inputs={"x": ["rows", 6]}, opsets={"": 17})
     data = np.abs(random(64, 6)) + np.float32(3)
-    found = anybit.quantize(proto, data, budget="20dB")
-    widths = {each.name: each.weight_bits for each in found.layers}
+    result = anybit.quantize(proto, data, budget="20dB")
+    widths = {layer.name: layer.weight_bits for layer in result.layers}
     assert widths["saturated"] >= 8
     assert widths["plain"] < 8
 
@@ -271,13 +269,13 @@ def test_weights_that_make_no_difference_get_no_fewer_bits() -> None:
         ("1%bops", r"the least possible is \d+(\.\d)? % of the operations"),
     ],
 )
-def test_what_is_not_reached_is_refused_with_the_figure(words: str, message: str) -> None:
+def test_budget_error_reports_the_least_possible(words: str, message: str) -> None:
     with pytest.raises(ModelError, match=message) as caught:
         anybit.quantize(convolutions(), data_for("convolutions", 12), budget=words)
     assert re.match(f"budget {re.escape(words)}: ", str(caught.value))
 
 
-def test_what_a_budget_cannot_work_with() -> None:
+def test_budget_needs_data_integers_and_float_outputs() -> None:
     data = data_for("convolutions", 8)
     with pytest.raises(OptionError, match="a budget needs data"):
         anybit.quantize(convolutions(), activations=None, budget="30dB")
@@ -295,24 +293,26 @@ def test_what_a_budget_cannot_work_with() -> None:
 
 
 @pytest.mark.parametrize(("layers", "count"), [({}, 5), ({"head": "ternary"}, 4)])
-def test_words_that_a_budget_replaces_are_said(layers: dict[str, str], count: int) -> None:
-    found = anybit.quantize(
+def test_budget_remarks_on_replaced_ternary_layers(layers: dict[str, str], count: int) -> None:
+    result = anybit.quantize(
         convolutions(), data_for("convolutions", 8), weights="ternary", layers=layers, budget="1KB"
     )
-    (remark,) = [each for each in found.remarks if "ternary" in each]
+    (remark,) = [remark for remark in result.remarks if "ternary" in remark]
     assert remark.startswith(f"The budget gives {count} layers integers of other widths")
-    assert [each.name for each in found.layers if each.weights == "ternary"] == list(layers)
+    assert [layer.name for layer in result.layers if layer.weights == "ternary"] == list(layers)
 
 
 @pytest.mark.parametrize("activations", ["uint8", None])
-def test_shares_of_operations_are_kept(activations: str | None) -> None:
+def test_budget_of_bit_operations_keeps_its_share(activations: str | None) -> None:
     proto, data = NETWORKS["convolutions"](), data_for("convolutions", 8)
     whole = anybit.quantize(proto, data, activations=activations, budget="100%bops")
     half = anybit.quantize(proto, data, activations=activations, budget="50%bops")
 
-    def operations(found: anybit.QuantizationResult) -> float:
-        return sum(each.macs * each.weight_bits * each.activation_bits for each in found.layers)
+    def operations(result: anybit.QuantizationResult) -> float:
+        return sum(
+            layer.macs * layer.weight_bits * layer.activation_bits for layer in result.layers
+        )
 
-    of_int8 = 8 * (8 if activations else 32) * sum(each.macs for each in whole.layers)
+    of_int8 = 8 * (8 if activations else 32) * sum(layer.macs for layer in whole.layers)
     assert 0.9 * of_int8 < operations(whole) <= of_int8
     assert 0.4 * of_int8 < operations(half) <= 0.5 * of_int8

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of layers whose outputs go through a logarithm."""
+"""Remarks on layers in front of a logarithm."""
 
 import numpy as np
 import onnx
@@ -41,11 +41,11 @@ def _sounds() -> np.ndarray:
     return random(80, 64, seed=4) * sizes
 
 
-def test_layers_before_a_logarithm_are_named_with_what_to_do() -> None:
-    found = anybit.quantize(_front_end("Log"), _sounds())
-    assert found.verdict is not None
-    assert not found.verdict.passed
-    (remark,) = [each for each in found.remarks if "logarithm" in each]
+def test_quantize_remarks_on_layers_before_a_logarithm() -> None:
+    result = anybit.quantize(_front_end("Log"), _sounds())
+    assert result.verdict is not None
+    assert not result.verdict.passed
+    (remark,) = [remark for remark in result.remarks if "logarithm" in remark]
     names = ["cosine", "sine", "bands"]
     for name in names:
         assert f"--keep '{name}'" in remark
@@ -53,14 +53,14 @@ def test_layers_before_a_logarithm_are_named_with_what_to_do() -> None:
     better = anybit.quantize(_front_end("Log"), _sounds(), keep=names)
     assert better.verdict is not None
     assert better.verdict.passed
-    assert not any("logarithm" in each for each in better.remarks)
+    assert not any("logarithm" in remark for remark in better.remarks)
 
 
 @pytest.mark.parametrize("function", ["Sqrt", "Sigmoid"])
-def test_nothing_is_said_without_a_logarithm(function: str) -> None:
-    found = anybit.quantize(
+def test_quantize_has_no_remark_without_a_logarithm(function: str) -> None:
+    result = anybit.quantize(
         _front_end(function), _sounds(), weights="bipolar", fail_below="10dB,90%"
     )
-    assert found.verdict is not None
-    assert not found.verdict.passed
-    assert not any("logarithm" in each for each in found.remarks)
+    assert result.verdict is not None
+    assert not result.verdict.passed
+    assert not any("logarithm" in remark for remark in result.remarks)
