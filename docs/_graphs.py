@@ -11,7 +11,7 @@ import onnx_ir as ir
 from _layers import Edge, Key, Layout, layout
 from _svg import Palette, document, text_width
 
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 
 PADDING = 20
 HEADING = 34
@@ -81,7 +81,7 @@ def picture(heading: str, graph: ir.Graph, opset: int, base: ir.Graph | None = N
         for value in node.inputs:
             if value is not None and _is_large(value):
                 boxes[value] = Box(value.name or "", _type_lines(value), "tensor")
-        kind = "ours" if operator_of(node) is not None else "kept"
+        kind = "ours" if find_operator(node) is not None else "kept"
         if kind == "kept" and kept is not None and _identity(node) not in kept:
             kind = "new"
         boxes[node] = Box(node.op_type, tuple(_lines(node, opset)), kind)
@@ -166,14 +166,14 @@ def _minus(text: str) -> str:
 
 
 def _input_names(node: ir.Node, opset: int) -> list[str]:
-    operator = operator_of(node)
+    operator = find_operator(node)
     if operator is not None:
         return [declared.name for declared in operator.inputs]
     return [declared.name for declared in onnx.defs.get_schema(node.op_type, opset, "").inputs]
 
 
 def _defaults(node: ir.Node, opset: int) -> dict[str, object]:
-    operator = operator_of(node)
+    operator = find_operator(node)
     if operator is not None:
         return {attribute.onnx_name: attribute.default for attribute in operator.attributes}
     attributes = onnx.defs.get_schema(node.op_type, opset, "").attributes

@@ -22,11 +22,11 @@ from anybit.inputs import (
 )
 from anybit.onnx import Source, read
 from anybit.onnx.operators.known import check_known
-from anybit.onnx.operators.opsets import obstacle
+from anybit.onnx.operators.opsets import find_obstacle
 from anybit.onnx.ort_values import is_numpy_dtype
-from anybit.onnx.process import relaxed_gc, silence_onnx_logs
-from anybit.onnx.quantizers.float4 import float4_obstacle
-from anybit.onnx.runtime import exact_session_options, reason, run_session
+from anybit.onnx.process import relax_gc, silence_onnx_logs
+from anybit.onnx.quantizers.float4 import find_float4_obstacle
+from anybit.onnx.runtime import exact_session_options, extract_reason, run_session
 
 
 class Engine(Protocol):
@@ -51,7 +51,7 @@ class Engine(Protocol):
 
 
 @silence_onnx_logs()
-@relaxed_gc()
+@relax_gc()
 def load(source: Source) -> "Model":
     """Load a model, normalize it, fold its quantized weights and make it ready to run.
 
@@ -85,7 +85,7 @@ class RuntimeEngine:
         except AnybitError as error:
             raise type(error)(f"{where}: {error}") from error
         except Exception as error:  # the runtime's exceptions have no common base
-            causes = (reason(error), obstacle(model), float4_obstacle(model))
+            causes = (extract_reason(error), find_obstacle(model), find_float4_obstacle(model))
             message = "; ".join(cause for cause in causes if cause)
             raise ModelError(f"{where} cannot be loaded: {message}") from error
         inferred = {argument.name: argument for argument in self.session.get_outputs()}
@@ -106,7 +106,7 @@ class RuntimeEngine:
                 return run_session(self.session, feeds, options=self.run_options)
             results = self.session.run(self._names, feeds, self.run_options)
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"the model cannot be run: {reason(error)}") from error
+            raise ModelError(f"the model cannot be run: {extract_reason(error)}") from error
         return dict(zip(self._names, results, strict=True))
 
 

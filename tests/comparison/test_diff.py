@@ -312,12 +312,12 @@ def test_diff_of_a_real_model_with_recorded_outputs() -> None:
 def test_diff_traces_codes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of readers along one chain of moves: each asks where its codes come from."""
     walked = []
-    step = trace._step_before
+    step = trace._find_previous_step
 
     def counting(value: ir.Value) -> Any:
         walked.append(value)
         return step(value)
 
-    monkeypatch.setattr(trace, "_step_before", counting)
+    monkeypatch.setattr(trace, "_find_previous_step", counting)
     assert anybit.diff(CHAINS["foreign_codes"](300)).equal
     assert 0 < len(walked) < 10 * 300

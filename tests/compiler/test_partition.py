@@ -11,7 +11,7 @@ from text_models import parse
 import anybit
 from anybit.compiler.pipeline import find_regions
 from anybit.inspection import report_compilation, text
-from anybit.onnx.preparation import followable
+from anybit.onnx.preparation import prepare_for_analysis
 from anybit.quant_types.layer_info import Guarantee
 
 QUANT = "Quant <signed: int = {}, narrow: int = 0>"
@@ -412,5 +412,5 @@ def test_analysis_separates_names_in_branches():
     yes = onnx.helper.make_tensor_value_info("yes", onnx.TensorProto.BOOL, [])
     model.graph.input.append(yes)
     # Some versions of ONNX Runtime refuse such models, others do not.
-    planned = find_regions(followable(model), Guarantee.BOUNDED)
+    planned = find_regions(prepare_for_analysis(model), Guarantee.BOUNDED)
     assert [layer.layer.operator for layer in planned.layers] == ["Conv", "Conv"]

@@ -18,7 +18,7 @@ from anybit.compiler.requantize import epilogue
 from anybit.compiler.requantize.float_replay import requantize_by_replay
 from anybit.compiler.requantize.requantizer import requantize
 from anybit.onnx.passes import InferShapes
-from anybit.onnx.preparation import followable
+from anybit.onnx.preparation import prepare_for_analysis
 from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import Guarantee
 
@@ -30,7 +30,7 @@ SIGNED = TensorGrid(SCALE, -128, 1, 256)
 
 
 def function_of(body, zero):
-    model = followable(
+    model = prepare_for_analysis(
         onnx.parser.parse_model(
             '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>'
             " g (float[n, 2] x) => (float[n, 2] q) <float three = {3}, float six = {6},"

@@ -19,7 +19,7 @@ from anybit.compiler.compiled import NetworkEngine
 from anybit.compiler.coverage import find_float_readers
 from anybit.compiler.partition import partitioner
 from anybit.compiler.pipeline import find_regions
-from anybit.onnx.preparation import followable
+from anybit.onnx.preparation import prepare_for_analysis
 from anybit.quant_types.layer_info import Guarantee
 
 QUICK = settings(
@@ -259,7 +259,7 @@ def test_coverage_names_float_reader():
 
 def test_coverage_excludes_layers_computed_in_float_too():
     proto = model_of(*CASES["codes and a float node"])
-    planned = find_regions(followable(proto), Guarantee.BOUNDED)
+    planned = find_regions(prepare_for_analysis(proto), Guarantee.BOUNDED)
     assert not {layer.output for layer in planned.layers} & set(
         find_float_readers(planned.analyzed.model, planned.regions)
     )

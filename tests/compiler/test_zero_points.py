@@ -7,7 +7,7 @@ from text_models import parse
 
 import anybit
 from anybit.onnx.analysis.analysis import analyze
-from anybit.onnx.preparation import followable
+from anybit.onnx.preparation import prepare_for_analysis
 
 RANGES = {np.uint8: (0, 255), np.int8: (-128, 127)}
 
@@ -110,7 +110,7 @@ def test_tensor_grids_are_narrowed_by_clip(low: float, high: float, allowed: ran
         q = IntQuant(c, s, z, b)
         y = Clip(q, low, high)
     }"""
-    model = followable(parse(graph, floats, opset=13, version=1))
+    model = prepare_for_analysis(parse(graph, floats, opset=13, version=1))
     codes = analyze(model).values[model.graph.outputs[0]].codes
     if allowed is None:
         assert codes is None or codes.allowed in (None, range(-256, 256))

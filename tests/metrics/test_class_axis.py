@@ -15,7 +15,7 @@ from anybit.metrics.output_parts import OutputPart, find_output_parts
 from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import InferShapes
-from anybit.onnx.preparation import apply
+from anybit.onnx.preparation import apply_passes
 
 OPSETS = {"": 17}
 
@@ -33,7 +33,7 @@ def parts(
 ) -> tuple[OutputPart, ...]:
     proto = model(nodes, constants, inputs={"x": shape}, outputs=outputs, opsets={"": opset})
     copy = read_copy(proto)
-    apply(copy, proto, InferShapes())
+    apply_passes(copy, proto, InferShapes())
     return find_output_parts(copy)["y"]
 
 

@@ -17,7 +17,7 @@ from anybit.metrics.output_parts import OutputPart, find_output_parts
 from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import InferShapes
-from anybit.onnx.preparation import apply
+from anybit.onnx.preparation import apply_passes
 from anybit.ptq import pipeline as quantization_driver
 
 OPSETS = {"": 17}
@@ -38,7 +38,7 @@ def network(
 
 def parts(proto: onnx.ModelProto) -> dict[str, tuple[OutputPart, ...]]:
     copy = read_copy(proto)
-    apply(copy, proto, InferShapes())
+    apply_passes(copy, proto, InferShapes())
     return find_output_parts(copy)
 
 

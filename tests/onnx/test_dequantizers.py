@@ -17,7 +17,7 @@ import anybit
 from anybit import ModelError
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes import Normalize, RemoveQuantizers
-from anybit.onnx.quantizers.quantizer import own_node, quantizer_of
+from anybit.onnx.quantizers.quantizer import find_own_quantizer, find_quantizer
 from anybit.onnx.quantizers.trace import Traces
 
 F32, NAN, INF = np.float32, np.nan, np.inf
@@ -270,9 +270,9 @@ def test_dequantizers_are_not_quantizers() -> None:
     model = ir.from_proto(pair())
     Normalize()(model)
     quantize, dequantize = model.graph
-    assert quantizer_of(quantize, Traces()) is not None
-    assert quantizer_of(dequantize, Traces()) is None
-    actual = own_node(dequantize)
+    assert find_quantizer(quantize, Traces()) is not None
+    assert find_quantizer(dequantize, Traces()) is None
+    actual = find_own_quantizer(dequantize)
     assert actual is not None
     assert actual.operator.is_dequantizer
     assert [operator.name for operator in anybit.ops.OPERATORS if operator.is_dequantizer] == [

@@ -30,13 +30,13 @@ def chain(kind: str, parameters: list[tuple[Any, ...]], **options: Any) -> onnx.
 def traced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list that collects names of traced nodes."""
     names = []
-    original = calls._expansion
+    original = calls._expand
 
     def expansion(node: ir.Node, *others: Any) -> calls.Expansion:
         names.append(str(node.name))
         return original(node, *others)
 
-    monkeypatch.setattr(calls, "_expansion", expansion)
+    monkeypatch.setattr(calls, "_expand", expansion)
     return names
 
 

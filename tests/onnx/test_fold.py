@@ -18,7 +18,7 @@ from small_models import DOMAIN, array, kinds, model, node, quantized_weight
 import anybit
 from anybit.errors import ModelError
 from anybit.onnx import exact_session_options, prepare, read, serialize
-from anybit.onnx.folding.extents import extent_of, result_extent
+from anybit.onnx.folding.extents import bound_extent, measure_extent
 from anybit.onnx.graph.propagation import propagates_little
 from anybit.onnx.passes import FoldConstants, Normalize
 
@@ -245,7 +245,7 @@ def test_fold_lists_of_constants_count_as_many_elements() -> None:
 def test_fold_invalid_nodes_have_no_extent(kind: str, arrays: list[list[int]]) -> None:
     inputs = [ir.Value(name=f"v{at}") for at in range(len(arrays))]
     invalid = ir.Node("", kind, inputs)
-    assert result_extent(invalid, [extent_of(np.array(item)) for item in arrays]) is None
+    assert bound_extent(invalid, [measure_extent(np.array(item)) for item in arrays]) is None
 
 
 def test_fold_operators_can_stay() -> None:

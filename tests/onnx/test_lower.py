@@ -13,7 +13,7 @@ from small_models import kinds, model, node, quantized_input
 import anybit
 from anybit.errors import ModelError
 from anybit.onnx.passes import AddFunctions, Lower, Normalize
-from anybit.onnx.passes.add_functions import opset_for_functions
+from anybit.onnx.passes.add_functions import find_function_opset
 
 
 def lowered(proto: onnx.ModelProto) -> ir.Model:
@@ -143,7 +143,7 @@ def test_lower_one_set_of_attributes_needs_no_branch() -> None:
     made, left = functions([{}, {}])
     (function,) = made.functions.values()
     assert "If" not in [inner.op_type for inner in function]
-    assert opset_for_functions(made) == 15
+    assert find_function_opset(made) == 15
     assert not left
 
 
@@ -152,7 +152,7 @@ def test_lower_one_branch_per_further_set_of_attributes() -> None:
     (function,) = made.functions.values()
     everything = [item.op_type for item in ir.traversal.RecursiveGraphIterator(function.graph)]
     assert everything.count("If") == 2
-    assert opset_for_functions(made) == 19  # the modes are compared as strings
+    assert find_function_opset(made) == 19  # the modes are compared as strings
 
 
 def test_lower_large_constants_of_functions_stand_outside_of_branches() -> None:

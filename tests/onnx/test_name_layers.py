@@ -66,7 +66,7 @@ def test_name_layers_layer_options_take_both_names(pattern: str) -> None:
         "head/dense_1": "int8",
     }
     kept = anybit.quantize(exported(), DATA, keep=[pattern], effort="fast")
-    assert list(kept.left) == ["backbone.3.conv2"]
+    assert list(kept.skipped) == ["backbone.3.conv2"]
 
 
 def test_name_layers_unknown_layer_names_are_refused_with_the_names_that_there_are() -> None:

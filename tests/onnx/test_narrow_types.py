@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import anybit
 from anybit.errors import DataError, ModelError
-from anybit.onnx.runtimes import _installed
+from anybit.onnx.runtimes import _get_installed_version
 
 
 @every_type
@@ -65,7 +65,7 @@ def test_narrow_types_values_out_of_range_are_errors(
     name: str, values: np.ndarray[Any, Any]
 ) -> None:
     dtype = np.dtype(DTYPES[name][0])
-    if _installed() < DTYPES[name][2]:
+    if _get_installed_version() < DTYPES[name][2]:
         pytest.skip("not in this ONNX Runtime")
     with pytest.raises(DataError, match=rf"'x' must be {dtype}, got .* that {dtype} cannot hold"):
         anybit.load(to_float(name)).run(values[None])

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import anybit
 from anybit.errors import ModelError
 from anybit.onnx import read
-from anybit.onnx.operators.opsets import _CHANGED, lower_opset, obstacle
+from anybit.onnx.operators.opsets import _CHANGED, find_obstacle, lower_opset
 from anybit.onnx.passes import Normalize
 
 WIDENED = {"Cast", "DequantizeLinear", "QuantizeLinear"}
@@ -89,7 +89,7 @@ def test_opsets_opset_is_the_oldest_in_which_the_operators_are_the_same(
     assert lower_opset(model) == (lowest < 28)
     assert model.graph.opset_imports[""] == lowest
     assert not lower_opset(model)
-    names = obstacle(model)
+    names = find_obstacle(model)
     assert names == (
         ""
         if lowest == 25

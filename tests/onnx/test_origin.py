@@ -17,7 +17,7 @@ from anybit.onnx import prepare, read
 from anybit.onnx.files.origin import HASH_KEY, PATH_KEY, find_origin
 from anybit.onnx.passes import InferShapes, RemoveQuantizers
 from anybit.onnx.passes.remove_quantizers import has_quantizers
-from anybit.onnx.preparation import apply
+from anybit.onnx.preparation import apply_passes
 
 FLOATS = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -135,7 +135,7 @@ def test_origin_compile_time_refuses_a_float_model_of_other_inputs(quantized: Pa
 @pytest.mark.parametrize("form", ["qonnx", "qdq"])
 def test_origin_remove_quantizers_leaves_the_float_network(quantized: Path, form: str) -> None:
     model = prepare(anybit.convert(quantized, to=form))
-    apply(model, quantized, InferShapes(), RemoveQuantizers())
+    apply_passes(model, quantized, InferShapes(), RemoveQuantizers())
     assert not has_quantizers(model)
     x = DATA[:5]
     weights = [value.const_value for value in model.graph.initializers.values()]

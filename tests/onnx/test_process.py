@@ -9,7 +9,7 @@ import pytest
 
 import anybit
 from anybit.errors import ModelError
-from anybit.onnx.process import relaxed_gc, silence_onnx_logs
+from anybit.onnx.process import relax_gc, silence_onnx_logs
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +21,9 @@ def default_threshold() -> Iterator[None]:
 
 
 def test_relaxed_gc_raises_the_threshold_and_restores_it() -> None:
-    with relaxed_gc():
+    with relax_gc():
         assert gc.get_threshold() == (20_000, 10, 10)
-        with relaxed_gc():
+        with relax_gc():
             pass
         assert gc.get_threshold() == (20_000, 10, 10)
     assert gc.get_threshold() == (700, 10, 10)
@@ -32,7 +32,7 @@ def test_relaxed_gc_raises_the_threshold_and_restores_it() -> None:
 @pytest.mark.parametrize("threshold", [(0, 10, 10), (50_000, 5, 5)])
 def test_relaxed_gc_leaves_higher_thresholds(threshold: tuple[int, int, int]) -> None:
     gc.set_threshold(*threshold)
-    with relaxed_gc():
+    with relax_gc():
         assert gc.get_threshold() == threshold
     assert gc.get_threshold() == threshold
 
@@ -44,7 +44,7 @@ def test_relaxed_gc_restores_the_threshold_after_an_error() -> None:
 
 
 def test_relaxed_gc_restores_the_threshold_in_any_order_of_threads() -> None:
-    first, second = relaxed_gc(), relaxed_gc()
+    first, second = relax_gc(), relax_gc()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)

@@ -14,7 +14,12 @@ import anybit
 from anybit.errors import ModelError
 from anybit.onnx import read
 from anybit.onnx.passes import FoldConstants, Normalize
-from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of, quantizers_in
+from anybit.onnx.quantizers.quantizer import (
+    OwnQuantizer,
+    Quantizer,
+    find_quantizer,
+    find_quantizers,
+)
 from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, FloatGrid, IntegerGrid
@@ -28,7 +33,7 @@ def prepared(proto: onnx.ModelProto) -> ir.Model:
 
 
 def quantizers(proto: onnx.ModelProto) -> list[Quantizer]:
-    return quantizers_in(prepared(proto))
+    return find_quantizers(prepared(proto))
 
 
 def pair(dtype: Any = np.int8, zero: int = 0, *, clip: tuple[int, int] | None = None) -> Any:
@@ -150,7 +155,7 @@ def test_quantizers_parameters_of_a_run() -> None:
     assert (actual.computed, actual.grid) == (("scale",), None)
     assert actual.spacing((2,), made=True) is None
     arrays = {"s": array(-0.25), "z": array(0), "b": array(3)}
-    arguments = quantizer_of(actual.node, Traces(), arrays)
+    arguments = find_quantizer(actual.node, Traces(), arrays)
     assert arguments is not None
     assert arguments.static
     spacing = arguments.spacing((2,), made=True)

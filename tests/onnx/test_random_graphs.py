@@ -21,7 +21,7 @@ from anybit.onnx import read
 from anybit.onnx.conversion import Conversion, convert
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.passes import FoldConstants, Normalize
-from anybit.onnx.quantizers.quantizer import Quantizer, quantizers_in
+from anybit.onnx.quantizers.quantizer import Quantizer, find_quantizers
 from anybit.ops.grids import FloatGrid, Grid
 
 # The same graphs each time: new ones belong in a search for faults, not between a change and main.
@@ -116,7 +116,7 @@ def test_random_graphs_fusible_with_quantizers_keep_values(graph: RandomGraph) -
 def values_of(model: ir.Model) -> dict[str, tuple[Any, ...]]:
     """Return the values of each quantizer, by the name of its output."""
     FoldConstants(operators=False)(model)
-    ours = (quantizer for quantizer in quantizers_in(model) if quantizer.operator is not None)
+    ours = (quantizer for quantizer in find_quantizers(model) if quantizer.operator is not None)
     return {
         str(our.node.outputs[0].name): _values(our, our.grid)
         for our in ours

@@ -20,7 +20,7 @@ from small_models import DOMAIN, model, node, quantized_input
 import anybit
 from anybit.errors import ModelError
 from anybit.onnx import reference_ops
-from anybit.onnx.operators.registry import CANONICAL_DOMAINS, versions_of
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS, find_versions
 
 X = np.array([[0.3, -0.8, 1.2, 99]], np.float32)
 QUANTIZED = [[0.5, -1.0, 1.0, 3.5]]
@@ -209,14 +209,14 @@ print(evaluator.run(None, feeds)[0].tolist())
 def test_reference_ops_models_as_they_are(name: str) -> None:
     """Legacy domains and names. What other operators compute is their own business."""
     proto = onnx.load(MODELS / f"{name}.onnx")
-    ours = [item for item in proto.graph.node if versions_of(item.domain, item.op_type)]
+    ours = [item for item in proto.graph.node if find_versions(item.domain, item.op_type)]
     proto.opset_import.append(onnx.helper.make_opsetid(ours[0].domain, 1))
     with np.load(MODELS / f"{name}.npz") as arrays:
         feeds = {proto.graph.input[0].name: arrays["x"][:1]}
     evaluator = ReferenceEvaluator(proto, new_ops=reference_ops())
     results = evaluator.run(None, feeds, intermediate=True)
     for our in ours:
-        (operator,) = versions_of(our.domain, our.op_type)
+        (operator,) = find_versions(our.domain, our.op_type)
         keywords = {item.name: onnx.helper.get_attribute_value(item) for item in our.attribute}
         if "rounding_mode" in keywords:
             keywords["rounding_mode"] = keywords["rounding_mode"].decode()

@@ -98,7 +98,7 @@ def test_save_bad_paths(tmp_path: Path, name: str) -> None:
 def test_save_failure_leaves_existing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"before")
-    monkeypatch.setattr(writer, "_message", lambda _: 1 / 0)
+    monkeypatch.setattr(writer, "_serialize_whole", lambda _: 1 / 0)
     with pytest.raises(ModelError, match=r"m\.onnx cannot be written: division by zero"):
         save(model(), path)
     assert path.read_bytes() == b"before"

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from small_models import DOMAIN, model, node
 
 from anybit.onnx import register
-from anybit.onnx.operators.registry import CANONICAL_DOMAINS, versions_of
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS, find_versions
 from anybit.ops import Operator
 
 NAMES = [
@@ -137,7 +137,7 @@ def test_schemas_types() -> None:
 @every_operator
 @pytest.mark.parametrize("imported", [1, 2, 3])
 def test_schemas_each_imported_version_has_its_schema(operator: Operator, imported: int) -> None:
-    versions = versions_of(operator.onnx_domain, operator.onnx_name)
+    versions = find_versions(operator.onnx_domain, operator.onnx_name)
     intended = max(version.version for version in versions if version.version <= imported)
     assert schema(operator, operator.onnx_name, imported).since_version == intended
 
@@ -243,7 +243,7 @@ def test_schemas_attribute_of_a_function() -> None:
     assert inferred(proto).elem_type == TensorProto.UINT8
 
 
-@pytest.mark.parametrize("operator", versions_of(DOMAIN, "Trunc"), ids=lambda item: item.name)
+@pytest.mark.parametrize("operator", find_versions(DOMAIN, "Trunc"), ids=lambda item: item.name)
 def test_schemas_checker_knows_both_versions(operator: Operator) -> None:
     proto = one_node(operator)
     proto.graph.output[0].CopyFrom(tensor("y", ["rows", 4]))

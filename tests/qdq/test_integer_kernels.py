@@ -11,7 +11,7 @@ from small_models import kinds
 import anybit
 from anybit.onnx.fencing import fence
 from anybit.onnx.passes import InferShapes
-from anybit.onnx.qdq.integer_kernels import Reason, rewrites_of
+from anybit.onnx.qdq.integer_kernels import Reason, find_rewrites
 
 INTEGER = {"MatMulIntegerToFloat", "MatMulNBits", "QGemm"}
 WEIGHTS = np.random.default_rng(0).integers(-64, 64, (4, 4)).astype(np.int8)
@@ -93,7 +93,9 @@ def optimized(model: ir.Model, folder: object) -> set[str]:
 @pytest.mark.parametrize("name", ROUNDING)
 def test_rewrites_of_nodes_before_a_quantizer(name: str, tmp_path: object) -> None:
     model = image(f"{ROUNDING[name]} {QUANTIZED}")
-    (rewrite,) = (rewrite for rewrite in rewrites_of(model) if rewrite.reason is not Reason.MERGED)
+    (rewrite,) = (
+        rewrite for rewrite in find_rewrites(model) if rewrite.reason is not Reason.MERGED
+    )
     assert rewrite.reason is Reason.ROUNDS
     assert optimized(model, tmp_path) or name in CAUTIOUS
     fenced = fence(model)
@@ -101,20 +103,20 @@ def test_rewrites_of_nodes_before_a_quantizer(name: str, tmp_path: object) -> No
     assert not fenced.open
     assert "Min" in kinds(model)
     assert not optimized(model, tmp_path)
-    assert not rewrites_of(model)
+    assert not find_rewrites(model)
 
 
 @pytest.mark.parametrize("name", ROUNDING)
 def test_integer_kernels_rewrites_skip_float_nodes(name: str, tmp_path: object) -> None:
     model = image(f"{ROUNDING[name]} y = Neg(r)")
-    assert not rewrites_of(model)
+    assert not find_rewrites(model)
     assert not optimized(model, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["Sigmoid", "Add", "Concat"])
 def test_integer_kernels_rewrites_leave_out_sixteen_bits(name: str, tmp_path: object) -> None:
     model = image(f"{ROUNDING[name]} {QUANTIZED}", code="uint16")
-    assert not rewrites_of(model)
+    assert not find_rewrites(model)
     assert not optimized(model, tmp_path)
 
 
@@ -175,7 +177,7 @@ def test_integer_kernels_rewrites_of_products(
     name: str, reasons: list[Reason | None], tmp_path: object
 ) -> None:
     model = rows(ROWS[name])
-    assert [rewrite.reason for rewrite in rewrites_of(model)] == reasons
+    assert [rewrite.reason for rewrite in find_rewrites(model)] == reasons
     fenced = fence(model)
     assert not fenced.open
     made = optimized(model, tmp_path)
@@ -185,7 +187,7 @@ def test_integer_kernels_rewrites_of_products(
 @pytest.mark.parametrize("code", ["uint8", "int8"])
 def test_integer_kernels_rewrites_tell_weights_that_saturate(code: str, tmp_path: object) -> None:
     model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8), code)
-    (rewrite,) = rewrites_of(model)
+    (rewrite,) = find_rewrites(model)
     assert rewrite.reason is Reason.SATURATES
     assert fence(model).details().startswith("a Min keeps 1 node from integer operators: ")
     assert not optimized(model, tmp_path)
@@ -205,7 +207,7 @@ def test_integer_kernels_fence_for_one_reader_enables_no_rewrite(tmp_path: objec
     """Fence d for the Sigmoid: the MatMul keeps floats and dequantized weights."""
     body = f"p = Sigmoid(d) r = MatMul(d, w) v = Add(r, p) {PAIR.format('g', 'p')} y = Add(v, g)"
     model = rows(body)
-    assert [rewrite.reason for rewrite in rewrites_of(model)] == [Reason.ROUNDS, None]
+    assert [rewrite.reason for rewrite in find_rewrites(model)] == [Reason.ROUNDS, None]
     fenced = fence(model)
     assert [node.reason for node in fenced.fenced] == [Reason.ROUNDS, Reason.NARROW]
     assert not fenced.integer

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from saturating_pairs import avx2_sums, exact_sums, neon_sums, worst_codes
 
-from anybit.onnx.qdq.saturation import CodeSpan, sums_fit
+from anybit.onnx.qdq.saturation import CodeSpan, fits_accumulators
 
 UNSIGNED, SIGNED = CodeSpan(0, 255, False), CodeSpan(-128, 127, True)
 
@@ -20,8 +20,8 @@ def column(*weights: int) -> np.ndarray:
 @pytest.mark.parametrize("codes", [UNSIGNED, SIGNED])
 def test_saturation_sums_fit_holds_for_weights_of_seven_bits(codes: CodeSpan) -> None:
     weights = np.random.default_rng(0).integers(-64, 64, (300, 20)).astype(np.int8)
-    assert sums_fit(codes, weights)
-    assert sums_fit(codes, np.full((300, 3), -64, np.int8))
+    assert fits_accumulators(codes, weights)
+    assert fits_accumulators(codes, np.full((300, 3), -64, np.int8))
 
 
 @pytest.mark.parametrize("codes", [UNSIGNED, SIGNED])
@@ -30,27 +30,27 @@ def test_saturation_sums_fit_refuses_pairs_beyond_sixteen_bits(
     codes: CodeSpan, pair: tuple[int, int]
 ) -> None:
     first, second = pair
-    assert not sums_fit(codes, column(first, second))
+    assert not fits_accumulators(codes, column(first, second))
     # Wherever they stand: kernels of other layouts add other pairs.
-    assert not sums_fit(codes, column(first, 0, 0, 1, 0, second, 0))
-    assert sums_fit(codes, column(first, -second, 0))
+    assert not fits_accumulators(codes, column(first, 0, 0, 1, 0, second, 0))
+    assert fits_accumulators(codes, column(first, -second, 0))
 
 
 @pytest.mark.parametrize("weight", [127, -128])
 def test_saturation_sums_fit_holds_for_one_product(weight: int) -> None:
-    assert sums_fit(UNSIGNED, column(weight))
-    assert sums_fit(SIGNED, column(weight))
-    assert sums_fit(UNSIGNED, column(weight, 0, 0))
-    assert sums_fit(UNSIGNED, np.zeros((0, 3), np.int8))
+    assert fits_accumulators(UNSIGNED, column(weight))
+    assert fits_accumulators(SIGNED, column(weight))
+    assert fits_accumulators(UNSIGNED, column(weight, 0, 0))
+    assert fits_accumulators(UNSIGNED, np.zeros((0, 3), np.int8))
 
 
 def test_saturation_sums_fit_knows_narrow_activations() -> None:
     weights = column(127, 127, -128, -128)
-    assert sums_fit(CodeSpan(0, 15, False), weights)
-    assert sums_fit(CodeSpan(0, 127, False), weights)
-    assert not sums_fit(CodeSpan(0, 129, False), weights)
-    assert not sums_fit(CodeSpan(-8, 7, True), weights)  # 120 .. 135 on x86
-    assert sums_fit(CodeSpan(-8, 7, True), column(100, 100, -110, -110))
+    assert fits_accumulators(CodeSpan(0, 15, False), weights)
+    assert fits_accumulators(CodeSpan(0, 127, False), weights)
+    assert not fits_accumulators(CodeSpan(0, 129, False), weights)
+    assert not fits_accumulators(CodeSpan(-8, 7, True), weights)  # 120 .. 135 on x86
+    assert fits_accumulators(CodeSpan(-8, 7, True), column(100, 100, -110, -110))
 
 
 def test_sums_fit_refuses_the_one_pair_of_signed_bytes_beyond_sixteen_bits() -> None:
@@ -59,12 +59,12 @@ def test_sums_fit_refuses_the_one_pair_of_signed_bytes_beyond_sixteen_bits() -> 
     x = np.full((1, 16), -128, np.int8)
     assert exact_sums(x, weights) == 2**15
     assert neon_sums(x, weights) == -(2**15)
-    assert not sums_fit(CodeSpan(-128, -128, True), weights)
+    assert not fits_accumulators(CodeSpan(-128, -128, True), weights)
 
 
 def test_saturation_sums_fit_refuses_sums_beyond_thirty_two_bits() -> None:
-    assert sums_fit(UNSIGNED, np.full((130000, 1), 64, np.int8))
-    assert not sums_fit(UNSIGNED, np.full((140000, 1), 64, np.int8))
+    assert fits_accumulators(UNSIGNED, np.full((130000, 1), 64, np.int8))
+    assert not fits_accumulators(UNSIGNED, np.full((140000, 1), 64, np.int8))
 
 
 @st.composite
@@ -84,7 +84,7 @@ def test_saturation_sums_fit_means_exact_sums_in_every_layout(
     case: tuple[np.ndarray, CodeSpan], random: object
 ) -> None:
     weights, codes = case
-    if not sums_fit(codes, weights):
+    if not fits_accumulators(codes, weights):
         return
     dtype = np.dtype(np.int8 if codes.signed else np.uint8)
     x = worst_codes(weights, codes.lowest, codes.highest, dtype)
@@ -107,4 +107,4 @@ def test_saturation_sums_fit_is_exact_for_two_weights(weights: np.ndarray, signe
     spread[:, [0, 8]] = x
     exact = np.array_equal(avx2_sums(x, weights), exact_sums(x, weights))
     exact &= np.array_equal(neon_sums(spread, apart), exact_sums(spread, apart))
-    assert sums_fit(codes, weights) == exact
+    assert fits_accumulators(codes, weights) == exact

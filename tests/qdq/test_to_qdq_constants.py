@@ -27,7 +27,7 @@ import anybit
 from anybit.onnx import read
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import is_constant, read_array
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.onnxruntime import session
 from anybit.ops.grids import IntegerGrid
@@ -206,7 +206,7 @@ def test_to_qdq_real_models(path: Any, style: str) -> None:
     FoldConstants(operators=False)(original)
     weights = {}
     for item in original.graph:
-        operator = operator_of(item)
+        operator = find_operator(item)
         if operator is not None and is_constant(item.inputs[0]):
             arrays = [None if value is None else read_array(value) for value in item.inputs]
             weights[item.outputs[0].name] = evaluate_operator(item, operator, arrays)

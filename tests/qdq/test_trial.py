@@ -14,7 +14,7 @@ import anybit
 from anybit.errors import OptionError
 from anybit.onnx.conversion import Conversion, convert
 from anybit.onnx.forms import Form
-from anybit.onnx.trial import Reference, Trial, reference_of, tried
+from anybit.onnx.trial import Reference, Trial, compute_reference, try_model
 
 NETWORKS = (
     "TFC_1W1A",
@@ -65,7 +65,7 @@ def test_trial_fences_models_that_fail_to_load() -> None:
     """4-bit codes before a MaxPool."""
     bare = convert(largest(), to="qdq", runtime="any")
     assert not bare.remarks
-    assert tried(bare.model) == Trial("does not load it", "session.disable_quant_qdq = 1")
+    assert try_model(bare.model) == Trial("does not load it", "session.disable_quant_qdq = 1")
     with pytest.raises(Exception, match=r"."):
         plain(bare, np.ones((1, 1, 4, 4), np.float32))
     converted = convert(largest(), to="qdq")
@@ -205,7 +205,7 @@ def test_trial_skips_slow_models() -> None:
             }>
         }"""
     )
-    assert tried(ir.from_proto(loop)) is None
+    assert try_model(ir.from_proto(loop)) is None
     (remark,) = convert(loop, to="qdq").remarks
     assert "default options keep its values" in remark
     assert "tried" not in remark
@@ -217,7 +217,7 @@ def test_trial_skips_models_with_many_nodes(
 ) -> None:
     monkeypatch.setattr("anybit.onnx.trial._MOST_NODES", 300)
     model = CHAINS["native"](count)
-    assert (tried(ir.from_proto(model)) is not None) == is_tried
+    assert (try_model(ir.from_proto(model)) is not None) == is_tried
     (remark,) = convert(model, to="qdq").remarks
     assert ("tried with" in remark) == is_tried
 
@@ -322,7 +322,7 @@ def test_trial_feeds_cover_ranges_of_quantizers() -> None:
         y = If(c) <then_branch = t () => (float[n, 64] u) { u = Neg(d) },
             else_branch = e () => (float[n, 64] v) { v = Abs(d) }>
     }"""
-    reference = reference_of(ir.from_proto(onnx.parser.parse_model(text)))
+    reference = compute_reference(ir.from_proto(onnx.parser.parse_model(text)))
     assert reference is not None
     assert {bool(feeds["c"]) for feeds in reference.feeds} == {False, True}
     codes = [np.abs(expected["y"]).max() / 1000 for expected in reference.expected]

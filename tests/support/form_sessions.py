@@ -14,7 +14,7 @@ from ort_backend import BY_NAME
 
 from anybit.onnx.conversion import Conversion
 from anybit.onnx.forms import Form
-from anybit.onnx.library import register_named
+from anybit.onnx.library import register_domains
 
 Answer = TypeVar("Answer")
 
@@ -56,7 +56,7 @@ def options(level: str, *, library_for: bytes | None = None) -> onnxruntime.Sess
     made.intra_op_num_threads = 1
     made.add_session_config_entry("session.disable_quant_qdq", "1")
     if library_for is not None:
-        register_named(made, library_for)
+        register_domains(made, library_for)
     return made
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from anybit.onnx import read
 from anybit.onnx.passes import Normalize
-from anybit.onnx.runtimes import _installed
+from anybit.onnx.runtimes import _get_installed_version
 
 DTYPES: dict[str, tuple[Any, int, tuple[int, int]]] = {
     "INT4": (ml_dtypes.int4, 21, (1, 20)),
@@ -31,12 +31,16 @@ every_type = pytest.mark.parametrize(
     [
         pytest.param(
             name,
-            marks=pytest.mark.skipif(_installed() < since, reason="not in this ONNX Runtime"),
+            marks=pytest.mark.skipif(
+                _get_installed_version() < since, reason="not in this ONNX Runtime"
+            ),
         )
         for name, (_, _, since) in DTYPES.items()
     ],
 )
-needs_int4 = pytest.mark.skipif(_installed() < (1, 20), reason="not in this ONNX Runtime")
+needs_int4 = pytest.mark.skipif(
+    _get_installed_version() < (1, 20), reason="not in this ONNX Runtime"
+)
 
 
 def to_float(name: str) -> onnx.ModelProto:

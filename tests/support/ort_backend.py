@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from anybit.onnx.library import register_named
+from anybit.onnx.library import register_domains
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 from anybit.ops import OPERATORS, Input, Operator
 
@@ -73,7 +73,7 @@ def session(
     options.intra_op_num_threads = threads
     for key, value in (entries or {}).items():
         options.add_session_config_entry(key, value)
-    register_named(options, file)
+    register_domains(options, file)
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 

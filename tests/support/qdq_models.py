@@ -14,7 +14,7 @@ from small_models import DOMAIN, array, model, node
 from anybit.formats import FloatFormat
 from anybit.onnx import read
 from anybit.onnx.forms import Form
-from anybit.onnx.operators.registry import keywords_of, operator_of
+from anybit.onnx.operators.registry import find_operator, get_keywords
 from anybit.onnx.passes import FoldConstants, FromQdq, InferShapes, LiftOpset, Normalize, ToQdq
 from anybit.onnxruntime import session
 
@@ -80,9 +80,9 @@ def quantizers(model: ir.Model) -> list[dict[str, Any]]:
 
 
 def _parameters(node: ir.Node) -> dict[str, Any]:
-    operator = operator_of(node)
+    operator = find_operator(node)
     assert operator is not None
-    parameters: dict[str, Any] = {"operator": operator.name, **keywords_of(node, operator)}
+    parameters: dict[str, Any] = {"operator": operator.name, **get_keywords(node, operator)}
     for declared, value in zip(operator.inputs[1:], node.inputs[1:], strict=False):
         if value is not None and value.const_value is not None:
             array = value.const_value.numpy().astype(np.float64)

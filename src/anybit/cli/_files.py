@@ -19,15 +19,15 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
     A device or a pipe cannot be replaced: it receives all bytes at the end.
     """
-    from anybit.onnx.files.writer import is_special, naming
+    from anybit.onnx.files.writer import is_special, name_file_in_errors
 
     if is_special(path):
-        with naming(path), io.BytesIO() as buffer:
+        with name_file_in_errors(path), io.BytesIO() as buffer:
             yield buffer
             path.write_bytes(buffer.getvalue())
         return
     with (
-        naming(path),
+        name_file_in_errors(path),
         tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file,
     ):
         try:

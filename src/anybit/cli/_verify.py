@@ -17,7 +17,7 @@ from anybit.comparison.sides.network import Network, recorded
 from anybit.compiler.compiled import CompiledModel
 from anybit.errors import ModelError
 from anybit.inputs import Array, bind_batches
-from anybit.onnx.analysis.ranges import input_values, violation
+from anybit.onnx.analysis.ranges import describe_violation, make_input_values
 from anybit.onnx.cleaning import clean
 from anybit.quant_types.layer_info import Guarantee
 from anybit.text import counted, listed, shown
@@ -75,8 +75,10 @@ def verify(
             )
         if faults:
             inputs = [value for value in network.model.graph.inputs if not value.is_initializer()]
-            abstract_values = input_values(ranges, inputs).items()
-            reasons = (violation(name, feeds[name], value) for name, value in abstract_values)
+            abstract_values = make_input_values(ranges, inputs).items()
+            reasons = (
+                describe_violation(name, feeds[name], value) for name, value in abstract_values
+            )
             sentence += "".join(f" But {reason}." for reason in reasons if reason)
         style = "bold" if faults else "green"
         stdout().print(Text(sentence, style=style), soft_wrap=True)

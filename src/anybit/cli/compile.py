@@ -90,7 +90,7 @@ def compile(
     from anybit.compiler.prepare.input_shapes import fix_shapes
     from anybit.compiler.timing import add_times
     from anybit.inspection import report_compilation
-    from anybit.onnx.analysis.ranges import named
+    from anybit.onnx.analysis.ranges import parse_ranges
 
     check_folder(output, "--output")
     check_other(output, model, "beside which the result is measured and verified")
@@ -98,7 +98,7 @@ def compile(
     read = [("MODEL", model), *input_paths("--verify", inputs)]
     check_overwrites([("--output", output), *report_paths(reports)], read)
     feeds = verification_inputs(model, inputs) if inputs else None
-    sizes, input_ranges = parse_shapes(shapes), named(ranges or ())
+    sizes, input_ranges = parse_shapes(shapes), parse_ranges(ranges or ())
     with percentage(f"Compiling {escape(model.name)}") as advance:
         compiled = anybit.compile(
             model,

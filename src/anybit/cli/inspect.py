@@ -55,7 +55,7 @@ def inspect(
     only with --data.
     """
     from anybit.inspection import inspect as inspect_model
-    from anybit.onnx.analysis.ranges import named
+    from anybit.onnx.analysis.ranges import parse_ranges
 
     sources = [("--data", path) for path in data or ()]
     if output is not None:
@@ -67,7 +67,7 @@ def inspect(
             model,
             _samples(data or ()),
             layers=layers or output is not None,
-            input_ranges=named(ranges or ()),
+            input_ranges=parse_ranges(ranges or ()),
             progress=advance,
         )
     write_model_report(report, [] if output is None else [output], printed=as_json)

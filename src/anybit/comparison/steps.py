@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from anybit.comparison.arrays import Array, is_float
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.quantizers.quantizer import Quantizer, own_node, quantizer_of
+from anybit.onnx.quantizers.quantizer import Quantizer, find_own_quantizer, find_quantizer
 from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.grids import Spacing
 
@@ -45,10 +45,10 @@ def step_of(value: ir.Value, arrays: Arrays, traces: Traces) -> Step | None:
 def _quantizers(value: ir.Value, arrays: Arrays, traces: Traces) -> Iterator[tuple[Quantizer, str]]:
     producer = value.producer()
     if producer is not None:  # values of a dequantizer lie on a grid, too
-        quantizer = quantizer_of(producer, traces, arrays) or own_node(producer, arrays)
+        quantizer = find_quantizer(producer, traces, arrays) or find_own_quantizer(producer, arrays)
         if quantizer is not None:
             yield quantizer, "itself"
     for reader, index in value.uses():
-        quantizer = quantizer_of(reader, traces, arrays) if index == 0 else None
+        quantizer = find_quantizer(reader, traces, arrays) if index == 0 else None
         if quantizer is not None:
             yield quantizer, get_label(reader)

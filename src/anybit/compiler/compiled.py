@@ -17,7 +17,7 @@ from anybit.inputs import Array, TensorInfo, get_tensor_info, list_inputs
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import save
 from anybit.onnx.files.reader import read_copy
-from anybit.onnx.preparation import errors_named_after
+from anybit.onnx.preparation import name_errors_after
 
 
 class CompiledModel(Model):
@@ -72,7 +72,7 @@ class CompiledModel(Model):
             ModelError: The file holds another model.
         """
         model = read_copy(path)
-        with errors_named_after(path):
+        with name_errors_after(path):
             expose_tensors(model, self._regions)
         return Model(RuntimeEngine(model, str(path)))
 

@@ -11,7 +11,7 @@ from anybit.compiler.encode import Region
 from anybit.compiler.layer import CompiledLayer, merge_layers
 from anybit.compiler.operators import captures_of, varying_inputs
 from anybit.compiler.partition.partitioner import Partition
-from anybit.onnx.analysis.layers import connected
+from anybit.onnx.analysis.layers import connect_layers
 from anybit.onnx.graph.names import get_label
 
 
@@ -27,7 +27,7 @@ def collect_layers(
     outputs = [str(value.name) for node in analyzed.model.graph for value in node.outputs]
     positions = {name: position for position, name in enumerate(outputs)}
     layers.sort(key=lambda layer: positions.get(layer.output, len(positions)))
-    infos = connected(list(analyzed.model.graph), [layer.layer for layer in layers])
+    infos = connect_layers(list(analyzed.model.graph), [layer.layer for layer in layers])
     return tuple(replace(layer, layer=info) for layer, info in zip(layers, infos, strict=True))
 
 

@@ -16,10 +16,14 @@ from anybit.onnx.graph.op_traits import (
     has_trait,
     is_identity,
 )
-from anybit.onnx.operators.multi_threshold import channel_axis_of, is_multi_threshold, is_rising
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.multi_threshold import (
+    find_channel_axis,
+    is_increasing,
+    is_multi_threshold,
+)
+from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
-from anybit.onnx.quantizers.quantizer import inputs_of
+from anybit.onnx.quantizers.quantizer import get_declared_inputs
 from anybit.ops.domain import Role
 
 
@@ -42,7 +46,7 @@ def split_quantizer(node: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]]:
 
 def is_quantizer(node: ir.Node) -> bool:
     """Return whether a node gives quantized floats: the last one of a quantizer does."""
-    operator = operator_of(node)
+    operator = find_operator(node)
     has_grid = operator is not None and operator.grid is not None
     return is_dequantize(node) or has_grid or is_multi_threshold(node)
 
@@ -56,7 +60,7 @@ def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
     if is_multi_threshold(node):
         return _of_thresholds(node)
     if node.domain:
-        operator = operator_of(node)
+        operator = find_operator(node)
         gives_floats = operator is not None and operator.result_dtype is None
         is_unary = varying_inputs(node) == [node.inputs[0]]
         return _of_broadcast(node, rank) if gives_floats and is_unary else None
@@ -77,7 +81,7 @@ def _of_linear(node: ir.Node, rank: int) -> set[int] | None:
 
 def _of_thresholds(node: ir.Node) -> set[int] | None:
     try:
-        axis = channel_axis_of(node)
+        axis = find_channel_axis(node)
     except ModelError:  # reported when the model runs
         return None
     return set() if axis is None else {axis}
@@ -101,7 +105,7 @@ def is_uniform(node: ir.Node) -> bool:
     if node.op_type == "BatchNormalization":
         return False
     if is_multi_threshold(node):
-        return channel_axis_of(node) is None
+        return find_channel_axis(node) is None
     return all(value.const_value is not None and value.const_value.size == 1 for value in constants)
 
 
@@ -144,8 +148,8 @@ def _monotonicity(node: ir.Node, x: ir.Value) -> Monotonicity:
     if not node.domain:
         return get_monotonicity(node, x)
     if is_multi_threshold(node):
-        return Monotonicity.INCREASING if is_rising(node) else Monotonicity.DECREASING
-    operator = operator_of(node)
+        return Monotonicity.INCREASING if is_increasing(node) else Monotonicity.DECREASING
+    operator = find_operator(node)
     if operator is None or operator.grid is None or node.inputs[0] is not x:
         return Monotonicity.NONE
     return Monotonicity.INCREASING if _has_positive_scales(node) else Monotonicity.MONOTONE
@@ -153,7 +157,7 @@ def _monotonicity(node: ir.Node, x: ir.Value) -> Monotonicity:
 
 def _has_positive_scales(node: ir.Node) -> bool:
     """Return whether all scales of a quantizer are positive, so that it is increasing."""
-    for declared, value in zip(inputs_of(node), node.inputs, strict=False):
+    for declared, value in zip(get_declared_inputs(node), node.inputs, strict=False):
         scales = declared.role in (Role.SCALE, Role.IN_SCALE)
         if scales and value is not None and not bool(np.all(read_array(value) > 0)):
             return False

@@ -33,15 +33,15 @@ from anybit.errors import ModelError, OptionError
 from anybit.model import RuntimeEngine
 from anybit.onnx import Source
 from anybit.onnx.analysis.abstract_values import AbstractValue
-from anybit.onnx.analysis.ranges import Ranges, input_values
+from anybit.onnx.analysis.ranges import Ranges, make_input_values
 from anybit.onnx.graph.shapes import has_free_sizes
-from anybit.onnx.preparation import followable, runnable
-from anybit.onnx.process import relaxed_gc, silence_onnx_logs
+from anybit.onnx.preparation import make_runnable, prepare_for_analysis
+from anybit.onnx.process import relax_gc, silence_onnx_logs
 from anybit.quant_types.layer_info import Guarantee
 
 
 @silence_onnx_logs()
-@relaxed_gc()
+@relax_gc()
 def compile(
     source: Source,
     *,
@@ -82,7 +82,7 @@ def compile(
     where = str(source) if isinstance(source, str | os.PathLike) else "the model"
     weakest = _parse_guarantee(guarantee)
     quantized = fix_shapes(source, shapes or {})
-    model = followable(quantized)
+    model = prepare_for_analysis(quantized)
     missing, integer_only = explain_missing_quantizers(model, where), is_integer_only(model)
     parts = find_regions(model, weakest, _input_values(model, input_ranges), progress)
     compiled = _rewrite(parts, quantized, where, integer_only=integer_only)
@@ -149,7 +149,7 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
     )
     weights = integer_weights(parts.analyzed.analysis)
     regions = replace_regions(model, parts.regions)
-    runnable(model, quantized)
+    make_runnable(model, quantized)
     store_integer_weights(model, weights)
     RemoveUnusedOpsetsPass()(model)
     engine = RuntimeEngine(model, where) if network is None else network
@@ -159,15 +159,15 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
 def _input_values(model: ir.Model, ranges: Ranges | None) -> dict[str, AbstractValue]:
     """Return the values of inputs by name."""
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-    return input_values(ranges, inputs)
+    return make_input_values(ranges, inputs)
 
 
 def exposed(source: Source) -> ir.Model:
     """Return the compiled model with all tensors of codes as further outputs of its regions."""
-    model = followable(source)
+    model = prepare_for_analysis(source)
     parts = find_regions(model, Guarantee.BOUNDED)
     replace_regions(model, [region.exposed for region in parts.regions])
-    return runnable(model, source)
+    return make_runnable(model, source)
 
 
 def _parse_guarantee(name: str) -> Guarantee:

@@ -28,23 +28,23 @@ from anybit.errors import ModelError
 from anybit.inputs import Array, list_inputs
 from anybit.model import Model, RuntimeEngine
 from anybit.onnx import Source, prepare, read
-from anybit.onnx.analysis.layers import owners
+from anybit.onnx.analysis.layers import find_owners
 from anybit.onnx.files.origin import find_origin
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
-from anybit.onnx.ort_values import ort_value
+from anybit.onnx.ort_values import to_ort_value
 from anybit.onnx.passes import InferShapes, RemoveQuantizers
 from anybit.onnx.passes.remove_quantizers import has_quantizers
-from anybit.onnx.preparation import apply
+from anybit.onnx.preparation import apply_passes
 from anybit.onnx.process import silence_onnx_logs
 from anybit.onnx.runtime import (
     FAILURES,
     exact_session_options,
+    make_plain_session,
     make_session,
-    plain_session,
     run_session,
 )
-from anybit.onnx.static_int8 import static_int8
+from anybit.onnx.static_int8 import quantize_static_int8
 
 Key = TypeVar("Key")
 
@@ -127,7 +127,7 @@ def _instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
 
 def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[str, float]:
     """Return the seconds of the nodes of the layers, in a model that is ready to run."""
-    owning = owners(model.graph, [layer.layer for layer in layers])
+    owning = find_owners(model.graph, [layer.layer for layer in layers])
     for number, node in enumerate(model.graph):
         node.name = str(number)
     declared = list_inputs(model.graph, "the model")
@@ -154,7 +154,7 @@ def _whole(model: ir.Model, feeds: Mapping[str, Array]) -> float:
     session = make_session(model, options)
     binding = session.io_binding()
     for name, array in feeds.items():
-        binding.bind_ortvalue_input(name, ort_value(array))
+        binding.bind_ortvalue_input(name, to_ort_value(array))
     for output in session.get_outputs():
         binding.bind_output(output.name)
     taken = []
@@ -264,7 +264,7 @@ def _float_model(
         return read(path), f"float model {path.name}", ""
     stripped = quantized.clone()
     thresholds = any(is_multi_threshold(node) for node in iter_nodes(read(source).graph))
-    apply(stripped, source, InferShapes(), RemoveQuantizers(), RemoveUnusedNodesPass())
+    apply_passes(stripped, source, InferShapes(), RemoveQuantizers(), RemoveUnusedNodesPass())
     note = f"{missing}: name it with --float"
     if thresholds or has_quantizers(stripped):
         return None, "", note
@@ -276,7 +276,7 @@ def _peers(floats: ir.Model, feeds: Feeds, int8: bool) -> dict[str, ir.Model]:
     peers: dict[str, ir.Model] = {}
     if _runs(floats, feeds):
         peers["float_model"] = floats
-        quantized = static_int8(floats, feeds) if int8 else None
+        quantized = quantize_static_int8(floats, feeds) if int8 else None
         if quantized is not None and _runs(quantized, feeds):
             peers["static_int8"] = quantized
     return peers
@@ -293,7 +293,7 @@ def _runs(model: ir.Model, feeds: Feeds) -> bool:
 def _session(model: ir.Model, threads: int) -> Any:
     """Return a session with default options, except the number of threads."""
     every = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    return plain_session(model, {}, every, threads=threads)
+    return make_plain_session(model, {}, every, threads=threads)
 
 
 def _compiled_call(compiled: Model, model: ir.Model | None, feeds: Feeds, threads: int) -> Call:

@@ -18,10 +18,10 @@ from anybit.metrics.output_parts import OutputPart, find_output_parts
 from anybit.metrics.quality import SampleComparison, compare_outputs
 from anybit.model import Model, RuntimeEngine, load
 from anybit.onnx import Source, read
-from anybit.onnx.files.message import restored, serialize
+from anybit.onnx.files.message import deserialize, serialize
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import InferShapes
-from anybit.onnx.preparation import apply, inline
+from anybit.onnx.preparation import apply_passes, inline_functions
 from anybit.text import listed
 
 ENGINES: dict[str, Callable[[Source], Model]] = {
@@ -137,7 +137,7 @@ def make_shard_scorer(
 
 
 def _restored_scorer(models: Sequence[tuple[bytes, dict[str, Array]]], *spec: Any) -> Scorer:
-    return Scorer([restored(*model) for model in models], *spec)
+    return Scorer([deserialize(*model) for model in models], *spec)
 
 
 def _load(source: Source, engine: str) -> Model:
@@ -154,7 +154,7 @@ def _load(source: Source, engine: str) -> Model:
 def _has_quantizers(source: Source) -> bool:
     """Return whether there is something to compile: a float model is a common reference."""
     model = read_copy(source)
-    inline(model, source)
+    inline_functions(model, source)
     return not explain_missing_quantizers(model, "")
 
 
@@ -163,8 +163,8 @@ def _output_parts(sources: Sequence[Source]) -> dict[str, tuple[OutputPart, ...]
     if len(sources) < 2:
         return {}
     model = read_copy(sources[0])
-    inline(model, sources[0])
-    apply(model, sources[0], InferShapes())
+    inline_functions(model, sources[0])
+    apply_passes(model, sources[0], InferShapes())
     return find_output_parts(model)
 
 

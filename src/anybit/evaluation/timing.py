@@ -21,7 +21,7 @@ from anybit.inputs import Array
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, read
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.runtime import FAILURES, plain_session
+from anybit.onnx.runtime import FAILURES, make_plain_session
 
 _RUNTIME_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _FAILURES: tuple[type[Exception], ...] = (ModelError, *FAILURES)
@@ -85,7 +85,7 @@ def _default_session(source: Source) -> onnxruntime.InferenceSession:
     """Return a session with default options. ONNX Runtime reads a file itself."""
     if not isinstance(source, str | os.PathLike):
         level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        return plain_session(read(source), {}, level, threads=num_threads())
+        return make_plain_session(read(source), {}, level, threads=num_threads())
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads()
     options.log_severity_level = 4

@@ -18,11 +18,11 @@ from anybit.inspection.model_report import (
 )
 from anybit.metrics.sqnr import sqnr_to_noise
 from anybit.onnx.analysis.analysis import analyze
-from anybit.onnx.analysis.layers import quantizers_after
-from anybit.onnx.analysis.ranges import Ranges, by_name, input_values
+from anybit.onnx.analysis.layers import find_quantizers_after
+from anybit.onnx.analysis.ranges import Ranges, index_by_name, make_input_values
 from anybit.onnx.files.reader import Source
-from anybit.onnx.preparation import followable
-from anybit.onnx.process import relaxed_gc
+from anybit.onnx.preparation import prepare_for_analysis
+from anybit.onnx.process import relax_gc
 from anybit.onnx.summary import summarize
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from anybit.ptq import QuantizationResult, QuantizedLayer
 
 
-@relaxed_gc()
+@relax_gc()
 def inspect(
     source: Source,
     data: "DataSource | None" = None,
@@ -63,16 +63,18 @@ def inspect(
     """
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
     summary = summarize(source)
-    model = followable(source)
-    ranges = input_values(input_ranges, [v for v in model.graph.inputs if not v.is_initializer()])
+    model = prepare_for_analysis(source)
+    ranges = make_input_values(
+        input_ranges, [v for v in model.graph.inputs if not v.is_initializer()]
+    )
     analysis = analyze(model, ranges)
-    targets = find_targets(model, analysis, quantizers_after(analysis.products))
+    targets = find_targets(model, analysis, find_quantizers_after(analysis.products))
     rows = [LayerReport(target.layer, weight_bytes(target.layer)) for target in targets]
     report = ModelReport(
         name,
         summary=summary,
         totals=totals_of(rows),
-        input_ranges={key: str(value) for key, value in by_name(input_ranges).items()},
+        input_ranges={key: str(value) for key, value in index_by_name(input_ranges).items()},
     )
     if not layers and data is None:
         return report

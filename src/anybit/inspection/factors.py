@@ -9,16 +9,16 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.analysis.layers import connected, layers_of
+from anybit.onnx.analysis.layers import connect_layers, describe_layers
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.analysis.view import input_of
+from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.names import describe, get_label
 from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait
-from anybit.onnx.quantizers.grids import Match, match
+from anybit.onnx.quantizers.grids import Match, match_grid
 from anybit.onnx.quantizers.metadata import FENCE_KEY
-from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, quantizer_of
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, find_quantizer
 from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.grids import Grid
 from anybit.quant_types.layer_info import LayerInfo
@@ -58,7 +58,7 @@ class Factor:
         if isinstance(self.quantizer, OwnQuantizer):
             quantizer: Match | None = Match(self.quantizer.operator, self.quantizer.call)
         else:
-            quantizer = match(self.grid)
+            quantizer = match_grid(self.grid)
         try:
             if array.dtype.kind != "f" or quantizer is None:
                 return self.grid.decode(array), None
@@ -89,7 +89,7 @@ def find_targets(
     model: ir.Model, analysis: Analysis, quantizers: Sequence[Quantizer | None]
 ) -> list[Target]:
     """Return the layers of a model in graph order, with the quantizers of their factors."""
-    layers = layers_of(model, analysis, quantizers)
+    layers = describe_layers(model, analysis, quantizers)
     traces = Traces()
     targets = {
         product.node: Target(layer, _factors(product.node, product, traces), product, after)
@@ -100,7 +100,7 @@ def find_targets(
         if node.domain == "" and node.op_type in _RECURRENT:
             targets[node] = _recurrent(node, traces)
     ordered = [targets[node] for node in nodes if node in targets]
-    infos = connected(nodes, [_with_widths(target) for target in ordered])
+    infos = connect_layers(nodes, [_with_widths(target) for target in ordered])
     return [replace(target, layer=info) for target, info in zip(ordered, infos, strict=True)]
 
 
@@ -110,7 +110,7 @@ def _recurrent(node: ir.Node, traces: Traces) -> Target:
         operator=node.op_type,
         output=next((str(value.name) for value in node.outputs if value.name), ""),
         reason="the values of its states are unknown",
-        parameters=sum(_size(input_of(node, index)) for index in (1, 2)),
+        parameters=sum(_size(get_input(node, index)) for index in (1, 2)),
     )
     return Target(layer, _factors(node, None, traces))
 
@@ -143,7 +143,7 @@ def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> 
 
 def _factor(node: ir.Node, index: int, layout: Layout | None, traces: Traces) -> Factor | None:
     """Return the factor at an input of a layer; None if no quantizer with a grid precedes it."""
-    value, moved = input_of(node, index), False
+    value, moved = get_input(node, index), False
     for _ in range(_MAX_MOVES):
         producer = None if value is None else value.producer()
         if producer is None:
@@ -152,10 +152,10 @@ def _factor(node: ir.Node, index: int, layout: Layout | None, traces: Traces) ->
             "",
             "Min",
         ):
-            value = input_of(producer, 0)
+            value = get_input(producer, 0)
             continue
         try:
-            quantizer = quantizer_of(producer, traces)
+            quantizer = find_quantizer(producer, traces)
         except ModelError:  # the runtime reports it
             return None
         if quantizer is not None:
@@ -166,7 +166,7 @@ def _factor(node: ir.Node, index: int, layout: Layout | None, traces: Traces) ->
             return Factor(quantizer, x, grid, axis)
         if not has_trait(producer, OpTrait.DATA_MOVEMENT):
             return None
-        value, moved = input_of(producer, 0), True
+        value, moved = get_input(producer, 0), True
     return None
 
 
@@ -188,11 +188,11 @@ def _producers(value: ir.Value | None) -> Iterator[ir.Node]:
         if node is None:
             return
         yield node
-        value = input_of(node, 0)
+        value = get_input(node, 0)
 
 
 def _size(value: ir.Value | None) -> int:
     stored = value
     for node in _producers(value):
-        stored = input_of(node, 0)
+        stored = get_input(node, 0)
     return 0 if stored is None or stored.const_value is None else stored.const_value.size

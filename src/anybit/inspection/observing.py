@@ -20,7 +20,7 @@ from anybit.inspection.gauge import Gauge
 from anybit.inspection.model_report import DataSummary, Observation
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.analysis.ranges import codes_of, violation
+from anybit.onnx.analysis.ranges import describe_violation, encode_nearest
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.operators.known import check_known
 from anybit.ops.grids import Coding, IntegerGrid
@@ -106,7 +106,7 @@ def _output(factor: Factor) -> ir.Value:
 
 def _check_ranges(sample: Sample, ranges: Mapping[str, AbstractValue]) -> None:
     for name, value in ranges.items():
-        problem = violation(name, sample[name], value)
+        problem = describe_violation(name, sample[name], value)
         if problem:
             raise DataError(f"{problem}; correct the range, or the data")
 
@@ -183,7 +183,7 @@ class _Observer:
         quantized = arrays.get(str(after.node.outputs[0].name))
         if quantized is None or not quantized.size:
             return
-        codes = codes_of(quantized, grid)
+        codes = encode_nearest(quantized, grid)
         self.codes.add(_by_channel(codes, self._axis()))
         values, counts = np.unique(codes, return_counts=True)
         if len(self.counts) <= _MAX_SHARES:
@@ -228,7 +228,7 @@ class _Observer:
         grid = None if value is None else value.whole().grid
         if grid is None or ends is None or grid.scale.size > 1:
             return None
-        low, high = sorted(codes_of(np.asarray(ends), grid).ravel().tolist())
+        low, high = sorted(encode_nearest(np.asarray(ends), grid).ravel().tolist())
         return low, high
 
     def _axis(self) -> int | None:

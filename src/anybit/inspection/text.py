@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anybit.onnx.operators.multi_threshold import SPELLINGS
-from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.qdq.qlinear import is_integer_name
 from anybit.onnx.quantizer_summary import ParameterSummary, QuantizerSummary
 from anybit.onnx.summary import Summary
@@ -226,7 +226,7 @@ def facts(summary: Summary) -> Row:
 def _short(operator: str) -> str:
     """Return the name of an operator, without the domain of ours."""
     domain, _, name = operator.rpartition("::")
-    return name if versions_of(domain, name) else operator
+    return name if find_versions(domain, name) else operator
 
 
 def work(report: ModelReport) -> str:

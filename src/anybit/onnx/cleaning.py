@@ -38,8 +38,8 @@ from anybit.onnx.passes import (
     TrimConstants,
     UseNames,
 )
-from anybit.onnx.preparation import apply, inline, reported
-from anybit.onnx.process import relaxed_gc, silence_onnx_logs
+from anybit.onnx.preparation import apply_passes, inline_functions, run_pass
+from anybit.onnx.process import relax_gc, silence_onnx_logs
 
 _Steps: TypeAlias = tuple[Callable[[], InPlacePass], ...]
 
@@ -67,7 +67,7 @@ class CleanResult(Result):
 
 
 @silence_onnx_logs()
-@relaxed_gc()
+@relax_gc()
 def clean(
     source: Source,
     *,
@@ -101,34 +101,34 @@ def clean(
             cannot be changed.
         OptionError: There is no such target.
     """
-    names, steps = _names_of(target), _STEPS.get(target or "", ())
+    names, steps = _list_names(target), _STEPS.get(target or "", ())
     model = read_copy(source)
-    inline(model, source)
-    apply(model, source, Normalize())
+    inline_functions(model, source)
+    apply_passes(model, source, Normalize())
     if StandardLayout()(model).modified and ChannelsLast not in steps:
-        apply(model, source, InferShapes(), MoveTransposes())
+        apply_passes(model, source, InferShapes(), MoveTransposes())
     if batch is None and names and _has_free_batch(model):
         batch = 1
     if batch is not None:
-        apply(model, source, ChangeBatch(batch))
+        apply_passes(model, source, ChangeBatch(batch))
     simplify = Simplify(FoldConstants(operators=not (keep_quantizers or names)))
-    apply(model, source, simplify)
+    apply_passes(model, source, simplify)
     if steps:
-        apply(model, source, *(step() for step in steps), simplify)
-    apply(model, source, RemoveUnusedOpsetsPass(), NameNodes(), Normalize(), InferShapes())
-    remarks = reported(model, source, FreeSizes()).remarks
+        apply_passes(model, source, *(step() for step in steps), simplify)
+    apply_passes(model, source, RemoveUnusedOpsetsPass(), NameNodes(), Normalize(), InferShapes())
+    remarks = run_pass(model, source, FreeSizes()).remarks
     if target == "hls4ml":
-        remarks += _for_cpp(model, source)
+        remarks += _prepare_for_cpp(model, source)
     if names:
-        apply(model, source, UseNames(names))
+        apply_passes(model, source, UseNames(names))
         _sort_constants(model.graph)
     return CleanResult(model, remarks)
 
 
-def _for_cpp(model: ir.Model, source: Source) -> tuple[str, ...]:
+def _prepare_for_cpp(model: ir.Model, source: Source) -> tuple[str, ...]:
     """Give each reader separate constants, and inputs, constants and nodes C++ names."""
-    apply(model, source, OwnConstants())
-    return reported(model, source, Identifiers(is_usable)).remarks
+    apply_passes(model, source, OwnConstants())
+    return run_pass(model, source, Identifiers(is_usable)).remarks
 
 
 def _sort_constants(graph: ir.Graph) -> None:
@@ -148,7 +148,7 @@ def _has_free_batch(model: ir.Model) -> bool:
     return any(shape and not isinstance(shape[0], int) for shape in shapes)
 
 
-def _names_of(target: str | None) -> frozenset[str]:
+def _list_names(target: str | None) -> frozenset[str]:
     if target is None:
         return frozenset()
     names = {name: rules.names for name, rules in TARGETS.items() if rules.names}

@@ -20,7 +20,7 @@ from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
-from anybit.onnx.operators.registry import operators_in, versions_of
+from anybit.onnx.operators.registry import find_operators, find_versions
 from anybit.onnx.passes import (
     AddFunctions,
     ExpandMultiThreshold,
@@ -36,17 +36,17 @@ from anybit.onnx.passes import (
     ToQdq,
     UseStandardPair,
 )
-from anybit.onnx.passes.add_functions import opset_for_functions
-from anybit.onnx.preparation import apply, errors_named_after, inline, reported
-from anybit.onnx.process import relaxed_gc, silence_onnx_logs
-from anybit.onnx.qdq.nbits import Lifted, lift_nbits
+from anybit.onnx.passes.add_functions import find_function_opset
+from anybit.onnx.preparation import apply_passes, inline_functions, name_errors_after, run_pass
+from anybit.onnx.process import relax_gc, silence_onnx_logs
+from anybit.onnx.qdq.nbits import LiftedNBits, lift_nbits
 from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.onnx.qdq.qlinear import is_integer_operator
-from anybit.onnx.quantizers.float4 import float4_remarks
+from anybit.onnx.quantizers.float4 import list_float4_remarks
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
-from anybit.onnx.runtimes import NAMES, runtime_named
-from anybit.onnx.trial import Trial, reference_of, remark
+from anybit.onnx.runtimes import NAMES, find_runtime
+from anybit.onnx.trial import Trial, compute_reference, describe_requirements
 from anybit.text import shown
 
 # Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
@@ -90,7 +90,7 @@ class Conversion(Result):
 
 
 @silence_onnx_logs()
-@relaxed_gc()
+@relax_gc()
 def convert(
     source: Source,
     *,
@@ -129,44 +129,44 @@ def convert(
     """
     if to is None and runtime is None:
         raise OptionError(f"to must be one of {', '.join(Form)}; or name the runtime: {NAMES}")
-    properties = runtime_named("onnxruntime" if runtime is None else runtime)
+    properties = find_runtime("onnxruntime" if runtime is None else runtime)
     try:
         form = properties.form if to is None else Form(to)
     except ValueError:
         raise OptionError(f"to must be one of {', '.join(Form)}, got {to!r}") from None
     options = _Options(allow_approximate, min(opset_limit, properties.opset_limit))
-    converted, pairs = _converted(source, form, options)
+    converted, pairs = _convert(source, form, options)
     native = any(is_dequantize(node) for node in iter_nodes(converted.model.graph))
     if form not in (Form.QDQ, Form.QCDQ) or not native or not properties.fenced:
         return converted
-    with errors_named_after(source):
+    with name_errors_after(source):
         fencing = fence(converted.model)
     if properties.tried:
-        return _tried(converted, pairs, fencing)
-    return _remarked(converted, fencing.details())
+        return _try_fencing(converted, pairs, fencing)
+    return _add_remark(converted, fencing.details())
 
 
-def _tried(converted: Conversion, pairs: tuple[ir.Node, ...], fencing: Fencing) -> Conversion:
+def _try_fencing(converted: Conversion, pairs: tuple[ir.Node, ...], fencing: Fencing) -> Conversion:
     """Return the conversion, with more fences if only they keep the values in ONNX Runtime."""
     opset = converted.model.graph.opset_imports.get("", 1)
-    reference = reference_of(converted.model)
+    reference = compute_reference(converted.model)
     if reference is None:
-        return _remarked(converted, remark(fencing, opset))
+        return _add_remark(converted, describe_requirements(fencing, opset))
     problem = reference.problem(converted.model)
     if not problem:
-        return _remarked(converted, remark(fencing, opset, Trial()))
+        return _add_remark(converted, describe_requirements(fencing, opset, Trial()))
     bare = converted.model.clone()
     for before in (False, True) if pairs else ():
         FencePairs(pairs, before=before)(converted.model)
         if not reference.problem(converted.model):
             where = " and before each QuantizeLinear" * before
             aside = f"; without a Min after each DequantizeLinear{where} it {problem}"
-            return _remarked(converted, remark(fencing, opset, Trial()) + aside)
+            return _add_remark(converted, describe_requirements(fencing, opset, Trial()) + aside)
     trial = Trial(problem, reference.setting(bare))
-    return _remarked(replace(converted, model=bare), remark(fencing, opset, trial))
+    return _add_remark(replace(converted, model=bare), describe_requirements(fencing, opset, trial))
 
 
-def _remarked(converted: Conversion, words: str) -> Conversion:
+def _add_remark(converted: Conversion, words: str) -> Conversion:
     if not words:
         return converted
     return replace(converted, remarks=(*converted.remarks, words))
@@ -178,7 +178,7 @@ class _Options:
     opset_limit: int
 
 
-def _converted(
+def _convert(
     source: Source, form: Form, options: _Options
 ) -> tuple[Conversion, tuple[ir.Node, ...]]:
     """Return the conversion, and the DequantizeLinear nodes that it wrote."""
@@ -214,12 +214,12 @@ class _Work:
         self.steps: list[Step] = []
         self.remarks: list[str] = []
         self.pairs: tuple[ir.Node, ...] = ()
-        self._lifted = Lifted()
+        self._lifted = LiftedNBits()
         self._model = read_copy(source)
-        inline(self._model, source)
+        inline_functions(self._model, source)
         if not any(_is_quantizer(node) for node in iter_nodes(self._model.graph)):
             self.remarks.append(_NOT_QUANTIZED)
-        self._names = _names(self._model)
+        self._names = _get_names(self._model)
         self._run(Normalize(), StandardLayout(), FoldConstants(operators=False), InferShapes())
 
     def lift_nbits(self) -> None:
@@ -227,14 +227,14 @@ class _Work:
         if not any(is_nbits(node) for node in iter_nodes(self._model.graph)):
             return
         allowed = self._options.allow_approximate
-        with errors_named_after(self._source):
+        with name_errors_after(self._source):
             self._lifted = lift_nbits(self._model, Editor(self._model), allow_approximate=allowed)
         self.steps.extend(self._lifted.steps)
         self._run(Normalize())
 
     def lift_native(self) -> None:
         """Replace QuantizeLinear and similar operators by operators of this package."""
-        self.steps.extend(_renamed(self._names, _names(self._model)))
+        self.steps.extend(_list_renamed(self._names, _get_names(self._model)))
         self._reported(FromQdq(allow_approximate=self._options.allow_approximate))
         self._run(Normalize())
         self._use_standard_pair()
@@ -247,7 +247,7 @@ class _Work:
             opset_limit=self._options.opset_limit,
             allow_approximate=self._options.allow_approximate,
         )
-        with errors_named_after(self._source):
+        with name_errors_after(self._source):
             opset = native.needed_opset(self._model, _STANDARD_OPSET)
         # First, because lifting the opset loses the ranges in the metadata of nodes.
         self._run(LiftOpset(opset))
@@ -258,7 +258,7 @@ class _Work:
     def store_codes(self) -> None:
         """Replace constant quantized weights by codes with a DequantizeLinear each."""
         native = ToQdq(style=Form.QDQ, opset_limit=self._options.opset_limit, constants_only=True)
-        with errors_named_after(self._source):
+        with name_errors_after(self._source):
             opset = native.needed_opset(self._model)
         self._run(LiftOpset(opset))
         self._reported(native)
@@ -268,7 +268,7 @@ class _Work:
         """Replace the remaining operators of this package by constants and standard operators."""
         self._use_standard_pair()
         self._fold_weights()
-        self._run(LiftOpset(_STANDARD_OPSET if operators_in(self._model) else 1))
+        self._run(LiftOpset(_STANDARD_OPSET if find_operators(self._model) else 1))
         self._reported(Lower(reasons))
         self._run(Normalize())
 
@@ -284,7 +284,7 @@ class _Work:
         self._use_standard_pair()
         self._fold_weights()
         # Again, because the IR version depends on types that were unknown the first time.
-        self._run(LiftOpset(opset_for_functions(self._model)), Normalize())
+        self._run(LiftOpset(find_function_opset(self._model)), Normalize())
         left = self._reported(AddFunctions()).left
         self._reported(Lower(left, only=left))
 
@@ -295,7 +295,7 @@ class _Work:
         """Report the operators that the result requires besides those of ONNX and this package."""
         counts: Counter[str] = Counter()
         for node in iter_nodes(self._model.graph):
-            ours = versions_of(node.domain, node.op_type) or is_multi_threshold(node)
+            ours = find_versions(node.domain, node.op_type) or is_multi_threshold(node)
             if node.domain in STANDARD_DOMAINS or ours:
                 continue
             operator = f"{node.domain}.{node.op_type}"
@@ -311,37 +311,37 @@ class _Work:
     def finished(self) -> ir.Model:
         self._run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())
         self.remarks.extend(self._reported(FreeSizes()).remarks)
-        self.remarks.extend(float4_remarks(self._model))
+        self.remarks.extend(list_float4_remarks(self._model))
         return self._model
 
     def _run(self, *passes: InPlacePass) -> None:
-        apply(self._model, self._source, *passes)
+        apply_passes(self._model, self._source, *passes)
 
     def _reported(self, pass_: InPlacePass) -> Report:
         """Run a pass and keep its steps."""
-        report = reported(self._model, self._source, pass_)
+        report = run_pass(self._model, self._source, pass_)
         self.steps.extend(report.steps)
         return report
 
     def _fold_weights(self) -> None:
-        quantizers = operators_in(self._model)
+        quantizers = find_operators(self._model)
         self._run(FoldConstants())
-        self.steps.extend(_folded(node) for node, _ in quantizers if node.graph is None)
+        self.steps.extend(_describe_folding(node) for node, _ in quantizers if node.graph is None)
 
 
-def _names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
+def _get_names(model: ir.Model) -> dict[ir.Node, tuple[str, str]]:
     """Return the domain and the name of each quantizer."""
-    nodes = (node for node in iter_nodes(model.graph) if versions_of(node.domain, node.op_type))
+    nodes = (node for node in iter_nodes(model.graph) if find_versions(node.domain, node.op_type))
     return {node: (node.domain, node.op_type) for node in nodes}
 
 
 def _is_quantizer(node: ir.Node) -> bool:
-    ours = versions_of(node.domain, node.op_type)
+    ours = find_versions(node.domain, node.op_type)
     native = is_quantize(node) or is_dequantize(node) or is_integer_operator(node)
     return bool(ours) or native or is_multi_threshold(node)
 
 
-def _renamed(
+def _list_renamed(
     before: dict[ir.Node, tuple[str, str]], after: dict[ir.Node, tuple[str, str]]
 ) -> Iterator[Step]:
     for node, (domain, name) in after.items():
@@ -351,5 +351,5 @@ def _renamed(
             yield Step(get_label(node), old_name, name, reason)
 
 
-def _folded(node: ir.Node) -> Step:
+def _describe_folding(node: ir.Node) -> Step:
     return Step(get_label(node), node.op_type, "constant")

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.passes import FencePairs
-from anybit.onnx.qdq.integer_kernels import Reason, Rewrite, fenceable, rewrites_of
+from anybit.onnx.qdq.integer_kernels import Reason, Rewrite, can_fence, find_rewrites
 from anybit.text import counted, listed
 
 _NAMED = 3
@@ -33,7 +33,7 @@ class Fencing:
         parts = []
         if self.fenced:
             count = counted(len(self.fenced), "node")
-            reason = ", ".join(explained(self.fenced))
+            reason = ", ".join(explain_rewrites(self.fenced))
             parts.append(f"a Min keeps {count} from integer operators: {reason}")
         if self.integer:
             count = counted(len(self.integer), "MatMul")
@@ -41,7 +41,7 @@ class Fencing:
         return "; ".join(parts)
 
 
-def explained(rewrites: Iterable[Rewrite]) -> Iterator[str]:
+def explain_rewrites(rewrites: Iterable[Rewrite]) -> Iterator[str]:
     """Yield one phrase per reason: the nodes, and the rewrite by ONNX Runtime."""
     grouped: dict[Reason, list[str]] = {}
     for rewrite in rewrites:
@@ -59,13 +59,13 @@ def fence(model: ir.Model) -> Fencing:
     """
     fenced: dict[ir.Node, Rewrite] = {}
     while True:
-        rewrites = rewrites_of(model)
+        rewrites = find_rewrites(model)
         harmful = [rewrite for rewrite in rewrites if rewrite.reason is not None]
         modified = False
         for rewrite in harmful:
-            pairs = [node for node in rewrite.pairs if fenceable(node)]
+            pairs = [node for node in rewrite.pairs if can_fence(node)]
             result = FencePairs(pairs)(model)
-            before = FencePairs(filter(fenceable, rewrite.quantizers), before=True)(model)
+            before = FencePairs(filter(can_fence, rewrite.quantizers), before=True)(model)
             if result.modified or before.modified:
                 modified = True
                 fenced.setdefault(rewrite.node, rewrite)

@@ -29,7 +29,7 @@ def register(session_options: onnxruntime.SessionOptions) -> None:
     session_options.register_custom_ops_library(library_path())
 
 
-def register_named(options: onnxruntime.SessionOptions, message: bytes) -> None:
+def register_domains(options: onnxruntime.SessionOptions, message: bytes) -> None:
     """Add the operators whose domains occur in a message, unless options have them.
 
     The runtime creates schemas of all added operators for each session: this takes milliseconds,

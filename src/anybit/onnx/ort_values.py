@@ -17,7 +17,7 @@ def is_numpy_dtype(dtype: np.dtype[Any]) -> bool:
     return dtype.type.__module__ == np.__name__
 
 
-def ort_value(array: Array) -> Any:
+def to_ort_value(array: Array) -> Any:
     """Return an array for the runtime, without a copy if it is contiguous."""
     array = np.asarray(array, order="C")  # not ascontiguousarray, which adds an axis to 0-d arrays
     if is_numpy_dtype(array.dtype):
@@ -26,12 +26,12 @@ def ort_value(array: Array) -> Any:
     if not hasattr(onnxruntime.OrtValue, "ortvalue_from_numpy_with_onnx_type"):
         return _cast(array, dtype)
     if dtype.bitwidth < 8:
-        return _packed(array, dtype)
+        return _pack(array, dtype)
     bits = array.view(f"u{array.dtype.itemsize}")
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(dtype))
 
 
-def _packed(array: Array, dtype: ir.DataType) -> Any:
+def _pack(array: Array, dtype: ir.DataType) -> Any:
     """Return an array of a type below 8 bits, several elements per byte."""
     value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), int(dtype))
     data = ir.Tensor(array).tobytes()
@@ -61,7 +61,7 @@ def _cast(array: Array, dtype: ir.DataType) -> Any:
     return session.run_with_ort_values(["y"], {"x": floats})[0]
 
 
-def array_of_value(value: Any) -> Array:
+def to_array(value: Any) -> Array:
     """Return the array of an output, also of types that the runtime cannot convert."""
     dtype = ir.DataType(value.element_type())
     if is_numpy_dtype(dtype.numpy()):

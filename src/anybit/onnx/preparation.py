@@ -39,28 +39,28 @@ def prepare(source: Source) -> ir.Model:
     run: runtimes do not fold foreign operators. The source is not changed.
 
     Raises:
-        ModelError: See `read`, `inline`, `Normalize` and `FoldConstants`.
+        ModelError: See `read`, `inline_functions`, `Normalize` and `FoldConstants`.
     """
-    return prepared(read_copy(source), source)
+    return prepare_in_place(read_copy(source), source)
 
 
-def prepared(model: ir.Model, source: Source, *, normalized: bool = False) -> ir.Model:
+def prepare_in_place(model: ir.Model, source: Source, *, normalized: bool = False) -> ir.Model:
     """Prepare a model in place, as `prepare` does for a copy.
 
     `normalized` states that it is normalized already, except inside local functions.
     """
     called = bool(model.functions)
-    inline(model, source)
+    inline_functions(model, source)
     if called or not normalized:
-        apply(model, source, Normalize(), StandardLayout())
-    if any(_measures(node) for node in iter_nodes(model.graph)):
-        apply(model, source, InferShapes())
-    runnable(model, source)
-    apply(model, source, FoldConstants(codes=True))
+        apply_passes(model, source, Normalize(), StandardLayout())
+    if any(_computes_from_shapes(node) for node in iter_nodes(model.graph)):
+        apply_passes(model, source, InferShapes())
+    make_runnable(model, source)
+    apply_passes(model, source, FoldConstants(codes=True))
     return model
 
 
-def runnable(model: ir.Model, source: Source) -> ir.Model:
+def make_runnable(model: ir.Model, source: Source) -> ir.Model:
     """Replace, in place, operators that neither ONNX Runtime nor the operator library computes.
 
     Raises:
@@ -68,16 +68,16 @@ def runnable(model: ir.Model, source: Source) -> ir.Model:
     """
     nodes = [node for node in iter_nodes(model.graph) if is_multi_threshold(node)]
     if nodes:
-        apply(model, source, LiftOpset(OPSET))
+        apply_passes(model, source, LiftOpset(OPSET))
         if any(
             value is not None and not is_constant(value) for n in nodes for value in n.inputs[1:]
         ):
-            apply(model, source, FoldConstants(operators=False))
-        apply(model, source, InferShapes(), ExpandMultiThreshold())
+            apply_passes(model, source, FoldConstants(operators=False))
+        apply_passes(model, source, InferShapes(), ExpandMultiThreshold())
     return model
 
 
-def followable(source: Source) -> ir.Model:
+def prepare_for_analysis(source: Source) -> ir.Model:
     """Return a copy for the analysis: normalized, with scales and widths folded, but not weights.
 
     Computed targets of Reshapes become constants where possible.
@@ -86,56 +86,56 @@ def followable(source: Source) -> ir.Model:
         ModelError: See `prepare`.
     """
     model = read_copy(source)
-    inline(model, source)
+    inline_functions(model, source)
     if any(is_multi_threshold(node) for node in iter_nodes(model.graph)):
-        apply(model, source, LiftOpset(OPSET))
-    apply(model, source, Normalize(), StandardLayout(), NameLayers(), InferShapes())
+        apply_passes(model, source, LiftOpset(OPSET))
+    apply_passes(model, source, Normalize(), StandardLayout(), NameLayers(), InferShapes())
     for _ in range(_MOST_ROUNDS):
-        (folded,) = apply(model, source, FoldConstants(operators=False))
+        (folded,) = apply_passes(model, source, FoldConstants(operators=False))
         if folded.modified:
-            apply(model, source, InferShapes())
-        (fixed,) = apply(model, source, FixReshapes())
+            apply_passes(model, source, InferShapes())
+        (fixed,) = apply_passes(model, source, FixReshapes())
         if not fixed.modified:
             break
-        apply(model, source, InferShapes())
+        apply_passes(model, source, InferShapes())
     return model
 
 
-def _measures(node: ir.Node) -> bool:
+def _computes_from_shapes(node: ir.Node) -> bool:
     """Return whether a node computes from the shape of other nodes' outputs."""
     x = node.inputs[0] if node.inputs else None
     return (node.domain, node.op_type) == ("", "Shape") and x is not None and not x.is_graph_input()
 
 
-def inline(model: ir.Model, source: Source) -> None:
+def inline_functions(model: ir.Model, source: Source) -> None:
     """Inline local functions, then refuse nodes with a wrong number of inputs or outputs.
 
     Raises:
         ModelError: See `InlineFunctions` and `check_counts`.
     """
-    apply(model, source, InlineFunctions())
-    with errors_named_after(source):
+    apply_passes(model, source, InlineFunctions())
+    with name_errors_after(source):
         check_counts(model)
 
 
 @silence_onnx_logs()
-def apply(
+def apply_passes(
     model: ir.Model, source: Source, *passes: ir.passes.InPlacePass
 ) -> tuple[ir.passes.PassResult, ...]:
     """Run passes in sequence. Errors name the source file of the model."""
-    with errors_named_after(source):
+    with name_errors_after(source):
         return tuple(pass_(model) for pass_ in passes)
 
 
-def reported(model: ir.Model, source: Source, pass_: ir.passes.InPlacePass) -> Report:
+def run_pass(model: ir.Model, source: Source, pass_: ir.passes.InPlacePass) -> Report:
     """Run a pass that returns a report."""
-    (report,) = apply(model, source, pass_)
+    (report,) = apply_passes(model, source, pass_)
     assert isinstance(report, Report), "asked of such passes only"
     return report
 
 
 @contextlib.contextmanager
-def errors_named_after(source: Source) -> Iterator[None]:
+def name_errors_after(source: Source) -> Iterator[None]:
     """Prefix model errors with the name of the source file, if there is one."""
     try:
         yield

@@ -15,7 +15,7 @@ _LIBRARIES = ("onnx_ir", "onnxscript")
 
 
 @contextmanager
-def relaxed_gc() -> Iterator[None]:
+def relax_gc() -> Iterator[None]:
     """Collect garbage after 20 000 new objects instead of some hundred.
 
     A model consists of many objects that stay reachable, so the default collects in vain: `convert`

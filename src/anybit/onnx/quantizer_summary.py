@@ -10,7 +10,7 @@ from anybit import text
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.shapes import get_sizes
-from anybit.onnx.quantizers.native_types import native_type
+from anybit.onnx.quantizers.native_types import find_native_type
 from anybit.onnx.quantizers.quantizer import Quantizer
 from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, FloatGrid, Grid
@@ -70,7 +70,9 @@ class QuantizerSummary:
     attributes: dict[str, bool | int | str]
 
 
-def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> QuantizerSummary:
+def summarize_quantizer(
+    quantizer: Quantizer, origins: dict[str, tuple[str, str]]
+) -> QuantizerSummary:
     """Describe a quantizer.
 
     Args:
@@ -79,9 +81,11 @@ def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> Qua
     """
     x, operator = quantizer.x, quantizer.operator
     assert x is not None, "quantizers_in lists those with an input"
-    tensor, shape = origins.get(str(x.name), (str(x.name), text.sizes(shape_of(x))))
+    tensor, shape = origins.get(str(x.name), (str(x.name), text.sizes(get_shape(x))))
     parameters = {
-        declared.name: _parameter(str(value.name), quantizer.parameters.get(declared.name))
+        declared.name: _summarize_parameter(
+            str(value.name), quantizer.parameters.get(declared.name)
+        )
         for declared, value in zip(quantizer.inputs[1:], quantizer.node.inputs[1:], strict=False)
         if value is not None
     }
@@ -90,7 +94,7 @@ def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> Qua
         for declared in quantizer.inputs
         if declared.name in parameters
     }
-    codes = None if operator is not None else _type_of_codes(quantizer)
+    codes = None if operator is not None else _get_code_type(quantizer)
     return QuantizerSummary(
         node=get_label(quantizer.node),
         operator=quantizer.kind,
@@ -99,9 +103,9 @@ def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> Qua
         shape=shape,
         role=quantizer.role,
         constant=quantizer.constant and quantizer.static,
-        bits=_bits(quantizer, by_role, codes),
-        codes=_codes(quantizer.grid),
-        type="" if codes is None else _named(codes),
+        bits=_format_bits(quantizer, by_role, codes),
+        codes=_format_codes(quantizer.grid),
+        type="" if codes is None else _get_dtype_name(codes),
         scale=by_role.get(Role.SCALE),
         zero_point=by_role.get(Role.ZERO_POINT),
         parameters=parameters,
@@ -109,7 +113,7 @@ def summary_of(quantizer: Quantizer, origins: dict[str, tuple[str, str]]) -> Qua
     )
 
 
-def _parameter(name: str, array: np.ndarray | None) -> ParameterSummary:
+def _summarize_parameter(name: str, array: np.ndarray | None) -> ParameterSummary:
     if array is None:
         return ParameterSummary("computed", None, None, None)
     numeric = array.dtype.kind in "fiub" or array.dtype.isbuiltin == 2  # those of ml_dtypes
@@ -123,7 +127,7 @@ def _parameter(name: str, array: np.ndarray | None) -> ParameterSummary:
     return ParameterSummary(granularity, axis, smallest, largest)
 
 
-def _type_of_codes(quantizer: Quantizer) -> ir.DataType | None:
+def _get_code_type(quantizer: Quantizer) -> ir.DataType | None:
     """Return the type of the codes of QuantizeLinear or DequantizeLinear."""
     node = quantizer.quantize or quantizer.node
     zero_point = node.inputs[2] if len(node.inputs) > 2 else None
@@ -132,12 +136,12 @@ def _type_of_codes(quantizer: Quantizer) -> ir.DataType | None:
         values += node.outputs
     for value in values[:1] if zero_point is not None else values:
         dtype = None if value is None else (value.const_value or value).dtype
-        if native_type(dtype) is not None:
+        if find_native_type(dtype) is not None:
             return dtype
     return None
 
 
-def _bits(
+def _format_bits(
     quantizer: Quantizer, parameters: dict[Role, ParameterSummary], codes: ir.DataType | None
 ) -> str:
     if quantizer.grid is not None:
@@ -145,17 +149,19 @@ def _bits(
     if codes is not None:
         return str(codes.bitwidth)
     if Role.BITWIDTH in parameters:
-        return _range(parameters[Role.BITWIDTH])
+        return _format_range(parameters[Role.BITWIDTH])
     if Role.EXPONENT_BITWIDTH in parameters:
         parts = (parameters[role] for role in (Role.EXPONENT_BITWIDTH, Role.MANTISSA_BITWIDTH))
-        return " ".join(f"{letter}{_range(part)}" for letter, part in zip("em", parts, strict=True))
+        return " ".join(
+            f"{letter}{_format_range(part)}" for letter, part in zip("em", parts, strict=True)
+        )
     dtype = (
         None if quantizer.operator is None else quantizer.operator.code_dtype(quantizer.attributes)
     )
     return "?" if dtype is None else str(8 * np.dtype(dtype).itemsize)
 
 
-def _range(parameter: ParameterSummary) -> str:
+def _format_range(parameter: ParameterSummary) -> str:
     if parameter.smallest is None or parameter.largest is None:
         return "?"
     if parameter.smallest == parameter.largest:
@@ -163,7 +169,7 @@ def _range(parameter: ParameterSummary) -> str:
     return f"{parameter.smallest:g}..{parameter.largest:g}"
 
 
-def _codes(grid: Grid | None) -> str:
+def _format_codes(grid: Grid | None) -> str:
     if grid is None:
         return ""
     if isinstance(grid, FloatGrid):
@@ -173,20 +179,20 @@ def _codes(grid: Grid | None) -> str:
     return f"{grid.lowest}..{grid.highest}"
 
 
-def shape_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
+def get_shape(value: ir.Value) -> tuple[int | str | None, ...] | None:
     """Return the sizes; None for an unknown rank."""
     if value.const_value is not None:
         return tuple(value.const_value.shape.numpy())
     return None if value.shape is None else get_sizes(value.shape)
 
 
-def typed(value: ir.Value) -> str:
+def format_type(value: ir.Value) -> str:
     """Return type and shape: "float32[1, 3, height, ?]"."""
     dtype = value.dtype if value.const_value is None else value.const_value.dtype
-    return text.typed("?" if dtype is None else _named(dtype), shape_of(value))
+    return text.typed("?" if dtype is None else _get_dtype_name(dtype), get_shape(value))
 
 
-def _named(dtype: ir.DataType) -> str:
+def _get_dtype_name(dtype: ir.DataType) -> str:
     """Return the name of a type in NumPy."""
     if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         return "string" if dtype is ir.DataType.STRING else "?"

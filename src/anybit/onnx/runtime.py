@@ -16,8 +16,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[import-u
 
 from anybit.onnx.files.message import serialize
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.library import has_entry, register, register_named
-from anybit.onnx.ort_values import array_of_value, ort_value
+from anybit.onnx.library import has_entry, register, register_domains
+from anybit.onnx.ort_values import to_array, to_ort_value
 
 Provider: TypeAlias = str | tuple[str, dict[str, Any]]
 
@@ -97,28 +97,28 @@ def make_session(
 
     Raises:
         ModelError: The model exceeds the limit of one message.
-        Exception: Any error of ONNX Runtime for the model; see `reason`.
+        Exception: Any error of ONNX Runtime for the model; see `extract_reason`.
     """
     own = options is not None
-    options = options or _exact(len(model.graph), threads)
+    options = options or _make_exact_options(len(model.graph), threads)
     message, tensors = serialize(model)
     if own:
         register(options)
-        message, tensors = _embedded(message, tensors)
-    return _started(message, tensors, options, providers)
+        message, tensors = _embed_tensors(message, tensors)
+    return _start_session(message, tensors, options, providers)
 
 
-def session_of(
+def make_session_from_message(
     message: bytes, tensors: Mapping[str, Array], nodes: int, *, threads: int = 0
 ) -> onnxruntime.InferenceSession:
     """Create the session of `make_session` from the output of `serialize`.
 
     `nodes` is the number of nodes of the model.
     """
-    return _started(message, tensors, _exact(nodes, threads))
+    return _start_session(message, tensors, _make_exact_options(nodes, threads))
 
 
-def _exact(nodes: int, threads: int) -> onnxruntime.SessionOptions:
+def _make_exact_options(nodes: int, threads: int) -> onnxruntime.SessionOptions:
     """Return the exact options for a model with that many nodes."""
     options = exact_session_options()
     options.intra_op_num_threads = threads
@@ -126,18 +126,18 @@ def _exact(nodes: int, threads: int) -> onnxruntime.SessionOptions:
     return options
 
 
-def _started(
+def _start_session(
     message: bytes,
     tensors: Mapping[str, Array],
     options: onnxruntime.SessionOptions,
     providers: Sequence[Provider] | None = None,
 ) -> onnxruntime.InferenceSession:
-    register_named(options, message)
+    register_domains(options, message)
     for key, value in _EXACT.items():
         if not has_entry(options, key):
             options.add_session_config_entry(key, value)
     if tensors:
-        values = [ort_value(array) for array in tensors.values()]
+        values = [to_ort_value(array) for array in tensors.values()]
         options.add_external_initializers(list(tensors), values)
     return onnxruntime.InferenceSession(
         message,
@@ -147,7 +147,7 @@ def _started(
     )
 
 
-def plain_session(
+def make_plain_session(
     model: ir.Model,
     entries: Mapping[str, str],
     level: onnxruntime.GraphOptimizationLevel,
@@ -158,7 +158,7 @@ def plain_session(
 
     Raises:
         ModelError: The model exceeds the limit of one message.
-        Exception: Any error of ONNX Runtime for the model; see `reason`.
+        Exception: Any error of ONNX Runtime for the model; see `extract_reason`.
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
@@ -166,7 +166,7 @@ def plain_session(
     options.log_severity_level = 4
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
-    message, _ = _embedded(*serialize(model))
+    message, _ = _embed_tensors(*serialize(model))
     return onnxruntime.InferenceSession(
         message, options, providers=["CPUExecutionProvider"], enable_fallback=0
     )
@@ -199,10 +199,10 @@ def run_session(
         # Six times as fast, which matters for small models.
         results = session.run(names, arrays, options)
         return dict(zip(names, map(np.array, results) if kept else results, strict=True))
-    values = {name: ort_value(array) for name, array in arrays.items()}
+    values = {name: to_ort_value(array) for name, array in arrays.items()}
     results = session.run_with_ort_values(names, values, options)
     return {
-        name: array_of_value(value)
+        name: to_array(value)
         for name, value in zip(names, results, strict=True)
         if value.is_tensor() and value.data_type() != "tensor(string)"
     }
@@ -215,7 +215,7 @@ def evaluate(fragment: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]
     according to the feeds; their declarations in the fragment may be stale or missing.
 
     Raises:
-        Exception: Any error of ONNX Runtime; see `reason`.
+        Exception: Any error of ONNX Runtime; see `extract_reason`.
     """
     for value in fragment.graph.inputs:
         array = feeds[str(value.name)]
@@ -231,7 +231,7 @@ def _are_plain(arrays: Iterable[Array], outputs: Iterable[onnxruntime.NodeArg]) 
     )
 
 
-def reason(error: Exception) -> str:
+def extract_reason(error: Exception) -> str:
     """Return the runtime's message without its codes, source positions and C++ signatures."""
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))
     text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? (?=[A-Z'])", "", text, flags=re.DOTALL)
@@ -240,7 +240,7 @@ def reason(error: Exception) -> str:
     return text.removeprefix("Exception during initialization: ")
 
 
-def _embedded(message: bytes, tensors: dict[str, Array]) -> tuple[bytes, dict[str, Array]]:
+def _embed_tensors(message: bytes, tensors: dict[str, Array]) -> tuple[bytes, dict[str, Array]]:
     """Return the model with its tensors inside, as far as one message can hold them.
 
     Options that hold a model's tensors fail with every other model, so the caller's options, which

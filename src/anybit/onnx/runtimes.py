@@ -36,7 +36,7 @@ class Runtime:
     fenced: bool
 
 
-def runtime_named(name: str) -> Runtime:
+def find_runtime(name: str) -> Runtime:
     """Return the runtime of a name.
 
     Raises:
@@ -51,7 +51,7 @@ def runtime_named(name: str) -> Runtime:
         raise OptionError(f"the runtime must be {NAMES}, got {name!r}")
     requested = int(version[1]), int(version[2])
     opsets = [opset for release, opset in _ONNX_RUNTIME if release <= requested]
-    newest = max(_LAST_MEASURED, _installed())
+    newest = max(_LAST_MEASURED, _get_installed_version())
     if not opsets or requested > newest:
         raise OptionError(
             f"the runtime must be onnxruntime=1.17 to {newest[0]}.{newest[1]}, the versions that "
@@ -60,12 +60,12 @@ def runtime_named(name: str) -> Runtime:
     return Runtime(Form.QDQ, opsets[-1], tried=True, fenced=True)
 
 
-def _installed() -> tuple[int, int]:
+def _get_installed_version() -> tuple[int, int]:
     version = re.match(r"(\d+)\.(\d+)", onnxruntime.__version__)
     return (int(version[1]), int(version[2])) if version else (0, 0)
 
 
-def oldest_onnxruntime(opset: int) -> str:
+def find_oldest_onnxruntime(opset: int) -> str:
     """Return the oldest version of ONNX Runtime that loads an opset, as measured."""
     newest = _ONNX_RUNTIME[-1][0]
     version = next((release for release, newest in _ONNX_RUNTIME if opset <= newest), newest)

@@ -18,14 +18,14 @@ _LARGEST_BYTES = 2**30
 """Larger float models take minutes."""
 
 
-def static_int8(model: ir.Model, feeds: Mapping[str, Array]) -> ir.Model | None:
+def quantize_static_int8(model: ir.Model, feeds: Mapping[str, Array]) -> ir.Model | None:
     """Return the result of `onnxruntime.quantization.quantize_static` for a float model.
 
     Its defaults, with per-channel weights: QDQ format, uint8 activations, int8 weights. The
     calibration sample is only `feeds`, so the result is suitable for measuring time, not accuracy.
     None if the tool refuses the model.
     """
-    if sum(tensor.nbytes for tensor in _tensors(model)) > _LARGEST_BYTES:
+    if sum(tensor.nbytes for tensor in _list_tensors(model)) > _LARGEST_BYTES:
         return None
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,6 +73,6 @@ def _quantize(source: Path, target: Path, feeds: Mapping[str, Array]) -> None:
     )
 
 
-def _tensors(model: ir.Model) -> list[ir.TensorProtocol]:
+def _list_tensors(model: ir.Model) -> list[ir.TensorProtocol]:
     held = (value.const_value for value in model.graph.initializers.values())
     return [tensor for tensor in held if tensor is not None]

@@ -12,19 +12,19 @@ from anybit import text
 from anybit.onnx.files.reader import Source, read
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import iter_initializers, iter_nodes, iter_tensors
-from anybit.onnx.operators.known import unknown_operators
+from anybit.onnx.operators.known import find_unknown_operators
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import FoldConstants, Normalize
-from anybit.onnx.preparation import apply
-from anybit.onnx.process import relaxed_gc
+from anybit.onnx.preparation import apply_passes
+from anybit.onnx.process import relax_gc
 from anybit.onnx.quantizer_summary import (
     ParameterSummary,
     QuantizerSummary,
-    shape_of,
-    summary_of,
-    typed,
+    format_type,
+    get_shape,
+    summarize_quantizer,
 )
-from anybit.onnx.quantizers.quantizer import Quantizer, quantizers_in
+from anybit.onnx.quantizers.quantizer import Quantizer, find_quantizers
 
 __all__ = ["ParameterSummary", "QuantizerSummary", "Summary", "summarize"]
 
@@ -63,7 +63,7 @@ class Summary:
     unknown_operators: tuple[str, ...]
 
 
-@relaxed_gc()
+@relax_gc()
 def summarize(source: Source) -> Summary:
     """Describe a model without running it. Scales that follow from constants are computed.
 
@@ -75,11 +75,11 @@ def summarize(source: Source) -> Summary:
     """
     file = read(source)
     model = file.clone()
-    apply(model, source, Normalize())
-    origins = _origins(model)
-    apply(model, source, FoldConstants(operators=False))
-    quantizers = quantizers_in(model)
-    weights = _weights(model, quantizers)
+    apply_passes(model, source, Normalize())
+    origins = _trace_origins(model)
+    apply_passes(model, source, FoldConstants(operators=False))
+    quantizers = find_quantizers(model)
+    weights = _find_weights(model, quantizers)
     stored = set(file.graph.initializers.values())
     domains = Counter(node.domain for node in file.graph.all_nodes())
     return Summary(
@@ -87,23 +87,23 @@ def summarize(source: Source) -> Summary:
         producer=f"{file.producer_name or ''} {file.producer_version or ''}".strip(),
         opsets=dict(file.graph.opset_imports),
         domains=dict(domains),
-        operators=dict(Counter(map(_operator, file.graph.all_nodes())).most_common()),
+        operators=dict(Counter(map(_get_operator, file.graph.all_nodes())).most_common()),
         nodes=domains.total(),
-        constant_bytes=sum(tensor.nbytes for tensor in _stored(file)),
-        weights={str(value.name): typed(value) for value in weights},
-        parameters=sum(_size(value) for value in weights),
-        inputs={str(v.name): typed(v) for v in file.graph.inputs if v not in stored},
-        outputs={str(value.name): typed(value) for value in file.graph.outputs},
-        quantizers=tuple(summary_of(quantizer, origins) for quantizer in quantizers),
-        unknown_operators=tuple(unknown_operators(file)),
+        constant_bytes=sum(tensor.nbytes for tensor in _iter_stored(file)),
+        weights={str(value.name): format_type(value) for value in weights},
+        parameters=sum(_count_elements(value) for value in weights),
+        inputs={str(v.name): format_type(v) for v in file.graph.inputs if v not in stored},
+        outputs={str(value.name): format_type(value) for value in file.graph.outputs},
+        quantizers=tuple(summarize_quantizer(quantizer, origins) for quantizer in quantizers),
+        unknown_operators=tuple(find_unknown_operators(file)),
     )
 
 
-def _operator(node: ir.Node) -> str:
+def _get_operator(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
-def _stored(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+def _iter_stored(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield all stored tensors."""
     yield from iter_tensors(model)
     for node in model.graph.all_nodes():
@@ -113,7 +113,7 @@ def _stored(model: ir.Model) -> Iterator[ir.TensorProtocol]:
             yield tensor
 
 
-def _weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.Value]:
+def _find_weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.Value]:
     """Return stored tensors of rank 1 or more that are not quantizer parameters or shapes."""
     parameters, codes = set(), set()
     for quantizer in quantizers:
@@ -134,11 +134,11 @@ def _weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.Value]
     return weights
 
 
-def _size(value: ir.Value) -> int:
+def _count_elements(value: ir.Value) -> int:
     return 0 if value.const_value is None else math.prod(value.const_value.shape.numpy())
 
 
-def _origins(model: ir.Model) -> dict[str, tuple[str, str]]:
+def _trace_origins(model: ir.Model) -> dict[str, tuple[str, str]]:
     """Return name and shape of the source tensor of each value that data movement produces."""
     sources: dict[ir.Value, ir.Value] = {}
     for node in model.graph.all_nodes():
@@ -146,6 +146,6 @@ def _origins(model: ir.Model) -> dict[str, tuple[str, str]]:
         if source is not None:
             sources[node.outputs[0]] = sources.get(source, source)
     return {
-        str(value.name): (str(source.name), text.sizes(shape_of(source)))
+        str(value.name): (str(source.name), text.sizes(get_shape(source)))
         for value, source in sources.items()
     }

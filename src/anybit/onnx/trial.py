@@ -13,14 +13,14 @@ import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
-from anybit.onnx.fencing import Fencing, explained
+from anybit.onnx.fencing import Fencing, explain_rewrites
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.process import silence_onnx_logs
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.nodes import is_quantize, scaling_of
-from anybit.onnx.runtime import make_session, plain_session, run_session
-from anybit.onnx.runtimes import oldest_onnxruntime
+from anybit.onnx.quantizers.nodes import is_quantize, read_scaling
+from anybit.onnx.runtime import make_plain_session, make_session, run_session
+from anybit.onnx.runtimes import find_oldest_onnxruntime
 
 # Larger models are not tried, to save time and memory.
 _MOST_BYTES = 2**28
@@ -63,15 +63,15 @@ class Trial:
     setting: str = ""
 
 
-def remark(fencing: Fencing, opset: int, trial: Trial | None = None) -> str:
+def describe_requirements(fencing: Fencing, opset: int, trial: Trial | None = None) -> str:
     """Return the requirements of a fenced model of an opset, in one line."""
-    needs = f"needs ONNX Runtime {oldest_onnxruntime(opset)} or newer"
+    needs = f"needs ONNX Runtime {find_oldest_onnxruntime(opset)} or newer"
     version = f"ONNX Runtime {onnxruntime.__version__}"
     if trial is not None and trial.problem:
         requested = f" with {trial.setting}" if trial.setting else ""
         return f"{needs}{requested}: with default options {version} {trial.problem}"
     if fencing.open:
-        reason = ", ".join(explained(fencing.open))
+        reason = ", ".join(explain_rewrites(fencing.open))
         return f"{needs} with {DISABLE} = 1: with default options values may differ: {reason}"
     tried = "" if trial is None else f" (tried with {version})"
     details = fencing.details()
@@ -103,7 +103,7 @@ class Reference:
         self, model: ir.Model, entries: Mapping[str, str], level: onnxruntime.GraphOptimizationLevel
     ) -> str:
         try:
-            session = plain_session(model, entries, level, threads=_threads(model))
+            session = make_plain_session(model, entries, level, threads=_choose_threads(model))
         except Exception:  # the runtime's errors have no common base
             return "does not load it"
         worst = 0.0
@@ -112,13 +112,13 @@ class Reference:
                 actual = run_session(session, feeds)
             except Exception:  # as above
                 return "loads, but does not run it"
-            differences = (_difference(actual[name], expected[name]) for name in expected)
+            differences = (_measure_difference(actual[name], expected[name]) for name in expected)
             worst = max(worst, *differences, 0.0)
         return f"changes its outputs by up to {worst:.2g} of the largest" if worst > _SAME else ""
 
 
 @silence_onnx_logs()
-def reference_of(model: ir.Model, typed: ir.Model | None = None) -> Reference | None:
+def compute_reference(model: ir.Model, typed: ir.Model | None = None) -> Reference | None:
     """Run a model as it is on numbers of several magnitudes.
 
     None if it is not tried: it is large, may run for long, needs other operators, or fails on
@@ -127,31 +127,31 @@ def reference_of(model: ir.Model, typed: ir.Model | None = None) -> Reference | 
     """
     if not _is_harmless(model if typed is None else typed):
         return None
-    magnitudes = _magnitudes(model)
-    feeds = [_feeds(model, seed, magnitude) for seed, magnitude in enumerate(magnitudes)]
+    magnitudes = _choose_magnitudes(model)
+    feeds = [_make_feeds(model, seed, magnitude) for seed, magnitude in enumerate(magnitudes)]
     samples = tuple(sample for sample in feeds if sample is not None)
     if len(samples) < len(feeds):
         return None
     try:
-        exact = make_session(model, threads=_threads(model))
+        exact = make_session(model, threads=_choose_threads(model))
         return Reference(samples, tuple(run_session(exact, sample) for sample in samples))
     except Exception:  # the runtime's errors have no common base
         return None
 
 
-def tried(model: ir.Model, typed: ir.Model | None = None) -> Trial | None:
+def try_model(model: ir.Model, typed: ir.Model | None = None) -> Trial | None:
     """Load a model, compare its outputs with the reference, and search for a remedy.
 
     None if there is no reference.
     """
-    reference = reference_of(model, typed)
+    reference = compute_reference(model, typed)
     if reference is None:
         return None
     problem = reference.problem(model)
     return Trial(problem, reference.setting(model)) if problem else Trial()
 
 
-def _difference(actual: Array, expected: Array) -> float:
+def _measure_difference(actual: Array, expected: Array) -> float:
     """Return the largest difference relative to the largest expected number."""
     if actual.shape != expected.shape:
         return np.inf
@@ -168,18 +168,18 @@ def _difference(actual: Array, expected: Array) -> float:
         return float(np.abs(a[usual] - b[usual]).max()) / (largest or 1.0)
 
 
-def _threads(model: ir.Model) -> int:
+def _choose_threads(model: ir.Model) -> int:
     """Return one for small models: a second one would only spin, for longer than the trial."""
-    return int(_bytes(model) <= _SMALL)
+    return int(_count_bytes(model) <= _SMALL)
 
 
-def _bytes(model: ir.Model) -> int:
+def _count_bytes(model: ir.Model) -> int:
     constants = (value.const_value for value in model.graph.initializers.values())
     return sum(tensor.nbytes for tensor in constants if tensor is not None)
 
 
 def _is_harmless(model: ir.Model) -> bool:
-    if _bytes(model) > _MOST_BYTES:
+    if _count_bytes(model) > _MOST_BYTES:
         return False
     nodes = list(model.graph.all_nodes())
     if len(nodes) > _MOST_NODES:
@@ -188,14 +188,14 @@ def _is_harmless(model: ir.Model) -> bool:
         if node.domain or node.op_type in _ENDLESS:
             return False
         is_growing = has_trait(node, OpTrait.COMPUTED_SIZE)
-        if is_growing and any(_elements(value) is None for value in node.outputs):
+        if is_growing and any(_count_elements(value) is None for value in node.outputs):
             return False
-        if any((_elements(value) or 0) > _MOST_ELEMENTS for value in node.outputs):
+        if any((_count_elements(value) or 0) > _MOST_ELEMENTS for value in node.outputs):
             return False
     return True
 
 
-def _elements(value: ir.Value) -> int | None:
+def _count_elements(value: ir.Value) -> int | None:
     """Return the number of elements with free sizes of 1; None if the rank is unknown."""
     if value.shape is None:
         return None
@@ -205,33 +205,37 @@ def _elements(value: ir.Value) -> int | None:
     return count
 
 
-def _magnitudes(model: ir.Model) -> list[float]:
+def _choose_magnitudes(model: ir.Model) -> list[float]:
     """Return usual magnitudes of inputs, and those of the ranges of the model's quantizers."""
-    ranges = sorted(filter(None, map(_range_of, model.graph.all_nodes())))
+    ranges = sorted(filter(None, map(_find_range, model.graph.all_nodes())))
     own = {ranges[0], ranges[len(ranges) // 2], ranges[-1]} if ranges else set()
     return [*_MAGNITUDES, *sorted(own - set(_MAGNITUDES))]
 
 
-def _range_of(node: ir.Node) -> float | None:
+def _find_range(node: ir.Node) -> float | None:
     """Return half the largest value of a quantizer of activations, so a few inputs exceed it."""
     if not is_quantize(node):
         return None
     try:
-        scaling = scaling_of(node)
+        scaling = read_scaling(node)
     except (Inexpressible, ModelError):
         return None
     largest = float(np.max(scaling.type.largest(scaling.layout))) / 2
     return largest if 0 < largest < _LARGEST else None
 
 
-def _feeds(model: ir.Model, seed: int, magnitude: float) -> dict[str, Array] | None:
+def _make_feeds(model: ir.Model, seed: int, magnitude: float) -> dict[str, Array] | None:
     """Create normal numbers, some of them at ties of 8-bit codes, and both values of conditions."""
     numbers = np.random.default_rng(seed)
     feeds = {}
     for value in model.graph.inputs:
         if value.name in model.graph.initializers:
             continue
-        if value.dtype is None or value.shape is None or (_elements(value) or 0) > _MOST_ELEMENTS:
+        if (
+            value.dtype is None
+            or value.shape is None
+            or (_count_elements(value) or 0) > _MOST_ELEMENTS
+        ):
             return None
         shape = [size if isinstance(size, int) and size >= 0 else 1 for size in value.shape]
         array: Array = magnitude * numbers.standard_normal(shape)

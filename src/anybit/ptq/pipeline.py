@@ -5,11 +5,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 from anybit.data.dataset import DataSource
-from anybit.onnx.files.origin import origin_of
+from anybit.onnx.files.origin import describe_origin
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.passes import InferShapes, LiftOpset
-from anybit.onnx.preparation import apply
-from anybit.onnx.process import relaxed_gc
+from anybit.onnx.preparation import apply_passes
+from anybit.onnx.process import relax_gc
 from anybit.parallel import open_executor
 from anybit.ptq.calibration.macs import multiplications
 from anybit.ptq.context import Context, Progress, ignore_progress, scale_progress
@@ -34,7 +34,7 @@ from anybit.ptq.summary import Summary
 _SEARCHED = 0.9
 
 
-@relaxed_gc()
+@relax_gc()
 def quantize(
     source: ModelSource,
     data: DataSource | None = None,
@@ -130,7 +130,7 @@ def quantize(
         has_data=data is not None,
     )
     model, remarks = prepare(source, name)
-    origin = origin_of(source) if isinstance(source, str | os.PathLike) else {}
+    origin = describe_origin(source) if isinstance(source, str | os.PathLike) else {}
     targets = find_targets(model)
     if integer_only:
         targets = add_elementwise_targets(targets, model)
@@ -139,7 +139,7 @@ def quantize(
         plan = adapt_plan(plan, target)
     check_plan(plan, name, integer_only=integer_only, has_data=data is not None)
     if plan.has_block_activations:
-        apply(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
+        apply_passes(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
         plan = assign_specs(model, find_targets(model), options.specs)
     summary = Summary(model, options, origin, remarks)
     if data is None:

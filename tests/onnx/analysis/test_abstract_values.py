@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 from small_models import model, node
 
 import anybit
-from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_codes, of_interval
+from anybit.onnx.analysis.abstract_values import (
+    AbstractValue,
+    CodeRanges,
+    from_codes,
+    from_interval,
+)
 from anybit.onnx.analysis.analysis import analyze
-from anybit.onnx.analysis.constants import recovered
-from anybit.onnx.analysis.integers import divisor_of, few
-from anybit.onnx.analysis.unions import union
-from anybit.onnx.analysis.units import exponent_of, exponents_of
+from anybit.onnx.analysis.constants import recover_codes
+from anybit.onnx.analysis.integers import find_divisor, summarize_members
+from anybit.onnx.analysis.unions import unite
+from anybit.onnx.analysis.units import find_exponent, find_exponents
 from anybit.ops.grids import IntegerGrid
 
 
@@ -26,18 +31,18 @@ def abstracts(nodes: list, constants: dict, **options: object) -> dict[str, Abst
 
 
 def test_analysis_units() -> None:
-    assert exponents_of(np.float32([1, 0.75, 6, 0, -0.5, np.inf, 2.0**-149])).tolist() == [
+    assert find_exponents(np.float32([1, 0.75, 6, 0, -0.5, np.inf, 2.0**-149])).tolist() == [
         *(0, -2, 1, 0, -1, 0, -149)
     ]
-    assert exponent_of(np.float32([0, 6, 0.75])) == -2
-    assert exponent_of(np.float32([0, 0])) == 0
+    assert find_exponent(np.float32([0, 6, 0.75])) == -2
+    assert find_exponent(np.float32([0, 0])) == 0
 
 
 def test_analysis_codes_per_channel() -> None:
     lowest, highest = np.int64([0, -2]), np.int64([3, 2])
     scale = np.float32([0.5, 2])
     codes = CodeRanges(scale, np.zeros((), np.float32), lowest, highest)
-    actual = of_codes(codes, -3)
+    actual = from_codes(codes, -3)
     assert actual.codes.of_channel(0) == range(4)
     assert actual.codes.of_channel(1) == range(-2, 3)
     assert actual.lowest.tolist() == [0, -4]
@@ -114,7 +119,7 @@ def test_analysis_codes_are_recovered_from_values(
     codes = random.integers(-largest, largest + 1, (len(scales), 40))
     codes[:, :2] = [1, largest]
     array = (codes.astype(np.float32) * np.float32(scales)[:, None]).astype(np.float32)
-    actual = recovered(array, -2)
+    actual = recover_codes(array, -2)
     assert actual is not None
     assert np.array_equal(actual.grid.decode(actual.integers), array)
     assert np.abs(actual.integers).max() <= max(largest, 2**15)
@@ -122,20 +127,20 @@ def test_analysis_codes_are_recovered_from_values(
 
 @pytest.mark.parametrize("array", [np.float32([np.nan]), np.zeros(0, np.float32), np.ones(2)])
 def test_analysis_values_without_codes(array: np.ndarray) -> None:
-    assert recovered(array, -1) is None
+    assert recover_codes(array, -1) is None
 
 
 def test_analysis_unions() -> None:
     half = np.asarray(0.5, np.float32)
     none = np.zeros((), np.float32)
     low, high = np.asarray(-2, np.int64), np.asarray(2, np.int64)
-    first = of_codes(CodeRanges(half, none, low, high, 2))
-    zero = of_interval(0, 0, exponent=0)
-    one_more = of_interval(0.5, 0.5, exponent=-1)
-    assert union([first, zero]).codes.hull == range(-2, 3, 2)
-    assert union([first, one_more]).codes.hull == range(-2, 3)
-    assert union([first, of_interval(-9, 9)]).codes is None
-    assert union([first, of_interval(-9, 9)]).lowest == -9
+    first = from_codes(CodeRanges(half, none, low, high, 2))
+    zero = from_interval(0, 0, exponent=0)
+    one_more = from_interval(0.5, 0.5, exponent=-1)
+    assert unite([first, zero]).codes.hull == range(-2, 3, 2)
+    assert unite([first, one_more]).codes.hull == range(-2, 3)
+    assert unite([first, from_interval(-9, 9)]).codes is None
+    assert unite([first, from_interval(-9, 9)]).lowest == -9
 
 
 def test_analysis_exponents_by_their_bits() -> None:
@@ -143,7 +148,7 @@ def test_analysis_exponents_by_their_bits() -> None:
     random = np.random.default_rng(0)
     bits = random.integers(0, 2**32, 2000, dtype=np.uint64).astype(np.uint32)
     for values in (bits.view(np.float32), random.integers(-99, 99, 40_000).astype(np.float64)):
-        actual = exponents_of(values, 999).tolist()
+        actual = find_exponents(values, 999).tolist()
         some = slice(None, None, max(1, len(actual) // 2000))
         for value, exponent in zip(values[some].tolist(), actual[some], strict=True):
             if not np.isfinite(value) or value == 0:
@@ -157,7 +162,7 @@ def test_analysis_exponents_by_their_bits() -> None:
 @pytest.mark.parametrize("divisor", [1, 2, 6])
 def test_analysis_step_of_integers(dtype: type, divisor: int) -> None:
     members = np.array([[-21, 0], [20, 1]], dtype) * dtype(divisor)
-    assert divisor_of(members) == divisor
-    assert few(members) == (divisor, frozenset((members.ravel()).tolist()))
-    assert few(np.arange(-4, 5, dtype=dtype) * dtype(divisor)) == (divisor, None)
-    assert divisor_of(np.zeros(3, dtype)) == 1
+    assert find_divisor(members) == divisor
+    assert summarize_members(members) == (divisor, frozenset((members.ravel()).tolist()))
+    assert summarize_members(np.arange(-4, 5, dtype=dtype) * dtype(divisor)) == (divisor, None)
+    assert find_divisor(np.zeros(3, dtype)) == 1

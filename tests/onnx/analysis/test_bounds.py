@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import model
 
-from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_codes, of_interval
-from anybit.onnx.analysis.sums import error_of
+from anybit.onnx.analysis.abstract_values import (
+    AbstractValue,
+    CodeRanges,
+    from_codes,
+    from_interval,
+)
+from anybit.onnx.analysis.sums import bound_error
 
 UNIT = Fraction(1, 2**24)
 
@@ -35,7 +40,7 @@ def rounded(value: Fraction) -> Fraction:
 def test_analysis_errors_have_a_rounding_for_each_operation(terms: int, reach: float) -> None:
     """The product and the sums of one evaluation; the factors, the accumulator, the scale, the
     product and the bias of the other."""
-    error = error_of(np.asarray(reach), np.asarray(terms))
+    error = bound_error(np.asarray(reach), np.asarray(terms))
     assert Fraction(float(error)) >= ((1 + UNIT) ** (terms + 7) - 1) * Fraction(reach)
 
 
@@ -59,7 +64,7 @@ def test_analysis_errors_of_sums(
     accumulator = rounded(Fraction(sum(a * b for a, b in codes)))
     other = rounded(rounded(accumulator * rounded(first * second)) + bias)
     reach = sum(map(abs, products)) + abs(bias)
-    error = Fraction(float(error_of(np.asarray(float(reach)), np.asarray(len(codes)))))
+    error = Fraction(float(bound_error(np.asarray(float(reach)), np.asarray(len(codes)))))
     assert max(abs(one - other), abs(one - sum(products) - bias)) <= error
 
 
@@ -67,7 +72,7 @@ def test_analysis_errors_of_sums(
 @pytest.mark.parametrize("scale", [0.1, 1 / 3, 1e-40, 0.5, 3e30])
 def test_analysis_codes_of_very_many_steps_are_not_cut_off(scale: float, highest: int) -> None:
     ends = np.asarray(-highest, np.int64), np.asarray(highest, np.int64)
-    x = of_codes(CodeRanges(np.asarray(scale, np.float32), np.zeros((), np.float32), *ends))
+    x = from_codes(CodeRanges(np.asarray(scale, np.float32), np.zeros((), np.float32), *ends))
     assert x is not None
     codes = np.arange(highest - 3, highest + 1, dtype=np.int64)[None]
     assert x.grid is not None
@@ -79,12 +84,12 @@ def test_analysis_codes_of_very_many_steps_are_not_cut_off(scale: float, highest
 
 def steps(scale: float, highest: int) -> AbstractValue | None:
     ends = np.asarray(-highest, np.int64), np.asarray(highest, np.int64)
-    return of_codes(CodeRanges(np.asarray(scale, np.float32), np.zeros((), np.float32), *ends))
+    return from_codes(CodeRanges(np.asarray(scale, np.float32), np.zeros((), np.float32), *ends))
 
 
 LARGEST = float(np.finfo(np.float32).max)
-HUGE = {"numbers": of_interval(-LARGEST, LARGEST), "codes": steps(2.0**126, 3)}
-HUGE["exponents"] = of_interval(-100, 100)
+HUGE = {"numbers": from_interval(-LARGEST, LARGEST), "codes": steps(2.0**126, 3)}
+HUGE["exponents"] = from_interval(-100, 100)
 ONE = np.ones(4, np.float32)
 OVERFLOWING: dict[str, tuple[onnx.NodeProto, dict[str, np.ndarray]]] = {
     "ReduceSum": (standard("ReduceSum", "x"), {}),

@@ -14,7 +14,7 @@ from onnx import helper
 from small_models import model, node
 
 from anybit.onnx.analysis.analysis import analyze
-from anybit.onnx.analysis.layers import quantizers_after
+from anybit.onnx.analysis.layers import find_quantizers_after
 from anybit.onnx.analysis.rules.table import RULES
 
 
@@ -178,7 +178,7 @@ def test_analysis_long_chains_take_linear_time(kind: str) -> None:
         profile = cProfile.Profile()
         profile.enable()
         actual = analyze(ready)
-        quantizers_after(actual.products)
+        find_quantizers_after(actual.products)
         profile.disable()
         calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
     assert calls[1] < 4.4 * calls[0]

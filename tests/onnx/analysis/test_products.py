@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qdq_models import plain, qdq, tensor
 from small_models import model, node
 
-from anybit.onnx.analysis.products import ProductAnalysis, bits_of
+from anybit.onnx.analysis.products import ProductAnalysis, count_bits
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:
@@ -150,8 +150,13 @@ def test_product_analysis_accumulators_by_hand() -> None:
 
 
 def test_product_analysis_bits() -> None:
-    assert [bits_of(0, 0), bits_of(0, 1), bits_of(0, 255), bits_of(-1, 0)] == [1, 1, 8, 1]
-    assert [bits_of(-128, 127), bits_of(-128, 128), bits_of(-129, 0)] == [8, 9, 9]
+    assert [count_bits(0, 0), count_bits(0, 1), count_bits(0, 255), count_bits(-1, 0)] == [
+        1,
+        1,
+        8,
+        1,
+    ]
+    assert [count_bits(-128, 127), count_bits(-128, 128), count_bits(-129, 0)] == [8, 9, 9]
 
 
 REASONS = {

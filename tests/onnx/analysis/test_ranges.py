@@ -7,7 +7,7 @@ from analysis_checks import prepared
 from small_models import model, node
 
 from anybit.errors import OptionError
-from anybit.onnx.analysis.ranges import input_values, named, value_of
+from anybit.onnx.analysis.ranges import make_input_values, parse_ranges, to_abstract_value
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from anybit.onnx.analysis.ranges import input_values, named, value_of
 def test_input_ranges_types(
     text: str, codes: range, scale: float, ends: tuple[float, float]
 ) -> None:
-    actual = value_of(text)
+    actual = to_abstract_value(text)
     assert actual.codes.hull == actual.codes.allowed == codes
     assert actual.codes.scale == scale
     assert (float(actual.lowest), float(actual.highest)) == tuple(map(float, ends))
@@ -35,7 +35,7 @@ def test_input_ranges_types(
     "arguments", ["-1,1", " -1 , 1.0", "-1e0,+1", (-1, 1), (-1.0, np.float32(1))]
 )
 def test_input_ranges_numbers(arguments: object) -> None:
-    actual = value_of(arguments)
+    actual = to_abstract_value(arguments)
     assert actual.codes is None
     assert (float(actual.lowest), float(actual.highest)) == (-1, 1)
 
@@ -60,25 +60,25 @@ def test_input_ranges_numbers(arguments: object) -> None:
 )
 def test_input_ranges_refuse_invalid_text(text: str) -> None:
     with pytest.raises(OptionError, match="range"):
-        value_of(text)
+        to_abstract_value(text)
 
 
 def test_input_ranges_names() -> None:
     inputs = prepared(model([node("Relu", "x", domain="")])).graph.inputs
-    assert input_values(named(["x=uint8"]), inputs).keys() == {"x"}
-    assert input_values(named(["uint8"]), inputs).keys() == {"x"}
-    assert named(["a=b=uint8"]) == {"a=b": "uint8"}
+    assert make_input_values(parse_ranges(["x=uint8"]), inputs).keys() == {"x"}
+    assert make_input_values(parse_ranges(["uint8"]), inputs).keys() == {"x"}
+    assert parse_ranges(["a=b=uint8"]) == {"a=b": "uint8"}
     with pytest.raises(OptionError, match=r"no input 'z'.* are x"):
-        input_values(named(["z=uint8"]), inputs)
+        make_input_values(parse_ranges(["z=uint8"]), inputs)
     with pytest.raises(OptionError, match="given twice"):
-        named(["x=uint8", "x=int8"])
+        parse_ranges(["x=uint8", "x=int8"])
 
 
 def test_a_range_alone_is_that_of_the_only_input() -> None:
     inputs = prepared(model([node("Relu", "x", domain="")])).graph.inputs
-    assert input_values("uint8", inputs).keys() == {"x"}
-    assert input_values((-1, 1), inputs).keys() == {"x"}
-    assert input_values(None, inputs) == {}
+    assert make_input_values("uint8", inputs).keys() == {"x"}
+    assert make_input_values((-1, 1), inputs).keys() == {"x"}
+    assert make_input_values(None, inputs) == {}
     for wrong in (3, {"x": 3}, {"x": None}):
         with pytest.raises(OptionError, match="range"):
-            input_values(wrong, inputs)  # type: ignore[arg-type]
+            make_input_values(wrong, inputs)  # type: ignore[arg-type]

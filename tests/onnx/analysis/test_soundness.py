@@ -10,7 +10,7 @@ from networks import inputs, networks
 from random_graphs import RandomGraph, graphs
 from small_models import model, node
 
-from anybit.onnx.analysis.abstract_values import CodeRanges, of_codes
+from anybit.onnx.analysis.abstract_values import CodeRanges, from_codes
 
 STEPS = CodeRanges(
     np.float32(1 / 16).reshape(()),
@@ -28,7 +28,7 @@ def test_analysis_random_graphs(exact: bool, fold: bool) -> None:
     @given(graphs(exact=exact))
     def check(graph: RandomGraph) -> None:
         followed(graph.proto, {"x": graph.x}, fold=fold)
-        followed(graph.proto, {"x": graph.x}, {"x": of_codes(STEPS)}, fold=fold)
+        followed(graph.proto, {"x": graph.x}, {"x": from_codes(STEPS)}, fold=fold)
 
     check()
 

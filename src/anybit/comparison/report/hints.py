@@ -11,8 +11,8 @@ from anybit.comparison.measure import differing_elements
 from anybit.comparison.report.wording import value
 from anybit.comparison.results import TensorDifference
 from anybit.comparison.steps import Arrays
-from anybit.onnx.operators.registry import operator_of
-from anybit.onnx.quantizers.quantizer import inputs_of
+from anybit.onnx.operators.registry import find_operator
+from anybit.onnx.quantizers.quantizer import get_declared_inputs
 from anybit.text import counted, shown
 
 _MAX_VALUE_LENGTH = 40
@@ -45,9 +45,9 @@ def first_difference_hints(
 
 def parameter_hints(a: ir.Node, b: ir.Node, arrays_a: Arrays, arrays_b: Arrays) -> Iterator[str]:
     """Yield the differences between the parameters of two quantizers of one operator."""
-    if not inputs_of(a) or b.op_identifier() != a.op_identifier():
+    if not get_declared_inputs(a) or b.op_identifier() != a.op_identifier():
         return
-    if operator_of(a) is not None:  # all attributes are explicit
+    if find_operator(a) is not None:  # all attributes are explicit
         yield from _attributes(a, b)
     yield from _parameters(a, b, arrays_a, arrays_b)
 
@@ -58,8 +58,8 @@ def _readers(constant: ir.Value) -> Iterator[str]:
     if not readers:
         return
     node, index = readers[0]
-    names = ["x", *(parameter.name for parameter in inputs_of(node)[1:])]
-    use = f" as its {names[index]}" if inputs_of(node) and index < len(names) else ""
+    names = ["x", *(parameter.name for parameter in get_declared_inputs(node)[1:])]
+    use = f" as its {names[index]}" if get_declared_inputs(node) and index < len(names) else ""
     more = f", and {counted(len(readers) - 1, 'more node')}" if len(readers) > 1 else ""
     yield f"{node.op_type} {shown(node.name or '')} reads it{use}{more}"
 
@@ -67,7 +67,9 @@ def _readers(constant: ir.Value) -> Iterator[str]:
 def _parameters(
     node_a: ir.Node, node_b: ir.Node, arrays_a: Arrays, arrays_b: Arrays
 ) -> Iterator[str]:
-    inputs = zip(inputs_of(node_a)[1:], node_a.inputs[1:], node_b.inputs[1:], strict=False)
+    inputs = zip(
+        get_declared_inputs(node_a)[1:], node_a.inputs[1:], node_b.inputs[1:], strict=False
+    )
     for parameter, value_a, value_b in inputs:
         name = parameter.name
         a = None if value_a is None else arrays_a.get(value_a.name or "")

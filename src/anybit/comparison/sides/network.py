@@ -15,9 +15,9 @@ from anybit.errors import DataError
 from anybit.inputs import list_inputs
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.constants import is_constant, read_array
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.passes import Normalize, StandardLayout
-from anybit.onnx.preparation import apply
+from anybit.onnx.preparation import apply_passes
 
 
 class Network:
@@ -32,7 +32,7 @@ class Network:
     def __init__(self, source: Source) -> None:
         self.label = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
         self.model = read_copy(source)
-        apply(self.model, source, Normalize(), StandardLayout())
+        apply_passes(self.model, source, Normalize(), StandardLayout())
         self.inputs = list_inputs(self.model.graph, self.label)
 
     @property
@@ -87,7 +87,7 @@ def kind_of(value: ir.Value) -> str:
     node = value.producer()
     if node is None:
         return ""
-    operator = operator_of(node)
+    operator = find_operator(node)
     quantizes = operator is not None and (operator.is_dequantizer or operator.result_dtype is None)
     if quantizes or (node.domain == "" and node.op_type == "DequantizeLinear"):
         return "quantizer"

@@ -23,8 +23,8 @@ from anybit.onnx import exact_session_options, read
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.passes import FoldConstants
-from anybit.onnx.preparation import prepared, runnable
-from anybit.onnx.runtime import make_session, reason, run_session
+from anybit.onnx.preparation import make_runnable, prepare_in_place
+from anybit.onnx.runtime import extract_reason, make_session, run_session
 
 Arrays: TypeAlias = dict[str, Array]
 Runner: TypeAlias = Callable[[ir.Model, Mapping[str, Array]], Arrays]
@@ -38,13 +38,15 @@ def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     exposed, folded = _fold_constants(_exposed(model))
     if not exposed.graph.outputs:
         return folded
-    return folded | run_session(make_session(prepared(exposed, exposed, normalized=True)), feeds)
+    return folded | run_session(
+        make_session(prepare_in_place(exposed, exposed, normalized=True)), feeds
+    )
 
 
 def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """Run the nodes without optimization or constant folding."""
     exposed = _exposed(model)
-    return run_session(make_session(runnable(exposed, exposed)), feeds)
+    return run_session(make_session(make_runnable(exposed, exposed)), feeds)
 
 
 def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
@@ -55,7 +57,7 @@ def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """
     _, constants = _fold_constants(_exposed(model))
     folded = model.clone()
-    runnable(folded, folded)
+    make_runnable(folded, folded)
     FoldConstants()(folded)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = exact_session_options().log_severity_level
@@ -78,7 +80,7 @@ def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     from anybit.onnx import reference_ops
 
     exposed = _exposed(model)
-    runnable(exposed, exposed)
+    make_runnable(exposed, exposed)
     evaluator = ReferenceEvaluator(ir.to_proto(exposed), new_ops=reference_ops())
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -140,7 +142,7 @@ def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str
     except Exception as error:  # the exceptions of runtimes have no common base
         # The message of a KeyError, for example, is unclear without its type.
         kind = f"{type(error).__name__}: " if type(error).__module__ == "builtins" else ""
-        message = f"{label} cannot be run by {runner}: {kind}{reason(error)}"
+        message = f"{label} cannot be run by {runner}: {kind}{extract_reason(error)}"
         raise ModelError(message) from error
     return {name: array for name, array in results.items() if is_number(array)}
 

@@ -11,7 +11,7 @@ from anybit.compiler.analyze.unknown_shapes import RowShapes
 from anybit.compiler.layer import CompiledLayer
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
-from anybit.onnx.analysis.layers import layers_of, quantizers_after
+from anybit.onnx.analysis.layers import describe_layers, find_quantizers_after
 from anybit.onnx.graph.walk import iter_values
 from anybit.onnx.passes import FoldConstants, InferShapes
 from anybit.quant_types.grids import TensorGrid
@@ -71,7 +71,7 @@ def _layers(
 ) -> tuple[dict[str, LayerInfo], tuple[CompiledLayer, ...]]:
     """Return the layers by their outputs, and those in branches and loops."""
     layers, nested = {}, []
-    every = layers_of(model, analysis, quantizers_after(analysis.products))
+    every = describe_layers(model, analysis, find_quantizers_after(analysis.products))
     for layer, product in zip(every, analysis.products, strict=True):
         if product.node.graph is model.graph:
             layers[layer.output] = layer

@@ -22,8 +22,8 @@ from anybit.compiler.partition.layout import Layout
 from anybit.compiler.partition.windows import SINGLE, derive_window, is_padded
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
-from anybit.onnx.analysis.products import ProductAnalysis, bits_of
-from anybit.onnx.analysis.sums import error_of
+from anybit.onnx.analysis.products import ProductAnalysis, count_bits
+from anybit.onnx.analysis.sums import bound_error
 from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
@@ -175,7 +175,7 @@ def accumulate_mean(
     weights = np.ones(shape, np.int64)
     _check_floats(np.array([source.grid.scale]), np.array([count]), source)
     exact = exponent is not None and count * reach <= EXACT * 2.0**exponent
-    slack = 0.0 if exact else error_of(np.asarray(count * reach), np.asarray(count))
+    slack = 0.0 if exact else bound_error(np.asarray(count * reach), np.asarray(count))
     bounds = _reach(source, weights, is_padded(window))
     root = AccumulatorRoot(
         node=node,
@@ -210,7 +210,7 @@ def _mean_layer(
         weight_bits=1,
         input_bits=max(1, (source.grid.levels - 1).bit_length()),
         accumulator=span,
-        accumulator_bits=bits_of(*span),
+        accumulator_bits=count_bits(*span),
     )
 
 

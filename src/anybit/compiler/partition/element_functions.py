@@ -19,11 +19,11 @@ from anybit.compiler.reason import Unsupported
 from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.cut import extract_subgraph
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
-from anybit.onnx.preparation import runnable
+from anybit.onnx.preparation import make_runnable
 from anybit.onnx.runtime import (
     FAILURES,
+    extract_reason,
     make_session,
-    reason,
     run_session,
 )
 
@@ -118,7 +118,7 @@ class NodeChain:
             for output in node.outputs:
                 output.shape = None
         _own_thresholds(piece, values)
-        return make_session(runnable(piece, piece), threads=1), constants
+        return make_session(make_runnable(piece, piece), threads=1), constants
 
     def __call__(self, *elements: Array) -> Array:
         """Return the results for elements x channels.
@@ -130,7 +130,7 @@ class NodeChain:
             result = self._evaluated(elements)
         except FAILURES as error:
             name = self.nodes[-1].op_type
-            raise Unsupported(f"{name} cannot be evaluated: {reason(error)}") from error
+            raise Unsupported(f"{name} cannot be evaluated: {extract_reason(error)}") from error
         if result.size != elements[0].size:
             raise Unsupported(f"{self.nodes[-1].op_type} changes the shape of its input")
         return np.asarray(result.reshape(elements[0].shape))

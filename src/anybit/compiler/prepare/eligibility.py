@@ -11,7 +11,7 @@ from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.passes.remove_quantizers import has_quantizers
 from anybit.onnx.qdq.qlinear import is_integer_operator
-from anybit.onnx.qdq.remedies import conversion_of
+from anybit.onnx.qdq.remedies import suggest_conversion
 
 INTEGER_ONLY = "anybit.integer_only"
 """Metadata of models that were quantized with `integer_only`."""
@@ -27,7 +27,7 @@ def explain_missing_quantizers(model: ir.Model, where: str) -> str:
         if is_integer_network(node):
             return f"{where} is compiled already ({describe(node)}); run it as it is"
         if is_integer_operator(node):
-            command = conversion_of(node)
+            command = suggest_conversion(node)
             remedy = "convert it first" if command else "quantize the float model instead"
             return (
                 f"{where} has no quantizers: {describe(node)} computes with codes, which "

@@ -11,7 +11,7 @@ from anybit.inputs import list_inputs
 from anybit.onnx import Source
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.preparation import errors_named_after
+from anybit.onnx.preparation import name_errors_after
 
 
 def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
@@ -26,7 +26,7 @@ def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             raise OptionError(f"input {name!r}: sizes must be integers from 1 on, got {sizes}")
     model = read_copy(source)
-    with errors_named_after(source):
+    with name_errors_after(source):
         override_shapes(list_inputs(model.graph, "the model"), shapes)
     inputs = {value.name: value for value in model.graph.inputs}
     for name, sizes in shapes.items():

@@ -34,7 +34,7 @@ from anybit.compiler.requantize.epilogue import (
 from anybit.compiler.requantize.replay_steps import is_defined_by_ieee, replay_steps, steps_of_part
 from anybit.compiler.requantize.thresholds import find_highest_index, find_thresholds
 from anybit.onnx.graph.constants import Array, read_array
-from anybit.onnx.quantizers.quantizer import inputs_of
+from anybit.onnx.quantizers.quantizer import get_declared_inputs
 from anybit.ops.domain import Role
 from anybit.quant_types.grids import TensorGrid
 
@@ -348,7 +348,7 @@ def _zero_point(quantizer: ElementFunction) -> float:
     (part,) = quantizer.parts
     assert isinstance(part, NodeChain), "it has been made of nodes"
     node = part.nodes[-1]
-    for declared, value in zip(inputs_of(node), node.inputs, strict=False):
+    for declared, value in zip(get_declared_inputs(node), node.inputs, strict=False):
         if declared.role is Role.ZERO_POINT and value is not None:
             return float(read_array(value).flat[0])
     return 0.0

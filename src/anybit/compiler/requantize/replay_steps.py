@@ -13,8 +13,8 @@ from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import after_step
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
-from anybit.onnx.passes.batch_norm_to_affine import affine_of, parameters_of
-from anybit.onnx.quantizers.quantizer import inputs_of
+from anybit.onnx.passes.batch_norm_to_affine import compute_affine, read_parameters
+from anybit.onnx.quantizers.quantizer import get_declared_inputs
 
 _PROBES = 2**12
 _UNREAD = np.zeros(1, np.float32)
@@ -98,7 +98,7 @@ def _steps_of_nodes(
             kept = x
             steps.append(p.Step(p.Operation.KEEP, _UNREAD))
         node_steps = None
-        if skip_quantizers and inputs_of(node):
+        if skip_quantizers and get_declared_inputs(node):
             node_steps = list[p.Step]()
         elif kept is not None and len(node.inputs) == 2 and set(node.inputs) == {x, kept}:
             node_steps = _with_kept(node)
@@ -130,10 +130,10 @@ def _steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
     if node.domain:
         return None
     if node.op_type == "BatchNormalization":
-        parameters = parameters_of(node)
+        parameters = read_parameters(node)
         if parameters is None:
             return None
-        factor, offset = affine_of(node, *parameters)
+        factor, offset = compute_affine(node, *parameters)
         return [p.Step(p.Operation.MULTIPLY, factor), p.Step(p.Operation.ADD, offset)]
     if node.op_type in _DEFINED:
         return _DEFINED[node.op_type](node)

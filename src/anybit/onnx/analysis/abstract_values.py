@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.analysis.mismatch import check_channels
-from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, find_exponent
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
 
@@ -82,7 +82,7 @@ class CodeRanges:
     def uniform(self, axis: int | None) -> tuple[int | None, "CodeRanges"]:
         """Return the codes with all arrays 0-d, or all with an entry per channel of the axis."""
         arrays = (self.scale, self.zeropt, self.lowest, self.highest)
-        axis, (scale, zeropt, lowest, highest) = channelwise(axis, *arrays)
+        axis, (scale, zeropt, lowest, highest) = align_channels(axis, *arrays)
         return axis, replace(self, scale=scale, zeropt=zeropt, lowest=lowest, highest=highest)
 
     def of_channel(self, channel: int) -> range | frozenset[int]:
@@ -179,7 +179,7 @@ class AbstractValue:
             lowest=np.asarray(self.lowest.min()),
             highest=np.asarray(self.highest.max()),
             axis=None,
-            codes=None if self.codes is None else _merged(self.codes),
+            codes=None if self.codes is None else _merge_channels(self.codes),
         )
 
     def values(self, most: int) -> tuple[Array, Array] | None:
@@ -201,7 +201,7 @@ class AbstractValue:
         return np.broadcast_to(values, shape), np.broadcast_to(occur, shape)
 
 
-def _merged(codes: CodeRanges) -> CodeRanges | None:
+def _merge_channels(codes: CodeRanges) -> CodeRanges | None:
     """Return the codes of all channels together."""
     same = [np.all(parameter == parameter.flat[0]) for parameter in (codes.scale, codes.zeropt)]
     if not all(same):
@@ -217,7 +217,7 @@ def _merged(codes: CodeRanges) -> CodeRanges | None:
     )
 
 
-def channelwise(axis: int | None, *arrays: Array) -> tuple[int | None, list[Array]]:
+def align_channels(axis: int | None, *arrays: Array) -> tuple[int | None, list[Array]]:
     """Return arrays in one form: all 0-d, or all with an entry per channel.
 
     Raises:
@@ -229,7 +229,7 @@ def channelwise(axis: int | None, *arrays: Array) -> tuple[int | None, list[Arra
     return axis, [np.broadcast_to(array, (size,)) if array.size == 1 else array for array in arrays]
 
 
-def of_interval(
+def from_interval(
     lowest: Array | float,
     highest: Array | float,
     axis: int | None = None,
@@ -239,13 +239,13 @@ def of_interval(
     sources: Sequence[ir.Value] = (),
 ) -> AbstractValue:
     """Return the abstract value of numbers between two bounds."""
-    axis, (low, high) = channelwise(
+    axis, (low, high) = align_channels(
         axis, np.asarray(lowest, np.float64), np.asarray(highest, np.float64)
     )
     return AbstractValue(low, high, axis, exponent, nan, sources=tuple(sources))
 
 
-def of_codes(
+def from_codes(
     codes: CodeRanges, axis: int | None = None, *, nan: bool = False
 ) -> AbstractValue | None:
     """Return the abstract value of codes; None if float32 does not hold their values exactly."""
@@ -259,11 +259,11 @@ def of_codes(
     ends = np.stack([grid.decode(codes.lowest), grid.decode(codes.highest)]).astype(np.float64)
     exponent = None
     if codes.integral and np.isfinite(ends).all():
-        exponent = _exponent(codes)
+        exponent = _find_exponent(codes)
     return AbstractValue(ends.min(axis=0), ends.max(axis=0), axis, exponent, nan, codes)
 
 
-def _exponent(codes: CodeRanges) -> int | None:
+def _find_exponent(codes: CodeRanges) -> int | None:
     """Return the exponent of a power of two that all values are multiples of.
 
     The values are rounded products of an integer and a scale. They are multiples of the same power
@@ -271,7 +271,7 @@ def _exponent(codes: CodeRanges) -> int | None:
     product.
     """
     scale = codes.scale.astype(np.float64)
-    own = exponent_of(scale)
+    own = find_exponent(scale)
     low, high = codes.centered
     reach = np.maximum(np.abs(low), np.abs(high)).astype(np.float64)
     if own >= LOWEST_EXPONENT and np.all(np.abs(scale) * reach <= EXACT * 2.0**own):
@@ -280,7 +280,7 @@ def _exponent(codes: CodeRanges) -> int | None:
     return max(LOWEST_EXPONENT, int(np.frexp(smallest)[1]) - 24)
 
 
-def on_units(abstract: AbstractValue) -> AbstractValue:
+def encode_units(abstract: AbstractValue) -> AbstractValue:
     """Return the value with its multiples of a power of two as codes, if float32 holds them all."""
     exponent = abstract.exponent
     if abstract.codes is not None or exponent is None or not abstract.bounded:

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.analysis.rules.products import product
-from anybit.onnx.analysis.rules.table import rule_of
+from anybit.onnx.analysis.rules.products import infer_product
+from anybit.onnx.analysis.rules.table import find_rule
 from anybit.onnx.analysis.view import View, is_float
 from anybit.onnx.graph.op_traits import OpTrait, get_traits
 from anybit.onnx.graph.walk import iter_nodes
@@ -53,21 +53,23 @@ def analyze(model: ir.Model, inputs: Mapping[str, AbstractValue] | None = None) 
             view.abstracts[value] = abstract_input
     with np.errstate(all="ignore"):
         for node in iter_nodes(model.graph):
-            for value, abstract in zip(node.outputs, _follow(node, view, products), strict=False):
+            for value, abstract in zip(
+                node.outputs, _infer_node(node, view, products), strict=False
+            ):
                 if abstract is not None and (is_float(value) or value.dtype in _INTEGERS):
-                    view.abstracts[value] = _affordable(abstract, view)
+                    view.abstracts[value] = _limit_channels(abstract, view)
     return Analysis(view.all_values(), products)
 
 
-def _follow(
+def _infer_node(
     node: ir.Node, view: View, products: list[ProductAnalysis]
 ) -> Sequence[AbstractValue | None]:
     traits = get_traits(node, view.opset)
-    rule = rule_of(node)
+    rule = find_rule(node)
     if not node.outputs or (node.op_type == "Dropout" and not traits):
         return []
     if OpTrait.MATMUL in traits:
-        analysis, output = product(node, view)
+        analysis, output = infer_product(node, view)
         products.append(analysis)
         return [output]
     try:
@@ -77,7 +79,7 @@ def _follow(
     return result if isinstance(result, Sequence) else [result]
 
 
-def _affordable(abstract: AbstractValue, view: View) -> AbstractValue:
+def _limit_channels(abstract: AbstractValue, view: View) -> AbstractValue:
     """Return an abstract value, without channels if there are too many in total."""
     if abstract.axis is None:
         return abstract

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_interval
-from anybit.onnx.analysis.integers import few
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, from_interval
+from anybit.onnx.analysis.integers import summarize_members
 from anybit.onnx.analysis.mismatch import Mismatch, check_channels
-from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, find_exponent
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
 
@@ -18,7 +18,7 @@ _MOST_DISTINCT = 2**16
 _MOST_LOOKED_AT = 2**22
 
 
-def of_constant(array: Array) -> AbstractValue | None:
+def from_constant(array: Array) -> AbstractValue | None:
     """Return the abstract value of a constant; integers are their own codes."""
     if array.size == 0 or array.dtype == np.float64 or array.dtype == np.float16:
         return None
@@ -26,7 +26,7 @@ def of_constant(array: Array) -> AbstractValue | None:
     if array.dtype.kind != "f":
         lowest, highest = int(array.min()), int(array.max())
         if max(abs(lowest), abs(highest)) > EXACT:
-            return of_interval(lowest, highest, exponent=0)
+            return from_interval(lowest, highest, exponent=0)
         one, none = np.ones((), np.float32), np.zeros((), np.float32)
         codes = CodeRanges(one, none, np.asarray(lowest, np.int64), np.asarray(highest, np.int64))
         ends = np.asarray(float(lowest)), np.asarray(float(highest))
@@ -34,11 +34,13 @@ def of_constant(array: Array) -> AbstractValue | None:
     nan = bool(np.isnan(array).any())
     if nan and np.isnan(array).all():
         return None
-    exponent = exponent_of(finite) if finite.size else 0
-    return of_interval(float(np.nanmin(array)), float(np.nanmax(array)), exponent=exponent, nan=nan)
+    exponent = find_exponent(finite) if finite.size else 0
+    return from_interval(
+        float(np.nanmin(array)), float(np.nanmax(array)), exponent=exponent, nan=nan
+    )
 
 
-def with_codes(
+def encode_constant(
     values: Array, grid: IntegerGrid, allowed: range | frozenset[int]
 ) -> AbstractValue | None:
     """Return a quantized constant with its codes; None if these do not decode to the values."""
@@ -49,10 +51,10 @@ def with_codes(
         integers = grid.encode(values, np.int32)
     except ValueError:
         return None
-    return of_integers(integers, layout.scale, layout.zeropt, layout.axis, allowed)
+    return from_integers(integers, layout.scale, layout.zeropt, layout.axis, allowed)
 
 
-def of_integers(
+def from_integers(
     integers: Array,
     scale: Array,
     zeropt: Array,
@@ -77,7 +79,7 @@ def of_integers(
         np.asarray(bound, np.int64)
         for bound in (integers.min(axis=other), integers.max(axis=other))
     )
-    step, members = few(integers) if integers.size <= _MOST_LOOKED_AT else (1, None)
+    step, members = summarize_members(integers) if integers.size <= _MOST_LOOKED_AT else (1, None)
     if np.any((lowest - lowest.min()) % step):
         step = 1
     codes = CodeRanges(scale, zeropt, lowest, highest, step, members, allowed)
@@ -88,44 +90,44 @@ def of_integers(
         return None
     spread = AbstractValue(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)
     assert spread.grid is not None, "it has codes"
-    exponent = exponent_of(spread.grid.decode(integers))
+    exponent = find_exponent(spread.grid.decode(integers))
     return AbstractValue(
         spread.lowest, spread.highest, axis, exponent, False, codes, integers=integers
     )
 
 
-def recovered(array: Array, axis: int) -> AbstractValue | None:
+def recover_codes(array: Array, axis: int) -> AbstractValue | None:
     """Return a float constant with codes that decode bit for bit; None if there are none.
 
     There is one scale, or one per channel of the axis.
     """
     if array.dtype != np.float32 or array.size == 0 or not np.isfinite(array).all():
         return None
-    whole = _scale(array)
+    whole = _find_scale(array)
     if whole is not None:
-        return _encoded(array, np.asarray(whole), None)
+        return _encode(array, np.asarray(whole), None)
     if not -array.ndim <= axis < 0 or array.shape[axis] > 2**12:
         return None
     scales = []
     for channel in np.moveaxis(array, axis, 0):
-        scale = _scale(channel)
+        scale = _find_scale(channel)
         if scale is None:
             return None
         scales.append(scale)
-    return _encoded(array, np.asarray(scales, np.float32), axis)
+    return _encode(array, np.asarray(scales, np.float32), axis)
 
 
-def _encoded(array: Array, scale: Array, axis: int | None) -> AbstractValue | None:
+def _encode(array: Array, scale: Array, axis: int | None) -> AbstractValue | None:
     shape = scale if axis is None else scale.reshape(-1, *[1] * (-axis - 1))
     grid = IntegerGrid(shape, np.zeros((), np.float32), range(-_MOST_CODE, _MOST_CODE + 1))
     try:
         integers = grid.encode(array, np.int32)
     except ValueError:
         return None
-    return of_integers(integers, scale, np.zeros((), np.float32), axis, None)
+    return from_integers(integers, scale, np.zeros((), np.float32), axis, None)
 
 
-def _scale(values: Array) -> np.float32 | None:
+def _find_scale(values: Array) -> np.float32 | None:
     """Return the largest scale, among the candidates, that all values are small multiples of."""
     distinct = np.unique(np.abs(values))
     distinct = distinct[distinct > 0]
@@ -133,7 +135,7 @@ def _scale(values: Array) -> np.float32 | None:
         return np.float32(1)
     if distinct.size > _MOST_DISTINCT:
         return None
-    for scale in _candidates(distinct):
+    for scale in _iter_candidates(distinct):
         with np.errstate(all="ignore"):
             codes = np.rint(distinct / scale)
             if codes[-1] <= _MOST_CODE and np.array_equal(codes * scale, distinct):
@@ -141,7 +143,7 @@ def _scale(values: Array) -> np.float32 | None:
     return None
 
 
-def _candidates(distinct: Array) -> Iterator[np.float32]:
+def _iter_candidates(distinct: Array) -> Iterator[np.float32]:
     """Yield candidate scales of ascending positive numbers, the largest first."""
     smallest = distinct[0]
     gaps = np.diff(distinct, prepend=np.float32(0))
@@ -158,6 +160,6 @@ def _candidates(distinct: Array) -> Iterator[np.float32]:
             yield refined
             yield np.nextafter(refined, np.float32(0))
             yield np.nextafter(refined, np.float32(np.inf))
-    exponent = exponent_of(distinct)
+    exponent = find_exponent(distinct)
     if exponent >= LOWEST_EXPONENT:
         yield np.float32(2.0**exponent)

@@ -10,12 +10,12 @@ _MOST_COUNTED = 2**16
 _BLOCK = 2**14
 
 
-def few(members: Array) -> tuple[int, frozenset[int] | None]:
+def summarize_members(members: Array) -> tuple[int, frozenset[int] | None]:
     """Return the largest step of a range that contains all integers.
 
     The integers are returned, too, if the range contains others.
     """
-    distinct = _distinct(members)
+    distinct = _find_distinct(members)
     count = int(distinct[-1] - distinct[0])
     step = int(np.gcd.reduce(np.diff(distinct))) if count else 1
     full = distinct.size == count // step + 1
@@ -23,7 +23,7 @@ def few(members: Array) -> tuple[int, frozenset[int] | None]:
     return step, exact
 
 
-def _distinct(members: Array) -> Array:
+def _find_distinct(members: Array) -> Array:
     lowest, highest = int(members.min()), int(members.max())
     if highest - lowest > _MOST_COUNTED:
         return np.unique(members)
@@ -31,7 +31,7 @@ def _distinct(members: Array) -> Array:
     return np.asarray(np.flatnonzero(np.bincount(places)) + lowest)
 
 
-def divisor_of(integers: Array) -> int:
+def find_divisor(integers: Array) -> int:
     """Return the greatest common divisor; 1 if all are 0."""
     flat, divisor = np.ravel(integers), 0
     for at in range(0, flat.size, _BLOCK):

@@ -13,12 +13,12 @@ from anybit.errors import ModelError
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.analysis.view import input_of
+from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
-from anybit.onnx.quantizers.quantizer import Quantizer, quantizer_of
+from anybit.onnx.quantizers.quantizer import Quantizer, find_quantizer
 from anybit.onnx.quantizers.trace import Traces
 from anybit.quant_types.layer_info import Guarantee, LayerInfo, Span
 
@@ -28,20 +28,20 @@ _SINGLE = OpTrait.DATA_MOVEMENT | OpTrait.RECTIFIER | OpTrait.ELEMENTWISE
 _EPILOGUE = _SINGLE | OpTrait.SELECTION | OpTrait.MEAN
 
 
-def quantizers_after(products: Iterable[ProductAnalysis]) -> list[Quantizer | None]:
+def find_quantizers_after(products: Iterable[ProductAnalysis]) -> list[Quantizer | None]:
     """Return the first quantizer in the epilogue of each product; None where there is none.
 
     For a QuantizeLinear with its DequantizeLinear, return the DequantizeLinear.
     """
     traces = Traces()
-    return [_quantizer_after(product.node.outputs[0], traces) for product in products]
+    return [_find_quantizer_after(product.node.outputs[0], traces) for product in products]
 
 
-def _quantizer_after(value: ir.Value, traces: Traces) -> Quantizer | None:
+def _find_quantizer_after(value: ir.Value, traces: Traces) -> Quantizer | None:
     waiting, seen = [value], {value}
     while waiting and len(seen) < _MAX_EPILOGUE:
         for node, index in islice(waiting.pop(0).uses(), _MAX_EPILOGUE):
-            quantizer = _quantizer(node, traces) if index == 0 else None
+            quantizer = _find_quantizer(node, traces) if index == 0 else None
             if quantizer is not None:
                 return quantizer
             passes = has_trait(node, _EPILOGUE) or node.op_type == "BatchNormalization"
@@ -51,19 +51,19 @@ def _quantizer_after(value: ir.Value, traces: Traces) -> Quantizer | None:
     return None
 
 
-def _quantizer(node: ir.Node, traces: Traces) -> Quantizer | None:
+def _find_quantizer(node: ir.Node, traces: Traces) -> Quantizer | None:
     try:
-        quantizer = quantizer_of(node, traces)
+        quantizer = find_quantizer(node, traces)
         if is_quantize(node):
             # The values are those that a reader of the codes computes.
-            reader = _dequantizer(node.outputs[0])
-            quantizer = quantizer if reader is None else quantizer_of(reader, traces)
+            reader = _find_dequantizer(node.outputs[0])
+            quantizer = quantizer if reader is None else find_quantizer(reader, traces)
     except ModelError:  # the runtime reports it
         return None
     return quantizer
 
 
-def _dequantizer(codes: ir.Value) -> ir.Node | None:
+def _find_dequantizer(codes: ir.Value) -> ir.Node | None:
     """Return the DequantizeLinear that reads codes, also after a Clip."""
     for node, index in codes.uses():
         if index == 0 and is_dequantize(node):
@@ -75,19 +75,19 @@ def _dequantizer(codes: ir.Value) -> ir.Node | None:
     return None
 
 
-def layers_of(
+def describe_layers(
     model: ir.Model, analysis: Analysis, quantizers: Sequence[Quantizer | None]
 ) -> list[LayerInfo]:
     """Return a layer for each product and the quantizer after it, without `inputs`."""
     pairs = zip(analysis.products, quantizers, strict=True)
-    return [_layer(model, analysis, *pair) for pair in pairs]
+    return [_describe_layer(model, analysis, *pair) for pair in pairs]
 
 
-def _layer(
+def _describe_layer(
     model: ir.Model, analysis: Analysis, product: ProductAnalysis, quantizer: Quantizer | None
 ) -> LayerInfo:
     node = product.node
-    weight = input_of(node, 1 if product.layout is None else product.layout.weight)
+    weight = get_input(node, 1 if product.layout is None else product.layout.weight)
     output = node.outputs[0]
     quantized = None if quantizer is None else analysis.values.get(quantizer.node.outputs[0])
     result = analysis.values.get(output)
@@ -103,19 +103,19 @@ def _layer(
         name=get_label(node),
         operator=node.op_type,
         output=str(output.name),
-        guarantee=_guarantee(product),
+        guarantee=_describe_guarantee(product),
         reason=product.reason,
-        shape=_shape(model, output),
-        weight_shape=_shape(model, weight),
+        shape=_format_shape(model, output),
+        weight_shape=_format_shape(model, weight),
         parameters=0 if product.codes is None else product.codes.size,
         macs=product.macs,
         bops=product.bops,
         input_bits=product.x_bits,
         weight_bits=product.weight_bits,
         sparsity=product.sparsity,
-        input_codes=_codes(product.x),
-        weight_codes=_codes(product.weight),
-        output_codes=_codes(quantized),
+        input_codes=_get_code_span(product.x),
+        weight_codes=_get_code_span(product.weight),
+        output_codes=_get_code_span(quantized),
         accumulator=span,
         accumulator_bits=bits,
         accumulator_bits_any=any_bits,
@@ -124,23 +124,23 @@ def _layer(
     )
 
 
-def _guarantee(product: ProductAnalysis) -> Guarantee | None:
+def _describe_guarantee(product: ProductAnalysis) -> Guarantee | None:
     if product.exact:
         return Guarantee.EXACT
     return None if product.accumulator is None else Guarantee.BOUNDED
 
 
-def _codes(value: AbstractValue | None) -> Span | None:
+def _get_code_span(value: AbstractValue | None) -> Span | None:
     if value is None or value.codes is None:
         return None
     return int(np.min(value.codes.lowest)), int(np.max(value.codes.highest))
 
 
-def _shape(model: ir.Model, value: ir.Value | None) -> str:
+def _format_shape(model: ir.Model, value: ir.Value | None) -> str:
     return text.sizes(None if value is None else get_proven_sizes(value, model))
 
 
-def owners(nodes: Iterable[ir.Node], layers: Iterable[LayerInfo]) -> dict[ir.Node, str]:
+def find_owners(nodes: Iterable[ir.Node], layers: Iterable[LayerInfo]) -> dict[ir.Node, str]:
     """Return the name of the layer that each node belongs to: the last one that it depends on.
 
     Nodes and layers are in topological order. Nodes before all layers are missing.
@@ -150,23 +150,23 @@ def owners(nodes: Iterable[ir.Node], layers: Iterable[LayerInfo]) -> dict[ir.Nod
     owner: dict[ir.Node, str] = {}
     for node in nodes:
         own = [names[str(value.name)] for value in node.outputs if str(value.name) in names]
-        name = max(own or _read(node, owner), key=places.__getitem__, default=None)
+        name = max(own or _find_read_layers(node, owner), key=places.__getitem__, default=None)
         if name is not None:
             owner[node] = name
     return owner
 
 
-def _read(node: ir.Node, owner: Mapping[ir.Node, str]) -> set[str]:
+def _find_read_layers(node: ir.Node, owner: Mapping[ir.Node, str]) -> set[str]:
     producers = {value.producer() for value in node.inputs if value is not None}
     return {owner[node] for node in producers if node is not None and node in owner}
 
 
-def connected(nodes: Sequence[ir.Node], layers: Sequence[LayerInfo]) -> list[LayerInfo]:
+def connect_layers(nodes: Sequence[ir.Node], layers: Sequence[LayerInfo]) -> list[LayerInfo]:
     """Return the layers with `inputs`: the layers that their nodes read."""
-    owner = owners(nodes, layers)
+    owner = find_owners(nodes, layers)
     inputs: dict[str, set[str]] = {layer.name: set() for layer in layers}
     for node, name in owner.items():
-        inputs[name] |= _read(node, owner) - {name}
+        inputs[name] |= _find_read_layers(node, owner) - {name}
     places = {layer.name: place for place, layer in enumerate(layers)}
     return [
         replace(layer, inputs=tuple(sorted(inputs[layer.name], key=places.__getitem__)))

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.analysis.mismatch import Mismatch
-from anybit.onnx.analysis.view import View, input_of
+from anybit.onnx.analysis.view import View, get_input
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 
@@ -77,14 +77,14 @@ class Layout:
         return np.swapaxes(split, 1, 2) if self.kind == "ConvTranspose" else split
 
 
-def weight_layout(kind: str, rank: int) -> Layout:
+def make_weight_layout(kind: str, rank: int) -> Layout:
     """Return the layout of a Conv or MatMul of one group with a weight of this rank."""
     if kind == "MatMul":
         return Layout(0, 1, None, -1, -1 if rank == 2 else None, 1, False, kind)
     return Layout(0, 1, 2, 1 - rank, 1 - rank, 1, False, kind)
 
 
-def layout_of(node: ir.Node, view: View) -> Layout | None:
+def find_layout(node: ir.Node, view: View) -> Layout | None:
     """Return the layout of a MatMul-like node; None if attributes or inputs leave it open.
 
     Raises:
@@ -92,16 +92,16 @@ def layout_of(node: ir.Node, view: View) -> Layout | None:
     """
     match node.op_type:
         case "MatMul":
-            return _of_matmul(node, view)
+            return _find_matmul_layout(node, view)
         case "Gemm":
-            return _of_gemm(node)
+            return _find_gemm_layout(node)
         case "Conv" | "ConvTranspose":
-            return _of_conv(node, view)
+            return _find_conv_layout(node, view)
     return None
 
 
-def _of_matmul(node: ir.Node, view: View) -> Layout | None:
-    first, second = input_of(node, 0), input_of(node, 1)
+def _find_matmul_layout(node: ir.Node, view: View) -> Layout | None:
+    first, second = get_input(node, 0), get_input(node, 1)
     if first is None or second is None:
         return None
     swapped = _is_known(first, view) and not _is_known(second, view)
@@ -112,7 +112,7 @@ def _of_matmul(node: ir.Node, view: View) -> Layout | None:
         x_axis = -1 if x_rank == 1 else -2
         y_axis = None if rank != 2 or x_rank is None else -1 if x_rank == 1 else -2
         return Layout(1, 0, None, x_axis, y_axis, 1, False, "MatMul")
-    return weight_layout("MatMul", 0 if rank is None else rank)
+    return make_weight_layout("MatMul", 0 if rank is None else rank)
 
 
 def _is_known(value: ir.Value, view: View) -> bool:
@@ -120,7 +120,7 @@ def _is_known(value: ir.Value, view: View) -> bool:
     return view.array(value) is not None or (abstract is not None and abstract.integers is not None)
 
 
-def _of_gemm(node: ir.Node) -> Layout | None:
+def _find_gemm_layout(node: ir.Node) -> Layout | None:
     if any(get_attribute(node, name, 1.0) != 1 for name in ("alpha", "beta")):
         return None
     transposed = bool(get_attribute(node, "transB", 0))
@@ -128,8 +128,8 @@ def _of_gemm(node: ir.Node) -> Layout | None:
     return Layout(0, 1, 2, x_axis, -1, 1, False, "Gemm", transposed)
 
 
-def _of_conv(node: ir.Node, view: View) -> Layout | None:
-    weight = input_of(node, 1)
+def _find_conv_layout(node: ir.Node, view: View) -> Layout | None:
+    weight = get_input(node, 1)
     rank = view.rank(weight)
     if rank is None or rank < 3:
         return None

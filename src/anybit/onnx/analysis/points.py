@@ -10,13 +10,13 @@ import onnx_ir as ir
 from anybit.onnx.analysis.abstract_values import (
     AbstractValue,
     CodeRanges,
-    of_codes,
-    of_interval,
-    on_units,
+    encode_units,
+    from_codes,
+    from_interval,
 )
-from anybit.onnx.analysis.integers import few
+from anybit.onnx.analysis.integers import summarize_members
 from anybit.onnx.analysis.mismatch import check_channels
-from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, find_exponent
 from anybit.onnx.graph.constants import Array
 
 MOST_POINTS = 2**17
@@ -40,7 +40,7 @@ class Points:
     every: bool
 
 
-def points_of(
+def list_points(
     x: AbstractValue, axis: int | None, *parameters: Array, turns: Sequence[float] = (0.0,)
 ) -> Points:
     """Return the points of a tensor that is combined with parameters along an axis.
@@ -63,7 +63,7 @@ def points_of(
     return Points(values, np.ones(values.shape, np.bool_), axis, every=False)
 
 
-def image(
+def map_points(
     points: Points,
     function: Callable[[Array], Array],
     scales: Sequence[tuple[Array, Array]],
@@ -87,27 +87,27 @@ def image(
     with np.errstate(all="ignore"):
         results = np.asarray(function(points.values))
     occur = np.broadcast_to(points.occur, results.shape)
-    low, high = _ends(results, occur)
+    low, high = _find_ends(results, occur)
     nan_found = bool(np.isnan(results[occur]).any())
     nan = nan or nan_found
     # A function that is NaN at a bound may have any value inside.
     if np.any(low > high) or (not points.every and nan_found):
-        return of_interval(-np.inf, np.inf, nan=True, sources=sources)
+        return from_interval(-np.inf, np.inf, nan=True, sources=sources)
     wider = margin * (np.maximum(np.abs(low), np.abs(high)) + 1) if margin else 0.0
-    plain = of_interval(low - wider, high + wider, points.axis, nan=nan, sources=sources)
+    plain = from_interval(low - wider, high + wider, points.axis, nan=nan, sources=sources)
     if not points.every or margin or nan or plain.infinite:
         return plain
     for scale, zeropt in scales:
         abstract = regrid(results, occur, scale, zeropt, points.axis)
         if abstract is not None:
             return replace(abstract, sources=plain.sources)
-    exponent = exponent_of(results[occur])
-    plain = of_interval(low, high, points.axis, exponent=exponent, sources=sources)
-    abstract = _on_units(results, occur, exponent, points.axis)
-    return on_units(plain) if abstract is None else replace(abstract, sources=plain.sources)
+    exponent = find_exponent(results[occur])
+    plain = from_interval(low, high, points.axis, exponent=exponent, sources=sources)
+    abstract = _encode_units(results, occur, exponent, points.axis)
+    return encode_units(plain) if abstract is None else replace(abstract, sources=plain.sources)
 
 
-def _ends(results: Array, occur: Array) -> tuple[Array, Array]:
+def _find_ends(results: Array, occur: Array) -> tuple[Array, Array]:
     """Return the lowest and the highest occurring number per channel, in float64."""
     defined = occur & ~np.isnan(results)
     low = np.where(defined, results, np.inf).min(axis=0)
@@ -116,7 +116,7 @@ def _ends(results: Array, occur: Array) -> tuple[Array, Array]:
     )
 
 
-def _on_units(
+def _encode_units(
     results: Array, occur: Array, exponent: int, axis: int | None
 ) -> AbstractValue | None:
     if not LOWEST_EXPONENT <= exponent <= 127:
@@ -146,9 +146,9 @@ def regrid(
     whole = codes.astype(np.int64)
     lowest = np.where(occur, whole, 2**40).min(axis=0)
     highest = np.where(occur, whole, -(2**40)).max(axis=0)
-    step, members = few(whole[occur])
+    step, members = summarize_members(whole[occur])
     if np.any((lowest - lowest.min()) % step):
         step = 1
     if lowest.size == 1:
         lowest, highest = lowest.reshape(()), highest.reshape(())
-    return of_codes(CodeRanges(scale, zeropt, lowest, highest, step, members), axis)
+    return from_codes(CodeRanges(scale, zeropt, lowest, highest, step, members), axis)

@@ -30,14 +30,14 @@ class Accumulator:
     @property
     def bits(self) -> int:
         """Return the width of the smallest integer type of this range."""
-        return bits_of(int(self.lowest.min(initial=0)), int(self.highest.max(initial=0)))
+        return count_bits(int(self.lowest.min(initial=0)), int(self.highest.max(initial=0)))
 
     @property
     def any_bits(self) -> int:
-        return bits_of(self.any_lowest, self.any_highest)
+        return count_bits(self.any_lowest, self.any_highest)
 
 
-def bits_of(lowest: int, highest: int) -> int:
+def count_bits(lowest: int, highest: int) -> int:
     """Return the width of an integer for a range that includes 0; unsigned if possible."""
     if lowest >= 0:
         return max(1, highest.bit_length())

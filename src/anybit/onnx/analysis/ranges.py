@@ -17,7 +17,12 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import OptionError
-from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_codes, of_interval
+from anybit.onnx.analysis.abstract_values import (
+    AbstractValue,
+    CodeRanges,
+    from_codes,
+    from_interval,
+)
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
 from anybit.text import listed
@@ -34,7 +39,9 @@ _WIDEST = 24
 _FORMS = "uint8, uint8/255, int8*0.5, uint8-128/127 or -1,1"
 
 
-def input_values(ranges: Ranges | None, inputs: Sequence[ir.Value]) -> dict[str, AbstractValue]:
+def make_input_values(
+    ranges: Ranges | None, inputs: Sequence[ir.Value]
+) -> dict[str, AbstractValue]:
     """Return the abstract values of inputs by name; the name "" stands for a single input.
 
     Raises:
@@ -42,36 +49,36 @@ def input_values(ranges: Ranges | None, inputs: Sequence[ir.Value]) -> dict[str,
     """
     inputs_by_name = {str(value.name): value for value in inputs}
     abstracts = {}
-    for name, spec in by_name(ranges).items():
+    for name, spec in index_by_name(ranges).items():
         chosen = next(iter(inputs_by_name)) if not name and len(inputs_by_name) == 1 else name
         if chosen not in inputs_by_name:
             names = listed(inputs_by_name) or "none"
             raise OptionError(f"there is no input {name!r} to give a range; the inputs are {names}")
         if inputs_by_name[chosen].dtype not in (None, ir.DataType.FLOAT):
             raise OptionError(f"input {chosen!r} does not hold float32: its type is its range")
-        abstracts[chosen] = value_of(spec)
+        abstracts[chosen] = to_abstract_value(spec)
     return abstracts
 
 
-def by_name(ranges: Ranges | None) -> Mapping[str, Range]:
+def index_by_name(ranges: Ranges | None) -> Mapping[str, Range]:
     """Return the ranges by name; "" is the name of the only input."""
     if ranges is None:
         return {}
     return ranges if isinstance(ranges, Mapping) else {"": ranges}
 
 
-def value_of(spec: Range) -> AbstractValue:
+def to_abstract_value(spec: Range) -> AbstractValue:
     """Return the abstract value of a range.
 
     Raises:
         OptionError: It is none.
     """
     if not isinstance(spec, str):
-        return _interval(spec if isinstance(spec, Sequence) else (), str(spec))
+        return _parse_interval(spec if isinstance(spec, Sequence) else (), str(spec))
     text = spec.replace(" ", "")
     matched = _TYPE.fullmatch(text)
     if matched is None:
-        return _interval(text.split(","), spec)
+        return _parse_interval(text.split(","), spec)
     unsigned, bits, zeropt = bool(matched[1]), int(matched[2]), int(matched[3] or 0)
     factor = np.float64(matched[5] or 1)
     if not 1 <= bits <= _WIDEST:
@@ -84,23 +91,23 @@ def value_of(spec: Range) -> AbstractValue:
     abstract = None
     if np.isfinite(scale) and scale > 0:
         offset = np.asarray(zeropt, np.float32)
-        abstract = of_codes(CodeRanges(np.asarray(scale), offset, *ends, allowed=codes))
+        abstract = from_codes(CodeRanges(np.asarray(scale), offset, *ends, allowed=codes))
     if abstract is None or abstract.infinite:
         raise OptionError(f"the numbers of a range must be float32, got {spec!r}")
     return abstract
 
 
-def _interval(ends: Sequence[object], spec: str) -> AbstractValue:
+def _parse_interval(ends: Sequence[object], spec: str) -> AbstractValue:
     try:
         low, high = (float(str(end)) for end in ends)
     except ValueError:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise OptionError(f"a range must be such as {_FORMS}, got {spec!r}")
-    return of_interval(low, high)
+    return from_interval(low, high)
 
 
-def named(texts: Sequence[str]) -> dict[str, str]:
+def parse_ranges(texts: Sequence[str]) -> dict[str, str]:
     """Return the ranges by name of options NAME=RANGE, or of a single RANGE.
 
     Raises:
@@ -116,18 +123,18 @@ def named(texts: Sequence[str]) -> dict[str, str]:
     return specs
 
 
-def violation(name: str, array: Array, abstract: AbstractValue) -> str:
+def describe_violation(name: str, array: Array, abstract: AbstractValue) -> str:
     """Return a sentence about the values of an input outside its range; "" if there are none."""
     inside = (array >= abstract.lowest) & (array <= abstract.highest)
     if abstract.grid is not None:
-        inside &= abstract.grid.decode(codes_of(array, abstract.grid)) == array
+        inside &= abstract.grid.decode(encode_nearest(array, abstract.grid)) == array
     if inside.all():
         return ""
     wrong = array[~inside].flat[0]
     return f"input {name!r} holds {wrong:.9g}, outside its range"
 
 
-def codes_of(values: Array, grid: IntegerGrid) -> Array:
+def encode_nearest(values: Array, grid: IntegerGrid) -> Array:
     """Return the integers nearest to values; the code of 0 for NaN and infinities."""
     with np.errstate(all="ignore"):
         codes = np.rint(values.astype(np.float64) / grid.scale + grid.zeropt)

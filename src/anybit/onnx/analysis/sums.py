@@ -17,7 +17,7 @@ from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges
 from anybit.onnx.analysis.layouts import Layout
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.products import Accumulator
-from anybit.onnx.analysis.units import LOWEST_EXPONENT, NO_EXPONENT, exponents_of
+from anybit.onnx.analysis.units import LOWEST_EXPONENT, NO_EXPONENT, find_exponents
 from anybit.onnx.graph.constants import Array
 
 _ROUNDING = 2.0**-24
@@ -96,7 +96,7 @@ class _Half:
         return np.asarray(self.weight.sum(axis=(2, 3), dtype=self._wide))
 
 
-def accumulator_of(
+def find_accumulator(
     x: AbstractValue, codes: Array, weight: AbstractValue, layout: Layout
 ) -> Accumulator | None:
     """Return the accumulator of a sum.
@@ -111,13 +111,13 @@ def accumulator_of(
     if layout.padded:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
     count = math.prod(parts.weight.shape[2:])
-    corners = [a * b * count for a in _type_ends(weight.codes) for b in _type_ends(x.codes)]
+    corners = [a * b * count for a in _get_type_ends(weight.codes) for b in _get_type_ends(x.codes)]
     if max(map(abs, corners)) >= _MOST:
         return None
     return Accumulator(*parts.ends(low, high), min(*corners, 0), max(*corners, 0))
 
 
-def _type_ends(codes: CodeRanges) -> tuple[int, int]:
+def _get_type_ends(codes: CodeRanges) -> tuple[int, int]:
     """Return the lowest and the highest code - zeropt of the type, or else of the actual codes."""
     if codes.allowed is None:
         low, high = codes.centered
@@ -127,14 +127,14 @@ def _type_ends(codes: CodeRanges) -> tuple[int, int]:
     return min(codes.allowed) - int(zeropt.max()), max(codes.allowed) - int(zeropt.min())
 
 
-def units_of(values: Array, layout: Layout) -> Array:
+def find_units(values: Array, layout: Layout) -> Array:
     """Return the exponent per output channel that all weights are multiples of."""
-    exponents = layout.canonical(exponents_of(values, NO_EXPONENT))
+    exponents = layout.canonical(find_exponents(values, NO_EXPONENT))
     units = exponents.min(axis=(2, 3)).reshape(-1)
     return np.where(units == NO_EXPONENT, 0, units)
 
 
-def error_of(reach: Array, terms: Array) -> Array:
+def bound_error(reach: Array, terms: Array) -> Array:
     """Return the maximal error of sums of `terms` products with these magnitudes in total.
 
     Two evaluations differ by n + 7 roundings per term (Higham: |error| <= gamma_(n + 7) * reach).
@@ -154,6 +154,6 @@ def error_of(reach: Array, terms: Array) -> Array:
         return np.where(reach + error <= LARGEST_FLOAT32, error, np.inf)
 
 
-def beyond_float32(values: Array | float) -> bool:
+def exceeds_float32(values: Array | float) -> bool:
     """Return whether a number, or a sum of that magnitude, can be infinite in float32."""
     return not np.all(np.abs(values) <= LARGEST_FLOAT32)

@@ -11,8 +11,8 @@ from anybit.onnx.analysis.abstract_values import (
     MOST_CHANNELS,
     AbstractValue,
     CodeRanges,
-    of_interval,
-    on_units,
+    encode_units,
+    from_interval,
 )
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.points import regrid
@@ -22,22 +22,22 @@ from anybit.onnx.graph.constants import Array
 _MOST_MEMBERS = 2**12
 
 
-def union(abstracts: Sequence[AbstractValue]) -> AbstractValue:
+def unite(abstracts: Sequence[AbstractValue]) -> AbstractValue:
     """Return the abstract value of elements that come from any of these, in the same channel."""
-    if len({abstract.axis for abstract in abstracts} - {None}) > 1 or _uneven(abstracts):
+    if len({abstract.axis for abstract in abstracts} - {None}) > 1 or _is_uneven(abstracts):
         abstracts = [abstract.whole() for abstract in abstracts]
     axis = next((abstract.axis for abstract in abstracts if abstract.axis is not None), None)
-    lowest = _least([abstract.lowest for abstract in abstracts])
-    highest = -_least([-abstract.highest for abstract in abstracts])
+    lowest = _take_least([abstract.lowest for abstract in abstracts])
+    highest = -_take_least([-abstract.highest for abstract in abstracts])
     nan = any(abstract.nan for abstract in abstracts)
-    plain = of_interval(lowest, highest, axis, exponent=_exponent(abstracts), nan=nan)
-    codes = _codes(abstracts)
+    plain = from_interval(lowest, highest, axis, exponent=_find_exponent(abstracts), nan=nan)
+    codes = _unite_codes(abstracts)
     if codes is None:
-        return _of_values(abstracts, plain) or on_units(plain)
+        return _unite_values(abstracts, plain) or encode_units(plain)
     return replace(plain, codes=codes.uniform(plain.axis)[1])
 
 
-def _of_values(abstracts: Sequence[AbstractValue], plain: AbstractValue) -> AbstractValue | None:
+def _unite_values(abstracts: Sequence[AbstractValue], plain: AbstractValue) -> AbstractValue | None:
     """Return the union of single values on a common unit: -1 and 1 without 0."""
     exponent = plain.exponent
     if exponent is None or not plain.bounded or plain.axis is not None:
@@ -52,57 +52,57 @@ def _of_values(abstracts: Sequence[AbstractValue], plain: AbstractValue) -> Abst
     return regrid(values, every, unit, np.zeros((), np.float32), None)
 
 
-def _uneven(abstracts: Sequence[AbstractValue]) -> bool:
+def _is_uneven(abstracts: Sequence[AbstractValue]) -> bool:
     return len({abstract.lowest.size for abstract in abstracts} - {1}) > 1
 
 
-def _least(arrays: Sequence[Array]) -> Array:
+def _take_least(arrays: Sequence[Array]) -> Array:
     least = arrays[0]
     for array in arrays[1:]:
         least = np.minimum(least, array)
     return least
 
 
-def _exponent(abstracts: Sequence[AbstractValue]) -> int | None:
+def _find_exponent(abstracts: Sequence[AbstractValue]) -> int | None:
     """Return the exponent that all are multiples of; 0 is a multiple of any."""
     exponents = [abstract.exponent for abstract in abstracts if abstract.reach != 0]
     finite = [exponent for exponent in exponents if exponent is not None]
     return min(finite, default=0) if len(finite) == len(exponents) else None
 
 
-def _codes(abstracts: Sequence[AbstractValue]) -> CodeRanges | None:
+def _unite_codes(abstracts: Sequence[AbstractValue]) -> CodeRanges | None:
     """Return common codes, if all codes are on one grid and the others are single values."""
     first = next((abstract.codes for abstract in abstracts if abstract.codes is not None), None)
     if first is None:
         return None
     all_codes = []
     for abstract in abstracts:
-        same = _like(abstract.codes, first) or _constant(abstract, first)
+        same = _convert_like(abstract.codes, first) or _encode_constant(abstract, first)
         if same is None:
             return None
         all_codes.append(same)
-    lowest = _least([codes.lowest for codes in all_codes])
-    highest = -_least([-codes.highest for codes in all_codes])
+    lowest = _take_least([codes.lowest for codes in all_codes])
+    highest = -_take_least([-codes.highest for codes in all_codes])
     return replace(
         first,
         lowest=lowest,
         highest=highest,
-        step=_step(all_codes),
-        members=_members(all_codes),
+        step=_find_step(all_codes),
+        members=_unite_members(all_codes),
         allowed=first.allowed
         if all(codes.allowed == first.allowed for codes in all_codes)
         else None,
     )
 
 
-def _like(codes: CodeRanges | None, first: CodeRanges) -> CodeRanges | None:
+def _convert_like(codes: CodeRanges | None, first: CodeRanges) -> CodeRanges | None:
     if codes is None:
         return None
     same = np.all(codes.scale == first.scale) and np.all(codes.zeropt == first.zeropt)
     return codes if same else None
 
 
-def _constant(abstract: AbstractValue, first: CodeRanges) -> CodeRanges | None:
+def _encode_constant(abstract: AbstractValue, first: CodeRanges) -> CodeRanges | None:
     """Return the code of a single value."""
     value = abstract.lowest
     if not np.array_equal(value, abstract.highest) or not np.isfinite(value).all():
@@ -121,14 +121,14 @@ def _constant(abstract: AbstractValue, first: CodeRanges) -> CodeRanges | None:
     return replace(first, lowest=whole, highest=whole, step=1, members=single, allowed=allowed)
 
 
-def _step(all_codes: Sequence[CodeRanges]) -> int:
+def _find_step(all_codes: Sequence[CodeRanges]) -> int:
     """Return the largest step of a range with all codes of all channels."""
     steps = [codes.step for codes in all_codes if np.any(codes.highest > codes.lowest)]
     lows = np.concatenate([np.ravel(codes.lowest) for codes in all_codes])
     return max(1, math.gcd(*steps, int(np.gcd.reduce(lows - lows[0]))))
 
 
-def _members(all_codes: Sequence[CodeRanges]) -> frozenset[int] | None:
+def _unite_members(all_codes: Sequence[CodeRanges]) -> frozenset[int] | None:
     if all(codes.members is None for codes in all_codes):
         return None
     members: set[int] = set()
@@ -139,7 +139,7 @@ def _members(all_codes: Sequence[CodeRanges]) -> frozenset[int] | None:
     return frozenset(members)
 
 
-def joined(
+def concatenate(
     abstracts: Sequence[AbstractValue], axis: int, sizes: Sequence[int]
 ) -> AbstractValue | None:
     """Return the abstract value of tensors concatenated along an axis, counted from the end.
@@ -167,17 +167,17 @@ def joined(
     lowest = chain([abstract.lowest for abstract in abstracts])
     highest = chain([abstract.highest for abstract in abstracts])
     nan = any(abstract.nan for abstract in abstracts)
-    plain = of_interval(lowest, highest, axis, exponent=_exponent(abstracts), nan=nan)
+    plain = from_interval(lowest, highest, axis, exponent=_find_exponent(abstracts), nan=nan)
     all_codes = [abstract.codes for abstract in abstracts if abstract.codes is not None]
     if len(all_codes) < len(abstracts):
-        return on_units(plain)
+        return encode_units(plain)
     codes = CodeRanges(
         chain([part.scale for part in all_codes]),
         chain([part.zeropt for part in all_codes]),
         chain([part.lowest for part in all_codes]),
         chain([part.highest for part in all_codes]),
-        _step(all_codes),
-        _members(all_codes),
+        _find_step(all_codes),
+        _unite_members(all_codes),
         all_codes[0].allowed
         if all(part.allowed == all_codes[0].allowed for part in all_codes)
         else None,

@@ -20,7 +20,7 @@ _BLOCK = 2**14
 _FRACTION = 2**52
 
 
-def exponents_of(values: Array, of_zero: int = 0) -> Array:
+def find_exponents(values: Array, of_zero: int = 0) -> Array:
     """Return the largest p per number, as int16, such that it is a multiple of 2^p.
 
     0, NaN and infinities have `of_zero`.
@@ -29,13 +29,13 @@ def exponents_of(values: Array, of_zero: int = 0) -> Array:
     exponents = np.empty(flat.size, np.int16)
     with np.errstate(all="ignore"):  # signalling NaN
         for at in range(0, flat.size, _BLOCK):
-            exponents[at : at + _BLOCK] = _exponents(
+            exponents[at : at + _BLOCK] = _compute_exponents(
                 flat[at : at + _BLOCK].astype(np.float64), of_zero
             )
     return exponents.reshape(np.shape(values))
 
 
-def _exponents(values: Array, of_zero: int) -> Array:
+def _compute_exponents(values: Array, of_zero: int) -> Array:
     """Compute the exponents from the bits: exponent field and lowest set bit of the fraction."""
     bits = values.view(np.int64)
     field = (bits >> 52) & 0x7FF
@@ -45,7 +45,7 @@ def _exponents(values: Array, of_zero: int) -> Array:
     return np.where((whole == 0) | (field == 0x7FF), of_zero, exponents)
 
 
-def exponent_of(values: Array) -> int:
+def find_exponent(values: Array) -> int:
     """Return the largest p such that all finite numbers are multiples of 2^p; 0 if all are 0."""
-    exponent = int(exponents_of(values, NO_EXPONENT).min(initial=NO_EXPONENT))
+    exponent = int(find_exponents(values, NO_EXPONENT).min(initial=NO_EXPONENT))
     return 0 if exponent == NO_EXPONENT else exponent

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.formats import LARGEST_FLOAT32
-from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue, of_interval
-from anybit.onnx.analysis.constants import of_constant, recovered
+from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue, from_interval
+from anybit.onnx.analysis.constants import from_constant, recover_codes
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.graph.walk import iter_tensors
@@ -62,7 +62,7 @@ class View:
             return inferred
         if value not in self._constants:
             array = self.array(value)
-            self._constants[value] = None if array is None else of_constant(array)
+            self._constants[value] = None if array is None else from_constant(array)
         return self._constants[value]
 
     def weight(self, value: ir.Value, axis: int) -> AbstractValue | None:
@@ -76,7 +76,7 @@ class View:
         key = value, axis
         if key not in self._recovered:
             array = self.array(value)
-            self._recovered[key] = None if array is None else recovered(array, axis)
+            self._recovered[key] = None if array is None else recover_codes(array, axis)
         return self._recovered[key] or abstract
 
     def array(self, value: ir.Value | None) -> Array | None:
@@ -125,19 +125,19 @@ def is_float(value: ir.Value) -> bool:
     return value.dtype in (None, ir.DataType.FLOAT)
 
 
-def unknown(value: ir.Value | None) -> AbstractValue:
+def make_unknown(value: ir.Value | None) -> AbstractValue:
     """Return the abstract value of a float tensor without further knowledge: inputs are finite."""
     if value is not None and value.is_graph_input():
-        return of_interval(-LARGEST_FLOAT32, LARGEST_FLOAT32)
-    return of_interval(-np.inf, np.inf, nan=True)
+        return from_interval(-LARGEST_FLOAT32, LARGEST_FLOAT32)
+    return from_interval(-np.inf, np.inf, nan=True)
 
 
-def input_of(node: ir.Node, index: int) -> ir.Value | None:
+def get_input(node: ir.Node, index: int) -> ir.Value | None:
     """Return an input of a node, which may have fewer."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def channels_of_constant(array: Array) -> tuple[int | None, Array] | None:
+def find_constant_channels(array: Array) -> tuple[int | None, Array] | None:
     """Return the axis, counted from the end, along which a constant varies, and its values.
 
     None if it varies along several axes, or has no or very many elements.

@@ -10,41 +10,41 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from anybit.onnx.analysis.products import bits_of
+from anybit.onnx.analysis.products import count_bits
 from anybit.onnx.analysis.units import EXACT
-from anybit.onnx.checks.finding import Finding, warning
+from anybit.onnx.checks.finding import Finding, make_warning
 from anybit.onnx.checks.subject import Subject
-from anybit.onnx.checks.sums import LongSum, means_in, sums_in
+from anybit.onnx.checks.sums import LongSum, find_means, find_sums
 from anybit.onnx.graph.constants import are_powers_of_two
 
 _ORDER = "float32 results depend on the order of the sum"
 
 
-def findings(subject: Subject) -> Iterator[Finding]:
+def check(subject: Subject) -> Iterator[Finding]:
     """Yield each reason for rounding; the longest of the long sums comes first."""
-    for node, long_sum in sorted(sums_in(subject), key=lambda pair: -pair[1].longest):
-        yield from _sum_findings(node, long_sum)
-    for node, count in means_in(subject):
+    for node, long_sum in sorted(find_sums(subject), key=lambda pair: -pair[1].longest):
+        yield from _check_sum(node, long_sum)
+    for node, count in find_means(subject):
         if not are_powers_of_two(count):
             problem = f"the mean of {count} values rounds; runtimes divide, or multiply by the"
             remedy = "average a power of two of values, or sum and requantize"
-            yield warning(node, "mean-rounds", f"{problem} reciprocal", remedy)
+            yield make_warning(node, "mean-rounds", f"{problem} reciprocal", remedy)
 
 
-def _sum_findings(node: ir.Node, long_sum: LongSum) -> Iterator[Finding]:
+def _check_sum(node: ir.Node, long_sum: LongSum) -> Iterator[Finding]:
     if long_sum.off is not None:
         problem = (
             f"a step of {long_sum.off:.6g} is not a power of two: products round, and {_ORDER}"
         )
         remedy = "train with power-of-two scales where every bit must agree on every machine"
-        yield warning(node, "products-round", problem, remedy)
+        yield make_warning(node, "products-round", problem, remedy)
     if long_sum.bias is not None:
         problem = (
             f"the bias {long_sum.bias:.6g} is not a multiple of the products' step: "
             f"adding it rounds, and {_ORDER}"
         )
         remedy = "quantize the bias with the product of the two scales"
-        yield warning(node, "bias-off-grid", problem, remedy)
+        yield make_warning(node, "bias-off-grid", problem, remedy)
     if long_sum.longest <= EXACT:
         return
     if long_sum.floating:
@@ -56,12 +56,12 @@ def _sum_findings(node: ir.Node, long_sum: LongSum) -> Iterator[Finding]:
             "nothing, if such differences do not matter; quantize to integers where every bit "
             "must agree"
         )
-        yield warning(node, "float-sums", problem, remedy)
+        yield make_warning(node, "float-sums", problem, remedy)
         return
     longest = math.ceil(long_sum.longest)
     problem = (
         f"sums reach {long_sum.longest:.4g} steps of the products, more than the 2^24 up to which "
-        f"float32 is exact; an accumulator needs {bits_of(-longest, longest)} bits"
+        f"float32 is exact; an accumulator needs {count_bits(-longest, longest)} bits"
     )
     remedy = "use fewer bits or smaller weights, or integer accumulators that wide"
-    yield warning(node, "accumulator-width", problem, remedy)
+    yield make_warning(node, "accumulator-width", problem, remedy)

@@ -15,8 +15,8 @@ from anybit.onnx.checks import (
     schemas,
     spelling,
 )
-from anybit.onnx.checks.finding import Finding, error, grouped, name_of
-from anybit.onnx.checks.subject import Subject, subject_of
+from anybit.onnx.checks.finding import Finding, get_name, group_findings, make_error
+from anybit.onnx.checks.subject import Subject, make_subject
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.checks.usable import repair
 from anybit.onnx.files.reader import Source, read
@@ -28,13 +28,13 @@ from anybit.onnx.passes import (
     Normalize,
     StandardLayout,
 )
-from anybit.onnx.process import relaxed_gc, silence_onnx_logs
+from anybit.onnx.process import relax_gc, silence_onnx_logs
 
 __all__ = ["TARGETS", "Finding", "check"]
 
 
 @silence_onnx_logs()
-@relaxed_gc()
+@relax_gc()
 def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
     """Return everything that is wrong with a model, in one pass; it is not changed.
 
@@ -65,18 +65,18 @@ def check(source: Source, target: str | None = None) -> tuple[Finding, ...]:
     file = read(source)
     model = file.clone()
     findings = list(repair(model))
-    findings += _prepared(model)
-    subject = subject_of(file, model)
-    findings += _of_target(subject, target)
-    spelled = {name_of(node): node.op_type for node in iter_nodes(file.graph)}
+    findings += _normalize(model)
+    subject = make_subject(file, model)
+    findings += _check_target(subject, target)
+    spelled = {get_name(node): node.op_type for node in iter_nodes(file.graph)}
     findings = [
         replace(finding, operator=spelled.get(finding.node, finding.operator))
         for finding in findings
     ]
-    return tuple(sorted(grouped(findings), key=lambda finding: finding.severity))
+    return tuple(sorted(group_findings(findings), key=lambda finding: finding.severity))
 
 
-def _prepared(model: ir.Model) -> Iterator[Finding]:
+def _normalize(model: ir.Model) -> Iterator[Finding]:
     """Normalize the model for the rules, and report failures."""
     passes: tuple[Callable[[], ir.passes.InPlacePass], ...] = (
         InlineFunctions,
@@ -91,16 +91,16 @@ def _prepared(model: ir.Model) -> Iterator[Finding]:
             make()(model)
         except ModelError as refusal:
             problem, _, remedy = str(refusal).partition("; ")
-            yield error(None, "unusable", problem, remedy or "export the model again")
+            yield make_error(None, "unusable", problem, remedy or "export the model again")
 
 
-def _of_target(subject: Subject, target: str | None) -> Iterator[Finding]:
+def _check_target(subject: Subject, target: str | None) -> Iterator[Finding]:
     entry = TARGETS[target] if target is not None else None
-    yield from spelling.findings(subject, entry.names if entry is not None else ())
-    yield from declared.findings(subject)
-    yield from parameters.findings(subject)
-    yield from schemas.findings(subject)
+    yield from spelling.check(subject, entry.names if entry is not None else ())
+    yield from declared.check(subject)
+    yield from parameters.check(subject)
+    yield from schemas.check(subject)
     if entry is not None:
         yield from entry.rules(subject)
-    yield from connections.findings(subject)
-    yield from arithmetic.findings(subject)
+    yield from connections.check(subject)
+    yield from arithmetic.check(subject)

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from anybit.onnx.checks.finding import Finding, error, warning
+from anybit.onnx.checks.finding import Finding, make_error, make_warning
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.shapes import (
     claims_more,
@@ -15,7 +15,7 @@ from anybit.onnx.graph.shapes import (
 from anybit.text import sizes
 
 
-def findings(subject: Subject) -> Iterator[Finding]:
+def check(subject: Subject) -> Iterator[Finding]:
     """Yield the first wrong shape, and the first that holds for some inputs only."""
     following = {
         value.name: shape
@@ -27,7 +27,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
         for value in iter_declarable(subject.file)
         if value.shape is not None and value.name in following
     ]
-    for report, problem in ((error, contradicts), (warning, claims_more)):
+    for report, problem in ((make_error, contradicts), (make_warning, claims_more)):
         wrong = [entry for entry in declared if problem(entry[2], entry[1])]
         if wrong:
             value, *shapes = wrong[0]

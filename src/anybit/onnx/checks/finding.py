@@ -39,31 +39,31 @@ class Finding:
     nodes: tuple[str, ...] = ()
 
 
-def error(node: ir.Node | None, code: str, problem: str, remedy: str) -> Finding:
-    return _finding("error", node, code, problem, remedy)
+def make_error(node: ir.Node | None, code: str, problem: str, remedy: str) -> Finding:
+    return _make_finding("error", node, code, problem, remedy)
 
 
-def warning(node: ir.Node | None, code: str, problem: str, remedy: str) -> Finding:
-    return _finding("warning", node, code, problem, remedy)
+def make_warning(node: ir.Node | None, code: str, problem: str, remedy: str) -> Finding:
+    return _make_finding("warning", node, code, problem, remedy)
 
 
-def _finding(
+def _make_finding(
     severity: Severity, node: ir.Node | None, code: str, problem: str, remedy: str
 ) -> Finding:
-    name = name_of(node)
+    name = get_name(node)
     nodes = (name,) if name else ()
-    return Finding(severity, name, operator_name(node), problem, remedy, code, nodes)
+    return Finding(severity, name, get_operator_name(node), problem, remedy, code, nodes)
 
 
-def name_of(node: ir.Node | None) -> str:
+def get_name(node: ir.Node | None) -> str:
     return "" if node is None else get_label(node)
 
 
-def operator_name(node: ir.Node | None) -> str:
+def get_operator_name(node: ir.Node | None) -> str:
     return "" if node is None else node.op_type
 
 
-def grouped(findings: Iterable[Finding]) -> list[Finding]:
+def group_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Merge findings that differ only in names and numbers."""
     kinds: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
     for finding in dict.fromkeys(findings):
@@ -71,14 +71,14 @@ def grouped(findings: Iterable[Finding]) -> list[Finding]:
         operator = finding.operator if finding.operator in finding.problem else ""
         words = (_VALUES.sub("", text) for text in (finding.problem, finding.remedy))
         kinds[finding.severity, finding.code, operator, *words].append(finding)
-    return [_together(alike) for alike in kinds.values()]
+    return [_merge(alike) for alike in kinds.values()]
 
 
 # Quoted text, lists and numbers.
 _VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\[\]]*\]|[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 
 
-def _together(alike: Sequence[Finding]) -> Finding:
+def _merge(alike: Sequence[Finding]) -> Finding:
     first, more = alike[0], len(alike) - 1
     if not more:
         return first

@@ -7,11 +7,11 @@ from contextlib import suppress
 import onnx
 import onnx_ir as ir
 
-from anybit.onnx.checks.finding import Finding, error, warning
+from anybit.onnx.checks.finding import Finding, make_error, make_warning
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.operators.known import unknown_operators
-from anybit.onnx.operators.registry import CANONICAL_DOMAINS, versions_of
+from anybit.onnx.operators.known import find_unknown_operators
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS, find_versions
 
 # The newest versions that ONNX Runtime 1.31 loads.
 NEWEST_IR_VERSION = 13
@@ -21,54 +21,56 @@ _CLEAN = "run anybit clean"
 _STANDARD = ("", "ai.onnx")
 
 
-def findings(subject: Subject, names: Iterable[str] = ()) -> Iterator[Finding]:
+def check(subject: Subject, names: Iterable[str] = ()) -> Iterator[Finding]:
     """Yield unusual properties of the file. `names` are the target's names of operators."""
-    yield from _versions(subject.file)
-    yield from _imports(subject.file)
-    yield from _spellings(subject.file, set(names))
-    yield from _names(subject.file)
-    yield from _unknown(subject.file)
+    yield from _check_versions(subject.file)
+    yield from _check_imports(subject.file)
+    yield from _check_spellings(subject.file, set(names))
+    yield from _check_names(subject.file)
+    yield from _check_unknown(subject.file)
 
 
-def _versions(file: ir.Model) -> Iterator[Finding]:
+def _check_versions(file: ir.Model) -> Iterator[Finding]:
     if (file.ir_version or 0) > NEWEST_IR_VERSION:
         problem = f"IR version {file.ir_version} is newer than runtimes load ({NEWEST_IR_VERSION})"
-        yield warning(None, "ir-version", problem, f"{_CLEAN}, which writes the lowest possible")
+        yield make_warning(
+            None, "ir-version", problem, f"{_CLEAN}, which writes the lowest possible"
+        )
     opset = file.graph.opset_imports.get("", 0)
     if opset > NEWEST_OPSET:
         problem = f"opset {opset} is newer than runtimes load ({NEWEST_OPSET})"
-        report = error if opset > onnx.defs.onnx_opset_version() else warning
+        report = make_error if opset > onnx.defs.onnx_opset_version() else make_warning
         yield report(None, "opset", problem, "export with an older opset")
 
 
-def _imports(file: ir.Model) -> Iterator[Finding]:
+def _check_imports(file: ir.Model) -> Iterator[Finding]:
     nodes = list(iter_nodes(file.graph))
     imported = file.graph.opset_imports
     if any(node.domain in _STANDARD for node in nodes) and not any(map(imported.get, _STANDARD)):
         problem = "no opset is imported for the standard operators"
-        yield error(None, "missing-import", problem, "export the model again")
+        yield make_error(None, "missing-import", problem, "export the model again")
     for domain in dict.fromkeys(node.domain for node in nodes if _is_ours(node)):
         if imported.get(domain, 0) < 1:
             problem = f"the domain {domain!r} is used but not imported, which checkers refuse"
-            yield warning(None, "missing-import", problem, _CLEAN)
+            yield make_warning(None, "missing-import", problem, _CLEAN)
 
 
-def _spellings(file: ir.Model, names: set[str]) -> Iterator[Finding]:
+def _check_spellings(file: ir.Model, names: set[str]) -> Iterator[Finding]:
     for node in iter_nodes(file.graph):
         if _is_ours(node):
-            for code, problem in _legacy(node, names):
-                yield warning(node, code, problem, f"{_CLEAN}, or leave it")
+            for code, problem in _find_legacy(node, names):
+                yield make_warning(node, code, problem, f"{_CLEAN}, or leave it")
     inputs = [value for value in file.graph.inputs if value.is_initializer()]
     if inputs:
         problem = (
             f"{len(inputs)} initializers are listed as inputs, {inputs[0].name!r} first, "
             "so that runtimes do not take them for constants"
         )
-        yield warning(None, "initializer-as-input", problem, _CLEAN)
+        yield make_warning(None, "initializer-as-input", problem, _CLEAN)
 
 
-def _legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
-    operator = versions_of(node.domain, node.op_type)[0]
+def _find_legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
+    operator = find_versions(node.domain, node.op_type)[0]
     if node.domain in CANONICAL_DOMAINS:
         intended = CANONICAL_DOMAINS[node.domain]
         yield "legacy-domain", f"the domain {node.domain!r} is now called {intended!r}"
@@ -86,18 +88,18 @@ def _legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
                     yield "rounding-mode-spelling", f"rounding mode {value!r} is usually {mode!r}"
 
 
-def _names(file: ir.Model) -> Iterator[Finding]:
+def _check_names(file: ir.Model) -> Iterator[Finding]:
     for graph in file.graphs():
         used: set[str] = set()
         for node in graph:
             if node.name and node.name in used:
                 problem = f"two nodes are named {node.name!r}, which ONNX Runtime refuses"
-                yield error(node, "duplicate-name", problem, _CLEAN)
+                yield make_error(node, "duplicate-name", problem, _CLEAN)
             used.add(node.name or "")
 
 
-def _unknown(file: ir.Model) -> Iterator[Finding]:
-    for name in unknown_operators(file):
+def _check_unknown(file: ir.Model) -> Iterator[Finding]:
+    for name in find_unknown_operators(file):
         domain, _, kind = name.partition("::")
         nodes: list[ir.Node | None] = [
             node
@@ -107,8 +109,8 @@ def _unknown(file: ir.Model) -> Iterator[Finding]:
         problem = f"the operator {name} is not known"
         remedy = "convert it to standard operators, or register its library with the runtime"
         for node in nodes or [None]:  # it may occur in a local function only
-            yield error(node, "unknown-operator", problem, remedy)
+            yield make_error(node, "unknown-operator", problem, remedy)
 
 
 def _is_ours(node: ir.Node) -> bool:
-    return bool(versions_of(node.domain, node.op_type))
+    return bool(find_versions(node.domain, node.op_type))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.quantizers.quantizer import OwnQuantizer, own_node
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, find_own_quantizer
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Subject:
     quantizers: tuple[OwnQuantizer, ...]
 
 
-def subject_of(file: ir.Model, model: ir.Model) -> Subject:
+def make_subject(file: ir.Model, model: ir.Model) -> Subject:
     spelled = {
         value.name: node.op_type for node in iter_nodes(file.graph) for value in node.outputs
     }
     quantizers = []
     for node in iter_nodes(model.graph):
-        own = own_node(node)
+        own = find_own_quantizer(node)
         if own is not None:
             name = spelled.get(node.outputs[0].name, node.op_type)
             quantizers.append(replace(own, spelled=name))

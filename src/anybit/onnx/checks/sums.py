@@ -14,7 +14,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.analysis.analysis import analyze
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.analysis.rules.pools import averaged
+from anybit.onnx.analysis.rules.pools import count_averaged
 from anybit.onnx.analysis.view import View
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
@@ -40,32 +40,32 @@ class LongSum:
     floating: bool
 
 
-def sums_in(subject: Subject) -> Iterator[tuple[ir.Node, LongSum]]:
+def find_sums(subject: Subject) -> Iterator[tuple[ir.Node, LongSum]]:
     """Yield the sums of products of quantized tensors that float32 may round."""
     nodes, opset = iter_nodes(subject.model.graph), subject.model.graph.opset_imports.get("", 1)
     if all(not has_trait(node, OpTrait.MATMUL, opset) for node in nodes):
         return
-    grids = _grids(subject)
+    grids = _find_grids(subject)
     for product in analyze(subject.model).products:
-        long_sum = None if product.exact else _sum(product, grids)
+        long_sum = None if product.exact else _analyze_sum(product, grids)
         if long_sum is not None:
             yield product.node, long_sum
 
 
-def means_in(subject: Subject) -> Iterator[tuple[ir.Node, int]]:
+def find_means(subject: Subject) -> Iterator[tuple[ir.Node, int]]:
     """Yield the means of quantized values, with the number of values."""
-    grids, view = _grids(subject), View(subject.model)
+    grids, view = _find_grids(subject), View(subject.model)
     for node in iter_nodes(subject.model.graph):
         if has_trait(node, OpTrait.MEAN) and node.inputs and node.inputs[0] in grids:
             try:
-                count = averaged(node, view)
+                count = count_averaged(node, view)
             except ModelError:  # reported by the checker
                 continue
             if count:
                 yield node, count
 
 
-def _grids(subject: Subject) -> dict[ir.Value, Grid]:
+def _find_grids(subject: Subject) -> dict[ir.Value, Grid]:
     """Return the grids of quantized tensors, also after operators that keep values on them."""
     quantizers = {quantizer.node: quantizer for quantizer in subject.quantizers}
     opset = subject.model.graph.opset_imports.get("", 1)
@@ -83,7 +83,7 @@ def _grids(subject: Subject) -> dict[ir.Value, Grid]:
     return grids
 
 
-def _sum(product: ProductAnalysis, grids: dict[ir.Value, Grid]) -> LongSum | None:
+def _analyze_sum(product: ProductAnalysis, grids: dict[ir.Value, Grid]) -> LongSum | None:
     """Return the sum of a node; None if a factor is not quantized, or nothing bounds it."""
     layout, total = product.layout, product.sum
     if layout is None or total is None:
@@ -93,21 +93,21 @@ def _sum(product: ProductAnalysis, grids: dict[ir.Value, Grid]) -> LongSum | Non
     known_grids = [grid for grid in factors if grid is not None]
     if len(known_grids) < 2:
         return None
-    step = float(np.prod([_step(grid) for grid in known_grids]))
+    step = float(np.prod([_find_step(grid) for grid in known_grids]))
     longest = float(total.reach.max(initial=0)) / step if step > 0 else np.inf
     if not np.isfinite(longest):
         return None
     floating = any(not isinstance(grid, IntegerGrid) for grid in known_grids)
-    return LongSum(longest, _off(known_grids), total.bias, floating)
+    return LongSum(longest, _find_inexact_step(known_grids), total.bias, floating)
 
 
-def _step(grid: Grid) -> float:
+def _find_step(grid: Grid) -> float:
     """Return the smallest distance of two values."""
     unit = 1.0 if isinstance(grid, IntegerGrid) else grid.format.smallest_subnormal
     return float(np.abs(np.asarray(grid.scale, np.float64)).min()) * unit
 
 
-def _off(grids: Iterable[Grid]) -> float | None:
+def _find_inexact_step(grids: Iterable[Grid]) -> float | None:
     """Return a step that is not a power of two."""
     for grid in grids:
         steps = np.unique(np.abs(np.asarray(grid.scale, np.float64)))

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.checks.finding import Finding, error
+from anybit.onnx.checks.finding import Finding, make_error
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.passes import Normalize
 
 UNUSABLE_DOMAIN = "not understood"
@@ -25,15 +25,15 @@ def repair(model: ir.Model) -> Iterator[Finding]:
     functions = [
         function
         for function in model.functions.values()
-        if not versions_of(function.domain, function.name)
+        if not find_versions(function.domain, function.name)
     ]
     for graph in (model.graph, *(function.graph for function in functions)):
         declared = dict(graph.opset_imports)
         usable: set[object] = set()
         for node in iter_nodes(graph):
-            if not versions_of(node.domain, node.op_type):
+            if not find_versions(node.domain, node.op_type):
                 continue
-            key = _key(node)
+            key = _make_key(node)
             if key in usable:
                 continue
             findings = list(_repair_node(node, graph, declared))
@@ -42,7 +42,7 @@ def repair(model: ir.Model) -> Iterator[Finding]:
             yield from findings
 
 
-def _key(node: ir.Node) -> object:
+def _make_key(node: ir.Node) -> object:
     """Return a key of the properties that `Normalize` checks; None if unknown.
 
     Only one of many nodes with the same key is tested.
@@ -59,27 +59,27 @@ def _key(node: ir.Node) -> object:
 
 def _repair_node(node: ir.Node, graph: ir.Graph, declared: Mapping[str, int]) -> Iterator[Finding]:
     count = len(node.outputs)
-    refused = _refused(node) if count == 1 else f"must have 1 output, got {count}"
+    refused = _explain_refusal(node) if count == 1 else f"must have 1 output, got {count}"
     if refused:
-        yield _finding(node, "bad-inputs", refused, "export the model again")
+        yield _make_finding(node, "bad-inputs", refused, "export the model again")
         node.domain = UNUSABLE_DOMAIN
         return
-    refused = _refused(node, imports=declared)
+    refused = _explain_refusal(node, imports=declared)
     if refused:
-        yield _finding(node, "version-mismatch", refused, "correct the import")
+        yield _make_finding(node, "version-mismatch", refused, "correct the import")
         graph.opset_imports.pop(node.domain, None)
     for name in list(node.attributes):
-        refused = _refused(node, [name])
+        refused = _explain_refusal(node, [name])
         if refused:
-            yield _finding(node, "bad-attribute", refused, "correct the attribute")
+            yield _make_finding(node, "bad-attribute", refused, "correct the attribute")
             del node.attributes[name]
-    refused = _refused(node, list(node.attributes), result=node.outputs[0])
+    refused = _explain_refusal(node, list(node.attributes), result=node.outputs[0])
     if refused:
-        yield _finding(node, "bad-type", refused, "correct one of the two")
+        yield _make_finding(node, "bad-type", refused, "correct one of the two")
         node.outputs[0].type = None
 
 
-def _refused(
+def _explain_refusal(
     node: ir.Node,
     attributes: Sequence[str] = (),
     *,
@@ -109,6 +109,6 @@ def _refused(
     return ""
 
 
-def _finding(node: ir.Node, code: str, refused: str, remedy: str) -> Finding:
+def _make_finding(node: ir.Node, code: str, refused: str, remedy: str) -> Finding:
     problem, _, message = refused.partition("; ")
-    return error(node, code, problem, message or remedy)
+    return make_error(node, code, problem, message or remedy)

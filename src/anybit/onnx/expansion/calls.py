@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.expansion.namespace import known_sizes, of_value
-from anybit.onnx.expansion.traced import Traced, literal
+from anybit.onnx.expansion.namespace import get_known_sizes, trace_value
+from anybit.onnx.expansion.traced import Traced, make_literal
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import describe
-from anybit.onnx.operators.registry import keywords_of
+from anybit.onnx.operators.registry import get_keywords
 from anybit.ops import Operator
 from anybit.ops.domain import Domain
 from anybit.ops.expression import operands_first
@@ -55,65 +55,65 @@ class Expansions:
         Raises:
             ModelError: The operator refuses its parameters; a type or a rank is unknown.
         """
-        arrays = _constants(node)
+        arrays = _read_constants(node)
         if any(array is not None and array.nbytes > _LARGEST for array in arrays):
-            return _expansion(node, operator, arrays)
-        fixed = _without_open(operator, arrays)
+            return _expand(node, operator, arrays)
+        fixed = _drop_open(operator, arrays)
         open_inputs = [index for index, array in enumerate(fixed) if array is not arrays[index]]
         expansion = None
         if open_inputs:
-            signature = _signature(node, operator, fixed)
+            signature = _make_signature(node, operator, fixed)
             if signature not in self._traced:
-                self._traced[signature] = _open_expansion(node, operator, fixed, open_inputs)
+                self._traced[signature] = _expand_open(node, operator, fixed, open_inputs)
             expansion = self._traced[signature]
         if expansion is None:
-            signature = _signature(node, operator, arrays)
-            expansion = self._traced.get(signature) or _expansion(node, operator, arrays)
+            signature = _make_signature(node, operator, arrays)
+            expansion = self._traced.get(signature) or _expand(node, operator, arrays)
             self._traced[signature] = expansion
         return expansion
 
 
-def _constants(node: ir.Node) -> _Arrays:
+def _read_constants(node: ir.Node) -> _Arrays:
     return tuple(
         read_array(value) if value is not None and is_constant(value) else None
         for value in node.inputs
     )
 
 
-def _without_open(operator: Operator, arrays: _Arrays) -> _Arrays:
+def _drop_open(operator: Operator, arrays: _Arrays) -> _Arrays:
     """Return the constants, without the parameters that may be left open."""
     domains = [value.domain for value in operator.inputs]
     return arrays[:1] + tuple(
-        None if array is not None and _may_be_open(array, domain) else array
+        None if array is not None and _can_be_open(array, domain) else array
         for array, domain in zip(arrays[1:], domains[1:], strict=False)
     )
 
 
-def _may_be_open(array: Array, domain: Domain) -> bool:
+def _can_be_open(array: Array, domain: Domain) -> bool:
     unlimited = not domain.integer and domain.minimum == -math.inf and domain.maximum == math.inf
     return unlimited and array.dtype.kind == "f" and not np.any((array == 0) | (array == 1))
 
 
-def _signature(node: ir.Node, operator: Operator, arrays: _Arrays) -> object:
+def _make_signature(node: ir.Node, operator: Operator, arrays: _Arrays) -> object:
     """Return everything that tracing sees of a node with these constants."""
-    parts: list[object] = [operator.name, *keywords_of(node, operator).items()]
+    parts: list[object] = [operator.name, *get_keywords(node, operator).items()]
     for value, array in zip(node.inputs, arrays, strict=True):
         if array is not None:
             parts.append((array.dtype, array.shape, array.tobytes()))
         elif value is not None:
-            shape = None if value.shape is None else known_sizes(value.shape)
+            shape = None if value.shape is None else get_known_sizes(value.shape)
             parts.append((value.dtype, shape, is_constant(value)))
         else:
             parts.append(None)
     return tuple(parts)
 
 
-def _open_expansion(
+def _expand_open(
     node: ir.Node, operator: Operator, arrays: _Arrays, open_inputs: Collection[int]
 ) -> Expansion | None:
     """Return the expansion for all values of some parameters; None if their values matter."""
     try:
-        expansion = _expansion(node, operator, arrays)
+        expansion = _expand(node, operator, arrays)
     except ModelError:  # raised again by the caller, unless an open parameter caused it
         return None
     opened = {expansion.inputs[index] for index in open_inputs}
@@ -129,10 +129,10 @@ def _open_expansion(
     return expansion
 
 
-def _expansion(node: ir.Node, operator: Operator, arrays: _Arrays) -> Expansion:
+def _expand(node: ir.Node, operator: Operator, arrays: _Arrays) -> Expansion:
     """Return the expansion with these constant inputs."""
     arguments = tuple(
-        literal(array) if array is not None else None if value is None else _traced(node, value)
+        make_literal(array) if array is not None else None if value is None else _trace(node, value)
         for value, array in zip(node.inputs, arrays, strict=True)
     )
     # A constant x would be computed by the kernel; constant parameters are checked as they are.
@@ -141,17 +141,17 @@ def _expansion(node: ir.Node, operator: Operator, arrays: _Arrays) -> Expansion:
         for traced, array in zip(arguments[1:], arrays[1:], strict=True)
     ]
     try:
-        result = operator.reference(arguments[0], *parameters, **keywords_of(node, operator))
+        result = operator.reference(arguments[0], *parameters, **get_keywords(node, operator))
     except (TypeError, ValueError) as error:
         raise ModelError(f"{describe(node)}: {error}") from error
-    return Expansion(result if isinstance(result, Traced) else literal(result), arguments)
+    return Expansion(result if isinstance(result, Traced) else make_literal(result), arguments)
 
 
-def _traced(node: ir.Node, value: ir.Value) -> Traced:
+def _trace(node: ir.Node, value: ir.Value) -> Traced:
     if value.const_value is not None:
-        return of_value(value, value.const_value.dtype.numpy())
+        return trace_value(value, value.const_value.dtype.numpy())
     if value.dtype in (None, ir.DataType.UNDEFINED):
         raise ModelError(
             f"{describe(node)}: the type of {value.name!r} is not known; declare it in the model"
         )
-    return of_value(value, value.dtype.numpy())
+    return trace_value(value, value.dtype.numpy())

@@ -2,7 +2,7 @@
 """The array-API namespace of `Traced`: the functions that the references use.
 
 The names are those of the array API. Constants are computed at once, other values in ONNX;
-`of_value` creates the latter.
+`trace_value` creates the latter.
 """
 
 import math
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.expansion.traced import Shape, Traced, all_known, expression, literal
+from anybit.onnx.expansion.traced import Shape, Traced, get_constants, make_expression, make_literal
 
 float32 = np.dtype(np.float32)
 float64 = np.dtype(np.float64)
@@ -28,13 +28,13 @@ _KINDS = {"real floating": "f", "integral": "iu", "bool": "b"}
 _AWAY_FROM_SUBNORMALS = 64
 
 
-def of_value(value: ir.Value, dtype: Any) -> Traced:
+def trace_value(value: ir.Value, dtype: Any) -> Traced:
     """Return a runtime value of a graph."""
-    shape = None if value.shape is None else known_sizes(value.shape)
+    shape = None if value.shape is None else get_known_sizes(value.shape)
     return Traced(dtype, shape, value=value)
 
 
-def known_sizes(shape: ir.Shape) -> Shape:
+def get_known_sizes(shape: ir.Shape) -> Shape:
     return tuple(size if isinstance(size, int) else None for size in shape)
 
 
@@ -47,7 +47,7 @@ def isdtype(dtype: Any, kinds: str | tuple[str, ...]) -> bool:
 def asarray(value: Any, *, dtype: Any = None, device: Any = None) -> Traced:
     if isinstance(value, Traced):
         return value if dtype is None else value.astype(dtype)
-    return literal(np.asarray(value, dtype))
+    return make_literal(np.asarray(value, dtype))
 
 
 def astype(x: Traced, dtype: Any) -> Traced:
@@ -55,12 +55,12 @@ def astype(x: Traced, dtype: Any) -> Traced:
 
 
 def empty(shape: Any, *, dtype: Any) -> Traced:
-    return literal(np.empty(shape, dtype))
+    return make_literal(np.empty(shape, dtype))
 
 
 def full_like(x: Traced, value: float) -> Traced:
     """Return one element, which broadcasts to the shape of x."""
-    return literal(np.asarray(value, x.dtype))
+    return make_literal(np.asarray(value, x.dtype))
 
 
 def ones_like(x: Traced) -> Traced:
@@ -71,29 +71,29 @@ def zeros_like(x: Traced) -> Traced:
     return full_like(x, 0)
 
 
-def _elementwise(
+def _make_elementwise(
     operation: str, compute: Callable[[Any], Any], dtype: Any = None
 ) -> Callable[[Traced], Traced]:
     def function(x: Traced) -> Traced:
         if x.constant is not None:
-            return literal(compute(x.constant))
-        return expression(operation, x, dtype=dtype)
+            return make_literal(compute(x.constant))
+        return make_expression(operation, x, dtype=dtype)
 
     return function
 
 
-abs = _elementwise("Abs", np.abs)
-ceil = _elementwise("Ceil", np.ceil)
-floor = _elementwise("Floor", np.floor)
-round = _elementwise("Round", np.rint)
-sign = _elementwise("Sign", np.sign)
-isnan = _elementwise("IsNaN", np.isnan, np.bool_)
-isinf = _elementwise("IsInf", np.isinf, np.bool_)
+abs = _make_elementwise("Abs", np.abs)
+ceil = _make_elementwise("Ceil", np.ceil)
+floor = _make_elementwise("Floor", np.floor)
+round = _make_elementwise("Round", np.rint)
+sign = _make_elementwise("Sign", np.sign)
+isnan = _make_elementwise("IsNaN", np.isnan, np.bool_)
+isinf = _make_elementwise("IsInf", np.isinf, np.bool_)
 
 
 def any(x: Traced) -> Traced:
     """Return whether any element is true, for constants only."""
-    return x if x.constant is None else literal(np.any(x.constant))
+    return x if x.constant is None else make_literal(np.any(x.constant))
 
 
 def trunc(x: Traced) -> Traced:
@@ -107,47 +107,51 @@ def isfinite(x: Traced) -> Traced:
 def maximum(x: Traced, other: Any) -> Traced:
     """Return the maximum of integers, which have no NaN."""
     other = x.lift(other)
-    arrays = all_known(x, other)
-    return literal(np.maximum(*arrays)) if arrays is not None else expression("Max", x, other)
+    arrays = get_constants(x, other)
+    return (
+        make_literal(np.maximum(*arrays))
+        if arrays is not None
+        else make_expression("Max", x, other)
+    )
 
 
 def clip(x: Traced, lowest: float, highest: float) -> Traced:
     """Clip values; NaN stays NaN, which ONNX's Clip does not guarantee."""
     if x.constant is None and x.dtype.kind in _KINDS["integral"]:
-        return expression("Clip", x, x.lift(lowest), x.lift(highest))
+        return make_expression("Clip", x, x.lift(lowest), x.lift(highest))
     x = where(x < lowest, full_like(x, lowest), x)
     return where(x > highest, full_like(x, highest), x)
 
 
 def where(condition: Traced, x: Traced, other: Traced) -> Traced:
-    arrays = all_known(condition, x, other)
+    arrays = get_constants(condition, x, other)
     if arrays is not None:
-        return literal(np.where(*arrays))
-    return expression("Where", condition, x, other, dtype=x.dtype)
+        return make_literal(np.where(*arrays))
+    return make_expression("Where", condition, x, other, dtype=x.dtype)
 
 
 def log2(x: Traced) -> Traced:
     """Return a number whose floor is at most one off from that of the logarithm, for x > 0."""
     if x.constant is not None:
-        return literal(np.log2(x.constant))
+        return make_literal(np.log2(x.constant))
     small = x < 2.0**-_AWAY_FROM_SUBNORMALS
     scaled = where(small, x * 2.0**_AWAY_FROM_SUBNORMALS, x)
     shift = where(small, full_like(x, _AWAY_FROM_SUBNORMALS), full_like(x, 0))
-    return expression("Log", scaled) * (1 / math.log(2)) - shift
+    return make_expression("Log", scaled) * (1 / math.log(2)) - shift
 
 
 def bitwise_left_shift(x: Traced, count: Traced) -> Traced:
     """Shift 1 by 0 .. 62 places, because ONNX shifts unsigned integers only."""
-    return literal(2 ** np.arange(63, dtype=np.int64))[count] * x
+    return make_literal(2 ** np.arange(63, dtype=np.int64))[count] * x
 
 
 def reshape(x: Traced, shape: tuple[int | None, ...]) -> Traced:
     """Reshape an array; one size may be None (inferred)."""
     if x.constant is not None:
-        return literal(
+        return make_literal(
             np.reshape(x.constant, tuple(-1 if size is None else size for size in shape))
         )
-    sizes = literal(np.asarray([-1 if size is None else size for size in shape], np.int64))
+    sizes = make_literal(np.asarray([-1 if size is None else size for size in shape], np.int64))
     return Traced(x.dtype, tuple(shape), operation="Reshape", operands=(x, sizes))
 
 

@@ -78,53 +78,61 @@ class Traced(Recording):
         return bool(self.constant)
 
     def lift(self, value: Any) -> "Traced":
-        return value if isinstance(value, Traced) else literal(np.asarray(value, self.dtype))
+        return value if isinstance(value, Traced) else make_literal(np.asarray(value, self.dtype))
 
     def compared(self, relation: str, other: Any) -> "Traced":
         if relation == "ne":
             return ~self.compared("eq", other)
-        return _related(_RELATIONS[relation], getattr(operator, relation), self, other)
+        return _compare(_RELATIONS[relation], getattr(operator, relation), self, other)
 
     def astype(self, dtype: Any) -> "Traced":
         dtype = np.dtype(dtype)
         if dtype == self.dtype:
             return self
         if self.constant is not None:
-            return literal(self.constant.astype(dtype))
+            return make_literal(self.constant.astype(dtype))
         to = int(ir.DataType.from_numpy(dtype))
-        return expression("Cast", self, dtype=dtype, attributes={"to": to})
+        return make_expression("Cast", self, dtype=dtype, attributes={"to": to})
 
     def __getitem__(self, index: "Traced") -> "Traced":
         """Return elements of a one-dimensional array, in the shape of the index."""
-        arrays = all_known(self, index)
+        arrays = get_constants(self, index)
         if arrays is not None:
-            return literal(arrays[0][arrays[1]])
+            return make_literal(arrays[0][arrays[1]])
         return Traced(self.dtype, index.shape, operation="Gather", operands=(self, index))
 
     def __neg__(self) -> "Traced":
-        return literal(-self.constant) if self.constant is not None else expression("Neg", self)
+        return (
+            make_literal(-self.constant)
+            if self.constant is not None
+            else make_expression("Neg", self)
+        )
 
     def __invert__(self) -> "Traced":
-        return literal(~self.constant) if self.constant is not None else expression("Not", self)
+        return (
+            make_literal(~self.constant)
+            if self.constant is not None
+            else make_expression("Not", self)
+        )
 
     def __add__(self, other: Any) -> "Traced":
-        return _sum_like("Add", operator.add, self, other, 0, commutative=True)
+        return _add_like("Add", operator.add, self, other, 0, commutative=True)
 
     def __sub__(self, other: Any) -> "Traced":
-        return _sum_like("Sub", operator.sub, self, other, 0)
+        return _add_like("Sub", operator.sub, self, other, 0)
 
     def __mul__(self, other: Any) -> "Traced":
-        return _sum_like("Mul", operator.mul, self, other, 1, commutative=True)
+        return _add_like("Mul", operator.mul, self, other, 1, commutative=True)
 
     def __truediv__(self, other: Any) -> "Traced":
-        return _sum_like("Div", operator.truediv, self, other, 1)
+        return _add_like("Div", operator.truediv, self, other, 1)
 
     def __floordiv__(self, divisor: int) -> "Traced":
         """Divide integers. ONNX divides toward zero, so the remainder is subtracted first."""
         if self.constant is not None:
-            return literal(self.constant // divisor)
-        rest = expression("Mod", self, self.lift(divisor))
-        return expression("Div", self - rest, self.lift(divisor))
+            return make_literal(self.constant // divisor)
+        rest = make_expression("Mod", self, self.lift(divisor))
+        return make_expression("Div", self - rest, self.lift(divisor))
 
     def __rtruediv__(self, other: Any) -> "Traced":
         if self.constant is None and isinstance(other, int) and other == 1:
@@ -133,19 +141,19 @@ class Traced(Recording):
         return self.lift(other) / self
 
     def __and__(self, other: Any) -> "Traced":
-        return _related("And", operator.and_, self, other)
+        return _compare("And", operator.and_, self, other)
 
     def __or__(self, other: Any) -> "Traced":
-        return _related("Or", operator.or_, self, other)
+        return _compare("Or", operator.or_, self, other)
 
 
-def literal(array: Any) -> Traced:
+def make_literal(array: Any) -> Traced:
     """Return a constant; NumPy scalars, which arithmetic returns, are accepted."""
     array = np.asarray(array)
     return Traced(array.dtype, array.shape, constant=array)
 
 
-def expression(
+def make_expression(
     operation: str,
     *operands: Traced,
     dtype: Any = None,
@@ -161,7 +169,7 @@ def expression(
     )
 
 
-def all_known(*operands: Traced) -> list[Array] | None:
+def get_constants(*operands: Traced) -> list[Array] | None:
     arrays = [operand.constant for operand in operands if operand.constant is not None]
     return arrays if len(arrays) == len(operands) else None
 
@@ -180,7 +188,7 @@ def broadcast(*operands: Traced) -> Shape | None:
     return tuple(sizes)
 
 
-def _sum_like(
+def _add_like(
     operation: str,
     compute: Callable[[Any, Any], Any],
     first: Traced,
@@ -190,14 +198,14 @@ def _sum_like(
     commutative: bool = False,
 ) -> Traced:
     second = first.lift(other)
-    arrays = all_known(first, second)
+    arrays = get_constants(first, second)
     if arrays is not None:
-        return literal(compute(*arrays))
+        return make_literal(compute(*arrays))
     if _is_neutral(second, neutral, other=first):
         return first
     if commutative and _is_neutral(first, neutral, other=second):
         return second
-    return expression(operation, first, second)
+    return make_expression(operation, first, second)
 
 
 def _is_neutral(operand: Traced, neutral: int, *, other: Traced) -> bool:
@@ -211,11 +219,11 @@ def _is_neutral(operand: Traced, neutral: int, *, other: Traced) -> bool:
     return not operand.shape or broadcast(operand, other) == other.shape
 
 
-def _related(
+def _compare(
     operation: str, compute: Callable[[Any, Any], Any], first: Traced, other: Any
 ) -> Traced:
     second = first.lift(other)
-    arrays = all_known(first, second)
+    arrays = get_constants(first, second)
     if arrays is not None:
-        return literal(compute(*arrays))
-    return expression(operation, first, second, dtype=np.bool_)
+        return make_literal(compute(*arrays))
+    return make_expression(operation, first, second, dtype=np.bool_)

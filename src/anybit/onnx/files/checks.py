@@ -38,7 +38,7 @@ def check_shapes(proto: onnx.ModelProto, where: str) -> None:
 
     -1 is a free size.
     """
-    for graph in _graphs(proto):
+    for graph in _iter_graphs(proto):
         initialized = {tensor.name for tensor in graph.initializer}
         inputs = {value.name for value in graph.input} - initialized
         for value in (*graph.input, *graph.output, *graph.value_info):
@@ -47,7 +47,7 @@ def check_shapes(proto: onnx.ModelProto, where: str) -> None:
                 for dim in value.type.tensor_type.shape.dim
                 if dim.HasField("dim_value") and dim.dim_value != FREE_SIZE
             ]
-            subject = f"{where}: {value.name!r} is declared with shape {_shown(dims)}"
+            subject = f"{where}: {value.name!r} is declared with shape {_format_shape(dims)}"
             if any(dim < 0 for dim in dims) or math.prod(dims) > _MOST_ELEMENTS:
                 raise ModelError(f"{subject}, which no machine can hold")
             if 0 in dims and value.name in inputs:
@@ -61,9 +61,9 @@ def check_names(proto: onnx.ModelProto, where: str) -> None:
         _check_text([*names, *(opset.domain for opset in function.opset_import)], where)
         _check_nodes(function.node, where)
     _check_text([opset.domain for opset in proto.opset_import], where)
-    entries = [entry for tensor in _tensors(proto) for entry in tensor.external_data]
+    entries = [entry for tensor in _iter_tensors(proto) for entry in tensor.external_data]
     _check_text([text for entry in entries for text in (entry.key, entry.value)], where)
-    for graph in _graphs(proto):
+    for graph in _iter_graphs(proto):
         values = (*graph.input, *graph.output, *graph.value_info)
         names = [value.name for value in (*values, *graph.initializer)]
         dims = [dim for value in values for dim in value.type.tensor_type.shape.dim]
@@ -86,14 +86,14 @@ def _check_text(names: Iterable[object], where: str) -> None:
 
 def check_attributes(proto: onnx.ModelProto, where: str) -> None:
     """Refuse attributes without a value, or with a value that no caller can pass."""
-    for graph in _graphs(proto):
-        for attribute in _attributes(graph.node):
+    for graph in _iter_graphs(proto):
+        for attribute in _iter_attributes(graph.node):
             subject = f"{where}: attribute {attribute.name!r}"
             if attribute.ref_attr_name and graph is proto.graph:
                 raise ModelError(f"{subject} is a parameter, which only local functions have")
             _check_attribute(attribute, subject)
     for function in proto.functions:
-        for attribute in (*function.attribute_proto, *_attributes(function.node)):
+        for attribute in (*function.attribute_proto, *_iter_attributes(function.node)):
             _check_attribute(attribute, f"{where}: attribute {attribute.name!r}")
 
 
@@ -108,7 +108,7 @@ def _check_attribute(attribute: onnx.AttributeProto, subject: str) -> None:
         raise ModelError(f"{subject} has no value")
 
 
-def _attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto]:
+def _iter_attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto]:
     return (attribute for node in nodes for attribute in node.attribute)
 
 
@@ -126,7 +126,7 @@ def check_versions(proto: onnx.ModelProto, where: str) -> None:
 def check_functions(proto: onnx.ModelProto, where: str) -> None:
     """Refuse recursive local functions, and those that expand to too many nodes."""
     calls = {
-        (function.domain, function.name, function.overload): _calls(function.node)
+        (function.domain, function.name, function.overload): _list_calls(function.node)
         for function in proto.functions
     }
     called = {key: set(callees) & calls.keys() for key, callees in calls.items()}
@@ -136,7 +136,7 @@ def check_functions(proto: onnx.ModelProto, where: str) -> None:
             sizes[key] = sum(sizes.get(callee, 1) for callee in calls[key])
     except CycleError:
         raise ModelError(f"{where}: the graph of local functions has a cycle") from None
-    nodes = _calls(proto.graph.node)
+    nodes = _list_calls(proto.graph.node)
     expanded = sum(sizes.get(callee, 1) for callee in nodes)
     if max(expanded, len(nodes)) > _MOST_NODES:
         calls_functions = len(nodes) <= _MOST_NODES
@@ -148,34 +148,36 @@ def check_functions(proto: onnx.ModelProto, where: str) -> None:
         raise ModelError(f"{where}: {count}, more than the {_MOST_NODES} that are taken")
 
 
-def _calls(nodes: Iterable[onnx.NodeProto]) -> list[tuple[str, str, str]]:
+def _list_calls(nodes: Iterable[onnx.NodeProto]) -> list[tuple[str, str, str]]:
     """Return the operator of each node, also of nodes in inner graphs."""
-    return [(node.domain, node.op_type, node.overload) for node in _all_nodes(nodes)]
+    return [(node.domain, node.op_type, node.overload) for node in _iter_nodes(nodes)]
 
 
 def check_tensors(proto: onnx.ModelProto, folder: Path | None, where: str) -> None:
     """Refuse tensors whose data are missing, misplaced or of another size than their shape."""
-    for tensor in _tensors(proto):
+    for tensor in _iter_tensors(proto):
         subject = f"{where}: tensor {tensor.name!r}"
         elements = math.prod(tensor.dims)
         if any(dim < 0 for dim in tensor.dims) or elements > _MOST_ELEMENTS:
             raise ModelError(
-                f"{subject} has shape {_shown(tensor.dims)}, which no machine can hold"
+                f"{subject} has shape {_format_shape(tensor.dims)}, which no machine can hold"
             )
-        size = _bytes(tensor, elements, subject)
+        size = _count_bytes(tensor, elements, subject)
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             _check_external(tensor, size, folder, subject)
         elif tensor.HasField("raw_data"):
             if size is not None and len(tensor.raw_data) != size:
                 raise ModelError(
-                    f"{subject} of shape {_shown(tensor.dims)} needs {size} bytes "
+                    f"{subject} of shape {_format_shape(tensor.dims)} needs {size} bytes "
                     f"but holds {len(tensor.raw_data)}"
                 )
         elif elements > 4 * tensor.ByteSize():  # no encoding has more than four elements a byte
-            raise ModelError(f"{subject} of shape {_shown(tensor.dims)} holds too few values")
+            raise ModelError(
+                f"{subject} of shape {_format_shape(tensor.dims)} holds too few values"
+            )
 
 
-def _bytes(tensor: onnx.TensorProto, elements: int, subject: str) -> int | None:
+def _count_bytes(tensor: onnx.TensorProto, elements: int, subject: str) -> int | None:
     if tensor.data_type not in _DATA_TYPES:
         raise ModelError(f"{subject} has the unknown data type {tensor.data_type}")
     dtype = ir.DataType(tensor.data_type)
@@ -210,7 +212,7 @@ def _check_external(
         )
     if size is None or min(offset, length) < 0 or (length and length != size):
         raise ModelError(
-            f"{subject} of shape {_shown(tensor.dims)} needs {size} bytes, "
+            f"{subject} of shape {_format_shape(tensor.dims)} needs {size} bytes, "
             f"but its entry gives length {length} at offset {offset}"
         )
     if offset + size > path.stat().st_size:
@@ -220,26 +222,26 @@ def _check_external(
         )
 
 
-def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+def _iter_graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """Yield the main graph, and all graphs inside it and inside local functions."""
     waiting = [proto.graph]
     for function in proto.functions:
-        waiting.extend(_subgraphs(function.node))
+        waiting.extend(_iter_subgraphs(function.node))
     while waiting:
         graph = waiting.pop()
         yield graph
-        waiting.extend(_subgraphs(graph.node))
+        waiting.extend(_iter_subgraphs(graph.node))
 
 
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def _iter_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     waiting = [nodes]
     while waiting:
         for node in waiting.pop():
             yield node
-            waiting.extend(graph.node for graph in _subgraphs([node]))
+            waiting.extend(graph.node for graph in _iter_subgraphs([node]))
 
 
-def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+def _iter_subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
     for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("g"):
@@ -247,8 +249,8 @@ def _subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
-def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    graphs = list(_graphs(proto))
+def _iter_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    graphs = list(_iter_graphs(proto))
     bodies = [graph.node for graph in graphs] + [function.node for function in proto.functions]
     for graph in graphs:
         yield from graph.initializer
@@ -262,7 +264,7 @@ def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 yield from attribute.tensors
 
 
-def _shown(dims: Iterable[int]) -> str:
+def _format_shape(dims: Iterable[int]) -> str:
     """Return a short text for a shape, however many dimensions a hostile file declares."""
     sizes = [str(dim) for dim in dims]
     return "[" + ", ".join(sizes[:8] + ["..."] * (len(sizes) > 8)) + "]"

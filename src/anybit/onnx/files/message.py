@@ -27,7 +27,7 @@ def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str,
     Raises:
         ModelError: The remaining message exceeds 2 GiB.
     """
-    slimmer = any(map(_is_elsewhere, iter_initializers(model)))
+    slimmer = any(map(_is_outside, iter_initializers(model)))
     slim = model.clone() if slimmer and not spare else model
     large: dict[str, Array] = {}
     for name, value in slim.graph.initializers.items() if slimmer else ():
@@ -48,7 +48,7 @@ def serialize(model: ir.Model, *, spare: bool = False) -> tuple[bytes, dict[str,
 
 
 @silence_onnx_logs()
-def restored(message: bytes, tensors: Mapping[str, Array]) -> ir.Model:
+def deserialize(message: bytes, tensors: Mapping[str, Array]) -> ir.Model:
     """Return the model that `serialize` was called with, from its message and tensors."""
     model = ir.from_proto(onnx.load_model_from_string(message))
     for name, array in tensors.items():
@@ -56,7 +56,7 @@ def restored(message: bytes, tensors: Mapping[str, Array]) -> ir.Model:
     return model
 
 
-def _is_elsewhere(value: ir.Value) -> bool:
+def _is_outside(value: ir.Value) -> bool:
     """Return whether a tensor cannot stay in the message as it is."""
     tensor = value.const_value
     return tensor is not None and (isinstance(tensor, ir.ExternalTensor) or tensor.nbytes >= _LARGE)

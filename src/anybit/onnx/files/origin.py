@@ -17,14 +17,14 @@ import onnx_ir as ir
 PATH_KEY, HASH_KEY = "anybit.float_model", "anybit.float_sha256"
 
 
-def origin_of(float_model: str | os.PathLike[str]) -> dict[str, str]:
+def describe_origin(float_model: str | os.PathLike[str]) -> dict[str, str]:
     """Return the metadata of a model that is quantized from a file, in memory.
 
     Raises:
         OSError: The file cannot be read.
     """
     path = Path(os.path.abspath(float_model))
-    return {PATH_KEY: str(path), HASH_KEY: _sha256(path)}
+    return {PATH_KEY: str(path), HASH_KEY: _hash_file(path)}
 
 
 def find_origin(model: ir.Model) -> tuple[Path | None, str]:
@@ -39,7 +39,7 @@ def find_origin(model: ir.Model) -> tuple[Path | None, str]:
     try:
         if not path.is_file():
             return None, f"its float model {path} is not there"
-        if _sha256(path) != expected:
+        if _hash_file(path) != expected:
             return None, f"its float model {path} has changed since it was quantized"
     except (OSError, ValueError) as error:
         return None, f"its float model {recorded!r} cannot be read ({error})"
@@ -54,7 +54,7 @@ def resolve_origin(model: ir.Model, folder: Path) -> None:
 
 
 @contextmanager
-def relative_origin(model: ir.Model, folder: Path) -> Iterator[None]:
+def make_origin_relative(model: ir.Model, folder: Path) -> Iterator[None]:
     """Make the recorded path relative to `folder` while a file is written there."""
     recorded = model.metadata_props.get(PATH_KEY)
     if not recorded or not os.path.isabs(recorded):
@@ -70,6 +70,6 @@ def relative_origin(model: ir.Model, folder: Path) -> Iterator[None]:
         model.metadata_props[PATH_KEY] = recorded
 
 
-def _sha256(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

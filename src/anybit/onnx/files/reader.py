@@ -67,7 +67,7 @@ def read(source: Source) -> ir.Model:
     else:
         path = Path(source)
         where = str(path)
-        proto = _parse(_contents(path), where)
+        proto = _parse(_read_bytes(path), where)
         folder = path.resolve().parent
     check_names(proto, where)
     check_versions(proto, where)
@@ -75,9 +75,9 @@ def read(source: Source) -> ir.Model:
     check_functions(proto, where)
     check_shapes(proto, where)
     check_tensors(proto, folder, where)
-    model = _deserialized(proto, where)
+    model = _deserialize(proto, where)
     if proto is not source and proto.ByteSize() > _LARGE_MESSAGE:
-        _take_out(model)
+        _copy_tensors(model)
     if folder is not None:
         resolve_origin(model, folder)
         # An empty base_dir would switch off the containment checks of onnx_ir.
@@ -94,7 +94,7 @@ def read_copy(source: Source) -> ir.Model:
     return model.clone() if isinstance(source, ir.Model | Result) else model
 
 
-def _contents(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -125,7 +125,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     return proto
 
 
-def _deserialized(proto: onnx.ModelProto, where: str) -> ir.Model:
+def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx_ir has no error class of its own
@@ -140,22 +140,22 @@ def _deserialized(proto: onnx.ModelProto, where: str) -> ir.Model:
     return model
 
 
-def _take_out(model: ir.Model) -> None:
+def _copy_tensors(model: ir.Model) -> None:
     """Copy all tensors out of the message.
 
     Otherwise the message stays whole in memory as long as one tensor, and each access copies.
     """
-    for graph in _graphs(model):
+    for graph in _list_graphs(model):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.TensorProtoTensor):
-                value.const_value = _taken_out(value.const_value)
+                value.const_value = _copy_tensor(value.const_value)
         for node in graph:
             for name, held in list(node.attributes.items()):
                 if isinstance(held, ir.Attr) and isinstance(held.value, ir.TensorProtoTensor):
-                    node.attributes[name] = ir.AttrTensor(name, _taken_out(held.value))
+                    node.attributes[name] = ir.AttrTensor(name, _copy_tensor(held.value))
 
 
-def _taken_out(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
+def _copy_tensor(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
     dtype = tensor.dtype
     if len(tensor.raw.raw_data) < _LARGE_TENSOR or dtype.numpy().isbuiltin != 1:
         copy = onnx.TensorProto()
@@ -170,7 +170,7 @@ def _taken_out(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
     )
 
 
-def _graphs(model: ir.Model) -> list[ir.Graph]:
+def _list_graphs(model: ir.Model) -> list[ir.Graph]:
     """Return the main graph, those of local functions, and all graphs inside them."""
     bodies = [model.graph, *(function.graph for function in model.functions.values())]
     return [graph for body in bodies for graph in (body, *body.subgraphs())]
@@ -181,7 +181,7 @@ def _free_sizes(model: ir.Model) -> None:
 
     Shape inference would take -1 for a number, and all sizes named "?" for equal.
     """
-    for graph in _graphs(model):
+    for graph in _list_graphs(model):
         results = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *graph.initializers.values(), *results):
             if value.shape is not None and any(map(_is_open, value.shape)):
@@ -194,7 +194,7 @@ def _is_open(size: int | ir.SymbolicDim) -> bool:
 
 def _check_values(model: ir.Model, where: str) -> None:
     bodies = [model.graph, *(function.graph for function in model.functions.values())]
-    graphs = _graphs(model)
+    graphs = _list_graphs(model)
     sources = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
     for node in (node for body in bodies for node in iter_nodes(body)):
         for value in node.inputs:

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.files.origin import relative_origin
+from anybit.onnx.files.origin import make_origin_relative
 from anybit.onnx.graph.constants import load_tensor
 from anybit.onnx.graph.walk import iter_initializers, iter_tensors
 from anybit.onnx.process import silence_onnx_logs
@@ -56,22 +56,22 @@ def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str
     if not target.name or target.is_dir() or not target.parent.is_dir():
         raise ModelError(f"{target} must be a file name in a folder that exists")
     if is_special(target):
-        with naming(target):
-            with _refusing(target), relative_origin(model, target.parent.resolve()):
-                message = _message(model)
+        with name_file_in_errors(target):
+            with _convert_errors(target), make_origin_relative(model, target.parent.resolve()):
+                message = _serialize_whole(model)
             target.write_bytes(message)
         return
     target = target.resolve()  # through links, so that the file they point to is replaced
     data = f"{target.name}.data"
-    external = data if _size(model) > _LARGEST_SINGLE_FILE else None
+    external = data if _count_bytes(model) > _LARGEST_SINGLE_FILE else None
     with (
-        naming(target),
+        name_file_in_errors(target),
         tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder,
     ):
         written = Path(folder) / target.name
-        with _refusing(target), relative_origin(model, target.parent):
+        with _convert_errors(target), make_origin_relative(model, target.parent):
             if external is None:
-                written.write_bytes(_message(model))
+                written.write_bytes(_serialize_whole(model))
             else:
                 ir.save(model, written, format="protobuf", external_data=external)
         if external is not None:
@@ -85,7 +85,7 @@ def is_special(path: Path) -> bool:
 
 
 @contextmanager
-def _refusing(target: Path) -> Iterator[None]:
+def _convert_errors(target: Path) -> Iterator[None]:
     """Convert errors of serialization to ModelError."""
     try:
         yield
@@ -96,7 +96,7 @@ def _refusing(target: Path) -> Iterator[None]:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_file_in_errors(path: Path) -> Iterator[None]:
     """Let errors of the system name this file instead of the temporary one."""
     try:
         yield
@@ -106,11 +106,11 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _size(model: ir.Model) -> int:
+def _count_bytes(model: ir.Model) -> int:
     return sum(tensor.nbytes for tensor in iter_tensors(model))
 
 
-def _message(model: ir.Model) -> bytes:
+def _serialize_whole(model: ir.Model) -> bytes:
     """Return the model as one message, including its external data."""
     values = list(iter_initializers(model))
     before = [value.const_value for value in values]

@@ -11,7 +11,7 @@ from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.cut import extract_subgraph
 from anybit.onnx.graph.names import describe
-from anybit.onnx.operators.registry import keywords_of
+from anybit.onnx.operators.registry import get_keywords
 from anybit.onnx.runtime import FAILURES, evaluate
 from anybit.ops import Operator
 
@@ -25,7 +25,7 @@ def evaluate_operator(node: ir.Node, operator: Operator, arrays: Arrays) -> Arra
         ModelError: The function refuses its inputs; the message names the node.
     """
     try:
-        return np.asarray(operator.function(*arrays, **keywords_of(node, operator)))
+        return np.asarray(operator.function(*arrays, **get_keywords(node, operator)))
     except (TypeError, ValueError) as error:
         raise ModelError(f"{describe(node)}: {error}") from error
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.folding.extents import Extent, extent_of, result_extent
+from anybit.onnx.folding.extents import Extent, bound_extent, measure_extent
 from anybit.onnx.graph.constants import (
     Array,
     Content,
@@ -59,28 +59,28 @@ class Piece:
         """
         if not self._nodes:
             return {}
-        results = _evaluated(self._model, self._nodes, {})
+        results = _evaluate_nodes(self._model, self._nodes, {})
         if results is None:
             results = {}
             for node in self._nodes if len(self._nodes) > 1 else ():
-                results |= _evaluated(self._model, [node], results) or {}
+                results |= _evaluate_nodes(self._model, [node], results) or {}
         return results
 
     def _extent(self, node: ir.Node) -> Extent | None:
         if node.op_type == "Constant" and node.domain == "":
-            return _stored(node)
+            return _measure_stored(node)
         extents = [self._value_extent(value) for value in node.inputs]
         if any(extent is not None and not _is_plain(extent.array) for extent in extents):
             return None
-        return result_extent(node, extents)
+        return bound_extent(node, extents)
 
     def _value_extent(self, value: ir.Value | None) -> Extent | None:
         if value is None or value in self.extents:
             return None if value is None else self.extents[value]
-        return extent_of(_array(value))
+        return measure_extent(_read_or_empty(value))
 
 
-def _stored(node: ir.Node) -> Extent | None:
+def _measure_stored(node: ir.Node) -> Extent | None:
     """Return the extent of a Constant's attribute; constants with a tensor are folded before."""
     if "sparse_value" in node.attributes:  # of any shape
         return None
@@ -88,7 +88,7 @@ def _stored(node: ir.Node) -> Extent | None:
     return Extent(max((len(value) for value in values if isinstance(value, tuple)), default=1))
 
 
-def _evaluated(
+def _evaluate_nodes(
     model: ir.Model, nodes: Sequence[ir.Node], constants: dict[ir.Value, Array]
 ) -> dict[ir.Value, Array] | None:
     """Return the outputs of nodes that others read.
@@ -105,14 +105,16 @@ def _evaluated(
     for node in fragment.graph:
         node.name = None  # the runtime refuses duplicate names
     feeds = {}
-    needed = {operand for node in nodes for operand in elements_read(node)}
+    needed = {operand for node in nodes for operand in get_inputs_read(node)}
     for value in {operand for node in nodes for operand in node.inputs if operand is not None}:
         if value in constants or is_constant(value) or value.producer() is None:
-            feeds[str(value.name)] = constants[value] if value in constants else _array(value)
+            feeds[str(value.name)] = (
+                constants[value] if value in constants else _read_or_empty(value)
+            )
         elif value.producer() not in inside:
             if value in needed:
                 return None
-            feeds[str(value.name)] = _array(value)
+            feeds[str(value.name)] = _read_or_empty(value)
     try:
         arrays = evaluate(fragment, feeds) if results else {}
     except FAILURES:
@@ -120,14 +122,14 @@ def _evaluated(
     return {results[name]: array for name, array in arrays.items()}
 
 
-def elements_read(node: ir.Node) -> Sequence[ir.Value | None]:
+def get_inputs_read(node: ir.Node) -> Sequence[ir.Value | None]:
     """Return the inputs whose elements are used: CastLike only reads the type of its second."""
     like = node.inputs[1:2] if (node.domain, node.op_type) == ("", "CastLike") else ()
     typed = any(value is not None and value.dtype is not None for value in like)
     return node.inputs[:1] if typed else node.inputs
 
 
-def _array(value: ir.Value) -> Array:
+def _read_or_empty(value: ir.Value) -> Array:
     """Return the array of a constant; an empty one if only its type matters."""
     if is_constant(value):
         return read_array(value)

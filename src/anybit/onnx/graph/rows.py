@@ -26,7 +26,7 @@ def mixes_rows(node: ir.Node, size: ir.SymbolicDim, opset: int) -> bool:
     if node.domain != "":
         return False
     if has_trait(node, OpTrait.DENSE):
-        return _sums_over(node, size)
+        return _mixes_in_product(node, size)
     at, rank = _find_axis(node.inputs[0] if node.inputs else None, size)
     rule = _RULES.get(node.op_type)
     return at is not None and rule is not None and rule(node, at, rank, opset)
@@ -39,7 +39,7 @@ def _find_axis(value: ir.Value | None, size: ir.SymbolicDim) -> tuple[int | None
     return (sizes.index(size) if size in sizes else None), len(sizes)
 
 
-def _sums_over(node: ir.Node, size: ir.SymbolicDim) -> bool:
+def _mixes_in_product(node: ir.Node, size: ir.SymbolicDim) -> bool:
     places = [_find_axis(value, size) for value in node.inputs[:2]]
     summed = [-1, -2]
     if node.op_type == "Gemm":

@@ -20,7 +20,7 @@ def check_counts(model: ir.Model) -> None:
     Raises:
         ModelError: A node has a wrong number; the message names the first one.
     """
-    for node, problem in wrong_counts(model):
+    for node, problem in find_wrong_counts(model):
         if node.domain == "":
             raise ModelError(f"{describe(node)} {problem}; {REMEDY}")
 
@@ -28,24 +28,24 @@ def check_counts(model: ir.Model) -> None:
 REMEDY = "export the model again"
 
 
-def wrong_counts(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
+def find_wrong_counts(model: ir.Model) -> Iterator[tuple[ir.Node, str]]:
     """Yield nodes with a wrong number of inputs or outputs, and the problem.
 
     A model without an import of standard operators uses the newest, as in ONNX Runtime.
     """
     opset = model.graph.opset_imports.get("", onnx.defs.onnx_opset_version())
     for node in iter_nodes(model.graph):
-        problem = _wrong_count(node, opset)
+        problem = _describe_wrong_count(node, opset)
         if problem:
             yield node, problem
 
 
-def _wrong_count(node: ir.Node, opset: int) -> str:
-    schema = _schema(node, opset)
+def _describe_wrong_count(node: ir.Node, opset: int) -> str:
+    schema = _find_schema(node, opset)
     if schema is None:
         return ""
-    inputs = _count([value is not None for value in node.inputs])
-    outputs = _count([bool(value.name) for value in node.outputs])
+    inputs = _count_present([value is not None for value in node.inputs])
+    outputs = _count_present([bool(value.name) for value in node.outputs])
     for noun, count, least, most in (
         ("input", inputs, schema.min_input, schema.max_input),
         ("output", outputs, schema.min_output, schema.max_output),
@@ -57,26 +57,26 @@ def _wrong_count(node: ir.Node, opset: int) -> str:
     return ""
 
 
-def _count(present: list[bool]) -> int:
+def _count_present(present: list[bool]) -> int:
     """Return the number of values up to the last one present."""
     return max((index + 1 for index, is_present in enumerate(present) if is_present), default=0)
 
 
-def _schema(node: ir.Node, opset: int) -> onnx.defs.OpSchema | None:
+def _find_schema(node: ir.Node, opset: int) -> onnx.defs.OpSchema | None:
     if node.domain == "com.microsoft":
-        return _contributed().get(node.op_type)
-    return _standard(node.op_type, opset) if node.domain == "" else None
+        return _list_contributed_schemas().get(node.op_type)
+    return _find_standard_schema(node.op_type, opset) if node.domain == "" else None
 
 
 @cache
-def _standard(name: str, opset: int) -> onnx.defs.OpSchema | None:
+def _find_standard_schema(name: str, opset: int) -> onnx.defs.OpSchema | None:
     # The installed onnx returns its last schema for newer opsets, too.
     is_listed = opset <= onnx.defs.onnx_opset_version() and onnx.defs.has(name, opset)
     return onnx.defs.get_schema(name, opset) if is_listed else None
 
 
 @cache
-def _contributed() -> dict[str, onnx.defs.OpSchema]:
+def _list_contributed_schemas() -> dict[str, onnx.defs.OpSchema]:
     """Return the operators of ONNX Runtime's domain, as far as it lists them."""
     listed = getattr(onnxruntime_pybind11_state, "get_all_operator_schema", list)
     return {schema.name: schema for schema in listed() if schema.domain == "com.microsoft"}

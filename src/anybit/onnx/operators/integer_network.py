@@ -17,7 +17,7 @@ def is_integer_network(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == (DOMAIN, NAME)
 
 
-def integer_network_schema() -> OpSchema:
+def make_integer_network_schema() -> OpSchema:
     """Return the schema for the checker of onnx; shapes stay as declared."""
     types = {"words": "int64", "bytes": "uint8", "integers": "int32", "floats": "float"}
     parts = [
@@ -28,12 +28,12 @@ def integer_network_schema() -> OpSchema:
         DOMAIN,
         1,
         "Runs the program of an integer region. What it computes stands in anybit.compiler.",
-        inputs=[*parts, _several("inputs")],
-        outputs=[_several("outputs")],
+        inputs=[*parts, _make_variadic("inputs")],
+        outputs=[_make_variadic("outputs")],
     )
 
 
-def _several(name: str) -> OpSchema.FormalParameter:
+def _make_variadic(name: str) -> OpSchema.FormalParameter:
     variadic = OpSchema.FormalParameterOption.Variadic
     return OpSchema.FormalParameter(
         name, "tensor(float)", f"Its {name}.", param_option=variadic, is_homogeneous=True

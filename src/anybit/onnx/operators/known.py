@@ -9,7 +9,7 @@ from anybit.onnx.graph.layout import is_channels_last
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
-from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.operators.registry import find_versions
 
 STANDARD_DOMAINS = (
     "",
@@ -24,7 +24,7 @@ RUNTIME_DOMAINS = ("ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training",
 """Domains of ONNX Runtime's own operators."""
 
 
-def unknown_operators(model: ir.Model) -> list[str]:
+def find_unknown_operators(model: ir.Model) -> list[str]:
     """Return the operators (`domain::name`) that are not standard, local, or of this package."""
     graphs = [model.graph, *(function.graph for function in model.functions.values())]
     unknown = set()
@@ -38,7 +38,7 @@ def unknown_operators(model: ir.Model) -> list[str]:
 
 def check_known(model: ir.Model, where: str) -> None:
     """Raise ModelError if a session cannot run an operator."""
-    unknown = unknown_operators(model)
+    unknown = find_unknown_operators(model)
     if unknown:
         raise ModelError(
             f"{where} uses operators that are not known: {', '.join(unknown)}; convert them to "
@@ -54,4 +54,4 @@ def _is_known(node: ir.Node, model: ir.Model, opset: int) -> bool:
         return opset > onnx.defs.onnx_opset_version() or onnx.defs.has(node.op_type, opset)
     if is_integer_network(node) or is_multi_threshold(node):
         return True
-    return is_channels_last(node) or bool(versions_of(node.domain, node.op_type))
+    return is_channels_last(node) or bool(find_versions(node.domain, node.op_type))

@@ -52,16 +52,16 @@ class Staircase:
     trailing_axes: int
 
 
-def staircase_of(node: ir.Node) -> Staircase:
+def read_staircase(node: ir.Node) -> Staircase:
     """Read the constants of a MultiThreshold.
 
     Raises:
         ModelError: Thresholds are computed, or of another shape or type; the layout does not fit x;
             the numbers of channels differ; or the type or rank of x is unknown.
     """
-    axis = channel_axis_of(node)
-    following = 0 if axis is None else len(_shape_of(node)) - axis - 1
-    thresholds = _rounded_up(node, read_array(_inputs_of(node)[1]))
+    axis = find_channel_axis(node)
+    following = 0 if axis is None else len(_get_shape(node)) - axis - 1
+    thresholds = _round_up(node, read_array(_get_inputs(node)[1]))
     steps = thresholds.shape[1]
     scale, bias = get_attribute(node, "out_scale", 1.0), get_attribute(node, "out_bias", 0.0)
     with np.errstate(all="ignore"):
@@ -69,13 +69,13 @@ def staircase_of(node: ir.Node) -> Staircase:
     return Staircase(thresholds, values, following)
 
 
-def channel_axis_of(node: ir.Node) -> int | None:
+def find_channel_axis(node: ir.Node) -> int | None:
     """Return the axis of x along which thresholds differ; None if all channels share them.
 
     Raises:
-        ModelError: See `staircase_of`.
+        ModelError: See `read_staircase`.
     """
-    x, table = _inputs_of(node)
+    x, table = _get_inputs(node)
     if x.dtype not in (None, ir.DataType.FLOAT):
         raise ModelError(f"{describe(node)} reads {x.dtype.name.lower()}; x must be float32")
     if not is_constant(table) or table.const_value is None:
@@ -89,22 +89,22 @@ def channel_axis_of(node: ir.Node) -> int | None:
             f"{describe(node)}: its thresholds have shape {list(shape)}, must be "
             f"(channels or 1, 1 to {_MOST_THRESHOLDS})"
         )
-    return None if shape[0] == 1 else _channel_axis(node, shape[0])
+    return None if shape[0] == 1 else _resolve_channel_axis(node, shape[0])
 
 
-def is_rising(node: ir.Node) -> bool:
+def is_increasing(node: ir.Node) -> bool:
     """Return whether the result is non-decreasing in x; otherwise it is non-increasing."""
     return get_attribute(node, "out_scale", 1.0) >= 0
 
 
-def _inputs_of(node: ir.Node) -> tuple[ir.Value, ir.Value]:
+def _get_inputs(node: ir.Node) -> tuple[ir.Value, ir.Value]:
     x, table = node.inputs if len(node.inputs) == 2 else (None, None)
     if x is None or table is None or len(node.outputs) != 1:
         raise ModelError(f"{describe(node)} must have 2 inputs, x and thresholds, and 1 output")
     return x, table
 
 
-def _rounded_up(node: ir.Node, array: Array) -> Array:
+def _round_up(node: ir.Node, array: Array) -> Array:
     """Return thresholds in float32 that the same float32 numbers reach, in ascending order."""
     if array.dtype.kind in "iu" and np.any(np.abs(array.astype(np.float64)) > _LARGEST_INTEGER):
         raise ModelError(f"{describe(node)}: its thresholds exceed 2^53, use smaller ones")
@@ -117,7 +117,7 @@ def _rounded_up(node: ir.Node, array: Array) -> Array:
     return np.sort(np.where(narrow < wide, above, narrow), axis=1)
 
 
-def _shape_of(node: ir.Node) -> ir.Shape:
+def _get_shape(node: ir.Node) -> ir.Shape:
     """Return the shape of x, which is also that of the output."""
     x = node.inputs[0]
     assert x is not None, "checked with the inputs"
@@ -130,8 +130,8 @@ def _shape_of(node: ir.Node) -> ir.Shape:
     return shape
 
 
-def _channel_axis(node: ir.Node, channels: int) -> int:
-    shape = _shape_of(node)
+def _resolve_channel_axis(node: ir.Node, channels: int) -> int:
+    shape = _get_shape(node)
     layout = str(get_attribute(node, "data_layout", "")) or _LAYOUTS.get(len(shape), "NC")
     # Without height and width, channels are at axis 1 in any layout.
     axis = layout.find("C") if "C" in layout and len(shape) > 2 else 1

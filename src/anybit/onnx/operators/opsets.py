@@ -34,14 +34,14 @@ def lower_opset(model: ir.Model) -> bool:
     present = [graph.opset_imports.get("", 0) for graph in graphs]
     if not NEWEST_OPSET < max(present) <= _NEWEST_KNOWN:
         return False
-    needed = max((opset for opset, _ in _needs(model)), default=NEWEST_OPSET)
+    needed = max((opset for opset, _ in _iter_requirements(model)), default=NEWEST_OPSET)
     for graph, opset in zip(graphs, present, strict=True):
         if opset > needed:
             graph.opset_imports[""] = needed
     return max(present) > needed
 
 
-def obstacle(model: ir.Model) -> str:
+def find_obstacle(model: ir.Model) -> str:
     """Return why the opset cannot be lowered to 25; empty if it can, or is not newer."""
     present = model.graph.opset_imports.get("", 0)
     if present <= NEWEST_OPSET:
@@ -49,11 +49,11 @@ def obstacle(model: ir.Model) -> str:
     subject = f"opset {present} cannot be lowered to {NEWEST_OPSET}"
     if present > _NEWEST_KNOWN:
         return f"{subject}: opsets after {_NEWEST_KNOWN} are not known"
-    needs = sorted({f"{name} is of opset {opset}" for opset, name in _needs(model)})
+    needs = sorted({f"{name} is of opset {opset}" for opset, name in _iter_requirements(model)})
     return f"{subject}: {', '.join(needs)}" if needs else ""
 
 
-def _needs(model: ir.Model) -> Iterator[tuple[int, str]]:
+def _iter_requirements(model: ir.Model) -> Iterator[tuple[int, str]]:
     """Yield the operators and types that opset 25 does not have, each with its first opset."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         for node in iter_nodes(graph):
@@ -64,11 +64,11 @@ def _needs(model: ir.Model) -> Iterator[tuple[int, str]]:
                 dtype = None if value is None else value.dtype
                 if dtype is not None and dtype.name in _SIX_BITS:
                     yield _SIX_BITS_OPSET, dtype.name
-            if not node.domain and _named(node) in _SIX_BITS:
-                yield _SIX_BITS_OPSET, _named(node)
+            if not node.domain and _get_type_name(node) in _SIX_BITS:
+                yield _SIX_BITS_OPSET, _get_type_name(node)
 
 
-def _named(node: ir.Node) -> str:
+def _get_type_name(node: ir.Node) -> str:
     """Return the name of the type in an attribute of the node; empty for none."""
     attribute = {"Cast": "to", "QuantizeLinear": "output_dtype"}.get(node.op_type)
     dtype = get_attribute(node, attribute, 0) if attribute else 0

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import describe
-from anybit.onnx.operators.registry import CANONICAL_DOMAINS, operator_of
+from anybit.onnx.operators.registry import CANONICAL_DOMAINS, find_operator
 from anybit.ops import OPERATORS, Operator
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ def reference_ops() -> list[type["OpRun"]]:
     Invalid inputs raise `ModelError`; a wrong number of inputs does so when the evaluator is
     created.
     """
-    return list(_classes())
+    return list(_make_classes())
 
 
 @functools.cache
-def _classes() -> tuple[type["OpRun"], ...]:
+def _make_classes() -> tuple[type["OpRun"], ...]:
     # This import fails after the registration of one operator name in two domains.
     from onnx.reference.op_run import OpRun
 
@@ -45,13 +45,13 @@ def _classes() -> tuple[type["OpRun"], ...]:
             self, onnx_node: onnx.NodeProto, run_params: dict[str, Any], schema: Any = None
         ) -> None:
             super().__init__(onnx_node, run_params, schema)
-            self._node = _detached(onnx_node)
-            self._operator = operator_of(self._node)
+            self._node = _detach(onnx_node)
+            self._operator = find_operator(self._node)
 
         def _run(self, *arrays: Any, **attributes: Any) -> tuple[Any]:
             assert self._operator is not None, "it has one of our names"
             try:
-                keywords = _keywords(self._operator, attributes)
+                keywords = _read_keywords(self._operator, attributes)
                 return (self._operator.function(*arrays, **keywords),)
             except (TypeError, ValueError) as error:
                 raise ModelError(f"{describe(self._node)}: {error}") from error
@@ -62,12 +62,12 @@ def _classes() -> tuple[type["OpRun"], ...]:
             (name, domain)
             for operator in OPERATORS
             for name in (operator.onnx_name, *operator.onnx_aliases)
-            for domain in _domains(operator)
+            for domain in _list_domains(operator)
         )
     )
 
 
-def _detached(node: onnx.NodeProto) -> ir.Node:
+def _detach(node: onnx.NodeProto) -> ir.Node:
     """Return the node by itself, without attributes, for the registry."""
     return ir.Node(
         node.domain,
@@ -78,12 +78,12 @@ def _detached(node: onnx.NodeProto) -> ir.Node:
     )
 
 
-def _domains(operator: Operator) -> list[str]:
+def _list_domains(operator: Operator) -> list[str]:
     legacy = [old for old, new in CANONICAL_DOMAINS.items() if new == operator.onnx_domain]
     return [operator.onnx_domain, *legacy]
 
 
-def _keywords(operator: Operator, attributes: dict[str, Any]) -> dict[str, Any]:
+def _read_keywords(operator: Operator, attributes: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes of a node, in any spelling, as keywords of the operator's function."""
     keywords = {}
     for declared in operator.attributes:

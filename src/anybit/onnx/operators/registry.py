@@ -18,7 +18,7 @@ CANONICAL_DOMAINS = {
 """Domains that exporters have used, and the one of the operators."""
 
 
-def _versions() -> dict[tuple[str, str], tuple[Operator, ...]]:
+def _collect_versions() -> dict[tuple[str, str], tuple[Operator, ...]]:
     named: dict[tuple[str, str], tuple[Operator, ...]] = defaultdict(tuple)
     for operator in OPERATORS:
         for name in (operator.onnx_name, *operator.onnx_aliases):
@@ -26,21 +26,21 @@ def _versions() -> dict[tuple[str, str], tuple[Operator, ...]]:
     return dict(named)
 
 
-_VERSIONS = _versions()
+_VERSIONS = _collect_versions()
 
 
-def versions_of(domain: str, name: str) -> tuple[Operator, ...]:
+def find_versions(domain: str, name: str) -> tuple[Operator, ...]:
     """Return all versions of an operator by any of its names; () for other operators."""
     return _VERSIONS.get((CANONICAL_DOMAINS.get(domain, domain), name), ())
 
 
-def operator_of(node: ir.Node) -> Operator | None:
+def find_operator(node: ir.Node) -> Operator | None:
     """Return the operator of a node, or None. The number of inputs distinguishes versions.
 
     Raises:
         ModelError: The name is known, but no version has that number of inputs.
     """
-    versions = versions_of(node.domain, node.op_type)
+    versions = find_versions(node.domain, node.op_type)
     if not versions:
         return None
     count = len(node.inputs)
@@ -57,7 +57,7 @@ def operator_of(node: ir.Node) -> Operator | None:
     raise ModelError(f"{describe(node)} must have {expected} inputs, got {count}")
 
 
-def keywords_of(node: ir.Node, operator: Operator) -> dict[str, Any]:
+def get_keywords(node: ir.Node, operator: Operator) -> dict[str, Any]:
     """Return the attributes of a normalized node as keywords of the operator's function."""
     return {
         attribute.name: attribute.restored(node.attributes[attribute.onnx_name].value)
@@ -65,22 +65,22 @@ def keywords_of(node: ir.Node, operator: Operator) -> dict[str, Any]:
     }
 
 
-def attribute_type(declared: Attribute) -> ir.AttributeType:
+def get_attribute_type(declared: Attribute) -> ir.AttributeType:
     """Return the type of an attribute in files."""
     is_text = isinstance(declared.default, str)
     return ir.AttributeType.STRING if is_text else ir.AttributeType.INT
 
 
-def stored_attribute(declared: Attribute, value: bool | int | str) -> ir.Attr:
+def make_attribute(declared: Attribute, value: bool | int | str) -> ir.Attr:
     """Return an attribute of that value, as a file has it."""
-    return ir.Attr(declared.onnx_name, attribute_type(declared), declared.stored(value))
+    return ir.Attr(declared.onnx_name, get_attribute_type(declared), declared.stored(value))
 
 
-def operators_in(model: ir.Model) -> list[tuple[ir.Node, Operator]]:
+def find_operators(model: ir.Model) -> list[tuple[ir.Node, Operator]]:
     """Return the nodes with an operator of this package, including inner graphs.
 
     Raises:
-        ModelError: See `operator_of`.
+        ModelError: See `find_operator`.
     """
-    pairs = ((node, operator_of(node)) for node in iter_nodes(model.graph))
+    pairs = ((node, find_operator(node)) for node in iter_nodes(model.graph))
     return [(node, operator) for node, operator in pairs if operator is not None]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx.defs import OpSchema
 
-from anybit.onnx.operators.integer_network import integer_network_schema
+from anybit.onnx.operators.integer_network import make_integer_network_schema
 from anybit.ops import OPERATORS, Attribute, Input, Operator
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def register() -> None:
             for name in (operator.onnx_name, *operator.onnx_aliases):
                 key = (name, operator.version, operator.onnx_domain)
                 if not _is_registered(*key):
-                    schema = schema_of(operator, name)
-                    schema.set_type_and_shape_inference_function(_inference(operator))
+                    schema = make_schema(operator, name)
+                    schema.set_type_and_shape_inference_function(_make_inference(operator))
                     onnx.defs.register_schema(schema)
                     _ours.add(key)
-        network = integer_network_schema()
+        network = make_integer_network_schema()
         key = (network.name, network.since_version, network.domain)
         if not _is_registered(*key):
             onnx.defs.register_schema(network)
@@ -74,67 +74,71 @@ def _is_registered(name: str, version: int, domain: str) -> bool:
     return onnx.defs.get_schema(name, version, domain).since_version == version
 
 
-def schema_of(operator: Operator, name: str = "") -> OpSchema:
+def make_schema(operator: Operator, name: str = "") -> OpSchema:
     """Return the schema under a name (default: the operator's own), without shape inference."""
     name = name or operator.onnx_name
     documented = operator.documentation
     x = operator.inputs[0]
-    types = [_constraint(declared.name, declared.domain.dtypes) for declared in operator.inputs]
+    types = [
+        _make_constraint(declared.name, declared.domain.dtypes) for declared in operator.inputs
+    ]
     result = x.name
     if operator.result_dtype is not None:
         result = "result"
-        types.append(_constraint(result, ()))
+        types.append(_make_constraint(result, ()))
     return OpSchema(
         name,
         operator.onnx_domain,
         operator.version,
-        _described(operator, name),
-        inputs=[_input(declared, documented.arguments) for declared in operator.inputs],
-        outputs=[OpSchema.FormalParameter("result", _variable(result), documented.returns)],
+        _describe(operator, name),
+        inputs=[_make_input(declared, documented.arguments) for declared in operator.inputs],
+        outputs=[OpSchema.FormalParameter("result", _name_variable(result), documented.returns)],
         type_constraints=types,
-        attributes=[_attribute(declared, documented.arguments) for declared in operator.attributes],
+        attributes=[
+            _make_attribute(declared, documented.arguments) for declared in operator.attributes
+        ],
     )
 
 
-def _variable(name: str) -> str:
+def _name_variable(name: str) -> str:
     """Return the type variable of one input: shared ones would require equal types."""
     return f"T_{name}"
 
 
-def _constraint(name: str, dtypes: tuple[str, ...]) -> tuple[str, list[str], str]:
-    allowed = [f"tensor({_element(dtype).lower()})" for dtype in dtypes or _REAL_DTYPES]
-    return _variable(name), allowed, f"The types of {name}."
+def _make_constraint(name: str, dtypes: tuple[str, ...]) -> tuple[str, list[str], str]:
+    allowed = [f"tensor({_to_onnx_type(dtype).lower()})" for dtype in dtypes or _REAL_DTYPES]
+    return _name_variable(name), allowed, f"The types of {name}."
 
 
-def _element(dtype: str) -> str:
+def _to_onnx_type(dtype: str) -> str:
     """Return ONNX's name of an array-API dtype."""
     return {"float32": "FLOAT", "float64": "DOUBLE"}.get(dtype, dtype.upper())
 
 
-def _input(declared: Input, documented: Mapping[str, str]) -> OpSchema.FormalParameter:
+def _make_input(declared: Input, documented: Mapping[str, str]) -> OpSchema.FormalParameter:
     options = OpSchema.FormalParameterOption
     return OpSchema.FormalParameter(
         declared.name,
-        _variable(declared.name),
+        _name_variable(declared.name),
         documented.get(declared.name, ""),
         param_option=options.Optional if declared.optional else options.Single,
     )
 
 
-def _attribute(declared: Attribute, documented: Mapping[str, str]) -> OpSchema.Attribute:
+def _make_attribute(declared: Attribute, documented: Mapping[str, str]) -> OpSchema.Attribute:
     name, default = declared.onnx_name, declared.default
     value = onnx.helper.make_attribute(name, declared.stored(default))
     return OpSchema.Attribute(name, value, documented.get(declared.name, ""))
 
 
-def _described(operator: Operator, name: str) -> str:
+def _describe(operator: Operator, name: str) -> str:
     documented = operator.documentation
     legacy = f"Legacy name of {operator.onnx_name}." if name != operator.onnx_name else ""
     source = f"Source: {documented.source}" if documented.source else ""
     return "\n\n".join(part for part in (legacy, documented.description, source) if part)
 
 
-def _inference(operator: Operator) -> Callable[["InferenceContext"], None]:
+def _make_inference(operator: Operator) -> Callable[["InferenceContext"], None]:
     def infer(context: "InferenceContext") -> None:
         # An exception would end the inference of the whole model, even in tolerant mode.
         with contextlib.suppress(Exception):
@@ -149,13 +153,13 @@ def _infer(operator: Operator, context: "InferenceContext") -> None:
     if x is not None and x.HasField("tensor_type"):
         result.CopyFrom(x)
     if operator.result_dtype is not None:
-        dtype = operator.result_dtype(_values(operator, context))
-        result.tensor_type.elem_type = onnx.TensorProto.DataType.Value(_element(dtype))
+        dtype = operator.result_dtype(_read_attributes(operator, context))
+        result.tensor_type.elem_type = onnx.TensorProto.DataType.Value(_to_onnx_type(dtype))
     if result.tensor_type.elem_type:
         context.set_output_type(0, result)
 
 
-def _values(operator: Operator, context: "InferenceContext") -> dict[str, Any]:
+def _read_attributes(operator: Operator, context: "InferenceContext") -> dict[str, Any]:
     """Return the attributes of a node under their Python names.
 
     Omit references to attributes of the enclosing function: each call sets their values.

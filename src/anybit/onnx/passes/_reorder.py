@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.graph.layout import Order
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 
 Change: TypeAlias = Callable[[Array], Array]
 
@@ -20,7 +20,7 @@ def is_known(value: ir.Value | None) -> bool:
     return value is not None and (is_constant(value) or _quantizes_constants(value.producer()))
 
 
-def rank_of(value: ir.Value) -> int | None:
+def get_rank(value: ir.Value) -> int | None:
     """Return the rank of a known value."""
     producer = value.producer()
     source = value if producer is None else producer.inputs[0]
@@ -29,7 +29,7 @@ def rank_of(value: ir.Value) -> int | None:
     return len(source.const_value.shape)
 
 
-def changed(value: ir.Value, change: Change, editor: Editor, reader: ir.Node) -> ir.Value:
+def change_value(value: ir.Value, change: Change, editor: Editor, reader: ir.Node) -> ir.Value:
     """Return a known value with other axes for one reader; other readers keep the original.
 
     `change` is applied to the constant, and to the parameters of its quantizer: these have the rank
@@ -45,7 +45,7 @@ def changed(value: ir.Value, change: Change, editor: Editor, reader: ir.Node) ->
     quantizer = value.producer()
     assert quantizer is not None, "a known value is a constant, or has been quantized"
     assert reader.graph is not None, "it was found in one"
-    inputs = [value and changed(value, change, editor, reader) for value in quantizer.inputs]
+    inputs = [value and change_value(value, change, editor, reader) for value in quantizer.inputs]
     node = ir.Node(
         quantizer.domain,
         quantizer.op_type,
@@ -65,7 +65,7 @@ def change_input(node: ir.Node, index: int, change: Change, editor: Editor) -> N
     """Let a node read a known value with other axes; the name stays if it is the only reader."""
     old = node.inputs[index]
     assert old is not None, "a known value"
-    new = changed(old, change, editor, node)
+    new = change_value(old, change, editor, node)
     if new is not old:
         node.replace_input_with(index, new)
         drop_unread(old)
@@ -109,7 +109,7 @@ def take_names(new: ir.Value, old: ir.Value) -> None:
             take_names(value, before)
 
 
-def in_order(order: Order) -> Change:
+def make_permutation(order: Order) -> Change:
     """Return the change that transposes x by an order of axes."""
 
     def change(array: Array) -> Array:
@@ -120,7 +120,7 @@ def in_order(order: Order) -> Change:
     return change
 
 
-def in_shape(shape: Sequence[int]) -> Change:
+def make_reshaping(shape: Sequence[int]) -> Change:
     """Return the change that gives a vector another shape of the same size."""
 
     def change(array: Array) -> Array:
@@ -132,7 +132,7 @@ def in_shape(shape: Sequence[int]) -> Change:
 def _quantizes_constants(node: ir.Node | None) -> bool:
     if node is None:
         return False
-    operator = operator_of(node)
+    operator = find_operator(node)
     if operator is None or not operator.broadcasts:
         return False
     return all(value is None or is_constant(value) for value in node.inputs)

@@ -14,7 +14,7 @@ from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.layout import Order, get_transpose_order, invert_order
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.passes._reorder import Change, change_input, is_known, rank_of
+from anybit.onnx.passes._reorder import Change, change_input, get_rank, is_known
 from anybit.onnx.passes.move_transposes import is_elementwise
 
 
@@ -30,7 +30,9 @@ class AbsorbTransposes(InPlacePass):
         if not any(get_transpose_order(node) for node in iter_nodes(model.graph)):
             return PassResult(model, False)
         exact = {product.node for product in analyze(model).products if product.exact}
-        matches = [match for node in iter_nodes(model.graph) for match in _matches(node, exact)]
+        matches = [
+            match for node in iter_nodes(model.graph) for match in _find_matches(node, exact)
+        ]
         editor = Editor(model)
         for match in matches:
             match.flatten.replace_input_with(0, match.transpose.inputs[0])
@@ -64,22 +66,22 @@ class _Match:
         return change
 
 
-def _matches(node: ir.Node, exact: set[ir.Node]) -> Iterator[_Match]:
+def _find_matches(node: ir.Node, exact: set[ir.Node]) -> Iterator[_Match]:
     order, x = get_transpose_order(node), node.inputs[0] if node.inputs else None
     if order is None or order[0] != 0 or x is None or x.shape is None:
         return
     sizes = tuple(size for size in x.shape[1:] if isinstance(size, int))
-    flatten = _only_reader(node)
+    flatten = _find_only_reader(node)
     if len(sizes) + 1 != len(order) or flatten is None or not _flattens(flatten, sizes):
         return
-    product = _only_reader(flatten)
+    product = _find_only_reader(flatten)
     while product is not None and _is_pointwise(product):
-        product = _only_reader(product)
+        product = _find_only_reader(product)
     if product is not None and product in exact and _has_rows(product, math.prod(sizes)):
         yield _Match(node, order, sizes, flatten, product)
 
 
-def _only_reader(node: ir.Node) -> ir.Node | None:
+def _find_only_reader(node: ir.Node) -> ir.Node | None:
     """Return the only reader of the only output, if it reads it as its first input."""
     result = node.outputs[0]
     readers = list(result.uses())
@@ -108,6 +110,6 @@ def _is_pointwise(node: ir.Node) -> bool:
 
 def _has_rows(node: ir.Node, count: int) -> bool:
     weight = node.inputs[1] if (node.domain, node.op_type) == ("", "MatMul") else None
-    if weight is None or not is_known(weight) or rank_of(weight) != 2:
+    if weight is None or not is_known(weight) or get_rank(weight) != 2:
         return False
     return weight.shape is not None and weight.shape[0] == count

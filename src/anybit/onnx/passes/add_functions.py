@@ -10,12 +10,17 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
 
 from anybit.onnx.expansion.calls import Expansions
-from anybit.onnx.expansion.namespace import of_value
+from anybit.onnx.expansion.namespace import trace_value
 from anybit.onnx.expansion.traced import Traced
 from anybit.onnx.expansion.writer import Body
 from anybit.onnx.graph.constants import Array, Content, is_constant, make_content_key
 from anybit.onnx.graph.names import NameGenerator, get_label
-from anybit.onnx.operators.registry import attribute_type, keywords_of, operator_of, operators_in
+from anybit.onnx.operators.registry import (
+    find_operator,
+    find_operators,
+    get_attribute_type,
+    get_keywords,
+)
 from anybit.onnx.report import Report, Step
 from anybit.ops import Attribute, Operator
 
@@ -47,30 +52,30 @@ class AddFunctions(InPlacePass):
         steps: list[Step] = []
         left: dict[str, str] = {}
         expansions = Expansions()
-        for nodes in _by_name(model).values():
-            served = _served(nodes, left)
+        for nodes in _group_by_name(model).values():
+            served = _select_nodes(nodes, left)
             if served:
-                operator = operator_of(served[0])
+                operator = find_operator(served[0])
                 assert operator is not None, "chosen so"
                 imports = model.graph.opset_imports
-                function = _function(operator, served, imports[""])
+                function = _make_function(operator, served, imports[""])
                 model.functions[function.identifier()] = function
                 # Missing if the file has two versions of an operator; one of them stays.
                 domain = operator.onnx_domain
                 imports[domain] = max(imports.get(domain, 1), operator.version)
                 for node in served:
-                    _check(node, operator, expansions)
+                    _check_constants(node, operator, expansions)
                     steps.append(Step(get_label(node), operator.onnx_name, "local function"))
         return Report(model, bool(model.functions), tuple(steps), left)
 
 
-def _served(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
+def _select_nodes(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
     """Return the nodes that one function covers; `left` collects reasons for the others."""
     counts = [len(node.inputs) for node in nodes]
     usual = max(counts, key=counts.count)
     served = []
     for node in nodes:
-        operator = operator_of(node)
+        operator = find_operator(node)
         x = node.inputs[0]
         reason = ""
         if operator is not None and operator.is_dequantizer:
@@ -88,38 +93,38 @@ def _served(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
     return served
 
 
-def _check(node: ir.Node, operator: Operator, expansions: Expansions) -> None:
+def _check_constants(node: ir.Node, operator: Operator, expansions: Expansions) -> None:
     """Check the constants of an operator, as far as the other types are known."""
     if all(value is None or is_constant(value) or value.dtype is not None for value in node.inputs):
         expansions.of(node, operator)
 
 
-def opset_for_functions(model: ir.Model) -> int:
+def find_function_opset(model: ir.Model) -> int:
     """Return the lowest opset that the functions of a normalized model need; 1 without any."""
     modes = defaultdict(set)
     needed = 1
-    for node, operator in operators_in(model):
+    for node, operator in find_operators(model):
         needed = _OPSET
-        for name, value in keywords_of(node, operator).items():
+        for name, value in get_keywords(node, operator).items():
             if isinstance(value, str):
                 modes[operator.onnx_name, name].add(value)
     return _OPSET_WITH_MODES if any(len(mode) > 1 for mode in modes.values()) else needed
 
 
-def _by_name(model: ir.Model) -> dict[str, list[ir.Node]]:
+def _group_by_name(model: ir.Model) -> dict[str, list[ir.Node]]:
     named = defaultdict(list)
-    for node, operator in operators_in(model):
+    for node, operator in find_operators(model):
         named[operator.onnx_name].append(node)
     return named
 
 
-def _function(operator: Operator, nodes: list[ir.Node], opset: int) -> ir.Function:
+def _make_function(operator: Operator, nodes: list[ir.Node], opset: int) -> ir.Function:
     unique = NameGenerator(declared.name for declared in operator.inputs)
     inputs = [ir.Value(name=value.name) for value in operator.inputs[: len(nodes[0].inputs)]]
-    body = _body(unique)
+    body = _make_body(unique)
     arguments = [_as_float32(body, value) for value in inputs]
-    variants = _variants(operator, nodes)
-    result = _choice(body, operator, arguments, variants, unique)
+    variants = _list_variants(operator, nodes)
+    result = _write_choice(body, operator, arguments, variants, unique)
     result = body.append("CastLike", [result, inputs[0]], None)
     graph = ir.Graph(
         inputs,
@@ -129,20 +134,20 @@ def _function(operator: Operator, nodes: list[ir.Node], opset: int) -> ir.Functi
         name=operator.onnx_name,
     )
     attributes = [
-        ir.Attr(attribute.onnx_name, attribute_type(attribute), None)
+        ir.Attr(attribute.onnx_name, get_attribute_type(attribute), None)
         for attribute in operator.attributes
     ]
     return ir.Function(operator.onnx_domain, operator.onnx_name, graph=graph, attributes=attributes)
 
 
-def _variants(operator: Operator, nodes: Iterable[ir.Node]) -> list[Keywords]:
+def _list_variants(operator: Operator, nodes: Iterable[ir.Node]) -> list[Keywords]:
     """Return the distinct attributes of the nodes, the most common ones first."""
-    variants: list[Keywords] = [keywords_of(node, operator) for node in nodes]
+    variants: list[Keywords] = [get_keywords(node, operator) for node in nodes]
     distinct = [one for at, one in enumerate(variants) if one not in variants[:at]]
     return sorted(distinct, key=variants.count, reverse=True)
 
 
-def _choice(
+def _write_choice(
     body: Body,
     operator: Operator,
     arguments: list[Traced],
@@ -156,12 +161,12 @@ def _choice(
     condition = None
     for attribute in operator.attributes:
         if any(other[attribute.name] != variant[attribute.name] for other in others):
-            same = _has(body, attribute, variant[attribute.name])
+            same = _write_comparison(body, attribute, variant[attribute.name])
             condition = same if condition is None else body.append("And", [condition, same], None)
     branches = {}
     for name, rest in (("then_branch", [variant]), ("else_branch", others)):
         branch = body.branch()
-        result = _choice(branch, operator, arguments, rest, unique)
+        result = _write_choice(branch, operator, arguments, rest, unique)
         result.type = ir.TensorType(ir.DataType.FLOAT)
         graph = ir.Graph([], [result], nodes=branch.nodes, name=unique(name))
         branches[name] = ir.AttrGraph(name, graph)
@@ -169,11 +174,11 @@ def _choice(
     return body.append("If", [condition], ir.DataType.FLOAT, branches)
 
 
-def _has(body: Body, attribute: Attribute, value: bool | int | str) -> ir.Value:
+def _write_comparison(body: Body, attribute: Attribute, value: bool | int | str) -> ir.Value:
     """Return a value that is true if the node's attribute equals `value`."""
     kind = "value_string" if isinstance(value, str) else "value_int"
-    stated = ir.Attr(kind, attribute_type(attribute), attribute.stored(value))
-    referred = ir.RefAttr(kind, attribute.onnx_name, attribute_type(attribute))
+    stated = ir.Attr(kind, get_attribute_type(attribute), attribute.stored(value))
+    referred = ir.RefAttr(kind, attribute.onnx_name, get_attribute_type(attribute))
     dtype = ir.DataType.STRING if isinstance(value, str) else ir.DataType.INT64
     operands = [
         body.append("Constant", [], dtype, {kind: operand}) for operand in (referred, stated)
@@ -181,7 +186,7 @@ def _has(body: Body, attribute: Attribute, value: bool | int | str) -> ir.Value:
     return body.append("Equal", operands, ir.DataType.BOOL)
 
 
-def _body(unique: NameGenerator) -> Body:
+def _make_body(unique: NameGenerator) -> Body:
     """Create the body of a function. Its constants are nodes: functions have no initializers."""
     constants: dict[Content, ir.Value] = {}
 
@@ -200,4 +205,4 @@ def _body(unique: NameGenerator) -> Body:
 def _as_float32(body: Body, value: ir.Value) -> Traced:
     to = {"to": ir.AttrInt64("to", int(ir.DataType.FLOAT))}
     cast = body.append("Cast", [value], ir.DataType.FLOAT, to)
-    return of_value(cast, np.float32)
+    return trace_value(cast, np.float32)

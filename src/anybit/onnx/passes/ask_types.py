@@ -17,11 +17,11 @@ class AskTypes(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        unknown = {value.name: value for value in _untyped(model)}
+        unknown = {value.name: value for value in _find_untyped(model)}
         if not unknown:
             return PassResult(model, False)
         copy = model.clone()
-        copy.graph.outputs[:] = list(_untyped(copy))
+        copy.graph.outputs[:] = list(_find_untyped(copy))
         try:
             arguments = make_session(copy, threads=1).get_outputs()
         except FAILURES:
@@ -34,7 +34,7 @@ class AskTypes(InPlacePass):
         return PassResult(model, any(value.type is not None for value in unknown.values()))
 
 
-def _untyped(model: ir.Model) -> list[ir.Value]:
+def _find_untyped(model: ir.Model) -> list[ir.Value]:
     return [
         value for node in model.graph for value in node.outputs if value.name and value.type is None
     ]

@@ -32,17 +32,17 @@ class BatchNormToAffine(InPlacePass):
         editor = Editor(model)
         count = 0
         for node in list(model.graph.all_nodes()):
-            parameters = parameters_of(node)
+            parameters = read_parameters(node)
             if parameters is None:
                 continue
-            factor, offset = affine_of(node, *parameters)
+            factor, offset = compute_affine(node, *parameters)
             if _is_exact(node, parameters, factor, offset, opset, model.ir_version or 8):
                 _replace(node, factor, offset, editor)
                 count += 1
         return PassResult(model, bool(count))
 
 
-def parameters_of(node: ir.Node) -> list[Array] | None:
+def read_parameters(node: ir.Node) -> list[Array] | None:
     """Return scale, bias, mean and variance; None for other nodes or unknown parameters."""
     if (node.domain, node.op_type) != ("", "BatchNormalization") or len(node.outputs) != 1:
         return None
@@ -59,7 +59,7 @@ def parameters_of(node: ir.Node) -> list[Array] | None:
     return arrays if arrays[0].ndim == 1 else None
 
 
-def affine_of(
+def compute_affine(
     node: ir.Node, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> tuple[Array, Array]:
     """Return the factor and the offset of x."""

@@ -45,12 +45,12 @@ class ChangeBatch(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         declared = {value: value.shape for value in model.graph.outputs}
         InferShapes()(model)
-        old = _batch_of(model)
+        old = _find_batch(model)
         if old == self._batch or (self._batch == "dynamic" and not isinstance(old, int)):
             return PassResult(model, False)
         if isinstance(old, int):
             declared = {}
-            old = _freed_model(model, old, self._batch)
+            old = _free_batch(model, old, self._batch)
         if isinstance(self._batch, int):
             _fix(model, old, self._batch, declared)
         return PassResult(model, True)
@@ -58,34 +58,34 @@ class ChangeBatch(InPlacePass):
 
 def _fix(model: ir.Model, free: Size, rows: int, declared: Shapes) -> None:
     """Declare a fixed number of rows for free sizes: the computation stays the same."""
-    shapes = {value: _with_rows(value.shape, free, rows) for value in _values(model)}
-    shapes |= {value: _with_rows(shape, free, rows) for value, shape in declared.items()}
+    shapes = {value: _replace_rows(value.shape, free, rows) for value in _iter_values(model)}
+    shapes |= {value: _replace_rows(shape, free, rows) for value, shape in declared.items()}
     _forget_shapes(model)
     for value in model.graph.inputs:
-        if _rows(value) == free:
+        if _get_rows(value) == free:
             _set_rows(value, rows)
     InferShapes()(model)
     FoldConstants(operators=False)(model)
     InferShapes()(model)
-    for value in _values(model):
+    for value in _iter_values(model):
         if value.shape is None:
             value.shape = shapes.get(value)
     for value in model.graph.outputs:
         shape = shapes.get(value)
         if shape is not None and len(shape):
             _check_agrees(value, shape[0], rows)
-    for node in _reshapes(model):
+    for node in _find_reshapes(model):
         _check_elements(node, rows)
 
 
-def _with_rows(shape: ir.Shape | None, free: Size, rows: int) -> ir.Shape | None:
+def _replace_rows(shape: ir.Shape | None, free: Size, rows: int) -> ir.Shape | None:
     if shape is None:
         return None
     return ir.Shape([rows if size == free else size for size in shape])
 
 
 def _check_agrees(value: ir.Value, declared: Size, rows: int) -> None:
-    actual = _rows(value)
+    actual = _get_rows(value)
     if isinstance(actual, int) and isinstance(declared, int) and actual != declared:
         raise ModelError(
             f"with batch {rows} the output {value.name!r} has {actual} rows, where the model "
@@ -114,25 +114,25 @@ def _check_elements(node: ir.Node, rows: int) -> None:
         )
 
 
-def _freed_model(model: ir.Model, old: int, requested: int | str) -> ir.SymbolicDim:
+def _free_batch(model: ir.Model, old: int, requested: int | str) -> ir.SymbolicDim:
     """Free the batch, and return its name. Errors report the requested size."""
-    before = _folded(model)
-    rows = {value.name: _rows(value) for value in _values(before)}
-    results = {value.name: value.shape for value in _values(before)}
-    targets = _targets(before)
+    before = _fold_copy(model)
+    rows = {value.name: _get_rows(value) for value in _iter_values(before)}
+    results = {value.name: value.shape for value in _iter_values(before)}
+    targets = _read_targets(before)
     outputs = [value for value in model.graph.outputs if rows.get(value.name) in (old, None)]
     # A unique free size marks the batch axes in every inferred shape.
-    free = ir.SymbolicDim(_free_name(model))
+    free = ir.SymbolicDim(_choose_name(model))
     _forget_shapes(model)
     for value in model.graph.inputs:
-        if _rows(value) == old:
+        if _get_rows(value) == old:
             _set_rows(value, free)
     FoldConstants(operators=False)(model)
     InferShapes()(model)
     unique = make_name_generator(model)
     while sum(
-        _freed(node, free, old, results.get(node.outputs[0].name), targets, unique)
-        for node in _reshapes(model)
+        _free_target(node, free, old, results.get(node.outputs[0].name), targets, unique)
+        for node in _find_reshapes(model)
     ):
         _forget_shapes(model)
         InferShapes()(model)
@@ -149,9 +149,9 @@ def _freed_model(model: ir.Model, old: int, requested: int | str) -> ir.Symbolic
     return free
 
 
-def _batch_of(model: ir.Model) -> Size:
+def _find_batch(model: ir.Model) -> Size:
     for value in model.graph.inputs:
-        rows = _rows(value)
+        rows = _get_rows(value)
         if rows is None:
             raise ModelError(
                 f"input {value.name!r} has no first axis that could be the batch; "
@@ -161,7 +161,7 @@ def _batch_of(model: ir.Model) -> Size:
     raise ModelError("the model has no input, and so no batch")
 
 
-def _rows(value: ir.Value) -> Size | None:
+def _get_rows(value: ir.Value) -> Size | None:
     return value.shape[0] if value.shape is not None and len(value.shape) else None
 
 
@@ -170,7 +170,7 @@ def _set_rows(value: ir.Value, rows: Size) -> None:
     value.shape = ir.Shape([rows, *list(value.shape)[1:]])
 
 
-def _values(model: ir.Model) -> Iterator[ir.Value]:
+def _iter_values(model: ir.Model) -> Iterator[ir.Value]:
     yield from model.graph.inputs
     for node in iter_nodes(model.graph):
         yield from node.outputs
@@ -182,13 +182,15 @@ def _forget_shapes(model: ir.Model) -> None:
             value.shape = None
 
 
-def _free_name(model: ir.Model) -> str:
-    sizes = [size for value in _values(model) if value.shape is not None for size in value.shape]
+def _choose_name(model: ir.Model) -> str:
+    sizes = [
+        size for value in _iter_values(model) if value.shape is not None for size in value.shape
+    ]
     used = {size.value for size in sizes if isinstance(size, ir.SymbolicDim)}
     return NameGenerator(used)("batch")
 
 
-def _reshapes(model: ir.Model) -> list[ir.Node]:
+def _find_reshapes(model: ir.Model) -> list[ir.Node]:
     return [
         node
         for node in iter_nodes(model.graph)
@@ -196,7 +198,7 @@ def _reshapes(model: ir.Model) -> list[ir.Node]:
     ]
 
 
-def _folded(model: ir.Model) -> ir.Model:
+def _fold_copy(model: ir.Model) -> ir.Model:
     """Return the model with all constants and shapes folded for the current batch size."""
     folded = model.clone()
     FoldConstants(operators=False)(folded)
@@ -204,11 +206,11 @@ def _folded(model: ir.Model) -> ir.Model:
     return folded
 
 
-def _targets(model: ir.Model) -> dict[str | None, Array]:
+def _read_targets(model: ir.Model) -> dict[str | None, Array]:
     """Return the constant target of each Reshape, by its output."""
     return {
         node.outputs[0].name: read_array(node.inputs[1]).astype(np.int64)
-        for node in _reshapes(model)
+        for node in _find_reshapes(model)
         if node.inputs[1] is not None and is_constant(node.inputs[1])
     }
 
@@ -232,7 +234,7 @@ def _free_states(node: ir.Node, batch: ir.SymbolicDim) -> None:
         drop_if_unread(value)
 
 
-def _freed(
+def _free_target(
     node: ir.Node,
     batch: ir.SymbolicDim,
     old: int,
@@ -283,7 +285,7 @@ def _give_target(node: ir.Node, sizes: Array, unique: NameGenerator) -> None:
 
 
 def _check_follows(value: ir.Value, batch: ir.SymbolicDim, requested: int | str) -> None:
-    if _rows(value) != batch:
+    if _get_rows(value) != batch:
         shape = "unknown" if value.shape is None else str(value.shape)
         raise ModelError(
             f"with batch {requested} the output {value.name!r} has the shape {shape}, which does "

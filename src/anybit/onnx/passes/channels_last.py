@@ -62,11 +62,13 @@ def _can_change(node: ir.Node) -> bool:
     dilated = any(step != 1 for step in get_attribute(node, "dilations", ()))
     if dilated and get_attribute(node, "auto_pad", "NOTSET").startswith("SAME"):
         return False  # not computed by runtimes
-    is_fixed = _kernel(node) is not None and all(isinstance(size, int) for size in x.shape[2:])
+    is_fixed = _get_kernel_shape(node) is not None and all(
+        isinstance(size, int) for size in x.shape[2:]
+    )
     return is_fixed and not get_attribute(node, "storage_order", 0)
 
 
-def _kernel(node: ir.Node) -> Sequence[int] | None:
+def _get_kernel_shape(node: ir.Node) -> Sequence[int] | None:
     kernel = get_attribute(node, "kernel_shape", ())
     if kernel or node.op_type != "Conv":
         return kernel or None
@@ -82,7 +84,7 @@ def _write_out(node: ir.Node) -> None:
         attributes.add(ir.AttrFloat32("epsilon", get_attribute(node, "epsilon", 1e-5)))
         attributes.add(ir.AttrFloat32("momentum", get_attribute(node, "momentum", 0.9)))
         return
-    kernel, x = _kernel(node), node.inputs[0]
+    kernel, x = _get_kernel_shape(node), node.inputs[0]
     assert kernel is not None, "asked before"
     assert x is not None, "asked before"
     assert x.shape is not None, "asked before"
@@ -93,7 +95,7 @@ def _write_out(node: ir.Node) -> None:
     mode = get_attribute(node, "auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         sizes = [int(size) for size in x.shape[2:]]  # type: ignore[arg-type]
-        pads = _same_pads(sizes, kernel, strides, upper=mode == "SAME_UPPER")
+        pads = _compute_same_pads(sizes, kernel, strides, upper=mode == "SAME_UPPER")
     attributes.pop("auto_pad", None)
     attributes.pop("storage_order", None)
     written = {"kernel_shape": kernel, "strides": strides, "dilations": dilations, "pads": pads}
@@ -103,7 +105,7 @@ def _write_out(node: ir.Node) -> None:
         attributes.add(ir.AttrInt64("group", get_attribute(node, "group", 1)))
 
 
-def _same_pads(
+def _compute_same_pads(
     sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], *, upper: bool
 ) -> list[int]:
     """Return the padding before and after each axis, for output sizes of ceil(size / stride)."""

@@ -18,7 +18,7 @@ class DropIdentities(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         opset = model.graph.opset_imports.get("", 1)
         nodes = [node for node in model.graph.all_nodes() if _is_identity(node, opset)]
-        return PassResult(model, bool(sum(_dropped(node) for node in nodes)))
+        return PassResult(model, bool(sum(_try_drop(node) for node in nodes)))
 
 
 def _is_identity(node: ir.Node, opset: int) -> bool:
@@ -35,7 +35,7 @@ def _reduces_nothing(node: ir.Node) -> bool:
     return has_trait(node, OpTrait.KEEPS_SINGLE_ELEMENT) and get_reduced_axes(node, 1) == ()
 
 
-def _dropped(node: ir.Node) -> bool:
+def _try_drop(node: ir.Node) -> bool:
     x, y, graph = node.inputs[0], node.outputs[0], node.graph
     assert x is not None, "checked before"
     assert graph is not None, "the node is in a graph"

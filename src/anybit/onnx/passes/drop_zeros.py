@@ -38,7 +38,7 @@ def _is_computed_zero(value: ir.Value | None) -> bool:
         node = None if value is None else value.producer()
     if node is not None:
         return node.op_type in ("Constant", "ConstantOfShape") and _is_zero(node)
-    return value is not None and is_constant(value) and _all_zero(value)
+    return value is not None and is_constant(value) and _is_all_zero(value)
 
 
 def _makes_zeros_of_zeros(node: ir.Node) -> bool:
@@ -51,14 +51,20 @@ def _is_zero(node: ir.Node) -> bool:
     if attribute is None:
         return node.op_type == "ConstantOfShape" and not node.domain
     tensor = attribute.value
-    return isinstance(tensor, ir.TensorProtocol) and not node.domain and _zeros(tensor.numpy())
-
-
-def _all_zero(value: ir.Value) -> bool:
     return (
-        value.const_value is not None and value.const_value.size == 1 and _zeros(read_array(value))
+        isinstance(tensor, ir.TensorProtocol)
+        and not node.domain
+        and _has_only_zeros(tensor.numpy())
     )
 
 
-def _zeros(array: np.ndarray) -> bool:
+def _is_all_zero(value: ir.Value) -> bool:
+    return (
+        value.const_value is not None
+        and value.const_value.size == 1
+        and _has_only_zeros(read_array(value))
+    )
+
+
+def _has_only_zeros(array: np.ndarray) -> bool:
     return not np.any(array) and not np.any(np.signbit(array))

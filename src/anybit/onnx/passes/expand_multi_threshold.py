@@ -12,7 +12,7 @@ from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import describe, get_label
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.operators.multi_threshold import Staircase, is_multi_threshold, staircase_of
+from anybit.onnx.operators.multi_threshold import Staircase, is_multi_threshold, read_staircase
 from anybit.onnx.report import Report, Step
 
 OPSET = 12
@@ -30,13 +30,13 @@ class ExpandMultiThreshold(InPlacePass):
     are inferred.
 
     Raises:
-        ModelError: See `staircase_of`.
+        ModelError: See `read_staircase`.
     """
 
     def call(self, model: ir.Model) -> Report:
         editor, steps = Editor(model), []
         for node in [node for node in iter_nodes(model.graph) if is_multi_threshold(node)]:
-            staircase = staircase_of(node)
+            staircase = read_staircase(node)
             steps.append(Step(get_label(node), node.op_type, "standard operators"))
             _Search(node, staircase, editor).write()
         return Report(model, bool(steps), tuple(steps))

@@ -6,7 +6,13 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.passes._reorder import changed, drop_unread, in_shape, is_known, take_names
+from anybit.onnx.passes._reorder import (
+    change_value,
+    drop_unread,
+    is_known,
+    make_reshaping,
+    take_names,
+)
 
 
 class ExtractConvBias(InPlacePass):
@@ -27,10 +33,10 @@ class ExtractConvBias(InPlacePass):
 def _has_bias(node: ir.Node) -> bool:
     if not has_trait(node, OpTrait.CONVOLUTION):
         return False
-    return len(node.inputs) > 2 and is_known(node.inputs[2]) and _rank(node) is not None
+    return len(node.inputs) > 2 and is_known(node.inputs[2]) and _get_rank(node) is not None
 
 
-def _rank(node: ir.Node) -> int | None:
+def _get_rank(node: ir.Node) -> int | None:
     for value in (node.inputs[1], node.outputs[0], node.inputs[0]):
         if value is not None and value.shape is not None:
             return len(value.shape)
@@ -38,11 +44,11 @@ def _rank(node: ir.Node) -> int | None:
 
 
 def _extract(node: ir.Node, editor: Editor) -> None:
-    bias, result, rank = node.inputs[2], node.outputs[0], _rank(node)
+    bias, result, rank = node.inputs[2], node.outputs[0], _get_rank(node)
     assert node.graph is not None, "it was found in one"
     assert bias is not None, "asked before"
     assert rank is not None, "asked before"
-    new = changed(bias, in_shape((1, -1, *([1] * (rank - 2)))), editor, node)
+    new = change_value(bias, make_reshaping((1, -1, *([1] * (rank - 2)))), editor, node)
     node.resize_inputs(2)
     drop_unread(bias)
     take_names(new, bias)

@@ -9,9 +9,9 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.qdq.before_quantize import sign_source
+from anybit.onnx.qdq.before_quantize import find_sign_source
 from anybit.onnx.quantizers.metadata import FENCE_KEY
-from anybit.onnx.quantizers.nodes import Scaling, dtype_of, is_quantize, scaling_of
+from anybit.onnx.quantizers.nodes import Scaling, get_dtype, is_quantize, read_scaling
 
 _FLOAT = ir.DataType.FLOAT
 
@@ -35,7 +35,7 @@ class FencePairs(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         editor = Editor(model)
-        fence = _fence_before if self._before else _fence_behind
+        fence = _fence_before if self._before else _fence_after
         modified = False
         for node in self._nodes:
             if node.graph is not None:
@@ -43,14 +43,14 @@ class FencePairs(InPlacePass):
         return PassResult(model, modified)
 
 
-def _fence_behind(editor: Editor, node: ir.Node) -> bool:
+def _fence_after(editor: Editor, node: ir.Node) -> bool:
     result, codes, graph = node.outputs[0], node.inputs[0], node.graph
     assert graph is not None, "asked before"
     assert codes is not None, "it was written so"
     if any(FENCE_KEY in reader.metadata_props for reader, _ in result.uses()):
         return False
     name = str(result.name)
-    bound = _bound(editor, name, scaling_of(node, dtype_of(codes), blocks=True))
+    bound = _make_bound(editor, name, read_scaling(node, get_dtype(codes), blocks=True))
     fence = ir.Node("", "Min", [result, bound], name=editor.unique(f"{name}_fenced"))
     fence.metadata_props[FENCE_KEY] = "1"
     fenced = fence.outputs[0]
@@ -65,28 +65,28 @@ def _fence_behind(editor: Editor, node: ir.Node) -> bool:
 
 
 def _fence_before(editor: Editor, node: ir.Node) -> bool:
-    quantize = node if is_quantize(node) else _quantizer_of(node)
+    quantize = node if is_quantize(node) else _find_quantizer(node)
     x = None if quantize is None else quantize.inputs[0]
     if quantize is None or x is None:
         return False
-    scaling = scaling_of(quantize)  # signs have a bound of their own
+    scaling = read_scaling(quantize)  # signs have a bound of their own
     if scaling.layout.axis is not None:
         return False
-    if _is_limited(x) or sign_source(quantize, scaling) is not None:
+    if _is_limited(x) or find_sign_source(quantize, scaling) is not None:
         return False
     name = str(quantize.outputs[0].name)
-    bound = _bound(editor, name, scaling)
+    bound = _make_bound(editor, name, scaling)
     limited = editor.insert(quantize, "Min", [x, bound], f"{name}_limited", like=x, dtype=_FLOAT)
     quantize.replace_input_with(0, limited)
     return True
 
 
-def _bound(editor: Editor, owner: str, scaling: Scaling) -> ir.Value:
+def _make_bound(editor: Editor, owner: str, scaling: Scaling) -> ir.Value:
     largest = np.asarray(scaling.type.largest(scaling.layout))
     return editor.parameter(owner, "largest", largest, _FLOAT)
 
 
-def _quantizer_of(node: ir.Node) -> ir.Node | None:
+def _find_quantizer(node: ir.Node) -> ir.Node | None:
     """Return the QuantizeLinear whose codes a node reads, possibly through a Clip."""
     codes = node.inputs[0]
     producer = None if codes is None else codes.producer()

@@ -37,7 +37,7 @@ class FixReshapes(InPlacePass):
             if target_sizes is None or target_sizes.ndim != 1:
                 continue
             input_sizes = get_named_sizes(x, model)
-            fixed = _fixed(
+            fixed = _resolve_target(
                 list(target_sizes), input_sizes or (), bool(get_attribute(node, "allowzero", 0))
             )
             if fixed is not None:
@@ -46,7 +46,9 @@ class FixReshapes(InPlacePass):
         return PassResult(model, modified)
 
 
-def _fixed(target: list[Size], input_sizes: Sequence[Size], empty: bool) -> list[int] | None:
+def _resolve_target(
+    target: list[Size], input_sizes: Sequence[Size], empty: bool
+) -> list[int] | None:
     """Return a target in numbers; None if there is none.
 
     `input_sizes` are the sizes of the input, which zeros copy unless they denote `empty` axes.

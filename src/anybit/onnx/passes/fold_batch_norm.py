@@ -8,7 +8,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor, drop_if_unread
-from anybit.onnx.passes.batch_norm_to_affine import EPSILON, parameters_of
+from anybit.onnx.passes.batch_norm_to_affine import EPSILON, read_parameters
 
 # The axis of the weight with the output channels.
 _CHANNEL_AXES = {"Conv": 0, "ConvTranspose": 1}
@@ -25,7 +25,7 @@ class FoldBatchNorm(InPlacePass):
         editor = Editor(model)
         count = 0
         for node in list(model.graph):
-            parameters = parameters_of(node)
+            parameters = read_parameters(node)
             before = None if parameters is None else node.inputs[0]
             producer = None if before is None else before.producer()
             if parameters is None or producer is None:
@@ -33,7 +33,7 @@ class FoldBatchNorm(InPlacePass):
             channel = _CHANNEL_AXES.get(producer.op_type)
             if channel is not None and _is_foldable(producer):
                 epsilon = get_attribute(node, "epsilon", EPSILON)
-                _fold(producer, channel, _affine(parameters, epsilon), editor)
+                _fold(producer, channel, _compute_affine(parameters, epsilon), editor)
                 editor.replace(node, producer.outputs[0], shared=False)
                 count += 1
         return PassResult(model, bool(count))
@@ -50,7 +50,7 @@ def _is_foldable(node: ir.Node) -> bool:
     return all(is_constant(value) and value.dtype == ir.DataType.FLOAT for value in parameters)
 
 
-def _affine(parameters: list[Array], epsilon: float) -> tuple[Array, Array]:
+def _compute_affine(parameters: list[Array], epsilon: float) -> tuple[Array, Array]:
     scale, bias, mean, variance = (parameter.astype(np.float64) for parameter in parameters)
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + np.float64(np.float32(epsilon)))

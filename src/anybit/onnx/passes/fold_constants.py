@@ -8,14 +8,24 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.folding.evaluation import evaluate_operator
-from anybit.onnx.folding.extents import Shape, deciding_input, is_bounded, result_shape
-from anybit.onnx.folding.pieces import Piece, Results, elements_read
+from anybit.onnx.folding.extents import (
+    Shape,
+    find_deciding_input,
+    infer_elementwise_shape,
+    is_bounded,
+)
+from anybit.onnx.folding.pieces import Piece, Results, get_inputs_read
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.graph.sizes import SizePropagator
 from anybit.onnx.graph.walk import iter_nodes, iter_tensors
-from anybit.onnx.operators.registry import operator_of
-from anybit.onnx.quantizers.nodes import dequantized, is_dequantize, is_quantize, quantized
+from anybit.onnx.operators.registry import find_operator
+from anybit.onnx.quantizers.nodes import (
+    dequantize_constant,
+    is_dequantize,
+    is_quantize,
+    quantize_constant,
+)
 
 # The bytes that folding may add: four times the constants of the model, and room for small ones.
 _GROWTH = 4
@@ -59,7 +69,7 @@ class FoldConstants(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         if _BUDGET not in model.meta:
-            model.meta[_BUDGET] = _ROOM + _GROWTH * _bytes(model)
+            model.meta[_BUDGET] = _ROOM + _GROWTH * _count_bytes(model)
         folding = _Folding(model, model.meta[_BUDGET], self._operators, self._codes)
         folding.fold(list(iter_nodes(model.graph)))
         model.meta[_BUDGET] = folding.budget
@@ -101,14 +111,14 @@ class _Folding:
         for node in nodes:
             if node.graph is None or len(node.outputs) != 1 or self._fold_sizes(node):
                 continue
-            read = [value for value in elements_read(node) if value is not None]
+            read = [value for value in get_inputs_read(node) if value is not None]
             coming = [value for value in read if value in late or value in self._piece.extents]
             if not all(is_constant(value) or value in coming for value in read):
                 continue
             if self._must_wait(node, coming, late):
                 waiting.append(node)
                 late.add(node.outputs[0])
-            elif operator_of(node) is None and not _is_linear(node):
+            elif find_operator(node) is None and not _is_linear(node):
                 self._gather(node, read)
             else:
                 self._fold_alone(node)
@@ -120,13 +130,13 @@ class _Folding:
         if sizes is not None:
             self._replace(node, ir.Tensor(sizes))
             return True
-        self._shapes[node.outputs[0]] = result_shape(node, self._shape)
+        self._shapes[node.outputs[0]] = infer_elementwise_shape(node, self._shape)
         return False
 
     def _must_wait(self, node: ir.Node, coming: Sequence[ir.Value], late: set[ir.Value]) -> bool:
-        if not coming or not (is_bounded(node) or operator_of(node) or _is_linear(node)):
+        if not coming or not (is_bounded(node) or find_operator(node) or _is_linear(node)):
             return False
-        gathers = is_bounded(node) and deciding_input(node) not in coming
+        gathers = is_bounded(node) and find_deciding_input(node) not in coming
         return not gathers or any(value in late for value in coming)
 
     def _known_sizes(self, value: ir.Value) -> Sequence[int | None] | None:
@@ -156,7 +166,7 @@ class _Folding:
             return
         if not self._piece.takes(node, self._largest_piece()):
             self._evaluate()
-            constant = all(value is None or is_constant(value) for value in elements_read(node))
+            constant = all(value is None or is_constant(value) for value in get_inputs_read(node))
             if not constant or not self._piece.takes(node, self.budget):
                 return
         self._piece.add(node)
@@ -176,10 +186,10 @@ class _Folding:
         if x is None or x.const_value is None or x.const_value.nbytes > self.budget:
             return None
         if is_quantize(node):
-            return quantized(node)
+            return quantize_constant(node)
         if is_dequantize(node):
-            return dequantized(node) if self._codes or _gives_scales(node) else None
-        operator = operator_of(node)
+            return dequantize_constant(node) if self._codes or _gives_scales(node) else None
+        operator = find_operator(node)
         if not self._operators or operator is None:
             return None
         arrays = [None if value is None else read_array(value) for value in node.inputs]
@@ -211,6 +221,6 @@ def _gives_scales(node: ir.Node) -> bool:
     return bool(uses) and all(at == 1 and _is_linear(reader) for reader, at in uses)
 
 
-def _bytes(model: ir.Model) -> int:
+def _count_bytes(model: ir.Model) -> int:
     """Return the bytes of all constants, counting narrow types as floats."""
     return sum(max(tensor.nbytes, _FLOAT * tensor.size) for tensor in iter_tensors(model))

@@ -7,7 +7,7 @@ from onnx_ir.passes import InPlacePass
 from anybit.onnx.graph.shapes import get_inferred_shape, is_inferred, iter_declarable
 from anybit.onnx.graph.walk import get_inner_graphs, iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
-from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.report import Report
 from anybit.text import listed
 
@@ -21,7 +21,7 @@ class FreeSizes(InPlacePass):
     """
 
     def call(self, model: ir.Model) -> Report:
-        unknown = _behind_unknown_operators(model)
+        unknown = _find_unreliable_values(model)
         declared = [value for value in iter_declarable(model) if is_inferred(value)]
         values = [value for value in declared if value not in unknown]
         if all(
@@ -48,7 +48,7 @@ def _free(value: ir.Value) -> bool:
     return value.shape != declared
 
 
-def _behind_unknown_operators(model: ir.Model) -> set[ir.Value]:
+def _find_unreliable_values(model: ir.Model) -> set[ir.Value]:
     """Return the values computed, directly or not, by operators that inference does not know.
 
     If there are any, branches and loops may use their outputs.
@@ -66,5 +66,5 @@ def _behind_unknown_operators(model: ir.Model) -> set[ir.Value]:
 
 
 def _is_known(node: ir.Node) -> bool:
-    ours = bool(versions_of(node.domain, node.op_type))
+    ours = bool(find_versions(node.domain, node.op_type))
     return node.domain == "" or ours or is_multi_threshold(node)

@@ -8,7 +8,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.qdq.lifting import Lifter
-from anybit.onnx.qdq.nbits import Lifted, lift_nbits
+from anybit.onnx.qdq.nbits import LiftedNBits, lift_nbits
 from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -64,11 +64,11 @@ class FromQdq(InPlacePass):
                 except Inexpressible as reason:
                     reasons[node] = str(reason)
         modified = bool(steps) | RemoveUnusedNodesPass()(model).modified
-        kept = _kept(model, reasons, lifted)
+        kept = _report_kept(model, reasons, lifted)
         return Report(model, modified, (*steps, *kept))
 
 
-def _kept(model: ir.Model, reasons: dict[ir.Node, str], lifted: Lifted) -> list[Step]:
+def _report_kept(model: ir.Model, reasons: dict[ir.Node, str], lifted: LiftedNBits) -> list[Step]:
     steps = []
     for node in model.graph.all_nodes():
         reason = reasons.get(node)

@@ -8,7 +8,13 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import are_powers_of_two
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.passes._reorder import changed, drop_unread, in_order, is_known, take_names
+from anybit.onnx.passes._reorder import (
+    change_value,
+    drop_unread,
+    is_known,
+    make_permutation,
+    take_names,
+)
 
 _TRANSPOSED = ("transA", "transB")
 
@@ -35,11 +41,11 @@ class GemmToMatMul(InPlacePass):
 
 
 def _can_be_split(node: ir.Node) -> bool:
-    factors = np.abs([_factor(node, "alpha"), _factor(node, "beta")])
+    factors = np.abs([_get_factor(node, "alpha"), _get_factor(node, "beta")])
     return bool(are_powers_of_two(factors).all()) and None not in node.inputs[:2]
 
 
-def _factor(node: ir.Node, name: str) -> float:
+def _get_factor(node: ir.Node, name: str) -> float:
     return get_attribute(node, name, 1.0)
 
 
@@ -47,13 +53,13 @@ def _split(node: ir.Node, editor: Editor) -> None:
     result = node.outputs[0]
     name, dtype = node.name or node.op_type, result.dtype or ir.DataType.FLOAT
     old = list(node.inputs[:2])
-    a, b = new = [_factor_of(node, index, editor) for index in range(2)]
+    a, b = new = [_make_factor(node, index, editor) for index in range(2)]
     y = editor.insert(node, "MatMul", [a, b], name, like=result, dtype=dtype)
     product = y.producer()
-    y = _times(y, _factor(node, "alpha"), node, editor)
+    y = _multiply(y, _get_factor(node, "alpha"), node, editor)
     c = node.inputs[2] if len(node.inputs) > 2 else None
     if c is not None:
-        c = _times(c, _factor(node, "beta"), node, editor)
+        c = _multiply(c, _get_factor(node, "beta"), node, editor)
         y = editor.insert(node, "Add", [y, c], f"{name}_bias", like=result, dtype=dtype)
     editor.replace(node, y)
     assert product is not None, "it has been inserted"
@@ -64,13 +70,13 @@ def _split(node: ir.Node, editor: Editor) -> None:
             take_names(value, before)
 
 
-def _factor_of(node: ir.Node, index: int, editor: Editor) -> ir.Value:
+def _make_factor(node: ir.Node, index: int, editor: Editor) -> ir.Value:
     x = node.inputs[index]
     assert x is not None, "asked before"
     if not get_attribute(node, _TRANSPOSED[index], 0):
         return x
     if is_known(x):
-        return changed(x, in_order((1, 0)), editor, node)
+        return change_value(x, make_permutation((1, 0)), editor, node)
     dtype = x.dtype or ir.DataType.FLOAT
     order = ir.AttrInt64s("perm", (1, 0))
     name = f"{node.name or node.op_type}_transposed"
@@ -79,7 +85,7 @@ def _factor_of(node: ir.Node, index: int, editor: Editor) -> ir.Value:
     return y
 
 
-def _times(x: ir.Value, factor: float, node: ir.Node, editor: Editor) -> ir.Value:
+def _multiply(x: ir.Value, factor: float, node: ir.Node, editor: Editor) -> ir.Value:
     if factor == 1:
         return x
     dtype = x.dtype or ir.DataType.FLOAT

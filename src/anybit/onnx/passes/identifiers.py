@@ -33,7 +33,7 @@ class Identifiers(InPlacePass):
         taken: set[str] = set()
         renamed: list[str] = []
         count = 0
-        for item in _named(graph):
+        for item in _iter_named(graph):
             name = str(item.name or "")
             if name not in taken and self._is_usable(name):
                 taken.add(name)
@@ -57,7 +57,7 @@ class Identifiers(InPlacePass):
         return chosen
 
 
-def _named(graph: ir.Graph) -> Iterator[ir.Value | ir.Node]:
+def _iter_named(graph: ir.Graph) -> Iterator[ir.Value | ir.Node]:
     """Yield everything that becomes a name in C++: inputs first, because users know their names."""
     yield from graph.inputs
     outputs = set(graph.outputs)

@@ -11,10 +11,10 @@ from anybit.onnx.graph.propagation import propagates_little
 from anybit.onnx.graph.shapes import iter_declarable, merge_shapes, record_shape
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import SPELLINGS
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.operators.schemas import register
 from anybit.onnx.process import silence_onnx_logs
-from anybit.onnx.quantizers.nodes import dtype_of
+from anybit.onnx.quantizers.nodes import get_dtype
 
 
 class InferShapes(InPlacePass):
@@ -33,10 +33,10 @@ class InferShapes(InPlacePass):
         before = [(value.type, value.shape) for value in values]
         for value in values:
             value.shape = None
-        _type_unknown(model)
+        _infer_remaining_types(model)
         while True:
             _infer(model)
-            if not _type_unknown(model):
+            if not _infer_remaining_types(model):
                 break
         for value, (_, declared) in zip(values, before, strict=True):
             record_shape(value, value.shape)
@@ -57,18 +57,18 @@ def _infer(model: ir.Model) -> None:
             del imports[domain]
 
 
-def _type_unknown(model: ir.Model) -> bool:
+def _infer_remaining_types(model: ir.Model) -> bool:
     """Infer types of nodes at which ONNX's inference stops; return whether any was inferred.
 
     These are operators of this package in a file with two versions of one, which imports neither.
     """
     typed = False
     for node in iter_nodes(model.graph):
-        like = _of_same_type(node)
+        like = _find_same_type_input(node)
         x = node.inputs[0] if node.inputs else None
         if like is None or x is None or len(node.outputs) != 1:
             continue
-        result, dtype = node.outputs[0], dtype_of(like)
+        result, dtype = node.outputs[0], get_dtype(like)
         if result.type is None and dtype is not None:
             result.type = ir.TensorType(dtype)
             typed = True
@@ -77,7 +77,7 @@ def _type_unknown(model: ir.Model) -> bool:
     return typed
 
 
-def _of_same_type(node: ir.Node) -> ir.Value | None:
+def _find_same_type_input(node: ir.Node) -> ir.Value | None:
     """Return the input with the type of the output; None if ONNX infers it, and otherwise."""
-    operator = operator_of(node)
+    operator = find_operator(node)
     return None if operator is None or operator.result_dtype is not None else node.inputs[0]

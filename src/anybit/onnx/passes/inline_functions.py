@@ -12,7 +12,7 @@ from anybit.errors import ModelError
 from anybit.onnx.graph.names import NameGenerator, describe, make_name_generator
 from anybit.onnx.graph.walk import iter_values
 from anybit.onnx.operators.multi_threshold import SPELLINGS
-from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.passes.lift_opset import LiftOpset
 
 Functions: TypeAlias = dict[ir.OperatorIdentifier, ir.Function]
@@ -33,7 +33,7 @@ class InlineFunctions(InPlacePass):
         functions = {
             key: function
             for key, function in model.functions.items()
-            if not versions_of(*key[:2]) and key[:2] not in SPELLINGS
+            if not find_versions(*key[:2]) and key[:2] not in SPELLINGS
         }
         if not functions:
             return PassResult(model, False)
@@ -56,23 +56,23 @@ def _inline_calls(model: ir.Model, functions: Functions) -> None:
         node = waiting.pop()
         function = functions.get(node.op_identifier())
         if function is not None:
-            waiting += _inlined(node, function, unique, main.opset_imports.get("", 0))
+            waiting += _inline_call(node, function, unique, main.opset_imports.get("", 0))
 
 
-def _inlined(
+def _inline_call(
     call: ir.Node, function: ir.Function, unique: NameGenerator, opset: int
 ) -> list[ir.Node]:
     """Replace a call by the body; return all nodes of the body."""
     target = call.graph
     assert target is not None, "calls in a graph only"
-    body = _body(call, function, opset)
+    body = _copy_body(call, function, opset)
     for graph in (body, *body.subgraphs()):
         for value in iter_values(graph):
             value.name = unique(value.name or "value")
         for node in graph:
             node.name = unique(node.name) if node.name else node.name
             node.metadata_props.update({**call.metadata_props, **node.metadata_props})
-    arguments = dict(zip(body.inputs, _arguments(call, body), strict=True))
+    arguments = dict(zip(body.inputs, _get_arguments(call, body), strict=True))
     results = [arguments.get(value, value) for value in body.outputs]
     body.outputs.clear()
     for declared, passed in arguments.items():
@@ -86,7 +86,7 @@ def _inlined(
     return everything
 
 
-def _body(call: ir.Node, function: ir.Function, opset: int) -> ir.Graph:
+def _copy_body(call: ir.Node, function: ir.Function, opset: int) -> ir.Graph:
     """Return a copy of a function's graph with attribute values, in the model's opset."""
     body = function.graph.clone()
     if len(call.inputs) > len(body.inputs) or len(call.outputs) > len(body.outputs):
@@ -96,10 +96,10 @@ def _body(call: ir.Node, function: ir.Function, opset: int) -> ir.Graph:
         )
     for node in body.all_nodes():
         _resolve_attributes(node, call, function)
-    for declared, value in zip(body.inputs, _arguments(call, body), strict=True):
+    for declared, value in zip(body.inputs, _get_arguments(call, body), strict=True):
         if value is not None:
             declared.type, declared.shape = value.type, value.shape
-    return _lifted(body, opset)
+    return _lift_graph(body, opset)
 
 
 def _hand_over(call: ir.Node, results: Sequence[ir.Value | None], made: set[ir.Value]) -> None:
@@ -119,7 +119,7 @@ def _hand_over(call: ir.Node, results: Sequence[ir.Value | None], made: set[ir.V
         _stand_in(result, old)
 
 
-def _arguments(call: ir.Node, body: ir.Graph) -> list[ir.Value | None]:
+def _get_arguments(call: ir.Node, body: ir.Graph) -> list[ir.Value | None]:
     return [*call.inputs, *[None] * (len(body.inputs) - len(call.inputs))]
 
 
@@ -149,10 +149,10 @@ def _lift_to(model: ir.Model, functions: Functions) -> None:
     versions = [function.graph.opset_imports.get("", 0) for function in functions.values()]
     if "" not in model.graph.opset_imports and max(versions):
         model.graph.opset_imports[""] = max(versions)
-    model.graph = _lifted(model.graph, max(versions))
+    model.graph = _lift_graph(model.graph, max(versions))
 
 
-def _lifted(graph: ir.Graph, opset: int) -> ir.Graph:
+def _lift_graph(graph: ir.Graph, opset: int) -> ir.Graph:
     present = graph.opset_imports.get("", 0)
     if not 0 < present < opset:
         return graph
@@ -184,7 +184,7 @@ def _import_domains(model: ir.Model, functions: Functions) -> None:
         for domain, version in function.graph.opset_imports.items():
             if domain not in used - {""} or imports.setdefault(domain, version) == version:
                 continue
-            if not any(versions_of(domain, node.op_type) for node in model.graph.all_nodes()):
+            if not any(find_versions(domain, node.op_type) for node in model.graph.all_nodes()):
                 raise ModelError(
                     f"the model imports {domain!r} version {imports[domain]}, its local function "
                     f"{function.name!r} version {version}; export it with one of them"

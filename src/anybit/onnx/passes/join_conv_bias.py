@@ -7,11 +7,11 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.layout import swap_names
 from anybit.onnx.passes._reorder import (
-    changed,
+    change_value,
     drop_unread,
-    in_shape,
+    get_rank,
     is_known,
-    rank_of,
+    make_reshaping,
     take_names,
 )
 
@@ -27,14 +27,14 @@ class JoinConvBias(InPlacePass):
         editor = Editor(model)
         count = 0
         for node in list(model.graph):
-            add = _bias_add(node)
+            add = _find_bias_add(node)
             if add is not None:
                 _join(node, *add, editor)
                 count += 1
         return PassResult(model, bool(count))
 
 
-def _bias_add(conv: ir.Node) -> tuple[ir.Node, ir.Value] | None:
+def _find_bias_add(conv: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     """Return the Add that alone reads a Conv without bias, and its constant per channel."""
     if (conv.domain, conv.op_type) != ("", "Conv") or len(conv.outputs) != 1:
         return None
@@ -54,7 +54,7 @@ def _bias_add(conv: ir.Node) -> tuple[ir.Node, ir.Value] | None:
 
 
 def _is_per_channel(bias: ir.Value, result: ir.Shape) -> bool:
-    rank = rank_of(bias)
+    rank = get_rank(bias)
     if rank is None or rank > len(result) or bias.shape is None:
         return False
     sizes = (1,) * (len(result) - rank) + tuple(bias.shape.dims)
@@ -63,7 +63,7 @@ def _is_per_channel(bias: ir.Value, result: ir.Shape) -> bool:
 
 def _join(conv: ir.Node, add: ir.Node, bias: ir.Value, editor: Editor) -> None:
     assert conv.graph is not None, "it was found in one"
-    new, quantizer = changed(bias, in_shape((-1,)), editor, conv), bias.producer()
+    new, quantizer = change_value(bias, make_reshaping((-1,)), editor, conv), bias.producer()
     if new is bias and quantizer is not None:
         # The quantizer of the bias may lie between Conv and Add.
         conv.graph.remove(quantizer)

@@ -11,7 +11,7 @@ from anybit.onnx.expansion.calls import Expansion, Expansions
 from anybit.onnx.expansion.writer import Body
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.operators.registry import operators_in
+from anybit.onnx.operators.registry import find_operators
 from anybit.onnx.report import Report, Step
 
 
@@ -45,7 +45,7 @@ class Lower(InPlacePass):
     def call(self, model: ir.Model) -> Report:
         steps = []
         editor, expansions = Editor(model), Expansions()
-        nodes = operators_in(model)
+        nodes = find_operators(model)
         for node, operator in nodes:
             if self._only is not None and node.outputs[0].name not in self._only:
                 continue

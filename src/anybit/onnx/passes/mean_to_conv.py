@@ -11,7 +11,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.quantizers.grids import arguments_of, attributes_of, match
+from anybit.onnx.quantizers.grids import list_arguments, make_attributes, match_grid
 from anybit.ops.grids import Coding, IntegerGrid
 
 _RANKS = (3, 4)
@@ -30,7 +30,7 @@ class MeanToConv(InPlacePass):
         editor = Editor(model)
         count = 0
         for node in list(iter_nodes(model.graph)):
-            window = _window(node)
+            window = _find_window(node)
             if window is None:
                 continue
             if node.op_type == "GlobalMaxPool":
@@ -42,7 +42,7 @@ class MeanToConv(InPlacePass):
         return PassResult(model, bool(count))
 
 
-def _window(node: ir.Node) -> Sequence[int] | None:
+def _find_window(node: ir.Node) -> Sequence[int] | None:
     """Return the sizes of a window that can be replaced, or None."""
     x = node.inputs[0] if node.domain == "" and node.inputs else None
     if x is None or x.shape is None or len(x.shape) not in _RANKS or x.dtype != ir.DataType.FLOAT:
@@ -52,19 +52,19 @@ def _window(node: ir.Node) -> Sequence[int] | None:
         return None
     if node.op_type == "GlobalMaxPool":
         return sizes[1:]
-    window = sizes[1:] if node.op_type == "GlobalAveragePool" else _plain_window(node)
+    window = sizes[1:] if node.op_type == "GlobalAveragePool" else _find_plain_window(node)
     count = math.prod(window or (0,))
     return window if count > 0 and count & (count - 1) == 0 else None
 
 
-def _plain_window(node: ir.Node) -> Sequence[int] | None:
+def _find_plain_window(node: ir.Node) -> Sequence[int] | None:
     if node.op_type != "AveragePool" or get_attribute(node, "ceil_mode", 0):
         return None
     padded = get_attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-    return None if padded or any(get_attribute(node, "pads", ())) else _kernel(node)
+    return None if padded or any(get_attribute(node, "pads", ())) else _get_kernel_shape(node)
 
 
-def _kernel(node: ir.Node) -> Sequence[int]:
+def _get_kernel_shape(node: ir.Node) -> Sequence[int]:
     return tuple(get_attribute(node, "kernel_shape", ()))
 
 
@@ -74,14 +74,16 @@ def _to_conv(node: ir.Node, window: Sequence[int], model: ir.Model, editor: Edit
     assert x.shape is not None, "asked before"
     channels = int(x.shape[1])  # type: ignore[arg-type]
     share = np.asarray(1 / math.prod(window), np.float32)
-    quantizer = match(IntegerGrid(share, np.zeros((), np.float32), range(-1, 2), Coding.NEAREST))
+    quantizer = match_grid(
+        IntegerGrid(share, np.zeros((), np.float32), range(-1, 2), Coding.NEAREST)
+    )
     assert quantizer is not None, "integers have an operator"
     operator, name = quantizer.operator, node.name or node.op_type
     model.graph.opset_imports.setdefault(operator.onnx_domain, operator.version)
     weight = editor.constant(f"{name}_weight", ir.Tensor(np.full((channels, 1, *window), share)))
     parameters = [
         None if array is None else editor.parameter(name, declared.name, array, ir.DataType.FLOAT)
-        for declared, array in zip(operator.inputs[1:], arguments_of(quantizer), strict=True)
+        for declared, array in zip(operator.inputs[1:], list_arguments(quantizer), strict=True)
     ]
     quantized = editor.insert(
         node,
@@ -90,7 +92,7 @@ def _to_conv(node: ir.Node, window: Sequence[int], model: ir.Model, editor: Edit
         f"{name}_quantized",
         like=weight,
         dtype=ir.DataType.FLOAT,
-        attributes=attributes_of(quantizer),
+        attributes=make_attributes(quantizer),
         domain=operator.onnx_domain,
     )
     attributes = [node.attributes[key] for key in _SPATIAL if key in node.attributes]

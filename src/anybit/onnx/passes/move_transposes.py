@@ -17,14 +17,14 @@ from anybit.onnx.graph.layout import (
     swap_names,
 )
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.passes._reorder import (
     change_input,
-    changed,
+    change_value,
     drop_unread,
-    in_order,
+    get_rank,
     is_known,
-    rank_of,
+    make_permutation,
     take_names,
 )
 
@@ -41,9 +41,9 @@ class MoveTransposes(InPlacePass):
         count = 0
         for node in list(model.graph.all_nodes()):
             if get_transpose_order(node) is None:
-                count += _moved_behind(node, editor)
+                count += _try_move_after(node, editor)
             else:
-                count += _joined(node) or _moved_into_constant(node, editor)
+                count += _try_merge(node) or _try_move_into_constant(node, editor)
         if count:
             RemoveUnusedNodesPass()(model)
         return PassResult(model, bool(count))
@@ -53,7 +53,7 @@ def is_elementwise(node: ir.Node) -> bool:
     """Return whether each output element depends on one element per input, after broadcasting."""
     if len(node.outputs) != 1:
         return False
-    operator = operator_of(node)
+    operator = find_operator(node)
     if operator is not None:
         return operator.broadcasts
     # The second input of CastLike is only used for its type.
@@ -62,7 +62,7 @@ def is_elementwise(node: ir.Node) -> bool:
     return has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER) or node.op_type == "Identity"
 
 
-def _joined(node: ir.Node) -> bool:
+def _try_merge(node: ir.Node) -> bool:
     """Drop a Transpose without effect, or merge it with a preceding one; return whether it was."""
     x, order = node.inputs[0], get_transpose_order(node)
     assert x is not None, "it has an order"
@@ -75,13 +75,13 @@ def _joined(node: ir.Node) -> bool:
     elif order != tuple(sorted(order)):
         return False
     if order == tuple(sorted(order)):
-        return _dropped(node, x)
+        return _try_drop(node, x)
     node.replace_input_with(0, x)
     node.attributes.add(ir.AttrInt64s("perm", order))
     return True
 
 
-def _dropped(node: ir.Node, x: ir.Value) -> bool:
+def _try_drop(node: ir.Node, x: ir.Value) -> bool:
     """Let readers of an output that equals x read x. Graph outputs keep their names."""
     result = node.outputs[0]
     if not result.is_graph_output():
@@ -100,14 +100,14 @@ def _dropped(node: ir.Node, x: ir.Value) -> bool:
     return True
 
 
-def _moved_behind(node: ir.Node, editor: Editor) -> bool:
+def _try_move_after(node: ir.Node, editor: Editor) -> bool:
     if not is_elementwise(node):
         return False
-    orders = [_order_before(value) for value in node.inputs]
+    orders = [_find_order(value) for value in node.inputs]
     order = next((order_before for order_before in orders if order_before is not None), None)
     if order is None or any(order_before not in (None, order) for order_before in orders):
         return False
-    if operator_of(node) is not None and orders[0] is None:  # a computed parameter
+    if find_operator(node) is not None and orders[0] is None:  # a computed parameter
         return False
     others = {
         index: value
@@ -117,26 +117,26 @@ def _moved_behind(node: ir.Node, editor: Editor) -> bool:
     if not all(_can_follow(value, len(order)) for value in others.values()):
         return False
     for index in others:
-        change_input(node, index, in_order(invert_order(order)), editor)
+        change_input(node, index, make_permutation(invert_order(order)), editor)
     for index, value in enumerate(node.inputs):
         before = None if value is None or orders[index] is None else value.producer()
         if before is not None:
             node.replace_input_with(index, before.inputs[0])
-    _put_behind(node, order, editor)
+    _insert_after(node, order, editor)
     return True
 
 
-def _order_before(value: ir.Value | None) -> Order | None:
+def _find_order(value: ir.Value | None) -> Order | None:
     before = None if value is None else value.producer()
     return None if before is None or is_known(before.inputs[0]) else get_transpose_order(before)
 
 
 def _can_follow(value: ir.Value, rank: int) -> bool:
-    known_rank = rank_of(value) if is_known(value) else None
+    known_rank = get_rank(value) if is_known(value) else None
     return known_rank is not None and known_rank <= rank
 
 
-def _put_behind(node: ir.Node, order: Order, editor: Editor) -> None:
+def _insert_after(node: ir.Node, order: Order, editor: Editor) -> None:
     """Insert a Transpose after a node; its output takes the name of the node's output."""
     name = editor.unique(f"{node.name or node.op_type}_transposed")
     last = insert_transpose(node, order, name)
@@ -144,14 +144,14 @@ def _put_behind(node: ir.Node, order: Order, editor: Editor) -> None:
     swap_names(node.outputs[0], last)
 
 
-def _moved_into_constant(node: ir.Node, editor: Editor) -> bool:
+def _try_move_into_constant(node: ir.Node, editor: Editor) -> bool:
     """Transpose a constant, perhaps quantized, that a Transpose reads; return whether it was."""
     x, order = node.inputs[0], get_transpose_order(node)
     assert x is not None, "it has an order"
     assert order is not None, "it has one"
-    if not is_known(x) or rank_of(x) != len(order):
+    if not is_known(x) or get_rank(x) != len(order):
         return False
-    new = changed(x, in_order(order), editor, node)
+    new = change_value(x, make_permutation(order), editor, node)
     if new is x or node.outputs[0].is_graph_output():
         return False
     node.outputs[0].replace_all_uses_with(new)

@@ -27,7 +27,7 @@ class NameLayers(InPlacePass):
         taken = NameGenerator(node.name for node in nodes)
         modified = False
         for node in nodes:
-            module = _module_of(node)
+            module = _find_module(node)
             if module is None or EXPORTED_NAME_KEY in node.metadata_props or node.name == module:
                 continue
             node.metadata_props[EXPORTED_NAME_KEY] = node.name or ""
@@ -36,19 +36,19 @@ class NameLayers(InPlacePass):
         return PassResult(model, modified)
 
 
-def _module_of(node: ir.Node) -> str | None:
+def _find_module(node: ir.Node) -> str | None:
     """Return the name of the module whose weight a node multiplies; None if there is none."""
     if not has_trait(node, OpTrait.MATMUL):
         return None
     for value in node.inputs[1::-1]:
-        source = _constant_behind(value)
+        source = _find_constant(value)
         match = None if source is None else _WEIGHT.fullmatch(source.name or "")
         if match is not None:
             return match[1]
     return None
 
 
-def _constant_behind(value: ir.Value | None) -> ir.Value | None:
+def _find_constant(value: ir.Value | None) -> ir.Value | None:
     """Return the initializer that a value is computed from by nodes of one computed input each."""
     for _ in range(_FARTHEST):
         node = None if value is None else value.producer()

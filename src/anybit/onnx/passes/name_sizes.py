@@ -20,7 +20,7 @@ class NameSizes(InPlacePass):
         if not names:
             return PassResult(model, False)
         pattern = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
-        for value in _values(model):
+        for value in _iter_values(model):
             if value.shape is not None:
                 value.shape = ir.Shape(
                     pattern.sub(lambda match: names[match[1]], size.value)
@@ -39,7 +39,7 @@ class NameSizes(InPlacePass):
                     yield size.value, name
 
 
-def _values(model: ir.Model) -> Iterator[ir.Value]:
+def _iter_values(model: ir.Model) -> Iterator[ir.Value]:
     for graph in model.graphs():
         yield from graph.inputs
         for node in graph:

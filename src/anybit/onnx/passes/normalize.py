@@ -13,10 +13,10 @@ from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.opsets import lower_opset
 from anybit.onnx.operators.registry import (
     CANONICAL_DOMAINS,
-    keywords_of,
-    operator_of,
-    stored_attribute,
-    versions_of,
+    find_operator,
+    find_versions,
+    get_keywords,
+    make_attribute,
 )
 from anybit.onnx.quantizers.contributed import standardize
 from anybit.ops import Attribute, Operator
@@ -70,13 +70,13 @@ class Normalize(InPlacePass):
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             declared = dict(graph.opset_imports)
             for node in iter_nodes(graph):
-                operator = operator_of(node)
+                operator = find_operator(node)
                 if operator is not None:
                     _check_outputs(node)
                     _check_version(node, operator, declared)
                     modified |= _rename(node, operator)
                     modified |= _spell_out(node, operator)
-                    modified |= _type_result(node, operator)
+                    modified |= _set_result_type(node, operator)
                 elif node.domain:
                     modified |= standardize(node, declared.get("", 0))
             modified |= _import_domains(graph, declared)
@@ -87,7 +87,7 @@ class Normalize(InPlacePass):
 
 
 def _drop_functions(model: ir.Model) -> bool:
-    ours = [key for key in model.functions if versions_of(key[0], key[1]) or key[:2] in SPELLINGS]
+    ours = [key for key in model.functions if find_versions(key[0], key[1]) or key[:2] in SPELLINGS]
     for key in ours:
         del model.functions[key]
     return bool(ours)
@@ -104,7 +104,7 @@ def _check_version(node: ir.Node, operator: Operator, imports: dict[str, int]) -
     declared = imports.get(node.domain, 0)
     if declared < 1:  # an absent version reads as 0
         return
-    if _operator_version(node.domain, node.op_type, declared) != operator.version:
+    if _find_version(node.domain, node.op_type, declared) != operator.version:
         raise ModelError(
             f"{describe(node)} has {operator.required_inputs} inputs, which is version "
             f"{operator.version}, but the model imports {node.domain!r} version {declared}; "
@@ -125,23 +125,25 @@ def _spell_out(node: ir.Node, operator: Operator) -> bool:
     for attribute in operator.attributes:
         spellings = (attribute.onnx_name, *attribute.aliases)
         attributes = [node.attributes.pop(name) for name in spellings if name in node.attributes]
-        value = _value(node, attributes[0], attribute) if attributes else attribute.default
-        written = stored_attribute(attribute, value)
-        modified |= list(map(_written, attributes)) != [_written(written)]
+        value = _check_value(node, attributes[0], attribute) if attributes else attribute.default
+        written = make_attribute(attribute, value)
+        modified |= list(map(_make_key, attributes)) != [_make_key(written)]
         node.attributes.add(written)
     return modified
 
 
-def _written(attribute: ir.Attr) -> tuple[object, ...]:
+def _make_key(attribute: ir.Attr) -> tuple[object, ...]:
     """Return a key of an attribute. Comparing those of onnx_ir is slow."""
     return attribute.name, attribute.type, attribute.value, attribute.doc_string
 
 
-def _type_result(node: ir.Node, operator: Operator) -> bool:
+def _set_result_type(node: ir.Node, operator: Operator) -> bool:
     if operator.result_dtype is None:
         return False
     try:
-        dtype = ir.DataType.from_numpy(np.dtype(operator.result_dtype(keywords_of(node, operator))))
+        dtype = ir.DataType.from_numpy(
+            np.dtype(operator.result_dtype(get_keywords(node, operator)))
+        )
     except ValueError as error:
         raise ModelError(f"{describe(node)}: {error}") from None
     result = node.outputs[0]
@@ -155,7 +157,7 @@ def _type_result(node: ir.Node, operator: Operator) -> bool:
     return modified
 
 
-def _value(node: ir.Node, attribute: ir.Attr, declared: Attribute) -> bool | int | str:
+def _check_value(node: ir.Node, attribute: ir.Attr, declared: Attribute) -> bool | int | str:
     """Return the value of an attribute, checked against the type of its default."""
     if attribute.is_ref():
         raise ModelError(
@@ -174,22 +176,22 @@ def _import_domains(graph: ir.Graph, declared: dict[str, int]) -> bool:
         graph.opset_imports.pop(legacy, None)
     used: dict[str, set[Operator]] = {}
     for node in iter_nodes(graph):
-        operator = operator_of(node)
+        operator = find_operator(node)
         if operator is not None:
             used.setdefault(operator.onnx_domain, set()).add(operator)
     for domain, operators in used.items():
         names = (domain, *(old for old, new in CANONICAL_DOMAINS.items() if new == domain))
         version = max(*(declared.get(name, 1) for name in names), *(o.version for o in operators))
-        if all(_operator_version(domain, o.onnx_name, version) == o.version for o in operators):
+        if all(_find_version(domain, o.onnx_name, version) == o.version for o in operators):
             graph.opset_imports[domain] = version
         else:
             graph.opset_imports.pop(domain, None)
     return graph.opset_imports != before
 
 
-def _operator_version(domain: str, name: str, declared: int) -> int:
+def _find_version(domain: str, name: str, declared: int) -> int:
     """Return the version of an operator for the declared version of a domain."""
-    versions = (operator.version for operator in versions_of(domain, name))
+    versions = (operator.version for operator in find_versions(domain, name))
     return max((version for version in versions if version <= declared), default=0)
 
 

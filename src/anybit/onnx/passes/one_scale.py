@@ -9,7 +9,7 @@ from anybit.onnx.graph.constants import Array, are_powers_of_two, read_array
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes._reorder import take_names
-from anybit.onnx.quantizers.quantizer import OwnQuantizer, quantizer_of
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, find_quantizer
 from anybit.onnx.quantizers.trace import Traces
 from anybit.ops.domain import Role
 from anybit.ops.grids import Coding, IntegerGrid
@@ -32,13 +32,13 @@ class OneScale(InPlacePass):
         editor, traces = Editor(model), Traces()
         count = 0
         for node in list(iter_nodes(model.graph)):
-            quantizer = quantizer_of(node, traces)
+            quantizer = find_quantizer(node, traces)
             if isinstance(quantizer, OwnQuantizer) and quantizer.constant:
-                count += _rewritten(quantizer, editor)
+                count += _try_rewrite(quantizer, editor)
         return PassResult(model, bool(count))
 
 
-def _rewritten(quantizer: OwnQuantizer, editor: Editor) -> bool:
+def _try_rewrite(quantizer: OwnQuantizer, editor: Editor) -> bool:
     x, grid = quantizer.x, quantizer.grid
     if x is None or x.dtype != ir.DataType.FLOAT or not isinstance(grid, IntegerGrid):
         return False
@@ -55,7 +55,7 @@ def _rewritten(quantizer: OwnQuantizer, editor: Editor) -> bool:
     codes = old.astype(np.float64) / step
     if not codes.size or not np.isfinite(codes).all():
         return False
-    bits = _width(codes, quantizer)
+    bits = _count_bits(codes, quantizer)
     if bits > _MOST_BITS or (scales.size == 1 and bits >= grid.bits):
         return False
     # Zeros keep their sign: a quarter of a step below 0 rounds to -0.0.
@@ -72,7 +72,7 @@ def _rewritten(quantizer: OwnQuantizer, editor: Editor) -> bool:
     return True
 
 
-def _width(codes: Array, quantizer: OwnQuantizer) -> int:
+def _count_bits(codes: Array, quantizer: OwnQuantizer) -> int:
     """Return the bits that codes need in a quantizer of the same attributes."""
     lowest, highest = int(codes.min(initial=0)), int(codes.max(initial=0))
     if not quantizer.attributes["signed"]:

@@ -23,15 +23,15 @@ class OwnConstants(InPlacePass):
         for node in list(iter_nodes(model.graph)):
             for index, value in enumerate(node.inputs):
                 if value is not None and not is_constant(value) and is_known(value):
-                    count += _copied(node, index, value, editor)
+                    count += _try_copy(node, index, value, editor)
         for node in list(iter_nodes(model.graph)):
             for index, value in enumerate(node.inputs):
                 if value is not None and is_constant(value):
-                    count += _copied(node, index, value, editor)
+                    count += _try_copy(node, index, value, editor)
         return PassResult(model, bool(count))
 
 
-def _copied(node: ir.Node, index: int, value: ir.Value, editor: Editor) -> bool:
+def _try_copy(node: ir.Node, index: int, value: ir.Value, editor: Editor) -> bool:
     """Copy a constant for all readers except the first; return whether it was."""
     first = next(iter(value.uses()))
     if (first.node, first.idx) == (node, index) and not value.is_graph_output():
@@ -40,12 +40,12 @@ def _copied(node: ir.Node, index: int, value: ir.Value, editor: Editor) -> bool:
     if quantizer is None:
         copy = editor.constant(str(value.name), ir.Tensor(read_array(value)))
     else:
-        copy = _copy_of(quantizer, node, editor)
+        copy = _copy_quantizer(quantizer, node, editor)
     node.replace_input_with(index, copy)
     return True
 
 
-def _copy_of(quantizer: ir.Node, reader: ir.Node, editor: Editor) -> ir.Value:
+def _copy_quantizer(quantizer: ir.Node, reader: ir.Node, editor: Editor) -> ir.Value:
     assert reader.graph is not None, "nodes in a graph only"
     result = quantizer.outputs[0]
     node = ir.Node(

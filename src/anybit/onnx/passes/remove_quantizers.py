@@ -7,7 +7,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.editor import is_read, replace_value
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 
@@ -26,7 +26,7 @@ class RemoveQuantizers(InPlacePass):
 def has_quantizers(model: ir.Model) -> bool:
     """Return whether a model has quantizers of this package or ONNX, or a MultiThreshold."""
     return any(
-        operator_of(node) is not None
+        find_operator(node) is not None
         or is_quantize(node)
         or is_dequantize(node)
         or is_multi_threshold(node)
@@ -35,7 +35,7 @@ def has_quantizers(model: ir.Model) -> bool:
 
 
 def _bypass(node: ir.Node) -> bool:
-    x = _source(node)
+    x = _find_source(node)
     if x is None or node.graph is None:
         return False
     y = node.outputs[0]
@@ -56,9 +56,9 @@ def _bypass(node: ir.Node) -> bool:
     return True
 
 
-def _source(node: ir.Node) -> ir.Value | None:
+def _find_source(node: ir.Node) -> ir.Value | None:
     """Return the float tensor that `node` quantizes; None where it is not a quantizer of floats."""
-    if operator_of(node) is not None:
+    if find_operator(node) is not None:
         x, y = node.inputs[0], node.outputs[0]
         return x if x is not None and x.dtype is not None and x.dtype == y.dtype else None
     codes = node.inputs[0] if is_dequantize(node) and node.inputs else None

@@ -23,15 +23,15 @@ class Simplify(InPlacePass):
         self._passes = (*further, fold, DropIdentities(), RemoveUnusedNodesPass())
 
     def call(self, model: Model) -> PassResult:
-        first = before = _size(model)
+        first = before = _measure_size(model)
         for _ in range(_MOST_ROUNDS):
             InferShapes()(model)
             for step in self._passes:
                 step(model)
-            if before == (before := _size(model)):
+            if before == (before := _measure_size(model)):
                 break
         return PassResult(model, first != before)
 
 
-def _size(model: Model) -> tuple[int, int]:
+def _measure_size(model: Model) -> tuple[int, int]:
     return len(model.graph.initializers), model.graph.num_nodes()

@@ -20,7 +20,7 @@ from anybit.onnx.graph.layout import (
 )
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.passes._reorder import change_input, in_order, rank_of
+from anybit.onnx.passes._reorder import change_input, get_rank, make_permutation
 
 
 class StandardLayout(InPlacePass):
@@ -49,11 +49,11 @@ class StandardLayout(InPlacePass):
 def _make_standard(node: ir.Node, editor: Editor) -> None:
     assert node.graph is not None, "it was found in one"
     unique = editor.unique
-    rank, result, name = _rank(node), node.outputs[0], node.name or node.op_type
+    rank, result, name = _get_rank(node), node.outputs[0], node.name or node.op_type
     for index in get_layout_inputs(node):
         x = node.inputs[index]
-        if x is not None and is_constant(x) and rank_of(x) == rank:
-            change_input(node, index, in_order(get_channels_first_order(rank)), editor)
+        if x is not None and is_constant(x) and get_rank(x) == rank:
+            change_input(node, index, make_permutation(get_channels_first_order(rank)), editor)
         elif x is not None:
             before = make_transpose(
                 x, get_channels_first_order(rank), unique(f"{name}_channels_first_{index}")
@@ -68,7 +68,7 @@ def _make_standard(node: ir.Node, editor: Editor) -> None:
     node.meta[CHANNELS_LAST] = True
 
 
-def _rank(node: ir.Node) -> int:
+def _get_rank(node: ir.Node) -> int:
     kernel = get_attribute(node, "kernel_shape", ())
     if kernel:
         return len(kernel) + 2

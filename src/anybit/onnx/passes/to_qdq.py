@@ -12,9 +12,9 @@ from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.operators.registry import operators_in
+from anybit.onnx.operators.registry import find_operators
 from anybit.onnx.qdq.dequantizers import DequantizerPlan, plan_dequantizer, write_dequantizer
-from anybit.onnx.qdq.plan import Options, Plan, plan
+from anybit.onnx.qdq.plan import Options, Plan, plan_quantizer
 from anybit.onnx.qdq.writer import QdqWriter
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.report import Report, Step
@@ -97,13 +97,13 @@ class ToQdq(InPlacePass):
     def _planned(self, model: ir.Model, options: Options) -> list[_Planned]:
         """Plan how each quantizer is written, or why it stays, before any is written."""
         plans: list[_Planned] = []
-        for node, operator in operators_in(model):
+        for node, operator in find_operators(model):
             planned: Plan | DequantizerPlan | Inexpressible
             try:
                 if operator.is_dequantizer:
                     planned = plan_dequantizer(node, options.opset)
                 else:
-                    planned = plan(node, operator, options)
+                    planned = plan_quantizer(node, operator, options)
             except Inexpressible as reason:
                 planned = reason
             x = node.inputs[0]
@@ -123,7 +123,7 @@ class ToQdq(InPlacePass):
             try:
                 if isinstance(planned, Inexpressible):
                     raise planned
-                step = _step(node, operator, planned)
+                step = _make_step(node, operator, planned)
                 if isinstance(planned, DequantizerPlan):
                     write_dequantizer(editor, node, planned)
                 else:
@@ -136,7 +136,7 @@ class ToQdq(InPlacePass):
         return Report(model, modified, tuple(steps), left, pairs=tuple(writer.pairs))
 
 
-def _step(node: ir.Node, operator: Operator, planned: Plan | DequantizerPlan) -> Step:
+def _make_step(node: ir.Node, operator: Operator, planned: Plan | DequantizerPlan) -> Step:
     if isinstance(planned, DequantizerPlan):
         became = f"DequantizeLinear {planned.type.name}"
         return Step(get_label(node), operator.onnx_name, became)

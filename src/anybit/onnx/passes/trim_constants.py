@@ -7,7 +7,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.constants import Array, is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.passes._reorder import Change, change_input, is_known
 from anybit.onnx.passes.move_transposes import is_elementwise
 
@@ -23,7 +23,7 @@ class TrimConstants(InPlacePass):
         editor = Editor(model)
         count = 0
         for node in list(iter_nodes(model.graph)):
-            if operator_of(node) is not None:
+            if find_operator(node) is not None:
                 count += _trim_parameters(node, editor)
             elif is_elementwise(node):
                 count += _trim_operands(node, editor)
@@ -31,11 +31,11 @@ class TrimConstants(InPlacePass):
 
 
 def _trim_parameters(node: ir.Node, editor: Editor) -> int:
-    operator = operator_of(node)
+    operator = find_operator(node)
     if operator is None or not operator.broadcasts:
         return 0
     indices = [index for index, value in enumerate(node.inputs[1:], 1) if _is_stored(value)]
-    return sum(_trim(node, index, _single, editor) for index in indices)
+    return sum(_trim(node, index, _take_single, editor) for index in indices)
 
 
 def _trim_operands(node: ir.Node, editor: Editor) -> int:
@@ -48,7 +48,7 @@ def _trim_operands(node: ir.Node, editor: Editor) -> int:
     if result is None or max(ranks, default=0) < len(result):
         return 0  # the constant may determine the rank of the output
     indices = [index for index, value in enumerate(node.inputs) if is_known(value)]
-    return sum(_trim(node, index, _without_leading_ones, editor) for index in indices)
+    return sum(_trim(node, index, _strip_leading_ones, editor) for index in indices)
 
 
 def _is_stored(value: ir.Value | None) -> bool:
@@ -61,13 +61,13 @@ def _trim(node: ir.Node, index: int, change: Change, editor: Editor) -> bool:
     return node.inputs[index] is not before
 
 
-def _single(array: Array) -> Array:
+def _take_single(array: Array) -> Array:
     if array.ndim == 0 or array.size == 0 or not (array == array.flat[0]).all():
-        return _without_leading_ones(array)
+        return _strip_leading_ones(array)
     return array if array.shape == (1,) else array.reshape(-1)[:1]
 
 
-def _without_leading_ones(array: Array) -> Array:
+def _strip_leading_ones(array: Array) -> Array:
     if array.ndim < 2 or array.shape[0] != 1:
         return array
     leading = next((axis for axis, size in enumerate(array.shape) if size != 1), array.ndim - 1)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 
 
 class UseNames(InPlacePass):
@@ -21,7 +21,7 @@ class UseNames(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         modified = False
         for node in model.graph.all_nodes():
-            operator = operator_of(node)
+            operator = find_operator(node)
             if operator is None or operator.onnx_name in self._names:
                 continue
             for alias in operator.onnx_aliases:

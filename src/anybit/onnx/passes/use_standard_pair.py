@@ -7,7 +7,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.errors import ModelError
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes.lift_opset import LiftOpset
-from anybit.onnx.quantizers.contributed import is_contributed, standard_opset, standardize
+from anybit.onnx.quantizers.contributed import find_standard_opset, is_contributed, standardize
 
 
 class UseStandardPair(InPlacePass):
@@ -23,7 +23,7 @@ class UseStandardPair(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         pairs = [node for node in iter_nodes(model.graph) if is_contributed(node)]
-        opsets = [opset for opset in map(standard_opset, pairs) if opset is not None]
+        opsets = [opset for opset in map(find_standard_opset, pairs) if opset is not None]
         needed = max((opset for opset in opsets if opset <= self._limit), default=1)
         if needed > model.graph.opset_imports.get("", 0):
             try:  # on a copy first: a converter that fails leaves a partial result

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array, is_constant, read_array
-from anybit.onnx.quantizers.nodes import Scaling, dtype_of
+from anybit.onnx.quantizers.nodes import Scaling, get_dtype
 from anybit.ops.grids import channels_of
 
 # Up to this magnitude, RN(RN(n * scale) / scale) rounds to n.
@@ -23,7 +23,7 @@ class Limited:
     highest: Array
 
 
-def limits_before(x: ir.Value, scaling: Scaling) -> Limited | None:
+def find_limits(x: ir.Value, scaling: Scaling) -> Limited | None:
     """Return the limits of a Max and a Min, or a Clip, if they are exactly codes times scale."""
     lowest, highest = np.full((), -np.inf), np.full((), np.inf)
     is_limited = False
@@ -31,12 +31,12 @@ def limits_before(x: ir.Value, scaling: Scaling) -> Limited | None:
         node = x.producer()
         if node is None or node.domain:
             break
-        bounds = _bounds(node)
+        bounds = _find_bounds(node)
         if bounds is None:
             break
         before, low, high = bounds
-        low_codes = _codes(low, scaling, before, -np.inf)
-        high_codes = _codes(high, scaling, before, np.inf)
+        low_codes = _encode_bound(low, scaling, before, -np.inf)
+        high_codes = _encode_bound(high, scaling, before, np.inf)
         if low_codes is None or high_codes is None or before.dtype != ir.DataType.FLOAT:
             break
         lowest, highest = np.maximum(lowest, low_codes), np.minimum(highest, high_codes)
@@ -46,7 +46,7 @@ def limits_before(x: ir.Value, scaling: Scaling) -> Limited | None:
     return Limited(x, lowest, highest)
 
 
-def _bounds(node: ir.Node) -> tuple[ir.Value, Array | None, Array | None] | None:
+def _find_bounds(node: ir.Node) -> tuple[ir.Value, Array | None, Array | None] | None:
     """Return the value that a node limits, and its lower and upper bound."""
     inputs = list(node.inputs)
     if node.op_type == "Clip" and 1 <= len(inputs) <= 3 and inputs[0] is not None:
@@ -67,7 +67,9 @@ def _bounds(node: ir.Node) -> tuple[ir.Value, Array | None, Array | None] | None
     return None
 
 
-def _codes(bound: Array | None, scaling: Scaling, x: ir.Value, absent: float) -> Array | None:
+def _encode_bound(
+    bound: Array | None, scaling: Scaling, x: ir.Value, absent: float
+) -> Array | None:
     """Return the codes of a bound, less the zero-point; None if it is not on the grid."""
     if bound is None:
         return np.asarray(absent)
@@ -92,23 +94,23 @@ def _fits(array: Array, x: ir.Value) -> bool:
     return all(size in (1, whole) for size, whole in zip(array.shape, sizes, strict=True))
 
 
-def sign_source(quantize: ir.Node, scaling: Scaling) -> ir.Value | None:
+def find_sign_source(quantize: ir.Node, scaling: Scaling) -> ir.Value | None:
     """Return x if a node quantizes Where(x >= 0, a, b), where a and b have the codes 1 and -1."""
-    where = _producer(quantize, 0, "Where", 3)
-    compare = _producer(where, 0, "GreaterOrEqual", 2) if where is not None else None
+    where = _find_producer(quantize, 0, "Where", 3)
+    compare = _find_producer(where, 0, "GreaterOrEqual", 2) if where is not None else None
     if where is None or compare is None or not scaling.type.holds(-1, 1):
         return None
     x, zero = compare.inputs
-    if x is None or dtype_of(x) != ir.DataType.FLOAT or np.any(scaling.layout.zeropt):
+    if x is None or get_dtype(x) != ir.DataType.FLOAT or np.any(scaling.layout.zeropt):
         return None
-    plus, minus = (_single(where.inputs[index], x) for index in (1, 2))
-    if scaling.layout.axis is not None or _single(zero, x) != 0:
+    plus, minus = (_read_scalar(where.inputs[index], x) for index in (1, 2))
+    if scaling.layout.axis is not None or _read_scalar(zero, x) != 0:
         return None
     scale = float(scaling.layout.scale)
     return x if (plus, minus) == (scale, -scale) else None
 
 
-def _producer(node: ir.Node, index: int, kind: str, inputs: int) -> ir.Node | None:
+def _find_producer(node: ir.Node, index: int, kind: str, inputs: int) -> ir.Node | None:
     value = node.inputs[index]
     producer = value.producer() if value is not None else None
     if producer is None or (producer.op_type, len(producer.inputs)) != (kind, inputs):
@@ -116,7 +118,7 @@ def _producer(node: ir.Node, index: int, kind: str, inputs: int) -> ir.Node | No
     return producer if not producer.domain and all(producer.inputs) else None
 
 
-def _single(value: ir.Value | None, x: ir.Value) -> float | None:
+def _read_scalar(value: ir.Value | None, x: ir.Value) -> float | None:
     """Return the only number of a float32 constant that does not enlarge x."""
     if value is None or not is_constant(value):
         return None

@@ -10,7 +10,7 @@ from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.ops.grids import Channels, Grid, channels_of
 
 
-def blocks_of(grid: Grid, x: ir.Value) -> Channels | None:
+def find_blocks(grid: Grid, x: ir.Value) -> Channels | None:
     """Return the layout of parameters that vary along all axes of a constant except the block axis.
 
     None for other layouts.
@@ -34,7 +34,7 @@ def blocks_of(grid: Grid, x: ir.Value) -> Channels | None:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedBlocks:
     """Codes whose blocks are concatenated along one axis, as DequantizeLinear reads them.
 
     Attributes:
@@ -54,10 +54,10 @@ class Joined:
         return cut.reshape(self.shape)[tuple(slice(size) for size in self.kept)]
 
 
-def joined(node: ir.Node, layout: Channels) -> Joined | None:
+def find_joined_blocks(node: ir.Node, layout: Channels) -> JoinedBlocks | None:
     """Return how the blocks of a constant are joined after its quantizer; None if they are not."""
     x = node.inputs[0]
-    reshape = _only_reader(node.outputs[0], "Reshape")
+    reshape = _find_only_reader(node.outputs[0], "Reshape")
     if x is None or x.const_value is None or layout.axis is None or reshape is None:
         return None
     shape, within = tuple(x.const_value.shape.numpy()), layout.axis + len(x.const_value.shape)
@@ -65,21 +65,21 @@ def joined(node: ir.Node, layout: Channels) -> Joined | None:
         return None
     axis, count = within - 1, shape[within - 1]
     whole = (*shape[:axis], count * layout.block, *shape[within + 1 :])
-    if _integers(reshape, 1) != whole:
+    if _read_integers(reshape, 1) != whole:
         return None
     parts = [np.squeeze(parameter, within) for parameter in (layout.scale, layout.zeropt)]
     single = channels_of(*parts) if count == 1 else None
     layout_of_codes = single or Channels(parts[0], parts[1], axis - len(whole), layout.block)
-    cut = _only_reader(reshape.outputs[0], "Slice")
-    length = 0 if cut is None else _length(cut, axis, len(whole))
+    cut = _find_only_reader(reshape.outputs[0], "Slice")
+    length = 0 if cut is None else _get_sliced_length(cut, axis, len(whole))
     if cut is None or not (count - 1) * layout.block < length <= whole[axis]:
-        return Joined(layout_of_codes, (reshape,), whole, whole)
-    return Joined(
+        return JoinedBlocks(layout_of_codes, (reshape,), whole, whole)
+    return JoinedBlocks(
         layout_of_codes, (reshape, cut), whole, (*whole[:axis], length, *whole[axis + 1 :])
     )
 
 
-def _only_reader(value: ir.Value, kind: str) -> ir.Node | None:
+def _find_only_reader(value: ir.Value, kind: str) -> ir.Node | None:
     """Return the node of a kind that is the only reader of a value, in the same graph."""
     uses = value.uses()
     if len(uses) != 1 or value.is_graph_output():
@@ -91,16 +91,16 @@ def _only_reader(value: ir.Value, kind: str) -> ir.Node | None:
     return use.node if near and expected else None
 
 
-def _length(node: ir.Node, axis: int, rank: int) -> int:
+def _get_sliced_length(node: ir.Node, axis: int, rank: int) -> int:
     """Return the length of an axis after a Slice from its beginning; 0 for other nodes."""
-    start, end, axes = (_integers(node, index) for index in (1, 2, 3))
-    steps = _integers(node, 4) if len(node.inputs) > 4 and node.inputs[4] is not None else (1,)
+    start, end, axes = (_read_integers(node, index) for index in (1, 2, 3))
+    steps = _read_integers(node, 4) if len(node.inputs) > 4 and node.inputs[4] is not None else (1,)
     if start != (0,) or steps != (1,) or axes not in ((axis,), (axis - rank,)) or end is None:
         return 0
     return end[0] if len(end) == 1 else 0
 
 
-def _integers(node: ir.Node, index: int) -> tuple[int, ...] | None:
+def _read_integers(node: ir.Node, index: int) -> tuple[int, ...] | None:
     """Return the integers of a constant input."""
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None or not is_constant(value):

@@ -14,8 +14,8 @@ from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import describe
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.native_types import INTEGERS, PER_AXIS_OPSET, NativeType
-from anybit.onnx.quantizers.nodes import dtype_of
-from anybit.onnx.quantizers.quantizer import OwnQuantizer, own_node
+from anybit.onnx.quantizers.nodes import get_dtype
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, find_own_quantizer
 from anybit.ops.arrays import checked
 from anybit.ops.domain import Role
 
@@ -51,10 +51,10 @@ def plan_dequantizer(node: ir.Node, opset: int) -> DequantizerPlan:
         Inexpressible: DequantizeLinear does not compute the same, or the types are not known.
         ModelError: The operator would refuse a parameter.
     """
-    own = own_node(node)
+    own = find_own_quantizer(node)
     assert own is not None, "a node of ours"
     assert own.x is not None, "operators have an x"
-    dtype = dtype_of(own.x)
+    dtype = get_dtype(own.x)
     native = next((integer for integer in INTEGERS if integer.dtype == dtype), None)
     if native is None or native.bits != 8:
         words = "not known" if dtype is None else dtype.name.lower()
@@ -65,14 +65,14 @@ def plan_dequantizer(node: ir.Node, opset: int) -> DequantizerPlan:
         Expansions().of(node, own.operator)
     per_channel = own.attributes["qtype"] == "per_channel"
     axis = int(own.attributes["axis"]) if per_channel else None
-    scale = _parameter(own, Role.SCALE)
+    scale = _get_parameter(own, Role.SCALE)
     assert scale is not None, "dequantizers have a scale"
     if isinstance(scale, ir.Value) and scale.dtype != _FLOAT:
         words = "unknown type" if scale.dtype is None else scale.dtype.name.lower()
         raise Inexpressible(f"its scale is computed when the model runs, as {words}")
     if not isinstance(scale, ir.Value) and not scale.size:
         raise Inexpressible("it has no scales, since x has no channels")
-    plan = DequantizerPlan(native, scale, _zeropt(own, native), axis)
+    plan = DequantizerPlan(native, scale, _get_zeropt(own, native), axis)
     if plan.opset > opset:
         raise Inexpressible(f"one scale per channel needs opset {plan.opset}")
     return plan
@@ -128,7 +128,7 @@ def _check_constants(own: OwnQuantizer, x: ir.Value) -> None:
             raise ModelError(f"{describe(own.node)}: {error}") from error
 
 
-def _parameter(own: OwnQuantizer, role: Role) -> Array | ir.Value | None:
+def _get_parameter(own: OwnQuantizer, role: Role) -> Array | ir.Value | None:
     """Return a constant parameter of one element as a scalar, or the computed value."""
     place = next(i for i, declared in enumerate(own.inputs) if declared.role is role)
     value = own.node.inputs[place] if place < len(own.node.inputs) else None
@@ -138,8 +138,8 @@ def _parameter(own: OwnQuantizer, role: Role) -> Array | ir.Value | None:
     return array if own.attributes["qtype"] == "per_channel" else array.reshape(())
 
 
-def _zeropt(own: OwnQuantizer, native: NativeType) -> Array | ir.Value | None:
-    value = _parameter(own, Role.ZERO_POINT)
+def _get_zeropt(own: OwnQuantizer, native: NativeType) -> Array | ir.Value | None:
+    value = _get_parameter(own, Role.ZERO_POINT)
     if isinstance(value, ir.Value):
         if value.dtype != native.dtype:
             words = "unknown type" if value.dtype is None else value.dtype.name.lower()

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.op_traits import OpTrait, get_neutral_operand, has_trait, list_operators
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.quantizers.native_types import NativeType
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.ops.grids import Channels
@@ -54,29 +54,29 @@ class Rewrite:
     fence: Fence
 
 
-def _known_to_fusions(native: NativeType) -> bool:
+def _is_known_to_fusions(native: NativeType) -> bool:
     return native.format is None and native.bits >= 8
 
 
 def _goes_below_zero(native: NativeType, channels: Channels) -> bool:
     """Return whether codes below the zero-point exist: a Relu is dropped without a check of it."""
-    if _known_to_fusions(native):
+    if _is_known_to_fusions(native):
         return False
     return native.format is not None or native.lowest < float(channels.zeropt.max())
 
 
 def _has_no_bounds(native: NativeType, channels: Channels) -> bool:
     """Return whether the fusion fails because it does not know the lowest and highest value."""
-    return not _known_to_fusions(native)
+    return not _is_known_to_fusions(native)
 
 
 def _is_tiny(native: NativeType, channels: Channels) -> bool:
     """Return whether bounds are within 1.2e-7: they count as equal, but may be many steps apart."""
-    return _known_to_fusions(native) and float(channels.scale.min()) < 2.0**-20
+    return _is_known_to_fusions(native) and float(channels.scale.min()) < 2.0**-20
 
 
 def _is_integer(native: NativeType, channels: Channels) -> bool:
-    return _known_to_fusions(native)
+    return _is_known_to_fusions(native)
 
 
 REWRITES = (
@@ -90,7 +90,7 @@ REWRITES = (
 )
 
 
-def fence_for(neighbours: frozenset[Neighbour], native: NativeType, channels: Channels) -> Fence:
+def choose_fence(neighbours: frozenset[Neighbour], native: NativeType, channels: Channels) -> Fence:
     """Return the fence that a quantizer to this type needs, so that no rewrite changes a value."""
     if channels.axis is not None:  # all of them require one scale
         return Fence.NONE
@@ -102,9 +102,9 @@ def fence_for(neighbours: frozenset[Neighbour], native: NativeType, channels: Ch
     return max(harmful, default=Fence.NONE)
 
 
-def neighbours_of(node: ir.Node) -> frozenset[Neighbour]:
+def find_neighbours(node: ir.Node) -> frozenset[Neighbour]:
     """Return the neighbours of a quantizer of an activation."""
-    return frozenset(_before(node.inputs[0])) | frozenset(_following(node.outputs[0]))
+    return frozenset(_iter_producers(node.inputs[0])) | frozenset(_iter_consumers(node.outputs[0]))
 
 
 # Nodes that compute stay in all versions. Operators without traits are treated as if they had no
@@ -118,7 +118,7 @@ _COMPUTING = {
 _FARTHEST = 1000
 
 
-def _before(x: ir.Value | None) -> Iterator[Neighbour]:
+def _iter_producers(x: ir.Value | None) -> Iterator[Neighbour]:
     """Yield the neighbours that x may come from if nodes without effect are removed."""
     waiting, seen = [(x, False)], set()
     while waiting:
@@ -133,7 +133,7 @@ def _before(x: ir.Value | None) -> Iterator[Neighbour]:
         if node is None:
             if clipped:
                 yield Neighbour.CLIP_OF_INPUT
-        elif operator_of(node) is not None or is_dequantize(node):
+        elif find_operator(node) is not None or is_dequantize(node):
             yield Neighbour.QUANTIZER
         elif not _stays(node):
             if (node.domain, node.op_type) == ("", "Relu"):
@@ -141,11 +141,11 @@ def _before(x: ir.Value | None) -> Iterator[Neighbour]:
             clip = (node.domain, node.op_type) == ("", "Clip")
             if clip:
                 yield Neighbour.CLIP
-            sources = node.inputs[:1] if clip else [*node.inputs, *_branches(node, value)]
+            sources = node.inputs[:1] if clip else [*node.inputs, *_get_branch_outputs(node, value)]
             waiting += [(source, clipped or clip) for source in sources]
 
 
-def _following(result: ir.Value) -> Iterator[Neighbour]:
+def _iter_consumers(result: ir.Value) -> Iterator[Neighbour]:
     waiting, seen = [result], set()
     while waiting:
         value = waiting.pop()
@@ -158,11 +158,11 @@ def _following(result: ir.Value) -> Iterator[Neighbour]:
         for reader, _ in value.uses():
             if is_quantize(reader):
                 yield Neighbour.QUANTIZER
-            elif operator_of(reader) is None and not _stays(reader):
+            elif find_operator(reader) is None and not _stays(reader):
                 waiting += reader.outputs
 
 
-def _branches(node: ir.Node, result: ir.Value) -> list[ir.Value]:
+def _get_branch_outputs(node: ir.Node, result: ir.Value) -> list[ir.Value]:
     """Return the outputs of the branches of an If, which may be inlined, for one of its outputs."""
     graphs = [
         attribute.value
@@ -177,7 +177,7 @@ def does_nothing(node: ir.Node) -> bool:
     return not _stays(node)
 
 
-def branch_results(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
+def map_branch_results(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
     """Return the result of an If for each output of its branches, which may be inlined."""
     return {
         output: result

@@ -5,8 +5,8 @@ The tables follow the selectors of QuantizeLinear and DequantizeLinear in its op
 ORT_ENABLE_EXTENDED on), and the propagation of quantizers (from ORT_ENABLE_BASIC on). They are a
 superset: further conditions of some versions (equal types, one scale, a single reader) are ignored.
 
-`rewrites_of` proves which values stay. Data movement on codes of 8 and 16 bits keeps them. A MatMul
-that is not followed by QuantizeLinear keeps them up to the order of sums, if no integer sum
+`find_rewrites` proves which values stay. Data movement on codes of 8 and 16 bits keeps them. A
+MatMul that is not followed by QuantizeLinear keeps them up to the order of sums, if no integer sum
 overflows in any kernel (`saturation`). Everything else rounds again, saturates on some CPUs, or
 does not load.
 """
@@ -23,14 +23,14 @@ from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, list_operators
 from anybit.onnx.qdq.fusions import (
     Fence,
-    branch_results,
+    choose_fence,
     does_nothing,
-    fence_for,
-    neighbours_of,
+    find_neighbours,
+    map_branch_results,
 )
-from anybit.onnx.qdq.saturation import BYTES, codes_type, holds_constant, is_exact_product
+from anybit.onnx.qdq.saturation import BYTES, get_code_type, holds_constant, is_exact_product
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize, scaling_of
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize, read_scaling
 
 _SIGNED, _UNSIGNED = ir.DataType.INT8, ir.DataType.UINT8
 _SIXTEEN = {ir.DataType.INT16, ir.DataType.UINT16}
@@ -90,7 +90,7 @@ _COMPARING = {"ArgMax", "MaxPool", "ReduceMax", "ReduceMin"}
 _MERGED = {"Add", "BatchNormalization", "Div", "Mul", "Sub"}
 
 
-def rewrites_of(model: ir.Model) -> tuple[Rewrite, ...]:
+def find_rewrites(model: ir.Model) -> tuple[Rewrite, ...]:
     """Return the nodes of a model that the runtime may rewrite, in the order of the graph."""
     return _Search(model).rewrites()
 
@@ -98,15 +98,15 @@ def rewrites_of(model: ir.Model) -> tuple[Rewrite, ...]:
 def _needs_fence(quantize: ir.Node) -> bool:
     """Return whether a rewrite of `fusions` changes the values of a QuantizeLinear."""
     try:
-        scaling = scaling_of(quantize)
+        scaling = read_scaling(quantize)
     except (Inexpressible, ModelError):
         return False
-    needed = fence_for(neighbours_of(quantize), scaling.type, scaling.layout)
+    needed = choose_fence(find_neighbours(quantize), scaling.type, scaling.layout)
     readers = [reader.op_type for reader, _ in quantize.outputs[0].uses()]
     return needed > (Fence.INSIDE if "Clip" in readers else Fence.NONE)
 
 
-def fenceable(node: ir.Node) -> bool:
+def can_fence(node: ir.Node) -> bool:
     """Return whether a quantizer can be fenced by a Min: the bound and its type must be known.
 
     The Min follows a DequantizeLinear, or precedes a QuantizeLinear.
@@ -114,9 +114,9 @@ def fenceable(node: ir.Node) -> bool:
     value = node.inputs[0] if is_quantize(node) else node.outputs[0]
     try:
         if is_quantize(node):
-            scaling_of(node)
+            read_scaling(node)
         else:
-            scaling_of(node, codes_type(node), blocks=True)
+            read_scaling(node, get_code_type(node), blocks=True)
     except (Inexpressible, ModelError):
         return False
     return value is not None and value.dtype in (None, ir.DataType.FLOAT)
@@ -158,7 +158,7 @@ class _Search:
             if not dequantizers or not self._is_quantized(node):
                 return None
             if kind in _UNARY and all(
-                codes_type(dequantizer) in _SIXTEEN for dequantizer in dequantizers
+                get_code_type(dequantizer) in _SIXTEEN for dequantizer in dequantizers
             ):
                 return None
             return Rewrite(node, Reason.ROUNDS, dequantizers)
@@ -174,7 +174,7 @@ class _Search:
             groups = [group for group in groups if group]
         if not groups or not all(groups) or not self._is_quantized(node):
             return None
-        types = {codes_type(dequantizer) for group in groups for dequantizer in group}
+        types = {get_code_type(dequantizer) for group in groups for dequantizer in group}
         if types <= _SIXTEEN:
             return None
         # Activations before constants, which are larger.
@@ -187,7 +187,7 @@ class _Search:
         before = [
             dequantizer
             for dequantizer in self._before(node, 0)
-            if codes_type(dequantizer) not in _MOVABLE_BEHIND - lacking
+            if get_code_type(dequantizer) not in _MOVABLE_BEHIND - lacking
             and _has_one_scale(dequantizer)
         ]
         try:
@@ -197,7 +197,8 @@ class _Search:
         following = [
             quantizer
             for quantizer in filter(is_quantize, readers)
-            if codes_type(quantizer) not in _MOVABLE_BEFORE - lacking and _has_one_scale(quantizer)
+            if get_code_type(quantizer) not in _MOVABLE_BEFORE - lacking
+            and _has_one_scale(quantizer)
         ]
         if not before and not following:
             return None
@@ -209,7 +210,7 @@ class _Search:
         if not right:
             quantized = left and gemm and self._is_quantized(node)
             return Rewrite(node, Reason.ROUNDS, left) if quantized else None
-        if all(codes_type(dequantizer) in _WIDE for dequantizer in right):
+        if all(get_code_type(dequantizer) in _WIDE for dequantizer in right):
             return None
         if self._is_quantized(node):
             return Rewrite(node, Reason.ROUNDS, right)
@@ -219,10 +220,10 @@ class _Search:
         if gemm:
             return Rewrite(node, Reason.ROUNDS, right)
         # Pairs of int8 become MatMulNBits, unless they became uint8 first.
-        unsigned = all(codes_type(dequantizer) == _UNSIGNED for dequantizer in left)
+        unsigned = all(get_code_type(dequantizer) == _UNSIGNED for dequantizer in left)
         if unsigned and len(left) == len(right) == 1 and is_exact_product(node, left[0], right[0]):
             return Rewrite(node, None)
-        if all(codes_type(dequantizer) in BYTES for dequantizer in (*left, *right)):
+        if all(get_code_type(dequantizer) in BYTES for dequantizer in (*left, *right)):
             return Rewrite(node, Reason.SATURATES, right)
         constant = any(holds_constant(dequantizer) for dequantizer in right)
         return Rewrite(node, Reason.NARROW if constant else Reason.UNSUPPORTED, right)
@@ -241,7 +242,7 @@ class _Search:
             readers = self._readers(node)
         except TooFarError:
             return True
-        merged = (value for reader in readers if _may_join(reader) for value in reader.inputs)
+        merged = (value for reader in readers if _can_join(reader) for value in reader.inputs)
         biases = (value for value in merged if value is not None and value in self._sources)
         return any(map(is_quantize, readers)) or any(map(self._is_bias, biases))
 
@@ -260,14 +261,14 @@ class _Search:
     def _is_addition(self, node: ir.Node) -> bool:
         """Return whether all inputs except one are constants, dequantized or not."""
         biases = (value is None or self._is_bias(value) for value in node.inputs)
-        return _may_join(node) and list(biases).count(False) == 1
+        return _can_join(node) and list(biases).count(False) == 1
 
     def _is_bias(self, value: ir.Value) -> bool:
         sources = self._sources.get(value, ())
         return is_constant(value) or (bool(sources) and all(map(holds_constant, sources)))
 
 
-def _may_join(node: ir.Node) -> bool:
+def _can_join(node: ir.Node) -> bool:
     """Return whether a node may become the bias of a preceding product or convolution."""
     return not node.domain and node.op_type in _MERGED
 
@@ -301,7 +302,7 @@ class Reach:
     """
 
     def __init__(self, nodes: Iterable[ir.Node]) -> None:
-        self._results = branch_results(nodes)
+        self._results = map_branch_results(nodes)
 
     def after(self, values: Iterable[ir.Value]) -> tuple[dict[ir.Value, None], list[ir.Node]]:
         """Return the values that may merge with any of `values`, and the nodes that read them.

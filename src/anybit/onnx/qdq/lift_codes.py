@@ -6,8 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.quantizers.grids import Inexpressible, Match, arguments_of, containing, match
-from anybit.onnx.quantizers.metadata import noted
+from anybit.onnx.quantizers.grids import (
+    Inexpressible,
+    Match,
+    list_arguments,
+    match_containing_grid,
+    match_grid,
+)
+from anybit.onnx.quantizers.metadata import read_grid
 from anybit.onnx.quantizers.native_types import NativeType
 from anybit.onnx.quantizers.nodes import Scaling
 from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
@@ -24,14 +30,16 @@ class LiftedQuantizer:
     difference: str = ""
 
 
-def computed(quantizer: Match, x: Array) -> Array:
+def compute_output(quantizer: Match, x: Array) -> Array:
     """Return the output of the operator."""
     return np.asarray(
-        quantizer.operator.function(x, *arguments_of(quantizer), **dict(quantizer.call.attributes))
+        quantizer.operator.function(
+            x, *list_arguments(quantizer), **dict(quantizer.call.attributes)
+        )
     )
 
 
-def exact(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuantizer | None:
+def make_exact_quantizer(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuantizer | None:
     """Return the quantizer for codes lowest .. highest, if that is the range of an operator.
 
     The codes are relative to the zero-point, one or one per channel. ONNX adds the zero-point after
@@ -40,17 +48,19 @@ def exact(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuantizer | 
     bottom, top = int(lowest.min()), int(highest.max())
     if np.any(lowest != bottom) or np.any(highest != top):
         return None
-    quantizer = match(IntegerGrid(scaling.scale, _NONE, range(bottom, top + 1)))
+    quantizer = match_grid(IntegerGrid(scaling.scale, _NONE, range(bottom, top + 1)))
     return LiftedQuantizer(quantizer) if quantizer is not None else None
 
 
-def with_zeropt(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuantizer | None:
+def make_zeropt_quantizer(
+    scaling: Scaling, lowest: Array, highest: Array
+) -> LiftedQuantizer | None:
     """Return the quantizer with that zero-point, which differs for x at or near a tie."""
     zeropt = scaling.layout.zeropt
     bottom, top = int((lowest + zeropt).min()), int((highest + zeropt).max())
     if not np.any(zeropt) or np.any(lowest + zeropt != bottom) or np.any(highest + zeropt != top):
         return None
-    quantizer = match(IntegerGrid(scaling.scale, scaling.zeropt, range(bottom, top + 1)))
+    quantizer = match_grid(IntegerGrid(scaling.scale, scaling.zeropt, range(bottom, top + 1)))
     if quantizer is None:
         return None
     first = zeropt.flat[np.flatnonzero(zeropt)[0]]
@@ -61,14 +71,14 @@ def with_zeropt(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuanti
     )
 
 
-def composed(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuantizer:
+def compose_quantizer(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuantizer:
     """Return the smallest quantizer with the codes, clipped to their values.
 
     Raises:
         Inexpressible: No operator has these codes.
     """
     bottom, top = int(lowest.min()), int(highest.max())
-    quantizer = containing(IntegerGrid(scaling.scale, _NONE, range(bottom, top + 1)))
+    quantizer = match_containing_grid(IntegerGrid(scaling.scale, _NONE, range(bottom, top + 1)))
     if quantizer is None:
         raise Inexpressible(f"no operator has the codes {bottom} .. {top}")
     with np.errstate(all="ignore"):  # infinite beyond float32
@@ -79,15 +89,15 @@ def composed(scaling: Scaling, lowest: Array, highest: Array) -> LiftedQuantizer
     return LiftedQuantizer(quantizer, (low, high))
 
 
-def float_activation(scaling: Scaling) -> LiftedQuantizer:
+def make_float_quantizer(scaling: Scaling) -> LiftedQuantizer:
     assert scaling.type.format is not None, "asked for float types only"
-    quantizer = match(FloatGrid(scaling.scale, scaling.type.format))
+    quantizer = match_grid(FloatGrid(scaling.scale, scaling.type.format))
     if quantizer is None:
         raise Inexpressible(f"no operator has the values of {scaling.type.name}")
     return LiftedQuantizer(quantizer)
 
 
-def constant(
+def lift_constant(
     scaling: Scaling, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
 ) -> tuple[Match, Array, str]:
     """Return the quantizer of a constant, its values, and a remark on a range without a quantizer.
@@ -98,19 +108,19 @@ def constant(
         Inexpressible: No operator maps these values to themselves.
     """
     values = scaling.grid.decode(codes)
-    for grid, note in _grids(scaling, codes, span, metadata):
-        quantizer = match(grid)
+    for grid, note in _list_grids(scaling, codes, span, metadata):
+        quantizer = match_grid(grid)
         if quantizer is None and isinstance(grid, IntegerGrid) and grid.coding is Coding.NEAREST:
-            quantizer = containing(grid)
+            quantizer = match_containing_grid(grid)
             note = f"no quantizer has the codes {grid.lowest} .. {grid.highest} only"
         if quantizer is not None and np.array_equal(
-            computed(quantizer, values), values, equal_nan=True
+            compute_output(quantizer, values), values, equal_nan=True
         ):
             return quantizer, values, note
     raise Inexpressible("its codes are too wide for float32, or have values that no operator has")
 
 
-def _grids(
+def _list_grids(
     scaling: Scaling, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
 ) -> list[tuple[Grid, str]]:
     whole = scaling.grid
@@ -118,11 +128,11 @@ def _grids(
         return [(whole, "")]
     if span is not None:
         whole = replace(whole, codes=range(span[0], span[1] + 1))
-    narrower = noted(whole, codes, metadata)
+    narrower = read_grid(whole, codes, metadata)
     return [*([(narrower, "")] if narrower is not None else []), (whole, "")]
 
 
-def clipped(codes: Array, span: tuple[int, int], native: NativeType) -> Array:
+def clip_codes(codes: Array, span: tuple[int, int], native: NativeType) -> Array:
     """Return integer codes, clipped."""
     if span == (native.lowest, native.highest):
         return codes

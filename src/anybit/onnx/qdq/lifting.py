@@ -8,19 +8,25 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.qdq.before_quantize import Limited, limits_before, sign_source
+from anybit.onnx.qdq.before_quantize import Limited, find_limits, find_sign_source
 from anybit.onnx.qdq.lift_codes import (
     LiftedQuantizer,
-    clipped,
-    composed,
-    constant,
-    exact,
-    float_activation,
-    with_zeropt,
+    clip_codes,
+    compose_quantizer,
+    lift_constant,
+    make_exact_quantizer,
+    make_float_quantizer,
+    make_zeropt_quantizer,
 )
-from anybit.onnx.quantizers.grids import Inexpressible, Match, arguments_of, attributes_of, match
+from anybit.onnx.quantizers.grids import (
+    Inexpressible,
+    Match,
+    list_arguments,
+    make_attributes,
+    match_grid,
+)
 from anybit.onnx.quantizers.metadata import FENCE_KEY
-from anybit.onnx.quantizers.nodes import Scaling, dtype_of, scaling_of
+from anybit.onnx.quantizers.nodes import Scaling, get_dtype, read_scaling
 from anybit.onnx.quantizers.trace import Trace, Traces
 from anybit.onnx.report import Step
 from anybit.ops.grids import Coding, IntegerGrid
@@ -51,7 +57,7 @@ class Lifter:
             ModelError: The node is inconsistent.
         """
         codes = node.inputs[0] if node.inputs else None
-        scaling = scaling_of(node, dtype_of(codes) if codes is not None else None)
+        scaling = read_scaling(node, get_dtype(codes) if codes is not None else None)
         assert codes is not None, "checked with the parameters"
         trace = self._traces.of(codes)
         if trace.last is not None and scaling.layout.axis is not None:
@@ -126,15 +132,15 @@ class Lifter:
     ) -> tuple[ir.Value, str]:
         codes, span = read_array(source), None
         if scaling.type.format is None:
-            span = _span(scaling, lowest, highest)
-            codes = clipped(codes, span, scaling.type)
-        quantizer, values, note = constant(scaling, codes, span, dict(node.metadata_props))
+            span = _clip_span(scaling, lowest, highest)
+            codes = clip_codes(codes, span, scaling.type)
+        quantizer, values, note = lift_constant(scaling, codes, span, dict(node.metadata_props))
         key = (scaling.scale.shape, scaling.scale.tobytes(), scaling.zeropt.tobytes(), span)
         floats = self._floats.setdefault(source, {})
         if key not in floats:
             floats[key] = self._editor.constant(f"{source.name}_values", ir.tensor(values))
         result = insert_quantizer(
-            self._editor, node, quantizer, floats[key], _name(node), like=source
+            self._editor, node, quantizer, floats[key], _get_name(node), like=source
         )
         if len(source.uses()) == 1:
             del self._floats[source]  # otherwise the codes stay in memory
@@ -156,19 +162,19 @@ class Lifter:
             *(part.tobytes() for part in quantizer.clip or ()),
         )
         if key not in self._quantized:
-            self._quantized[key] = self._written(quantize, x, quantizer, _name(node))
+            self._quantized[key] = self._written(quantize, x, quantizer, _get_name(node))
         return self._quantized[key], quantizer
 
     def _chosen(
         self, quantize: ir.Node, scaling: Scaling, lowest: float, highest: float
     ) -> tuple[ir.Value, LiftedQuantizer]:
         """Return the quantized value, and its quantizer."""
-        first = scaling_of(quantize)
-        x = sign_source(quantize, first)
+        first = read_scaling(quantize)
+        x = find_sign_source(quantize, first)
         if x is not None and lowest <= -1 and highest >= 1 and first.type == scaling.type:
             if np.any(scaling.zeropt):
                 raise Inexpressible("the zero-points of the two nodes differ")
-            quantizer = match(
+            quantizer = match_grid(
                 IntegerGrid(scaling.scale, scaling.zeropt, range(-1, 2, 2), Coding.SIGN)
             )
             if quantizer is not None:
@@ -177,22 +183,22 @@ class Lifter:
             raise Inexpressible("scale, zero-point, type or axis of the two nodes differ")
         x = quantize.inputs[0]
         assert x is not None, "checked with the parameters"
-        if dtype_of(x) != _FLOAT:
-            named = getattr(dtype_of(x), "name", "unknown").lower()
+        if get_dtype(x) != _FLOAT:
+            named = getattr(get_dtype(x), "name", "unknown").lower()
             raise Inexpressible(f"x is {named}, not float32")
         if scaling.type.format is not None:
             if get_attribute(quantize, "saturate", 1) != 1:
                 raise Inexpressible("it does not saturate")
-            return x, float_activation(scaling)
+            return x, make_float_quantizer(scaling)
         return self._integer(x, scaling, lowest, highest)
 
     def _integer(
         self, x: ir.Value, scaling: Scaling, lowest: float, highest: float
     ) -> tuple[ir.Value, LiftedQuantizer]:
         zeropt = scaling.layout.zeropt.astype(np.float64)
-        low, high = _span(scaling, lowest, highest)
+        low, high = _clip_span(scaling, lowest, highest)
         starts = [Limited(x, low - zeropt, high - zeropt)]
-        limited = limits_before(x, scaling)
+        limited = find_limits(x, scaling)
         if limited is not None:
             both = (
                 np.maximum(starts[0].lowest, limited.lowest),
@@ -201,16 +207,16 @@ class Lifter:
             if np.all(both[0] <= both[1]):
                 starts.insert(0, Limited(limited.x, *both))
         for start in starts:
-            quantizer = exact(scaling, start.lowest, start.highest)
+            quantizer = make_exact_quantizer(scaling, start.lowest, start.highest)
             if quantizer is not None:
                 return start.x, quantizer
         for start in starts:
-            quantizer = with_zeropt(scaling, start.lowest, start.highest)
+            quantizer = make_zeropt_quantizer(scaling, start.lowest, start.highest)
             if quantizer is None:
                 continue
             if self._allow_approximate:
                 return start.x, quantizer
-        return x, composed(scaling, starts[-1].lowest, starts[-1].highest)
+        return x, compose_quantizer(scaling, starts[-1].lowest, starts[-1].highest)
 
     def _written(
         self, quantize: ir.Node, x: ir.Value, quantizer: LiftedQuantizer, name: str
@@ -240,7 +246,7 @@ def insert_quantizer(
     names = [declared.name for declared in quantizer.operator.inputs[1:]]
     parameters = [
         None if array is None else editor.parameter(name, role, array, _FLOAT)
-        for role, array in zip(names, arguments_of(quantizer), strict=True)
+        for role, array in zip(names, list_arguments(quantizer), strict=True)
     ]
     return editor.insert(
         before,
@@ -249,12 +255,12 @@ def insert_quantizer(
         f"{name}_quantized",
         like=like,
         dtype=_FLOAT,
-        attributes=attributes_of(quantizer),
+        attributes=make_attributes(quantizer),
         domain=quantizer.operator.onnx_domain,
     )
 
 
-def _span(scaling: Scaling, lowest: float, highest: float) -> tuple[int, int]:
+def _clip_span(scaling: Scaling, lowest: float, highest: float) -> tuple[int, int]:
     """Return the codes of the type within the bounds of a Clip."""
     low, high = max(lowest, scaling.type.lowest), min(highest, scaling.type.highest)
     if low > high:
@@ -262,5 +268,5 @@ def _span(scaling: Scaling, lowest: float, highest: float) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _name(node: ir.Node) -> str:
+def _get_name(node: ir.Node) -> str:
     return node.outputs[0].name or node.name or node.op_type

@@ -10,7 +10,7 @@ from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.qdq.lift_codes import computed
+from anybit.onnx.qdq.lift_codes import compute_output
 from anybit.onnx.qdq.lifting import insert_quantizer
 from anybit.onnx.qdq.packed_weights import (
     BIAS,
@@ -19,12 +19,12 @@ from anybit.onnx.qdq.packed_weights import (
     A,
     B,
     PackedWeight,
-    dtype_name,
-    input_of,
+    get_dtype_name,
+    get_input,
     is_nbits,
-    packed_weight_of,
+    read_packed_weight,
 )
-from anybit.onnx.quantizers.grids import Inexpressible, Match, match
+from anybit.onnx.quantizers.grids import Inexpressible, Match, match_grid
 from anybit.onnx.report import Step
 
 _FLOAT = ir.DataType.FLOAT
@@ -36,7 +36,7 @@ _EXACT = "the weights are the same bits; the runtime may add sums in another ord
 
 
 @dataclass(frozen=True)
-class Lifted:
+class LiftedNBits:
     """One step per replaced node, and the reasons why others stay, by the name of their output."""
 
     steps: list[Step] = field(default_factory=list)
@@ -44,10 +44,10 @@ class Lifted:
 
     def reason(self, node: ir.Node) -> str:
         """Return the reason why a node stays; "" if there is none."""
-        return self.reasons.get(_result_name(node), "")
+        return self.reasons.get(_get_result_name(node), "")
 
 
-def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> Lifted:
+def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> LiftedNBits:
     """Replace each MatMulNBits whose weight is constant by a quantizer and MatMul.
 
     The weight becomes float32 values of shape [blocks, block size, N], a quantizer with a scale and
@@ -62,12 +62,12 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
     Raises:
         ModelError: An attribute has another type than the operator's, or a tensor cannot be read.
     """
-    lifted, writer = Lifted(), _Writer(model, editor)
+    lifted, writer = LiftedNBits(), _Writer(model, editor)
     for node in list(iter_nodes(model.graph)):
         if not is_nbits(node):
             continue
         try:
-            packed = packed_weight_of(node)
+            packed = read_packed_weight(node)
             difference = packed.difference
             if difference and not allow_approximate:
                 raise Inexpressible(
@@ -75,7 +75,7 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
                 )
             name, action = get_label(node), writer.write(node, packed)
         except Inexpressible as reason:
-            lifted.reasons[_result_name(node)] = str(reason)
+            lifted.reasons[_get_result_name(node)] = str(reason)
             continue
         lifted.steps.append(
             Step(name, node.op_type, action, difference or _EXACT, exact=not difference)
@@ -83,7 +83,7 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
     return lifted
 
 
-def difference_of(node: ir.Node) -> str:
+def describe_difference(node: ir.Node) -> str:
     """Return what the replacement of a MatMulNBits changes; "" if nothing.
 
     Sizes are compared, and no weight is computed.
@@ -92,7 +92,7 @@ def difference_of(node: ir.Node) -> str:
         Inexpressible: It has no replacement.
         ModelError: An attribute has another type than the operator's.
     """
-    return packed_weight_of(node).difference
+    return read_packed_weight(node).difference
 
 
 class _Writer:
@@ -113,7 +113,7 @@ class _Writer:
         self._imports.setdefault("", _OPSET)
         result = self._insert(node, "MatMul", [self._float32(node, packed, A), weight], "product")
         product, name = result.producer(), node.name
-        if input_of(node, BIAS) is not None:
+        if get_input(node, BIAS) is not None:
             result = self._insert(node, "Add", [result, self._float32(node, packed, BIAS)], "sum")
         if packed.dtype != _FLOAT:
             result = self._cast(node, result, packed.dtype)
@@ -124,7 +124,7 @@ class _Writer:
 
     def _weight(self, node: ir.Node, packed: PackedWeight) -> tuple[ir.Value, Match]:
         """Return the weight of shape [K, N], and its quantizer."""
-        parts = tuple(input_of(node, index) for index in (B, SCALES, ZEROPTS))
+        parts = tuple(get_input(node, index) for index in (B, SCALES, ZEROPTS))
         key = (*parts, packed.k, packed.n, packed.block, packed.bits, node.graph)
         if key not in self._weights:
             if packed.k % packed.block and packed.blocks > 1:
@@ -134,9 +134,9 @@ class _Writer:
                         f"opset {opset} has no Slice with inputs: export with opset {_SLICE_OPSET}"
                     )
             grid, values = packed.weight(node)
-            quantizer = match(grid)
+            quantizer = match_grid(grid)
             if quantizer is None or not np.array_equal(
-                computed(quantizer, values), values, equal_nan=True
+                compute_output(quantizer, values), values, equal_nan=True
             ):
                 raise Inexpressible("no quantizer has all of its weights")
             self._weights[key] = self._joined(node, packed, quantizer, values), quantizer
@@ -146,7 +146,7 @@ class _Writer:
         self, node: ir.Node, packed: PackedWeight, quantizer: Match, values: Array
     ) -> ir.Value:
         """Quantize the values and concatenate their blocks."""
-        packed_weight = input_of(node, B)
+        packed_weight = get_input(node, B)
         assert packed_weight is not None, "checked before"
         name = str(packed_weight.name)
         source = self._editor.constant(f"{name}_values", ir.Tensor(values))
@@ -181,7 +181,7 @@ class _Writer:
 
     def _float32(self, node: ir.Node, packed: PackedWeight, index: int) -> ir.Value:
         """Return an input, converted to float32 if it is not."""
-        value = input_of(node, index)
+        value = get_input(node, index)
         assert value is not None, "checked before"
         if value.dtype == _FLOAT or packed.dtype == _FLOAT:
             return value
@@ -189,7 +189,7 @@ class _Writer:
 
     def _cast(self, node: ir.Node, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         to = [ir.AttrInt64("to", dtype.value)]
-        name = f"{value.name}_{dtype_name(dtype)}"
+        name = f"{value.name}_{get_dtype_name(dtype)}"
         return self._editor.insert(
             node, "Cast", [value], name, like=value, dtype=dtype, attributes=to
         )
@@ -200,5 +200,5 @@ class _Writer:
         return self._editor.insert(node, kind, inputs, name, like=result, dtype=_FLOAT)
 
 
-def _result_name(node: ir.Node) -> str:
+def _get_result_name(node: ir.Node) -> str:
     return str(node.outputs[0].name) if node.outputs else ""

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.nodes import dtype_of
+from anybit.onnx.quantizers.nodes import get_dtype
 from anybit.ops.grids import IntegerGrid
 
 A, B, SCALES, ZEROPTS, G_IDX, BIAS = range(6)
@@ -58,8 +58,8 @@ class PackedWeight:
 
         Blocks with negative scales have the mirrored codes; a scale of 0 becomes 1.
         """
-        codes = unpacked(_array(node, B), self.bits)  # [N, blocks, block]
-        scale = _array(node, SCALES).astype(np.float32).reshape(self.n, self.blocks, 1)
+        codes = unpack_codes(_read_array(node, B), self.bits)  # [N, blocks, block]
+        scale = _read_array(node, SCALES).astype(np.float32).reshape(self.n, self.blocks, 1)
         if not np.all(np.isfinite(scale)):
             raise Inexpressible("a scale is not finite")
         zeropt = self._zeropts(node)
@@ -85,22 +85,22 @@ class PackedWeight:
 
     def _zeropts(self, node: ir.Node) -> Array:
         """Return the zero-points in float32, [N, blocks, 1]."""
-        if input_of(node, ZEROPTS) is None:
+        if get_input(node, ZEROPTS) is None:
             return np.full((1, 1, 1), 2 ** (self.bits - 1), np.float32)
-        zeropts = _array(node, ZEROPTS)
+        zeropts = _read_array(node, ZEROPTS)
         if zeropts.dtype == np.uint8:
-            zeropts = unpacked(zeropts.reshape(self.n, -1), self.bits)[:, : self.blocks]
+            zeropts = unpack_codes(zeropts.reshape(self.n, -1), self.bits)[:, : self.blocks]
         return zeropts.astype(np.float32).reshape(self.n, self.blocks, 1)
 
 
-def unpacked(packed: Array, bits: int) -> Array:
+def unpack_codes(packed: Array, bits: int) -> Array:
     """Return the codes of bytes, the lowest bits of each first, along the last axis."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     codes = (packed[..., np.newaxis] >> shifts) & np.uint8(2**bits - 1)
     return codes.reshape(*packed.shape[:-1], -1)
 
 
-def packed_weight_of(node: ir.Node) -> PackedWeight:
+def read_packed_weight(node: ir.Node) -> PackedWeight:
     """Compare attributes and shapes of a node, before anything is allocated.
 
     Raises:
@@ -109,9 +109,9 @@ def packed_weight_of(node: ir.Node) -> PackedWeight:
     unknown = sorted(set(node.attributes) - _ATTRIBUTES)
     if unknown:
         raise Inexpressible(f"its attribute {unknown[0]} is not known")
-    if len(node.outputs) != 1 or input_of(node, A) is None:
+    if len(node.outputs) != 1 or get_input(node, A) is None:
         raise Inexpressible("it does not have one input A and one output")
-    if input_of(node, G_IDX) is not None:
+    if get_input(node, G_IDX) is not None:
         raise Inexpressible("its channels are reordered by g_idx")
     if get_attribute(node, "weight_prepacked", 0):
         raise Inexpressible("its weight is packed for one kind of GPU (weight_prepacked)")
@@ -124,66 +124,66 @@ def packed_weight_of(node: ir.Node) -> PackedWeight:
     if k < 1 or n < 1:
         raise Inexpressible(f"K is {k} and N is {n}, which are not sizes")
     for index, name in ((B, "B"), (SCALES, "its scales"), (ZEROPTS, "its zero-points")):
-        value = input_of(node, index)
+        value = get_input(node, index)
         if index != ZEROPTS and value is None:
             raise Inexpressible(f"{name} is missing")
         if value is not None and not is_constant(value):
             verb = "is" if index == B else "are"
             raise Inexpressible(f"{name} {verb} not constant")
     dtype = _check_types(node)
-    packed = PackedWeight(k, n, block, bits, dtype, "; ".join(_differences(node, dtype)))
+    packed = PackedWeight(k, n, block, bits, dtype, "; ".join(_list_differences(node, dtype)))
     _check_shapes(node, packed)
     return packed
 
 
 def _check_types(node: ir.Node) -> ir.DataType:
     """Return the type that A, the scales and the bias share."""
-    dtype = _dtype(node, SCALES)
+    dtype = _get_dtype(node, SCALES)
     if dtype not in (_FLOAT, _FLOAT16):
-        raise Inexpressible(f"its scales are {dtype_name(dtype)}, not float32 or float16")
-    if _dtype(node, B) != ir.DataType.UINT8:
-        raise Inexpressible(f"B is {dtype_name(_dtype(node, B))}, not uint8")
-    if input_of(node, ZEROPTS) is not None and _dtype(node, ZEROPTS) not in (
+        raise Inexpressible(f"its scales are {get_dtype_name(dtype)}, not float32 or float16")
+    if _get_dtype(node, B) != ir.DataType.UINT8:
+        raise Inexpressible(f"B is {get_dtype_name(_get_dtype(node, B))}, not uint8")
+    if get_input(node, ZEROPTS) is not None and _get_dtype(node, ZEROPTS) not in (
         ir.DataType.UINT8,
         dtype,
     ):
-        actual = dtype_name(_dtype(node, ZEROPTS))
+        actual = get_dtype_name(_get_dtype(node, ZEROPTS))
         raise Inexpressible(f"its zero-points are {actual}, not uint8 or the type of A")
     for index, name in ((A, "A"), (BIAS, "its bias")):
-        if _dtype(node, index) not in (None, dtype):
-            actual = dtype_name(_dtype(node, index))
-            raise Inexpressible(f"{name} is {actual} and its scales are {dtype_name(dtype)}")
+        if _get_dtype(node, index) not in (None, dtype):
+            actual = get_dtype_name(_get_dtype(node, index))
+            raise Inexpressible(f"{name} is {actual} and its scales are {get_dtype_name(dtype)}")
     return dtype
 
 
 def _check_shapes(node: ir.Node, packed: PackedWeight) -> None:
     n, blocks, bits = packed.n, packed.blocks, packed.bits
     whole = (n, blocks, packed.block * bits // 8)
-    row = blocks if _dtype(node, ZEROPTS) == packed.dtype else -(-blocks * bits // 8)
+    row = blocks if _get_dtype(node, ZEROPTS) == packed.dtype else -(-blocks * bits // 8)
     shapes: list[tuple[int, str, list[tuple[int, ...]]]] = [
         (B, "B", [whole]),
         (SCALES, "scales", [(n, blocks), (n * blocks,)]),
         (ZEROPTS, "zero_points", [(n, row), (n * row,)]),
     ]
     for index, name, expected in shapes:
-        value = input_of(node, index)
-        actual = None if value is None else _shape(value)
+        value = get_input(node, index)
+        actual = None if value is None else _get_shape(value)
         if actual is not None and actual not in expected:
             raise Inexpressible(
                 f"{name} has shape {list(actual)}, but K = {packed.k}, N = {n}, {bits} bits and "
                 f"blocks of {packed.block} give {list(expected[0])}"
             )
-    a, bias = input_of(node, A), input_of(node, BIAS)
+    a, bias = get_input(node, A), get_input(node, BIAS)
     size = a.shape[-1] if a is not None and a.shape is not None and len(a.shape) else packed.k
     if isinstance(size, int) and size != packed.k:
         raise Inexpressible(f"the last axis of A has {size} elements, but K is {packed.k}")
     if bias is not None:
-        actual = _shape(bias)
+        actual = _get_shape(bias)
         if actual is None or len(actual) != 1 or actual[0] not in (n, None):
             raise Inexpressible(f"its bias does not have the shape [{n}]")
 
 
-def _differences(node: ir.Node, dtype: ir.DataType) -> list[str]:
+def _list_differences(node: ir.Node, dtype: ir.DataType) -> list[str]:
     """List the differences between float32 MatMul and the operator."""
     differences = []
     level = get_attribute(node, "accuracy_level", 0)
@@ -192,27 +192,27 @@ def _differences(node: ir.Node, dtype: ir.DataType) -> list[str]:
         differences.append(f"accuracy_level {level} lets a runtime round {rounded}")
     if dtype == _FLOAT16:
         differences.append("the operator computes in float16")
-    if input_of(node, ZEROPTS) is not None and _dtype(node, ZEROPTS) == dtype:
+    if get_input(node, ZEROPTS) is not None and _get_dtype(node, ZEROPTS) == dtype:
         differences.append("zero-points that are floats are subtracted with other roundings")
     return differences
 
 
-def input_of(node: ir.Node, index: int) -> ir.Value | None:
+def get_input(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def _dtype(node: ir.Node, index: int) -> ir.DataType | None:
-    value = input_of(node, index)
-    return None if value is None else dtype_of(value)
+def _get_dtype(node: ir.Node, index: int) -> ir.DataType | None:
+    value = get_input(node, index)
+    return None if value is None else get_dtype(value)
 
 
-def _array(node: ir.Node, index: int) -> Array:
-    value = input_of(node, index)
+def _read_array(node: ir.Node, index: int) -> Array:
+    value = get_input(node, index)
     assert value is not None, "checked before"
     return read_array(value)
 
 
-def _shape(value: ir.Value) -> tuple[int | None, ...] | None:
+def _get_shape(value: ir.Value) -> tuple[int | None, ...] | None:
     """Return the sizes of a value, None for those that are not known; None if the rank is not."""
     if value.const_value is not None and is_constant(value):
         return tuple(value.const_value.shape.numpy())
@@ -221,7 +221,7 @@ def _shape(value: ir.Value) -> tuple[int | None, ...] | None:
     return tuple(size if isinstance(size, int) else None for size in value.shape)
 
 
-def dtype_name(dtype: ir.DataType | None) -> str:
+def get_dtype_name(dtype: ir.DataType | None) -> str:
     if dtype is None:
         return "of an unknown type"
     return "float32" if dtype == _FLOAT else dtype.name.lower()

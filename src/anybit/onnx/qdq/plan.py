@@ -11,8 +11,8 @@ import onnx_ir as ir
 from anybit.formats import LARGEST_FLOAT32, FloatFormat
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.qdq.blocks import Joined, blocks_of, joined
-from anybit.onnx.qdq.fusions import Fence, Neighbour, fence_for, neighbours_of
+from anybit.onnx.qdq.blocks import JoinedBlocks, find_blocks, find_joined_blocks
+from anybit.onnx.qdq.fusions import Fence, Neighbour, choose_fence, find_neighbours
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.native_types import (
     FLOATS,
@@ -21,7 +21,7 @@ from anybit.onnx.quantizers.native_types import (
     PER_BLOCK_OPSET,
     NativeType,
 )
-from anybit.onnx.quantizers.quantizer import quantizer_of
+from anybit.onnx.quantizers.quantizer import find_quantizer
 from anybit.onnx.quantizers.trace import Traces
 from anybit.ops import Operator
 from anybit.ops.grids import Channels, Coding, FloatGrid, Grid, IntegerGrid
@@ -69,7 +69,7 @@ class Plan:
     constant: bool
     limit: Limit
     approximation: str = ""
-    joined: Joined | None = None
+    joined: JoinedBlocks | None = None
 
     @property
     def table(self) -> FloatFormat | None:
@@ -114,7 +114,7 @@ class Plan:
         return needed
 
 
-def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
+def plan_quantizer(node: ir.Node, operator: Operator, options: Options) -> Plan:
     """Return the plan with the narrowest type.
 
     Raises:
@@ -128,30 +128,30 @@ def plan(node: ir.Node, operator: Operator, options: Options) -> Plan:
         raise Inexpressible("the type of x is not known")
     if dtype not in _FLOATING:
         raise Inexpressible(f"x is {dtype.name.lower()}, and QuantizeLinear computes in float32")
-    grid = _grid(node, operator)
+    grid = _get_grid(node, operator)
     constant = is_constant(x)
     if grid.coding is Coding.OTHER and not constant:
         raise Inexpressible("QuantizeLinear has another way of rounding")
-    layout = _layout(grid, x, constant and options.style is Form.QDQ)
-    approximation = "" if constant else _approximation(layout, options)
+    layout = _find_layout(grid, x, constant and options.style is Form.QDQ)
+    approximation = "" if constant else _describe_approximation(layout, options)
 
-    neighbours = frozenset() if constant else neighbours_of(node)
+    neighbours = frozenset() if constant else find_neighbours(node)
     opsets = []
     subject = _Subject(grid, layout, constant, neighbours, options.style)
-    for native, limit in _candidates(subject):
+    for native, limit in _iter_candidates(subject):
         candidate = Plan(grid, layout, native, dtype, constant, limit, approximation)
-        if layout.block and candidate.table is None and (join := joined(node, layout)):
+        if layout.block and candidate.table is None and (join := find_joined_blocks(node, layout)):
             candidate = replace(candidate, layout=join.layout, joined=join)
         if candidate.opset <= options.opset:
             return candidate
         opsets.append(candidate.opset)
     if not opsets:
-        raise Inexpressible(_no_type(grid, layout, options.style))
+        raise Inexpressible(_explain_missing_type(grid, layout, options.style))
     raise Inexpressible(f"the type that holds its range needs opset {min(opsets)}")
 
 
-def _grid(node: ir.Node, operator: Operator) -> Grid:
-    quantizer = quantizer_of(node, Traces())
+def _get_grid(node: ir.Node, operator: Operator) -> Grid:
+    quantizer = find_quantizer(node, Traces())
     assert quantizer is not None, "it is a node of ours"
     grid = quantizer.checked_grid()
     if grid is None and operator.grid is not None and not quantizer.static:
@@ -161,8 +161,8 @@ def _grid(node: ir.Node, operator: Operator) -> Grid:
     return grid
 
 
-def _layout(grid: Grid, x: ir.Value, in_blocks: bool) -> Channels:
-    layout = grid.channels or (blocks_of(grid, x) if in_blocks else None)
+def _find_layout(grid: Grid, x: ir.Value, in_blocks: bool) -> Channels:
+    layout = grid.channels or (find_blocks(grid, x) if in_blocks else None)
     if layout is None:
         raise Inexpressible("its scale and zero-point vary along more than one axis, or are empty")
     if not np.all(np.isfinite(layout.scale) & (layout.scale > 0)):
@@ -174,7 +174,7 @@ def _layout(grid: Grid, x: ir.Value, in_blocks: bool) -> Channels:
     return layout
 
 
-def _approximation(layout: Channels, options: Options) -> str:
+def _describe_approximation(layout: Channels, options: Options) -> str:
     """Return the difference that a zero-point causes, if that is allowed."""
     if not np.any(layout.zeropt):
         return ""
@@ -195,31 +195,31 @@ class _Subject:
     style: Form
 
     def fence(self, native: NativeType) -> Fence:
-        return fence_for(self.neighbours, native, self.layout)
+        return choose_fence(self.neighbours, native, self.layout)
 
 
-def _candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
+def _iter_candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
     """Yield all types with the limits that keep the range, the best first."""
     grid, zeropt = of.grid, of.layout.zeropt
     if isinstance(grid, FloatGrid):
         for native in FLOATS if of.style is Form.QDQ else ():
             if native.format == grid.format:
                 yield native, Limit.VALUES if of.fence(native) else Limit.NOWHERE
-        yield from ((native, Limit.NOWHERE) for native in _for_tables(of))
+        yield from ((native, Limit.NOWHERE) for native in _iter_table_types(of))
         return
     if np.any(zeropt != np.rint(zeropt)):
         return
     low = min(grid.lowest, int(np.clip(zeropt.min(), -(2.0**40), 0)))
     high = max(grid.highest, int(np.clip(zeropt.max(), 0, 2.0**40)))
-    for native in _types(grid, of.style):
+    for native in _list_types(grid, of.style):
         if not native.holds(low, high) or (native.wide and (not of.constant or np.any(zeropt))):
             continue
-        limit = _limit(native, grid, of)
+        limit = _choose_limit(native, grid, of)
         if limit is not None:
             yield native, limit
 
 
-def _for_tables(of: _Subject) -> Iterator[NativeType]:
+def _iter_table_types(of: _Subject) -> Iterator[NativeType]:
     """Yield the types for table indices of constants whose format is not a native type."""
     assert isinstance(of.grid, FloatGrid), "integers need no table"
     narrow = of.grid.bits <= _LARGEST_TABLE and of.style is Form.QDQ and of.constant
@@ -230,7 +230,7 @@ def _for_tables(of: _Subject) -> Iterator[NativeType]:
             yield native
 
 
-def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
+def _choose_limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
     """Return how the range is limited in a type; None if the type is unsuitable."""
     whole = (native.lowest, native.highest) == (grid.lowest, grid.highest)
     # The nodes of a sign come before.
@@ -255,13 +255,13 @@ def _limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
     return Limit.VALUES if native.bits == 16 else None
 
 
-def _types(grid: IntegerGrid, style: Form) -> list[NativeType]:
+def _list_types(grid: IntegerGrid, style: Form) -> list[NativeType]:
     """Return the integer types of a style by width, first those with the grid's sign."""
     types = [integer for integer in INTEGERS if style is Form.QDQ or integer.bits in (8, 32)]
     return sorted(types, key=lambda native: (native.bits, native.signed != (grid.lowest < 0)))
 
 
-def _no_type(grid: Grid, layout: Channels, style: Form) -> str:
+def _explain_missing_type(grid: Grid, layout: Channels, style: Form) -> str:
     if np.any(layout.zeropt != np.rint(layout.zeropt)):
         return "a zero-point is not an integer"
     holder = "no native type" if style is Form.QDQ else "no 8-bit type"

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.analysis.layouts import weight_layout
+from anybit.onnx.analysis.layouts import make_weight_layout
 from anybit.onnx.analysis.sums import Parts
 from anybit.onnx.graph.constants import Array, are_powers_of_two, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
@@ -61,7 +61,7 @@ def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool)
     """
     steps = []
     for node in list(model.graph.all_nodes()):
-        parts = _parts_of(node)
+        parts = _read_parts(node)
         if parts is None:
             continue
         inexact = parts.inexact()
@@ -81,13 +81,13 @@ def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool)
     return steps
 
 
-def inexact_parts(node: ir.Node) -> str:
+def explain_inexact_parts(node: ir.Node) -> str:
     """Return why the parts of a node would have other values; "" if they are equal.
 
     Raises:
         Inexpressible: `split_operators` does not support the node.
     """
-    parts = _parts_of(node)
+    parts = _read_parts(node)
     if parts is None:
         raise Inexpressible(KEPT_REASON)
     return parts.inexact()
@@ -150,7 +150,7 @@ class _Parts:
         """
         if self.x_zeropt.dtype != np.uint8 or self.weights.dtype != np.int8:
             return False
-        canonical = weight_layout(self.kind, self.weights.ndim).canonical(self.weights)
+        canonical = make_weight_layout(self.kind, self.weights.ndim).canonical(self.weights)
         channels = np.prod(canonical.shape[:2])
         weights = canonical.astype(np.int64).reshape(channels, -1)
         if weights.shape[1] < 2:
@@ -175,7 +175,7 @@ class _Parts:
         shape = [1] * self.weights.ndim
         shape[self.axis] = -1
         codes = self.weights.astype(np.int64) - self.w_zeropt.astype(np.int64).reshape(shape)
-        sums = Parts(weight_layout(self.kind, codes.ndim).canonical(codes)).magnitudes(
+        sums = Parts(make_weight_layout(self.kind, codes.ndim).canonical(codes)).magnitudes(
             np.asarray(largest)
         )
         most = int(sums.max(initial=0))
@@ -188,7 +188,7 @@ class _Parts:
         return [(parameter.size,) for parameter in self._of_weights()]
 
 
-def _parts_of(node: ir.Node) -> _Parts | None:
+def _read_parts(node: ir.Node) -> _Parts | None:
     """Return the constants of a supported node with usual shapes; None otherwise."""
     kinds = {"QLinearConv": ("Conv", 9), "QLinearMatMul": ("MatMul", 8)}
     if node.domain or node.op_type not in kinds:

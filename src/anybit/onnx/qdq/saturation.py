@@ -17,7 +17,7 @@ from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.nodes import is_quantize, scaling_of
+from anybit.onnx.quantizers.nodes import is_quantize, read_scaling
 
 _LOWEST, _HIGHEST = -(2**15), 2**15 - 1
 _LARGEST_SUM = 2**31 - 1
@@ -46,7 +46,7 @@ BYTES = {ir.DataType.INT8: CodeSpan(-128, 127, True), ir.DataType.UINT8: CodeSpa
 """The types that integer kernels multiply."""
 
 
-def sums_fit(activations: CodeSpan, weights: Array) -> bool:
+def fits_accumulators(activations: CodeSpan, weights: Array) -> bool:
     """Return whether no pair of products leaves 16 bits, and no sum 32.
 
     Args:
@@ -60,10 +60,10 @@ def sums_fit(activations: CodeSpan, weights: Array) -> bool:
     ends = sorted({0, min(1, terms - 1), max(terms - 2, 0), terms - 1})
     extremes = np.partition(weights, ends, axis=0)[ends].astype(np.int64)
     largest = terms * int(np.abs(extremes).max())
-    return all(_form_fits(form, extremes, largest) for form in activations.forms())
+    return all(_fits_form(form, extremes, largest) for form in activations.forms())
 
 
-def _form_fits(form: tuple[int, int], extremes: Array, largest: int) -> bool:
+def _fits_form(form: tuple[int, int], extremes: Array, largest: int) -> bool:
     products = np.stack([code * extremes for code in form])
     # 0: the padding of an odd number of terms, and the product of a code of 0.
     upper = np.sort(np.maximum(products.max(0), 0), axis=0)[-2:].sum(axis=0)
@@ -75,29 +75,29 @@ def _form_fits(form: tuple[int, int], extremes: Array, largest: int) -> bool:
 def is_exact_product(node: ir.Node, left: ir.Node, right: ir.Node) -> bool:
     """Return whether the integer sums of a MatMul of two DequantizeLinear overflow on no CPU."""
     direct = node.inputs[0] is left.outputs[0] and node.inputs[1] is right.outputs[0]
-    activations = _codes_of(left)
+    activations = _find_code_span(left)
     if not direct or activations is None or not _has_one_scale(left):
         return False
     codes = right.inputs[0]
-    if codes is None or codes_type(right) not in BYTES:
+    if codes is None or get_code_type(right) not in BYTES:
         return False
     if is_constant(codes):
         weights = read_array(codes)
         if weights.ndim != 2 or not _has_scales_of_sums(right):
             return False
-        return sums_fit(activations, weights)
-    shape, bounds = codes.shape or right.outputs[0].shape, _codes_of(right)
+        return fits_accumulators(activations, weights)
+    shape, bounds = codes.shape or right.outputs[0].shape, _find_code_span(right)
     terms = shape[-2] if shape is not None and len(shape) > 1 else None
     if not isinstance(terms, int) or bounds is None or not _has_one_scale(right):
         return False
     ends = np.repeat([bounds.lowest, bounds.highest], 2).reshape(-1, 1)
     sums = terms * max(abs(bounds.lowest), abs(bounds.highest))
-    return all(_form_fits(form, ends, sums) for form in activations.forms())
+    return all(_fits_form(form, ends, sums) for form in activations.forms())
 
 
-def _codes_of(dequantize: ir.Node) -> CodeSpan | None:
+def _find_code_span(dequantize: ir.Node) -> CodeSpan | None:
     """Return the range of computed 8-bit codes: that of a Clip before the node, or of the type."""
-    dtype = codes_type(dequantize)
+    dtype = get_code_type(dequantize)
     codes = dequantize.inputs[0]
     if dtype not in BYTES or codes is None:
         return None
@@ -124,13 +124,13 @@ def _has_one_scale(dequantize: ir.Node) -> bool:
 def _has_scales_of_sums(dequantize: ir.Node) -> bool:
     """Return whether constant weights have one scale, or one per column."""
     try:
-        layout = scaling_of(dequantize, codes_type(dequantize), blocks=True).layout
+        layout = read_scaling(dequantize, get_code_type(dequantize), blocks=True).layout
     except (Inexpressible, ModelError):
         return False
     return layout.axis in (None, -1) and not layout.block
 
 
-def codes_type(node: ir.Node) -> ir.DataType | None:
+def get_code_type(node: ir.Node) -> ir.DataType | None:
     """Return the type of the codes of a QuantizeLinear or DequantizeLinear, None if not known.
 
     The zero-point has the same type: files need not declare inner types.
@@ -148,7 +148,7 @@ def codes_type(node: ir.Node) -> ir.DataType | None:
     producer = None if codes is None else codes.producer()
     if producer is not None and producer.op_type == "Clip" and producer.inputs:
         producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
-    return codes_type(producer) if producer is not None and is_quantize(producer) else None
+    return get_code_type(producer) if producer is not None and is_quantize(producer) else None
 
 
 def holds_constant(dequantize: ir.Node) -> bool:

@@ -71,7 +71,7 @@ class QdqWriter:
             arrays[0] = np.asarray(arrays[0], dtype=np.float32)
             values = evaluate_operator(node, operator, arrays)
             try:
-                codes = _codes(values, plan)
+                codes = _encode(values, plan)
             except ValueError as reason:
                 raise Inexpressible(str(reason)) from None
             tensor = ir.tensor(codes, dtype=plan.type.dtype)
@@ -81,7 +81,9 @@ class QdqWriter:
     def _quantized(self, node: ir.Node, plan: Plan, x: ir.Value) -> ir.Value:
         """Write QuantizeLinear, after the nodes that x needs before it."""
         if plan.dtype != _FLOAT:
-            x = self._insert(node, "Cast", [x], "float32", _FLOAT, attributes=[_to(_FLOAT)])
+            x = self._insert(
+                node, "Cast", [x], "float32", _FLOAT, attributes=[_make_cast_target(_FLOAT)]
+            )
         if plan.sign:
             x = self._signs(node, x)
             layout = Channels(np.ones((), np.float32), np.zeros((), np.float32), None)
@@ -94,7 +96,7 @@ class QdqWriter:
             [x, *self._parameters(node, plan, layout)],
             "quantized",
             plan.type.dtype,
-            attributes=_axis(layout, x),
+            attributes=_make_axis_attributes(layout, x),
         )
 
     def _signs(self, node: ir.Node, x: ir.Value) -> ir.Value:
@@ -133,7 +135,7 @@ class QdqWriter:
             span = (plan.grid.lowest, plan.grid.highest)
             if plan.limit is Limit.CODES:
                 limits = [
-                    self._editor.parameter(_name(node), name, np.asarray(code), plan.type.dtype)
+                    self._editor.parameter(_get_name(node), name, np.asarray(code), plan.type.dtype)
                     for name, code in zip(("lowest_code", "highest_code"), span, strict=True)
                 ]
                 codes = self._insert(node, "Clip", [codes, *limits], "clipped", plan.type.dtype)
@@ -148,7 +150,9 @@ class QdqWriter:
             [codes, *self._parameters(node, plan, layout)],
             "dequantized",
             _FLOAT,
-            attributes=_axis(layout, codes if codes.shape is not None else node.outputs[0]),
+            attributes=_make_axis_attributes(
+                layout, codes if codes.shape is not None else node.outputs[0]
+            ),
             metadata=metadata,
         )
         written = result.producer()
@@ -160,7 +164,7 @@ class QdqWriter:
         """Return the values in the type of the quantizer's output, which may not be float32."""
         if plan.dtype == _FLOAT:
             return result
-        to = [_to(plan.dtype)]
+        to = [_make_cast_target(plan.dtype)]
         return self._insert(
             node, "Cast", [result], plan.dtype.name.lower(), plan.dtype, attributes=to
         )
@@ -168,7 +172,7 @@ class QdqWriter:
     def _looked_up(self, node: ir.Node, plan: Plan, codes: ir.Value) -> ir.Value:
         """Return table values of codes, times the scale. DequantizeLinear unpacks the codes."""
         assert plan.table is not None, "asked before"
-        result = self._picked(node, "value", codes, plan.type, values_of(plan.table))
+        result = self._picked(node, "value", codes, plan.type, list_values(plan.table))
         scale = self._scale(node, plan.grid.scale)
         result = self._insert(node, "Mul", [result, scale], "scaled", _FLOAT)
         return self._as_declared(node, plan, result)
@@ -179,14 +183,14 @@ class QdqWriter:
         if scale.size < _MANY or table.size > _BYTE.highest + 1:
             return self._parameter(node, "scale", scale)
         tensor = ir.tensor(codes.reshape(scale.shape).astype(np.uint8))
-        stored = self._editor.constant(f"{_name(node)}_scale_codes", tensor)
+        stored = self._editor.constant(f"{_get_name(node)}_scale_codes", tensor)
         return self._picked(node, "scale", stored, _BYTE, table)
 
     def _picked(
         self, node: ir.Node, column: str, codes: ir.Value, native: NativeType, table: Array
     ) -> ir.Value:
         """Return the elements of a table at the codes."""
-        names = _name(node)
+        names = _get_name(node)
         one, zero, values = (
             self._editor.parameter(names, role, array, dtype)
             for role, array, dtype in (
@@ -199,17 +203,25 @@ class QdqWriter:
             node, "DequantizeLinear", [codes, one, zero], f"{column}_codes", _FLOAT, like=codes
         )
         index = self._insert(
-            node, "Cast", [floats], f"{column}_index", _INDEX, attributes=[_to(_INDEX)], like=codes
+            node,
+            "Cast",
+            [floats],
+            f"{column}_index",
+            _INDEX,
+            attributes=[_make_cast_target(_INDEX)],
+            like=codes,
         )
         return self._insert(node, "Gather", [values, index], column, _FLOAT, like=codes)
 
     def _parameters(self, node: ir.Node, plan: Plan, layout: Channels) -> list[ir.Value]:
         """Return scale and zero-point; the latter always, because readers' defaults differ."""
-        zeropt = self._editor.parameter(_name(node), "zero_point", layout.zeropt, plan.type.dtype)
+        zeropt = self._editor.parameter(
+            _get_name(node), "zero_point", layout.zeropt, plan.type.dtype
+        )
         return [self._parameter(node, "scale", layout.scale), zeropt]
 
     def _parameter(self, node: ir.Node, name: str, array: Array) -> ir.Value:
-        return self._editor.parameter(_name(node), name, array, _FLOAT)
+        return self._editor.parameter(_get_name(node), name, array, _FLOAT)
 
     def _insert(
         self,
@@ -231,7 +243,7 @@ class QdqWriter:
             node,
             kind,
             inputs,
-            f"{_name(node)}_{name}",
+            f"{_get_name(node)}_{name}",
             like=like,
             dtype=dtype,
             attributes=attributes,
@@ -239,15 +251,15 @@ class QdqWriter:
         )
 
 
-def _name(node: ir.Node) -> str:
+def _get_name(node: ir.Node) -> str:
     return node.outputs[0].name or node.name or node.op_type
 
 
-def _to(dtype: ir.DataType) -> ir.Attr:
+def _make_cast_target(dtype: ir.DataType) -> ir.Attr:
     return ir.AttrInt64("to", dtype.value)
 
 
-def _axis(layout: Channels, x: ir.Value) -> list[ir.Attr]:
+def _make_axis_attributes(layout: Channels, x: ir.Value) -> list[ir.Attr]:
     """Return axis and block size; from the front if the rank is known, as most readers expect."""
     axis = layout.axis
     if axis is None:
@@ -257,30 +269,30 @@ def _axis(layout: Channels, x: ir.Value) -> list[ir.Attr]:
     return [attribute, *([ir.AttrInt64("block_size", layout.block)] if layout.block else [])]
 
 
-def _codes(values: Array, plan: Plan) -> Array:
+def _encode(values: Array, plan: Plan) -> Array:
     """Return the codes of values that are on the grid.
 
     Raises:
         ValueError: The codes do not decode to the same values.
     """
     if plan.table is not None:
-        return encoded(values, plan.table, plan.grid.scale)
+        return encode_values(values, plan.table, plan.grid.scale)
     codes = plan.grid.encode(values, plan.type.dtype.numpy())
     return codes if plan.joined is None else plan.joined.codes(codes)
 
 
-def values_of(format: FloatFormat) -> Array:
+def list_values(format: FloatFormat) -> Array:
     """Return the values in ascending order."""
     return format.values().astype(np.float32)
 
 
-def encoded(values: Array, format: FloatFormat, scale: Array) -> Array:
+def encode_values(values: Array, format: FloatFormat, scale: Array) -> Array:
     """Return the indices in the table whose values, times the scale, are the numbers.
 
     Raises:
         ValueError: The values are not on the grid.
     """
-    table = values_of(format)
+    table = list_values(format)
     with np.errstate(all="ignore"):
         numbers = np.divide(values, scale, dtype=np.float32)
         codes = np.searchsorted((table[1:] + table[:-1]) / 2, numbers).astype(np.uint8)

@@ -5,12 +5,12 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize
+from anybit.onnx.quantizers.nodes import get_dtype, is_dequantize, is_quantize
 
 _NO_KERNELS = "ONNX Runtime has no CPU kernels for float4_e2m1fn"
 
 
-def float4_obstacle(model: ir.Model) -> str:
+def find_float4_obstacle(model: ir.Model) -> str:
     """Return why a model that computes with the type cannot run; empty for other models."""
     values = [*model.graph.inputs, *model.graph.outputs]
     for node in iter_nodes(model.graph):
@@ -25,7 +25,7 @@ def float4_obstacle(model: ir.Model) -> str:
     )
 
 
-def float4_remarks(model: ir.Model) -> list[str]:
+def list_float4_remarks(model: ir.Model) -> list[str]:
     """Return a remark on the nodes that read codes of the type, if any."""
     nodes = (node for node in iter_nodes(model.graph) if is_dequantize(node) and node.inputs)
     if not any(_is_float4(node.inputs[0]) for node in nodes):
@@ -34,4 +34,4 @@ def float4_remarks(model: ir.Model) -> list[str]:
 
 
 def _is_float4(value: ir.Value | None) -> bool:
-    return value is not None and dtype_of(value) == ir.DataType.FLOAT4E2M1
+    return value is not None and get_dtype(value) == ir.DataType.FLOAT4E2M1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.operators.registry import stored_attribute
+from anybit.onnx.operators.registry import make_attribute
 from anybit.ops import OPERATORS, Operator
 from anybit.ops.grids import Call, Grid, IntegerGrid
 
@@ -23,7 +23,7 @@ class Match:
     call: Call
 
 
-def match(grid: Grid) -> Match | None:
+def match_grid(grid: Grid) -> Match | None:
     """Return the first operator that can return these values, with the call."""
     for operator in OPERATORS:
         call = operator.from_grid(grid) if operator.from_grid is not None else None
@@ -32,25 +32,25 @@ def match(grid: Grid) -> Match | None:
     return None
 
 
-def containing(grid: IntegerGrid) -> Match | None:
+def match_containing_grid(grid: IntegerGrid) -> Match | None:
     """Return the match of the smallest range that contains that of the grid."""
     for bits in range(1, 33):
         half = 2 ** (bits - 1)
         codes = range(-half, half) if grid.lowest < 0 else range(2 * half)
         if grid.lowest in codes and grid.highest in codes:
-            return match(replace(grid, codes=codes))
+            return match_grid(replace(grid, codes=codes))
     return None
 
 
-def arguments_of(match: Match) -> list[Array | None]:
+def list_arguments(match: Match) -> list[Array | None]:
     """Return the parameters of a call in the order of the operator's inputs, without x."""
     names = [declared.name for declared in match.operator.inputs[1:]]
     return [match.call.parameters.get(name) for name in names]
 
 
-def attributes_of(match: Match) -> list[ir.Attr]:
+def make_attributes(match: Match) -> list[ir.Attr]:
     """Return all attributes of a call, including defaults."""
     return [
-        stored_attribute(attribute, match.call.attributes.get(attribute.name, attribute.default))
+        make_attribute(attribute, match.call.attributes.get(attribute.name, attribute.default))
         for attribute in match.operator.attributes
     ]

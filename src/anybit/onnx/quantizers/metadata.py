@@ -19,7 +19,7 @@ FENCE_KEY = "anybit.fence"
 _RANGE = re.compile(r"(-?\d{1,10})\.\.(-?\d{1,10})")
 
 
-def noted(whole: IntegerGrid, codes: Array, metadata: Mapping[str, str]) -> IntegerGrid | None:
+def read_grid(whole: IntegerGrid, codes: Array, metadata: Mapping[str, str]) -> IntegerGrid | None:
     """Return the grid in the metadata, unless codes or type contradict it."""
     text = _RANGE.fullmatch(metadata.get(RANGE_KEY, ""))
     if text is None:

@@ -93,7 +93,7 @@ PER_BLOCK_OPSET = 21
 """The first opset that supports one scale per block."""
 
 
-def native_type(dtype: ir.DataType | None) -> NativeType | None:
+def find_native_type(dtype: ir.DataType | None) -> NativeType | None:
     """Return the entry of an element type, if it is in the table."""
     return next(
         (integer for integer in (*INTEGERS, *FLOATS, FLOAT4) if integer.dtype == dtype), None

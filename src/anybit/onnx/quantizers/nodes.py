@@ -11,7 +11,7 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import describe
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.native_types import NativeType, native_type
+from anybit.onnx.quantizers.native_types import NativeType, find_native_type
 from anybit.ops.grids import Channels, FloatGrid, Grid, IntegerGrid
 
 # ONNX Runtime's domain supported more types earlier than ONNX.
@@ -70,7 +70,9 @@ class Scaling:
         return IntegerGrid(self.scale, self.zeropt, self.type.codes)
 
 
-def scaling_of(node: ir.Node, codes: ir.DataType | None = None, *, blocks: bool = False) -> Scaling:
+def read_scaling(
+    node: ir.Node, codes: ir.DataType | None = None, *, blocks: bool = False
+) -> Scaling:
     """Return the parameters of a node; `codes` is the type of a DequantizeLinear's input.
 
     Parameters per block are supported with `blocks` only, repeated for their elements.
@@ -81,8 +83,8 @@ def scaling_of(node: ir.Node, codes: ir.DataType | None = None, *, blocks: bool 
         ModelError: Parameters are inconsistent with each other or with x.
     """
     _check_inputs(node)
-    native = _type(node, codes)
-    scale = _scale(node)
+    native = _get_native_type(node, codes)
+    scale = _read_scale(node)
     for name in ("output_dtype",) * is_dequantize(node) + ("precision",):
         if get_attribute(node, name, 0) not in (0, _FLOAT.value):
             raise Inexpressible(f"its {name} is not float32")
@@ -93,14 +95,16 @@ def scaling_of(node: ir.Node, codes: ir.DataType | None = None, *, blocks: bool 
         raise Inexpressible("its scale is not finite and positive")
     zeropt = np.zeros((), np.float32)
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        zeropt = _constant(node, 2, "zero-point").astype(np.float32)
+        zeropt = _read_constant(node, 2, "zero-point").astype(np.float32)
     if (native.format is not None or native.wide) and np.any(zeropt != 0):
         raise Inexpressible(f"{native.name} codes have a zero-point")
-    layout = _blocks(node, scale, zeropt, block) if block else _layout(node, scale, zeropt)
+    layout = (
+        _expand_blocks(node, scale, zeropt, block) if block else _find_channels(node, scale, zeropt)
+    )
     return Scaling(native, layout)
 
 
-def dequantized(node: ir.Node) -> Array | None:
+def dequantize_constant(node: ir.Node) -> Array | None:
     """Return the floats of a DequantizeLinear of constant codes; None for rare kinds.
 
     Raises:
@@ -110,26 +114,26 @@ def dequantized(node: ir.Node) -> Array | None:
     if codes is None:
         return None
     try:
-        scaling = scaling_of(node, dtype_of(codes), blocks=True)
+        scaling = read_scaling(node, get_dtype(codes), blocks=True)
     except Inexpressible:
         return None
     return scaling.grid.decode(read_array(codes))
 
 
-def quantized(node: ir.Node) -> Array | None:
+def quantize_constant(node: ir.Node) -> Array | None:
     """Return the codes of a QuantizeLinear of constant floats, as ONNX defines them.
 
-    None for kinds that are left to the runtime: parameters that `scaling_of` refuses, an x that is
-    not a float of at most 32 bits, and x / scale that is NaN if the type of the codes has none.
+    None for kinds that are left to the runtime: parameters that `read_scaling` refuses, an x that
+    is not a float of at most 32 bits, and x / scale that is NaN if the type of the codes has none.
 
     Raises:
         ModelError: Parameters are inconsistent with each other or with x.
     """
     x = node.inputs[0]
-    if x is None or dtype_of(x) not in _QUANTIZED:
+    if x is None or get_dtype(x) not in _QUANTIZED:
         return None
     try:
-        scaling = scaling_of(node, blocks=True)
+        scaling = read_scaling(node, blocks=True)
     except Inexpressible:
         return None
     values, native = read_array(x), scaling.type
@@ -146,7 +150,7 @@ def quantized(node: ir.Node) -> Array | None:
         return np.asarray(quotients.astype(dtype))
 
 
-def dtype_of(value: ir.Value) -> ir.DataType | None:
+def get_dtype(value: ir.Value) -> ir.DataType | None:
     return value.const_value.dtype if value.const_value is not None else value.dtype
 
 
@@ -158,9 +162,9 @@ def _check_inputs(node: ir.Node) -> None:
         )
 
 
-def _type(node: ir.Node, codes: ir.DataType | None) -> NativeType:
+def _get_native_type(node: ir.Node, codes: ir.DataType | None) -> NativeType:
     stored = node.inputs[2] if len(node.inputs) > 2 else None
-    zeropt = dtype_of(stored) if stored is not None else None
+    zeropt = get_dtype(stored) if stored is not None else None
     if zeropt is not None and codes is not None and zeropt != codes:
         raise ModelError(
             f"{describe(node)} reads {codes.name.lower()}, but its zero-point is "
@@ -171,16 +175,16 @@ def _type(node: ir.Node, codes: ir.DataType | None) -> NativeType:
         named = get_attribute(node, "output_dtype", 0) or ir.DataType.UINT8.value
         dtypes = {dtype.value for dtype in ir.DataType}
         dtype = ir.DataType(named) if named in dtypes else None
-    native = native_type(dtype)
+    native = find_native_type(dtype)
     if native is None or (native.wide and is_quantize(node)):
         words = "unknown" if dtype is None else dtype.name.lower()
         raise Inexpressible(f"its codes are {words}")
     return native
 
 
-def _scale(node: ir.Node) -> Array:
+def _read_scale(node: ir.Node) -> Array:
     """Return the scale in float32, the compute type of the node."""
-    scale = _constant(node, 1, "scale")
+    scale = _read_constant(node, 1, "scale")
     dtype = ir.DataType.from_numpy(scale.dtype)
     computes = get_attribute(node, "precision" if is_quantize(node) else "output_dtype", 0)
     if dtype == ir.DataType.FLOAT8E8M0 and computes == _FLOAT.value:
@@ -190,14 +194,14 @@ def _scale(node: ir.Node) -> Array:
     return scale
 
 
-def _constant(node: ir.Node, index: int, role: str) -> Array:
+def _read_constant(node: ir.Node, index: int, role: str) -> Array:
     value = node.inputs[index]
     if value is None or not is_constant(value):
         raise Inexpressible(f"its {role} is computed when the model runs")
     return read_array(value)
 
 
-def _layout(node: ir.Node, scale: Array, zeropt: Array) -> Channels:
+def _find_channels(node: ir.Node, scale: Array, zeropt: Array) -> Channels:
     if scale.ndim > 1 or scale.size == 0:
         raise ModelError(f"{describe(node)}: its scale has shape {scale.shape}, must be 1-D")
     if zeropt.size != 1 and zeropt.shape != scale.shape:
@@ -207,12 +211,12 @@ def _layout(node: ir.Node, scale: Array, zeropt: Array) -> Channels:
     if scale.size == 1:
         return Channels(scale.reshape(()), zeropt.reshape(()), None)
     zeropt = np.array(np.broadcast_to(zeropt.reshape(-1), scale.shape))
-    return Channels(scale, zeropt, _axis(node, scale.size))
+    return Channels(scale, zeropt, _resolve_axis(node, scale.size))
 
 
-def _blocks(node: ir.Node, scale: Array, zeropt: Array, block: int) -> Channels:
+def _expand_blocks(node: ir.Node, scale: Array, zeropt: Array, block: int) -> Channels:
     """Return scale and zero-point of each element of x, whose shape must be known."""
-    shape = _shape(node.inputs[0])
+    shape = _get_shape(node.inputs[0])
     axis = get_attribute(node, "axis", _DEFAULT_AXIS)
     if shape is None or not all(isinstance(size, int) for size in shape):
         raise Inexpressible("it has one scale per block, of a tensor whose shape is not known")
@@ -235,17 +239,17 @@ def _blocks(node: ir.Node, scale: Array, zeropt: Array, block: int) -> Channels:
     return Channels(parts[0], parts[1], axis - len(sizes), block)
 
 
-def _shape(value: ir.Value | None) -> tuple[object, ...] | None:
+def _get_shape(value: ir.Value | None) -> tuple[object, ...] | None:
     tensor = value.const_value if value is not None else None
     shape = tensor.shape if tensor is not None else value.shape if value is not None else None
     return None if shape is None else tuple(shape)
 
 
-def _axis(node: ir.Node, size: int) -> int:
+def _resolve_axis(node: ir.Node, size: int) -> int:
     """Return the axis, counted from the end."""
     axis = get_attribute(node, "axis", _DEFAULT_AXIS)
-    shape = _shape(node.inputs[0])
-    shape = _shape(node.outputs[0]) if shape is None else shape
+    shape = _get_shape(node.inputs[0])
+    shape = _get_shape(node.outputs[0]) if shape is None else shape
     if shape is None:
         if axis >= 0:
             raise Inexpressible(f"the rank of x is not known, so neither is where axis {axis} lies")

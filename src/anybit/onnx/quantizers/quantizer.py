@@ -18,10 +18,10 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.op_traits import get_bias_index
-from anybit.onnx.operators.registry import keywords_of, operator_of
+from anybit.onnx.operators.registry import find_operator, get_keywords
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.metadata import noted
-from anybit.onnx.quantizers.nodes import dtype_of, is_dequantize, is_quantize, scaling_of
+from anybit.onnx.quantizers.metadata import read_grid
+from anybit.onnx.quantizers.nodes import get_dtype, is_dequantize, is_quantize, read_scaling
 from anybit.onnx.quantizers.trace import Trace, Traces
 from anybit.ops import Input, Operator
 from anybit.ops.arrays import parameter
@@ -132,7 +132,7 @@ class Quantizer:
             ModelError: The operator would refuse a parameter, or it cannot be read.
         """
         if self.operator is None:
-            return grid_of_codes(self.node, self.trace)
+            return find_code_grid(self.node, self.trace)
         if self.operator.grid is None:
             return None
         values = {}
@@ -146,7 +146,7 @@ class Quantizer:
     def _checked(self, declared: Input, array: Array) -> Array:
         """Return a parameter in the compute type of the operator."""
         try:
-            return in_compute_type(declared, array)
+            return to_compute_type(declared, array)
         except (TypeError, ValueError) as error:
             raise ModelError(f"{describe(self.node)}: {error}") from error
 
@@ -194,38 +194,40 @@ class OwnQuantizer(Quantizer):
     operator: Operator
 
 
-def inputs_of(node: ir.Node) -> tuple[Input, ...]:
+def get_declared_inputs(node: ir.Node) -> tuple[Input, ...]:
     """Return the declarations of the inputs of a quantizer; () for other nodes."""
     if is_quantize(node) or is_dequantize(node):
         return _LINEAR_INPUTS
-    operator = operator_of(node)
+    operator = find_operator(node)
     return () if operator is None else operator.inputs
 
 
-def quantizer_of(
+def find_quantizer(
     node: ir.Node, traces: Traces, arrays: Mapping[str, Array] | None = None
 ) -> Quantizer | None:
     """Return the quantizer of a node. Calls for many nodes should share `traces`.
 
     Its parameters are the stored ones, or those of a run: `arrays` are all tensors by name. A node
-    of this package that reads codes is not a quantizer: see `own_node`.
+    of this package that reads codes is not a quantizer: see `find_own_quantizer`.
 
     Raises:
         ModelError: The number of inputs or an attribute is invalid.
     """
     if is_quantize(node) or is_dequantize(node):
-        return _linear_quantizer(node, traces, arrays)
-    own = own_node(node, arrays)
+        return _make_linear_quantizer(node, traces, arrays)
+    own = find_own_quantizer(node, arrays)
     return None if own is None or own.operator.is_dequantizer else own
 
 
-def own_node(node: ir.Node, arrays: Mapping[str, Array] | None = None) -> OwnQuantizer | None:
+def find_own_quantizer(
+    node: ir.Node, arrays: Mapping[str, Array] | None = None
+) -> OwnQuantizer | None:
     """Return a quantizer or dequantizer of this package with its parameters.
 
     Raises:
-        ModelError: See `quantizer_of`.
+        ModelError: See `find_quantizer`.
     """
-    operator = operator_of(node)
+    operator = find_operator(node)
     if operator is None:
         return None
     x = node.inputs[0]
@@ -233,17 +235,17 @@ def own_node(node: ir.Node, arrays: Mapping[str, Array] | None = None) -> OwnQua
         node=node,
         operator=operator,
         x=x,
-        parameters=_parameters(node, arrays),
-        attributes=keywords_of(node, operator),
+        parameters=_collect_parameters(node, arrays),
+        attributes=get_keywords(node, operator),
         constant=x is not None and is_constant(x),
         spelled=node.op_type,
     )
 
 
-def _linear_quantizer(
+def _make_linear_quantizer(
     node: ir.Node, traces: Traces, arrays: Mapping[str, Array] | None
 ) -> Quantizer:
-    trace = trace_of(node, traces)
+    trace = find_trace(node, traces)
     quantize = None if trace is None else trace.source.producer()
     if trace is not None and quantize is None:
         x: ir.Value | None = trace.source
@@ -256,7 +258,7 @@ def _linear_quantizer(
         node=node,
         operator=None,
         x=x,
-        parameters=_parameters(node, arrays),
+        parameters=_collect_parameters(node, arrays),
         attributes=attributes,
         constant=x is not None and is_constant(x),
         quantize=quantize,
@@ -265,13 +267,13 @@ def _linear_quantizer(
     )
 
 
-def quantizers_in(model: ir.Model) -> list[Quantizer]:
+def find_quantizers(model: ir.Model) -> list[Quantizer]:
     """Return each quantizer of a model once, in the order of their nodes.
 
     Dequantizers of this package are included, like DequantizeLinear.
 
     Raises:
-        ModelError: See `quantizer_of`.
+        ModelError: See `find_quantizer`.
     """
     constants = set(model.graph.initializers.values())
     quantizers: list[Quantizer] = []
@@ -279,7 +281,7 @@ def quantizers_in(model: ir.Model) -> list[Quantizer]:
     for node in model.graph.all_nodes():
         if node.inputs and all(value is None or value in constants for value in node.inputs):
             constants.update(node.outputs)
-        quantizer = quantizer_of(node, traces) or own_node(node)
+        quantizer = find_quantizer(node, traces) or find_own_quantizer(node)
         if quantizer is not None and quantizer.x is not None:
             quantizers.append(replace(quantizer, constant=quantizer.x in constants))
     paired = {quantizer.quantize for quantizer in quantizers}
@@ -294,9 +296,9 @@ def quantizers_in(model: ir.Model) -> list[Quantizer]:
     return once
 
 
-def _parameters(node: ir.Node, arrays: Mapping[str, Array] | None) -> dict[str, Array]:
+def _collect_parameters(node: ir.Node, arrays: Mapping[str, Array] | None) -> dict[str, Array]:
     parameters = {}
-    for declared, value in zip(inputs_of(node)[1:], node.inputs[1:], strict=False):
+    for declared, value in zip(get_declared_inputs(node)[1:], node.inputs[1:], strict=False):
         if value is not None and arrays is not None:
             if value.name is not None and value.name in arrays:
                 parameters[declared.name] = arrays[value.name]
@@ -312,7 +314,7 @@ def _parameters(node: ir.Node, arrays: Mapping[str, Array] | None) -> dict[str, 
 _FLOAT32 = np.zeros((), np.float32)
 
 
-def in_compute_type(declared: Input, array: Array) -> Array:
+def to_compute_type(declared: Input, array: Array) -> Array:
     """Return a parameter in the compute type of its operator; read-only.
 
     Raises:
@@ -320,22 +322,22 @@ def in_compute_type(declared: Input, array: Array) -> Array:
         ValueError: A value is outside the domain.
     """
     if array.size == 1 and array.dtype.isbuiltin == 1:
-        return _number(declared, array.dtype, array.shape, array.tobytes())
-    return _converted(declared, array)
+        return _make_scalar(declared, array.dtype, array.shape, array.tobytes())
+    return _convert(declared, array)
 
 
 @lru_cache(2**14)
-def _number(declared: Input, dtype: np.dtype, shape: tuple[int, ...], data: bytes) -> Array:
+def _make_scalar(declared: Input, dtype: np.dtype, shape: tuple[int, ...], data: bytes) -> Array:
     """Return one element: the same few widths and zero-points occur again and again in a model."""
-    return _converted(declared, np.frombuffer(data, dtype).reshape(shape))
+    return _convert(declared, np.frombuffer(data, dtype).reshape(shape))
 
 
-def _converted(declared: Input, array: Array) -> Array:
+def _convert(declared: Input, array: Array) -> Array:
     with np.errstate(all="ignore"):  # a float64 scale may overflow
         return np.asarray(parameter(array, declared.domain, _FLOAT32, declared.name))
 
 
-def trace_of(node: ir.Node, traces: Traces) -> Trace | None:
+def find_trace(node: ir.Node, traces: Traces) -> Trace | None:
     """Return the trace of the codes of a DequantizeLinear, if there is one."""
     codes = node.inputs[0] if node.inputs else None
     if codes is None or not is_dequantize(node):
@@ -346,11 +348,11 @@ def trace_of(node: ir.Node, traces: Traces) -> Trace | None:
         return None
 
 
-def grid_of_codes(node: ir.Node, trace: Trace | None) -> Grid | None:
+def find_code_grid(node: ir.Node, trace: Trace | None) -> Grid | None:
     """Return the grid of a node of ONNX's pair, narrowed by Clips and metadata."""
     codes = node.inputs[0] if node.inputs and is_dequantize(node) else None
     try:
-        grid = scaling_of(node, None if codes is None else dtype_of(codes)).grid
+        grid = read_scaling(node, None if codes is None else get_dtype(codes)).grid
     except Inexpressible:
         return None
     if not isinstance(grid, IntegerGrid):
@@ -365,4 +367,4 @@ def grid_of_codes(node: ir.Node, trace: Trace | None) -> Grid | None:
     clipped = replace(grid, codes=range(int(low), int(high) + 1), coding=coding)
     if codes is None or not is_constant(codes):
         return clipped
-    return noted(clipped, read_array(codes), node.metadata_props) or clipped
+    return read_grid(clipped, read_array(codes), node.metadata_props) or clipped

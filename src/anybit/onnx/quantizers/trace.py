@@ -59,7 +59,7 @@ class Traces:
         way: list[tuple[ir.Value, ir.Node]] = []
         while value not in self._known:
             try:
-                step = _step_before(value)
+                step = _find_previous_step(value)
             except Inexpressible as reason:
                 self._known[value] = str(reason)
                 break
@@ -70,13 +70,13 @@ class Traces:
             value = step[1]
         trace = self._known[value]
         for following, node in reversed(way):
-            trace = self._known[following] = _extended(trace, node)
+            trace = self._known[following] = _extend(trace, node)
         if isinstance(trace, str):
             raise Inexpressible(trace)
         return trace
 
 
-def _step_before(value: ir.Value) -> tuple[ir.Node, ir.Value] | None:
+def _find_previous_step(value: ir.Value) -> tuple[ir.Node, ir.Value] | None:
     """Return the Clip or the move that computes codes, and its input.
 
     None at the end of a trace.
@@ -87,7 +87,7 @@ def _step_before(value: ir.Value) -> tuple[ir.Node, ir.Value] | None:
     if node is None or node.domain or not node.inputs:
         raise Inexpressible("its codes come from elsewhere than a QuantizeLinear")
     if node.op_type == "Clip":
-        clip_bounds(node)
+        get_clip_bounds(node)
     elif not has_trait(node, _TRANSPARENT) or any(value.uses() for value in node.outputs[1:]):
         raise Inexpressible(f"{node.op_type} lies between it and the QuantizeLinear")
     before = node.inputs[0]
@@ -96,13 +96,13 @@ def _step_before(value: ir.Value) -> tuple[ir.Node, ir.Value] | None:
     return node, before
 
 
-def _extended(before: Trace | str, node: ir.Node) -> Trace | str:
+def _extend(before: Trace | str, node: ir.Node) -> Trace | str:
     """Return the trace after a Clip or a move, or the reason why there is none."""
     if isinstance(before, str):
         return before
     if node.op_type != "Clip":
         return Trace(before.source, before.lowest, before.highest, node, before)
-    low, high = clip_bounds(node)
+    low, high = get_clip_bounds(node)
     # Crossed bounds follow from the definition of Clip: max, then min.
     lowest, highest = max(before.lowest, low), min(before.highest, high)
     if lowest > highest:
@@ -110,7 +110,7 @@ def _extended(before: Trace | str, node: ir.Node) -> Trace | str:
     return replace(before, lowest=lowest, highest=highest)
 
 
-def clip_bounds(node: ir.Node) -> tuple[float, float]:
+def get_clip_bounds(node: ir.Node) -> tuple[float, float]:
     """Return the bounds of a Clip of codes, infinite without one."""
     bounds = []
     for index, default in ((1, -np.inf), (2, np.inf)):

@@ -13,7 +13,7 @@ import numpy as np
 from anybit.data.array_files import open_arrays, write_members
 from anybit.errors import AnybitError
 from anybit.inputs import Array
-from anybit.onnx.files.writer import naming
+from anybit.onnx.files.writer import name_file_in_errors
 from anybit.ptq.calibration.statistics import BINS, Statistics, add_all
 
 Extreme = tuple[float, int]
@@ -104,7 +104,7 @@ class CalibrationStats:
             "name": list(path.stem.encode()),
         }
         with (
-            naming(path),
+            name_file_in_errors(path),
             tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder,
         ):
             written = Path(folder) / path.name

@@ -13,9 +13,9 @@ from anybit.errors import ModelError
 from anybit.onnx.files.message import serialize
 from anybit.onnx.graph.constants import Array, is_constant
 from anybit.onnx.graph.walk import get_inner_graphs
-from anybit.onnx.preparation import runnable
+from anybit.onnx.preparation import make_runnable
 from anybit.onnx.process import trim_heap
-from anybit.onnx.runtime import reason, run_session, session_of
+from anybit.onnx.runtime import extract_reason, make_session_from_message, run_session
 from anybit.ptq.graph.branches import expose_branch_tensors
 
 
@@ -35,9 +35,11 @@ class Recorder:
         self._where, self._names = of.where, of.names
         trim_heap(of.nbytes)  # an earlier session
         try:
-            self._session = session_of(of.message, of.tensors, of.nodes, threads=int(alone))
+            self._session = make_session_from_message(
+                of.message, of.tensors, of.nodes, threads=int(alone)
+            )
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"{of.where} cannot be loaded: {reason(error)}") from error
+            raise ModelError(f"{of.where} cannot be loaded: {extract_reason(error)}") from error
 
     def run(
         self, sample: Sample, names: Sequence[str] | None = None, *, kept: bool = True
@@ -51,7 +53,7 @@ class Recorder:
         try:
             found = run_session(self._session, sample, names, kept=kept)
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"{self._where} cannot be run: {reason(error)}") from error
+            raise ModelError(f"{self._where} cannot be run: {extract_reason(error)}") from error
         known = sample | found
         return {name: known[name] for name in names or self._names if name in known}
 
@@ -101,7 +103,7 @@ def recording(model: ir.Model, values: Sequence[ir.Value], where: str) -> Record
     """What is to be sent for some tensors of a model."""
     names = tuple(str(value.name) for value in values)
     copy = _cut(model, names)
-    runnable(copy, copy)
+    make_runnable(copy, copy)
     return Recording(names, where, *serialize(copy, spare=True), len(copy.graph))
 
 

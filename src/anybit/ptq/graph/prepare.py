@@ -8,7 +8,7 @@ from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
-from anybit.onnx.operators.registry import operators_in
+from anybit.onnx.operators.registry import find_operators
 from anybit.onnx.passes import (
     AskTypes,
     FoldBatchNorm,
@@ -20,7 +20,7 @@ from anybit.onnx.passes import (
     Simplify,
     StandardLayout,
 )
-from anybit.onnx.preparation import apply, errors_named_after, inline
+from anybit.onnx.preparation import apply_passes, inline_functions, name_errors_after
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.ptq.graph.branches import separate_branches
 from anybit.ptq.graph.precision import compute_in_float32
@@ -40,24 +40,24 @@ def prepare(source: ModelSource, name: str) -> tuple[ir.Model, tuple[str, ...]]:
         ModelError: The model cannot be read, has quantizers already, or computes in float64.
     """
     model = read_copy(source)
-    inline(model, source)
+    inline_functions(model, source)
     # Files of old versions list constants among the inputs; as inputs they would not be folded.
     model.graph.inputs[:] = [value for value in model.graph.inputs if not value.is_initializer()]
-    apply(model, source, Normalize(), StandardLayout(), NameLayers())
+    apply_passes(model, source, Normalize(), StandardLayout(), NameLayers())
     _check_float(model, name)
-    with errors_named_after(source):
+    with name_errors_after(source):
         remarks = compute_in_float32(model)
-    apply(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
+    apply_passes(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
     separate_branches(model)
-    *_, asked_types = apply(model, source, Normalize(), InferShapes(), AskTypes())
+    *_, asked_types = apply_passes(model, source, Normalize(), InferShapes(), AskTypes())
     if asked_types.modified:
-        apply(model, source, InferShapes())
+        apply_passes(model, source, InferShapes())
     return model, remarks
 
 
 def _check_float(model: ir.Model, name: str) -> None:
     """Raise ModelError if a model has quantizers."""
-    quantizers = [node for node, _ in operators_in(model)] or [
+    quantizers = [node for node, _ in find_operators(model)] or [
         node
         for node in iter_nodes(model.graph)
         if is_quantize(node) or is_dequantize(node) or is_multi_threshold(node)

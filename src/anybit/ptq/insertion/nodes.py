@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.quantizers.grids import Match, arguments_of, attributes_of
+from anybit.onnx.quantizers.grids import Match, list_arguments, make_attributes
 from anybit.ptq.graph.blocks import BlockLayout
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
 from anybit.ptq.specs.quantize import select_operator, select_power_operator
@@ -64,7 +64,7 @@ class NodeWriter:
         names = [parameter.name for parameter in declared.inputs[1:]]
         parameters = [
             None if array is None else self._editor.parameter(self._name, role, array, _FLOAT)
-            for role, array in zip(names, arguments_of(operator), strict=True)
+            for role, array in zip(names, list_arguments(operator), strict=True)
         ]
         if computed_scale is not None:
             parameters[0] = computed_scale
@@ -75,7 +75,7 @@ class NodeWriter:
             f"{self._name}_quantized",
             like=x,
             dtype=_FLOAT,
-            attributes=attributes_of(operator),
+            attributes=make_attributes(operator),
             domain=declared.onnx_domain,
         )
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
-from anybit.onnx.files.message import restored, serialize
+from anybit.onnx.files.message import deserialize, serialize
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.parallel import Executor
 
@@ -55,7 +55,7 @@ def on_copies(
 
 def _remote_worker(job: tuple[Any, MakeWorker[Any, Any, Any], bytes]) -> Callable[[bytes], bytes]:
     message, make_worker, context = job
-    remote = _ModelPickles(restored(*message))
+    remote = _ModelPickles(deserialize(*message))
     worker = make_worker(remote.model, remote.loads(context))
     return lambda task: remote.dumps(worker(remote.loads(task)))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from anybit.formats import FloatFormat
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.quantizers.grids import Match, match
+from anybit.onnx.quantizers.grids import Match, match_grid
 from anybit.ops.grids import FloatGrid, Grid
 from anybit.ptq.graph.blocks import BlockLayout
 from anybit.ptq.specs.block_scales import generate_block_grids
@@ -25,7 +25,7 @@ def select_operator(grid: Grid) -> Match:
     Raises:
         TypeError: No operator computes the grid.
     """
-    operator = match(grid)
+    operator = match_grid(grid)
     if operator is None:
         raise TypeError(f"no operator quantizes to {grid}")
     return operator

@@ -28,7 +28,7 @@ from anybit.onnx.passes import (
     SeparateNames,
     Simplify,
 )
-from anybit.onnx.preparation import apply
+from anybit.onnx.preparation import apply_passes
 from anybit.onnx.process import silence_onnx_logs
 from anybit.torch.exporter.capture import (
     Shapes,
@@ -118,7 +118,7 @@ def export(
     named_outputs = list(output_names or name_outputs(outputs, inputs))
     _check_names(model, inputs, named_outputs)
     sizes = name_sizes(bound, shapes)
-    apply(model, model, *_passes(sizes, module.state_dict(), inputs, named_outputs))
+    apply_passes(model, model, *_passes(sizes, module.state_dict(), inputs, named_outputs))
     findings = _check(model, module)
     difference = compare_with_module(model, program, bound, outputs) if verify else None
     if path is None:

@@ -11,7 +11,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from torch.utils import _pytree
 
 from anybit.onnx.graph.names import NameGenerator
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 
 
 class NameAfterModules(InPlacePass):
@@ -94,7 +94,7 @@ def _path(node: ir.Node) -> str:
 
 def _role(node: ir.Node, index: int, opset: int) -> str:
     """Return the name of an input of a node in its schema."""
-    operator = operator_of(node)
+    operator = find_operator(node)
     if operator is not None:
         return operator.inputs[index].name
     declared = onnx.defs.get_schema(node.op_type, max_inclusive_version=opset).inputs

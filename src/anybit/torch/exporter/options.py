@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxscript
 import torch
 
-from anybit.onnx.operators.schemas import schema_of
+from anybit.onnx.operators.schemas import make_schema
 from anybit.ops import OPERATORS, Attribute, Input, Operator, RoundingMode
 
 
@@ -38,7 +38,7 @@ def overload_of(operator: Operator) -> Any:
 def _translation(operator: Operator) -> Callable[..., Any]:
     opset = onnxscript.values.Opset(operator.onnx_domain, operator.version)
     # Without a schema, onnxscript would look for one in onnx's registry.
-    node = onnxscript.values.Op(opset, operator.onnx_name, schema_of(operator))
+    node = onnxscript.values.Op(opset, operator.onnx_name, make_schema(operator))
     names = [declared.name for declared in operator.inputs]
 
     def translate(*inputs: Any, **keywords: Any) -> Any:

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
-from anybit.onnx.operators.registry import operators_in, versions_of
+from anybit.onnx.operators.registry import find_operators, find_versions
 from anybit.ops import Operator
 
 _RANDOM = {
@@ -19,7 +19,7 @@ class RefuseVersions(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         used: dict[tuple[str, str], set[Operator]] = {}
-        for _, operator in operators_in(model):
+        for _, operator in find_operators(model):
             used.setdefault((operator.onnx_domain, operator.onnx_name), set()).add(operator)
         for (domain, name), operators in used.items():
             if len(operators) > 1:
@@ -43,7 +43,7 @@ class RefuseUnknown(InPlacePass):
                     f"the model draws random numbers in eval mode ({node.op_type}); pass "
                     "training=self.training to functions such as dropout"
                 )
-            if node.domain != "" and not versions_of(node.domain, node.op_type):
+            if node.domain != "" and not find_versions(node.domain, node.op_type):
                 raise ModelError(
                     f"the exporter wrote the operator {node.op_type} of {node.domain!r}, which no "
                     "runtime has; replace the operation in forward"

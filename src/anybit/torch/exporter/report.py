@@ -9,7 +9,7 @@ import onnx_ir as ir
 from anybit.comparison import Difference, TensorDifference
 from anybit.onnx.checks.checking import Finding
 from anybit.onnx.files.writer import Result
-from anybit.onnx.operators.registry import operators_in
+from anybit.onnx.operators.registry import find_operators
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ExportResult(Result):
 
     def __str__(self) -> str:
         where = "the model" if self.path is None else str(self.path)
-        nodes, quantizers = self.model.graph.num_nodes(), len(operators_in(self.model))
+        nodes, quantizers = self.model.graph.num_nodes(), len(find_operators(self.model))
         lines = [f"{where}: {nodes} nodes, {quantizers} of them quantizers"]
         if self.difference is not None:
             lines.append(f"run: {_summary(self.difference)}")

@@ -12,7 +12,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch.utils import _pytree
 
 from anybit.comparison import Difference, diff
-from anybit.onnx.operators.registry import operator_of
+from anybit.onnx.operators.registry import find_operator
 from anybit.torch.exporter.fold import is_call
 
 _CALL = "anybit.torch.call"
@@ -49,7 +49,7 @@ def compare_with_module(
 
 
 def _calls(model: ir.Model) -> Iterator[ir.Node]:
-    return (node for node in model.graph if operator_of(node) is not None)
+    return (node for node in model.graph if find_operator(node) is not None)
 
 
 def _name(value: ir.Value) -> str:

@@ -7,11 +7,17 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, on_units
-from anybit.onnx.analysis.points import image, points_of
-from anybit.onnx.analysis.unions import union
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, encode_units
+from anybit.onnx.analysis.points import list_points, map_points
+from anybit.onnx.analysis.unions import unite
 from anybit.onnx.analysis.units import EXACT
-from anybit.onnx.analysis.view import View, channels_of_constant, input_of, is_float, unknown
+from anybit.onnx.analysis.view import (
+    View,
+    find_constant_channels,
+    get_input,
+    is_float,
+    make_unknown,
+)
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
@@ -23,53 +29,55 @@ Scales = Callable[[CodeRanges], Sequence[tuple[Array, Array]]]
 _ZERO = np.float32(0)
 
 
-def relu(node: ir.Node, view: View) -> AbstractValue | None:
-    return applied(node, view, lambda x: np.maximum(x, _ZERO), among=True)
+def infer_relu(node: ir.Node, view: View) -> AbstractValue | None:
+    return apply_function(node, view, lambda x: np.maximum(x, _ZERO), among=True)
 
 
-def leaky_relu(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_leaky_relu(node: ir.Node, view: View) -> AbstractValue | None:
     slope = np.float32(get_attribute(node, "alpha", 0.01))
-    return applied(node, view, lambda x: np.where(x < 0, x * slope, x))
+    return apply_function(node, view, lambda x: np.where(x < 0, x * slope, x))
 
 
-def thresholded_relu(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_thresholded_relu(node: ir.Node, view: View) -> AbstractValue | None:
     limit = np.float32(get_attribute(node, "alpha", 1.0))
     turns = (0.0, float(limit), float(np.nextafter(limit, np.float32(np.inf))))
-    return applied(node, view, lambda x: np.where(x > limit, x, _ZERO), turns=turns, among=True)
+    return apply_function(
+        node, view, lambda x: np.where(x > limit, x, _ZERO), turns=turns, among=True
+    )
 
 
-def prelu(node: ir.Node, view: View) -> AbstractValue | None:
-    slope = view.array(input_of(node, 1))
-    layout = None if slope is None else channels_of_constant(slope)
+def infer_prelu(node: ir.Node, view: View) -> AbstractValue | None:
+    slope = view.array(get_input(node, 1))
+    layout = None if slope is None else find_constant_channels(slope)
     if layout is None or layout[1].dtype != np.float32:
         return None
     axis, slopes = layout
-    return applied(node, view, lambda x: np.where(x < 0, x * slopes, x), axis, slopes)
+    return apply_function(node, view, lambda x: np.where(x < 0, x * slopes, x), axis, slopes)
 
 
-def clip(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_clip(node: ir.Node, view: View) -> AbstractValue | None:
     bounds = []
     for index, name in ((1, "min"), (2, "max")):
-        value = input_of(node, index)
+        value = get_input(node, index)
         array = view.array(value)
         if value is not None and (array is None or array.size != 1):
             return None
         infinite = np.inf if index == 2 else -np.inf
         bounds.append(get_attribute(node, name, infinite) if array is None else array.flat[0])
     low, high = np.float32(bounds[0]), np.float32(bounds[1])
-    x = view.abstract(input_of(node, 0))
+    x = view.abstract(get_input(node, 0))
     if x is not None and low <= x.lowest.min() and x.highest.max() <= high:
-        return _typed(x, float(low), float(high))  # no value is clipped
+        return _narrow_type(x, float(low), float(high))  # no value is clipped
     turns = (0.0, float(low), float(high))
-    result = applied(node, view, lambda x: np.minimum(np.maximum(x, low), high), turns=turns)
-    return result if result is None or x is None else _within(result, x, low, high)
+    result = apply_function(node, view, lambda x: np.minimum(np.maximum(x, low), high), turns=turns)
+    return result if result is None or x is None else _narrow_codes(result, x, low, high)
 
 
-def _typed(x: AbstractValue, low: float, high: float) -> AbstractValue:
+def _narrow_type(x: AbstractValue, low: float, high: float) -> AbstractValue:
     """Return x, unchanged by a Clip; its codes then have a narrower type."""
     codes = x.codes
     if x.integers is None:
-        return _within(x, x, np.float32(low), np.float32(high))
+        return _narrow_codes(x, x, np.float32(low), np.float32(high))
     if codes is None or not np.isfinite([low, high]).all():
         return x
     if np.any(codes.scale != 1) or np.any(codes.zeropt != 0):
@@ -77,7 +85,7 @@ def _typed(x: AbstractValue, low: float, high: float) -> AbstractValue:
     return replace(x, codes=replace(codes, allowed=range(int(low), int(high) + 1)))
 
 
-def _within(
+def _narrow_codes(
     clipped: AbstractValue, x: AbstractValue, low: np.float32, high: np.float32
 ) -> AbstractValue:
     """Narrow the type of the codes after a Clip to those between its bounds.
@@ -111,22 +119,24 @@ def _within(
     return replace(clipped, codes=replace(codes, allowed=narrower))
 
 
-def negated(node: ir.Node, view: View) -> AbstractValue | None:
-    return applied(node, view, lambda x: -x, scales=lambda codes: [(codes.scale, -codes.zeropt)])
+def infer_neg(node: ir.Node, view: View) -> AbstractValue | None:
+    return apply_function(
+        node, view, lambda x: -x, scales=lambda codes: [(codes.scale, -codes.zeropt)]
+    )
 
 
-def simple(function: Function) -> Callable[[ir.Node, View], AbstractValue | None]:
+def make_rule(function: Function) -> Callable[[ir.Node, View], AbstractValue | None]:
     """Return the rule of a function without parameters."""
 
     def rule(node: ir.Node, view: View) -> AbstractValue | None:
-        return applied(node, view, function)
+        return apply_function(node, view, function)
 
     return rule
 
 
-def cast(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_cast(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of a cast to float32, or to integers that hold the values."""
-    x = view.abstract(input_of(node, 0))
+    x = view.abstract(get_input(node, 0))
     to = get_attribute(node, "to", 0)
     if x is None or to == ir.DataType.FLOAT.value:
         return x
@@ -135,7 +145,7 @@ def cast(node: ir.Node, view: View) -> AbstractValue | None:
         return None
     if np.any(x.lowest < limits.min) or np.any(x.highest > limits.max):
         return None
-    return applied(node, view, np.trunc)
+    return apply_function(node, view, np.trunc)
 
 
 _INTEGERS = {
@@ -144,7 +154,7 @@ _INTEGERS = {
 }
 
 
-def applied(
+def apply_function(
     node: ir.Node,
     view: View,
     function: Function,
@@ -159,36 +169,36 @@ def applied(
 
     `axis` is that of its `parameters`; with `among`, every result is the element itself or 0.
     """
-    value = input_of(node, at)
+    value = get_input(node, at)
     x = view.abstract(value)
     if value is None or (x is None and not is_float(value)):
         return None
     if x is None:
-        x = unknown(value)
+        x = make_unknown(value)
     if axis is not None and x.axis not in (None, axis):
         x = x.whole()
-    points = points_of(x, axis, *parameters, turns=turns)
+    points = list_points(x, axis, *parameters, turns=turns)
     tried: list[tuple[Array, Array]] = []
     if x.codes is not None:
         tried = [*scales(x.codes), (x.codes.scale, x.codes.zeropt)]
-    result = image(points, function, tried, nan=x.nan, sources=sources_of(value, x))
+    result = map_points(points, function, tried, nan=x.nan, sources=get_sources(value, x))
     if among and not points.every:
         result = replace(result, exponent=x.exponent)
-        kept = None if x.codes is None else union([x, _zero(x)])
+        kept = None if x.codes is None else unite([x, _make_zero(x)])
         if kept is not None and kept.codes is not None:
-            return _limited(kept, result)
-        return on_units(result)
+            return _limit_codes(kept, result)
+        return encode_units(result)
     if np.all(result.lowest == -np.inf) and np.all(result.highest == np.inf):
         return None  # it is unknown
     return result
 
 
-def _zero(x: AbstractValue) -> AbstractValue:
+def _make_zero(x: AbstractValue) -> AbstractValue:
     none = np.zeros(())
     return AbstractValue(none, none, exponent=x.exponent)
 
 
-def _limited(kept: AbstractValue, other: AbstractValue) -> AbstractValue:
+def _limit_codes(kept: AbstractValue, other: AbstractValue) -> AbstractValue:
     """Return the codes of one value within the bounds of the other.
 
     A value is (code - zeropt) * scale * (1 + d) with |d| <= 2^-23, for both its roundings: a bound
@@ -213,6 +223,6 @@ def _limited(kept: AbstractValue, other: AbstractValue) -> AbstractValue:
     )
 
 
-def sources_of(value: ir.Value, x: AbstractValue) -> tuple[ir.Value, ...]:
+def get_sources(value: ir.Value, x: AbstractValue) -> tuple[ir.Value, ...]:
     """Return the tensors that determine an elementwise function of a tensor."""
     return x.sources or ((value,) if x.codes is not None else ())

@@ -8,37 +8,37 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_interval
+from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, from_interval
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.points import regrid
-from anybit.onnx.analysis.rules.elementwise import applied
-from anybit.onnx.analysis.unions import joined, union
-from anybit.onnx.analysis.view import View, channels_of_constant, input_of
+from anybit.onnx.analysis.rules.elementwise import apply_function
+from anybit.onnx.analysis.unions import concatenate, unite
+from anybit.onnx.analysis.view import View, find_constant_channels, get_input
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 
 
-def concatenated(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_concat(node: ir.Node, view: View) -> AbstractValue | None:
     abstracts = [view.abstract(value) for value in node.inputs]
     parts = [part for part in abstracts if part is not None]
     if not parts or len(parts) < len(abstracts):
         return None
     codes = next((part.codes for part in parts if part.codes is not None), None)
-    parts = [_alike(part, codes) for part in parts]
+    parts = [_convert_to_grid(part, codes) for part in parts]
     axis = view.axis(node.inputs[0], get_attribute(node, "axis", 1))
     if axis is None:
-        return _plain(union([part.whole() for part in parts]))
-    if len(_scales(parts)) == 1 and all(part.axis != axis for part in parts):
-        return _plain(union(parts))
+        return _drop_positions(unite([part.whole() for part in parts]))
+    if len(_collect_scales(parts)) == 1 and all(part.axis != axis for part in parts):
+        return _drop_positions(unite(parts))
     sizes = [(view.sizes(value) or ())[axis:][:1] for value in node.inputs]
     whole = [size for part in sizes for size in part if size is not None]
-    result = joined(parts, axis, whole) if len(whole) == len(parts) else None
+    result = concatenate(parts, axis, whole) if len(whole) == len(parts) else None
     if result is None:
-        result = union([part.whole() if part.axis == axis else part for part in parts])
-    return _plain(result)
+        result = unite([part.whole() if part.axis == axis else part for part in parts])
+    return _drop_positions(result)
 
 
-def _alike(x: AbstractValue, grid: CodeRanges | None) -> AbstractValue:
+def _convert_to_grid(x: AbstractValue, grid: CodeRanges | None) -> AbstractValue:
     """Return a constant of one value on the grid of the others, if it is on it."""
     if x.codes is not None or grid is None or grid.scale.ndim or x.lowest.ndim:
         return x
@@ -49,7 +49,7 @@ def _alike(x: AbstractValue, grid: CodeRanges | None) -> AbstractValue:
     return x if result is None else result
 
 
-def _scales(abstracts: Sequence[AbstractValue]) -> set[tuple[bytes, bytes] | None]:
+def _collect_scales(abstracts: Sequence[AbstractValue]) -> set[tuple[bytes, bytes] | None]:
     return {
         None
         if abstract.codes is None
@@ -58,59 +58,59 @@ def _scales(abstracts: Sequence[AbstractValue]) -> set[tuple[bytes, bytes] | Non
     }
 
 
-def selected(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_where(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of Where: elements of the second or the third input."""
-    abstracts = [view.abstract(input_of(node, index)) for index in (1, 2)]
+    abstracts = [view.abstract(get_input(node, index)) for index in (1, 2)]
     parts = [part for part in abstracts if part is not None]
-    return _plain(union(parts)) if len(parts) == 2 else None
+    return _drop_positions(unite(parts)) if len(parts) == 2 else None
 
 
-def extreme(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_min_max(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of Min or Max: elements of an input, or a Clip by a constant."""
-    limited = _limited(node, view) if len(node.inputs) == 2 else None
+    limited = _clip_at_constant(node, view) if len(node.inputs) == 2 else None
     if limited is not None:
         return limited
     abstracts = [view.abstract(value) for value in node.inputs]
     parts = [part for part in abstracts if part is not None]
     if not parts or len(parts) < len(abstracts):
         return None
-    return _plain(union(parts))
+    return _drop_positions(unite(parts))
 
 
-def _limited(node: ir.Node, view: View) -> AbstractValue | None:
+def _clip_at_constant(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the only input that is not constant, clipped at the other."""
     least = node.op_type == "Min"
     for at in (0, 1):
-        x, array = view.abstract(input_of(node, at)), view.array(input_of(node, 1 - at))
-        layout = None if array is None else channels_of_constant(array)
-        if x is None or layout is None or view.array(input_of(node, at)) is not None:
+        x, array = view.abstract(get_input(node, at)), view.array(get_input(node, 1 - at))
+        layout = None if array is None else find_constant_channels(array)
+        if x is None or layout is None or view.array(get_input(node, at)) is not None:
             continue
         axis, bound = layout
         if bool(np.all(bound >= x.highest.max() if least else bound <= x.lowest.min())):
             return x  # no value is clipped
         compute = np.minimum if least else np.maximum
-        return applied(node, view, partial(compute, bound), axis, bound, at=at)
+        return apply_function(node, view, partial(compute, bound), axis, bound, at=at)
     return None
 
 
-def padded(node: ir.Node, view: View) -> AbstractValue | None:
-    value = input_of(node, 0)
+def infer_pad(node: ir.Node, view: View) -> AbstractValue | None:
+    value = get_input(node, 0)
     x = view.abstract(value)
     if x is None:
         return None
-    pads = view.integers(input_of(node, 1))
-    if input_of(node, 1) is None:
+    pads = view.integers(get_input(node, 1))
+    if get_input(node, 1) is None:
         pads = list(get_attribute(node, "pads", ()))
     rank = view.rank(value)
-    if x.axis is not None and _touches(x.axis, pads, rank, view.integers(input_of(node, 3))):
+    if x.axis is not None and _touches(x.axis, pads, rank, view.integers(get_input(node, 3))):
         x = x.whole()
     if get_attribute(node, "mode", "constant") != "constant":
-        return _plain(x)
-    filled = view.abstract(input_of(node, 2))
-    if input_of(node, 2) is None:
+        return _drop_positions(x)
+    filled = view.abstract(get_input(node, 2))
+    if get_input(node, 2) is None:
         fill = float(get_attribute(node, "value", 0.0))
-        filled = of_interval(fill, fill, exponent=0 if fill == 0 else None)
-    return None if filled is None else _plain(union([x, filled]))
+        filled = from_interval(fill, fill, exponent=0 if fill == 0 else None)
+    return None if filled is None else _drop_positions(unite([x, filled]))
 
 
 def _touches(axis: int, pads: list[int] | None, rank: int | None, axes: list[int] | None) -> bool:
@@ -122,18 +122,18 @@ def _touches(axis: int, pads: list[int] | None, rank: int | None, axes: list[int
     return bool(pads[rank + axis] or pads[2 * rank + axis])
 
 
-def resized(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_resize(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of a nearest-neighbour Resize or Upsample."""
-    value = input_of(node, 0)
+    value = get_input(node, 0)
     x = view.abstract(value)
     if x is None or get_attribute(node, "mode", "nearest") != "nearest":
         return None
     if get_attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         return None
-    return _plain(_unless_resized(x, value, node, view))
+    return _drop_positions(_drop_resized_channels(x, value, node, view))
 
 
-def _unless_resized(
+def _drop_resized_channels(
     x: AbstractValue, value: ir.Value | None, node: ir.Node, view: View
 ) -> AbstractValue:
     """Return x, with channels only if their axis keeps its size."""
@@ -146,34 +146,34 @@ def _unless_resized(
     return x if same else x.whole()
 
 
-def sliced(node: ir.Node, view: View) -> AbstractValue | None:
-    value = input_of(node, 0)
+def infer_slice(node: ir.Node, view: View) -> AbstractValue | None:
+    value = get_input(node, 0)
     x = view.abstract(value)
     if x is None:
         return None
     if x.axis is None:
-        return _plain(x)
-    parts = _slices(node, view, view.rank(value))
+        return _drop_positions(x)
+    parts = _read_slices(node, view, view.rank(value))
     if parts is None:
-        return _plain(x.whole())
+        return _drop_positions(x.whole())
     part = parts.get(x.axis)
-    return _plain(x if part is None else _taken(x, np.arange(x.lowest.size)[part]))
+    return _drop_positions(x if part is None else _take_channels(x, np.arange(x.lowest.size)[part]))
 
 
-def _slices(node: ir.Node, view: View, rank: int | None) -> dict[int, slice] | None:
+def _read_slices(node: ir.Node, view: View, rank: int | None) -> dict[int, slice] | None:
     """Return the slices of axes, counted from the end; None if unknown."""
     if len(node.inputs) < 3 or rank is None:
         return None
-    given_parts = [view.integers(input_of(node, index)) for index in range(1, 5)]
+    given_parts = [view.integers(get_input(node, index)) for index in range(1, 5)]
     starts, ends, axes, steps = given_parts
     if starts is None or ends is None or len(starts) != len(ends) or rank == 0:
         return None
     if axes is None:
-        if input_of(node, 3) is not None:
+        if get_input(node, 3) is not None:
             return None
         axes = list(range(len(starts)))
     if steps is None:
-        if input_of(node, 4) is not None:
+        if get_input(node, 4) is not None:
             return None
         steps = [1] * len(starts)
     if len(axes) != len(starts) or len(steps) != len(starts) or 0 in steps:
@@ -186,14 +186,14 @@ def _slices(node: ir.Node, view: View, rank: int | None) -> dict[int, slice] | N
     return slices
 
 
-def split(node: ir.Node, view: View) -> list[AbstractValue | None]:
-    value = input_of(node, 0)
+def infer_split(node: ir.Node, view: View) -> list[AbstractValue | None]:
+    value = get_input(node, 0)
     x = view.abstract(value)
     if x is None:
         return []
     axis = view.axis(value, get_attribute(node, "axis", 0))
     if x.axis is None or (axis is not None and axis != x.axis):
-        return [_plain(x)] * len(node.outputs)
+        return [_drop_positions(x)] * len(node.outputs)
     parts: list[AbstractValue | None] = []
     begin = 0
     for output in node.outputs:
@@ -201,42 +201,42 @@ def split(node: ir.Node, view: View) -> list[AbstractValue | None]:
         is_fixed = sizes is not None and axis is not None and -axis <= len(sizes)
         size = sizes[axis] if is_fixed else None  # type: ignore[index]
         if size is None or begin + size > x.lowest.size:
-            return [_plain(x.whole())] * len(node.outputs)
-        parts.append(_plain(_taken(x, np.arange(begin, begin + size))))
+            return [_drop_positions(x.whole())] * len(node.outputs)
+        parts.append(_drop_positions(_take_channels(x, np.arange(begin, begin + size))))
         begin += size
     return parts
 
 
-def gathered(node: ir.Node, view: View) -> AbstractValue | None:
-    value, places = input_of(node, 0), input_of(node, 1)
+def infer_gather(node: ir.Node, view: View) -> AbstractValue | None:
+    value, places = get_input(node, 0), get_input(node, 1)
     x, rank = view.abstract(value), view.rank(places)
     if x is None:
         return None
     axis = view.axis(value, get_attribute(node, "axis", 0))
     if x.axis is None:
-        return _plain(x)
+        return _drop_positions(x)
     if axis is None or rank is None:
-        return _plain(x.whole())
+        return _drop_positions(x.whole())
     if axis != x.axis:
         following = rank - 1 if axis > x.axis else 0
-        return _plain(replace(x, axis=x.axis - following))
+        return _drop_positions(replace(x, axis=x.axis - following))
     chosen = view.array(places)
     if chosen is None or chosen.ndim != 1 or chosen.dtype.kind not in "iu":
-        return _plain(x.whole())
-    return _plain(_taken(x, chosen))
+        return _drop_positions(x.whole())
+    return _drop_positions(_take_channels(x, chosen))
 
 
-def _taken(x: AbstractValue, channels: Array) -> AbstractValue:
+def _take_channels(x: AbstractValue, channels: Array) -> AbstractValue:
     """Return some of the channels."""
     if channels.size == 0 or channels.max() >= x.lowest.size or channels.min() < -x.lowest.size:
         return x.whole()
     if channels.size == 1:  # a single channel is dropped
         channels = np.repeat(channels, 2)
-        return _of_channels(x, channels).whole()
-    return _of_channels(x, channels)
+        return _select_channels(x, channels).whole()
+    return _select_channels(x, channels)
 
 
-def _of_channels(x: AbstractValue, channels: Array) -> AbstractValue:
+def _select_channels(x: AbstractValue, channels: Array) -> AbstractValue:
     codes = x.codes
     if codes is not None:
         codes = codes.arranged(lambda array: array[channels])
@@ -245,6 +245,6 @@ def _of_channels(x: AbstractValue, channels: Array) -> AbstractValue:
     return replace(x, lowest=x.lowest[channels], highest=x.highest[channels], codes=codes)
 
 
-def _plain(x: AbstractValue) -> AbstractValue:
+def _drop_positions(x: AbstractValue) -> AbstractValue:
     """Drop the properties of elements at fixed positions."""
     return replace(x, integers=None, sources=())

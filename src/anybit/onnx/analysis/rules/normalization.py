@@ -4,23 +4,23 @@
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue, of_interval
+from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue, from_interval
 from anybit.onnx.analysis.mismatch import check_channels
-from anybit.onnx.analysis.rules.elementwise import sources_of
-from anybit.onnx.analysis.sums import beyond_float32
+from anybit.onnx.analysis.rules.elementwise import get_sources
+from anybit.onnx.analysis.sums import exceeds_float32
 from anybit.onnx.analysis.units import LOWEST_EXPONENT
-from anybit.onnx.analysis.view import View, input_of
+from anybit.onnx.analysis.view import View, get_input
 from anybit.onnx.graph.attributes import get_attribute
 
 # Runtimes evaluate the formula in several ways; none deviates that much.
 _MARGIN = 2.0**-20
 
 
-def batch_normalization(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_batch_normalization(node: ir.Node, view: View) -> AbstractValue | None:
     """Return bounds of (x - mean) / sqrt(variance + epsilon) * scale + bias, per channel."""
-    value = input_of(node, 0)
+    value = get_input(node, 0)
     x = view.abstract(value)
-    arrays = [view.array(input_of(node, index)) for index in range(1, 5)]
+    arrays = [view.array(get_input(node, index)) for index in range(1, 5)]
     parameters = [parameter.astype(np.float64) for parameter in arrays if parameter is not None]
     if x is None or value is None or len(parameters) < 4 or not x.bounded:
         return None
@@ -46,11 +46,11 @@ def batch_normalization(node: ir.Node, view: View) -> AbstractValue | None:
     centered = reach + np.abs(mean)
     # The order of the multiplications is open.
     most = np.maximum(np.maximum(np.abs(gain), np.abs(scale)), np.maximum(1, 1 / np.sqrt(spread)))
-    if beyond_float32(2 * (centered * most + np.abs(bias))):
+    if exceeds_float32(2 * (centered * most + np.abs(bias))):
         return None
     wider = _MARGIN * (np.abs(gain) * centered + np.abs(bias) + 2.0**-100)
     wider = wider + 2.0 ** (LOWEST_EXPONENT + 1) * centered * most  # gains below normal numbers
     low, high = ends.min(axis=0) + bias - wider, ends.max(axis=0) + bias + wider
     if axis is None:
         low, high = low.min(), high.max()
-    return of_interval(low, high, axis, nan=x.nan, sources=sources_of(value, x))
+    return from_interval(low, high, axis, nan=x.nan, sources=get_sources(value, x))

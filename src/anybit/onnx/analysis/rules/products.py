@@ -9,55 +9,66 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges, of_interval, on_units
-from anybit.onnx.analysis.integers import divisor_of
-from anybit.onnx.analysis.layouts import Layout, layout_of
+from anybit.onnx.analysis.abstract_values import (
+    AbstractValue,
+    CodeRanges,
+    encode_units,
+    from_interval,
+)
+from anybit.onnx.analysis.integers import find_divisor
+from anybit.onnx.analysis.layouts import Layout, find_layout
 from anybit.onnx.analysis.products import ProductAnalysis, Sum
-from anybit.onnx.analysis.sums import Parts, accumulator_of, beyond_float32, error_of, units_of
-from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponents_of
-from anybit.onnx.analysis.view import View, input_of
+from anybit.onnx.analysis.sums import (
+    Parts,
+    bound_error,
+    exceeds_float32,
+    find_accumulator,
+    find_units,
+)
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, find_exponents
+from anybit.onnx.analysis.view import View, get_input
 from anybit.onnx.graph.constants import Array, are_powers_of_two
 
 
-def product(node: ir.Node, view: View) -> tuple[ProductAnalysis, AbstractValue | None]:
+def infer_product(node: ir.Node, view: View) -> tuple[ProductAnalysis, AbstractValue | None]:
     """Return the analysis of a MatMul-like node, and its output."""
     analysis = ProductAnalysis(node, None)
     try:
-        layout = layout_of(node, view)
-        analysis = replace(analysis, layout=layout, macs=multiplications(node, layout, view))
-        return _analyzed(analysis, layout, view)
+        layout = find_layout(node, view)
+        analysis = replace(analysis, layout=layout, macs=count_multiplications(node, layout, view))
+        return _analyze_factors(analysis, layout, view)
     except ModelError as invalid:
         return replace(analysis, reason=f"invalid: {invalid}"), None
 
 
-def _analyzed(
+def _analyze_factors(
     analysis: ProductAnalysis, layout: Layout | None, view: View
 ) -> tuple[ProductAnalysis, AbstractValue | None]:
     node = analysis.node
     if layout is None:
         return replace(analysis, reason="its attributes are none that are known"), None
-    x_value, weight_value = input_of(node, layout.x), input_of(node, layout.weight)
+    x_value, weight_value = get_input(node, layout.x), get_input(node, layout.weight)
     if x_value is None or weight_value is None:
         return replace(analysis, reason="an input is missing"), None
-    x = _along(view.abstract(x_value), layout.x_axis)
+    x = _align_channels(view.abstract(x_value), layout.x_axis)
     weight = view.weight(weight_value, layout.weight_axis)
     analysis = replace(analysis, x=x, weight=weight)
-    values = _values(weight_value, weight, view)
+    values = _read_weight(weight_value, weight, view)
     if values is None:
         return replace(analysis, reason="the weight is computed when the model runs"), None
     if not view.afford(values.size):
         return replace(analysis, reason="too many products read too large weights"), None
     parts = Parts(layout.canonical(values))
-    analysis = _with_codes(analysis, layout)
-    return _judged(analysis, layout, values, parts, view)
+    analysis = _add_codes(analysis, layout)
+    return _analyze_sums(analysis, layout, values, parts, view)
 
 
-def _along(x: AbstractValue | None, axis: int) -> AbstractValue | None:
+def _align_channels(x: AbstractValue | None, axis: int) -> AbstractValue | None:
     """Return x with channels along an axis, or without any."""
     return x if x is None or x.axis == axis else x.whole()
 
 
-def _values(value: ir.Value, weight: AbstractValue | None, view: View) -> Array | None:
+def _read_weight(value: ir.Value, weight: AbstractValue | None, view: View) -> Array | None:
     """Return the values of a constant weight."""
     if weight is not None and weight.integers is not None and weight.grid is not None:
         return weight.grid.decode(weight.integers)
@@ -67,7 +78,7 @@ def _values(value: ir.Value, weight: AbstractValue | None, view: View) -> Array 
     return array
 
 
-def _with_codes(analysis: ProductAnalysis, layout: Layout) -> ProductAnalysis:
+def _add_codes(analysis: ProductAnalysis, layout: Layout) -> ProductAnalysis:
     x, weight = analysis.x, analysis.weight
     if weight is None or weight.codes is None or weight.integers is None:
         return analysis
@@ -75,13 +86,13 @@ def _with_codes(analysis: ProductAnalysis, layout: Layout) -> ProductAnalysis:
         return analysis
     zeropt = weight.broadcast(weight.codes.zeropt).astype(np.int32)
     codes = weight.integers.astype(np.int32) - zeropt
-    analysis = replace(analysis, codes=codes, scale=_scale(weight, layout))
-    if x is None or x.codes is None or analysis.scale is None or _x_scale(x, layout) is None:
+    analysis = replace(analysis, codes=codes, scale=_find_scale(weight, layout))
+    if x is None or x.codes is None or analysis.scale is None or _find_x_scale(x, layout) is None:
         return analysis
-    return replace(analysis, accumulator=accumulator_of(x, codes, weight, layout))
+    return replace(analysis, accumulator=find_accumulator(x, codes, weight, layout))
 
 
-def _scale(weight: AbstractValue, layout: Layout) -> Array | None:
+def _find_scale(weight: AbstractValue, layout: Layout) -> Array | None:
     """Return the scale of the weight per output channel; None if one sum has several."""
     codes = weight.codes
     assert codes is not None, "asked before"
@@ -92,7 +103,7 @@ def _scale(weight: AbstractValue, layout: Layout) -> Array | None:
     return np.tile(codes.scale, layout.groups if layout.kind == "ConvTranspose" else 1)
 
 
-def _x_scale(x: AbstractValue, layout: Layout) -> Array | None:
+def _find_x_scale(x: AbstractValue, layout: Layout) -> Array | None:
     """Return the scale of x: one number, or one per group; None if one sum has several."""
     codes = x.codes
     assert codes is not None, "asked before"
@@ -104,10 +115,10 @@ def _x_scale(x: AbstractValue, layout: Layout) -> Array | None:
     return grouped[:, 0] if np.all(grouped == grouped[:, :1]) else None
 
 
-def _judged(
+def _analyze_sums(
     analysis: ProductAnalysis, layout: Layout, values: Array, parts: Parts, view: View
 ) -> tuple[ProductAnalysis, AbstractValue | None]:
-    bias_value = None if layout.bias is None else input_of(analysis.node, layout.bias)
+    bias_value = None if layout.bias is None else get_input(analysis.node, layout.bias)
     bias = view.abstract(bias_value)
     analysis = replace(analysis, bias=bias)
     x = analysis.x
@@ -116,16 +127,16 @@ def _judged(
     reach = np.maximum(np.abs(x.lowest), np.abs(x.highest))
     magnitudes = parts.magnitudes(reach)
     magnitudes = np.where(np.isnan(magnitudes), np.inf, magnitudes)  # 0 times infinity
-    added = _bias_values(bias_value, bias, parts.channels, view)
-    error = error_of(magnitudes + np.abs(added if added is not None else np.inf), parts.terms)
-    total = _sum(analysis, layout, values, parts, magnitudes, added)
+    added = _read_bias(bias_value, bias, parts.channels, view)
+    error = bound_error(magnitudes + np.abs(added if added is not None else np.inf), parts.terms)
+    total = _analyze_exactness(analysis, layout, values, parts, magnitudes, added)
     analysis = replace(analysis, sum=total, error=error)
-    reason = _reason(analysis, total, added)
+    reason = _explain_rounding(analysis, total, added)
     analysis = replace(analysis, exact=not reason, reason=reason)
-    return analysis, _result(analysis, layout, parts, total, added)
+    return analysis, _make_output(analysis, layout, parts, total, added)
 
 
-def _bias_values(
+def _read_bias(
     value: ir.Value | None, bias: AbstractValue | None, channels: int, view: View
 ) -> Array | None:
     """Return the bias per channel: 0 without one; None if it is computed or broadcast."""
@@ -141,7 +152,7 @@ def _bias_values(
     return np.broadcast_to(array.reshape(-1), (channels,)).astype(np.float64)
 
 
-def _sum(
+def _analyze_exactness(
     analysis: ProductAnalysis,
     layout: Layout,
     values: Array,
@@ -153,25 +164,25 @@ def _sum(
     x = analysis.x
     assert x is not None, "asked before"
     reach = magnitudes + (0 if added is None else np.abs(added))
-    off = _off(x, analysis.weight)
+    off = _find_inexact_scale(x, analysis.weight)
     if x.exponent is None:
         return Sum(None, magnitudes, reach, parts.terms, off)
-    unit = x.exponent + units_of(values, layout)
+    unit = x.exponent + find_units(values, layout)
     if added is None:
-        return Sum(unit, magnitudes / _powers(unit), reach, parts.terms, off)
-    finer = np.where(added == 0, unit, np.minimum(unit, exponents_of(added)))
-    longest = reach / _powers(finer)
+        return Sum(unit, magnitudes / _to_powers(unit), reach, parts.terms, off)
+    finer = np.where(added == 0, unit, np.minimum(unit, find_exponents(added)))
+    longest = reach / _to_powers(finer)
     # A bias that is not a multiple of the unit of the products needs a smaller unit.
-    wrong = (longest > EXACT) & (reach / _powers(unit) <= EXACT)
+    wrong = (longest > EXACT) & (reach / _to_powers(unit) <= EXACT)
     bias = float(added[wrong][0]) if wrong.any() else None
     return Sum(finer, longest, reach, parts.terms, off, bias)
 
 
-def _powers(exponents: Array) -> Array:
+def _to_powers(exponents: Array) -> Array:
     return np.exp2(exponents.astype(np.float64))
 
 
-def _off(*abstracts: AbstractValue | None) -> float | None:
+def _find_inexact_scale(*abstracts: AbstractValue | None) -> float | None:
     """Return a scale that is not a power of two."""
     for abstract in abstracts:
         if abstract is not None and abstract.codes is not None:
@@ -182,7 +193,7 @@ def _off(*abstracts: AbstractValue | None) -> float | None:
     return None
 
 
-def _reason(analysis: ProductAnalysis, total: Sum, added: Array | None) -> str:
+def _explain_rounding(analysis: ProductAnalysis, total: Sum, added: Array | None) -> str:
     """Return why float32 does not compute the sum exactly; "" if it does."""
     if not np.isfinite(total.reach).all():
         return "nothing bounds its input"
@@ -190,7 +201,7 @@ def _reason(analysis: ProductAnalysis, total: Sum, added: Array | None) -> str:
         return "its input is not on a grid"
     usable = (total.unit >= LOWEST_EXPONENT) & (total.unit <= 127)
     longest = float(total.longest.max())
-    fits = not beyond_float32(total.reach)
+    fits = not exceeds_float32(total.reach)
     if longest <= EXACT and usable.all() and fits and added is not None:
         return ""
     if longest <= EXACT and not fits:
@@ -206,7 +217,7 @@ def _reason(analysis: ProductAnalysis, total: Sum, added: Array | None) -> str:
     return "products are too small for float32"
 
 
-def _result(
+def _make_output(
     analysis: ProductAnalysis, layout: Layout, parts: Parts, total: Sum, added: Array | None
 ) -> AbstractValue | None:
     """Return the output: codes if the sums are exact, bounds otherwise."""
@@ -223,19 +234,19 @@ def _result(
     if not analysis.exact or total.unit is None:
         # The sums above are rounded, too, in float64.
         if np.isinf(error).any():
-            return of_interval(-np.inf, np.inf, nan=True, sources=sources)
+            return from_interval(-np.inf, np.inf, nan=True, sources=sources)
         lowest, highest = lowest - error, highest + error
         if layout.y_axis is None:
             lowest, highest = lowest.min(), highest.max()
-        return of_interval(lowest, highest, layout.y_axis, nan=x.nan, sources=sources)
+        return from_interval(lowest, highest, layout.y_axis, nan=x.nan, sources=sources)
     unit = int(total.unit.min())
-    counted = _counted(analysis, layout, added)
+    counted = _encode_sums(analysis, layout, added)
     if counted is not None:
         return replace(counted, exponent=unit, nan=x.nan)
     if layout.y_axis is None:
         lowest, highest = lowest.min(), highest.max()
-    plain = of_interval(lowest, highest, layout.y_axis, exponent=unit, nan=x.nan, sources=sources)
-    return on_units(plain)
+    plain = from_interval(lowest, highest, layout.y_axis, exponent=unit, nan=x.nan, sources=sources)
+    return encode_units(plain)
 
 
 def _are_multiples(x: AbstractValue, analysis: ProductAnalysis) -> bool:
@@ -257,11 +268,11 @@ def _are_multiples(x: AbstractValue, analysis: ProductAnalysis) -> bool:
         return False
     farthest = np.maximum(*(np.abs(end) for end in codes.centered))
     with np.errstate(all="ignore"):
-        units = np.abs(codes.scale.astype(np.float64)) / _powers(exponents_of(codes.scale))
+        units = np.abs(codes.scale.astype(np.float64)) / _to_powers(find_exponents(codes.scale))
     return bool(np.all(np.where(codes.scale == 0, 0, units) * farthest <= EXACT))
 
 
-def _counted(analysis: ProductAnalysis, layout: Layout, added: Array) -> AbstractValue | None:
+def _encode_sums(analysis: ProductAnalysis, layout: Layout, added: Array) -> AbstractValue | None:
     """Return exact sums with their accumulators as codes, if each channel has one scale."""
     x, accumulator = analysis.x, analysis.accumulator
     if accumulator is None or x is None or analysis.scale is None or layout.y_axis is None:
@@ -269,7 +280,7 @@ def _counted(analysis: ProductAnalysis, layout: Layout, added: Array) -> Abstrac
     if not _are_multiples(x, analysis):
         return None
     channels = accumulator.lowest.size
-    x_scale = _x_scale(x, layout)
+    x_scale = _find_x_scale(x, layout)
     assert x_scale is not None, "there is an accumulator"
     if x_scale.ndim:
         x_scale = np.repeat(x_scale, channels // x_scale.size)
@@ -284,7 +295,7 @@ def _counted(analysis: ProductAnalysis, layout: Layout, added: Array) -> Abstrac
     step = 1
     if not layout.padded and analysis.codes is not None:
         # The step of the sums above the lowest one: sums of signs are all odd, or all even.
-        step = x.codes.step * divisor_of(analysis.codes)
+        step = x.codes.step * find_divisor(analysis.codes)
     whole = offset.astype(np.int64)
     lowest, highest = accumulator.lowest + whole, accumulator.highest + whole
     if max(np.abs(lowest).max(), np.abs(highest).max()) > EXACT:
@@ -298,14 +309,14 @@ def _counted(analysis: ProductAnalysis, layout: Layout, added: Array) -> Abstrac
     return AbstractValue(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)
 
 
-def multiplications(node: ir.Node, layout: Layout | None, view: View) -> int | None:
+def count_multiplications(node: ir.Node, layout: Layout | None, view: View) -> int | None:
     """Return the multiplications per inference, with a batch size of 1; None if unknown.
 
     Multiplications with padding zeros count, as is usual.
     """
-    weight = view.sizes(input_of(node, 1))
-    y = _sizes(view.sizes(node.outputs[0]))
-    x = _sizes(view.sizes(input_of(node, 0)))
+    weight = view.sizes(get_input(node, 1))
+    y = _get_sizes(view.sizes(node.outputs[0]))
+    x = _get_sizes(view.sizes(get_input(node, 0)))
     if weight is None or None in weight:
         weight = None
     if layout is None or y is None or x is None:
@@ -322,7 +333,7 @@ def multiplications(node: ir.Node, layout: Layout | None, view: View) -> int | N
     return None
 
 
-def _sizes(sizes: Sequence[int | None] | None) -> list[int] | None:
+def _get_sizes(sizes: Sequence[int | None] | None) -> list[int] | None:
     """Return all sizes, with 1 for a free batch; None if another one is free."""
     if sizes is None or None in sizes[1:]:
         return None

@@ -8,18 +8,34 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue, CodeRanges, of_codes
-from anybit.onnx.analysis.constants import of_constant, of_integers, recovered, with_codes
+from anybit.onnx.analysis.abstract_values import (
+    MOST_CHANNELS,
+    AbstractValue,
+    CodeRanges,
+    from_codes,
+)
+from anybit.onnx.analysis.constants import (
+    encode_constant,
+    from_constant,
+    from_integers,
+    recover_codes,
+)
 from anybit.onnx.analysis.mismatch import Mismatch, check_channels
-from anybit.onnx.analysis.points import Points, image, points_of, regrid
-from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, exponent_of
-from anybit.onnx.analysis.view import View, channels_of_constant, input_of, is_float, unknown
+from anybit.onnx.analysis.points import Points, list_points, map_points, regrid
+from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, find_exponent
+from anybit.onnx.analysis.view import (
+    View,
+    find_constant_channels,
+    get_input,
+    is_float,
+    make_unknown,
+)
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, is_constant, read_array
-from anybit.onnx.operators.multi_threshold import staircase_of
+from anybit.onnx.operators.multi_threshold import read_staircase
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.quantizers.nodes import dequantized, dtype_of, is_quantize, scaling_of
-from anybit.onnx.quantizers.quantizer import OwnQuantizer, own_node, quantizer_of
+from anybit.onnx.quantizers.nodes import dequantize_constant, get_dtype, is_quantize, read_scaling
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, find_own_quantizer, find_quantizer
 from anybit.ops.domain import Role
 from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 
@@ -30,31 +46,31 @@ _MOST_IN_KEY = 64
 _ONE, _ZERO = np.ones((), np.float32), np.zeros((), np.float32)
 
 
-def quantized(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_quantizer(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the output of any quantizer: of this package, or one of ONNX's pair."""
-    quantizer = quantizer_of(node, view.traces)
+    quantizer = find_quantizer(node, view.traces)
     if quantizer is None:
-        stored = own_node(node)
-        return None if stored is None else _of_stored_codes(stored, view)
+        stored = find_own_quantizer(node)
+        return None if stored is None else _infer_stored_codes(stored, view)
     if not isinstance(quantizer, OwnQuantizer):
-        return _linear(node, view, quantizer.grid)
+        return _infer_linear(node, view, quantizer.grid)
     if not is_float(node.outputs[0]) or not quantizer.static or quantizer.operator.result_dtype:
         return None
-    grid, allowed = _integer_grid(quantizer.grid)
-    constant = _of_constant(quantizer, grid, allowed, view)
+    grid, allowed = _to_integer_grid(quantizer.grid)
+    constant = _quantize_constant(quantizer, grid, allowed, view)
     if constant is not None:
         return constant
-    return _of_activation(quantizer, grid, allowed, view)
+    return _quantize_activation(quantizer, grid, allowed, view)
 
 
-def counted(node: ir.Node, view: View) -> AbstractValue | None:
+def infer_multi_threshold(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the output of a MultiThreshold: the values of all its counts."""
-    values = staircase_of(node).values
-    result = recovered(values[:, None], -1) if view.afford(values.size) else None
+    values = read_staircase(node).values
+    result = recover_codes(values[:, None], -1) if view.afford(values.size) else None
     return None if result is None else replace(result, integers=None)
 
 
-def _of_stored_codes(own: OwnQuantizer, view: View) -> AbstractValue | None:
+def _infer_stored_codes(own: OwnQuantizer, view: View) -> AbstractValue | None:
     """Return the values of constant codes that a dequantizer reads; None for computed codes."""
     if not own.constant or not own.static or own.x is None:
         return None
@@ -65,7 +81,7 @@ def _of_stored_codes(own: OwnQuantizer, view: View) -> AbstractValue | None:
     zeropt = np.zeros_like(scale) if zeropt is None else zeropt
     usual = np.isfinite(scale).all() and (scale > 0).all() and (np.abs(zeropt) < EXACT).all()
     if not usual:
-        return _of_constant(own, None, None, view)
+        return _quantize_constant(own, None, None, view)
     limits, attributes = np.iinfo(codes.dtype), dict(own.attributes)
     try:
         placed = [
@@ -75,10 +91,10 @@ def _of_stored_codes(own: OwnQuantizer, view: View) -> AbstractValue | None:
     except ValueError:  # reported with its parameters
         return None
     grid = IntegerGrid(placed[0], placed[1], range(limits.min, limits.max + 1))
-    return _of_constant(own, grid, grid.codes, view)
+    return _quantize_constant(own, grid, grid.codes, view)
 
 
-def _integer_grid(
+def _to_integer_grid(
     grid: Grid | None,
 ) -> tuple[IntegerGrid | None, range | frozenset[int] | None]:
     """Return the grid in integers, and the integers that occur.
@@ -99,7 +115,7 @@ def _integer_grid(
     return IntegerGrid(scale, np.zeros((), np.float32), codes), members
 
 
-def _of_constant(
+def _quantize_constant(
     own: OwnQuantizer,
     grid: IntegerGrid | None,
     allowed: range | frozenset[int] | None,
@@ -115,34 +131,34 @@ def _of_constant(
         return None
     if values.dtype != np.float32:
         return None
-    coded = None if grid is None or allowed is None else with_codes(values, grid, allowed)
+    coded = None if grid is None or allowed is None else encode_constant(values, grid, allowed)
     if coded is None:
         view.keep(own.node.outputs[0], values)
-    return coded or of_constant(values)
+    return coded or from_constant(values)
 
 
-def _of_activation(
+def _quantize_activation(
     own: OwnQuantizer,
     grid: IntegerGrid | None,
     allowed: range | frozenset[int] | None,
     view: View,
 ) -> AbstractValue | None:
     value = own.node.inputs[0]
-    x = view.abstract(value) or unknown(value)
-    aligned = _aligned([view.array(value) for value in own.node.inputs[1:]])
+    x = view.abstract(value) or make_unknown(value)
+    aligned = _align_parameters([view.array(value) for value in own.node.inputs[1:]])
     if aligned is None:
-        return _of_elements(grid, allowed, nan=x.nan)
+        return _make_element_grid(grid, allowed, nan=x.nan)
     axis, arrays = aligned
-    key = _key(own, x, axis, arrays)
+    key = _make_key(own, x, axis, arrays)
     if key is None or key not in view.quantized:
-        made = _quantized_points(own, grid, allowed, x, axis, arrays)
+        made = _quantize_points(own, grid, allowed, x, axis, arrays)
         if key is None:
             return made
         view.quantized[key] = made
     return view.quantized[key]
 
 
-def _key(
+def _make_key(
     own: OwnQuantizer, x: AbstractValue, axis: int | None, arrays: Sequence[Array | None]
 ) -> tuple[object, ...] | None:
     """Return a key that calls with equal results share: networks repeat their quantizers."""
@@ -158,7 +174,7 @@ def _key(
     return own.operator.name, axis, parameters, attributes, described
 
 
-def _quantized_points(
+def _quantize_points(
     own: OwnQuantizer,
     grid: IntegerGrid | None,
     allowed: range | frozenset[int] | None,
@@ -167,7 +183,7 @@ def _quantized_points(
     arrays: Sequence[Array | None],
 ) -> AbstractValue | None:
     """Return the quantized values that can occur, or their bounds."""
-    points = points_of(x, axis, *(array for array in arrays if array is not None))
+    points = list_points(x, axis, *(array for array in arrays if array is not None))
     channels = check_channels(*(array for array in arrays if array is not None))
 
     def function(values: Array) -> Array:
@@ -178,22 +194,22 @@ def _quantized_points(
     results = function(points.values)
     keeps = x.nan and bool(np.isnan(function(np.full((1, 1), np.nan, np.float32))).any())
     if grid is not None:
-        made = _on_grid(results, points, grid, allowed, nan=keeps)
+        made = _encode_results(results, points, grid, allowed, nan=keeps)
         if made is not None:
             return made
-    plain = image(points, lambda values: results, (), nan=keeps)
-    return replace(plain, exponent=_exponent(own.grid)) if grid is None else plain
+    plain = map_points(points, lambda values: results, (), nan=keeps)
+    return replace(plain, exponent=_find_exponent(own.grid)) if grid is None else plain
 
 
-def _exponent(grid: Grid | None) -> int | None:
+def _find_exponent(grid: Grid | None) -> int | None:
     """Return the exponent that the values of a floating-point format are multiples of."""
     if not isinstance(grid, FloatGrid) or not np.isfinite(grid.scale).all():
         return None
-    exponent = exponent_of(np.asarray(grid.format.smallest_subnormal)) + exponent_of(grid.scale)
+    exponent = find_exponent(np.asarray(grid.format.smallest_subnormal)) + find_exponent(grid.scale)
     return max(LOWEST_EXPONENT, exponent)
 
 
-def _on_grid(
+def _encode_results(
     results: Array,
     points: Points,
     grid: IntegerGrid,
@@ -206,7 +222,7 @@ def _on_grid(
         return None
     occur = np.broadcast_to(points.occur, results.shape)
     if np.isnan(results[occur]).any():
-        return _of_all(grid, allowed, nan=True)
+        return _make_whole_grid(grid, allowed, nan=True)
     axis = points.axis if points.axis is not None else layout.axis
     result = regrid(results, occur, layout.scale, layout.zeropt, axis)
     if result is None or result.codes is None:
@@ -218,7 +234,7 @@ def _on_grid(
     return replace(result, codes=codes, nan=nan)
 
 
-def _of_all(
+def _make_whole_grid(
     grid: IntegerGrid, allowed: range | frozenset[int] | None, *, nan: bool
 ) -> AbstractValue | None:
     """Return all values of a grid."""
@@ -229,10 +245,10 @@ def _of_all(
     members = None if allowed is None or isinstance(allowed, range) else allowed
     step = grid.codes.step
     codes = CodeRanges(layout.scale, layout.zeropt, lowest, highest, step, members, allowed)
-    return of_codes(codes, layout.axis, nan=nan)
+    return from_codes(codes, layout.axis, nan=nan)
 
 
-def _of_elements(
+def _make_element_grid(
     grid: IntegerGrid | None, allowed: range | frozenset[int] | None, *, nan: bool
 ) -> AbstractValue | None:
     """Return a grid with a scale per element, without channels."""
@@ -245,15 +261,17 @@ def _of_elements(
     lowest, highest = (np.asarray(bound, np.int64) for bound in (grid.lowest, grid.highest))
     flat = scale.reshape(-1), zeropt.reshape(-1)
     codes = CodeRanges(*flat, lowest, highest, grid.codes.step, allowed=allowed)
-    result = of_codes(codes, -1, nan=nan)
+    result = from_codes(codes, -1, nan=nan)
     return None if result is None else result.whole()
 
 
-def _aligned(arrays: Sequence[Array | None]) -> tuple[int | None, list[Array | None]] | None:
+def _align_parameters(
+    arrays: Sequence[Array | None],
+) -> tuple[int | None, list[Array | None]] | None:
     """Return parameters as numbers or per channel, and the axis; None if several axes vary."""
     axes, flat = set(), []
     for array in arrays:
-        layout = None if array is None else channels_of_constant(array)
+        layout = None if array is None else find_constant_channels(array)
         if array is not None and layout is None:
             return None
         flat.append(None if layout is None else layout[1])
@@ -264,76 +282,78 @@ def _aligned(arrays: Sequence[Array | None]) -> tuple[int | None, list[Array | N
     return next(iter(axes), None), flat
 
 
-def _linear(node: ir.Node, view: View, hinted: Grid | None) -> AbstractValue | None:
+def _infer_linear(node: ir.Node, view: View, hinted: Grid | None) -> AbstractValue | None:
     """Return the output of a node of ONNX's pair.
 
     `hinted` is its grid, narrowed by Clips and metadata.
     """
-    source = input_of(node, 0)
+    source = get_input(node, 0)
     if source is None:
         return None
     try:
         if is_quantize(node):
-            return _quantized(node, view)
-        grid = scaling_of(node, dtype_of(source)).grid
+            return _infer_quantize_linear(node, view)
+        grid = read_scaling(node, get_dtype(source)).grid
     except Inexpressible:
-        return _of_stored(node, source, None, view)
+        return _infer_stored(node, source, None, view)
     if isinstance(grid, FloatGrid):
-        return _of_stored(node, source, grid, view)
+        return _infer_stored(node, source, grid, view)
     codes, layout = view.abstract(source), grid.channels
     if not isinstance(grid, IntegerGrid) or layout is None:
         return None
     if codes is None or codes.codes is None:
-        return _of_all(grid, grid.codes, nan=False)
+        return _make_whole_grid(grid, grid.codes, nan=False)
     if codes.integers is not None and view.afford(codes.integers.size):
         allowed = hinted.codes if isinstance(hinted, IntegerGrid) else grid.codes
-        return of_integers(codes.integers, layout.scale, layout.zeropt, layout.axis, allowed)
+        return from_integers(codes.integers, layout.scale, layout.zeropt, layout.axis, allowed)
     if layout.axis is not None and codes.axis not in (None, layout.axis):
         codes = codes.whole()
     if codes.codes is None:
         return None
     axis = layout.axis if codes.axis is None else codes.axis
-    return of_codes(replace(codes.codes, scale=layout.scale, zeropt=layout.zeropt), axis)
+    return from_codes(replace(codes.codes, scale=layout.scale, zeropt=layout.zeropt), axis)
 
 
-def _of_stored(
+def _infer_stored(
     node: ir.Node, source: ir.Value, grid: FloatGrid | None, view: View
 ) -> AbstractValue | None:
     """Return a constant whose codes are floats, or have a scale per block; None otherwise."""
     if not is_constant(source) or not view.afford(read_array(source).size):
         return None
-    values = dequantized(node)
+    values = dequantize_constant(node)
     if values is None or values.dtype != np.float32:
         return None
-    integers, allowed = _integer_grid(grid)
+    integers, allowed = _to_integer_grid(grid)
     coded = None
     if integers is not None and allowed is not None:
-        coded = with_codes(values, integers, allowed)
+        coded = encode_constant(values, integers, allowed)
     if coded is None:
         view.keep(node.outputs[0], values)
-    return coded or of_constant(values)
+    return coded or from_constant(values)
 
 
-def _quantized(node: ir.Node, view: View) -> AbstractValue | None:
+def _infer_quantize_linear(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the integers of a QuantizeLinear."""
-    scaling = scaling_of(node)
+    scaling = read_scaling(node)
     grid, layout = scaling.grid, scaling.layout
     if not isinstance(grid, IntegerGrid):
         return None
-    x = view.abstract(node.inputs[0]) or unknown(node.inputs[0])
-    points = points_of(x, layout.axis, layout.scale, layout.zeropt)
+    x = view.abstract(node.inputs[0]) or make_unknown(node.inputs[0])
+    points = list_points(x, layout.axis, layout.scale, layout.zeropt)
 
     def function(values: Array) -> Array:
         codes = np.rint(values / layout.scale).astype(np.float64) + layout.zeropt
         return np.clip(codes, grid.lowest, grid.highest).astype(np.float32)
 
-    result = image(points, function, [(_ONE, _ZERO)], nan=False)
+    result = map_points(points, function, [(_ONE, _ZERO)], nan=False)
     if result.codes is None and not result.infinite:
         ends = result.lowest.astype(np.int64), result.highest.astype(np.int64)
-        result = of_codes(CodeRanges(_ONE, _ZERO, *ends), result.axis) or result
+        result = from_codes(CodeRanges(_ONE, _ZERO, *ends), result.axis) or result
     # The code of NaN depends on the runtime.
     if x.nan or result.nan or result.codes is None:
-        result = _of_all(IntegerGrid(_ONE, _ZERO, grid.codes), grid.codes, nan=False) or result
+        result = (
+            _make_whole_grid(IntegerGrid(_ONE, _ZERO, grid.codes), grid.codes, nan=False) or result
+        )
     if result.codes is None:
         return result
     return replace(result, codes=replace(result.codes, allowed=grid.codes))

@@ -9,14 +9,14 @@ import onnx_ir as ir
 
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.rules import elementwise, joins, moves, pools
-from anybit.onnx.analysis.rules.arithmetic import arithmetic
-from anybit.onnx.analysis.rules.functions import FUNCTIONS, share, smooth
-from anybit.onnx.analysis.rules.normalization import batch_normalization
-from anybit.onnx.analysis.rules.quantizers import counted, quantized
+from anybit.onnx.analysis.rules.arithmetic import infer_arithmetic
+from anybit.onnx.analysis.rules.functions import FUNCTIONS, infer_smooth, infer_softmax
+from anybit.onnx.analysis.rules.normalization import infer_batch_normalization
+from anybit.onnx.analysis.rules.quantizers import infer_multi_threshold, infer_quantizer
 from anybit.onnx.analysis.view import View
 from anybit.onnx.graph.layout import is_channels_last
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
-from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 Found: TypeAlias = AbstractValue | Sequence[AbstractValue | None] | None
@@ -24,63 +24,63 @@ Rule: TypeAlias = Callable[[ir.Node, View], Found]
 """The abstract value of the first output, or of each."""
 
 RULES: dict[str, Rule] = {
-    "Abs": elementwise.simple(np.abs),
-    "Add": arithmetic,
-    "AveragePool": pools.average_pool,
-    "BatchNormalization": batch_normalization,
-    "Cast": elementwise.cast,
-    "Ceil": elementwise.simple(np.ceil),
-    "Clip": elementwise.clip,
-    "Concat": joins.concatenated,
-    "DepthToSpace": moves.moved,
-    "Div": arithmetic,
-    "Dropout": moves.identity,
-    "Expand": moves.kept,
-    "Flatten": moves.reshaped,
-    "Floor": elementwise.simple(np.floor),
-    "Gather": joins.gathered,
-    "GlobalAveragePool": pools.global_average_pool,
-    "GlobalMaxPool": moves.pooled,
-    "Identity": moves.identity,
-    "LeakyRelu": elementwise.leaky_relu,
-    "Max": joins.extreme,
-    "MaxPool": moves.pooled,
-    "Min": joins.extreme,
-    "Mul": arithmetic,
-    "Neg": elementwise.negated,
-    "PRelu": elementwise.prelu,
-    "Pad": joins.padded,
-    "ReduceMax": pools.reduced,
-    "ReduceMean": pools.reduced,
-    "ReduceMin": pools.reduced,
-    "ReduceSum": pools.reduced,
-    "Relu": elementwise.relu,
-    "Reshape": moves.reshaped,
-    "Resize": joins.resized,
-    "Round": elementwise.simple(np.rint),
-    "Sign": elementwise.simple(np.sign),
-    "Slice": joins.sliced,
-    "Softmax": share,
-    "SpaceToDepth": moves.moved,
-    "Split": joins.split,
-    "Squeeze": moves.reshaped,
-    "Sub": arithmetic,
-    "ThresholdedRelu": elementwise.thresholded_relu,
-    "Tile": moves.moved,
-    "Transpose": moves.transposed,
-    "Unsqueeze": moves.reshaped,
-    "Upsample": joins.resized,
-    "Where": joins.selected,
-    **dict.fromkeys(FUNCTIONS, smooth),
+    "Abs": elementwise.make_rule(np.abs),
+    "Add": infer_arithmetic,
+    "AveragePool": pools.infer_average_pool,
+    "BatchNormalization": infer_batch_normalization,
+    "Cast": elementwise.infer_cast,
+    "Ceil": elementwise.make_rule(np.ceil),
+    "Clip": elementwise.infer_clip,
+    "Concat": joins.infer_concat,
+    "DepthToSpace": moves.infer_mixing_move,
+    "Div": infer_arithmetic,
+    "Dropout": moves.infer_identity,
+    "Expand": moves.infer_channelwise_move,
+    "Flatten": moves.infer_reshape,
+    "Floor": elementwise.make_rule(np.floor),
+    "Gather": joins.infer_gather,
+    "GlobalAveragePool": pools.infer_global_average_pool,
+    "GlobalMaxPool": moves.infer_max_pool,
+    "Identity": moves.infer_identity,
+    "LeakyRelu": elementwise.infer_leaky_relu,
+    "Max": joins.infer_min_max,
+    "MaxPool": moves.infer_max_pool,
+    "Min": joins.infer_min_max,
+    "Mul": infer_arithmetic,
+    "Neg": elementwise.infer_neg,
+    "PRelu": elementwise.infer_prelu,
+    "Pad": joins.infer_pad,
+    "ReduceMax": pools.infer_reduction,
+    "ReduceMean": pools.infer_reduction,
+    "ReduceMin": pools.infer_reduction,
+    "ReduceSum": pools.infer_reduction,
+    "Relu": elementwise.infer_relu,
+    "Reshape": moves.infer_reshape,
+    "Resize": joins.infer_resize,
+    "Round": elementwise.make_rule(np.rint),
+    "Sign": elementwise.make_rule(np.sign),
+    "Slice": joins.infer_slice,
+    "Softmax": infer_softmax,
+    "SpaceToDepth": moves.infer_mixing_move,
+    "Split": joins.infer_split,
+    "Squeeze": moves.infer_reshape,
+    "Sub": infer_arithmetic,
+    "ThresholdedRelu": elementwise.infer_thresholded_relu,
+    "Tile": moves.infer_mixing_move,
+    "Transpose": moves.infer_transpose,
+    "Unsqueeze": moves.infer_reshape,
+    "Upsample": joins.infer_resize,
+    "Where": joins.infer_where,
+    **dict.fromkeys(FUNCTIONS, infer_smooth),
 }
 
 
-def rule_of(node: ir.Node) -> Rule | None:
+def find_rule(node: ir.Node) -> Rule | None:
     """Return the rule of an operator that is not MatMul-like; None without one."""
-    if is_quantize(node) or is_dequantize(node) or versions_of(node.domain, node.op_type):
-        return quantized
+    if is_quantize(node) or is_dequantize(node) or find_versions(node.domain, node.op_type):
+        return infer_quantizer
     if is_multi_threshold(node):
-        return counted
+        return infer_multi_threshold
     if is_channels_last(node) and node.op_type == "MaxPool":
-        return moves.pooled_channels_last
+        return moves.infer_max_pool_channels_last
     return None if node.domain else RULES.get(node.op_type)

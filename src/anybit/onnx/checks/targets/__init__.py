@@ -20,9 +20,9 @@ class Target:
 
 
 TARGETS: Mapping[str, Target] = {
-    "onnxruntime": Target(onnxruntime.findings),
-    "standard": Target(standard.findings),
-    "qdq": Target(qdq.findings),
-    "finn": Target(finn.findings, finn.NAMES),
-    "hls4ml": Target(hls4ml.findings, hls4ml.NAMES),
+    "onnxruntime": Target(onnxruntime.check),
+    "standard": Target(standard.check),
+    "qdq": Target(qdq.check),
+    "finn": Target(finn.check, finn.NAMES),
+    "hls4ml": Target(hls4ml.check, hls4ml.NAMES),
 }

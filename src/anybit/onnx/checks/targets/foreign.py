@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from anybit.onnx.checks.finding import Finding, error
+from anybit.onnx.checks.finding import Finding, make_error
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.usable import UNUSABLE_DOMAIN
 from anybit.onnx.forms import Form
@@ -13,24 +13,24 @@ from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
-from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.qdq.qlinear import is_integer_operator
-from anybit.onnx.qdq.remedies import conversion_of
+from anybit.onnx.qdq.remedies import suggest_conversion
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 
-def findings(subject: Subject, form: Form) -> Iterator[Finding]:
+def check(subject: Subject, form: Form) -> Iterator[Finding]:
     """Yield each operator that is not ONNX's and has no equivalent, including inner graphs."""
     for node in iter_nodes(subject.model.graph):
         if is_foreign(node) and not is_multi_threshold(node):  # becomes standard operators
-            problem = f"{spelled(node)} is not an ONNX operator"
-            yield error(node, "foreign-operator", problem, remedy(node, form))
+            problem = f"{format_operator(node)} is not an ONNX operator"
+            yield make_error(node, "foreign-operator", problem, suggest_remedy(node, form))
 
 
 def is_foreign(node: ir.Node) -> bool:
     """Return whether an operator is neither ONNX's nor of this package."""
     domains = (*STANDARD_DOMAINS, UNUSABLE_DOMAIN)  # the latter is reported separately
-    return node.domain not in domains and not versions_of(node.domain, node.op_type)
+    return node.domain not in domains and not find_versions(node.domain, node.op_type)
 
 
 def is_quantized(node: ir.Node) -> bool:
@@ -38,7 +38,7 @@ def is_quantized(node: ir.Node) -> bool:
     return is_quantize(node) or is_dequantize(node) or is_integer_operator(node)
 
 
-def spelled(node: ir.Node) -> str:
+def format_operator(node: ir.Node) -> str:
     """Return the name of an operator, with its domain unless that is ONNX's own.
 
     Nothing is quoted: findings that differ only in quoted text are merged.
@@ -47,10 +47,10 @@ def spelled(node: ir.Node) -> str:
     return f"{node.op_type} of {node.domain}" if own else node.op_type
 
 
-def remedy(node: ir.Node, form: Form) -> str:
+def suggest_remedy(node: ir.Node, form: Form) -> str:
     """Return how to replace a node: convert it to the form if `convert` can, or start over."""
     if is_quantized(node):
-        command = conversion_of(node, form)
+        command = suggest_conversion(node, form)
         if command:
             return f"run {command}"
         return "quantize the float model another way: anybit quantize"

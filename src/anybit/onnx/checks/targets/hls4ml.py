@@ -11,15 +11,15 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.checks.finding import Finding, error, warning
-from anybit.onnx.checks.shapes import free_sizes
+from anybit.onnx.checks.finding import Finding, make_error, make_warning
+from anybit.onnx.checks.shapes import check_free_sizes
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.targets import foreign, hls4ml_names
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import are_powers_of_two, is_constant
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
-from anybit.onnx.operators.registry import versions_of
+from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops.domain import Role
 
@@ -38,93 +38,95 @@ _LAYERS = {
 }
 
 
-def findings(subject: Subject) -> Iterator[Finding]:
-    yield from free_sizes(subject, "hls4ml")
-    yield from hls4ml_names.findings(subject.file.graph)
-    yield from _layer_findings(subject)
+def check(subject: Subject) -> Iterator[Finding]:
+    yield from check_free_sizes(subject, "hls4ml")
+    yield from hls4ml_names.check(subject.file.graph)
+    yield from _check_layers(subject)
     for quantizer in subject.quantizers:
         if quantizer.spelled not in NAMES:
             problem = f"hls4ml has no {quantizer.spelled}"
-            yield error(quantizer.node, "operator", problem, "quantize to integers")
+            yield make_error(quantizer.node, "operator", problem, "quantize to integers")
             continue
-        yield from _quantizer_findings(quantizer)
+        yield from _check_quantizer(quantizer)
         if quantizer.static and not _is_fixed_point(quantizer):
             problem = (
                 "no fixed-point type has this scale and zero-point; hls4ml multiplies, in its "
                 "default precision, which has to hold the codes"
             )
             remedy = "train with one power-of-two scale per tensor and zero-point 0"
-            yield warning(quantizer.node, "scale", problem, remedy)
+            yield make_warning(quantizer.node, "scale", problem, remedy)
 
 
-def _layer_findings(subject: Subject) -> Iterator[Finding]:
+def _check_layers(subject: Subject) -> Iterator[Finding]:
     for node in subject.model.graph:
-        if versions_of(node.domain, node.op_type):
+        if find_versions(node.domain, node.op_type):
             continue
         if foreign.is_foreign(node):
-            yield _no_layer(node)
+            yield _report_missing_layer(node)
             continue
         if node.op_type == "Gemm":
             problem = "hls4ml does not read Gemm"
-            yield error(node, "gemm", problem, hls4ml_names.CLEAN)
+            yield make_error(node, "gemm", problem, hls4ml_names.CLEAN)
         elif node.op_type in _GLOBAL_POOLS:
             problem = f"hls4ml reads sizes and data of {node.op_type} in different layouts"
             remedy = "average 2^k values, which anybit clean --target hls4ml makes a convolution"
-            yield error(node, "layout", problem, remedy)
+            yield make_error(node, "layout", problem, remedy)
         elif node.op_type == "Pad":
             problem = "hls4ml pads images with channels last; Pad has them first"
-            yield error(node, "layout", problem, "let the convolution pad")
+            yield make_error(node, "layout", problem, "let the convolution pad")
         elif node.op_type not in _LAYERS:
-            yield _no_layer(node)
+            yield _report_missing_layer(node)
         elif node.op_type in _IN_CHANNELS_LAST and CHANNELS_LAST not in node.meta:
             shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
             if node.op_type != "BatchNormalization" or (shape is not None and len(shape) > 2):
-                yield _channels_first(node)
-        yield from _operand_findings(node)
+                yield _report_channels_first(node)
+        yield from _check_operands(node)
         if node.op_type == "Conv":
-            yield from _convolution_findings(node)
+            yield from _check_convolution(node)
 
 
-def _no_layer(node: ir.Node) -> Finding:
+def _report_missing_layer(node: ir.Node) -> Finding:
     remedy = "use layers that hls4ml has"
     if foreign.is_quantized(node):
-        remedy = foreign.remedy(node, Form.QONNX)
-    return error(node, "layer", f"hls4ml has no layer for {foreign.spelled(node)}", remedy)
+        remedy = foreign.suggest_remedy(node, Form.QONNX)
+    return make_error(
+        node, "layer", f"hls4ml has no layer for {foreign.format_operator(node)}", remedy
+    )
 
 
-def _operand_findings(node: ir.Node) -> Iterator[Finding]:
+def _check_operands(node: ir.Node) -> Iterator[Finding]:
     """Yield operands that hls4ml refuses, or stores in another type."""
     if None in node.inputs:
         problem = "an input is left out, which hls4ml looks for"
-        yield error(node, "layer", problem, "give all inputs, or use another layer")
-    shape = _shape(node)
+        yield make_error(node, "layer", problem, "give all inputs, or use another layer")
+    shape = _get_shape(node)
     if node.op_type == "MatMul" and shape is not None and len(shape) != 2:
         problem = f"hls4ml treats an input of shape {list(shape)} as a vector"
-        yield error(node, "rank", problem, "multiply matrices [batch, features]")
+        yield make_error(node, "rank", problem, "multiply matrices [batch, features]")
     if node.op_type == "MatMul" and (_is_constant(node, 0) or not _is_constant(node, 1)):
         problem = "hls4ml multiplies with constants from the right only"
-        yield error(node, "reader", problem, "let the second factor be the constant")
+        yield make_error(node, "reader", problem, "let the second factor be the constant")
     if node.op_type in _MERGES and len(node.inputs) > 2:
         problem = f"{len(node.inputs)} inputs; hls4ml merges two"
-        yield error(node, "layer", problem, "merge two at a time")
+        yield make_error(node, "layer", problem, "merge two at a time")
     if node.op_type in ("Conv", "MatMul"):
         for value in node.inputs[1:]:
-            yield from _float_findings(node, value)
+            yield from _check_float(node, value)
     constants = [index for index in range(len(node.inputs)) if _is_constant(node, index)]
     if node.op_type in ("Max", "Min") and constants:
         problem = f"hls4ml has no {node.op_type} with a constant"
-        yield error(node, "layer", problem, "use Relu, or let a quantizer clip")
+        yield make_error(node, "layer", problem, "use Relu, or let a quantizer clip")
     if node.op_type in ("Add", "Sub", "Mul", "Div") and constants:
-        yield from _constant_operand_findings(node, constants)
+        yield from _check_constant_operand(node, constants)
     if node.op_type in _TABLES:
         problem = f"hls4ml reads {node.op_type} from a table of rounded values"
-        yield warning(node, "table", problem, "compare results, or use Relu")
+        yield make_warning(node, "table", problem, "compare results, or use Relu")
 
 
-def _constant_operand_findings(node: ir.Node, constants: list[int]) -> Iterator[Finding]:
+def _check_constant_operand(node: ir.Node, constants: list[int]) -> Iterator[Finding]:
     if node.op_type == "Add" and any(map(_comes_from_conv, node.inputs)):
         problem = "hls4ml cannot add a constant to a convolution"
-        yield error(
+        yield make_error(
             node, "bias", problem, f"make it the bias of the convolution: {hls4ml_names.CLEAN}"
         )
         return
@@ -133,9 +135,9 @@ def _constant_operand_findings(node: ir.Node, constants: list[int]) -> Iterator[
         rank = 0 if value is None or value.shape is None else len(value.shape)
         if rank > 1 and rank == len(node.outputs[0].shape or ()):
             problem = "the constant has a batch axis, which hls4ml drops from its inputs"
-            yield error(node, "rank", problem, hls4ml_names.CLEAN)
+            yield make_error(node, "rank", problem, hls4ml_names.CLEAN)
         else:
-            yield from _float_findings(node, value)
+            yield from _check_float(node, value)
 
 
 def _comes_from_conv(value: ir.Value | None) -> bool:
@@ -146,24 +148,24 @@ def _comes_from_conv(value: ir.Value | None) -> bool:
     return producer is not None and producer.op_type == "Conv"
 
 
-def _float_findings(node: ir.Node, value: ir.Value | None) -> Iterator[Finding]:
+def _check_float(node: ir.Node, value: ir.Value | None) -> Iterator[Finding]:
     if value is not None and is_constant(value):
         problem = "a constant is not quantized; hls4ml rounds it to its default precision"
         remedy = "quantize it, or give default_precision to hls4ml's configuration"
-        yield warning(node, "float-constant", problem, remedy)
+        yield make_warning(node, "float-constant", problem, remedy)
 
 
-def _convolution_findings(node: ir.Node) -> Iterator[Finding]:
+def _check_convolution(node: ir.Node) -> Iterator[Finding]:
     if any(size != 1 for size in get_attribute(node, "dilations", ())):
         problem = "hls4ml computes the wrong size for dilated convolutions"
-        yield error(node, "layer", problem, "use a dilation of 1")
-    group, shape = get_attribute(node, "group", 1), _shape(node)
+        yield make_error(node, "layer", problem, "use a dilation of 1")
+    group, shape = get_attribute(node, "group", 1), _get_shape(node)
     if group != 1 and shape is not None and shape[1] != group:
         problem = f"{group} groups of {shape[1]} channels; hls4ml has 1 group or one per channel"
-        yield error(node, "layer", problem, "use a convolution of one group")
+        yield make_error(node, "layer", problem, "use a convolution of one group")
 
 
-def _shape(node: ir.Node) -> ir.Shape | None:
+def _get_shape(node: ir.Node) -> ir.Shape | None:
     x = node.inputs[0] if node.inputs else None
     return None if x is None else x.shape
 
@@ -173,45 +175,47 @@ def _is_constant(node: ir.Node, index: int) -> bool:
     if value is None:
         return False
     producer = value.producer()
-    if producer is None or not versions_of(producer.domain, producer.op_type):
+    if producer is None or not find_versions(producer.domain, producer.op_type):
         return is_constant(value)
     return producer.inputs[0] is not None and is_constant(producer.inputs[0])
 
 
-def _channels_first(node: ir.Node) -> Finding:
+def _report_channels_first(node: ir.Node) -> Finding:
     remedy = hls4ml_names.CLEAN
     if node.op_type not in CHANNELS_LAST_OPERATORS:
         remedy = "use another kind of pooling: QONNX has none of this kind with channels last"
     problem = f"hls4ml reads {node.op_type} with channels last"
-    return error(node, "channels-first", problem, remedy)
+    return make_error(node, "channels-first", problem, remedy)
 
 
-def _quantizer_findings(quantizer: OwnQuantizer) -> Iterator[Finding]:
+def _check_quantizer(quantizer: OwnQuantizer) -> Iterator[Finding]:
     node = quantizer.node
     if not quantizer.static:
         problem = "a parameter is computed at run time; hls4ml needs constants"
-        yield error(node, "run-time-parameter", problem, "run anybit clean, or export constants")
+        yield make_error(
+            node, "run-time-parameter", problem, "run anybit clean, or export constants"
+        )
     width = quantizer.parameter(Role.BITWIDTH)
     if width is not None and width.size != 1:
         problem = f"bitwidth of shape {list(width.shape)}; hls4ml supports one per tensor"
-        yield error(node, "granularity", problem, "use one bit-width")
+        yield make_error(node, "granularity", problem, "use one bit-width")
     if quantizer.spelled == "BipolarQuant" and quantizer.before in _JOINED_WITH_SIGNS:
         problem = f"hls4ml joins it with {quantizer.before} and rounds the threshold down"
-        yield error(node, "threshold", problem, "quantize the input of the sign")
+        yield make_error(node, "threshold", problem, "quantize the input of the sign")
     scale = quantizer.parameter(Role.SCALE)
     if scale is not None and scale.ndim > 1 and scale.size == 1:
         problem = f"scale of shape {list(scale.shape)}; hls4ml supports a scalar"
-        yield error(node, "granularity", problem, hls4ml_names.CLEAN)
+        yield make_error(node, "granularity", problem, hls4ml_names.CLEAN)
     if quantizer.constant and len(node.outputs[0].uses()) > 1:
         problem = "a quantized constant with several readers; hls4ml drops it after the first"
-        yield error(node, "fork", problem, hls4ml_names.CLEAN)
+        yield make_error(node, "fork", problem, hls4ml_names.CLEAN)
     mode = quantizer.attributes.get("rounding_mode", "ROUND")
     if mode not in ("ROUND", "FLOOR"):
         problem = f"rounding mode {mode}; hls4ml supports ROUND and FLOOR"
-        yield error(node, "rounding-mode", problem, "train with one of them")
+        yield make_error(node, "rounding-mode", problem, "train with one of them")
     if quantizer.attributes.get("narrow") and not quantizer.attributes.get("signed"):
         problem = "narrow and unsigned; hls4ml supports narrow ranges of signed quantizers only"
-        yield error(node, "range", problem, "train with the full range")
+        yield make_error(node, "range", problem, "train with the full range")
 
 
 def _is_fixed_point(quantizer: OwnQuantizer) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from anybit.onnx.checks.finding import Finding, error
+from anybit.onnx.checks.finding import Finding, make_error
 from anybit.onnx.graph.constants import is_constant
 from anybit.text import shown
 
@@ -44,34 +44,34 @@ def is_usable(name: str) -> bool:
     return name not in RESERVED
 
 
-def findings(graph: ir.Graph) -> Iterator[Finding]:
+def check(graph: ir.Graph) -> Iterator[Finding]:
     """Yield names and constants of a file that hls4ml refuses or misinterprets."""
     constants = [value for value in graph.initializers.values() if is_constant(value)]
     items = (*graph.inputs, *graph.outputs, *constants, *graph)
     names = list(dict.fromkeys(str(item.name or "") for item in items))
-    yield from _named(
+    yield from _report_names(
         [name for name in names if not is_usable(name)],
         "name",
         "cannot be a name in the C++ of hls4ml",
     )
     interface = {value.name for value in (*graph.inputs, *constants)}
-    yield from _named(
+    yield from _report_names(
         [str(node.name) for node in graph if node.name in interface],
         "name",
         "is the name of a node and of an input or a constant, which hls4ml takes for one",
     )
-    yield from _named(
+    yield from _report_names(
         [str(value.name) for value in constants if len(value.uses()) > 1],
         "fork",
         "is a constant with several readers; hls4ml drops it after the first",
     )
     for node in graph:
         if node.op_type == "Constant" and node.domain == "":
-            yield error(node, "layer", "hls4ml reads constants from initializers only", CLEAN)
+            yield make_error(node, "layer", "hls4ml reads constants from initializers only", CLEAN)
 
 
-def _named(names: list[str], code: str, problem: str) -> Iterator[Finding]:
+def _report_names(names: list[str], code: str, problem: str) -> Iterator[Finding]:
     """Yield one finding for all names, with the first of them."""
     if names:
         others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-        yield error(None, code, f"{shown(repr(names[0]))}{others} {problem}", CLEAN)
+        yield make_error(None, code, f"{shown(repr(names[0]))}{others} {problem}", CLEAN)

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from anybit.errors import ModelError
-from anybit.onnx.checks.finding import Finding, error
+from anybit.onnx.checks.finding import Finding, make_error
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.targets import foreign
 from anybit.onnx.expansion.calls import Expansions
@@ -12,15 +12,15 @@ from anybit.onnx.forms import Form
 from anybit.onnx.graph.names import describe
 
 
-def findings(subject: Subject) -> Iterator[Finding]:
-    yield from foreign.findings(subject, Form.STANDARD)
+def check(subject: Subject) -> Iterator[Finding]:
+    yield from foreign.check(subject, Form.STANDARD)
     expansions = Expansions()
     for quantizer in subject.quantizers:
         try:
             expansions.of(quantizer.node, quantizer.operator)
         except ModelError as refusal:
             problem = str(refusal).removeprefix(describe(quantizer.node)).lstrip(": ")
-            yield error(
+            yield make_error(
                 quantizer.node,
                 "not-expressible",
                 f"standard operators cannot express it: {problem}",
