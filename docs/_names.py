@@ -26,9 +26,13 @@ def names_tables() -> dict[str, str]:
 
 
 def _table(names: dict[str, PublicName]) -> str:
-    rows = [
-        f"| {_linked(name, public.page)} | {public.description} |" for name, public in names.items()
-    ]
+    rows = []
+    for is_result, group in groupby(names, lambda name: names[name].area == "Results"):
+        if is_result:
+            classes = ", ".join(f"`{name}`" for name in group)
+            rows.append(f"| {classes} | Results of the functions above. |")
+        else:
+            rows += [f"| {_linked(n, names[n].page)} | {names[n].description} |" for n in group]
     return "\n".join(["| name | description |", "|---|---|", *rows])
 
 

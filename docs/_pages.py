@@ -47,8 +47,7 @@ def operator_page(operator: Operator) -> str:
         _paragraphs(documentation.body),
         f"![{name}: {shown_of(operator)}](../images/{operator.name}.svg)",
         "## Parameters",
-        _table(["input", "meaning"], _inputs(operator, documentation)),
-        _table(["attribute", "default", "meaning"], _attributes(operator, documentation)),
+        _table(["parameter", "meaning"], _parameters(operator, documentation)),
         "## Result",
         documentation.returns,
         "## Gradient",
@@ -103,28 +102,20 @@ def _gradient(operator: Operator) -> str:
     return f"{of} See [gradients](../gradients.md)."
 
 
-def _inputs(operator: Operator, documentation: Documentation) -> list[list[str]]:
-    rows = [
+def _parameters(operator: Operator, documentation: Documentation) -> list[list[str]]:
+    """Return one row per input and attribute, and one for `out`, which exists only in Python."""
+    inputs = [
         [
             f"`{declared.name}`" + (" (optional)" if declared.optional else ""),
             documentation.arguments[declared.name],
         ]
         for declared in operator.inputs
     ]
-    return _merged(rows)
-
-
-def _attributes(operator: Operator, documentation: Documentation) -> list[list[str]]:
-    """Return one row per attribute, and one for `out`, which exists only in Python."""
-    rows = [
-        [
-            f"`{declared.name}`",
-            f"`{declared.default!r}`",
-            documentation.arguments[declared.name],
-        ]
+    attributes = [
+        [f"`{declared.name}`", documentation.arguments[declared.name]]
         for declared in operator.attributes
     ]
-    return [*_merged(rows), ["`out`", "`None`", f"Python only: {_out(documentation)}"]]
+    return [*_merged([*inputs, *attributes]), ["`out`", f"Python only: {_out(documentation)}"]]
 
 
 def _out(documentation: Documentation) -> str:
