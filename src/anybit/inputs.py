@@ -148,7 +148,7 @@ def convert_array(value: npt.ArrayLike, declared: TensorInfo) -> Array:
         return array
     dtype, kinds = declared.dtype, "fiub"
     if not is_numpy_dtype(dtype):
-        cast = _narrowed(array, dtype)
+        cast = _cast_narrow(array, dtype)
         if cast is not None:
             return cast
     elif array.dtype.kind in kinds and dtype.kind in kinds:
@@ -163,7 +163,7 @@ def convert_array(value: npt.ArrayLike, declared: TensorInfo) -> Array:
     )
 
 
-def _narrowed(array: Array, dtype: np.dtype[Any]) -> Array | None:
+def _cast_narrow(array: Array, dtype: np.dtype[Any]) -> Array | None:
     """Convert to a dtype of ml_dtypes; None for values that it cannot hold.
 
     Floats are rounded to floats, unless they exceed the largest. np.load returns arrays of these
@@ -183,7 +183,7 @@ def _narrowed(array: Array, dtype: np.dtype[Any]) -> Array | None:
         with np.errstate(all="ignore"):
             same = np.array_equal(back.astype(array.dtype), array)  # float64 rounds long integers
         return cast if same and np.array_equal(values, back) else None
-    largest = _largest(dtype)
+    largest = _find_largest(dtype)
     lost = np.isnan(values) != np.isnan(back)
     lost |= np.isinf(values) != np.isinf(back)
     lost |= np.isfinite(values) & (np.abs(values) > largest)
@@ -191,7 +191,7 @@ def _narrowed(array: Array, dtype: np.dtype[Any]) -> Array | None:
 
 
 @cache
-def _largest(dtype: np.dtype[Any]) -> float:
+def _find_largest(dtype: np.dtype[Any]) -> float:
     """Return the largest finite number of a floating-point dtype of at most 16 bits."""
     bits = int(ir.DataType.from_numpy(dtype).bitwidth)
     codes = np.arange(2**bits, dtype=f"u{dtype.itemsize}").view(dtype)
@@ -266,7 +266,7 @@ def count_runs(inputs: Sequence[TensorInfo], feeds: Mapping[str, Array]) -> int:
         if rows and shape and shape[0] % rows == 0:
             shape = (rows, *shape[1:])
         if not tensor.fits(shape):
-            raise DataError(_misfit(tensor, array.shape))
+            raise DataError(_describe_misfit(tensor, array.shape))
         counts.setdefault(1 if rows is None else len(array) // rows, tensor.name)
     if len(counts) > 1:
         (one, a), (other, b), *_ = counts.items()
@@ -294,10 +294,10 @@ def check_shape(declared: TensorInfo, array: Shaped, whole: tuple[int, ...] | No
     The message shows the shape of the `whole` array that it is a part of, if that is passed.
     """
     if not declared.fits(array.shape):
-        raise DataError(_misfit(declared, array.shape if whole is None else whole))
+        raise DataError(_describe_misfit(declared, array.shape if whole is None else whole))
 
 
-def _misfit(declared: TensorInfo, shape: tuple[int, ...]) -> str:
+def _describe_misfit(declared: TensorInfo, shape: tuple[int, ...]) -> str:
     rows = declared.rows
     hint = {None: "", 1: " or any number of rows"}.get(rows, f" or a multiple of {rows} rows")
     return (

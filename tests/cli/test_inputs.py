@@ -64,17 +64,20 @@ def test_model_runs_any_engine() -> None:
 
 
 def test_row_count_errors_name_both_inputs() -> None:
-    """One rule for all inputs, and no set of Python in the message."""
+    # The message lists two inputs instead of a set.
     inputs = [TensorInfo("a", FLOAT, (2, 3)), TensorInfo("b", FLOAT, (1,))]
     feeds = {"a": np.ones((4, 3), np.float32), "b": np.ones(1, np.float32)}
     with pytest.raises(DataError, match=r"'a' has enough for 2 runs of the model, 'b' for 1$"):
         count_runs(inputs, feeds)
 
 
-def test_with_sizes_replaces_free_sizes() -> None:
+def test_override_shapes_replaces_free_sizes() -> None:
     inputs = [TensorInfo("x", FLOAT, ("n", 3, None)), TensorInfo("z", FLOAT, None)]
-    given = override_shapes(inputs, {"x": (2, 3, 5), "z": (7,)})
-    assert [array.shape for array in generate_random_inputs(given).values()] == [(2, 3, 5), (7,)]
+    overridden = override_shapes(inputs, {"x": (2, 3, 5), "z": (7,)})
+    assert [array.shape for array in generate_random_inputs(overridden).values()] == [
+        (2, 3, 5),
+        (7,),
+    ]
     with pytest.raises(OptionError, match=r"declared with shape \[n, 3, \?\], which \[2, 4, 5\]"):
         override_shapes(inputs, {"x": (2, 4, 5)})
     with pytest.raises(OptionError, match="w is not an input; inputs: x, z"):
@@ -85,7 +88,7 @@ def test_with_sizes_replaces_free_sizes() -> None:
 
 def test_session_is_the_one_of_the_engine() -> None:
     network = load(model([node("Relu", "x", domain="")]))
-    assert [each.name for each in network.session.get_outputs()] == ["y"]
+    assert [output.name for output in network.session.get_outputs()] == ["y"]
 
 
 def paddle() -> onnx.ModelProto:
@@ -105,7 +108,7 @@ def paddle() -> onnx.ModelProto:
 
 def test_negative_sizes_are_free(shell: Shell) -> None:
     network = load(paddle())
-    assert [str(each) for each in (*network.inputs, *network.outputs)] == [
+    assert [str(tensor) for tensor in (*network.inputs, *network.outputs)] == [
         "x: float32[?, 4]",
         "y: float32[?, 2]",
     ]
@@ -138,7 +141,7 @@ def test_unnamed_sizes_may_differ(shell: Shell) -> None:
 
 
 def test_negative_sizes_are_free_with_our_operators() -> None:
-    """A model that is already read is taken as it is."""
+    # A model in memory is taken as it is.
     assert load(ir.from_proto(paddle())).inputs == (TensorInfo("x", FLOAT, (None, 4)),)
 
 
@@ -152,7 +155,7 @@ def test_sizes_of_one_name_must_be_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "held", "only", "found"),
+    ("names", "stored", "only", "expected"),
     [
         (["a", "b"], ["b", "c"], True, {"b": "b"}),
         (["a", "b"], ["x"], True, {}),
@@ -166,9 +169,9 @@ def test_sizes_of_one_name_must_be_equal() -> None:
         ([], [], True, {}),
     ],
 )
-def test_matched_selects_arrays_by_name(
-    names: list[str], held: list[str], only: bool, found: dict[str, str]
+def test_match_arrays_selects_by_name(
+    names: list[str], stored: list[str], only: bool, expected: dict[str, str]
 ) -> None:
-    arrays = {name: np.full(2, at) for at, name in enumerate(held)}
-    given = match_arrays(names, arrays, "x", only=only)
-    assert {name: held[array[0]] for name, array in given.items()} == found
+    arrays = {name: np.full(2, at) for at, name in enumerate(stored)}
+    matches = match_arrays(names, arrays, "x", only=only)
+    assert {name: stored[array[0]] for name, array in matches.items()} == expected

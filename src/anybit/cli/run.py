@@ -91,8 +91,8 @@ def run(
     from anybit.data.random_inputs import (
         describe_random_inputs,
         generate_random_inputs,
-        naming_assumed_sizes,
         override_shapes,
+        report_assumed_sizes,
     )
 
     console = stdout()
@@ -106,7 +106,7 @@ def run(
     declared = override_shapes(network.inputs, parse_shapes(shapes))
     feeds = gather_inputs(network, inputs) if inputs else generate_random_inputs(declared)
     with (
-        naming_assumed_sizes(() if inputs else declared),
+        report_assumed_sizes(() if inputs else declared),
         _limited(network, timeout) as check_time,
     ):
         times, outputs = _timed(network, feeds, repeat, check_time)

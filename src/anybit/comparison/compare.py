@@ -21,8 +21,8 @@ from anybit.comparison.sides.runners import capture, check_runner
 from anybit.data.random_inputs import (
     describe_random_inputs,
     generate_random_inputs,
-    naming_assumed_sizes,
     override_shapes,
+    report_assumed_sizes,
 )
 from anybit.errors import DataError, OptionError
 from anybit.inputs import Feeds, match_arrays
@@ -118,7 +118,7 @@ def compare(
     notes = [] if rows is None else [rows.note]
     if inputs is None:
         notes.append(describe_random_inputs(common))
-    with naming_assumed_sizes(common if inputs is None else ()):
+    with report_assumed_sizes(common if inputs is None else ()):
         left = _side(first, runners[0], feeds)
         report(_SHARE_OF_A_RUN)
         if record is None:

@@ -43,7 +43,7 @@ def open_arrays(path: Path) -> "dict[str, StoredArray]":
     """
     if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
         raise DataError(f"{path}: not a file")
-    with _naming(path):
+    with _convert_errors(path):
         if not zipfile.is_zipfile(path):
             return {
                 "": StoredArray(path, cast(_Opener, partial(path.open, "rb")), path.stat().st_size)
@@ -51,14 +51,14 @@ def open_arrays(path: Path) -> "dict[str, StoredArray]":
         archive = zipfile.ZipFile(path)
         return {
             member.filename.removesuffix(".npy"): StoredArray(
-                path, partial(_opened, archive, member), member.file_size
+                path, partial(_open_member, archive, member), member.file_size
             )
             for member in archive.infolist()
             if member.filename.endswith(".npy")
         }
 
 
-def _opened(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> BufferedIOBase:
+def _open_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> BufferedIOBase:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError("it is compressed by another method than deflate")
     return cast(BufferedIOBase, archive.open(member.filename))
@@ -128,7 +128,7 @@ class StoredArray:
         if self._header.by_columns:
             return self._transposed.T[rows]
         first, last, _ = rows.indices(len(self))
-        start = first * _bytes(self.dtype, self.shape[1:])
+        start = first * _count_bytes(self.dtype, self.shape[1:])
         return self._read(start, (max(last - first, 0), *self.shape[1:]))
 
     @cached_property
@@ -137,9 +137,9 @@ class StoredArray:
 
     @cached_property
     def _header(self) -> _Header:
-        with _naming(self._path):
-            header = _parsed(self._stream.read(_HEADER))
-            if self._size - header.start < _bytes(header.dtype, header.shape):
+        with _convert_errors(self._path):
+            header = _parse_header(self._stream.read(_HEADER))
+            if self._size - header.start < _count_bytes(header.dtype, header.shape):
                 raise ValueError(f"an array of shape {header.shape} is cut off")
             return header
 
@@ -148,8 +148,8 @@ class StoredArray:
         return self._read(0, self.shape[::-1])
 
     def _read(self, start: int, shape: tuple[int, ...]) -> Array:
-        with _naming(self._path):
-            content = np.empty(_bytes(self.dtype, shape), np.uint8)
+        with _convert_errors(self._path):
+            content = np.empty(_count_bytes(self.dtype, shape), np.uint8)
             self._stream.seek(self._header.start + start)
             rest = content.data
             while count := self._stream.readinto(rest[:_CHUNK]):
@@ -159,7 +159,7 @@ class StoredArray:
             return np.ndarray(shape, self.dtype, content)
 
 
-def _parsed(content: bytes) -> _Header:
+def _parse_header(content: bytes) -> _Header:
     """Parse the header at the start of a file.
 
     Raises:
@@ -184,12 +184,12 @@ def _parsed(content: bytes) -> _Header:
     return _Header(shape, by_columns, dtype, stream.tell())
 
 
-def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+def _count_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return math.prod(shape, start=dtype.itemsize)
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _convert_errors(path: Path) -> Iterator[None]:
     """Turn errors of the parsers into a DataError with the path."""
     try:
         yield

@@ -18,7 +18,7 @@ LabelSource: TypeAlias = str | os.PathLike[str] | npt.ArrayLike
 """The name of an array in the data; or the path of an .npy, or an array, for all rows in order."""
 
 
-def label_name(labels: LabelSource | None) -> str | None:
+def get_label_name(labels: LabelSource | None) -> str | None:
     """Return the name of the array in the data; None if the labels are elsewhere."""
     return labels if isinstance(labels, str) and not labels.endswith(".npy") else None
 

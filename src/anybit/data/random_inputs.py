@@ -44,23 +44,23 @@ def override_shapes(
 
 def describe_random_inputs(inputs: Iterable[TensorInfo]) -> str:
     """Return the note on results for random inputs: the seed and the assumed sizes."""
-    sizes = _assumed_sizes(inputs)
+    sizes = _describe_assumed_sizes(inputs)
     return "the inputs are random numbers (seed 0)" + (f"; {sizes}" if sizes else "")
 
 
 @contextmanager
-def naming_assumed_sizes(inputs: Iterable[TensorInfo]) -> Iterator[None]:
+def report_assumed_sizes(inputs: Iterable[TensorInfo]) -> Iterator[None]:
     """Add the assumed sizes of free dimensions to the errors of a run."""
     try:
         yield
     except AnybitError as error:
-        sizes = _assumed_sizes(inputs)
+        sizes = _describe_assumed_sizes(inputs)
         if not sizes:
             raise
         raise type(error)(f"{error}; {sizes}; give real ones with --shape or --input") from error
 
 
-def _assumed_sizes(inputs: Iterable[TensorInfo]) -> str:
+def _describe_assumed_sizes(inputs: Iterable[TensorInfo]) -> str:
     assumed = []
     for tensor in inputs:
         shape = tensor.shape or ()
@@ -77,10 +77,10 @@ def generate_random_inputs(inputs: Iterable[TensorInfo]) -> dict[str, Array]:
         DataError: An input has no declared shape, or one with too many elements.
     """
     generator = np.random.default_rng(0)
-    return {tensor.name: _random(generator, tensor) for tensor in inputs}
+    return {tensor.name: _generate_array(generator, tensor) for tensor in inputs}
 
 
-def _random(generator: np.random.Generator, declared: TensorInfo) -> Array:
+def _generate_array(generator: np.random.Generator, declared: TensorInfo) -> Array:
     if declared.shape is None:
         raise DataError(
             f"input {declared.name!r} has no declared shape: pass an array, or its sizes with "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anybit.data.dataset import Dataset, DataSource
-from anybit.data.labels import LabelSource, SeparateLabels, label_name
+from anybit.data.labels import LabelSource, SeparateLabels, get_label_name
 from anybit.data.row_independence import make_independence_test
 from anybit.data.shards import Shard
 from anybit.errors import ModelError
@@ -118,7 +118,7 @@ def evaluate(
     _check_comparable(models, parsed_metric)
     names = [_name(source, index) for index, source in enumerate(models, 1)]
     scorer = Scorer(models, names, engine, metric, labels is not None)
-    inputs, array_name = _common_inputs(scorer), label_name(labels)
+    inputs, array_name = _common_inputs(scorer), get_label_name(labels)
     if any(tensor.name == array_name for tensor in inputs):
         raise ModelError(
             f"labels are called {array_name!r}, and so is an input: name another array"
@@ -218,7 +218,7 @@ def _labelled_shards(
 
 def _row_labels(samples: Dataset, labels: LabelSource | None) -> Iterator[RowLabels]:
     """Yield the rows and labels of each sample."""
-    if labels is None or label_name(labels) is not None:
+    if labels is None or get_label_name(labels) is not None:
         yield from samples.iterate_labels()
         return
     separate = SeparateLabels(labels, len(samples))
