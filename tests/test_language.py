@@ -23,6 +23,7 @@ CHECKED = (
         "src/anybit/parallel",
         "src/anybit/ptq/graph",
         "src/anybit/ptq/insertion",
+        "src/anybit/ptq/mixed_precision",
         "src/anybit/ptq/remarks",
         "src/anybit/ptq/search",
         "src/anybit/ptq/specs",

@@ -53,7 +53,7 @@ def test_quantize_prints_json(files: Shell) -> None:
     found = json.loads(out)
     assert code == 0
     assert found["verdict"]["passed"] is True
-    assert found["skipped"] == {"head": "it was to be kept"}
+    assert found["skipped"] == {"head": "float was requested"}
     assert [each["name"] for each in found["layers"]] == ["first", "depthwise", "pointwise", "up"]
 
 
@@ -73,7 +73,7 @@ def test_layer_option_sets_formats(files: Shell) -> None:
     assert [(each["weights"], each["activations"]) for each in found["layers"]] == [
         *(("int8", "uint8"), ("int4", "uint4"), ("int4", "uint4"), ("int8", "uint8")),
     ]
-    assert found["skipped"] == {"head": "it was to be kept"}
+    assert found["skipped"] == {"head": "float was requested"}
 
 
 def test_budget_option_searches_mixed_precision(files: Shell) -> None:

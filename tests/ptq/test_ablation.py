@@ -15,7 +15,12 @@ import anybit
 from anybit.data.splits import hash_index, is_held_out
 from anybit.metrics.quality import QualityMetrics
 from anybit.ptq.algorithms.layer_params import LayerParams
-from anybit.ptq.search.ablation import AblationSet, best_variant, remark, variants_of
+from anybit.ptq.search.ablation import (
+    AblationSet,
+    describe_ablation,
+    make_variants,
+    select_best_variant,
+)
 
 EXAMPLES = ROOT / "examples"
 RANGES, PLAIN = LayerParams(None, np.ones(1)), LayerParams(None, np.ones(2))
@@ -80,11 +85,11 @@ def test_choices_that_help_are_kept() -> None:
 
 def test_variants_drop_more_and_more() -> None:
     others = LayerParams(None)
-    variants = variants_of({"x": ALL, "y": others})  # type: ignore[dict-item]
+    variants = make_variants({"x": ALL, "y": others})  # type: ignore[dict-item]
     left = [variant.choices["x"].smoothing for variant in variants]  # type: ignore[index]
     assert left == [ALL.smoothing, RANGES.smoothing, PLAIN.smoothing]
     assert all(variant.choices["y"] is others for variant in variants)  # type: ignore[index]
-    assert len(variants_of({"y": others})) == 1  # type: ignore[dict-item]
+    assert len(make_variants({"y": others})) == 1  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(
@@ -102,14 +107,14 @@ def test_variants_drop_more_and_more() -> None:
     ],
 )
 def test_best_variant_has_the_highest_sqnr(decibels: Sequence[float | None], best: int) -> None:
-    assert best_variant([*map(verdict, decibels)]) == best
+    assert select_best_variant([*map(verdict, decibels)]) == best
 
 
 def test_best_variant_compares_agreement_without_float_outputs() -> None:
     verdicts = [verdict(None, 0.5), verdict(None, 0.75), verdict(None, 0.6)]
-    assert best_variant(verdicts) == 1
-    variant = variants_of({"x": ALL})[1]  # type: ignore[dict-item]
-    said = remark(variant, verdicts[1], verdicts[0])
+    assert select_best_variant(verdicts) == 1
+    variant = make_variants({"x": ALL})[1]  # type: ignore[dict-item]
+    said = describe_ablation(variant, verdicts[1], verdicts[0])
     assert said == (
         "Weight rounding and bias correction were dropped: on 40 samples weights rounded to "
         "nearest give 75.0 % agreement, and all choices 50.0 % agreement."
@@ -117,8 +122,10 @@ def test_best_variant_compares_agreement_without_float_outputs() -> None:
 
 
 def test_remark_names_outputs_that_are_not_finite() -> None:
-    variant = variants_of({"x": ALL})[2]  # type: ignore[dict-item]
-    assert "all choices nothing finite" in remark(variant, verdict(20), verdict(-math.inf))
+    variant = make_variants({"x": ALL})[2]  # type: ignore[dict-item]
+    assert "all choices nothing finite" in describe_ablation(
+        variant, verdict(20), verdict(-math.inf)
+    )
 
 
 def test_ablation_set_starts_with_samples_set_apart(monkeypatch: pytest.MonkeyPatch) -> None:

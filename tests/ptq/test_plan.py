@@ -27,7 +27,7 @@ def test_plan_applies_specs_of_layers() -> None:
         "pointwise": ("int4", "uint8"),
         "up": ("", "uint6"),
     }
-    assert result.skipped == {"head": "it was to be kept"}
+    assert result.skipped == {"head": "float was requested"}
     x = random(3, 3, 8, 8)
     assert np.isfinite(anybit.load(result.model).run(x)["y"]).all()
     assert result.bytes_after < result.bytes_before
@@ -103,7 +103,7 @@ def test_plan_gives_a_shared_weight_the_widest_format() -> None:
 
 def test_keep_accepts_nodes_that_stay_float32_anyway() -> None:
     result = anybit.quantize(attention(), data_for("attention", 8), keep=["*oftmax", "sc*"])
-    assert result.skipped == {"scores": "it was to be kept"}
+    assert result.skipped == {"scores": "float was requested"}
 
 
 def test_quantize_with_power_of_two_scales_has_no_others() -> None:

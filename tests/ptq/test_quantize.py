@@ -154,7 +154,7 @@ def test_weights_alone_need_no_data() -> None:
 
 def test_layers_that_are_kept() -> None:
     found = anybit.quantize(convolutions(), data_for("convolutions"), keep=["head", "p*wise"])
-    assert found.skipped == {"head": "it was to be kept", "pointwise": "it was to be kept"}
+    assert found.skipped == {"head": "float was requested", "pointwise": "float was requested"}
     assert [each.name for each in found.layers] == ["first", "depthwise", "up"]
     with pytest.raises(OptionError, match="keep: no layer matches 'heads'; there are head"):
         anybit.quantize(convolutions(), data_for("convolutions"), keep=["heads"])

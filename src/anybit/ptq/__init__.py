@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Post-training quantization: `quantize`.
 
-Layers are placed in float32 (`precision`, `placement`), and specs assigned to them (`plan`). Two
-passes over the data, shard by shard, give statistics and a few samples of each activation
-(`calibration`, `survey`, `statistics`). On these the parameters of each layer are searched
-(`search`, `weights`, `gptq`). Quantizers are inserted (`insertion`), choices that harm the whole
-network dropped (`ablation`), and the result evaluated on held-out samples.
-All thresholds are in `config`.
-
-A budget searches mixed precision (`mixed_precision`): by the sensitivity of the outputs to each
-layer, and by its cost.
+pipeline         the stages of `quantize`, in order
+options, config  checked options; thresholds of the search
+graph            preparation, layers to quantize, integer-only operators
+plan             specs of layers and activations
+calibration      statistics and samples of activations, in two passes over the data
+algorithms       ranges, SmoothQuant, AWQ, GPTQ, bias correction
+search           choice of parameters, ablation, quality on held-out samples
+mixed_precision  sensitivity, noise model and cost, for a budget
+insertion        nodes of quantizers
+summary          the result: layers, remarks, sizes
 """
 
 from anybit.metrics.quality import QualityMetrics

@@ -249,7 +249,7 @@ FAST = QuantizeConfig(searches=False)
 PRESETS = {"fast": FAST, "default": DEFAULT}
 
 
-def preset(effort: str) -> QuantizeConfig:
+def get_preset(effort: str) -> QuantizeConfig:
     """Return the configuration of an effort.
 
     Raises:

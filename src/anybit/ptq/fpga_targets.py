@@ -16,8 +16,8 @@ from anybit.quant_types.spec import QuantSpec
 from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat
 from anybit.quant_types.suggestions import describe_unknown
 
-# Maxima and data movement: a quantizer that does not decrease gives the same values before them.
-_MOVES = list_operators(OpTrait.RESHAPE) | {"Identity", "MaxPool", "Transpose"}
+# Operators that commute with an increasing quantizer: maxima and data movement.
+_DATA_MOVEMENT = list_operators(OpTrait.RESHAPE) | {"Identity", "MaxPool", "Transpose"}
 _GRANULARITIES = {"per-channel", "per-tensor"}
 
 
@@ -41,7 +41,7 @@ _TARGETS: Mapping[str, _Rules] = {
 
 
 def check_target(target: str | None) -> None:
-    """Refuse a target without rules.
+    """Check that there are rules for a target.
 
     Raises:
         OptionError: There is no such target.
@@ -51,32 +51,31 @@ def check_target(target: str | None) -> None:
 
 
 def adapt_plan(plan: QuantPlan, target: str) -> QuantPlan:
-    """Return the plan with quantizers that the target takes, of the same widths.
+    """Return the plan with quantizers of the same widths that the target supports.
 
     Zero-points are 0. Weights are signed and narrow. Activations have one scale; they are unsigned
-    after Relu and signed elsewhere, and their quantizer stands directly after Relu where only
-    maxima and data movement lie between. Channels are not scaled against weights.
+    after Relu and signed elsewhere. The quantizer stands directly after Relu if there are only
+    maxima and data movement before the layer. Channels are not scaled against weights.
 
     Raises:
         OptionError: The target does not support a format.
     """
     rules = _TARGETS[target]
-    if len({layer for source in plan.activations for layer, _ in source.readers}) < len(
-        [layer for layer in plan.layers if layer.weights]
-    ):
+    layers = {layer for activation in plan.activations for layer, _ in activation.readers}
+    if len(layers) < len([layer for layer in plan.layers if layer.weights]):
         raise OptionError(
             f"target {target}: activations must be integers; give data, and a width such as uint8 "
             f"instead of {FLOAT}"
         )
     weights = {
-        layer: _weight(scheme, rules, f"target {target}: {layer.name}")
-        for layer, scheme in plan.weights.items()
+        layer: _adapt_weight(spec, rules, f"target {target}: {layer.name}")
+        for layer, spec in plan.weights.items()
     }
     activations = {}
-    for source, scheme in plan.activations.items():
-        source = _after_relu(source)
-        where = f"target {target}: {source.value.name}"
-        activations[source] = _activation(scheme, rules, _is_rectified(source), where)
+    for activation, spec in plan.activations.items():
+        moved = _move_after_relu(activation)
+        name = f"target {target}: {moved.value.name}"
+        activations[moved] = _adapt_activation(spec, rules, _is_rectified(moved), name)
     return replace(plan, weights=weights, activations=activations)
 
 
@@ -87,19 +86,22 @@ def check_result(target: str, model: ir.Model) -> tuple[str, ...]:
     return tuple(f"{target}: {finding}" for finding in errors)
 
 
-def _weight(scheme: QuantSpec, rules: _Rules, where: str) -> QuantSpec:
-    if isinstance(scheme.format, BipolarFormat) and rules.bipolar:
-        return scheme
-    bits = _bits(scheme, where)
+def _adapt_weight(spec: QuantSpec, rules: _Rules, name: str) -> QuantSpec:
+    if isinstance(spec.format, BipolarFormat) and rules.bipolar:
+        return spec
+    bits = _get_width(spec, name)
     if bits < 2:
-        raise OptionError(f"{where}: weights are {scheme.text!r}; use int2 or more, or ternary")
-    kind = scheme.format if scheme.text.startswith("ternary") else IntegerFormat(bits, signed=True)
-    per_channel = scheme.per_channel and not rules.power_of_two
-    power_of_two = scheme.power_of_two or rules.power_of_two
+        raise OptionError(f"{name}: weights are {spec.text!r}; use int2 or more, or ternary")
+    number_format = (
+        spec.format if spec.text.startswith("ternary") else IntegerFormat(bits, signed=True)
+    )
+    per_channel = spec.per_channel and not rules.power_of_two
+    power_of_two = spec.power_of_two or rules.power_of_two
+    granularity = None if per_channel else "per-tensor"
     return replace(
-        scheme,
-        format=kind,
-        text=_words(scheme, kind, power_of_two, None if per_channel else "per-tensor"),
+        spec,
+        format=number_format,
+        text=_format_spec(spec, number_format, power_of_two, granularity),
         per_channel=per_channel,
         narrow=True,
         power_of_two=power_of_two,
@@ -107,74 +109,77 @@ def _weight(scheme: QuantSpec, rules: _Rules, where: str) -> QuantSpec:
     )
 
 
-def _activation(scheme: QuantSpec, rules: _Rules, rectified: bool, where: str) -> QuantSpec:
-    bits = _bits(scheme, where)
+def _adapt_activation(spec: QuantSpec, rules: _Rules, rectified: bool, name: str) -> QuantSpec:
+    bits = _get_width(spec, name)
     if bits < 2 and not rectified:
-        raise OptionError(f"{where}: signed activations are {scheme.text!r}; use 2 bits or more")
-    kind = IntegerFormat(bits, signed=not rectified)
-    power_of_two = scheme.power_of_two or rules.power_of_two
+        raise OptionError(f"{name}: signed activations are {spec.text!r}; use 2 bits or more")
+    number_format = IntegerFormat(bits, signed=not rectified)
+    power_of_two = spec.power_of_two or rules.power_of_two
     return replace(
-        scheme,
-        format=kind,
-        text=_words(scheme, kind, power_of_two, None),
+        spec,
+        format=number_format,
+        text=_format_spec(spec, number_format, power_of_two, None),
         narrow=False,
         power_of_two=power_of_two,
         asymmetric=False,
     )
 
 
-def _bits(scheme: QuantSpec, where: str) -> int:
+def _get_width(spec: QuantSpec, name: str) -> int:
     """Return the width of integers without a zero-point and with one scale per tensor or channel.
 
     Raises:
-        OptionError: It is another format.
+        OptionError: The spec has another format.
     """
-    if not isinstance(scheme.format, IntegerFormat) or scheme.block_size:
-        raise OptionError(f"{where}: {scheme.text!r} is not supported; use integers, such as int8")
-    if "asymmetric" in scheme.text.split():
-        raise OptionError(f"{where}: {scheme.text!r}: zero-points must be 0; leave asymmetric out")
-    return scheme.bits
+    if not isinstance(spec.format, IntegerFormat) or spec.block_size:
+        raise OptionError(f"{name}: {spec.text!r} is not supported; use integers, such as int8")
+    if "asymmetric" in spec.text.split():
+        raise OptionError(f"{name}: {spec.text!r}: zero-points must be 0; leave asymmetric out")
+    return spec.bits
 
 
-def _words(scheme: QuantSpec, kind: object, power_of_two: bool, granularity: str | None) -> str:
-    first, *others = scheme.text.split()
-    first = first if first == "ternary" else str(kind)
+def _format_spec(
+    spec: QuantSpec, number_format: object, power_of_two: bool, granularity: str | None
+) -> str:
+    """Return the text of a spec with another format, scale and granularity."""
+    first, *others = spec.text.split()
+    first = first if first == "ternary" else str(number_format)
     dropped = {"narrow", "power-of-two"} | (_GRANULARITIES if granularity else set())
     words = [first, *(word for word in others if word not in dropped)]
     words += [granularity] if granularity else []
     return " ".join([*words, "power-of-two"] if power_of_two else words)
 
 
-def _after_relu(source: ActivationTensor) -> ActivationTensor:
-    """Return the source with its quantizer directly after the Relu that its elements come from."""
-    plain = replace(source, smooth=False)
-    if source.sites:
-        return plain
-    value, use = source.value, None
-    while (producer := value.producer()) is not None and _moves(producer):
-        if value is not source.value and len(value.uses()) != 1:
-            return plain
-        before = producer.inputs[0]
-        if before is None or producer.outputs[0].is_graph_output():
-            return plain
-        value, use = before, (producer, 0)
+def _move_after_relu(activation: ActivationTensor) -> ActivationTensor:
+    """Return the activation, quantized directly after the Relu that its elements come from."""
+    unscaled = replace(activation, smooth=False)
+    if activation.sites:
+        return unscaled
+    value, use = activation.value, None
+    while (producer := value.producer()) is not None and _is_data_movement(producer):
+        if value is not activation.value and len(value.uses()) != 1:
+            return unscaled
+        moved = producer.inputs[0]
+        if moved is None or producer.outputs[0].is_graph_output():
+            return unscaled
+        value, use = moved, (producer, 0)
     if use is None or producer is None or producer.op_type != "Relu":
-        return plain
-    if not _only_layers_read(source):
-        return plain
-    return replace(plain, sites=((value, (use,)),))
+        return unscaled
+    if not _has_only_layers_as_readers(activation):
+        return unscaled
+    return replace(unscaled, sites=((value, (use,)),))
 
 
-def _moves(node: ir.Node) -> bool:
-    return node.domain == "" and node.op_type in _MOVES and len(node.outputs) == 1
+def _is_data_movement(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in _DATA_MOVEMENT and len(node.outputs) == 1
 
 
-def _only_layers_read(source: ActivationTensor) -> bool:
-    """Return whether only its layers use an activation, so that it may be quantized earlier."""
-    return set(source.value.uses()) == {(layer.node, index) for layer, index in source.readers}
+def _has_only_layers_as_readers(activation: ActivationTensor) -> bool:
+    uses = {(layer.node, index) for layer, index in activation.readers}
+    return set(activation.value.uses()) == uses
 
 
-def _is_rectified(source: ActivationTensor) -> bool:
-    values = [value for value, _ in source.sites] or [source.value]
+def _is_rectified(activation: ActivationTensor) -> bool:
+    values = [value for value, _ in activation.sites] or [activation.value]
     producers = [value.producer() for value in values]
     return all(producer is not None and producer.op_type == "Relu" for producer in producers)

@@ -9,7 +9,7 @@ from pathlib import Path
 from anybit.errors import OptionError
 from anybit.metrics.thresholds import QualityThresholds, parse_thresholds
 from anybit.ptq.budget import Budget, parse_budget
-from anybit.ptq.config import QuantizeConfig, preset
+from anybit.ptq.config import QuantizeConfig, get_preset
 from anybit.ptq.fpga_targets import check_target
 from anybit.ptq.plan import SpecOptions, parse_specs
 from anybit.quant_types.suggestions import describe_unknown
@@ -79,6 +79,6 @@ def parse_options(
         target=target,
         budget=limit,
         sensitivity=sensitivity,
-        config=preset(effort),
+        config=get_preset(effort),
         thresholds=parse_thresholds(fail_below, has_data=has_data),
     )

@@ -177,7 +177,9 @@ def assign_specs(model: ir.Model, targets: Targets, options: SpecOptions) -> Qua
     for layer in layers:
         if layer not in weights and layer not in requests:
             kept = pairs[layer] == (None, None)
-            skipped[layer.name] = "it was to be kept" if kept else "it multiplies activations alone"
+            skipped[layer.name] = (
+                "float was requested" if kept else "it multiplies activations, which stay float"
+            )
     remarks = (*targets.remarks, *weight_remarks, *activation_remarks)
     return QuantPlan(quantized, weights, activations, frozenset(named), skipped, remarks)
 

@@ -36,7 +36,7 @@ from anybit.ptq.calibration.taps import recording
 from anybit.ptq.config import QuantizeConfig
 from anybit.ptq.graph.branches import find_branch_owners, find_enclosing_reader
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode, WeightInput
-from anybit.ptq.search.model_copies import on_copies
+from anybit.ptq.search.model_copies import map_on_copies
 from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.spec import QuantSpec
 
@@ -250,7 +250,7 @@ def measure_sensitivity(
         for sample, batch in runs
     )
     tasks: Iterator[Query[Any]] = chain(run_queries, queries)
-    answers = on_copies(executor, model, make_probe_worker, spec, tasks)
+    answers = map_on_copies(executor, model, make_probe_worker, spec, tasks)
     count = len(runs) + len(queries)
     for done, (_, batch) in enumerate(runs, 1):
         selected = [*accumulators.values()][batch.start : batch.stop]

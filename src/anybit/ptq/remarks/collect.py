@@ -4,16 +4,16 @@
 import onnx_ir as ir
 
 from anybit.data.dataset import Dataset
-from anybit.ptq.remarks.constant_inputs import unchanging
-from anybit.ptq.remarks.idle_branches import idle_branches
-from anybit.ptq.remarks.logarithms import logarithms
-from anybit.ptq.remarks.non_finite import nonfinite
+from anybit.ptq.remarks.constant_inputs import remark_on_constant_inputs
+from anybit.ptq.remarks.idle_branches import remark_on_idle_branches
+from anybit.ptq.remarks.logarithms import remark_on_logarithms
+from anybit.ptq.remarks.non_finite import remark_on_non_finite
 from anybit.ptq.search.candidates import MeasuredCandidate
 
 
 def remark_on_data(dataset: Dataset) -> tuple[str, ...]:
     """Return the remarks on the samples."""
-    return *dataset.remarks, *unchanging(dataset)
+    return *dataset.remarks, *remark_on_constant_inputs(dataset)
 
 
 def remark_on_candidate(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def remark_on_candidate(candidate: MeasuredCandidate, model: ir.Model) -> tuple[
     """
     return (
         *candidate.remarks,
-        *idle_branches(candidate),
-        *logarithms(candidate, model),
-        *nonfinite(candidate, model),
+        *remark_on_idle_branches(candidate),
+        *remark_on_logarithms(candidate, model),
+        *remark_on_non_finite(candidate, model),
     )

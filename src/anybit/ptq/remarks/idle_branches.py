@@ -5,7 +5,7 @@ from anybit.ptq.search.candidates import QuantizedCandidate
 from anybit.text import listed, shown
 
 
-def idle_branches(candidate: QuantizedCandidate) -> tuple[str, ...]:
+def remark_on_idle_branches(candidate: QuantizedCandidate) -> tuple[str, ...]:
     """Return the remark on layers whose activations stay float, because no sample runs them."""
     names = {
         layer.name: None

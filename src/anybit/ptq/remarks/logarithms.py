@@ -19,7 +19,7 @@ _OPERATORS = {
 _EFFECTS = OpTrait.DATA_MOVEMENT | OpTrait.MEAN | OpTrait.REDUCTION | OpTrait.MATMUL
 
 
-def logarithms(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
+def remark_on_logarithms(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
     """Return the remark on quantized layers before a logarithm, if the result fails its check."""
     if candidate.verdict.passed:
         return ()

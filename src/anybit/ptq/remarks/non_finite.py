@@ -14,7 +14,7 @@ from anybit.ptq.search.candidates import MeasuredCandidate
 from anybit.text import listed, shown
 
 
-def nonfinite(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
+def remark_on_non_finite(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
     """Return the remark, if the outputs of held-out samples are not finite and a node explains it.
 
     Such a node divides by a number that no constant keeps from 0, or takes its root or logarithm.

@@ -125,12 +125,12 @@ def ablate(
         outputs: The outputs of the models with these choices.
     """
     verdicts = [samples.verdict(recording) for recording in outputs]
-    best = best_variant(verdicts)
-    remarks = (remark(variants[best], verdicts[best], verdicts[0]),) if best else ()
+    best = select_best_variant(verdicts)
+    remarks = (describe_ablation(variants[best], verdicts[best], verdicts[0]),) if best else ()
     return Ablation(best, verdicts[best], remarks)
 
 
-def variants_of(choices: Choices) -> list[Variant]:
+def make_variants(choices: Choices) -> list[Variant]:
     """Return all choices, then those without more and more of them."""
     most = max((len(choice.fallbacks) for choice in choices.values()), default=0)
     return [
@@ -147,13 +147,13 @@ def _without(choice: LayerParams, level: int) -> LayerParams:
     return replace(fallbacks[-1], tried=choice.tried) if fallbacks else choice
 
 
-def best_variant(verdicts: Sequence[QualityMetrics]) -> int:
+def select_best_variant(verdicts: Sequence[QualityMetrics]) -> int:
     """Return the index of the first verdict with the highest score; 0 if none has a score."""
     scores = [_score(verdict) for verdict in verdicts]
     return max(range(len(scores)), key=lambda index: (scores[index], -index))
 
 
-def remark(variant: Variant, verdict: QualityMetrics, of_all: QualityMetrics) -> str:
+def describe_ablation(variant: Variant, verdict: QualityMetrics, of_all: QualityMetrics) -> str:
     """Return the remark on a variant that is kept instead of all choices."""
     return (
         f"{variant.dropped} were dropped: on {counted(verdict.samples, 'sample')} "

@@ -16,8 +16,8 @@ from anybit.ptq.context import Context, Progress
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.insertion.insert import insert_quantizers
 from anybit.ptq.plan import QuantPlan
-from anybit.ptq.search.ablation import Ablation, AblationSet, ablate, variants_of
-from anybit.ptq.search.choose import choose_params, params_keys
+from anybit.ptq.search.ablation import Ablation, AblationSet, ablate, make_variants
+from anybit.ptq.search.choose import choose_params, make_params_keys
 from anybit.ptq.search.evaluate import ModelOutputs, measure_quality
 from anybit.quant_types.spec import QuantSpec
 
@@ -74,7 +74,7 @@ class CandidateBuilder:
 
     def build(self, plan: QuantPlan, progress: Progress) -> MeasuredCandidate:
         """Choose and ablate parameters, insert quantizers and measure the quality."""
-        variants = variants_of(self.choose(plan, progress))
+        variants = make_variants(self.choose(plan, progress))
         models = [self.insert(plan, variant.choices) for variant in variants]
         outputs = [self._outputs(model) for model in models]
         if len(variants) == 1:
@@ -93,7 +93,7 @@ class CandidateBuilder:
 
     def choose(self, plan: QuantPlan, progress: Progress) -> dict[ActivationTensor, LayerParams]:
         """Return the parameters of each activation, searched once for the same specs."""
-        keys = params_keys(plan)
+        keys = make_params_keys(plan)
         new = [activation for activation, key in keys.items() if key not in self._params]
         if new:
             for activation, params in choose_params(self.ctx, plan, new, progress).items():

@@ -21,7 +21,7 @@ from anybit.ptq.graph.matmul_form import find_matmul_form
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode, collect_activations
 from anybit.ptq.plan import QuantPlan
 from anybit.ptq.search.layer_search import LayerSearch
-from anybit.ptq.search.model_copies import on_copies
+from anybit.ptq.search.model_copies import map_on_copies
 from anybit.ptq.search.shared_rounding import LayerMoments, SharedWeightRounding
 from anybit.quant_types.spec import QuantSpec
 
@@ -82,7 +82,7 @@ def _search_layers(
     ctx: Context, plan: QuantPlan, layer_samples: Iterator[LayerSamples]
 ) -> Iterator[tuple[LayerParams, LayerMoments]]:
     tasks = ((samples, plan.activations.get(samples.source)) for samples in layer_samples)
-    return on_copies(ctx.executor, ctx.model, make_chooser, (plan.weights, ctx.config), tasks)
+    return map_on_copies(ctx.executor, ctx.model, make_chooser, (plan.weights, ctx.config), tasks)
 
 
 def _revise_layers(
@@ -94,7 +94,7 @@ def _revise_layers(
 ) -> Iterator[LayerParams]:
     common = plan.weights, rounded, ctx.config
     tasks = ((samples, params[samples.source]) for samples in layer_samples)
-    return on_copies(ctx.executor, ctx.model, make_reviser, common, tasks)
+    return map_on_copies(ctx.executor, ctx.model, make_reviser, common, tasks)
 
 
 def make_chooser(
@@ -144,7 +144,7 @@ def make_reviser(
     return revise
 
 
-def params_keys(plan: QuantPlan) -> dict[ActivationTensor, Hashable]:
+def make_params_keys(plan: QuantPlan) -> dict[ActivationTensor, Hashable]:
     """Return a key of everything that the parameters of each activation depend on.
 
     Activations whose layers share the rounding of a weight have the specs of all of them in it.

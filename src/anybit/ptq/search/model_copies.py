@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parallel work on a model whose tasks refer to its nodes and values.
+"""Parallel tasks that refer to nodes and values of a model.
 
-Threads share the model. Other machines get a copy of it, once; what is sent to them, and what comes
-back, holds places of nodes and names of values instead of these themselves.
+Threads share the model. Each worker process of a cluster gets a copy of it. Messages to and from
+these processes refer to nodes by position, and to values by name.
 """
 
 import io
@@ -16,21 +16,21 @@ from anybit.onnx.files.message import deserialize, serialize
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.parallel import Executor
 
-Context = TypeVar("Context")
+Common = TypeVar("Common")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 # The place of a node and the index of one of its outputs, or the name of another value.
 _Reference: TypeAlias = tuple[int, int | None] | str | None
 
-MakeWorker = Callable[[ir.Model, Context], Callable[[Task], Result]]
+MakeWorker = Callable[[ir.Model, Common], Callable[[Task], Result]]
 
 
-def on_copies(
+def map_on_copies(
     executor: Executor,
     model: ir.Model,
-    make_worker: MakeWorker[Context, Task, Result],
-    context: Context,
+    make_worker: MakeWorker[Common, Task, Result],
+    context: Common,
     tasks: Iterable[Task],
 ) -> Iterator[Result]:
     """Yield the result of each task on a model, in order.
