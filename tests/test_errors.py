@@ -89,6 +89,6 @@ def test_errors_derive_from_builtin_errors() -> None:
 def test_prefixed_keeps_the_class() -> None:
     with (
         pytest.raises(errors.DataError, match=r"^sample 3: it is empty$"),
-        errors.prefixed("sample 3: "),
+        errors.prefix_errors("sample 3: "),
     ):
         raise errors.DataError("it is empty")

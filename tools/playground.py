@@ -120,7 +120,7 @@ def signature(operator: Operator) -> dict[str, object]:
 
 def fixed_bits(operator: Operator) -> str:
     """Return the width of codes that no input determines."""
-    code_dtype = operator.code_dtype(operator.complete({}))
+    code_dtype = operator.get_code_dtype(operator.complete({}))
     if code_dtype is not None:
         return str(8 * np.dtype(code_dtype).itemsize)
     roles = {each.role: np.float32(1) for each in operator.inputs[1:]}

@@ -11,7 +11,7 @@ the packages for other frameworks by name: `anybit.torch`, `anybit.jax`, `anybit
 
 from typing import Any
 
-from anybit._lazy import load as _load
+from anybit._lazy import load_public_name as _load
 from anybit._public import PUBLIC
 
 __all__ = sorted(PUBLIC)

@@ -15,7 +15,7 @@ class PublicName(NamedTuple):
     page: str = ""
 
 
-def load(package: str, names: Mapping[str, PublicName], name: str) -> Any:
+def load_public_name(package: str, names: Mapping[str, PublicName], name: str) -> Any:
     """Import the module of a public name and return its value.
 
     Raises:

@@ -40,7 +40,7 @@ class DependencyError(AnybitError, ImportError):
 
 
 @contextmanager
-def prefixed(where: str) -> Iterator[None]:
+def prefix_errors(where: str) -> Iterator[None]:
     """Prefix the messages of errors with the place where they occurred; their class stays."""
     try:
         yield

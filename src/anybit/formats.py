@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 # Every value of a format must be a float64: 53 significant bits, nothing finer than 2^-1074.
-_MOST_MANTISSA_BITS = 52
-_LOWEST_EXPONENT = -1074
-_HIGHEST_EXPONENT = 1023
-_MOST_VALUES = 2**24
+_MAX_MANTISSA_BITS = 52
+_MIN_EXPONENT = -1074
+_MAX_EXPONENT = 1023
+_MAX_VALUES = 2**24
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -64,10 +64,14 @@ class FloatFormat:
         max_val: float | None = None,
         name: str | None = None,
     ) -> None:
-        e = _integer("exponent_bitwidth", exponent_bitwidth, 1, 64)
-        m = _integer("mantissa_bitwidth", mantissa_bitwidth, 0, _MOST_MANTISSA_BITS)
+        e = _convert_integer("exponent_bitwidth", exponent_bitwidth, 1, 64)
+        m = _convert_integer("mantissa_bitwidth", mantissa_bitwidth, 0, _MAX_MANTISSA_BITS)
         usual_bias = 2 ** (e - 1) - 1
-        bias = usual_bias if exponent_bias is None else _integer("exponent_bias", exponent_bias)
+        bias = (
+            usual_bias
+            if exponent_bias is None
+            else _convert_integer("exponent_bias", exponent_bias)
+        )
         if name is None:
             name = f"float{1 + e + m}_e{e}m{m}" + (f"b{bias}" if bias != usual_bias else "")
         # The class is frozen: this is the only place that sets fields.
@@ -75,7 +79,7 @@ class FloatFormat:
         object.__setattr__(self, "mantissa_bitwidth", m)
         object.__setattr__(self, "exponent_bias", bias)
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "max_val", self._checked_largest(max_val))
+        object.__setattr__(self, "max_val", self._check_largest(max_val))
 
     def __iter__(self) -> Iterator[int | float]:
         """Yield exponent_bitwidth, mantissa_bitwidth, exponent_bias, max_val for `float_quant`."""
@@ -86,7 +90,7 @@ class FloatFormat:
 
     def __contains__(self, value: float) -> bool:
         """Return whether a number is one of the format's values."""
-        return abs(value) <= self.max_val and self._steps(abs(value)).is_integer()
+        return abs(value) <= self.max_val and self._count_steps(abs(value)).is_integer()
 
     def __str__(self) -> str:
         return self.name
@@ -115,10 +119,10 @@ class FloatFormat:
         """Return all finite values in ascending order. ValueError for more than 2^24."""
         m = self.mantissa_bitwidth
         # Without the sign, codes enumerate the values of a format in ascending order.
-        codes = self._code(self.max_val) + 1
-        if 2 * codes - 1 > _MOST_VALUES:
+        codes = self._encode(self.max_val) + 1
+        if 2 * codes - 1 > _MAX_VALUES:
             raise ValueError(
-                f"{self} has {2 * codes - 1} values, more than {_MOST_VALUES} are not listed; "
+                f"{self} has {2 * codes - 1} values, more than {_MAX_VALUES} are not listed; "
                 "use `in` to test a value or float_quant to round to one"
             )
         exponent_codes, mantissas = np.divmod(np.arange(codes), 2**m)
@@ -127,48 +131,50 @@ class FloatFormat:
         positive = np.ldexp(significands.astype(np.float64), exponents)
         return np.concatenate([-positive[:0:-1], positive])
 
-    def _checked_largest(self, max_val: float | None) -> float:
+    def _check_largest(self, max_val: float | None) -> float:
         """Return max_val, or the largest value if no code is reserved."""
         normal = 1 - self.exponent_bias
         finest = normal - self.mantissa_bitwidth
-        if finest < _LOWEST_EXPONENT or normal > _HIGHEST_EXPONENT:
+        if finest < _MIN_EXPONENT or normal > _MAX_EXPONENT:
             raise ValueError(
                 f"exponent_bias must be such that 2^{finest} and 2^{normal}, the smallest values, "
                 f"are float64 numbers, got {self.exponent_bias}"
             )
         top = 2**self.exponent_bitwidth - 1 - self.exponent_bias
         closed_form = math.inf
-        if top <= _HIGHEST_EXPONENT:
+        if top <= _MAX_EXPONENT:
             closed_form = math.ldexp(2 - math.ldexp(1.0, -self.mantissa_bitwidth), top)
         if max_val is None and closed_form == math.inf:
             raise ValueError(f"{self} exceeds float64 with 2^{top}: give its max_val")
         largest = closed_form if max_val is None else float(max_val)
         in_range = self.smallest_normal <= largest <= closed_form and largest < math.inf
-        if not in_range or not self._steps(largest).is_integer():
+        if not in_range or not self._count_steps(largest).is_integer():
             raise ValueError(
                 f"max_val must be a value of {self} in [{self.smallest_normal!r}, "
                 f"{closed_form!r}], got {max_val!r}"
             )
         return largest
 
-    def _exponent_code(self, value: float) -> int:
+    def _get_exponent_code(self, value: float) -> int:
         """Return the exponent code of a value >= 0."""
         exponent = math.frexp(value)[1] - 1 + self.exponent_bias
         return max(exponent, 0) if value else 0
 
-    def _steps(self, value: float) -> float:
+    def _count_steps(self, value: float) -> float:
         """Return a value >= 0 as a multiple of the spacing around it; integral on the grid."""
-        code = max(self._exponent_code(value), 1)
+        code = max(self._get_exponent_code(value), 1)
         return math.ldexp(value, self.exponent_bias + self.mantissa_bitwidth - code)
 
-    def _code(self, value: float) -> int:
+    def _encode(self, value: float) -> int:
         """Return the bits of a value >= 0 on the grid, as an integer."""
-        code = self._exponent_code(value)
+        code = self._get_exponent_code(value)
         hidden = int(code > 0) << self.mantissa_bitwidth
-        return (code << self.mantissa_bitwidth) + int(self._steps(value)) - hidden
+        return (code << self.mantissa_bitwidth) + int(self._count_steps(value)) - hidden
 
 
-def _integer(name: str, value: Any, lowest: int | None = None, highest: int | None = None) -> int:
+def _convert_integer(
+    name: str, value: Any, lowest: int | None = None, highest: int | None = None
+) -> int:
     """Return the value as an int, if it is one in that range."""
     expected = "an integer" if lowest is None else f"an integer in {lowest} .. {highest}"
     try:

@@ -112,7 +112,7 @@ def bind_inputs(inputs: Sequence[TensorInfo], feeds: Feeds) -> dict[str, Array]:
     """Return one array of the declared dtype per input, in their order. Shapes are not checked.
 
     Raises:
-        DataError: A name is missing or unknown, or `converted` raises it.
+        DataError: A name is missing or unknown, or `convert_array` raises it.
     """
     names = text.listed(tensor.name for tensor in inputs) or "none"
     if not isinstance(feeds, Mapping):
@@ -229,10 +229,10 @@ def match_arrays(
 
 
 def bind_batches(inputs: Sequence[TensorInfo], feeds: Feeds) -> tuple[dict[str, Array], int]:
-    """Return one array per input, as `bound` does, and the number of runs for their rows.
+    """Return one array per input, as `bind_inputs` does, and the number of runs for their rows.
 
     Raises:
-        DataError: `bound`, `check_sizes` or `slices_of` raises it.
+        DataError: `bind_inputs`, `check_sizes` or `count_runs` raises it.
     """
     arrays = bind_inputs(inputs, feeds)
     check_sizes(inputs, arrays)

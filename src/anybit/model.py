@@ -168,10 +168,10 @@ class Model:
             if progress is not None:
                 progress(index + 1, slices)
         rows = {len(array) // slices for array in feeds.values()}
-        return {tensor.name: _joined(tensor.name, parts, rows) for tensor in self.outputs}
+        return {tensor.name: _join_runs(tensor.name, parts, rows) for tensor in self.outputs}
 
 
-def _joined(name: str, parts: list[dict[str, Array]], rows: set[int]) -> Array:
+def _join_runs(name: str, parts: list[dict[str, Array]], rows: set[int]) -> Array:
     arrays = [part[name] for part in parts]
     if any(array.ndim == 0 or len(array) not in rows for array in arrays):
         raise ModelError(

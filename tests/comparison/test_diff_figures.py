@@ -148,7 +148,7 @@ def test_step_of_a_minifloat_depends_on_the_exponent() -> None:
     step = Step(np.array(0.5), np.array(3.0), np.array(7.0), quantizer="itself")
     values = 0.5 * array([0, 2**-9, 2**-6, 15, 16, 18, -18, np.inf])
     expected = [0, 1, 8, 87, 88, 89, -89, np.inf]
-    np.testing.assert_array_equal(step.positions(values), expected)
+    np.testing.assert_array_equal(step.count_steps(values), expected)
     nodes = [node("FloatQuant", "x one four three seven")]
     proto = model(nodes, {"one": 1, "three": 3, "four": 4, "seven": 7})
     x = array([[15, 16, 1, 0]])

@@ -13,7 +13,7 @@ from x_types import moves_x
 
 from anybit._native import _core
 from anybit.ops import OPERATORS
-from anybit.ops.gradient import carried_back
+from anybit.ops.gradient import propagate_gradients
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
@@ -70,7 +70,7 @@ def test_gradient_of_x_equals_numpy(name: str, case: Case) -> None:
         _, back = jax.vjp(function, jnp.asarray(x))
         (result,) = back(jnp.asarray(gradient))
     partials = BY_NAME[name].partials(x, *case.inputs[1:], **case.attributes)
-    by_numpy = carried_back(gradient, {"x": x}, partials, ["x"])["x"]
+    by_numpy = propagate_gradients(gradient, {"x": x}, partials, ["x"])["x"]
     assert_same_bits(np.asarray(result), by_numpy)
 
 
@@ -101,7 +101,7 @@ def test_gradients_of_parameters_equal_numpy(name: str, parameters: Any, attribu
             assert_same_bits(np.asarray(result[parameter]), expected)
         # Widths have no kernel: XLA adds in another order than NumPy, in float32.
         partials = operator.partials(*inputs.values(), **attributes)
-        by_numpy = carried_back(gradient, inputs, partials, list(moving))
+        by_numpy = propagate_gradients(gradient, inputs, partials, list(moving))
         for entry in moving:
             terms = np.abs(gradient * partials[entry]).sum() * 2.0**-22
             assert np.abs(np.asarray(result[entry]) - by_numpy[entry]).max() <= terms, entry
@@ -130,7 +130,9 @@ def test_gradients_of_dequantize_scales_equal_numpy(
     operator = BY_NAME["dynamic_dequantize"]
     partials = operator.partials(codes, scales, zps, **attributes)
     shapes = operator.broadcast_shapes((codes, scales, zps), attributes)
-    expected = carried_back(gradient, {"scales": scales}, partials, ["scales"], shapes)["scales"]
+    expected = propagate_gradients(gradient, {"scales": scales}, partials, ["scales"], shapes)[
+        "scales"
+    ]
 
     def total(scales: Any, codes: Any, zps: Any) -> Any:
         result = anybit.jax.dynamic_dequantize(codes, scales, zps, **attributes)

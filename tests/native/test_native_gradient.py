@@ -18,7 +18,7 @@ from x_types import reads_codes
 
 from anybit._native import _core
 from anybit.ops import Operator
-from anybit.ops.gradient import carried_back
+from anybit.ops.gradient import propagate_gradients
 
 DIFFERENTIABLE = [operator for operator in OPERATORS.values() if operator.differentiable]
 CASES = [
@@ -37,7 +37,7 @@ def expected(
         declared.name: value for declared, value in zip(operator.inputs, inputs, strict=False)
     }
     partials = operator.partials(*inputs, **attributes)
-    return np.asarray(carried_back(gradient, values, partials, [name])[name])
+    return np.asarray(propagate_gradients(gradient, values, partials, [name])[name])
 
 
 def without_sums(

@@ -160,7 +160,7 @@ def test_quantizers_parameters_of_a_run() -> None:
     assert arguments.static
     spacing = arguments.spacing((2,), made=True)
     assert spacing is not None
-    assert spacing.positions(array([1, -0.5])).tolist() == [4, -2]
+    assert spacing.count_steps(array([1, -0.5])).tolist() == [4, -2]
 
 
 def test_quantizers_spacing_before_and_after_a_trunc() -> None:

@@ -45,7 +45,7 @@ class Text(enum.StrEnum):
     ],
 )
 def test_attribute_reads_arguments(attribute: Attribute, arguments: Any, expected: Any) -> None:
-    actual = attribute.read(arguments)
+    actual = attribute.parse(arguments)
     assert (actual, type(actual)) == (expected, type(expected))
 
 
@@ -61,7 +61,7 @@ def test_attribute_reads_arguments(attribute: Attribute, arguments: Any, expecte
 )
 def test_attribute_rejects_arguments(attribute: Attribute, arguments: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        attribute.read(arguments)
+        attribute.parse(arguments)
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
@@ -97,9 +97,9 @@ def test_attribute_reads_dtypes_of_torch() -> None:
     ],
 )
 def test_attribute_reads_nodes(attribute: Attribute, stored: Any, expected: Any) -> None:
-    actual = attribute.restored(stored)
+    actual = attribute.decode(stored)
     assert (actual, type(actual)) == (expected, type(expected))
-    assert attribute.restored(attribute.stored(actual)) == actual
+    assert attribute.decode(attribute.encode(actual)) == actual
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_attribute_reads_nodes(attribute: Attribute, stored: Any, expected: Any)
 )
 def test_attribute_rejects_nodes(attribute: Attribute, stored: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        attribute.restored(stored)
+        attribute.decode(stored)
 
 
 def test_attribute_is_mode_identifies_rounding_modes() -> None:

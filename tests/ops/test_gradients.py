@@ -11,7 +11,7 @@ from backends import OPERATORS
 from x_types import reads_codes, x_dtypes
 
 from anybit.ops import Operator
-from anybit.ops.gradient import carried_back
+from anybit.ops.gradient import propagate_gradients
 from anybit.ops.rounding import round_to_integer
 
 DIFFERENTIABLE = [operator for operator in OPERATORS.values() if operator.differentiable]
@@ -245,7 +245,9 @@ def test_carried_back_sums_to_parameter_shape(shape: tuple[int, ...], dtype: Any
     gradient = random.integers(-8, 8, (2, 3, 4)).astype(np.float32)
     partial = random.integers(-8, 8, (2, 3, 4)).astype(np.float32)
     parameter = np.zeros(shape, dtype)
-    actual = carried_back(gradient, {"scale": parameter}, {"scale": partial}, ["scale"])["scale"]
+    actual = propagate_gradients(gradient, {"scale": parameter}, {"scale": partial}, ["scale"])[
+        "scale"
+    ]
     expected = np.zeros((1,) * (3 - len(shape)) + shape)
     for place, product in np.ndenumerate(gradient * partial):
         expected[tuple(min(i, n - 1) for i, n in zip(place, expected.shape, strict=True))] += (
@@ -267,7 +269,9 @@ def test_carried_back_sums_along_parameter_axis(axis: int, shape: tuple[int, ...
     shapes = operator.broadcast_shapes((codes, scales, None), attributes)
     assert shapes == {"src": codes.shape, "scales": shape}
     partials = operator.partials(codes, scales, **attributes)
-    actual = carried_back(gradient, {"scales": scales}, partials, ["scales"], shapes)["scales"]
+    actual = propagate_gradients(gradient, {"scales": scales}, partials, ["scales"], shapes)[
+        "scales"
+    ]
     others = tuple(i for i in range(3) if i != axis % 3)
     assert np.array_equal(actual, (gradient * codes).sum(axis=others))
 
@@ -275,7 +279,9 @@ def test_carried_back_sums_along_parameter_axis(axis: int, shape: tuple[int, ...
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (3, 1)])
 def test_carried_back_of_empty_arrays_is_zero(shape: tuple[int, ...]) -> None:
     empty = np.zeros((3, 0), np.float32)
-    actual = carried_back(empty, {"scale": np.ones(shape)}, {"scale": empty}, ["scale"])["scale"]
+    actual = propagate_gradients(empty, {"scale": np.ones(shape)}, {"scale": empty}, ["scale"])[
+        "scale"
+    ]
     assert actual.shape == shape
     assert np.all(actual == 0)
 
@@ -284,7 +290,7 @@ def test_carried_back_stops_infinite_gradients_at_zero_derivatives() -> None:
     gradient = np.array([np.inf, np.nan, -np.inf, 3.0], np.float32)
     partial = np.array([0.0, -0.0, 1.0, 2.0], np.float32)
     inputs = {"x": gradient, "scale": np.float32(1).reshape(())}
-    actual = carried_back(gradient, inputs, {"x": partial, "scale": partial}, ["x", "scale"])
+    actual = propagate_gradients(gradient, inputs, {"x": partial, "scale": partial}, ["x", "scale"])
     assert actual["x"].tolist() == [0, 0, -np.inf, 6]
     assert not np.signbit(actual["x"][:2]).any()
     assert actual["scale"] == -np.inf
@@ -295,7 +301,7 @@ def test_carried_back_computes_requested_gradients_only() -> None:
     operands = arguments(operator)
     operands["bitwidth"] = operands["bitwidth"].astype(np.float32)
     partials = operator.partials(**operands)
-    actual = carried_back(operands["x"], operands, partials, ("zeropt", "bitwidth"))
+    actual = propagate_gradients(operands["x"], operands, partials, ("zeropt", "bitwidth"))
     assert set(actual) == {"zeropt", "bitwidth"}
     assert actual["bitwidth"].dtype == np.float32
     assert actual["zeropt"].shape == (4, 1)

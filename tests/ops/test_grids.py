@@ -9,7 +9,7 @@ import pytest
 import anybit
 from anybit.formats import FloatFormat
 from anybit.ops import Operator
-from anybit.ops.grids import Call, FloatGrid, Grid, IntegerGrid, Spacing, channels_of
+from anybit.ops.grids import Call, FloatGrid, Grid, IntegerGrid, Spacing, get_channels
 
 f32 = np.float32
 
@@ -134,21 +134,23 @@ def test_grid_supports_channels() -> None:
     one = FloatGrid(array([[0.5]]), FloatFormat(2, 1)).channels
     assert one is not None
     assert (one.axis, one.scale.shape) == (None, ())
-    assert channels_of(array([[1, 2], [3, 4]]), array(0)) is None
-    assert channels_of(array([1, 2]), array([1, 2, 3])) is None
-    assert channels_of(np.zeros((0,), f32), array(0)) is None
+    assert get_channels(array([[1, 2], [3, 4]]), array(0)) is None
+    assert get_channels(array([1, 2]), array([1, 2, 3])) is None
+    assert get_channels(np.zeros((0,), f32), array(0)) is None
 
 
 def test_grid_positions_count_steps() -> None:
     grid = IntegerGrid(array([[0.5], [-2]]), array(3), range(8))
     values = array([[0.5, 0.75], [2, -4]])
-    assert grid.positions(values).tolist() == [[1, 1.5], [1, -2]]
-    picked = grid.spacing.at(np.array([[True, False], [False, True]]))
-    assert picked.positions(values[[0, 1], [0, 1]]).tolist() == [1, -2]
+    assert grid.count_steps(values).tolist() == [[1, 1.5], [1, -2]]
+    picked = grid.spacing.select(np.array([[True, False], [False, True]]))
+    assert picked.count_steps(values[[0, 1], [0, 1]]).tolist() == [1, -2]
 
 
 def test_float_grid_positions_count_values() -> None:
     grid = FloatGrid(array(0.5), FloatFormat(3, 2))
     values = grid.format.values() / 2
-    np.testing.assert_array_equal(grid.positions(values), np.arange(len(values)) - len(values) // 2)
-    assert Spacing(array(0)).positions(array([1])).tolist() == [np.inf]
+    np.testing.assert_array_equal(
+        grid.count_steps(values), np.arange(len(values)) - len(values) // 2
+    )
+    assert Spacing(array(0)).count_steps(array([1])).tolist() == [np.inf]

@@ -16,7 +16,7 @@ from torch_backend import as_array  # noqa: E402
 from triton_backend import BY_NAME  # noqa: E402
 from x_types import moves_x  # noqa: E402
 
-from anybit.ops.gradient import carried_back  # noqa: E402
+from anybit.ops.gradient import propagate_gradients  # noqa: E402
 
 ROWS = [
     (name, case) for name, case in every_case() if case.raises is None and moves_x(BY_NAME[name])
@@ -48,7 +48,7 @@ def expected_gradients(
     arrived = triton_backend.as_tensors((gradient,))[0]
     partials = operator.partials(*tensors, **attributes)
     shapes = operator.broadcast_shapes(tensors, attributes)
-    result = carried_back(arrived, arguments, partials, names, shapes)
+    result = propagate_gradients(arrived, arguments, partials, names, shapes)
     return [as_array(result[name]) for name in names]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from anybit.comparison.arrays import Array
 from anybit.comparison.sides.network import Network
-from anybit.errors import ModelError, prefixed
+from anybit.errors import ModelError, prefix_errors
 from anybit.inputs import Feeds, TensorInfo, bind_batches, check_shape, convert_array, select_run
 
 
@@ -81,7 +81,7 @@ def feeds_of_b(
     """
     renamed = {}
     for a, b in pairs:
-        with prefixed(f"{label}: "):
+        with prefix_errors(f"{label}: "):
             renamed[b.name] = convert_array(feeds[a.name], b)
             check_shape(b, renamed[b.name])
     return renamed

@@ -60,7 +60,7 @@ def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Figu
         return _equal(step, ulps=0 if same_type else None, zero_signs=zero_signs)
     x, y = left[unequal], right[unequal]
     distance = _distance(x, y)
-    spacing = None if step is None else step.at(unequal)
+    spacing = None if step is None else step.select(unequal)
     steps = None if spacing is None else _in_steps(spacing, x, y)
     excess = distance > tolerance.atol
     if spacing is not None and steps is not None and tolerance.steps > 0:
@@ -100,7 +100,7 @@ def differences(a: Array, b: Array, step: Step | None) -> Array:
     """Return b - a, in steps if there is one, else absolute; infinite for NaN against a number."""
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
-        result = np.array(y - x if step is None else step.positions(y) - step.positions(x))
+        result = np.array(y - x if step is None else step.count_steps(y) - step.count_steps(x))
     result[~differing_elements(x, y)] = 0
     result[np.isnan(result)] = np.inf
     return result
@@ -170,7 +170,7 @@ def _against_signal(a: Array, distance: Array) -> tuple[float, float]:
 def _in_steps(step: Spacing, x: Array, y: Array) -> Array:
     """Return the distance in steps; NaN where the step is 0, infinite or NaN."""
     with np.errstate(all="ignore"):
-        steps = np.abs(step.positions(x) - step.positions(y))
+        steps = np.abs(step.count_steps(x) - step.count_steps(y))
     steps = np.where(_nan(x) != _nan(y), np.inf, steps)
     usable = np.isfinite(step.scale) & (step.scale != 0)
     return np.asarray(np.where(usable, steps, np.nan))
@@ -183,7 +183,7 @@ def _rounding_slack(step: Spacing, original: Array, x: Array, y: Array) -> Array
     epsilon = float(np.spacing(np.ones((), original.dtype)))
     with np.errstate(all="ignore"):
         return np.asarray(
-            epsilon * np.maximum(np.abs(step.positions(x)), np.abs(step.positions(y)))
+            epsilon * np.maximum(np.abs(step.count_steps(x)), np.abs(step.count_steps(y)))
         )
 
 

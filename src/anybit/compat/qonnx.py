@@ -43,7 +43,7 @@ def quant(
     array([ 0.5,  1.5,  3.5, -4. ])
     """
     return anybit.int_quant(
-        _floating(inp_tensor),
+        _convert_to_floats(inp_tensor),
         scale,
         zeropt,
         bitwidth,
@@ -70,7 +70,7 @@ def trunc(
     array([ 4., -8., 28.])
     """
     return anybit.trunc(
-        _floating(inp_tensor),
+        _convert_to_floats(inp_tensor),
         scale,
         zeropt,
         input_bit_width,
@@ -92,7 +92,7 @@ def trunc_v1(
 ) -> Any:
     """`anybit.trunc_v1` in QONNX's order of arguments."""
     return anybit.trunc_v1(
-        _floating(inp_tensor),
+        _convert_to_floats(inp_tensor),
         scale,
         zeropt,
         input_bit_width,
@@ -103,7 +103,7 @@ def trunc_v1(
 
 def binary_quant(inp_tensor: Any, scale: Any) -> Any:
     """`anybit.bipolar_quant` under QONNX's name."""
-    return anybit.bipolar_quant(_floating(inp_tensor), scale)
+    return anybit.bipolar_quant(_convert_to_floats(inp_tensor), scale)
 
 
 int_quant = quant
@@ -141,7 +141,7 @@ def float_quant(
     array([  3.,  inf, -inf])
     """
     del has_subnormal  # changes nothing
-    x = _floating(X)
+    x = _convert_to_floats(X)
     if exponent_bias is None:
         exponent_bias = compute_default_exponent_bias(exponent_bitwidth)
     widths = (exponent_bitwidth, mantissa_bitwidth, exponent_bias, max_val)
@@ -154,18 +154,18 @@ def float_quant(
             "saturation=0 needs a value for what exceeds the format: set has_inf or has_nan, "
             "or saturation=1"
         )
-    return _overflowing(x, scale, widths, attributes, bool(has_inf))
+    return _apply_overflow(x, scale, widths, attributes, bool(has_inf))
 
 
-def _overflowing(
+def _apply_overflow(
     x: Any, scale: Any, widths: tuple[Any, ...], attributes: dict[str, Any], has_inf: bool
 ) -> Any:
     """float_quant with infinities or NaN for what the limits of the format would clip."""
-    xp = arrays.namespace(x)
+    xp = arrays.get_namespace(x)
     _, mantissa_bitwidth, exponent_bias, _ = widths
     with np.errstate(all="ignore"):
-        factor = arrays.parameter(scale, REAL, x, "scale")
-        y = arrays.widened(x, FLOATING, "X") / factor
+        factor = arrays.convert_parameter(scale, REAL, x, "scale")
+        y = arrays.widen(x, FLOATING, "X") / factor
         within = anybit.float_quant(y, 1.0, *widths, **attributes)
         # An exponent this wide has no limits of its own.
         unlimited = (_WIDEST_EXPONENT, mantissa_bitwidth, exponent_bias)
@@ -176,7 +176,7 @@ def _overflowing(
             q = xp.where(below, xp.full_like(q, -math.inf), q)
         else:
             q = xp.where(above | below | xp.isinf(q), xp.full_like(q, math.nan), q)
-        return arrays.delivered(q * factor, x, None)
+        return arrays.deliver(q * factor, x, None)
 
 
 def min_int(signed: bool, narrow_range: bool, bit_width: Any) -> Any:
@@ -188,7 +188,7 @@ def min_int(signed: bool, narrow_range: bool, bit_width: Any) -> Any:
     >>> min_int(signed=True, narrow_range=True, bit_width=8)
     -127
     """
-    magnitude = _power_of_two(bit_width, 1)
+    magnitude = _compute_power_of_two(bit_width, 1)
     if signed:
         return -magnitude + (1 if narrow_range else 0)
     return 0 if isinstance(magnitude, int) else np.zeros_like(magnitude)[()]
@@ -201,8 +201,8 @@ def max_int(signed: bool, narrow_range: bool, bit_width: Any) -> Any:
     254
     """
     if signed:
-        return _power_of_two(bit_width, 1) - 1
-    return _power_of_two(bit_width, 0) - (2 if narrow_range else 1)
+        return _compute_power_of_two(bit_width, 1) - 1
+    return _compute_power_of_two(bit_width, 0) - (2 if narrow_range else 1)
 
 
 def compute_default_exponent_bias(exponent_bitwidth: Any) -> Any:
@@ -211,7 +211,9 @@ def compute_default_exponent_bias(exponent_bitwidth: Any) -> Any:
     >>> float(compute_default_exponent_bias(4))
     7.0
     """
-    widths = arrays.parameter(exponent_bitwidth, POSITIVE_INTEGER, _NUMPY, "exponent_bitwidth")
+    widths = arrays.convert_parameter(
+        exponent_bitwidth, POSITIVE_INTEGER, _NUMPY, "exponent_bitwidth"
+    )
     return np.ldexp(1.0, np.minimum(widths, _WIDEST_EXPONENT) - 1) - 1
 
 
@@ -225,11 +227,13 @@ def compute_max_val(
     >>> float(compute_max_val(4, 3, 7))
     480.0
     """
-    e = arrays.parameter(exponent_bitwidth, POSITIVE_INTEGER, _NUMPY, "exponent_bitwidth")
-    m = arrays.parameter(mantissa_bitwidth, NON_NEGATIVE_INTEGER, _NUMPY, "mantissa_bitwidth")
+    e = arrays.convert_parameter(exponent_bitwidth, POSITIVE_INTEGER, _NUMPY, "exponent_bitwidth")
+    m = arrays.convert_parameter(
+        mantissa_bitwidth, NON_NEGATIVE_INTEGER, _NUMPY, "mantissa_bitwidth"
+    )
     if exponent_bias is None:
         exponent_bias = compute_default_exponent_bias(e)
-    bias = arrays.parameter(exponent_bias, INTEGER, _NUMPY, "exponent_bias")
+    bias = arrays.convert_parameter(exponent_bias, INTEGER, _NUMPY, "exponent_bias")
     top = np.left_shift(1, np.minimum(e, _WIDEST_EXPONENT)) - 1 - bias
     with np.errstate(all="ignore"):  # too large is infinite, too small is zero
         return np.ldexp(2 - np.ldexp(1.0, -np.minimum(m, 60)), np.clip(top, -5000, 5000))
@@ -245,7 +249,7 @@ def resolve_rounding_mode(mode_string: str) -> Callable[[Any], Any]:
 
     def round_array(x: Any) -> Any:
         with np.errstate(all="ignore"):
-            return round_to_integer(_floating(x), mode)
+            return round_to_integer(_convert_to_floats(x), mode)
 
     return round_array
 
@@ -254,17 +258,17 @@ _NUMPY = np.zeros(())
 _WIDEST_EXPONENT = 62
 
 
-def _floating(x: Any) -> Any:
+def _convert_to_floats(x: Any) -> Any:
     """Return x as an array; NumPy integers become float64, as in a division."""
     x = arrays.as_array(x)
     integral = isinstance(x, np.ndarray) and x.dtype.kind in "biu"
     return x.astype(np.float64) if integral else x
 
 
-def _power_of_two(bit_width: Any, removed: int) -> Any:
+def _compute_power_of_two(bit_width: Any, removed: int) -> Any:
     """Return 2^(bit_width - removed) as int, int64 array, or array of the width's dtype."""
     array = np.asarray(bit_width)
-    widths = arrays.parameter(bit_width, POSITIVE_INTEGER, _NUMPY, "bit_width")
+    widths = arrays.convert_parameter(bit_width, POSITIVE_INTEGER, _NUMPY, "bit_width")
     if isinstance(bit_width, int):
         return 1 << (bit_width - removed)
     if array.dtype.kind in "iu":

@@ -17,7 +17,7 @@ import numpy as np
 
 from anybit.jax import _programs
 from anybit.ops import Input, Operator
-from anybit.ops.arrays import as_integers, check_x, checked, is_foreign
+from anybit.ops.arrays import check_x, convert_to_integers, convert_values, is_foreign
 
 Attributes = tuple[tuple[str, bool | int | str], ...]
 
@@ -116,11 +116,11 @@ def _parameter(value: Any, declared: Input, x: jax.Array) -> jax.Array:
     if isinstance(value, np.ndarray | np.generic):
         value = _readable(value, declared)
     if not is_foreign(value):
-        return _from_host(checked(value, declared.domain, declared.name), declared, x)
+        return _from_host(convert_values(value, declared.domain, declared.name), declared, x)
     # NumPy, because computations with a concrete JAX array would become part of the program.
     is_concrete = not isinstance(value, jax.core.Tracer) and value.is_fully_addressable
     array = _readable(np.asarray(value) if is_concrete else value, declared)
-    checked(array, declared.domain, declared.name)
+    convert_values(array, declared.domain, declared.name)
     return _readable(value, declared)
 
 
@@ -139,7 +139,7 @@ def _from_host(values: np.ndarray, declared: Input, x: jax.Array) -> jax.Array:
         wide = x.dtype == np.float64
         with np.errstate(over="ignore"):
             return jnp.asarray(values.astype(np.float64 if wide else np.float32))
-    whole = as_integers(values)
+    whole = convert_to_integers(values)
     # Large integers with few significant bits are exact in 32 bits.
     for narrow in (np.int32, np.float32):
         converted = whole.astype(narrow)
@@ -156,7 +156,7 @@ def _from_host(values: np.ndarray, declared: Input, x: jax.Array) -> jax.Array:
 def _static_attributes(operator: Operator, values: dict[str, Any]) -> Attributes:
     """Return the attributes as hashable pairs; TypeError for invalid types."""
     return tuple(
-        (attribute.name, attribute.read(values[attribute.name]))
+        (attribute.name, attribute.parse(values[attribute.name]))
         for attribute in operator.attributes
     )
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from anybit._native import differentiable, xla_handlers
 from anybit.jax._rounded_once import rounded_once
 from anybit.ops import Operator
-from anybit.ops.arrays import cast, compute_type
-from anybit.ops.gradient import carried_back
+from anybit.ops.arrays import cast, get_compute_dtype
+from anybit.ops.gradient import propagate_gradients
 
 
 def register() -> None:
@@ -53,7 +53,9 @@ def gradients(
     ) -> dict[str, Any]:
         partials = operator.partials(*_unfolded(operator, inputs), **attributes)
         shapes = operator.broadcast_shapes(inputs, attributes)
-        results = carried_back(gradient, operator.named(inputs), partials, targets, shapes)
+        results = propagate_gradients(
+            gradient, operator.name_inputs(inputs), partials, targets, shapes
+        )
         return {name: _without_weak_type(result) for name, result in results.items()}
 
     def native(gradient: Any, *inputs: Any) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def _unfolded(operator: Operator, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _unfold(value: Any, x: Any) -> Any:
-    value = cast(value, compute_type(x))
+    value = cast(value, get_compute_dtype(x))
     return jnp.where(x == x, value, jax.lax.optimization_barrier(jax.lax.stop_gradient(value)))
 
 

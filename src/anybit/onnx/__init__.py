@@ -7,7 +7,7 @@ when they are first used.
 
 from typing import Any
 
-from anybit._lazy import load as _load
+from anybit._lazy import load_public_name as _load
 from anybit.onnx._public import PUBLIC
 
 __all__ = sorted(PUBLIC)

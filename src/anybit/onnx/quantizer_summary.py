@@ -156,7 +156,9 @@ def _format_bits(
             f"{letter}{_format_range(part)}" for letter, part in zip("em", parts, strict=True)
         )
     dtype = (
-        None if quantizer.operator is None else quantizer.operator.code_dtype(quantizer.attributes)
+        None
+        if quantizer.operator is None
+        else quantizer.operator.get_code_dtype(quantizer.attributes)
     )
     return "?" if dtype is None else str(8 * np.dtype(dtype).itemsize)
 

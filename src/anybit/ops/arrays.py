@@ -28,38 +28,38 @@ def as_array(x: Any) -> Any:
     return x if is_foreign(x) else np.asarray(x)
 
 
-def namespace(x: Any) -> Any:
+def get_namespace(x: Any) -> Any:
     """Return the array-API namespace of x."""
     from array_api_compat import array_namespace
 
     return array_namespace(x)
 
 
-def _dtype_name(x: Any) -> str:
+def _get_dtype_name(x: Any) -> str:
     # float16 and bfloat16 are not part of the array API; libraries only agree on their names.
     return str(x.dtype).rpartition(".")[2]
 
 
 def _is_bfloat16(x: Any) -> bool:
-    return _dtype_name(x) == "bfloat16"
+    return _get_dtype_name(x) == "bfloat16"
 
 
 def _is_floating(x: Any) -> bool:
-    return _is_bfloat16(x) or bool(namespace(x).isdtype(x.dtype, "real floating"))
+    return _is_bfloat16(x) or bool(get_namespace(x).isdtype(x.dtype, "real floating"))
 
 
-def compute_type(x: Any) -> Any:
+def get_compute_dtype(x: Any) -> Any:
     """Return the dtype of computations with x: float32 or float64."""
-    xp = namespace(x)
+    xp = get_namespace(x)
     return xp.float64 if x.dtype == xp.float64 else xp.float32
 
 
-def integer_type(xp: Any) -> Any:
+def get_integer_dtype(xp: Any) -> Any:
     """Return int64, or int32 for libraries without it: JAX, unless 64 bits are enabled."""
     return xp.int64 if _has_64_bits(xp) else xp.int32
 
 
-def integer_limit(xp: Any) -> int:
+def get_integer_limit(xp: Any) -> int:
     """Return a power of two such that sums of two integers within it do not overflow."""
     return 62 if _has_64_bits(xp) else 30
 
@@ -75,22 +75,22 @@ def cast(x: Any, dtype: Any) -> Any:
     """Return x in another dtype: one of the array API, bfloat16 or float16."""
     if isinstance(x, np.ndarray) or _is_bfloat16(x):
         return x.astype(dtype) if hasattr(x, "astype") else x.to(dtype)
-    return namespace(x).astype(x, dtype)
+    return get_namespace(x).astype(x, dtype)
 
 
-def widened(x: Any, domain: Domain, name: str) -> Any:
+def widen(x: Any, domain: Domain, name: str) -> Any:
     """Return x in its compute type, exactly. TypeError for an unsupported dtype."""
     check_x(x, domain, name)
-    return cast(x, compute_type(x))
+    return cast(x, get_compute_dtype(x))
 
 
 def check_x(x: Any, domain: Domain, name: str) -> None:
     """Raise TypeError for an unsupported dtype."""
-    if _dtype_name(x) not in domain.dtypes:
+    if _get_dtype_name(x) not in domain.dtypes:
         raise TypeError(f"{name} must be {domain.description}, got {x.dtype}")
 
 
-def delivered(result: Any, x: Any, out: Any) -> Any:
+def deliver(result: Any, x: Any, out: Any) -> Any:
     """Return the result in the dtype of x, in `out` if passed; integers stay as they are."""
     if isinstance(result, np.generic):  # NumPy turns 0-d arrays into scalars
         result = np.asarray(result)
@@ -107,38 +107,40 @@ def delivered(result: Any, x: Any, out: Any) -> Any:
     return out
 
 
-def parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
+def convert_parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
     """Return one parameter as an array on x's device, in the compute type or as integers.
 
     Raises TypeError for values that are not real numbers and ValueError for those outside the
     domain.
     """
-    xp = namespace(x)
-    values = checked(value, domain, name)
+    xp = get_namespace(x)
+    values = convert_values(value, domain, name)
     if domain.integer:
-        return _on_device_of(as_integers(values), xp, integer_type(xp), x)
-    return _on_device_of(values, xp, compute_type(x), x)
+        return _move_to_device_of(convert_to_integers(values), xp, get_integer_dtype(xp), x)
+    return _move_to_device_of(values, xp, get_compute_dtype(x), x)
 
 
-def checked(value: Any, domain: Domain, name: str) -> Any:
+def convert_values(value: Any, domain: Domain, name: str) -> Any:
     """Return the parameter as an array of its own dtype, with the checks of `parameter`.
 
     Unknown values, of traced arrays, are not checked.
     """
     values = np.asarray(value) if not is_foreign(value) else value
     kinds = ("real floating", "integral", "bool")
-    other = hasattr(value, "dtype") and domain.dtypes and _dtype_name(values) not in domain.dtypes
-    if other or not (_is_bfloat16(values) or namespace(values).isdtype(values.dtype, kinds)):
+    other = (
+        hasattr(value, "dtype") and domain.dtypes and _get_dtype_name(values) not in domain.dtypes
+    )
+    if other or not (_is_bfloat16(values) or get_namespace(values).isdtype(values.dtype, kinds)):
         raise TypeError(f"{name} must be {domain.description}, got dtype {values.dtype}")
     if domain.integer or domain.minimum > -math.inf:
         check_values(values, domain, name)
     return values
 
 
-def as_integers(values: Any) -> Any:
+def convert_to_integers(values: Any) -> Any:
     """Return whole numbers as the widest integers, clipped to the limit of meaningful values."""
-    host = namespace(values)
-    limit = 2 ** integer_limit(host)
+    host = get_namespace(values)
+    limit = 2 ** get_integer_limit(host)
     if not _has_64_bits(host) and not host.isdtype(values.dtype, "real floating"):
         # Conversion through float32 would round; smaller types are within the limit.
         if values.dtype in (host.int32, host.uint32):
@@ -147,10 +149,10 @@ def as_integers(values: Any) -> Any:
         return cast(values, host.int32)
     wide = cast(values, host.float64 if _has_64_bits(host) else host.float32)
     # The cast itself must not wrap.
-    return cast(host.clip(wide, -float(limit), float(limit)), integer_type(host))
+    return cast(host.clip(wide, -float(limit), float(limit)), get_integer_dtype(host))
 
 
-def _on_device_of(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
+def _move_to_device_of(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
     """Return `values` as an array of x's library on x's device."""
     from array_api_compat import device
 
@@ -160,13 +162,13 @@ def _on_device_of(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
         return values.astype(dtype)
     # NumPy rounds to the compute type: float64 and float32 have the same name in every library.
     return xp.asarray(
-        values.astype(_dtype_name(xp.empty(0, dtype=dtype))), dtype=dtype, device=device(x)
+        values.astype(_get_dtype_name(xp.empty(0, dtype=dtype))), dtype=dtype, device=device(x)
     )
 
 
 def check_values(values: Any, domain: Domain, name: str) -> None:
     """Raise ValueError for the first value outside the domain; unknown values pass."""
-    xp = namespace(values)
+    xp = get_namespace(values)
     wide = cast(values, xp.float64) if _has_64_bits(xp) else values
     wrong = (wide < float(domain.minimum)) | (wide > float(domain.maximum))
     if xp.isdtype(wide.dtype, "real floating"):
@@ -181,7 +183,7 @@ def check_values(values: Any, domain: Domain, name: str) -> None:
         raise ValueError(f"{name} must be {domain.description}, got {float(wide[wrong][0]):.17g}")
 
 
-def broadcastable(value: Any, x: Any, name: str, attributes: dict[str, Any]) -> Any:
+def make_broadcastable(value: Any, x: Any, name: str, attributes: dict[str, Any]) -> Any:
     """Return the parameter, if it broadcasts to x without enlarging it; else raise ValueError.
 
     Unknown sizes and shapes (None, in traced arrays) pass.

@@ -26,7 +26,7 @@ class Attribute:
         """Return whether the attribute names a rounding mode."""
         return self.default in RoundingMode.__members__
 
-    def read(self, value: Any) -> bool | int | str:
+    def parse(self, value: Any) -> bool | int | str:
         """Return the value of a call in the type of the default; the operator checks it.
 
         A flag is a bool, an integer or a scalar of an array library, such as `np.float32(1)`. A
@@ -41,9 +41,9 @@ class Attribute:
             return bool(value)
         if isinstance(self.default, int):
             return python.index(value)
-        return self._name_in(value)
+        return self._get_name(value)
 
-    def _name_in(self, value: Any) -> str:
+    def _get_name(self, value: Any) -> str:
         if isinstance(value, str):
             return str(getattr(value, "value", value))  # the text of an enumeration's member
         if type(value).__name__.lower().endswith("dtype"):  # torch dtypes have no name of their own
@@ -53,11 +53,11 @@ class Attribute:
                 return spelled
         raise TypeError(f"{self.name} must be a string, got {value!r}")
 
-    def stored(self, value: bool | int | str) -> int | str:
+    def encode(self, value: bool | int | str) -> int | str:
         """Return the value as files store it: a flag is 0 or 1."""
         return str(value) if isinstance(value, str) else int(value)
 
-    def restored(self, stored: Any, spelled: str = "") -> bool | int | str:
+    def decode(self, stored: Any, spelled: str = "") -> bool | int | str:
         """Return the value of a file under that name, with modes in canonical form.
 
         Raises:

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 
-from anybit.ops.arrays import namespace
+from anybit.ops.arrays import get_namespace
 from anybit.ops.domain import Floating, Scale
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, Grid, IntegerGrid
@@ -23,7 +23,7 @@ def _from_grid(grid: Grid) -> Call | None:
 
 
 def _partials(x: Any, scale: Any) -> tuple[Any, ...]:
-    xp = namespace(x)
+    xp = get_namespace(x)
     one, none = xp.ones_like(x), xp.zeros_like(x)
     inside = xp.abs(x) <= xp.abs(scale)
     return xp.where(inside, one, none), xp.where(x >= 0, one, -one)
@@ -55,5 +55,5 @@ def bipolar_quant(x: Floating, scale: Scale, *, out: Any = None) -> Any:
     >>> bipolar_quant([0.3, -0.0, -7.0], 2.0)
     array([ 2.,  2., -2.])
     """
-    xp = namespace(x)
+    xp = get_namespace(x)
     return xp.where(x >= 0, xp.ones_like(x), -xp.ones_like(x)) * scale

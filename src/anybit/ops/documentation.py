@@ -30,7 +30,7 @@ class Documentation:
     @property
     def summary(self) -> str:
         """Return the first paragraph on one line."""
-        return _on_one_line(self.description.partition("\n\n")[0])
+        return _join_lines(self.description.partition("\n\n")[0])
 
     @property
     def body(self) -> str:
@@ -38,7 +38,7 @@ class Documentation:
         return self.description.partition("\n\n")[2]
 
 
-def documentation_of(docstring: str) -> Documentation:
+def parse_documentation(docstring: str) -> Documentation:
     """Return the parts of a docstring without indentation, as from `inspect.getdoc`."""
     text, prompt, examples = docstring.partition(">>> ")
     description, *parts = re.split(rf"^({'|'.join(_SECTIONS)}):", text, flags=re.MULTILINE)
@@ -49,22 +49,22 @@ def documentation_of(docstring: str) -> Documentation:
     }
     return Documentation(
         description=description.strip(),
-        arguments=_entries(sections["Args"]),
-        returns=_on_one_line(sections["Returns"]),
-        raises=_entries(sections["Raises"]),
-        source=_on_one_line(sections["Source"]),
+        arguments=_parse_entries(sections["Args"]),
+        returns=_join_lines(sections["Returns"]),
+        raises=_parse_entries(sections["Raises"]),
+        source=_join_lines(sections["Source"]),
         examples=f"{prompt}{examples.strip()}",
     )
 
 
-def _entries(section: str) -> dict[str, str]:
+def _parse_entries(section: str) -> dict[str, str]:
     """Return the entries `name: text` and `name, name: text` of a section, by name."""
     entries: dict[str, str] = {}
     for entry in re.split(r"\n(?=\S)", section):
         names, _, text = entry.partition(":")
-        entries |= {name.strip(): _on_one_line(text) for name in names.split(",") if text}
+        entries |= {name.strip(): _join_lines(text) for name in names.split(",") if text}
     return entries
 
 
-def _on_one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split())

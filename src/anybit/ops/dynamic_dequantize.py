@@ -2,12 +2,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from anybit.ops.arrays import namespace
+from anybit.ops.arrays import get_namespace
 from anybit.ops.domain import Byte, Float32Scale, SmallZeroPoint
-from anybit.ops.dynamic_quantize import DEFAULT_AXIS, along_axis
+from anybit.ops.dynamic_quantize import DEFAULT_AXIS, reshape_along_axis
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call
-from anybit.ops.int_quant import zeropt_remarks
+from anybit.ops.int_quant import generate_zeropt_remarks
 from anybit.ops.operator import operator
 from anybit.ops.remark import Remark
 
@@ -16,11 +16,11 @@ _CODES = range(-128, 256)
 _LARGEST_ZERO = 2.0**31 - 128  # the next float32 is 2**31
 
 
-def _difference(src: Any, zps: Any) -> Any:
+def _subtract(src: Any, zps: Any) -> Any:
     """Return src - zps, rounded once to src's dtype."""
     if zps is None:
         return src
-    xp = namespace(src)
+    xp = get_namespace(src)
     # Rounding a zero-point to float32 leaves a rest of at most 127: src - rest is exact. Rounded up
     # to 2**31, it would not be an int32 any more.
     rounded = xp.clip(xp.astype(zps, src.dtype), -(2.0**31), _LARGEST_ZERO)
@@ -30,7 +30,7 @@ def _difference(src: Any, zps: Any) -> Any:
 
 def _partials(src: Any, scales: Any, zps: Any = None, **attributes: Any) -> tuple[Any, ...]:
     del scales, attributes  # the result is proportional to the scales
-    return (_difference(src, zps),)
+    return (_subtract(src, zps),)
 
 
 def _result_dtype(attributes: Mapping[str, Any]) -> str:
@@ -40,13 +40,13 @@ def _result_dtype(attributes: Mapping[str, Any]) -> str:
 
 def _remarks(call: Call) -> Iterator[Remark]:
     if "zps" in call.parameters:
-        yield from zeropt_remarks(call.parameters["zps"], _CODES)
+        yield from generate_zeropt_remarks(call.parameters["zps"], _CODES)
 
 
 @operator(
     "DynamicDequantize",
     domain="anybit",
-    place=along_axis,
+    place=reshape_along_axis,
     result_dtype=_result_dtype,
     gradient=Gradient(("scales",), _partials),
     remarks=_remarks,
@@ -91,4 +91,4 @@ def dynamic_dequantize(
     >>> dynamic_dequantize(np.array([-2, 0, 3], np.int8), np.array([0.5], np.float32))
     array([-1. ,  0. ,  1.5], dtype=float32)
     """
-    return _difference(src, zps) * scales
+    return _subtract(src, zps) * scales

@@ -3,10 +3,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from anybit.ops.arrays import namespace
+from anybit.ops.arrays import get_namespace
 from anybit.ops.domain import Float32, Float32Scale, SmallZeroPoint
 from anybit.ops.grids import Call
-from anybit.ops.int_quant import zeropt_remarks
+from anybit.ops.int_quant import generate_zeropt_remarks
 from anybit.ops.operator import operator
 from anybit.ops.remark import Remark
 
@@ -16,7 +16,7 @@ DEFAULT_AXIS = 1
 _TARGETS = {"s8": ("int8", -128, 127), "u8": ("uint8", 0, 255)}
 
 
-def along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> Any:
+def reshape_along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> Any:
     """Return a 1-D parameter in the shape that broadcasts along the channel axis of src."""
     qtype, axis = attributes["qtype"], attributes["axis"]
     if qtype not in ("per_tensor", "per_channel"):
@@ -37,25 +37,25 @@ def along_axis(value: Any, src: Any, name: str, attributes: dict[str, Any]) -> A
         raise ValueError(
             f"{name} must have shape ({expected},) for {qtype}, got {tuple(value.shape)}"
         )
-    return namespace(value).reshape(value, tuple(shape))
+    return get_namespace(value).reshape(value, tuple(shape))
 
 
 def _result_dtype(attributes: Mapping[str, Any]) -> str:
-    return _TARGETS[target_name(attributes["dtype"])][0]
+    return _TARGETS[get_target_name(attributes["dtype"])][0]
 
 
 def _remarks(call: Call) -> Iterator[Remark]:
     target = call.attributes["dtype"]
     if target in _TARGETS and "zps" in call.parameters:
         _, lowest, highest = _TARGETS[str(target)]
-        yield from zeropt_remarks(call.parameters["zps"], range(lowest, highest + 1))
+        yield from generate_zeropt_remarks(call.parameters["zps"], range(lowest, highest + 1))
 
 
 @operator(
     "DynamicQuantize",
     domain="anybit",
     attribute_names={"dtype": ("dst",)},
-    place=along_axis,
+    place=reshape_along_axis,
     result_dtype=_result_dtype,
     remarks=_remarks,
 )
@@ -102,8 +102,8 @@ def dynamic_quantize(
     >>> dynamic_quantize(np.array([0.5, 1.5, 300.0], np.float32), np.array([0.5], np.float32))
     array([  1,   3, 127], dtype=int8)
     """
-    xp = namespace(src)
-    target, lowest, highest = _TARGETS[target_name(dtype)]
+    xp = get_namespace(src)
+    target, lowest, highest = _TARGETS[get_target_name(dtype)]
     if arithmetic == "divide":
         y = src / scales
     elif arithmetic == "reciprocal":
@@ -116,7 +116,7 @@ def dynamic_quantize(
     return xp.astype(xp.where(xp.isnan(q), xp.full_like(q, lowest), q), getattr(xp, target))
 
 
-def target_name(dtype: Any) -> str:
+def get_target_name(dtype: Any) -> str:
     """Return "s8" or "u8" for either spelling of a target: that name, or dtype int8 or uint8."""
     if dtype in _TARGETS:
         return str(dtype)

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 
-class Recording(ABC):
+class RecordingArray(ABC):
     """An array that records operations: the base of the tracers.
 
     A reference returns the expression of its result for such arrays. A tracer defines the
@@ -28,7 +28,7 @@ class Recording(ABC):
         """Return a Python number in the dtype of this array; a recording array as it is."""
 
     @abstractmethod
-    def compared(self, relation: str, other: Any) -> Self:
+    def compare(self, relation: str, other: Any) -> Self:
         """Return where a relation of `operator` (lt, le, gt, ge, eq, ne) holds."""
 
     @abstractmethod
@@ -56,35 +56,35 @@ class Recording(ABC):
         return self.lift(other) / self
 
     def __lt__(self, other: Any) -> Self:
-        return self.compared("lt", other)
+        return self.compare("lt", other)
 
     def __le__(self, other: Any) -> Self:
-        return self.compared("le", other)
+        return self.compare("le", other)
 
     def __gt__(self, other: Any) -> Self:
-        return self.compared("gt", other)
+        return self.compare("gt", other)
 
     def __ge__(self, other: Any) -> Self:
-        return self.compared("ge", other)
+        return self.compare("ge", other)
 
     def __eq__(self, other: Any) -> Self:  # type: ignore[override]
-        return self.compared("eq", other)
+        return self.compare("eq", other)
 
     def __ne__(self, other: Any) -> Self:  # type: ignore[override]
-        return self.compared("ne", other)
+        return self.compare("ne", other)
 
     __hash__ = object.__hash__
 
 
-class Expression(Protocol):
+class TracedExpression(Protocol):
     @property
-    def operands(self) -> "tuple[Expression, ...]": ...
+    def operands(self) -> "tuple[TracedExpression, ...]": ...
 
 
-E = TypeVar("E", bound=Expression)
+E = TypeVar("E", bound=TracedExpression)
 
 
-def operands_first(result: E, written: Container[E]) -> Iterator[E]:
+def iterate_operands_first(result: E, written: Container[E]) -> Iterator[E]:
     """Yield the parts of the expression that are not written yet, operands first.
 
     The caller adds each part to `written` before requesting the next. Deep expressions need no deep

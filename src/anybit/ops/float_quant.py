@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from anybit.formats import FloatFormat
-from anybit.ops.arrays import integer_limit, namespace
+from anybit.ops.arrays import get_integer_limit, get_namespace
 from anybit.ops.domain import (
     ExponentBias,
     ExponentBitWidth,
@@ -15,7 +15,7 @@ from anybit.ops.domain import (
     Scale,
 )
 from anybit.ops.gradient import Gradient
-from anybit.ops.grids import Call, Coding, FloatGrid, Grid, single
+from anybit.ops.grids import Call, Coding, FloatGrid, Grid, get_single_integer
 from anybit.ops.operator import operator
 from anybit.ops.powers import floor_log2, power_of_two, times_power_of_two
 from anybit.ops.remark import Remark
@@ -28,7 +28,7 @@ _PLENTY = 60
 def _grid(call: Call) -> Grid | None:
     parameters = call.parameters
     e, m, bias = (
-        single(parameters[name])
+        get_single_integer(parameters[name])
         for name in ("exponent_bitwidth", "mantissa_bitwidth", "exponent_bias")
     )
     limits = np.unique(parameters.get("max_val", np.inf))
@@ -67,12 +67,12 @@ def _remarks(call: Call) -> Iterator[Remark]:
             "has_subnormal=0 does not change the result, which has subnormal numbers",
             "set has_subnormal=1, or expect hardware without them to differ near 0",
         )
-    yield from _limit_remarks(call)
+    yield from _generate_limit_remarks(call)
 
 
-def _limit_remarks(call: Call) -> Iterator[Remark]:
+def _generate_limit_remarks(call: Call) -> Iterator[Remark]:
     e, m, bias = (
-        single(call.parameters.get(name, []))
+        get_single_integer(call.parameters.get(name, []))
         for name in ("exponent_bitwidth", "mantissa_bitwidth", "exponent_bias")
     )
     limits = np.unique(np.asarray(call.parameters.get("max_val", []), np.float64))
@@ -110,7 +110,7 @@ def _partials(
     rounding_mode: str,
     **_facts: bool,
 ) -> tuple[Any, ...]:
-    xp = namespace(x)
+    xp = get_namespace(x)
     y = x / scale
     lowest, highest, limited = _clip(
         exponent_bitwidth, mantissa_bitwidth, exponent_bias, max_val, signed, x.dtype
@@ -191,7 +191,7 @@ def float_quant(
     >>> float_quant([0.9, 17.0, 1e9], 1.0, 4, 3, 7, 448.0)
     array([  0.875,  16.   , 448.   ])
     """
-    xp = namespace(x)
+    xp = get_namespace(x)
     lowest, highest, _ = _clip(
         exponent_bitwidth, mantissa_bitwidth, exponent_bias, max_val, signed, x.dtype
     )
@@ -210,8 +210,8 @@ def _clip(
     dtype: Any,
 ) -> tuple[Any, Any, Any]:
     """Return the lowest and highest value of the format, and whether max_val limits it."""
-    largest = _largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, dtype)
-    xp = namespace(largest)
+    largest = _get_largest_value(exponent_bitwidth, mantissa_bitwidth, exponent_bias, dtype)
+    xp = get_namespace(largest)
     limit = largest if max_val is None else max_val
     limited = limit < largest
     highest = xp.where(limited, limit, largest)
@@ -223,7 +223,7 @@ def _round_to_grid(y: Any, mantissa_bitwidth: Any, exponent_bias: Any, mode: str
 
     Infinities become NaN. The range is not limited.
     """
-    xp = namespace(y)
+    xp = get_namespace(y)
     exponent = floor_log2(y)
     step = xp.maximum(
         exponent - xp.clip(mantissa_bitwidth, 0, _PLENTY),
@@ -238,13 +238,13 @@ def _round_to_grid(y: Any, mantissa_bitwidth: Any, exponent_bias: Any, mode: str
     return xp.where(xp.isfinite(y), rounded, xp.full_like(y, float("nan")))
 
 
-def _largest_value(
+def _get_largest_value(
     exponent_bitwidth: Any, mantissa_bitwidth: Any, exponent_bias: Any, dtype: Any
 ) -> Any:
     """Return (2 - 2^-m) * 2^(2^e - 1 - bias): the largest value without reserved codes."""
-    xp = namespace(exponent_bitwidth)
+    xp = get_namespace(exponent_bitwidth)
     codes = xp.bitwise_left_shift(
-        xp.ones_like(exponent_bitwidth), xp.clip(exponent_bitwidth, 0, integer_limit(xp))
+        xp.ones_like(exponent_bitwidth), xp.clip(exponent_bitwidth, 0, get_integer_limit(xp))
     )
     significand = 2 - power_of_two(-mantissa_bitwidth, dtype)
     return times_power_of_two(significand, codes - 1 - exponent_bias)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anybit.ops.arrays import cast, namespace
+from anybit.ops.arrays import cast, get_namespace
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Gradient:
     partials: Callable[..., tuple[Any, ...]]
 
 
-def carried_back(
+def propagate_gradients(
     gradient: Any,
     inputs: Mapping[str, Any],
     partials: Mapping[str, Any],
@@ -46,22 +46,22 @@ def carried_back(
     with np.errstate(all="ignore"):
         for name in requested:
             value, partial = inputs[name], partials[name]
-            xp = namespace(partial)
+            xp = get_namespace(partial)
             upstream = cast(gradient, partial.dtype)
             product = xp.where(partial == 0, xp.zeros_like(upstream), upstream * partial)
             own = tuple(value.shape)
-            total = _summed_to(product, shapes[name] if shapes else own)
+            total = _sum_to_shape(product, shapes[name] if shapes else own)
             if tuple(total.shape) != own:
                 total = xp.reshape(total, own)
             gradients[name] = cast(total, value.dtype)
     return gradients
 
 
-def _summed_to(array: Any, shape: tuple[int, ...]) -> Any:
+def _sum_to_shape(array: Any, shape: tuple[int, ...]) -> Any:
     """Return the sum of the array over the axes along which `shape` is repeated."""
     if tuple(array.shape) == shape:
         return array
-    xp = namespace(array)
+    xp = get_namespace(array)
     aligned = (1,) * (array.ndim - len(shape)) + shape
     if math.prod(shape) == 0:
         return xp.zeros_like(xp.reshape(array, shape))

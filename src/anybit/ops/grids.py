@@ -55,7 +55,7 @@ class Channels:
         return array.reshape(-1, *[1] * (-self.axis - 1))
 
 
-def channels_of(scale: Array, zeropt: Array) -> Channels | None:
+def get_channels(scale: Array, zeropt: Array) -> Channels | None:
     """Return the layout of parameters that broadcast.
 
     None if more than one axis varies, or there are no elements.
@@ -69,14 +69,15 @@ def channels_of(scale: Array, zeropt: Array) -> Channels | None:
         return None
     target = shape if varying else ()
     parts = [
-        _spread(parameter, target).reshape(-1 if varying else ()) for parameter in (scale, zeropt)
+        _broadcast_to(parameter, target).reshape(-1 if varying else ())
+        for parameter in (scale, zeropt)
     ]
     return Channels(parts[0], parts[1], varying[0] if varying else None)
 
 
-def _spread(array: Array, shape: tuple[int, ...]) -> Array:
-    single = array.reshape(()) if array.size == 1 else array
-    return np.array(np.broadcast_to(single, shape), dtype=np.float32)
+def _broadcast_to(array: Array, shape: tuple[int, ...]) -> Array:
+    scalar = array.reshape(()) if array.size == 1 else array
+    return np.array(np.broadcast_to(scalar, shape), dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -90,19 +91,19 @@ class Spacing:
     mantissa_bitwidth: Array | None = None
     exponent_bias: Array | None = None
 
-    def at(self, mask: Array) -> "Spacing":
+    def select(self, mask: Array) -> "Spacing":
         """Return the spacing of the elements of a tensor that a mask selects."""
 
-        def picked(parameter: Array) -> Array:
+        def pick(parameter: Array) -> Array:
             return np.broadcast_to(parameter, mask.shape)[mask] if parameter.ndim else parameter
 
         formats = (self.mantissa_bitwidth, self.exponent_bias)
         return Spacing(
-            picked(self.scale),
-            *(None if parameter is None else picked(parameter) for parameter in formats),
+            pick(self.scale),
+            *(None if parameter is None else pick(parameter) for parameter in formats),
         )
 
-    def positions(self, values: Array) -> Array:
+    def count_steps(self, values: Array) -> Array:
         """Return the number of steps of each value above 0, in float64, with fractions."""
         with np.errstate(all="ignore"):
             y = values.astype(np.float64) / self.scale
@@ -153,16 +154,16 @@ class IntegerGrid:
     @property
     def channels(self) -> Channels | None:
         """Return scale and zero-point per channel; None if they vary along several axes."""
-        return channels_of(self.scale, self.zeropt)
+        return get_channels(self.scale, self.zeropt)
 
     @property
     def spacing(self) -> Spacing:
         """Return the distance of the values of adjacent integers, codes or not."""
         return Spacing(np.abs(self.scale.astype(np.float64)))
 
-    def positions(self, values: Array) -> Array:
+    def count_steps(self, values: Array) -> Array:
         """Return the number of steps of each value above 0."""
-        return self.spacing.positions(values)
+        return self.spacing.count_steps(values)
 
     def decode(self, codes: Array) -> Array:
         """Return (code - zeropt) * scale, as DequantizeLinear computes it in float32.
@@ -195,14 +196,14 @@ class IntegerGrid:
             codes = np.asarray(np.divide(values, self.scale, dtype=compute))
             codes += self.zeropt
             np.rint(codes, out=codes)
-        if not np.all(self._holds(codes)):
+        if not np.all(self._contains(codes)):
             raise ValueError("its values are NaN or infinite, or off their grid")
         stored = codes.astype(dtype)
         if not np.array_equal(self.decode(stored), values):
             raise ValueError("its codes times scale differ from its values in float32")
         return stored
 
-    def _holds(self, codes: Array) -> Array:
+    def _contains(self, codes: Array) -> Array:
         """Return which numbers are codes."""
         inside = (codes >= self.lowest) & (codes <= self.highest)
         if self.codes.step == 1:  # the numbers are rounded already
@@ -237,7 +238,7 @@ class FloatGrid:
     @property
     def channels(self) -> Channels | None:
         """Return the scale per channel; None if it varies along several axes."""
-        return channels_of(self.scale, self.zeropt)
+        return get_channels(self.scale, self.zeropt)
 
     @property
     def spacing(self) -> Spacing:
@@ -247,9 +248,9 @@ class FloatGrid:
             np.asarray(float(self.format.exponent_bias)),
         )
 
-    def positions(self, values: Array) -> Array:
+    def count_steps(self, values: Array) -> Array:
         """Return the number of grid values between each value and 0."""
-        return self.spacing.positions(values)
+        return self.spacing.count_steps(values)
 
     def decode(self, codes: Array) -> Array:
         """Return numbers of a floating-point type times scale, in float32."""
@@ -280,7 +281,7 @@ class Call:
     attributes: Mapping[str, bool | int | str]
 
 
-def single(values: Any) -> int | None:
+def get_single_integer(values: Any) -> int | None:
     """Return the only integer of an array of equal integers; None if they differ."""
     distinct = np.unique(np.asarray(values, dtype=np.float64))
     return int(distinct[0]) if distinct.size == 1 else None

@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from anybit.ops.arrays import namespace
+from anybit.ops.arrays import get_namespace
 from anybit.ops.domain import BitWidth, Floating, Scale, ZeroPoint
 from anybit.ops.gradient import Gradient
-from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, single
+from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, get_single_integer
 from anybit.ops.operator import operator
 from anybit.ops.powers import power_of_two
 from anybit.ops.remark import Remark
 from anybit.ops.rounding import RoundingMode, round_to_integer
 
 
-def codes_of(bitwidth: int, signed: bool, narrow: bool) -> range:
+def get_codes(bitwidth: int, signed: bool, narrow: bool) -> range:
     """Return the integers of that many bits."""
     if signed:
         return range(-(2 ** (bitwidth - 1)) + narrow, 2 ** (bitwidth - 1))
@@ -23,12 +23,12 @@ def codes_of(bitwidth: int, signed: bool, narrow: bool) -> range:
 
 
 def _grid(call: Call) -> Grid | None:
-    bitwidth = single(call.parameters["bitwidth"])
+    bitwidth = get_single_integer(call.parameters["bitwidth"])
     # Wider ones have bounds that float32 rounds, and no native type; other widths are refused.
     if bitwidth is None or not 1 <= bitwidth <= 32 or bitwidth != int(bitwidth):
         return None
     attributes = call.attributes
-    codes = codes_of(bitwidth, bool(attributes["signed"]), bool(attributes["narrow"]))
+    codes = get_codes(bitwidth, bool(attributes["signed"]), bool(attributes["narrow"]))
     mode = RoundingMode.parse(str(attributes["rounding_mode"]))
     coding = Coding.NEAREST if mode is RoundingMode.ROUND else Coding.OTHER
     parameters = call.parameters
@@ -40,7 +40,7 @@ def _from_grid(grid: Grid) -> Call | None:
         return None
     bitwidth, signed = grid.bits, grid.lowest < 0
     for narrow in (False, True):
-        if bitwidth <= 32 and codes_of(bitwidth, signed, narrow) == grid.codes:
+        if bitwidth <= 32 and get_codes(bitwidth, signed, narrow) == grid.codes:
             parameters = {
                 "scale": grid.scale,
                 "zeropt": grid.zeropt,
@@ -68,12 +68,14 @@ def _remarks(call: Call) -> Iterator[Remark]:
             "clip again where codes become integers, or use at most 24 bits",
             beyond=2**24,
         )
-    bitwidth = single(widths)
+    bitwidth = get_single_integer(widths)
     if bitwidth is not None and bitwidth <= 32 and "zeropt" in call.parameters:
-        yield from zeropt_remarks(call.parameters["zeropt"], codes_of(bitwidth, signed, narrow))
+        yield from generate_zeropt_remarks(
+            call.parameters["zeropt"], get_codes(bitwidth, signed, narrow)
+        )
 
 
-def zeropt_remarks(zeropt: Any, codes: range) -> Iterator[Remark]:
+def generate_zeropt_remarks(zeropt: Any, codes: range) -> Iterator[Remark]:
     """Yield remarks on the zero-point of these integers."""
     values = np.asarray(zeropt, np.float64)
     fractions = values[values != np.rint(values)]
@@ -103,26 +105,26 @@ def _partials(
     narrow: bool,
     rounding_mode: str,
 ) -> tuple[Any, ...]:
-    xp = namespace(x)
-    lowest, highest = integer_range(bitwidth, signed, narrow, x.dtype)
-    lowest_by_bit, highest_by_bit = range_derivatives(bitwidth, signed, x.dtype)
+    xp = get_namespace(x)
+    lowest, highest = get_integer_range(bitwidth, signed, narrow, x.dtype)
+    lowest_by_bit, highest_by_bit = get_range_derivatives(bitwidth, signed, x.dtype)
     quotient = x / scale
     y = quotient + zeropt
     above, below = y > highest, y < lowest
 
-    def by_part(inside: Any, if_above: Any, if_below: Any) -> Any:
+    def select_part(inside: Any, if_above: Any, if_below: Any) -> Any:
         return xp.where(above, if_above, xp.where(below, if_below, inside))
 
     none, one = xp.zeros_like(y), xp.ones_like(y)
     return (
-        by_part(one, none, none),
-        by_part(
+        select_part(one, none, none),
+        select_part(
             (round_to_integer(y, rounding_mode) - zeropt) - quotient,
             highest - zeropt,
             lowest - zeropt,
         ),
-        by_part(none, -scale, -scale),
-        by_part(none, highest_by_bit * scale, lowest_by_bit * scale),
+        select_part(none, -scale, -scale),
+        select_part(none, highest_by_bit * scale, lowest_by_bit * scale),
     )
 
 
@@ -181,24 +183,24 @@ def int_quant(
     >>> int_quant([0.5, 1.5, 99.0, -99.0], 0.5, 0, 4)
     array([ 0.5,  1.5,  3.5, -4. ])
     """
-    xp = namespace(x)
-    lowest, highest = integer_range(bitwidth, signed, narrow, x.dtype)
+    xp = get_namespace(x)
+    lowest, highest = get_integer_range(bitwidth, signed, narrow, x.dtype)
     y = x / scale + zeropt
     y = xp.where(y > highest, highest, y)
     y = xp.where(y < lowest, lowest, y)
     return (round_to_integer(y, rounding_mode) - zeropt) * scale
 
 
-def integer_range(bitwidth: Any, signed: bool, narrow: bool, dtype: Any) -> tuple[Any, Any]:
+def get_integer_range(bitwidth: Any, signed: bool, narrow: bool, dtype: Any) -> tuple[Any, Any]:
     """Return the lowest and the highest integer of that many bits, rounded to the dtype."""
     if signed:
         magnitude = power_of_two(bitwidth - 1, dtype)
         return -magnitude + int(narrow), magnitude - 1
     highest = power_of_two(bitwidth, dtype) - (1 + int(narrow))
-    return namespace(highest).zeros_like(highest), highest
+    return get_namespace(highest).zeros_like(highest), highest
 
 
-def range_derivatives(bitwidth: Any, signed: bool, dtype: Any) -> tuple[Any, Any]:
-    """Return the derivatives of `integer_range` with respect to the number of bits."""
+def get_range_derivatives(bitwidth: Any, signed: bool, dtype: Any) -> tuple[Any, Any]:
+    """Return the derivatives of `get_integer_range` with respect to the number of bits."""
     highest = power_of_two(bitwidth - 1 if signed else bitwidth, dtype) * math.log(2)
-    return (-highest if signed else namespace(highest).zeros_like(highest)), highest
+    return (-highest if signed else get_namespace(highest).zeros_like(highest)), highest

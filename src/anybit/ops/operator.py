@@ -20,7 +20,7 @@ import numpy as np
 from anybit._native import kernel
 from anybit.ops import arrays
 from anybit.ops.attribute import Attribute
-from anybit.ops.documentation import Documentation, documentation_of
+from anybit.ops.documentation import Documentation, parse_documentation
 from anybit.ops.domain import Domain, Role
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Grid
@@ -81,7 +81,7 @@ class Operator:
         """Return the number of leading inputs without a default."""
         return sum(not declared.optional for declared in self.inputs)
 
-    def named(self, inputs: Iterable[Any]) -> dict[str, Any]:
+    def name_inputs(self, inputs: Iterable[Any]) -> dict[str, Any]:
         """Return inputs by name; missing ones at the end are left out."""
         return dict(zip((declared.name for declared in self.inputs), inputs, strict=False))
 
@@ -90,7 +90,9 @@ class Operator:
     ) -> dict[str, tuple[int, ...]]:
         """Return the shape in which each input broadcasts to x, by name of the input."""
         complete = self.complete(attributes)
-        present = {name: value for name, value in self.named(inputs).items() if value is not None}
+        present = {
+            name: value for name, value in self.name_inputs(inputs).items() if value is not None
+        }
         x_name = self.inputs[0].name
         x = present[x_name]
         placed = {
@@ -106,14 +108,14 @@ class Operator:
     @functools.cached_property
     def documentation(self) -> Documentation:
         """Return the docstring in parts."""
-        return documentation_of(inspect.getdoc(self.function) or "")
+        return parse_documentation(inspect.getdoc(self.function) or "")
 
     @property
     def is_dequantizer(self) -> bool:
         """Return whether x holds codes: values are float32(x - zero-point) * scale, as in ONNX."""
         return self.inputs[0].domain.integer
 
-    def code_dtype(self, attributes: Mapping[str, Any]) -> str | None:
+    def get_code_dtype(self, attributes: Mapping[str, Any]) -> str | None:
         """Return the dtype of the codes that the operator returns or reads, if any.
 
         A dequantizer reads the first of several dtypes of one width.
@@ -125,7 +127,7 @@ class Operator:
     @property
     def broadcasts(self) -> bool:
         """Return whether parameters follow NumPy's broadcasting, not a rule of their own."""
-        return self.place is arrays.broadcastable
+        return self.place is arrays.make_broadcastable
 
 
 def operator(
@@ -135,7 +137,7 @@ def operator(
     version: int = 1,
     aliases: tuple[str, ...] = (),
     attribute_names: Mapping[str, tuple[str, ...]] | None = None,
-    place: arrays.Place = arrays.broadcastable,
+    place: arrays.Place = arrays.make_broadcastable,
     result_dtype: ResultDtype | None = None,
     gradient: Gradient | None = None,
     grid: GridOf | None = None,
@@ -149,8 +151,10 @@ def operator(
     """
 
     def decorate(body: Callable[P, R]) -> Callable[P, R]:
-        declared = _Declared(_inputs(body), _attributes(body, attribute_names or {}), place)
-        function, reference = _callables(body, declared)
+        declared = _Declared(
+            _list_inputs(body), _list_attributes(body, attribute_names or {}), place
+        )
+        function, reference = _make_callables(body, declared)
         derivative = gradient or Gradient((), lambda *_, **__: ())
         function.operator = Operator(  # type: ignore[attr-defined]
             name=body.__name__,
@@ -162,7 +166,7 @@ def operator(
             attributes=declared.attributes,
             function=function,
             reference=reference,
-            partials=_partials(body, declared, derivative),
+            partials=_make_partials(body, declared, derivative),
             differentiable=derivative.of,
             place=place,
             result_dtype=result_dtype,
@@ -183,24 +187,28 @@ class _Declared:
     attributes: tuple[Attribute, ...]
     place: arrays.Place
 
-    def operands(self, arguments: Mapping[str, Any]) -> tuple[Any, list[Any], dict[str, Any]]:
+    def convert_arguments(
+        self, arguments: Mapping[str, Any]
+    ) -> tuple[Any, list[Any], dict[str, Any]]:
         """Return x as passed, all checked inputs in their compute types, and the attributes."""
         attributes = {
-            attribute.name: attribute.read(arguments[attribute.name])
+            attribute.name: attribute.parse(arguments[attribute.name])
             for attribute in self.attributes
         }
         values = [arguments[value.name] for value in self.inputs]
         x, first = arrays.as_array(values[0]), self.inputs[0]
-        operands = [arrays.widened(x, first.domain, first.name)]
+        operands = [arrays.widen(x, first.domain, first.name)]
         for declared, value in zip(self.inputs[1:], values[1:], strict=True):
             if value is not None:
-                value = arrays.parameter(value, declared.domain, x, declared.name)
+                value = arrays.convert_parameter(value, declared.domain, x, declared.name)
                 value = self.place(value, x, declared.name, attributes)
             operands.append(value)
         return x, operands, attributes
 
 
-def _callables(body: Callable[P, R], declared: _Declared) -> tuple[Callable[P, R], Callable[P, R]]:
+def _make_callables(
+    body: Callable[P, R], declared: _Declared
+) -> tuple[Callable[P, R], Callable[P, R]]:
     """Return the public function, and the reference for arrays of other libraries."""
     signature = inspect.signature(body)
     native = kernel(body.__name__)
@@ -211,8 +219,8 @@ def _callables(body: Callable[P, R], declared: _Declared) -> tuple[Callable[P, R
         bound.apply_defaults()
         out = bound.arguments.pop("out")
         with np.errstate(all="ignore"):  # 0/0 and overflow have defined results
-            x, operands, attributes = declared.operands(bound.arguments)
-            return typing.cast(R, arrays.delivered(body(*operands, **attributes), x, out))
+            x, operands, attributes = declared.convert_arguments(bound.arguments)
+            return typing.cast(R, arrays.deliver(body(*operands, **attributes), x, out))
 
     @functools.wraps(body)
     def function(*arguments: P.args, **keywords: P.kwargs) -> R:
@@ -224,7 +232,7 @@ def _callables(body: Callable[P, R], declared: _Declared) -> tuple[Callable[P, R
     return function, reference
 
 
-def _partials(
+def _make_partials(
     body: Callable[..., Any],
     declared: _Declared,
     gradient: Gradient,
@@ -237,37 +245,37 @@ def _partials(
         bound.apply_defaults()
         del bound.arguments["out"]
         with np.errstate(all="ignore"):
-            _, operands, attributes = declared.operands(bound.arguments)
+            _, operands, attributes = declared.convert_arguments(bound.arguments)
             derivatives = gradient.partials(*operands, **attributes)
         return dict(zip(gradient.of, derivatives, strict=True))
 
     return partials
 
 
-def _inputs(body: Callable[..., Any]) -> tuple[Input, ...]:
+def _list_inputs(body: Callable[..., Any]) -> tuple[Input, ...]:
     hints = typing.get_type_hints(body, include_extras=True)
     return tuple(
-        Input(name, *_annotated(hints[name]), parameter.default is not parameter.empty)
+        Input(name, *_parse_annotation(hints[name]), parameter.default is not parameter.empty)
         for name, parameter in inspect.signature(body).parameters.items()
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     )
 
 
-def _attributes(
+def _list_attributes(
     body: Callable[..., Any], names: Mapping[str, tuple[str, ...]]
 ) -> tuple[Attribute, ...]:
-    def spellings(name: str) -> tuple[str, tuple[str, ...]]:
+    def get_spellings(name: str) -> tuple[str, tuple[str, ...]]:
         onnx_name, *others = names.get(name, (name,))
         return onnx_name, tuple(others)
 
     return tuple(
-        Attribute(name, parameter.default, *spellings(name))
+        Attribute(name, parameter.default, *get_spellings(name))
         for name, parameter in inspect.signature(body).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY and name != "out"
     )
 
 
-def _annotated(hint: Any) -> tuple[Domain, Role]:
+def _parse_annotation(hint: Any) -> tuple[Domain, Role]:
     """Return the domain and the role of an annotation: `Scale` or `Scale | None`."""
     for part in (hint, *typing.get_args(hint)):
         metadata = getattr(part, "__metadata__", ())

@@ -8,7 +8,7 @@ of this package may define them by the bits of the numbers; tests compare both.
 import math
 from typing import Any
 
-from anybit.ops.arrays import integer_type, namespace
+from anybit.ops.arrays import get_integer_dtype, get_namespace
 
 # Below and above every exponent of float64, subnormals included, with room for half steps.
 _LIMIT = 1100
@@ -17,7 +17,7 @@ _POWERS = [math.ldexp(1.0, n) if n < 1024 else math.inf for n in range(-_LIMIT, 
 
 def power_of_two(exponent: Any, dtype: Any) -> Any:
     """Return 2^exponent for integer exponents: inf above the range of the dtype, 0 below."""
-    xp = namespace(exponent)
+    xp = get_namespace(exponent)
     if hasattr(xp, "power_of_two"):
         return xp.power_of_two(exponent, dtype)
     table = xp.asarray(_POWERS, dtype=dtype)
@@ -26,13 +26,13 @@ def power_of_two(exponent: Any, dtype: Any) -> Any:
 
 def floor_log2(y: Any) -> Any:
     """Return the integer E with 2^E <= |y| < 2^(E+1); undefined for 0, NaN and inf."""
-    xp = namespace(y)
+    xp = get_namespace(y)
     if hasattr(xp, "floor_log2"):
         return xp.floor_log2(y)
     ordinary = xp.isfinite(y) & (y != 0)
     magnitude = xp.where(ordinary, xp.abs(y), xp.ones_like(y))
     # The library's log2 is a good estimate; a comparison with exact powers corrects it.
-    guess = xp.astype(xp.floor(xp.log2(magnitude)), integer_type(xp))
+    guess = xp.astype(xp.floor(xp.log2(magnitude)), get_integer_dtype(xp))
     guess = xp.where(power_of_two(guess, y.dtype) > magnitude, guess - 1, guess)
     guess = xp.where(power_of_two(guess + 1, y.dtype) <= magnitude, guess + 1, guess)
     return xp.where(y == 0, xp.full_like(guess, -_LIMIT), guess)
@@ -40,7 +40,7 @@ def floor_log2(y: Any) -> Any:
 
 def times_power_of_two(y: Any, exponent: Any) -> Any:
     """Return y * 2^exponent, rounded once, by two factors: 2^exponent may be out of range."""
-    xp = namespace(y)
+    xp = get_namespace(y)
     if hasattr(xp, "times_power_of_two"):
         return xp.times_power_of_two(y, exponent)
     widest = 127 if y.dtype == xp.float32 else 1023

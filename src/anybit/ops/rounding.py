@@ -4,7 +4,7 @@
 from enum import StrEnum
 from typing import Any
 
-from anybit.ops.arrays import namespace
+from anybit.ops.arrays import get_namespace
 
 
 class RoundingMode(StrEnum):
@@ -44,7 +44,7 @@ class RoundingMode(StrEnum):
 
 def round_to_integer(y: Any, mode: str) -> Any:
     """Round y to integers. `floor(|y| + 0.5)` would be wrong at 0.49999997 and above 2^23."""
-    xp = namespace(y)
+    xp = get_namespace(y)
     if hasattr(xp, "round_to_integer"):  # a namespace of this package, see `powers`
         return xp.round_to_integer(y, mode)
     match RoundingMode.parse(mode):

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from anybit.ops.arrays import namespace
+from anybit.ops.arrays import get_namespace
 from anybit.ops.domain import BitWidth, Floating, InBitWidth, InScale, Scale, ZeroPoint
 from anybit.ops.gradient import Gradient
-from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, single
-from anybit.ops.int_quant import codes_of, integer_range, range_derivatives
+from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, get_single_integer
+from anybit.ops.int_quant import get_codes, get_integer_range, get_range_derivatives
 from anybit.ops.operator import operator
 from anybit.ops.powers import floor_log2, power_of_two, times_power_of_two
 from anybit.ops.remark import Remark
@@ -16,13 +16,13 @@ from anybit.ops.rounding import round_to_integer
 
 
 def _grid(call: Call) -> Grid | None:
-    bitwidth = single(call.parameters["out_bitwidth"])
+    bitwidth = get_single_integer(call.parameters["out_bitwidth"])
     if bitwidth is None or bitwidth > 32:
         return None
-    codes = codes_of(bitwidth, bool(call.attributes["signed"]), bool(call.attributes["narrow"]))
+    codes = get_codes(bitwidth, bool(call.attributes["signed"]), bool(call.attributes["narrow"]))
     out_scale = call.parameters["out_scale"]
     with np.errstate(all="ignore"):
-        factor = _nearest_power_of_two(np.asarray(out_scale / call.parameters["scale"]))
+        factor = _round_to_power_of_two(np.asarray(out_scale / call.parameters["scale"]))
         zeropt = np.asarray(call.parameters["zeropt"] / factor)
     return IntegerGrid(out_scale, zeropt, codes, Coding.OTHER)
 
@@ -34,7 +34,7 @@ def _remarks(call: Call) -> Iterator[Remark]:
     with np.errstate(all="ignore"):
         scale, out_scale = (np.float32(parameters[name]) for name in ("scale", "out_scale"))
         ratio = np.asarray(out_scale / scale)
-        factor = _nearest_power_of_two(ratio)
+        factor = _round_to_power_of_two(ratio)
         zeropt = np.asarray(np.float32(parameters.get("zeropt", 0)) / factor)
     unusable = ratio[np.isnan(factor)]
     if unusable.size:
@@ -74,31 +74,31 @@ def _partials(
     rounding_mode: str,
 ) -> tuple[Any, ...]:
     del in_bitwidth
-    xp = namespace(x)
-    lowest, highest = integer_range(out_bitwidth, signed, narrow, x.dtype)
-    lowest_by_bit, highest_by_bit = range_derivatives(out_bitwidth, signed, x.dtype)
+    xp = get_namespace(x)
+    lowest, highest = get_integer_range(out_bitwidth, signed, narrow, x.dtype)
+    lowest_by_bit, highest_by_bit = get_range_derivatives(out_bitwidth, signed, x.dtype)
     # The power of two counts as a constant.
-    factor = _nearest_power_of_two(out_scale / scale)
+    factor = _round_to_power_of_two(out_scale / scale)
     quotient = x / scale
     y = round_to_integer(quotient + zeropt, "ROUND") / factor
     above, below = y > highest, y < lowest
 
-    def by_part(inside: Any, if_above: Any, if_below: Any) -> Any:
+    def select_part(inside: Any, if_above: Any, if_below: Any) -> Any:
         return xp.where(above, if_above, xp.where(below, if_below, inside))
 
     none = xp.zeros_like(y)
     slope = out_scale / scale / factor
     zeropt_out = zeropt / factor
     return (
-        by_part(slope, none, none),
-        by_part(-quotient * slope, none, none),
-        by_part(none, -out_scale / factor, -out_scale / factor),
-        by_part(
+        select_part(slope, none, none),
+        select_part(-quotient * slope, none, none),
+        select_part(none, -out_scale / factor, -out_scale / factor),
+        select_part(
             round_to_integer(y, rounding_mode) - zeropt_out,
             highest - zeropt_out,
             lowest - zeropt_out,
         ),
-        by_part(none, highest_by_bit * out_scale, lowest_by_bit * out_scale),
+        select_part(none, highest_by_bit * out_scale, lowest_by_bit * out_scale),
     )
 
 
@@ -157,18 +157,18 @@ def trunc(
     array([ 4., -8., 28.])
     """
     del in_bitwidth  # validated only
-    xp = namespace(x)
-    lowest, highest = integer_range(out_bitwidth, signed, narrow, x.dtype)
-    factor = _nearest_power_of_two(out_scale / scale)
+    xp = get_namespace(x)
+    lowest, highest = get_integer_range(out_bitwidth, signed, narrow, x.dtype)
+    factor = _round_to_power_of_two(out_scale / scale)
     y = round_to_integer(x / scale + zeropt, "ROUND") / factor
     y = xp.where(y > highest, highest, y)
     y = xp.where(y < lowest, lowest, y)
     return (round_to_integer(y, rounding_mode) - zeropt / factor) * out_scale
 
 
-def _nearest_power_of_two(ratio: Any) -> Any:
+def _round_to_power_of_two(ratio: Any) -> Any:
     """Return 2^K for the integer K nearest to log2(ratio); NaN unless ratio is finite and > 0."""
-    xp = namespace(ratio)
+    xp = get_namespace(ratio)
     exponent = floor_log2(ratio)
     # The largest float below sqrt(2), in float32 and in float64.
     above_half = times_power_of_two(ratio, -exponent) > 1.4142135623730949

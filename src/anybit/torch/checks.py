@@ -51,7 +51,7 @@ def check_backward(
             f"gradient must have the shape of {operator.inputs[0].name}, {tuple(x.shape)}, "
             f"got {tuple(gradient.shape)}"
         )
-    names = {name for name, value in operator.named(inputs).items() if value is not None}
+    names = {name for name, value in operator.name_inputs(inputs).items() if value is not None}
     candidates = [name for name in operator.differentiable if name in names]
     for name in wanted:
         if name not in candidates:

@@ -29,7 +29,7 @@ def empty_gradients(
     operator: Operator, inputs: Sequence[Any], wanted: Sequence[str]
 ) -> list[torch.Tensor]:
     """Return empty gradients: x's in x's memory format, those of parameters contiguous."""
-    tensors = operator.named(inputs)
+    tensors = operator.name_inputs(inputs)
     x_name = operator.inputs[0].name
     return [
         torch.empty_like(tensors[name])

@@ -115,10 +115,10 @@ def _only_ties(tensor: TensorDifference, node: ir.Node, arrays: Arrays) -> bool:
         return False
     epsilon = np.finfo(x.dtype).eps
     mask = differing_elements(tensor.a, tensor.b)
-    step = tensor.step.at(mask)
+    step = tensor.step.select(mask)
     x, a, b = (array[mask].astype(np.float64) for array in (x, tensor.a, tensor.b))
     with np.errstate(all="ignore"):
-        steps = np.abs(step.positions(a) - step.positions(b))
+        steps = np.abs(step.count_steps(a) - step.count_steps(b))
         # Products of codes and a scale are rounded, and so is the quantizer's division.
         slack = 2 * epsilon * np.maximum(np.abs(a), np.abs(b))
         half_way = np.abs(x - (a + b) / 2) <= slack

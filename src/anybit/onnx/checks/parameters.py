@@ -139,5 +139,5 @@ def _has_codes_up_to(quantizer: OwnQuantizer, most: int) -> bool:
     x, grid = quantizer.x, quantizer.grid
     if x is None or x.const_value is None or grid is None:
         return False
-    codes = np.abs(grid.positions(read_array(x).astype(np.float64)))
+    codes = np.abs(grid.count_steps(read_array(x).astype(np.float64)))
     return bool((codes + np.abs(grid.zeropt).max() <= most).all())

@@ -83,7 +83,7 @@ def _find_legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
         value = getattr(node.attributes.get(attribute.onnx_name), "value", None)
         if attribute.is_mode and isinstance(value, str):
             with suppress(ValueError):  # not a mode: reported by the normalization
-                mode = attribute.restored(value)
+                mode = attribute.decode(value)
                 if mode != value:
                     yield "rounding-mode-spelling", f"rounding mode {value!r} is usually {mode!r}"
 

@@ -17,7 +17,7 @@ from anybit.onnx.graph.names import describe
 from anybit.onnx.operators.registry import get_keywords
 from anybit.ops import Operator
 from anybit.ops.domain import Domain
-from anybit.ops.expression import operands_first
+from anybit.ops.expression import iterate_operands_first
 
 # Larger constants occur in one node only; keeping them would hold their memory.
 _LARGEST = 2**8
@@ -119,7 +119,7 @@ def _expand_open(
     opened = {expansion.inputs[index] for index in open_inputs}
     # Whether each part depends on an open parameter, and on a runtime value.
     parts: dict[Traced, tuple[bool, bool]] = {}
-    for part in operands_first(expansion.result, parts):
+    for part in iterate_operands_first(expansion.result, parts):
         of = [parts[operand] for operand in part.operands]
         has_open = part in opened or any(first for first, _ in of)
         has_others = (part.value is not None and part not in opened) or any(last for _, last in of)

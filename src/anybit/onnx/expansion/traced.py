@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from anybit.ops.expression import Recording
+from anybit.ops.expression import RecordingArray
 
 Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int | None, ...]
@@ -33,7 +33,7 @@ _RELATIONS = {
 }
 
 
-class Traced(Recording):
+class Traced(RecordingArray):
     """A constant array, or an expression of runtime arrays.
 
     Attributes:
@@ -80,9 +80,9 @@ class Traced(Recording):
     def lift(self, value: Any) -> "Traced":
         return value if isinstance(value, Traced) else make_literal(np.asarray(value, self.dtype))
 
-    def compared(self, relation: str, other: Any) -> "Traced":
+    def compare(self, relation: str, other: Any) -> "Traced":
         if relation == "ne":
-            return ~self.compared("eq", other)
+            return ~self.compare("eq", other)
         return _compare(_RELATIONS[relation], getattr(operator, relation), self, other)
 
     def astype(self, dtype: Any) -> "Traced":

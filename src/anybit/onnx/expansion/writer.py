@@ -8,7 +8,7 @@ import onnx_ir as ir
 from anybit.onnx.expansion.traced import Traced
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import NameGenerator
-from anybit.ops.expression import operands_first
+from anybit.ops.expression import iterate_operands_first
 
 
 class Body:
@@ -41,7 +41,7 @@ class Body:
 
     def write(self, result: Traced) -> ir.Value:
         """Write the nodes of an expression; return its value."""
-        for part in operands_first(result, self._written):
+        for part in iterate_operands_first(result, self._written):
             self._written[part] = self._value(part)
         return self._written[result]
 

@@ -89,5 +89,5 @@ def _read_keywords(operator: Operator, attributes: dict[str, Any]) -> dict[str, 
     for declared in operator.attributes:
         for name in (*reversed(declared.aliases), declared.onnx_name):
             if name in attributes:
-                keywords[declared.name] = declared.restored(attributes[name], name)
+                keywords[declared.name] = declared.decode(attributes[name], name)
     return keywords

@@ -60,7 +60,7 @@ def find_operator(node: ir.Node) -> Operator | None:
 def get_keywords(node: ir.Node, operator: Operator) -> dict[str, Any]:
     """Return the attributes of a normalized node as keywords of the operator's function."""
     return {
-        attribute.name: attribute.restored(node.attributes[attribute.onnx_name].value)
+        attribute.name: attribute.decode(node.attributes[attribute.onnx_name].value)
         for attribute in operator.attributes
     }
 
@@ -73,7 +73,7 @@ def get_attribute_type(declared: Attribute) -> ir.AttributeType:
 
 def make_attribute(declared: Attribute, value: bool | int | str) -> ir.Attr:
     """Return an attribute of that value, as a file has it."""
-    return ir.Attr(declared.onnx_name, get_attribute_type(declared), declared.stored(value))
+    return ir.Attr(declared.onnx_name, get_attribute_type(declared), declared.encode(value))
 
 
 def find_operators(model: ir.Model) -> list[tuple[ir.Node, Operator]]:

@@ -127,7 +127,7 @@ def _make_input(declared: Input, documented: Mapping[str, str]) -> OpSchema.Form
 
 def _make_attribute(declared: Attribute, documented: Mapping[str, str]) -> OpSchema.Attribute:
     name, default = declared.onnx_name, declared.default
-    value = onnx.helper.make_attribute(name, declared.stored(default))
+    value = onnx.helper.make_attribute(name, declared.encode(default))
     return OpSchema.Attribute(name, value, documented.get(declared.name, ""))
 
 
@@ -172,5 +172,5 @@ def _read_attributes(operator: Operator, context: "InferenceContext") -> dict[st
         elif not attribute.ref_attr_name:
             value = onnx.helper.get_attribute_value(attribute)
             stored = value.decode() if isinstance(value, bytes) else value
-            values[declared.name] = declared.restored(stored)
+            values[declared.name] = declared.decode(stored)
     return values

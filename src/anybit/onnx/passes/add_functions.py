@@ -177,7 +177,7 @@ def _write_choice(
 def _write_comparison(body: Body, attribute: Attribute, value: bool | int | str) -> ir.Value:
     """Return a value that is true if the node's attribute equals `value`."""
     kind = "value_string" if isinstance(value, str) else "value_int"
-    stated = ir.Attr(kind, get_attribute_type(attribute), attribute.stored(value))
+    stated = ir.Attr(kind, get_attribute_type(attribute), attribute.encode(value))
     referred = ir.RefAttr(kind, attribute.onnx_name, get_attribute_type(attribute))
     dtype = ir.DataType.STRING if isinstance(value, str) else ir.DataType.INT64
     operands = [

@@ -165,7 +165,7 @@ def _check_value(node: ir.Node, attribute: ir.Attr, declared: Attribute) -> bool
             "inline the function first"
         )
     try:
-        return declared.restored(attribute.value, attribute.name)
+        return declared.decode(attribute.value, attribute.name)
     except (TypeError, ValueError) as error:
         raise ModelError(f"{describe(node)}: {error}") from None
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.quantizers.nodes import Scaling, get_dtype
-from anybit.ops.grids import channels_of
+from anybit.ops.grids import get_channels
 
 # Up to this magnitude, RN(RN(n * scale) / scale) rounds to n.
 _MOST_CODE = 2.0**22
@@ -75,7 +75,7 @@ def _encode_bound(
         return np.asarray(absent)
     if bound.dtype != np.float32 or not _fits(bound, x):
         return None
-    layout = channels_of(scaling.scale, bound)
+    layout = get_channels(scaling.scale, bound)
     if layout is None or layout.axis != scaling.layout.axis:
         return None
     with np.errstate(all="ignore"):

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array, is_constant, read_array
-from anybit.ops.grids import Channels, Grid, channels_of
+from anybit.ops.grids import Channels, Grid, get_channels
 
 
 def find_blocks(grid: Grid, x: ir.Value) -> Channels | None:
@@ -68,7 +68,7 @@ def find_joined_blocks(node: ir.Node, layout: Channels) -> JoinedBlocks | None:
     if _read_integers(reshape, 1) != whole:
         return None
     parts = [np.squeeze(parameter, within) for parameter in (layout.scale, layout.zeropt)]
-    single = channels_of(*parts) if count == 1 else None
+    single = get_channels(*parts) if count == 1 else None
     layout_of_codes = single or Channels(parts[0], parts[1], axis - len(whole), layout.block)
     cut = _find_only_reader(reshape.outputs[0], "Slice")
     length = 0 if cut is None else _get_sliced_length(cut, axis, len(whole))

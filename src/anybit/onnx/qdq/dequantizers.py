@@ -16,7 +16,7 @@ from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.native_types import INTEGERS, PER_AXIS_OPSET, NativeType
 from anybit.onnx.quantizers.nodes import get_dtype
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, find_own_quantizer
-from anybit.ops.arrays import checked
+from anybit.ops.arrays import convert_values
 from anybit.ops.domain import Role
 
 _FLOAT, _INDEX = ir.DataType.FLOAT, ir.DataType.INT64
@@ -122,7 +122,7 @@ def _check_constants(own: OwnQuantizer, x: ir.Value) -> None:
         if value is None or not is_constant(value):
             continue
         try:
-            array = checked(read_array(value), declared.domain, declared.name)
+            array = convert_values(read_array(value), declared.domain, declared.name)
             own.operator.place(array, like_x, declared.name, attributes)
         except (TypeError, ValueError) as error:
             raise ModelError(f"{describe(own.node)}: {error}") from error

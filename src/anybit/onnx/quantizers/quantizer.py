@@ -24,7 +24,7 @@ from anybit.onnx.quantizers.metadata import read_grid
 from anybit.onnx.quantizers.nodes import get_dtype, is_dequantize, is_quantize, read_scaling
 from anybit.onnx.quantizers.trace import Trace, Traces
 from anybit.ops import Input, Operator
-from anybit.ops.arrays import parameter
+from anybit.ops.arrays import convert_parameter
 from anybit.ops.domain import REAL, Role
 from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, Spacing
 
@@ -334,7 +334,7 @@ def _make_scalar(declared: Input, dtype: np.dtype, shape: tuple[int, ...], data:
 
 def _convert(declared: Input, array: Array) -> Array:
     with np.errstate(all="ignore"):  # a float64 scale may overflow
-        return np.asarray(parameter(array, declared.domain, _FLOAT32, declared.name))
+        return np.asarray(convert_parameter(array, declared.domain, _FLOAT32, declared.name))
 
 
 def find_trace(node: ir.Node, traces: Traces) -> Trace | None:

@@ -8,7 +8,7 @@ import numpy as np
 from anybit.formats import LARGEST_FLOAT32, FloatFormat
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Coding, FloatGrid, Grid, IntegerGrid
-from anybit.ops.int_quant import codes_of
+from anybit.ops.int_quant import get_codes
 from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec
@@ -51,7 +51,7 @@ def _fit_grid(spec: QuantSpec, low: Array, high: Array) -> Grid:
         case BipolarFormat():
             return IntegerGrid(_limit_scale(spec, magnitude), zero, range(-1, 2, 2), Coding.SIGN)
         case integers:
-            codes = codes_of(integers.bits, integers.signed, spec.narrow)
+            codes = get_codes(integers.bits, integers.signed, spec.narrow)
     if not spec.asymmetric:
         scale = _limit_scale(spec, np.maximum(-low / max(-codes[0], 1), high / codes[-1]))
         return IntegerGrid(scale, zero, codes)

@@ -74,7 +74,7 @@ def function_of(operator: Operator) -> Callable[..., Any]:
 def _attribute_reader(operator: Operator) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return a function that converts attributes, unless all have the type of their default."""
     kinds = {attribute.name: type(attribute.default) for attribute in operator.attributes}
-    readers = {attribute.name: attribute.read for attribute in operator.attributes}
+    readers = {attribute.name: attribute.parse for attribute in operator.attributes}
 
     def read(keywords: dict[str, Any]) -> dict[str, Any]:
         for name, value in keywords.items():

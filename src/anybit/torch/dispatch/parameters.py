@@ -15,7 +15,7 @@ import torch
 
 from anybit.formats import LARGEST_FLOAT32
 from anybit.ops import Input, Operator
-from anybit.ops.arrays import parameter
+from anybit.ops.arrays import convert_parameter
 from anybit.ops.domain import Domain
 
 _ROUNDS_TO_INFINITY = 2.0**128 - 2.0**103
@@ -117,7 +117,7 @@ def _array(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
         return _traced_array(value, domain, x)
     like = np.empty(0, np.float64 if wide else np.float32)
     with np.errstate(all="ignore"):
-        tensor = torch.from_numpy(np.asarray(parameter(value, domain, like, declared.name)))
+        tensor = torch.from_numpy(np.asarray(convert_parameter(value, domain, like, declared.name)))
     return tensor.to(x.device, _integer_type(domain) if domain.integer else tensor.dtype)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from anybit.ops import Operator
-from anybit.ops.gradient import carried_back
+from anybit.ops.gradient import propagate_gradients
 from anybit.torch.checks import check, check_backward, check_out
 from anybit.torch.results import empty_gradients, empty_result
 
@@ -45,7 +45,9 @@ def batched_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
         check_backward(operator, gradient, inputs, wanted, attributes)
         partials = operator.partials(*inputs, **attributes)
         shapes = operator.broadcast_shapes(inputs, attributes)
-        results = carried_back(gradient, operator.named(inputs), partials, wanted, shapes)
+        results = propagate_gradients(
+            gradient, operator.name_inputs(inputs), partials, wanted, shapes
+        )
         return [results[name] for name in wanted]
 
     return kernel

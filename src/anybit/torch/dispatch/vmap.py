@@ -38,7 +38,7 @@ def backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
             keywords = {"wanted": wanted, **attributes}
             every = (gradient, *inputs)
             return _gradients_one_by_one(operator, overload, size, in_dims, every, keywords)
-        by_name = operator.named(inputs)
+        by_name = operator.name_inputs(inputs)
         dims = dict(zip(by_name, in_dims[1:], strict=False))
         batched = [
             _batched(value, dims[name], size) if name in wanted else value

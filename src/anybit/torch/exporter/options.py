@@ -73,4 +73,4 @@ def _is_integer(dtype: ir.DataType | None) -> bool:
 
 
 def _stored(attribute: Attribute, value: bool | int | str) -> int | str:
-    return attribute.stored(RoundingMode.parse(str(value)).value if attribute.is_mode else value)
+    return attribute.encode(RoundingMode.parse(str(value)).value if attribute.is_mode else value)

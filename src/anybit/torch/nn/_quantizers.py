@@ -10,7 +10,7 @@ import torch
 
 from anybit.formats import FloatFormat
 from anybit.ops import RoundingMode
-from anybit.ops.int_quant import codes_of
+from anybit.ops.int_quant import get_codes
 from anybit.quant_types.named_formats import FORMATS, find_format
 from anybit.quant_types.suggestions import describe_unknown, suggest_float_formats
 from anybit.torch.dispatch import operators
@@ -317,7 +317,7 @@ def _largest(bits: int, signed: bool, narrow: bool, zeropt: int) -> float:
     if not (isinstance(bits, numbers.Integral) and 1 <= bits <= 32):
         raise ValueError(f"bits must be an integer in 1 .. 32, got {bits!r}")
     bits = int(bits)
-    codes = codes_of(bits, signed, narrow)
+    codes = get_codes(bits, signed, narrow)
     lowest, highest = codes[0], codes[-1]
     if (bits == 1 and signed) or lowest == highest:
         raise ValueError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from anybit.ops.int_quant import codes_of
+from anybit.ops.int_quant import get_codes
 from anybit.ptq.algorithms.range_clipping import cut_off, least, may_cut, spare, whole
 from anybit.ptq.algorithms.round_to_nearest import nearest
 from anybit.ptq.calibration.statistics import Statistics
@@ -123,7 +123,7 @@ def range_scale(quantizer: Quantizer, low: np.ndarray, high: np.ndarray) -> torc
     largest = quantizer.scale.value_range.largest
     lowest = -largest
     if isinstance(quantizer, IntQuantizer):
-        codes = codes_of(quantizer.bits, quantizer.signed, quantizer.narrow)
+        codes = get_codes(quantizer.bits, quantizer.signed, quantizer.narrow)
         lowest = codes[0] - quantizer.zeropt
     scale = np.maximum(high / largest, low / lowest if lowest else 0.0)
     with np.errstate(divide="ignore"):

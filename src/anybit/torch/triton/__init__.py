@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from anybit.ops import Operator
 from anybit.ops.arrays import check_values
-from anybit.ops.gradient import carried_back
+from anybit.ops.gradient import propagate_gradients
 from anybit.torch.checks import check, check_backward
 from anybit.torch.triton.namespace import array_input
 from anybit.torch.triton.plan import Layout, Plan, Result, layouts_of
@@ -55,7 +55,7 @@ def backward_kernel(operator: Operator) -> Backward:
     """Return the function that computes the gradients of the inputs named in `wanted`.
 
     Its arguments are the gradient of the result, then those of the reference. Gradients of
-    parameters are sums over tiles: not in the order of `carried_back`, but deterministic.
+    parameters are sums over tiles: not in the order of `propagate_gradients`, but deterministic.
     """
     plans: dict[Any, Plan] = {}
 
@@ -101,7 +101,7 @@ def backward_plan(
     )
     names = [declared.name for declared in operator.inputs[: len(inputs)]]
     shapes = operator.broadcast_shapes(traced, attributes)
-    gradients = carried_back(
+    gradients = propagate_gradients(
         upstream,
         dict(zip(names, traced, strict=True)),
         operator.partials(*traced, **attributes),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from anybit.ops.expression import operands_first
+from anybit.ops.expression import iterate_operands_first
 from anybit.torch.triton.traced import LIMIT, Traced
 
 _STATEMENTS = {
@@ -229,7 +229,7 @@ class _Writer:
         self._lines.append(f"tl.store({at}, {value}{mask})")
 
     def name_of(self, value: Traced) -> str:
-        for node in operands_first(value, self._written):
+        for node in iterate_operands_first(value, self._written):
             self._written[node] = self._value(node)
         return self._written[value]
 

@@ -13,7 +13,7 @@ which is checked by the range of each integer.
 import math
 from typing import Any, TypeAlias
 
-from anybit.ops.expression import Recording
+from anybit.ops.expression import RecordingArray
 
 Shape: TypeAlias = tuple[int, ...]
 Range: TypeAlias = tuple[float, float]
@@ -22,7 +22,7 @@ ANYWHERE: Range = (-math.inf, math.inf)
 LIMIT = 2**24
 
 
-class Traced(Recording):
+class Traced(RecordingArray):
     """An array in a kernel.
 
     Attributes:
@@ -78,7 +78,7 @@ class Traced(Recording):
     def lift(self, value: Any) -> "Traced":
         return value if isinstance(value, Traced) else constant(value, self.dtype)
 
-    def compared(self, relation: str, other: Any) -> "Traced":
+    def compare(self, relation: str, other: Any) -> "Traced":
         return expression(relation, self, self.lift(other), dtype="bool")
 
     def astype(self, dtype: str) -> "Traced":
