@@ -33,7 +33,7 @@ from anybit.text import amount, counted, percent
 if TYPE_CHECKING:
     from anybit.inspection.model_report import Advice
     from anybit.onnx.conversion import Conversion
-    from anybit.ptq import QuantizationResult, QuantizedLayer
+    from anybit.ptq import LayerResult, QuantizationResult
 
 _FLOAT = "float"
 _SPARED = ("operator", "parameters", "smoothed")
@@ -283,7 +283,7 @@ def _expansion_note(converted: Conversion) -> str:
     )
 
 
-def _of_outputs(layer: QuantizedLayer) -> dict[str, str]:
+def _of_outputs(layer: LayerResult) -> dict[str, str]:
     if layer.output_sqnr is None:
         return {}
     return {"outputs": f"{layer.output_sqnr:.1f} dB"}

@@ -28,7 +28,7 @@ from anybit.onnx.summary import summarize
 if TYPE_CHECKING:
     from anybit.compiler.report import Report
     from anybit.data.dataset import DataSource
-    from anybit.ptq import QuantizationResult, QuantizedLayer
+    from anybit.ptq import LayerResult, QuantizationResult
 
 
 @relax_gc()
@@ -144,7 +144,7 @@ def report_quantization(
     )
 
 
-def _quantized(row: LayerReport, layer: "QuantizedLayer | None") -> LayerReport:
+def _quantized(row: LayerReport, layer: "LayerResult | None") -> LayerReport:
     """Return a layer with the results of `quantize`, and its work where sizes are free."""
     if layer is None:
         return row

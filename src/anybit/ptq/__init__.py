@@ -10,11 +10,11 @@ algorithms       ranges, SmoothQuant, AWQ, GPTQ, bias correction
 search           choice of parameters, ablation, quality on held-out samples
 mixed_precision  sensitivity, noise model and cost, for a budget
 insertion        nodes of quantizers
-summary          the result: layers, remarks, sizes
+result_builder   the result: layers, remarks, sizes
 """
 
 from anybit.metrics.quality import QualityMetrics
 from anybit.ptq.pipeline import quantize
-from anybit.ptq.result import ParetoPoint, QuantizationResult, QuantizedLayer
+from anybit.ptq.result import LayerResult, ParetoPoint, QuantizationResult
 
-__all__ = ["ParetoPoint", "QualityMetrics", "QuantizationResult", "QuantizedLayer", "quantize"]
+__all__ = ["LayerResult", "ParetoPoint", "QualityMetrics", "QuantizationResult", "quantize"]

@@ -14,7 +14,7 @@ from anybit.ptq.graph.targets import TargetNode
 from anybit.ptq.mixed_precision.noise_model import NoiseTable
 from anybit.ptq.mixed_precision.widths import FLOAT_BITS
 from anybit.ptq.plan import QuantPlan
-from anybit.ptq.result import QuantizedLayer
+from anybit.ptq.result import LayerResult
 from anybit.ptq.search.candidates import QuantizedCandidate
 
 
@@ -59,7 +59,7 @@ def describe_layer(
     macs: Mapping[TargetNode, int],
     noises: NoiseTable | None,
     confirmed: bool,
-) -> QuantizedLayer:
+) -> LayerResult:
     """Return the description of a layer.
 
     Args:
@@ -82,7 +82,7 @@ def describe_layer(
     errors = [chosen.errors[layer] for chosen in params.values() if layer in chosen.errors]
     weights = candidate.plan.weights.get(layer)
     shapes = [array.shape for _, array in layer.constants]
-    return QuantizedLayer(
+    return LayerResult(
         name=layer.name,
         operator=layer.node.op_type,
         weights="" if weights is None else weights.describe(default="per-channel"),

@@ -25,10 +25,10 @@ from anybit.ptq.mixed_precision.budget_search import (
 from anybit.ptq.options import parse_options
 from anybit.ptq.plan import assign_specs, check_plan
 from anybit.ptq.result import QuantizationResult
+from anybit.ptq.result_builder import ResultBuilder
 from anybit.ptq.search.candidates import CandidateBuilder, quantize_weights
 from anybit.ptq.search.evaluate import open_dataset
 from anybit.ptq.specs.dynamic_grid import DYNAMIC_GRID_OPSET
-from anybit.ptq.summary import Summary
 
 # The share of the time of calibration and search; the rest is for the quality.
 _SEARCHED = 0.9
@@ -141,9 +141,9 @@ def quantize(
     if plan.has_block_activations:
         apply_passes(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
         plan = assign_specs(model, find_targets(model), options.specs)
-    summary = Summary(model, options, origin, remarks)
+    results = ResultBuilder(model, options, origin, remarks)
     if data is None:
-        return summary.describe_unmeasured(quantize_weights(model, plan, options.config))
+        return results.build_unmeasured(quantize_weights(model, plan, options.config))
 
     dataset, floats = open_dataset(data, model, name)
     macs = multiplications(model, plan.layers, next(iter(dataset)), name)
@@ -152,11 +152,11 @@ def quantize(
         ctx = Context(model, name, dataset, executor, advance, options.config, cache)
         builder = CandidateBuilder(ctx, floats)
         if options.budget is not None:
-            search = search_mixed_precision(options.budget, plan, builder, macs, summary.sizes)
+            search = search_mixed_precision(options.budget, plan, builder, macs, results.sizes)
         else:
             candidate = builder.build(plan, scale_progress(advance, 0, _SEARCHED))
             search = SearchResult(candidate)
             if sensitivity and candidate.verdict.sqnr is not None:
                 search = SearchResult(candidate, measure_layer_noise(candidate, builder))
     advance(1.0)
-    return summary.describe(search, dataset, macs)
+    return results.build(search, dataset, macs)

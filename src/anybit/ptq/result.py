@@ -17,7 +17,7 @@ from anybit.text import counted, sized
 
 
 @dataclass(frozen=True)
-class QuantizedLayer:
+class LayerResult:
     """A layer of a quantized model.
 
     Attributes:
@@ -92,7 +92,7 @@ class QuantizationResult(Result):
     """
 
     model: ir.Model = field(repr=False)
-    layers: tuple[QuantizedLayer, ...]
+    layers: tuple[LayerResult, ...]
     skipped: Mapping[str, str]
     remarks: tuple[str, ...]
     front: tuple[ParetoPoint, ...]

@@ -29,8 +29,8 @@ _NOT_CONFIRMED = "Per-layer SQNR is not reported: too few samples to hold any ou
 
 
 @dataclass(frozen=True)
-class Summary:
-    """Maker of the result of one call of `quantize`.
+class ResultBuilder:
+    """Builder of the result of one call of `quantize`.
 
     Attributes:
         model: The float model, after `prepare`.
@@ -49,12 +49,12 @@ class Summary:
         """Return the sizes of the constants by plan."""
         return ConstantSizes(self.model)
 
-    def describe_unmeasured(self, candidate: QuantizedCandidate) -> QuantizationResult:
+    def build_unmeasured(self, candidate: QuantizedCandidate) -> QuantizationResult:
         """Return the result of a quantization without data."""
         remarks = (_NOT_MEASURED,) if self.options.sensitivity else ()
-        return self._result(candidate, (*self.remarks, *remarks, *candidate.plan.remarks))
+        return self._build(candidate, (*self.remarks, *remarks, *candidate.plan.remarks))
 
-    def describe(
+    def build(
         self, search: SearchResult, dataset: Dataset, macs: Mapping[TargetNode, int]
     ) -> QuantizationResult:
         """Return the result of a quantization with data.
@@ -78,7 +78,7 @@ class Summary:
             *remark_on_candidate(candidate, self.model),
             *search.remarks,
         )
-        return self._result(
+        return self._build(
             candidate,
             remarks,
             macs=macs,
@@ -88,7 +88,7 @@ class Summary:
             verdict=verdict,
         )
 
-    def _result(
+    def _build(
         self,
         candidate: QuantizedCandidate,
         remarks: tuple[str, ...],
