@@ -50,7 +50,7 @@ def case_tables() -> list[tuple[str, ...]]:
     """Return the number of rows and of wrong rows per operator."""
     sys.path.insert(0, str(TESTS))
     import triton_backend
-    from cases import answer, assert_same_bits, every_case
+    from cases import assert_same_bits, every_case, expected_result
 
     rows: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
@@ -60,7 +60,7 @@ def case_tables() -> list[tuple[str, ...]]:
         rows[operator] += 1
         try:
             actual = triton_backend.evaluate(operator, *case.inputs, **case.attributes)
-            assert_same_bits(actual, answer(operator, case), case)
+            assert_same_bits(actual, expected_result(operator, case), case)
         except AssertionError as error:
             wrong[operator] += 1
             print(error)

@@ -2,7 +2,7 @@
 """Table of quantization tools in the documentation: updates keep all other figures."""
 
 from places import ROOT
-from scripts import module_at
+from scripts import load_module
 
 _PAGE = """Before.
 
@@ -16,7 +16,7 @@ _PAGE = """Before.
 After.
 """
 _ROWS = ("float", "ours", "new", "theirs", "never run")
-update_table = module_at(ROOT / "benchmarks" / "ptq" / "_table.py").update_table
+update_table = load_module(ROOT / "benchmarks" / "ptq" / "_table.py").update_table
 
 
 def test_update_table_keeps_other_figures() -> None:

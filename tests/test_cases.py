@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from backends import COMPILED, Backend, installed_backends, marks, row_faults
-from cases import Case, answer, assert_same_bits, every_case
+from cases import Case, assert_same_bits, every_case, expected_result
 
 # Rows per compiled program; compile time grows faster than the number of rows.
 ROWS = 15
@@ -54,4 +54,4 @@ def test_jitted_program_matches_case_table(
     backend: Backend, operator: str, cases: list[Case]
 ) -> None:
     for case, actual in zip(cases, backend.apply_all(operator, cases), strict=True):
-        assert_same_bits(actual, answer(operator, case), case)
+        assert_same_bits(actual, expected_result(operator, case), case)

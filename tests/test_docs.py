@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from places import ROOT
-from scripts import module_at
+from scripts import load_module
 from typer.testing import CliRunner
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
@@ -246,7 +246,7 @@ def test_docs_pages_are_linked() -> None:
 def test_docs_generated_files_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check what CI checks with `python docs/generate.py --check`."""
     monkeypatch.syspath_prepend(ROOT / "docs")
-    generate = module_at(ROOT / "docs" / "generate.py")
+    generate = load_module(ROOT / "docs" / "generate.py")
     try:
         assert generate.differences() == []
     finally:

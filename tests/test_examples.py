@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from places import EXAMPLES
-from scripts import module_at
+from scripts import load_module
 
 import anybit
 
@@ -18,7 +18,7 @@ MODEL = EXAMPLES / "digits_w4a4.onnx"
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     pytest.importorskip("sklearn")
-    return module_at(EXAMPLES / "digits_w4a4.py")
+    return load_module(EXAMPLES / "digits_w4a4.py")
 
 
 @pytest.fixture(scope="module")

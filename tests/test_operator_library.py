@@ -9,12 +9,12 @@ from types import ModuleType
 
 import pytest
 from places import ROOT
-from scripts import module_at
+from scripts import load_module
 
 
 @pytest.fixture(scope="module")
 def build() -> ModuleType:
-    return module_at(ROOT / "tools/library/build.py")
+    return load_module(ROOT / "tools/library/build.py")
 
 
 @pytest.mark.parametrize("platform", ["linux-x86_64", "windows-x86_64"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
-from scripts import module_at
+from scripts import load_module
 
 pytest.importorskip("lief", reason="lief, which reads libraries, is installed for releases only")
 COMPILER = shutil.which("cc")
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("objdump"), reason="no objdump reads instructions"),
 ]
 
-libraries = module_at(ROOT / "tools/libraries.py")
+libraries = load_module(ROOT / "tools/libraries.py")
 EXPORTED = "int Register(void) { return 1; }\n"
 
 

@@ -8,14 +8,14 @@ import check_site
 import pytest
 from browser import Browser, needs_browser
 from places import ROOT
-from scripts import module_at
+from scripts import load_module
 
 import anybit
 
 
 @pytest.fixture(scope="module")
 def configuration() -> ModuleType:
-    return module_at(ROOT / "docs" / "conf.py")
+    return load_module(ROOT / "docs" / "conf.py")
 
 
 def test_navigation_has_every_page_once(configuration: ModuleType) -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from bad_models import BAD_MODELS
 from bombs import CHAINS
-from text_models import FOUR, QUANTIZED, made, weights
+from text_models import FOUR, QUANTIZED, parse_lines, random_weights
 
 import anybit
 
@@ -34,9 +34,9 @@ def test_compile_equals_graph_for_long_chains(name):
 
 @pytest.mark.parametrize(("opset", "function"), [(1, "Relu"), (1000, "Sigmoid")])
 def test_compile_reports_unknown_opsets(opset, function):
-    proto = made(
+    proto = parse_lines(
         f"{FOUR}\nc = Conv(q, w)\nd = {function}(c)\ny = Quant(d, s, z, b)",
-        {**QUANTIZED, "w": weights(3, 4, 1, 1)},
+        {**QUANTIZED, "w": random_weights(3, 4, 1, 1)},
         (4, 2, 2),
     )
     proto.opset_import[0].version = opset

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import onnx
 import pytest
-from text_models import QUANTIZED, made, rows, weights
+from text_models import QUANTIZED, parse_lines, random_rows, random_weights
 
 import anybit
 from anybit.compiler.compiled import NetworkEngine
@@ -80,10 +80,16 @@ def network(chain: str, reshape: str = "f = Reshape(p, t)") -> onnx.ModelProto:
         m = MatMul(g, v)
         y = Quant(m, one, z, b)"""
     mask = {"mask": np.ones(20, bool)}
-    constants = {**QUANTIZED, **INTEGERS, **mask, "w": weights(5, 3, 2, 2), "v": weights(20, 3)}
+    constants = {
+        **QUANTIZED,
+        **INTEGERS,
+        **mask,
+        "w": random_weights(5, 3, 2, 2),
+        "v": random_weights(20, 3),
+    }
     used = set(re.findall(r"\w+", text))
     names = {name: value for name, value in constants.items() if name in used}
-    return made(text, names, (3, 5, 5))
+    return parse_lines(text, names, (3, 5, 5))
 
 
 @pytest.mark.parametrize("chain", CHAINS)
@@ -93,9 +99,9 @@ def test_row_shapes_follow_computed_sizes(chain: str) -> None:
     assert compiled.report.coverage == "2 of 2 layers, 100 % of MACs"
     assert isinstance(compiled.engine, NetworkEngine)
     for count in (1, 7):
-        x = rows(proto, count)
+        x = random_rows(proto, count)
         np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
-    assert compiled.run(rows(proto, 1)[:0])["y"].shape == (0, 3)
+    assert compiled.run(random_rows(proto, 1)[:0])["y"].shape == (0, 3)
 
 
 def test_row_shapes_use_folded_constants() -> None:
@@ -109,7 +115,7 @@ def test_row_shapes_use_folded_constants() -> None:
         t = Concat(n, n1) axis=0""",
         "f = Reshape(k, t)",
     )
-    compiled, x = anybit.compile(proto), rows(proto, 7)
+    compiled, x = anybit.compile(proto), random_rows(proto, 7)
     assert compiled.report.coverage == "2 of 2 layers, 100 % of MACs"
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
 
@@ -122,7 +128,7 @@ def test_row_shapes_ignore_declared_shapes() -> None:
     proto.graph.output[0].CopyFrom(
         onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 3])
     )
-    x = rows(proto, 7)
+    x = random_rows(proto, 7)
     compiled = anybit.compile(proto)
     assert compiled.report.coverage == "2 of 2 layers, 100 % of MACs"
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
@@ -167,7 +173,7 @@ def test_shape_blame_names_node_and_remedy(case: str) -> None:
         "anybit clean --batch 1"
     )
     for count in (1, 3):
-        x = rows(proto, count)
+        x = random_rows(proto, count)
         np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
 
 

@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 from pass_checks import random
 from small_models import model, node
-from text_models import FOUR, QUANTIZED, made, rows, weights
+from text_models import FOUR, QUANTIZED, parse_lines, random_rows, random_weights
 
 import anybit
 from anybit import ModelError
@@ -28,9 +28,9 @@ def reasons(compiled: anybit.CompiledModel) -> set[str]:
 @pytest.mark.parametrize("to", [2, 3, 6, 7, 9])
 def test_compile_leaves_casts_to_integers(to):
     """Cast numbers beyond the integers; 0 is a gap among the booleans."""
-    proto = made(
+    proto = parse_lines(
         f"a = Cast(x) to={to}\nc = Cast(a) to=1\nq = Quant(c, s, z, b)\ny = MatMul(q, w)",
-        {**QUANTIZED, "w": weights(4, 3)},
+        {**QUANTIZED, "w": random_weights(4, 3)},
         (4,),
     )
     equal(proto, np.array([[0, 1, -1, 2], [0.3, -0.3, 100, 1.75]], np.float32))
@@ -40,9 +40,9 @@ def test_compile_leaves_casts_to_integers(to):
 def test_accumulators_refuse_subnormal_sums(exponents):
     """Infinities and zeros come up in the float graph that integers know nothing of."""
     x_scale, w_scale = (np.float32(2.0**exponent) for exponent in exponents)
-    proto = made(
+    proto = parse_lines(
         "q = Quant(x, xs, z, b)\na = MatMul(q, w)\ny = Quant(a, one, z, b)",
-        {**QUANTIZED, "xs": x_scale, "w": weights(4, 6) * w_scale},
+        {**QUANTIZED, "xs": x_scale, "w": random_weights(4, 6) * w_scale},
         (4,),
     )
     x = np.random.default_rng(0).integers(-8, 8, (9, 4)).astype(np.float32) * x_scale
@@ -52,40 +52,44 @@ def test_accumulators_refuse_subnormal_sums(exponents):
 
 def test_accumulators_allow_tiny_scales_of_zero_channels():
     """Quantizers give what is 0 in a channel the smallest scale that there is."""
-    w, scales = weights(4, 6), np.full(6, 0.125, np.float32)
+    w, scales = random_weights(4, 6), np.full(6, 0.125, np.float32)
     w[:, 2], scales[2] = 0, np.finfo(np.float32).tiny
     lines = "v = Quant(w, ws, z, b)\na = Gemm(q, v, c)\ny = Quant(a, one, z, b)"
     constants = {**QUANTIZED, "w": w, "ws": scales, "c": np.linspace(-3, 3, 6, dtype="f")}
-    proto = made(f"{FOUR}\n{lines}", constants, (4,))
-    compiled = equal(proto, rows(proto, 9))
+    proto = parse_lines(f"{FOUR}\n{lines}", constants, (4,))
+    compiled = equal(proto, random_rows(proto, 9))
     assert compiled.report.coverage == "1 of 1 layer, 100 % of MACs"
     assert not reasons(compiled)
     w[1, 2] = scales[2]
-    (reason,) = reasons(equal(made(f"{FOUR}\n{lines}", constants, (4,)), rows(proto, 9)))
+    (reason,) = reasons(
+        equal(parse_lines(f"{FOUR}\n{lines}", constants, (4,)), random_rows(proto, 9))
+    )
     assert "below the normal numbers" in reason
 
 
 def test_accumulators_refuse_bias_per_row():
-    proto = made(
+    proto = parse_lines(
         f"{FOUR}\na = Gemm(q, w, c)\ny = Quant(a, one, z, b)",
-        {**QUANTIZED, "w": weights(4, 6), "c": np.linspace(-9, 9, 6, dtype="f")[:, None]},
+        {**QUANTIZED, "w": random_weights(4, 6), "c": np.linspace(-9, 9, 6, dtype="f")[:, None]},
         (4,),
     )
-    assert reasons(equal(proto, rows(proto, 6))) == {"its bias is not one number per channel"}
+    assert reasons(equal(proto, random_rows(proto, 6))) == {
+        "its bias is not one number per channel"
+    }
 
 
 def test_accumulators_refuse_dilated_mean():
-    proto = made(
+    proto = parse_lines(
         f"{FOUR}\np = AveragePool(q) kernel_shape=[2,2] dilations=[2,2]\ny = Quant(p, s, z, b)",
         QUANTIZED,
         (4, 6, 6),
     )
     proto.opset_import[0].version = 19
-    equal(proto, rows(proto))
+    equal(proto, random_rows(proto))
 
 
 def test_partition_does_not_pair_different_rows():
-    proto = made(
+    proto = parse_lines(
         "q = Quant(x, s, z, b)\nr = Quant(u, s, z, b)\na = Add(q, r)\ny = Quant(a, one, z, b)",
         QUANTIZED,
         (4,),
@@ -106,10 +110,10 @@ def call_batch(proto: onnx.ModelProto, name: str | None) -> None:
 @pytest.mark.parametrize("names", [("n", "m"), ("n", None), (None, None)])
 def test_partition_does_not_pair_two_free_batches(names):
     """Add one row to all rows, which no region does."""
-    proto = made(
+    proto = parse_lines(
         "q = Quant(x, s, z, b)\nr = Quant(u, s, z, b)\na = Add(q, r)\n"
         "c = Quant(a, one, z, b)\ny = MatMul(c, w)",
-        {**QUANTIZED, "w": weights(4, 6)},
+        {**QUANTIZED, "w": random_weights(4, 6)},
         (4,),
     )
     proto.graph.input.append(helper.make_tensor_value_info("u", 1, [names[1], 4]))
@@ -120,14 +124,14 @@ def test_partition_does_not_pair_two_free_batches(names):
 
 @pytest.mark.parametrize("batch", ["n", None])
 def test_partition_pairs_rows_of_one_input(batch):
-    proto = made(
+    proto = parse_lines(
         "q = Quant(x, s, z, b)\nr = Reshape(q, sizes)\nm = MatMul(r, w)\np = Quant(m, s, z, b)\n"
         "a = Add(p, q)\ny = Quant(a, one, z, b)",
-        {**QUANTIZED, "w": weights(4, 4), "sizes": np.array([-1, 4])},
+        {**QUANTIZED, "w": random_weights(4, 4), "sizes": np.array([-1, 4])},
         (4,),
     )
     call_batch(proto, batch)
-    assert equal(proto, rows(proto)).report.coverage.startswith("1 of 1 layer")
+    assert equal(proto, random_rows(proto)).report.coverage.startswith("1 of 1 layer")
 
 
 @pytest.mark.parametrize(
@@ -143,9 +147,9 @@ def test_partition_pairs_rows_of_one_input(batch):
 )
 def test_trace_elements_refuses_huge_tensors(line, constants, monkeypatch):
     monkeypatch.setattr(data_movement, "evaluate", None)
-    proto = made(
+    proto = parse_lines(
         f"q = Quant(x, s, z, b)\n{line}\na = Conv(p, w)\ny = Quant(a, one, z, b)",
-        {**QUANTIZED, **constants, "roi": np.float32([]), "w": weights(3, 4, 1, 1)},
+        {**QUANTIZED, **constants, "roi": np.float32([]), "w": random_weights(3, 4, 1, 1)},
         (4, 2, 2),
     )
     (region,) = anybit.compile(proto).report.programs or (None,)
@@ -162,22 +166,22 @@ def test_trace_elements_refuses_huge_tensors(line, constants, monkeypatch):
     ],
 )
 def test_row_shapes_refuse_huge_rows(line, size):
-    constants = {**QUANTIZED, "w": weights(4, 4, 3, 3)}
-    proto = made(f"q = Quant(x, s, z, b)\n{line}", constants, (4, size, size))
+    constants = {**QUANTIZED, "w": random_weights(4, 4, 3, 3)}
+    proto = parse_lines(f"q = Quant(x, s, z, b)\n{line}", constants, (4, size, size))
     report = anybit.compile(proto).report
     assert all(layer.guarantee is None for layer in report.layers)
 
 
 def test_compile_supports_negative_scales():
     """Use a negative scale: the largest value is the smallest code."""
-    proto = made(
+    proto = parse_lines(
         "q = Quant(x, s, z, b)\nc = Conv(q, w)\nm = MaxPool(c) kernel_shape=[2,2]\n"
         "n = BipolarQuant(m, negative)\na = Identity(n)\nt = Quant(a, s, z, b)\ny = Conv(t, v)",
         {
             **QUANTIZED,
             "negative": np.float32(-0.5),
-            "w": weights(4, 3, 3, 3),
-            "v": weights(2, 4, 1, 1),
+            "w": random_weights(4, 3, 3, 3),
+            "v": random_weights(2, 4, 1, 1),
         },
         (3, 8, 8),
     )
@@ -185,34 +189,36 @@ def test_compile_supports_negative_scales():
 
 
 def test_legalize_reports_unsupported_layouts():
-    proto = made(
+    proto = parse_lines(
         f"{FOUR}\na = Gemm(q, w) alpha=2.0\ny = Quant(a, one, z, b)",
-        {**QUANTIZED, "w": weights(4, 6)},
+        {**QUANTIZED, "w": random_weights(4, 6)},
         (4,),
     )
-    assert reasons(equal(proto, rows(proto, 6))) == {"its attributes are none that are known"}
+    assert reasons(equal(proto, random_rows(proto, 6))) == {
+        "its attributes are none that are known"
+    }
 
 
 def test_compile_leaves_nodes_without_evaluation():
     """Report slopes that do not fit, as `load` does."""
-    proto = made(
+    proto = parse_lines(
         f"{FOUR}\nc = Conv(q, w)\nd = PRelu(c, slopes)\ny = Quant(d, one, z, b)",
-        {**QUANTIZED, "w": weights(6, 4, 1, 1), "slopes": np.ones((5, 1, 1), np.float32)},
+        {**QUANTIZED, "w": random_weights(6, 4, 1, 1), "slopes": np.ones((5, 1, 1), np.float32)},
         (4, 3, 3),
     )
     for item in (anybit.load(proto), anybit.compile(proto)):
         with pytest.raises(anybit.ModelError, match=r"cannot be run: .* PRelu node"):
-            item.run(rows(proto))
+            item.run(random_rows(proto))
 
 
 def test_compile_leaves_mean_of_moved_pair():
-    proto = made(
+    proto = parse_lines(
         "q = Quant(x, s, z, b)\nr = MatMul(q, w)\nt = Quant(r, s, z, b)\na = Add(q, t)\n"
         "v = Reshape(a, sizes)\ny = ReduceMean(v) axes=[-1]",
-        {**QUANTIZED, "w": weights(8, 8), "sizes": np.array([0, 2, 4])},
+        {**QUANTIZED, "w": random_weights(8, 8), "sizes": np.array([0, 2, 4])},
         (8,),
     )
-    equal(proto, rows(proto))
+    equal(proto, random_rows(proto))
 
 
 def test_fix_shapes_sets_free_sizes() -> None:

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from mobile_net import mobile_net
 from network_builder import Network
 from networks import inputs, networks
-from sum_counts import add_readers, sums_computed, sums_of
-from text_models import FOUR, QUANTIZED, made, rows, weights
+from sum_counts import add_readers, count_computed_sums, count_sums
+from text_models import FOUR, QUANTIZED, parse_lines, random_rows, random_weights
 
 import anybit
 from anybit._native import _core
@@ -29,12 +29,12 @@ LONG = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCh
 CONSTANTS = {
     **QUANTIZED,
     "two": 2.0,
-    "w": weights(6, 4, 3, 3) / 4,
-    "v": weights(6, 6, 1, 1) / 4,
-    "u": weights(6, 6, 1, 1) / 4,
-    "m": weights(6, 3) / 4,
-    "k": weights(6, 4, 1, 1) / 4,
-    "few": weights(6, 4, 1, 1, levels=1),
+    "w": random_weights(6, 4, 3, 3) / 4,
+    "v": random_weights(6, 6, 1, 1) / 4,
+    "u": random_weights(6, 6, 1, 1) / 4,
+    "m": random_weights(6, 3) / 4,
+    "k": random_weights(6, 4, 1, 1) / 4,
+    "few": random_weights(6, 4, 1, 1, levels=1),
     "whole": np.array([0, 4, 6, -1]),
     "bias": np.linspace(-3, 3, 6, dtype="f"),
     "gain": np.linspace(-0.5, 1.5, 6, dtype="f").reshape(6, 1, 1),
@@ -127,15 +127,15 @@ CASES = {
 
 
 def model_of(text: str, more: str) -> onnx.ModelProto:
-    return made(f"{FOUR}\n{text}", CONSTANTS, (4, 8, 8), outputs=("y", *more.split()))
+    return parse_lines(f"{FOUR}\n{text}", CONSTANTS, (4, 8, 8), outputs=("y", *more.split()))
 
 
 def compiled_once(text: str, more: str) -> anybit.CompiledModel:
     """Compile a model; check that each sum is computed once and that the outputs are the same."""
     proto = model_of(text, more)
     compiled = anybit.compile(proto)
-    assert sums_computed(compiled) == sums_of(proto)
-    x = rows(proto, 5)
+    assert count_computed_sums(compiled) == count_sums(proto)
+    x = random_rows(proto, 5)
     expected, got = anybit.load(proto).run(x), compiled.run(x)
     for name, array in expected.items():
         np.testing.assert_array_equal(got[name], array, err_msg=name)
@@ -152,10 +152,10 @@ def test_sharing_computes_sums_once(case):
 
 def test_sharing_uses_tables_after_non_monotonic_functions():
     """Use tables of the few codes before a function instead of its long sums."""
-    constants = {**QUANTIZED, "w": weights(600, 64, levels=127), "m": weights(64, 4)}
+    constants = {**QUANTIZED, "w": random_weights(600, 64, levels=127), "m": random_weights(64, 4)}
     constants["gain"] = np.linspace(0.5, 1.5, 64, dtype="f")
     text = "c = MatMul(q, w)\na = Quant(c, t, z, b8)\nh = HardSwish(a)\nn = Mul(h, gain)"
-    proto = made(
+    proto = parse_lines(
         f"q = Quant(x, s, z, b8)\n{text}\ne = Quant(n, t, z, b8)\nd = MatMul(e, m)\n"
         "y = Quant(d, t, z, b8)",
         {**constants, "t": 1024.0},
@@ -164,7 +164,7 @@ def test_sharing_uses_tables_after_non_monotonic_functions():
     compiled = anybit.compile(proto)
     assert isinstance(compiled.engine, NetworkEngine)
     assert compiled.report.layers[0].levels == 256
-    x = rows(proto, 9) * 8
+    x = random_rows(proto, 9) * 8
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
 
 
@@ -183,7 +183,7 @@ def test_sharing_keeps_network_without_session():
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_sharing_float_outputs_are_read_by_threads(threads):
     proto = model_of(*CASES["two quantizers of 8 bits and an output"])
-    network, x = anybit.compile(proto), rows(proto, 300)
+    network, x = anybit.compile(proto), random_rows(proto, 300)
     expected = anybit.load(proto).run(x)
     before = _core.num_threads()
     try:
@@ -195,13 +195,19 @@ def test_sharing_float_outputs_are_read_by_threads(threads):
         _core.set_num_threads(before)
 
 
-ROUNDED = {**QUANTIZED, "s": 0.3, "one": 0.71, "two": 1.13, "w": weights(40, 3) * np.float32(0.1)}
+ROUNDED = {
+    **QUANTIZED,
+    "s": 0.3,
+    "one": 0.71,
+    "two": 1.13,
+    "w": random_weights(40, 3) * np.float32(0.1),
+}
 TWO = "a = Quant(c, one, z, b)\ne = Quant(c, two, z, b)\nd1 = MatMul(a, m)\nd2 = MatMul(e, m)"
 
 
 def rounded(more: str) -> onnx.ModelProto:
-    constants = {**ROUNDED, "m": weights(3, 3)}
-    return made(f"{FOUR}\nc = MatMul(q, w)\n{TWO}\n{more}", constants, (40,))
+    constants = {**ROUNDED, "m": random_weights(3, 3)}
+    return parse_lines(f"{FOUR}\nc = MatMul(q, w)\n{TWO}\n{more}", constants, (40,))
 
 
 def test_sharing_certifies_floats_read_by_quantizers_only():
@@ -220,7 +226,7 @@ def test_sharing_certifies_floats_read_by_quantizers_only():
 def test_exposed_omits_shared_floats_of_region(shell):
     """Their last bits may differ from those of a float sum; the codes may not."""
     proto = rounded("y = Add(d1, d2)")
-    x = rows(proto, 200)
+    x = random_rows(proto, 200)
     anybit.save(proto, "slow.onnx")
     np.save("rows.npy", x)
     code, out, _ = shell("compile", "slow.onnx", "-o", "fast.onnx", "--verify", "rows.npy")
@@ -239,22 +245,22 @@ def test_sharing_keeps_requested_guarantee(scale):
     report = anybit.compile(proto, guarantee="certified").report
     assert report.layers[0].guarantee is None
     assert "only certified was asked for" in report.layers[0].reason
-    assert sums_computed(anybit.compile(proto, guarantee="certified")) == sums_of(proto)
+    assert count_computed_sums(anybit.compile(proto, guarantee="certified")) == count_sums(proto)
 
 
 def test_coverage_names_float_reader():
     """Infinities are none of the numbers that a replay is proven for, and sums are too many."""
     constants = {
         **QUANTIZED,
-        "w": weights(2000, 2, levels=127),
+        "w": random_weights(2000, 2, levels=127),
         "c": np.float32([np.inf, 0]),
     }
     text = "q = Quant(x, s, z, b8)\na = Gemm(q, w, c)\nf = Softmax(a) axis=1\ne = Quant(a, s, z, b)"
-    proto = made(f"{text}\ny = Add(e, f)", constants, (2000,))
+    proto = parse_lines(f"{text}\ny = Add(e, f)", constants, (2000,))
     compiled = anybit.compile(proto)
     assert compiled.report.layers[0].guarantee is None
     assert compiled.report.layers[0].reason == "n2 needs its floats, which no instruction gives"
-    assert sums_computed(compiled) == 1
+    assert count_computed_sums(compiled) == 1
 
 
 def test_coverage_excludes_layers_computed_in_float_too():
@@ -274,7 +280,7 @@ def test_compile_covers_mobile_net():
     compiled = anybit.compile(proto)
     left = {node.op_type for node in compiled.model.graph.all_nodes()}
     assert not left & {"Conv", "Gemm", "MatMul"}
-    assert sums_computed(compiled) == sums_of(proto)
+    assert count_computed_sums(compiled) == count_sums(proto)
     assert compiled.report.coverage == "12 of 12 layers, 100 % of MACs"
     x = np.random.default_rng(1).normal(0, 1, (2, 3, 16, 16)).astype(np.float32)
     np.testing.assert_allclose(
@@ -286,7 +292,7 @@ def check(network: Network) -> None:
     random = np.random.default_rng(network.seed)
     proto = add_readers(network.proto, random)
     compiled = anybit.compile(proto)
-    assert sums_computed(compiled) == sums_of(proto)
+    assert count_computed_sums(compiled) == count_sums(proto)
     names = [layer.output for layer in compiled.report.layers]
     assert len(set(names)) == len(names)
     x = inputs(network, 3)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper, parser
-from text_models import QUANTIZED, made
+from text_models import QUANTIZED, parse_lines
 
 import anybit
 from anybit.compiler.report import Report, Seconds, Speed
@@ -57,7 +57,7 @@ def test_timing_measures_layers(rows: str) -> None:
 
 def test_timing_assigns_quantizers_to_their_layer() -> None:
     constants = {**QUANTIZED, "w": np.eye(4, dtype=np.float32), "two": 2.0}
-    proto = made(
+    proto = parse_lines(
         "q = Quant(x, s, z, b)\nc = MatMul(q, w)\na = Quant(c, one, z, b)\n"
         "e = Quant(c, two, z, b)\nd1 = MatMul(a, w)\nd2 = MatMul(e, w)\ny = Add(d1, d2)",
         constants,

@@ -23,7 +23,7 @@ with warnings.catch_warnings():
         Int8WeightPerTensorFixedPoint,
         Uint8ActPerTensorFixedPoint,
     )
-    from hls4ml_emulation import both
+    from hls4ml_emulation import run_both
     from places import MODELS, needs_models
 
     import anybit
@@ -110,7 +110,7 @@ def test_hls4ml_matches_trained_models(
 ) -> None:
     torch.manual_seed(0)
     write(make(), torch.randn(16, *shape), tmp_path / "exported.onnx")
-    expected, got, findings = both(tmp_path / "exported.onnx", tmp_path)
+    expected, got, findings = run_both(tmp_path / "exported.onnx", tmp_path)
     assert findings == []
     assert len(np.unique(expected)) > 50
     np.testing.assert_array_equal(got, expected)
@@ -123,7 +123,7 @@ def test_hls4ml_matches_logits_of_qkeras_model(tmp_path: Path) -> None:
     assert softmax.op_type == "Softmax"
     proto.graph.output[0].name = softmax.input[0]
     onnx.save(proto, tmp_path / "logits.onnx")
-    expected, got, findings = both(tmp_path / "logits.onnx", tmp_path)
+    expected, got, findings = run_both(tmp_path / "logits.onnx", tmp_path)
     assert findings == []
     np.testing.assert_array_equal(got, expected)
 
@@ -155,7 +155,7 @@ def test_hls4ml_matches_model_quantized_for_it(tmp_path: Path) -> None:
     data = np.random.default_rng(1).normal(size=(64, 2, 6, 6)).astype(np.float32)
     quantized = anybit.quantize(float_cnn(), data, weights="int4", target="hls4ml")
     quantized.save(tmp_path / "quantized.onnx")
-    expected, got, findings = both(tmp_path / "quantized.onnx", tmp_path)
+    expected, got, findings = run_both(tmp_path / "quantized.onnx", tmp_path)
     assert findings == []
     np.testing.assert_array_equal(got, expected)
 
@@ -189,7 +189,7 @@ def quantized_product(bias: np.ndarray | None, scale: float) -> onnx.ModelProto:
 )
 def test_hls4ml_rounding_is_reported(proto: onnx.ModelProto, code: str, tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "product.onnx")
-    expected, got, findings = both(tmp_path / "product.onnx", tmp_path)
+    expected, got, findings = run_both(tmp_path / "product.onnx", tmp_path)
     assert code in {finding.code for finding in findings}
     assert (got != expected).any()
 
@@ -198,6 +198,6 @@ def test_hls4ml_rounds_inputs_to_its_input_type(tmp_path: Path) -> None:
     """Use the default input type fixed<16,6>: steps of 2^-10, truncated."""
     onnx.save(quantized_product(None, 0.25), tmp_path / "product.onnx")
     x = np.full((1, 8), 0.125 + 2.0**-12, np.float32)
-    expected, got, findings = both(tmp_path / "product.onnx", tmp_path, x)
+    expected, got, findings = run_both(tmp_path / "product.onnx", tmp_path, x)
     assert findings == []
     assert (got != expected).any()

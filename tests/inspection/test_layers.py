@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from analysis_checks import prepared
+from analysis_checks import prepare
 from places import MODELS, needs_models
 from small_models import model, node, quantized_weight
 
@@ -31,7 +31,7 @@ def qonnx_cost(path: Path) -> list[dict[str, Any]]:
     from qonnx.transformation.general import GiveUniqueNodeNames
     from qonnx.transformation.infer_shapes import InferShapes
 
-    cleaned = ir.to_proto(prepared(onnx.load(path)))
+    cleaned = ir.to_proto(prepare(onnx.load(path)))
     wrapped = ModelWrapper(cleaned).transform(InferShapes()).transform(GiveUniqueNodeNames())
     for item in wrapped.graph.node:
         if item.op_type in ("IntQuant", "Quant", "BipolarQuant"):

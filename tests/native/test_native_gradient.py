@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from backends import OPERATORS
 from cases import Case, assert_same_bits, every_case, shapes_within
-from gradient_calls import backward, exact_call
+from gradient_calls import backward, exact_arguments
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import any_float, arrays, quantizers, x_arrays
@@ -165,7 +165,7 @@ def test_gradient_sums_are_exact_if_products_are(shape: tuple[int, ...]) -> None
     """Combine all pairs of parameter shapes with subsets of the gradients."""
     for scale_shape in parameter_shapes(shape):
         for zeropt_shape in parameter_shapes(shape):
-            gradient, *inputs = exact_call(shape, scale_shape, zeropt_shape)
+            gradient, *inputs = exact_arguments(shape, scale_shape, zeropt_shape)
             partials = OPERATORS["int_quant"].partials(*inputs, 4)
             products = {name: partials[name] * gradient for name in ("x", "scale", "zeropt")}
             sums = {
@@ -232,7 +232,7 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def test_gradient_does_not_depend_on_memory_order_and_dtype(
     layout: str, which: str, scale_shape: tuple[int, ...]
 ) -> None:
-    gradient, x, scale, zeropt = exact_call((3, 70, 130), scale_shape, (70, 1))
+    gradient, x, scale, zeropt = exact_arguments((3, 70, 130), scale_shape, (70, 1))
     call = {"x": x, "gradient": gradient}
     changed = {**call, which: LAYOUTS[layout](call[which])}
     names = ("x", "scale", "zeropt")
@@ -250,7 +250,7 @@ def test_gradient_takes_expanded_upstream_gradients(
     shape: tuple[int, ...], scale_shape: tuple[int, ...]
 ) -> None:
     """Pass arrays of stride 0, as the gradient of a sum has."""
-    gradient, x, scale, zeropt = exact_call((3, 70, 130), scale_shape, ())
+    gradient, x, scale, zeropt = exact_arguments((3, 70, 130), scale_shape, ())
     narrow = gradient[tuple(slice(0, size) for size in shape)]
     expanded = np.broadcast_to(narrow, x.shape)
     names = ("x", "scale", "zeropt")
@@ -261,7 +261,7 @@ def test_gradient_takes_expanded_upstream_gradients(
 
 
 def test_gradient_of_expanded_parameter_is_per_element() -> None:
-    gradient, x, _, zeropt = exact_call((6, 8), (), ())
+    gradient, x, _, zeropt = exact_arguments((6, 8), (), ())
     scale = np.broadcast_to(np.float32(0.5), (8,))
     (got,) = backward("int_quant", gradient, x, scale, zeropt, 4, wanted=["scale"])
     (correct,) = backward("int_quant", gradient, x, scale.copy(), zeropt, 4, wanted=["scale"])
@@ -286,7 +286,7 @@ def test_gradient_sums_are_as_accurate_as_float64(dtype: Any) -> None:
 
 
 def test_gradient_has_the_dtype_of_its_parameter() -> None:
-    gradient, x, scale, _ = exact_call((40, 6), (6,), ())
+    gradient, x, scale, _ = exact_arguments((40, 6), (6,), ())
     (wide,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["scale"])
     for dtype in (np.float16, ml_dtypes.bfloat16, np.float64):
         gradient_x, got = backward(
@@ -298,7 +298,7 @@ def test_gradient_has_the_dtype_of_its_parameter() -> None:
 
 @pytest.mark.parametrize("value", [0.5, [0.5], np.float64(0.5), np.array(1), np.array([1])])
 def test_gradient_of_number_has_its_shape(value: Any) -> None:
-    gradient, x, _, _ = exact_call((4, 5), (), ())
+    gradient, x, _, _ = exact_arguments((4, 5), (), ())
     (got,) = backward("int_quant", gradient, x, value, 0, 4, wanted=["scale"])
     assert got.shape == np.shape(value)
     floating = isinstance(value, np.generic)

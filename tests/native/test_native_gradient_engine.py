@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cases import Case, assert_same_bits
 from gil_release import releases_gil
-from gradient_calls import backward, exact_call
+from gradient_calls import backward, exact_arguments
 
 from anybit._native import _core
 
@@ -109,7 +109,7 @@ def test_gradient_does_not_depend_on_other_requested_gradients(
 
 
 def test_gradient_is_written_to_out() -> None:
-    gradient, x, scale, _ = exact_call((40, 6), (6,), ())
+    gradient, x, scale, _ = exact_arguments((40, 6), (6,), ())
     (correct,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["x"])
     case = Case("out", (x,))
     spaced = np.zeros((6, 80), np.float32).T[::2]

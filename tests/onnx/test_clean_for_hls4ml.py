@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from clean_checks import assert_array_bits
-from pass_checks import after, random
+from pass_checks import apply_passes, random
 from small_models import kinds, model, node
 
 import anybit
@@ -108,7 +108,7 @@ def test_clean_for_hls4ml_quantized_constants_have_one_reader() -> None:
     ]
     constants = {**QUARTER, "w": random(4, 4, seed=1)}
     proto = model(nodes, constants, inputs={"x": [1, 4]})
-    changed = after(proto, OwnConstants())
+    changed = apply_passes(proto, OwnConstants())
     assert kinds(changed) == ["IntQuant", "IntQuant", "MatMul", "IntQuant", "MatMul"]
     assert_same(proto, ir.to_proto(changed), random(1, 4))
     assert codes(cleaned(proto)[0]) == set()
@@ -133,7 +133,7 @@ def test_clean_for_hls4ml_constants_added_to_convolutions_become_their_bias(
     bias: str, shape: list[int]
 ) -> None:
     proto = convolution(bias, shape)
-    changed = after(proto, JoinConvBias())
+    changed = apply_passes(proto, JoinConvBias())
     assert kinds(changed)[-1] == "Conv"
     assert_same(proto, ir.to_proto(changed), random(1, 2, 5, 5))
     written, _ = cleaned(proto)
@@ -161,7 +161,7 @@ def test_clean_for_hls4ml_other_constants_are_added_still(shape: list[int]) -> N
     if max(shape) == 5 and shape[-1] == 5:
         shape = [3 if size == 5 else size for size in shape]
     proto = convolution("b", shape)
-    changed = after(proto, JoinConvBias())
+    changed = apply_passes(proto, JoinConvBias())
     assert kinds(changed)[-2:] == ["Conv", "Add"]
 
 
@@ -177,7 +177,7 @@ def test_clean_for_hls4ml_operands_lose_axes_in_front() -> None:
         "six": 6,
     }
     proto = model(nodes, constants, inputs={"x": [1, 2, 4]})
-    changed = after(proto, TrimConstants())
+    changed = apply_passes(proto, TrimConstants())
     shapes = {name: list(item.shape) for name, item in changed.graph.initializers.items()}
     assert shapes == {"factor": [4], "s": [1], "zero": [], "six": []}
     assert_same(proto, ir.to_proto(changed), random(1, 2, 4))
@@ -186,7 +186,11 @@ def test_clean_for_hls4ml_operands_lose_axes_in_front() -> None:
 def test_clean_for_hls4ml_operands_that_give_the_rank_stay() -> None:
     nodes = [node("Mul", "x factor", "y", domain="", name="mul")]
     proto = model(nodes, {"factor": random(1, 1, 4, seed=1)}, inputs={"x": [4]})
-    assert list(after(proto, TrimConstants()).graph.initializers["factor"].shape) == [1, 1, 4]
+    assert list(apply_passes(proto, TrimConstants()).graph.initializers["factor"].shape) == [
+        1,
+        1,
+        4,
+    ]
 
 
 def constant_quantizer(scale: object, bits: int, x: np.ndarray) -> onnx.ModelProto:
@@ -213,7 +217,7 @@ def test_clean_for_hls4ml_scales_that_are_powers_of_two_become_one(
 ) -> None:
     x = np.float32([[2.3, -1.2, 0], [-0.1, 3, -9], [1.5, -0.2, 4]])
     proto = constant_quantizer(scale, bits, x)
-    changed = after(proto, OneScale())
+    changed = apply_passes(proto, OneScale())
     constants = {name: item.const_value.numpy() for name, item in changed.graph.initializers.items()
                  if item.const_value is not None}  # fmt: skip
     if one_scale is None:
@@ -259,7 +263,7 @@ def test_clean_for_hls4ml_means_of_powers_of_two_become_convolutions(
         node(kind, "q", "y", domain="", name="pool", **attributes),
     ]
     proto = model(nodes, QUARTER, inputs={"x": shape})
-    changed = after(proto, MeanToConv())
+    changed = apply_passes(proto, MeanToConv())
     assert kinds(changed)[-1] == expected
     x = 8 * random(*(2 if size == "n" else size for size in shape))
     assert_same(proto, ir.to_proto(changed), x)

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from cases import OPERATORS
-from forms import SAMPLE, Kind, batches, differences, questions
+from forms import SAMPLE, Kind, differences, iter_models, select_calls
 from small_models import kinds, quantized_input, quantized_weight
 
 import anybit
@@ -98,7 +98,7 @@ def test_convert_to_compact_stores_weights_as_codes() -> None:
 @pytest.mark.parametrize("every", [SAMPLE, pytest.param(1, marks=pytest.mark.slow)])
 def test_weights_keep_their_values_in_compact_form(operator: str, every: int) -> None:
     wrong = []
-    for model in batches(Kind.WEIGHT, questions(operator, every), 24):
+    for model in iter_models(Kind.WEIGHT, select_calls(operator, every), 24):
         converted = anybit.convert(model.proto, to="compact")
         actual = anybit.load(converted).run(dict(model.feeds))
         wrong += differences(actual, model, model.undefined(converted))

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from pass_checks import after, assert_bits, random
+from pass_checks import apply_passes, assert_same_outputs, random
 from small_models import kinds, model, node
 
 from anybit.onnx.passes import ExtractConvBias
@@ -25,10 +25,10 @@ def test_extract_conv_bias_results_keep_their_bits(
     nodes = [node(kind, "x w b", "c", domain="", name="c", **options)]
     nodes += [node("Relu", "c", domain="", name="r")]
     proto = model(nodes, {"w": random(*weight), "b": random(6, seed=1)}, inputs={"x": shape})
-    changed = after(proto, ExtractConvBias())
+    changed = apply_passes(proto, ExtractConvBias())
     assert kinds(changed) == [kind, "Add", "Relu"]
     assert list(changed.graph.initializers["b"].shape) == [1, 6] + [1] * (len(shape) - 2)
-    assert_bits(proto, changed, random(*shape, seed=2))
+    assert_same_outputs(proto, changed, random(*shape, seed=2))
 
 
 @pytest.mark.parametrize("scale", [np.float32(0.5), np.float32([0.5, 0.25, 1, 2, 4, 8])])
@@ -39,14 +39,14 @@ def test_a_quantized_bias_stays_quantized(scale: np.ndarray) -> None:
     ]
     constants = {"w": random(6, 2, 3, 3), "b": random(6, seed=1), "s": scale, "z": 0, "n": 5}
     proto = model(nodes, constants, inputs={"x": [1, 2, 5, 5]})
-    changed = after(proto, ExtractConvBias())
+    changed = apply_passes(proto, ExtractConvBias())
     assert sorted(kinds(changed)) == ["Add", "Conv", "IntQuant"]
     assert set(changed.graph.initializers) == set(constants)
-    assert_bits(proto, changed, random(1, 2, 5, 5, seed=2))
+    assert_same_outputs(proto, changed, random(1, 2, 5, 5, seed=2))
 
 
 def test_a_computed_bias_stays() -> None:
     nodes = [node("Conv", "x w b", domain="", name="c")]
     inputs = {"x": [1, 2, 5, 5], "b": [6]}
     proto = model(nodes, {"w": random(6, 2, 3, 3)}, inputs=inputs)
-    assert kinds(after(proto, ExtractConvBias())) == ["Conv"]
+    assert kinds(apply_passes(proto, ExtractConvBias())) == ["Conv"]

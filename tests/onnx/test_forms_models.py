@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from form_sessions import LEVELS, checked, options, sessions
+from form_sessions import LEVELS, check_once, session_options, sessions
 from forms import FORMS, NATIVE, Form
 from places import MODELS, needs_models
 from small_models import DOMAIN
@@ -66,7 +66,7 @@ def computed_in_session(name: str, level: str) -> np.ndarray:
     model = read(path_of(name))
     Normalize()(model)
     file = ir.to_proto(model).SerializeToString()
-    chosen = options(level, library_for=file)
+    chosen = session_options(level, library_for=file)
     return outputs(onnxruntime.InferenceSession(file, chosen, ["CPUExecutionProvider"]), rows(name))
 
 
@@ -79,7 +79,7 @@ def expected(name: str, form: Form, level: str) -> np.ndarray:
 
 def converted_file(name: str, form: Form) -> bytes:
     anybit.onnx.register()
-    return checked(form, convert(path_of(name), to=form)).SerializeToString()
+    return check_once(form, convert(path_of(name), to=form)).SerializeToString()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -102,7 +102,7 @@ def test_forms_deviation_scales_are_moved(name: str, form: Form) -> None:
     file, x = converted_file(name, form), rows(name)
 
     def optimized(disabled: list[str]) -> np.ndarray:
-        chosen = options("optimized")
+        chosen = session_options("optimized")
         session = onnxruntime.InferenceSession(
             file, chosen, ["CPUExecutionProvider"], disabled_optimizers=disabled
         )
@@ -132,6 +132,6 @@ def test_forms_every_quantizer_is_reported(name: str, form: Form) -> None:
 def test_forms_there_and_back(name: str, style: Form) -> None:
     back = convert(convert(path_of(name), to=style).model, to="qonnx")
     assert back.exact
-    file = checked(Form.QONNX, back).SerializeToString()
+    file = check_once(Form.QONNX, back).SerializeToString()
     (returned,) = anybit.load(file).run(rows(name)).values()
     np.testing.assert_array_equal(returned, folded(name))

@@ -11,19 +11,19 @@ import numpy as np
 import onnx
 import pytest
 from cases import Case, computed, f32
-from form_sessions import answered, checked
+from form_sessions import check_once, run_cached
 from forms import (
+    Call,
     Form,
     Kind,
     Merged,
-    Question,
-    batches,
+    cases_per_model,
     differences,
-    likeness,
-    merged,
-    on_every_case,
-    questions,
-    together,
+    grouping_key,
+    iter_models,
+    merge_calls,
+    parametrize_cases,
+    select_calls,
 )
 from onnx.reference import ReferenceEvaluator
 
@@ -51,19 +51,19 @@ def beyond_int32(case: Case, action: str) -> np.ndarray:
 
 def evaluated(form: Form, model: Merged, converted: Conversion) -> dict[str, np.ndarray]:
     new_ops = anybit.onnx.reference_ops() if form is Form.QONNX else None
-    proto = checked(form, converted)
+    proto = check_once(form, converted)
 
     def answer() -> dict[str, np.ndarray]:
         evaluator = ReferenceEvaluator(proto, new_ops=new_ops)
         results = evaluator.run(None, dict(model.feeds))
         return dict(zip(evaluator.output_names, results, strict=True))
 
-    return answered(
+    return run_cached(
         ("ONNX's evaluator", form is Form.QONNX), proto.SerializeToString(), model.feeds, answer
     )
 
 
-def answerable(form: Form, kind: Kind, requested: Sequence[Question]) -> Iterator[Merged]:
+def answerable(form: Form, kind: Kind, requested: Sequence[Call]) -> Iterator[Merged]:
     """Models of many cases each, but portable ones of cases with the same attributes.
 
     The branches of functions compare names of rounding modes, which it cannot: let there be none.
@@ -71,20 +71,20 @@ def answerable(form: Form, kind: Kind, requested: Sequence[Question]) -> Iterato
     alike = (
         [
             list(group)
-            for _, group in itertools.groupby(requested, key=lambda item: likeness(item[1]))
+            for _, group in itertools.groupby(requested, key=lambda item: grouping_key(item[1]))
         ]
         if form is Form.PORTABLE
         else [requested]
     )
     for group in alike:
-        yield from batches(kind, group, together(form, kind), opset=OPSET)
+        yield from iter_models(kind, group, cases_per_model(form, kind), opset=OPSET)
 
 
-@on_every_case
+@parametrize_cases
 def test_forms_numbers(operator: str, form: Form, kind: Kind, every: int) -> None:
     anybit.onnx.register()
     actual = []
-    for model in answerable(form, kind, questions(operator, every)):
+    for model in answerable(form, kind, select_calls(operator, every)):
         converted = convert(model.proto, to=form)
         left_out = model.undefined(converted)
         for output, (name, case) in model.calls.items():
@@ -97,7 +97,7 @@ def test_forms_numbers(operator: str, form: Form, kind: Kind, every: int) -> Non
 @pytest.mark.parametrize("dtype_width", [2, 4, 8, 16])
 def test_forms_deviation_large_quotients(dtype_width: int) -> None:
     case = computed("large", f32([3e9]), 1.0, 0.0, dtype_width)
-    model = merged("large", Kind.ACTIVATION, [("int_quant", case)], OPSET)
+    model = merge_calls("large", Kind.ACTIVATION, [("int_quant", case)], OPSET)
     converted = convert(model.proto, to="qdq")
     (output,) = model.calls
     assert beyond_int32(case, model.action(converted, output)).all()
@@ -108,16 +108,16 @@ def test_forms_deviation_large_quotients(dtype_width: int) -> None:
 
 def test_forms_deviation_no_dequantize_linear_below_its_version() -> None:
     case = computed("plain", f32([1]), 1.0, 0.0, 8)
-    model = merged("plain", Kind.ACTIVATION, [("int_quant", case)], OPSET - 1)
+    model = merge_calls("plain", Kind.ACTIVATION, [("int_quant", case)], OPSET - 1)
     converted = convert(model.proto, to="qdq")
-    onnx.checker.check_model(checked(Form.QDQ, converted))
+    onnx.checker.check_model(check_once(Form.QDQ, converted))
     with pytest.raises(RuntimeError, match="No implementation for operator 'DequantizeLinear'"):
         evaluated(Form.QDQ, model, converted)
 
 
 def test_forms_deviation_no_comparison_of_texts_of_different_lengths() -> None:
     cases = [computed(mode, f32([1]), 1.0, 0.0, 8, rounding_mode=mode) for mode in ("UP", "DOWN")]
-    model = merged("modes", Kind.ACTIVATION, [("int_quant", case) for case in cases], OPSET)
+    model = merge_calls("modes", Kind.ACTIVATION, [("int_quant", case) for case in cases], OPSET)
     converted = convert(model.proto, to="portable")
     with pytest.raises(RuntimeError, match="Input type mismatch: <U"):
         evaluated(Form.PORTABLE, model, converted)

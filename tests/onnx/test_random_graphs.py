@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from form_sessions import EVERY_LEVEL, LEVELS, checked, options, run, sessions
+from form_sessions import EVERY_LEVEL, LEVELS, check_once, run, session_options, sessions
 from forms import FORMS, NATIVE, Form
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -52,7 +52,7 @@ def computed_in_session(graph: RandomGraph) -> np.ndarray:
     model = read(graph.proto)
     Normalize()(model)
     file = ir.to_proto(model).SerializeToString()
-    chosen = options("as it stands", library_for=file)
+    chosen = session_options("as it stands", library_for=file)
     return outputs(onnxruntime.InferenceSession(file, chosen, ["CPUExecutionProvider"]), graph)
 
 
@@ -84,7 +84,7 @@ def check_forms(graph: RandomGraph, forms: Sequence[Form] = FORMS) -> None:
         assert converted.exact
         if deviation_other_kernels(graph, form, converted):
             continue
-        file = checked(form, converted).SerializeToString()
+        file = check_once(form, converted).SerializeToString()
         weights_are_nodes = form in (*NATIVE, Form.QONNX)
         expected = computed_in_session(graph) if weights_are_nodes else folded(graph)
         for level in levels:
@@ -153,7 +153,7 @@ def check_round_trip(graph: RandomGraph, style: Form) -> None:
     back = convert(there.model, to="qonnx")
     assert back.exact
     np.testing.assert_array_equal(
-        anybit.load(checked(Form.QONNX, back)).run(graph.x)["y"], folded(graph)
+        anybit.load(check_once(Form.QONNX, back)).run(graph.x)["y"], folded(graph)
     )
     if any(node.op_type == "Clip" for node in graph.proto.graph.node):
         return  # limits on the grid become part of the quantizer behind them

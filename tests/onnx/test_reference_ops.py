@@ -12,7 +12,7 @@ import ort_backend
 import pytest
 from backends import OPERATORS
 from cases import OPERATORS as CASE_TABLES
-from cases import answer, assert_same_bits, every_case
+from cases import assert_same_bits, every_case, expected_result
 from onnx.reference import ReferenceEvaluator
 from places import MODELS, needs_models
 from small_models import DOMAIN, model, node, quantized_input
@@ -59,7 +59,7 @@ def test_reference_ops_case_tables(operator: str) -> None:
         if name == operator and case.raises is None:
             try:
                 actual = evaluate(operator, *case.inputs, **case.attributes)
-                assert_same_bits(actual, answer(operator, case), case)
+                assert_same_bits(actual, expected_result(operator, case), case)
             except Exception as error:
                 faults.append(f"{case.name}: {error}")
     assert not faults, "\n".join(faults[:20])

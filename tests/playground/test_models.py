@@ -16,7 +16,7 @@ from backends import OPERATORS
 from browser import Browser, needs_browser
 from onnx import TensorProto, helper
 from places import EXAMPLE, EXAMPLES, MODELS, needs_models
-from playground_page import PAGE, needs_page, opened, wait
+from playground_page import PAGE, needs_page, open_page, wait
 from x_types import x_dtypes
 
 import anybit
@@ -41,7 +41,7 @@ _READ = """
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with opened() as browser:
+    with open_page() as browser:
         yield browser
 
 

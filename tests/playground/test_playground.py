@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from backends import OPERATORS
 from browser import Browser, needs_browser
-from cases import answer, assert_same_bits, every_case
-from playground_calls import answers, can_be_called
-from playground_page import needs_page, opened
+from cases import assert_same_bits, every_case, expected_result
+from playground_calls import can_be_called, run_calls
+from playground_page import needs_page, open_page
 
 import anybit.formats
 from anybit.ops.domain import Role
@@ -23,7 +23,7 @@ pytestmark = [needs_browser, needs_page]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with opened() as browser:
+    with open_page() as browser:
         yield browser
 
 
@@ -31,7 +31,7 @@ def test_playground_matches_case_tables(browser: Browser) -> None:
     questions = [pair for pair in every_case() if can_be_called(pair)]
     assert len(questions) > 0.95 * len(list(every_case()))
     wrong = []
-    for (operator, case), result in zip(questions, answers(browser, questions), strict=True):
+    for (operator, case), result in zip(questions, run_calls(browser, questions), strict=True):
         if case.raises is not None:
             if not isinstance(result, str) or not re.search(case.raises[1], result):
                 wrong.append(f"{operator} {case.name}: {result!r}")
@@ -39,7 +39,7 @@ def test_playground_matches_case_tables(browser: Browser) -> None:
             wrong.append(f"{operator} {case.name}: refused, {result}")
         else:
             try:
-                assert_same_bits(result, answer(operator, case), case)
+                assert_same_bits(result, expected_result(operator, case), case)
             except AssertionError as error:
                 wrong.append(f"{operator} {error}")
     assert wrong == []
@@ -239,7 +239,7 @@ def test_form_omits_bits_of_codes_beyond_the_width(page: Browser) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_page_fits_width_and_color_scheme(scheme: str, width: int) -> None:
-    with opened(width=width, scheme=scheme) as browser:
+    with open_page(width=width, scheme=scheme) as browser:
         assert browser.value("document.documentElement.scrollWidth") <= width
         paper = browser.value("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", paper))) > 384) == (scheme == "light")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import onnx
 import ort_backend
-from cases import OPERATORS, Case, answer, every_case
+from cases import OPERATORS, Case, every_case, expected_result
 from onnx import helper, numpy_helper
 
 from anybit.ops import Input, Operator
@@ -73,7 +73,7 @@ def _write_case(folder: Path, name: str, case: Case) -> dict[str, Any]:
     arrays = dict(_arrays(operator, case))
     constant = [] if name in AT_RUN_TIME else list(arrays)[1:]
     fed = [key for key in arrays if key not in constant]
-    result = np.asarray(answer(name, case))
+    result = np.asarray(expected_result(name, case))
     data = folder / "test_data_set_0"
     data.mkdir(parents=True, exist_ok=True)
     proto = _model(operator, case, arrays, constant, result)

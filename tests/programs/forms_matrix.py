@@ -20,7 +20,17 @@ from pathlib import Path
 
 import numpy as np
 from cases import OPERATORS
-from forms import FORMS, NATIVE, Form, Kind, Merged, Question, batches, questions, together
+from forms import (
+    FORMS,
+    NATIVE,
+    Call,
+    Form,
+    Kind,
+    Merged,
+    cases_per_model,
+    iter_models,
+    select_calls,
+)
 from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, fusible_model
 from native_cases import native_cases
 from onnx import ModelProto, parser
@@ -108,23 +118,23 @@ def write(folder: Path) -> None:
 
 def _standard_rows(files: Files, form: Form) -> None:
     for operator, kind in product(OPERATORS, (Kind.ACTIVATION, Kind.RUN_TIME)):
-        for model in batches(kind, questions(operator, SAMPLE), together(form, kind)):
+        for model in iter_models(kind, select_calls(operator, SAMPLE), cases_per_model(form, kind)):
             files.add_cases(f"{form}: {operator}", model, convert(model.proto, to=form))
 
 
 def _native_rows(files: Files, form: Form) -> None:
     for kind in (Kind.ACTIVATION, Kind.WEIGHT):
         for action, cases in _native_questions(form, kind).items():
-            for model in batches(kind, cases, TOGETHER_NATIVE):
+            for model in iter_models(kind, cases, TOGETHER_NATIVE):
                 files.add_cases(f"{form}: {action}", model, convert(model.proto, to=form))
 
 
-def _native_questions(form: Form, kind: Kind) -> dict[str, list[Question]]:
+def _native_questions(form: Form, kind: Kind) -> dict[str, list[Call]]:
     """Group the cases that become native quantizers by the operators they become."""
-    sample = [case for operator in OPERATORS for case in questions(operator, SAMPLE)]
+    sample = [case for operator in OPERATORS for case in select_calls(operator, SAMPLE)]
     cases = [*native_cases(), *(case for case in sample if case not in native_cases())]
     groups = defaultdict(list)
-    for model in batches(kind, cases, TOGETHER_NATIVE):
+    for model in iter_models(kind, cases, TOGETHER_NATIVE):
         converted = convert(model.proto, to=form)
         for output, question in model.calls.items():
             action = model.action(converted, output)
@@ -135,7 +145,9 @@ def _native_questions(form: Form, kind: Kind) -> dict[str, list[Question]]:
 
 def _limited_row(files: Files, limit: int) -> None:
     kind = Kind.ACTIVATION
-    for model in batches(kind, questions("int_quant", SAMPLE), together(Form.QDQ, kind)):
+    for model in iter_models(
+        kind, select_calls("int_quant", SAMPLE), cases_per_model(Form.QDQ, kind)
+    ):
         converted = convert(model.proto, to="qdq", opset_limit=limit)
         files.add_cases(f"qdq: int_quant with opset_limit={limit}", model, converted)
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from block_models import telling_blocks
+from block_models import edge_case_blocks
 from float_models import NETWORKS, data_for
 from onnx.reference import ReferenceEvaluator
 from oracle import blocks as oracle
@@ -45,7 +45,7 @@ def answers(made: ir.Model, x: np.ndarray) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_graph_is_exact(name: str) -> None:
-    x = telling_blocks(32)
+    x = edge_case_blocks(32)
     wanted = [oracle.mx([Fraction(float(each)) for each in block], name, "floor") for block in x]
     for sizes in ((None, 32), (None, None)):
         grid = DynamicGrid(BLOCK_FORMATS[name], 1, sizes)

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from block_models import telling_blocks
+from block_models import edge_case_blocks
 from oracle import blocks as oracle
 from pass_checks import random
 
@@ -33,7 +33,7 @@ def to_fractions(blocks: np.ndarray) -> list[list[Fraction]]:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", MX)
 def test_quantize_mx_blocks_matches_exact_arithmetic(name: str, rule: ScaleRule) -> None:
-    blocks = telling_blocks(32)
+    blocks = edge_case_blocks(32)
     expected = [oracle.mx(block, name, rule) for block in to_fractions(blocks)]
     np.testing.assert_array_equal(quantize_rows(blocks, f"{name} {rule}"), expected)
 
@@ -41,7 +41,7 @@ def test_quantize_mx_blocks_matches_exact_arithmetic(name: str, rule: ScaleRule)
 @pytest.mark.parametrize("rule", [ScaleRule.ABSMAX, ScaleRule.MSE])
 @pytest.mark.parametrize("scale", [1.0, 2.0**-126, 2.0**-149, 2.0**100, 0.0])
 def test_quantize_nvfp4_blocks_matches_exact_arithmetic(scale: float, rule: ScaleRule) -> None:
-    blocks = telling_blocks(16)
+    blocks = edge_case_blocks(16)
     middle = blocks[np.abs(blocks).max(axis=-1) < 2.0**20] * np.float32(scale)
     # Blocks alone, and with others whose magnitude makes their scale vanish.
     for part in (middle, blocks, *(block[None] for block in blocks[-12:])):

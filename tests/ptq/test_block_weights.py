@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from block_models import WORDS, layers_of_all_kinds, weights_of
+from block_models import WORDS, layers_of_all_kinds, output_weights
 from clean_checks import assert_array_bits
 from float_models import NETWORKS, data_for
 from onnx.reference import ReferenceEvaluator
@@ -40,7 +40,7 @@ def test_what_is_written_is_what_was_rounded(words: str, opset: int) -> None:
     found = anybit.quantize(proto, weights=words, activations=None)
     assert len(wanted) == 6
     assert not found.skipped
-    weights = weights_of(found.model)
+    weights = output_weights(found.model)
     evaluator = ReferenceEvaluator(ir.to_proto(weights), new_ops=reference_ops())
     by_numpy = dict(zip(wanted, evaluator.run(None, {}), strict=True))
     by_runtime = anybit.load(weights).run({})

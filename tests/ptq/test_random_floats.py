@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from naive_quantization import naive
+from naive_quantization import quantize_naively
 from random_floats import FloatGraph
 
 import anybit
@@ -69,7 +69,11 @@ def test_eight_bits_beside_the_whole_range(several: tuple[int, ...]) -> None:
         made = graph(seed)
         rows = made.rows(256, 1)
         held = np.array([is_held_out(index) for index in range(len(rows))])
-        models = (made.proto, anybit.quantize(made.proto, rows), naive(made.proto, rows[~held]))
+        models = (
+            made.proto,
+            anybit.quantize(made.proto, rows),
+            quantize_naively(made.proto, rows[~held]),
+        )
         _, ours, simple = anybit.evaluate(*models, data=rows[held]).models
         assert ours.sqnr is not None
         assert simple.sqnr is not None

@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from form_sessions import EVERY_LEVEL, checked, options
+from form_sessions import EVERY_LEVEL, check_once, session_options
 from forms import NATIVE
 from fusible_models import BEFORE, BETWEEN, QUANTIZERS, X, fusible_model, side_by_side
 from small_models import kinds
@@ -18,11 +18,11 @@ from anybit.onnx.forms import Form
 def check(proto: onnx.ModelProto, form: Form) -> None:
     converted = convert(proto, to=form)
     assert converted.exact
-    file = checked(form, converted).SerializeToString()
+    file = check_once(form, converted).SerializeToString()
     feeds = {value.name: X for value in proto.graph.input}
     expected = anybit.load(proto).run(feeds)
     for level in EVERY_LEVEL:
-        chosen = options(level)
+        chosen = session_options(level)
         loaded = onnxruntime.InferenceSession(file, chosen, ["CPUExecutionProvider"])
         for name, actual in zip(expected, loaded.run(list(expected), feeds), strict=True):
             np.testing.assert_array_equal(actual, expected[name], f"{name}, {level}")

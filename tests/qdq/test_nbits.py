@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from nbits_models import ORT, NBits, nbits_model, packed
+from nbits_models import ORT, NBits, nbits_model, pack_codes
 from onnx import TensorProto, helper
 from onnxruntime.quantization import matmul_nbits_quantizer
 from pass_checks import random
@@ -242,7 +242,7 @@ def changed(
 
 def as_input(name: str) -> onnx.ModelProto:
     """Return the model of BASE with an input instead of one of its tensors."""
-    proto = changed({"z": packed(np.zeros((6, 3), np.int64), 4)})
+    proto = changed({"z": pack_codes(np.zeros((6, 3), np.int64), 4)})
     tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == name)
     value = helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims))
     proto.graph.input.append(value)

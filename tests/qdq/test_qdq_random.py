@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
-from scripts import module_at
+from scripts import load_module
 
-PROGRAM = module_at(ROOT / "tests" / "programs" / "qdq_random.py")
+PROGRAM = load_module(ROOT / "tests" / "programs" / "qdq_random.py")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from block_models import WORDS, layers_of_all_kinds, weights_of
+from block_models import WORDS, layers_of_all_kinds, output_weights
 from float_models import attention
 from onnx.reference import ReferenceEvaluator
 from pass_checks import random
@@ -36,11 +36,11 @@ def size(made: ir.Model) -> int:
 @pytest.mark.parametrize("words", WORDS)
 def test_to_qdq_blocks_keep_their_values(words: str) -> None:
     quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
-    expected = anybit.load(weights_of(quantized)).run({})
+    expected = anybit.load(output_weights(quantized)).run({})
     converted = anybit.convert(quantized, to="qdq")
     assert converted.exact
     assert not {"IntQuant", "FloatQuant"} & set(kinds(converted.model))
-    weights = weights_of(converted.model)
+    weights = output_weights(converted.model)
     proto = ir.to_proto(weights)
     runs = [plain(proto, level) for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")]
     runs.append(anybit.load(weights).run({}))
@@ -97,8 +97,8 @@ def test_to_qdq_formats_without_native_type_are_small(words: str, most: float) -
     assert size(converted.model) < most * len(floats.SerializeToString())
     (step,) = converted.steps
     assert "values stand in a table" in step.reason
-    expected = anybit.load(weights_of(quantized)).run({})["head"]
-    actual = plain(ir.to_proto(weights_of(converted.model)), "ORT_ENABLE_ALL")["head"]
+    expected = anybit.load(output_weights(quantized)).run({})["head"]
+    actual = plain(ir.to_proto(output_weights(converted.model)), "ORT_ENABLE_ALL")["head"]
     np.testing.assert_array_equal(actual, expected)
 
 

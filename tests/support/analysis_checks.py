@@ -22,7 +22,7 @@ from anybit.onnx.passes import (
 from anybit.onnx.runtime import evaluate
 
 
-def prepared(proto: onnx.ModelProto, *, fold: bool = False) -> ir.Model:
+def prepare(proto: onnx.ModelProto, *, fold: bool = False) -> ir.Model:
     """Return a model for the analysis, with quantized weights folded or not."""
     model = ir.serde.deserialize_model(proto)
     for transform in (
@@ -37,7 +37,7 @@ def prepared(proto: onnx.ModelProto, *, fold: bool = False) -> ir.Model:
     return model
 
 
-def followed(
+def analyze_and_compare(
     proto: onnx.ModelProto,
     feeds: Mapping[str, np.ndarray],
     inputs: Mapping[str, AbstractValue] | None = None,
@@ -45,9 +45,9 @@ def followed(
     fold: bool = False,
 ) -> Analysis:
     """Return the analysis of a model, after comparing it with a run."""
-    model = prepared(proto, fold=fold)
+    model = prepare(proto, fold=fold)
     analysis = analyze(model, inputs)
-    arrays = values_in_run(model, feeds)
+    arrays = run_all_values(model, feeds)
     for value, abstract in analysis.values.items():
         array = read_array(value) if is_constant(value) else arrays.get(str(value.name))
         if array is not None:
@@ -57,7 +57,7 @@ def followed(
     return analysis
 
 
-def values_in_run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run_all_values(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return every tensor of a run of the graph as written, by name."""
     fragment = model.clone()
     outputs = [value for node in fragment.graph for value in node.outputs if value.name]

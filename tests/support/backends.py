@@ -12,7 +12,7 @@ import array_api_strict
 import numpy as np
 import ort_backend
 import pytest
-from cases import Case, answer, assert_same_bits
+from cases import Case, assert_same_bits, expected_result
 
 import anybit.ops
 
@@ -127,7 +127,7 @@ def row_fault(backend: Backend, operator: str, case: Case) -> str | None:
     if case.raises is not None:
         return f"returned {actual!r} instead of raising {case.raises[0].__name__}"
     try:
-        assert_same_bits(actual, answer(operator, case), case)
+        assert_same_bits(actual, expected_result(operator, case), case)
     except AssertionError as error:
         return str(error)
     return None

@@ -8,13 +8,13 @@ from onnx import helper
 from small_models import DOMAIN, model, node, quantized_input, quantized_weight
 
 
-def changed(change: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
+def change_model(change: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
     proto, _ = quantized_weight()
     change(proto)
     return proto
 
 
-def reshaped(value: onnx.ValueInfoProto, *shape: int) -> None:
+def set_shape(value: onnx.ValueInfoProto, *shape: int) -> None:
     del value.type.tensor_type.shape.dim[:]
     for size in shape:
         value.type.tensor_type.shape.dim.add().dim_value = size
@@ -34,7 +34,7 @@ def functions(**calls: str) -> onnx.ModelProto:
     return proto
 
 
-def changed_function(change: Callable[[onnx.FunctionProto], object]) -> onnx.ModelProto:
+def change_function(change: Callable[[onnx.FunctionProto], object]) -> onnx.ModelProto:
     proto = functions(F0="")
     change(proto.functions[0])
     return proto
@@ -66,49 +66,54 @@ BAD_MODELS = {
     "Trunc": (model([node("Trunc", "x x x x x x")], opsets={DOMAIN: 1}), "6 inputs.*version 1"),
     "rounding mode": (quantized_input(rounding_mode="NEAREST"), "rounding_mode.*'NEAREST'"),
     "large input": (
-        changed(lambda m: reshaped(m.graph.input[0], 2**30, 2**30)),
+        change_model(lambda m: set_shape(m.graph.input[0], 2**30, 2**30)),
         r"'x'.*\[1073741824, 1073",
     ),
-    "negative input": (changed(lambda m: reshaped(m.graph.input[0], -4)), r"'x'.*\[-4\]"),
-    "empty input": (changed(lambda m: reshaped(m.graph.input[0], 0, 4)), r"\[0, 4\].*without elem"),
+    "negative input": (change_model(lambda m: set_shape(m.graph.input[0], -4)), r"'x'.*\[-4\]"),
+    "empty input": (
+        change_model(lambda m: set_shape(m.graph.input[0], 0, 4)),
+        r"\[0, 4\].*without elem",
+    ),
     "large constant": (
-        changed(lambda m: m.graph.initializer[0].dims.__setitem__(0, 2**60)),
+        change_model(lambda m: m.graph.initializer[0].dims.__setitem__(0, 2**60)),
         "weight.*no machine",
     ),
     "short constant": (
-        changed(lambda m: m.graph.initializer[0].dims.append(9)),
+        change_model(lambda m: m.graph.initializer[0].dims.append(9)),
         "needs 432 bytes but holds 48",
     ),
     "typeless": (
-        changed(lambda m: setattr(m.graph.initializer[0], "data_type", 99)),
+        change_model(lambda m: setattr(m.graph.initializer[0], "data_type", 99)),
         "data type 99",
     ),
     "future opset": (
-        changed(lambda m: setattr(m.opset_import[0], "version", 999)),
+        change_model(lambda m: setattr(m.opset_import[0], "version", 999)),
         "cannot be loaded",
     ),
     "past opset": (
-        changed(lambda m: setattr(m.opset_import[0], "version", -1)),
+        change_model(lambda m: setattr(m.opset_import[0], "version", -1)),
         "imports '' version -1",
     ),
     "attribute without type": (
-        changed(lambda m: m.graph.node[0].attribute.add(name="a", i=1)),
+        change_model(lambda m: m.graph.node[0].attribute.add(name="a", i=1)),
         "attribute 'a' has no known type",
     ),
     "attribute without value": (
-        changed(lambda m: m.graph.node[0].attribute.add(name="a", type="TENSOR")),
+        change_model(lambda m: m.graph.node[0].attribute.add(name="a", type="TENSOR")),
         "attribute 'a' has no value",
     ),
     "parameter": (
-        changed(lambda m: m.graph.node[0].attribute.add(name="a", type="INT", ref_attr_name="b")),
+        change_model(
+            lambda m: m.graph.node[0].attribute.add(name="a", type="INT", ref_attr_name="b")
+        ),
         "attribute 'a' is a parameter, which only local functions have",
     ),
     "function": (
-        changed_function(lambda body: body.node[0].input.__setitem__(0, "nothing")),
+        change_function(lambda body: body.node[0].input.__setitem__(0, "nothing")),
         "reads 'nothing', which nothing produces",
     ),
     "strings": (
-        changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 8)),
+        change_model(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 8)),
         "strings",
     ),
 }

@@ -38,7 +38,7 @@ def layers_of_all_kinds(opset: int = 17) -> onnx.ModelProto:
     return model(nodes, constants, inputs={"x": ["rows", 3, 6, 6]}, opsets={"": opset})
 
 
-def weights_of(quantized: ir.Model) -> ir.Model:
+def output_weights(quantized: ir.Model) -> ir.Model:
     """Return a model whose outputs are the weights of another's layers, named after the layers."""
     bare = quantized.clone()
     weights = {str(node.name): node.inputs[1] for node in bare.graph if node.op_type in MULTIPLYING}
@@ -50,7 +50,7 @@ def weights_of(quantized: ir.Model) -> ir.Model:
     return bare
 
 
-def telling_blocks(size: int) -> np.ndarray:
+def edge_case_blocks(size: int) -> np.ndarray:
     """Blocks of all magnitudes, with ties, zeros, subnormals, and what is next to overflow."""
     random = np.random.default_rng(0)
     blocks = [random.standard_normal(size) * 2.0**exponent for exponent in (-3, 0, 5, -40)]

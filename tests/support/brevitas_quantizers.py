@@ -36,21 +36,21 @@ __all__ = [
     "MODES",
     "BinaryQuant",
     "ClampedBinaryQuant",
-    "Given",
+    "ConstantModule",
+    "brevitas_float_quantizer",
+    "brevitas_int_quantizer",
+    "brevitas_trunc",
     "presets",
     "qnn",
-    "their_float",
-    "their_int",
-    "their_trunc",
+    "tie_values",
     "torch",
-    "values",
 ]
 
 MODES = {"ROUND": RoundSte, "FLOOR": FloorSte, "CEIL": CeilSte, "DOWN": RoundToZeroSte}
 Tensor = Any
 
 
-class Given(torch.nn.Module):
+class ConstantModule(torch.nn.Module):
     """A scale for those parts of Brevitas that ask a module for it."""
 
     def __init__(self, scale: Tensor) -> None:
@@ -61,7 +61,7 @@ class Given(torch.nn.Module):
         return self.scale
 
 
-def values() -> Tensor:
+def tie_values() -> Tensor:
     """Ties, limits of few bits and their neighbours, zeros, infinities, NaN; and random ones."""
     made = torch.Generator().manual_seed(0)
     ties = torch.arange(-80, 81) / 4
@@ -73,7 +73,9 @@ def values() -> Tensor:
     return torch.cat([positive, -positive, other])
 
 
-def their_int(signed: bool, narrow: bool, mode: str = "ROUND") -> Callable[..., Tensor]:
+def brevitas_int_quantizer(
+    signed: bool, narrow: bool, mode: str = "ROUND"
+) -> Callable[..., Tensor]:
     module = IntQuant(narrow, signed, Identity(), MODES[mode]())
     return lambda x, scale, zeropt, bits: module(scale, zeropt, bits, x)
 
@@ -89,7 +91,7 @@ FORMATS = {
 }
 
 
-def their_float(
+def brevitas_float_quantizer(
     format: formats.FloatFormat, scale: Tensor, signed: bool = True, mode: str = "ROUND"
 ) -> Any:
     exponent, mantissa, bias, max_val = format
@@ -101,11 +103,11 @@ def their_float(
         clamp,
         Identity(),
         ComputeMaxMantissa(),
-        scaling_impl=Given(scale),
+        scaling_impl=ConstantModule(scale),
         float_to_int_impl=MODES[mode](),
     )
     return lambda x: module(x)[0]
 
 
-def their_trunc(narrow: bool, mode: str) -> Any:
+def brevitas_trunc(narrow: bool, mode: str) -> Any:
     return TruncIntQuant(MODES[mode](), BitWidthConst(4), narrow_range=narrow)

@@ -48,7 +48,7 @@ def rows_of(rank: int) -> slice:
     return slice(4 * rank, 4 * rank + 4)
 
 
-def work(rank: int, folder: str) -> None:
+def run_rank(rank: int, folder: str) -> None:
     """Run one rank, and write its results to a file."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group(

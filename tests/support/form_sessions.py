@@ -21,13 +21,10 @@ Answer = TypeVar("Answer")
 _ANSWERS: dict[tuple[object, bytes], object] = {}
 
 
-def answered(
+def run_cached(
     identity: object, file: bytes, feeds: Mapping[str, np.ndarray], answer: Callable[[], Answer]
 ) -> Answer:
-    """Return the cached answer to a file and its inputs.
-
-    `asked` says all else that it depends on.
-    """
+    """Return the cached result of a file and its inputs; `identity` names the rest of the key."""
     digest = hashlib.blake2b(file)
     for name in sorted(feeds):
         array = feeds[name]
@@ -48,7 +45,7 @@ EVERY_LEVEL = LEVELS | {
 }
 
 
-def options(level: str, *, library_for: bytes | None = None) -> onnxruntime.SessionOptions:
+def session_options(level: str, *, library_for: bytes | None = None) -> onnxruntime.SessionOptions:
     """Return exact session options; a file adds our operators of the domains it names."""
     made = onnxruntime.SessionOptions()
     made.graph_optimization_level = EVERY_LEVEL[level]
@@ -64,7 +61,9 @@ def sessions(form: Form, file: bytes, level: str) -> Iterator[tuple[str, Any]]:
     """Return the sessions to run a form in: with our library where the form needs it."""
     for library in {Form.QONNX: (True,), Form.PORTABLE: (False, True)}.get(form, (False,)):
         made = onnxruntime.InferenceSession(
-            file, options(level, library_for=file if library else None), ["CPUExecutionProvider"]
+            file,
+            session_options(level, library_for=file if library else None),
+            ["CPUExecutionProvider"],
         )
         yield "with the library" if library else "", made
 
@@ -75,12 +74,12 @@ def run(session: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
-def answers(
+def run_all(
     form: Form, file: bytes, level: str, feeds: Mapping[str, np.ndarray]
 ) -> list[tuple[str, dict[str, np.ndarray]]]:
     """Return the outputs by name, for every way to run the form."""
     runtime = level, form if form in (Form.QONNX, Form.PORTABLE) else "without the library"
-    return answered(
+    return run_cached(
         runtime,
         file,
         feeds,
@@ -88,14 +87,14 @@ def answers(
     )
 
 
-def checked(form: Form, converted: Conversion) -> onnx.ModelProto:
+def check_once(form: Form, converted: Conversion) -> onnx.ModelProto:
     """Return the model after checking it with ONNX and against the promises of its form."""
     proto = ir.to_proto(converted.model)
     file = proto.SerializeToString()
     ours = {operator.onnx_domain for operator in BY_NAME.values()}
     with_ours = form in (Form.QONNX, Form.PORTABLE)
     check = partial(onnx.checker.check_model, full_check=True, check_custom_domain=with_ours)
-    answered(("the checker", with_ours), file, {}, lambda: check(file))
+    run_cached(("the checker", with_ours), file, {}, lambda: check(file))
     domains = {item.domain for item in converted.model.graph.all_nodes()} | {
         item.domain for item in proto.opset_import
     }

@@ -17,8 +17,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from cases import OPERATORS, Case, answer, every_case
-from native_cases import Question, native_cases
+from cases import OPERATORS, Case, every_case, expected_result
+from native_cases import Call, native_cases
 from onnx import TensorProto, helper, numpy_helper
 from ort_backend import BY_NAME, as_tensor, contiguous, node, value_info
 
@@ -52,23 +52,23 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Merged:
-    """Cases in one model. `asked` tells which case an output answers."""
+    """Cases in one model; `calls` has the case of each output."""
 
     name: str
     kind: Kind
     proto: onnx.ModelProto
     feeds: Mapping[str, np.ndarray]
-    calls: Mapping[str, Question]
+    calls: Mapping[str, Call]
 
     def expected(self) -> dict[str, np.ndarray]:
-        """Return the operators' answers by output."""
-        return {output: answer(*question) for output, question in self.calls.items()}
+        """Return the expected results by output."""
+        return {output: expected_result(*call) for output, call in self.calls.items()}
 
     def undefined(self, converted: Conversion) -> dict[str, np.ndarray]:
         """Return the elements that ONNX leaves undefined, by output."""
         return {
-            output: undefined_in_onnx(*question, self.action(converted, output))
-            for output, question in self.calls.items()
+            output: undefined_in_onnx(*call, self.action(converted, output))
+            for output, call in self.calls.items()
         }
 
     def action(self, converted: Conversion, output: str) -> str:
@@ -104,7 +104,7 @@ class _Assembly:
         self.outputs: list[onnx.ValueInfoProto] = []
         self.tensors: list[onnx.TensorProto] = []
         self.feeds: dict[str, np.ndarray] = {}
-        self.calls: dict[str, Question] = {}
+        self.calls: dict[str, Call] = {}
 
     def add(self, operator: str, case: Case) -> None:
         prefix = f"case_{len(self.calls)}_"
@@ -121,7 +121,7 @@ class _Assembly:
         made = node(declared, names, [prefix + "y"], **case.attributes)
         made.name = prefix + "node"
         self.nodes.append(made)
-        self.calls[self._output(prefix + "y", answer(operator, case))] = (operator, case)
+        self.calls[self._output(prefix + "y", expected_result(operator, case))] = (operator, case)
 
     def _value(self, name: str, array: np.ndarray, constant: bool) -> None:
         array = contiguous(array)
@@ -162,37 +162,33 @@ class _Assembly:
         return Merged(name, self.kind, proto, self.feeds, self.calls)
 
 
-def merged(name: str, kind: Kind, questions: Iterable[Question], opset: int = 13) -> Merged:
+def merge_calls(name: str, kind: Kind, calls: Iterable[Call], opset: int = 13) -> Merged:
     """Merge all calls into one model."""
     assembly = _Assembly(kind)
-    for question in questions:
-        assembly.add(*question)
+    for call in calls:
+        assembly.add(*call)
     return assembly.model(name, opset)
 
 
 @cache
-def questions(operator: str, every: int = 1) -> tuple[Question, ...]:
+def select_calls(operator: str, every: int = 1) -> tuple[Call, ...]:
     """Return every n-th valid case of an operator, native ones included.
 
     Cases with equal attributes follow one another: a portable model holds a branch for each
     combination that it has.
     """
-    every_question = [*every_case(), *native_cases()]
-    valid = [
-        question
-        for question in every_question
-        if question[0] == operator and question[1].raises is None
-    ]
-    return tuple(sorted(valid[::every], key=lambda question: likeness(question[1])))
+    all_calls = [*every_case(), *native_cases()]
+    valid = [call for call in all_calls if call[0] == operator and call[1].raises is None]
+    return tuple(sorted(valid[::every], key=lambda call: grouping_key(call[1])))
 
 
-def likeness(case: Case) -> tuple[Any, ...]:
-    """Equal for cases that a portable model answers with the same branch of its function."""
+def grouping_key(case: Case) -> tuple[Any, ...]:
+    """Return equal keys for cases that a portable model computes in the same branch."""
     attributes = sorted((name, str(value).upper()) for name, value in case.attributes.items())
     return attributes, len(case.inputs), str(np.asarray(case.inputs[0]).dtype)
 
 
-def together(form: Form, kind: Kind) -> int:
+def cases_per_model(form: Form, kind: Kind) -> int:
     """Return the number of cases in one model of a form.
 
     It is large because sessions cost more than their nodes. The runtime inlines the local
@@ -204,39 +200,39 @@ def together(form: Form, kind: Kind) -> int:
     return 6 if form in NATIVE and kind is not Kind.RUN_TIME else 24
 
 
-def batches(
-    kind: Kind, questions: Sequence[Question], together: int, *, opset: int = 13
+def iter_models(
+    kind: Kind, calls: Sequence[Call], count: int, *, opset: int = 13
 ) -> Iterator[Merged]:
-    """Models of a few cases each. Each has one operator: its domain has one version."""
-    for operator, group in itertools.groupby(questions, key=lambda question: question[0]):
+    """Yield models of `count` cases of one operator: its domain has one version."""
+    for operator, group in itertools.groupby(calls, key=lambda call: call[0]):
         alike = list(group)
-        for start in range(0, len(alike), together):
-            batch = alike[start : start + together]
-            yield merged(f"{operator}_{kind}_{start}", kind, batch, opset)
+        for start in range(0, len(alike), count):
+            batch = alike[start : start + count]
+            yield merge_calls(f"{operator}_{kind}_{start}", kind, batch, opset)
 
 
 def differences(
     actual: Mapping[str, np.ndarray], model: Merged, undefined: Mapping[str, np.ndarray]
 ) -> list[str]:
-    """Return one line for every output that differs from the operator's answer."""
+    """Return one line for every output that differs from the expected result."""
     assert actual.keys() == model.calls.keys()
     lines = []
-    for output, question in model.calls.items():
-        line = _difference(actual[output], question, undefined[output])
+    for output, call in model.calls.items():
+        line = _difference(actual[output], call, undefined[output])
         if line:
-            lines.append(f"{model.kind} {question[0]} {question[1].name}: {line}")
+            lines.append(f"{model.kind} {call[0]} {call[1].name}: {line}")
     return lines
 
 
-def _difference(actual: np.ndarray, question: Question, undefined: np.ndarray) -> str:
-    expected = answer(*question)
+def _difference(actual: np.ndarray, call: Call, undefined: np.ndarray) -> str:
+    expected = expected_result(*call)
     if actual.shape != expected.shape:
         return f"got the shape {actual.shape}, expected {expected.shape}"
     wrong = ~same_numbers(actual, expected) & ~undefined
     if not wrong.any():
         return ""
     place = tuple(np.argwhere(wrong)[0])
-    x = np.asarray(question[1].inputs[0])[place]
+    x = np.asarray(call[1].inputs[0])[place]
     return (
         f"{wrong.sum()} of {wrong.size} elements differ; at {place}, x = {x!r}: "
         f"got {actual[place]!r}, expected {expected[place]!r}"
@@ -249,7 +245,7 @@ def same_numbers(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return (actual == expected) | (np.isnan(actual) & np.isnan(expected))
 
 
-def on_every_case(test: Test) -> Test:
+def parametrize_cases(test: Test) -> Test:
     """Parametrize a test by operator, form, kind and the step through the cases.
 
     Quick tests take few cases of some combinations, slow ones many cases of all.

@@ -12,7 +12,9 @@ def backward(operator: str, gradient: Any, *inputs: Any, **options: Any) -> list
     return getattr(_core, f"{operator}_backward")(gradient, *inputs, **options)
 
 
-def exact_call(shape: tuple[int, ...], scale_shape: tuple[int, ...], zeropt_shape: tuple) -> tuple:
+def exact_arguments(
+    shape: tuple[int, ...], scale_shape: tuple[int, ...], zeropt_shape: tuple
+) -> tuple:
     """Arguments whose gradients are small multiples of 1/64: their sums are exact in any order."""
     random = np.random.default_rng(0)
     x = (random.integers(-128, 128, shape) / 8).astype(np.float32)

@@ -24,7 +24,7 @@ GOES_UP: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-def pick(
+def round_to_neighbour(
     y: np.ndarray, lower: np.ndarray, upper: np.ndarray, odd: np.ndarray, mode: str
 ) -> np.ndarray:
     """y rounded to the neighbours of its magnitude; `odd` marks a lower one of odd count."""
@@ -56,7 +56,9 @@ def float_quant(
         # Beyond the largest value both neighbours are that value: the clip.
         above = np.minimum(below + 1, len(values) - 1)
         around = values[below], values[above], is_odd[below]
-        return {mode: (pick(y, *around, mode) * factor).astype(x.dtype) for mode in modes}
+        return {
+            mode: (round_to_neighbour(y, *around, mode) * factor).astype(x.dtype) for mode in modes
+        }
 
 
 def int_quant(
@@ -70,4 +72,7 @@ def int_quant(
         y = np.where(y < range_[0], np.float32(range_[0]), y)
         lower = np.floor(np.abs(y).astype(np.float64))
         around = lower, lower + 1, lower % 2 == 1
-        return {mode: ((pick(y, *around, mode) - zero) * factor).astype(x.dtype) for mode in modes}
+        return {
+            mode: ((round_to_neighbour(y, *around, mode) - zero) * factor).astype(x.dtype)
+            for mode in modes
+        }

@@ -28,14 +28,14 @@ def hls_model(cleaned: onnx.ModelProto, folder: Path) -> "hls4ml.model.ModelGrap
     return converted
 
 
-def inputs_of(cleaned: onnx.ModelProto, rows: int = 100) -> np.ndarray:
+def random_inputs(cleaned: onnx.ModelProto, rows: int = 100) -> np.ndarray:
     """Random inputs that hls4ml's default type of inputs, fixed<16,6>, holds exactly."""
     sizes = [size.dim_value for size in cleaned.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(0).normal(size=(rows, *sizes[1:])) * 1.5
     return np.clip(np.rint(x * 2**10) / 2**10, -16, 16).astype(np.float32)
 
 
-def both(
+def run_both(
     path: Path, folder: Path, x: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, list[Finding]]:
     """Clean a model for hls4ml; return what `anybit.load` and hls4ml compute, and the findings."""
@@ -43,7 +43,7 @@ def both(
     anybit.clean(path, target="hls4ml").save(cleaned_path)
     cleaned = onnx.load(cleaned_path)
     findings = list(check(cleaned, "hls4ml"))
-    x = inputs_of(cleaned) if x is None else x
+    x = random_inputs(cleaned) if x is None else x
     model = anybit.load(cleaned_path)
     expected = np.concatenate([next(iter(model.run(row[None]).values())) for row in x])
     got = hls_model(cleaned, folder / "hls").predict(np.ascontiguousarray(x))

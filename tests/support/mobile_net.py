@@ -3,7 +3,7 @@
 
 import numpy as np
 import onnx
-from text_models import QUANTIZED, made
+from text_models import QUANTIZED, parse_lines
 
 
 def mobile_net() -> onnx.ModelProto:
@@ -46,6 +46,6 @@ def mobile_net() -> onnx.ModelProto:
     lines += [f"p = GlobalAveragePool({x})", "p_q = Quant(p, s, z, b8)", "f = Flatten(p_q)"]
     lines.append("y = Gemm(f, g_w)")
     constants["g_w"] = random.integers(-127, 128, (8, 10)).astype(np.float32) * np.float32(0.01)
-    proto = made("\n".join(lines), constants, (3, 16, 16))
+    proto = parse_lines("\n".join(lines), constants, (3, 16, 16))
     proto.opset_import[0].version = 18
     return proto

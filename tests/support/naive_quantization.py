@@ -14,7 +14,7 @@ _DENSE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _RECURRENT = ("LSTM", "GRU", "RNN")
 
 
-def naive(proto: onnx.ModelProto, x: np.ndarray) -> onnx.ModelProto:
+def quantize_naively(proto: onnx.ModelProto, x: np.ndarray) -> onnx.ModelProto:
     """Insert quantizers whose ranges are those of the tensors for x."""
     proto = onnx.ModelProto.FromString(proto.SerializeToString())
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}

@@ -16,7 +16,7 @@ from qdq_models import telling
 from anybit import formats
 from anybit.formats import FloatFormat
 
-Question = tuple[str, Case]
+Call = tuple[str, Case]
 FLOAT8 = {
     "e4m3fn": formats.float8_e4m3fn,
     "e5m2": formats.float8_e5m2,
@@ -27,11 +27,11 @@ CHANNELS = f32([[0.25], [0.1], [3]])
 
 
 @cache
-def native_cases() -> tuple[Question, ...]:
+def native_cases() -> tuple[Call, ...]:
     return (*integers(), *zero_points(), *floats(), *signs())
 
 
-def integers() -> Iterator[Question]:
+def integers() -> Iterator[Call]:
     for width, signed, narrow in product(range(1, 17), (True, False), (False, True)):
         name = f"native_{width}_signed_{signed:d}_narrow_{narrow:d}"
         limits = {"signed": signed, "narrow": narrow}
@@ -46,7 +46,7 @@ def integers() -> Iterator[Question]:
         yield "int_quant", computed(f"native_{width}_{np.dtype(dtype)}", x, 0.1, 0.0, width)
 
 
-def zero_points() -> Iterator[Question]:
+def zero_points() -> Iterator[Call]:
     """Native where x is a constant; the codes of other roundings are known there, too."""
     x = np.clip(telling(0.1), -20, 20)
     for width, zeropt in product((2, 3, 4, 6, 8, 12), (1.0, 3.0)):
@@ -56,7 +56,7 @@ def zero_points() -> Iterator[Question]:
     yield "int_quant", computed("native_bias", x, 2.0**-12, 0.0, 24)
 
 
-def floats() -> Iterator[Question]:
+def floats() -> Iterator[Call]:
     for name, format_ in FLOAT8.items():
         for scale in (1.0, 0.1):
             x = np.append(telling(scale), f32(nan))
@@ -68,7 +68,7 @@ def floats() -> Iterator[Question]:
             yield "float_quant", computed(f"native_{name}_{np.dtype(dtype)}", x, 0.1, *format_)
 
 
-def signs() -> Iterator[Question]:
+def signs() -> Iterator[Call]:
     x = np.append(telling(1.0), f32(nan))
     yield "bipolar_quant", computed("native_signs", x, 0.3)
     yield "bipolar_quant", computed("native_signs_rows", np.stack([x, -x, x]), CHANNELS)

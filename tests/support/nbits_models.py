@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 ORT = "com.microsoft"
 
 
-def packed(codes: np.ndarray, bits: int) -> np.ndarray:
+def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     """Codes along the last axis in bytes, the first in the lowest bits; the last byte is filled."""
     per_byte = 8 // bits
     rows = codes.reshape(-1, codes.shape[-1])
@@ -62,9 +62,9 @@ class NBits:
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
-        tensors = {"b": packed(self.codes, self.bits), "s": self.scales.astype(np.float32)}
+        tensors = {"b": pack_codes(self.codes, self.bits), "s": self.scales.astype(np.float32)}
         if self.zeropts is not None:
-            tensors["z"] = packed(self.zeropts, self.bits)
+            tensors["z"] = pack_codes(self.zeropts, self.bits)
         return tensors
 
     @property

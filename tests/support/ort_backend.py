@@ -94,7 +94,7 @@ def evaluate(operator: str, *inputs: Any, constant: bool = True, **attributes: A
     if declared.result_dtype is not None:
         target = TARGETS.get(attributes.get("dtype", "s8"), np.int8)
         y_type = np.dtype(target if operator == "dynamic_quantize" else np.float32)
-    values, outputs = widened(nodes, values, {"y": (y_type, None)})
+    values, outputs = add_casts(nodes, values, {"y": (y_type, None)})
     feeds = {name: contiguous(array) for name, array in values.items()}
     shapes = {name: [f"{name}_{axis}" for axis in range(a.ndim)] for name, a in feeds.items()}
     described_feeds = {name: (array.dtype, shapes[name]) for name, array in feeds.items()}
@@ -108,7 +108,7 @@ def evaluate(operator: str, *inputs: Any, constant: bool = True, **attributes: A
     return y.astype(y_type)
 
 
-def widened(
+def add_casts(
     nodes: list[onnx.NodeProto], values: dict[str, np.ndarray], outputs: Declared
 ) -> tuple[dict[str, np.ndarray], Declared]:
     """Let the model itself convert from and to bfloat16, which the runtime's NumPy has not."""

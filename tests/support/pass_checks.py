@@ -10,7 +10,7 @@ from anybit.model import load
 from anybit.onnx.passes import InferShapes, Normalize
 
 
-def after(proto: onnx.ModelProto, *passes: ir.passes.InPlacePass) -> ir.Model:
+def apply_passes(proto: onnx.ModelProto, *passes: ir.passes.InPlacePass) -> ir.Model:
     """Apply passes, and check that a second run changes nothing."""
     changed = ir.from_proto(proto)
     for transform in (Normalize(), InferShapes(), *passes):
@@ -24,7 +24,7 @@ def after(proto: onnx.ModelProto, *passes: ir.passes.InPlacePass) -> ir.Model:
     return changed
 
 
-def assert_bits(
+def assert_same_outputs(
     proto: onnx.ModelProto, changed: ir.Model, x: np.ndarray, changed_x: np.ndarray | None = None
 ) -> None:
     """Both models compute the same bits. The second one may want x in another layout."""

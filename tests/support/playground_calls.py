@@ -12,11 +12,11 @@ import numpy as np
 from browser import Browser
 from cases import Case
 
-Question = tuple[str, Case]
-Answer = np.ndarray | str
+Call = tuple[str, Case]
+Result = np.ndarray | str
 _ROWS = 400  # that travel together
 
-_POSE = """
+_APPLY = """
 (rows) => {
   const bytesOf = (text) => Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
   const textOf = (bytes) => btoa(Array.from(bytes, (each) => String.fromCharCode(each)).join(""));
@@ -34,22 +34,22 @@ _POSE = """
 """
 
 
-def can_be_called(question: Question) -> bool:
+def can_be_called(call: Call) -> bool:
     """Return whether a page can make the call: its inputs are numbers of a supported type."""
-    _, case = question
+    _, case = call
     return all(value is None or np.asarray(value).dtype.kind in "fiubV" for value in case.inputs)
 
 
-def answers(browser: Browser, questions: Sequence[Question]) -> Iterator[Answer]:
+def run_calls(browser: Browser, calls: Sequence[Call]) -> Iterator[Result]:
     """Return the result of every call, or its error message."""
-    rows = iter(questions)
+    rows = iter(calls)
     while some := list(islice(rows, _ROWS)):
-        rows_as_json = json.dumps([_question(*question) for question in some])
-        for answer in browser.value(f"({_POSE})({rows_as_json})"):
-            yield answer if isinstance(answer, str) else _array(answer)
+        rows_as_json = json.dumps([_encode_call(*call) for call in some])
+        for result in browser.value(f"({_APPLY})({rows_as_json})"):
+            yield result if isinstance(result, str) else _decode_array(result)
 
 
-def _question(operator: str, case: Case) -> list[Any]:
+def _encode_call(operator: str, case: Case) -> list[Any]:
     inputs = [_input(place, value) for place, value in enumerate(case.inputs)]
     missing = [None] * (_inputs(operator) - len(inputs))
     return [
@@ -84,6 +84,6 @@ def _input(place: int, value: Any) -> dict[str, Any] | None:
     }
 
 
-def _array(answer: dict[str, Any]) -> np.ndarray:
-    dtype = np.dtype(getattr(ml_dtypes, answer["type"], answer["type"]))
-    return np.frombuffer(base64.b64decode(answer["bytes"]), dtype).reshape(answer["shape"])
+def _decode_array(result: dict[str, Any]) -> np.ndarray:
+    dtype = np.dtype(getattr(ml_dtypes, result["type"], result["type"]))
+    return np.frombuffer(base64.b64decode(result["bytes"]), dtype).reshape(result["shape"])

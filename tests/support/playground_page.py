@@ -17,7 +17,7 @@ needs_page = pytest.mark.skipif(
 
 
 @contextmanager
-def opened(*, width: int = 1200, scheme: str = "light") -> Iterator[Browser]:
+def open_page(*, width: int = 1200, scheme: str = "light") -> Iterator[Browser]:
     """Return a browser that shows the page."""
     with Browser() as browser:
         browser.open(PAGE, width=width, scheme=scheme)

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 
-def module_at(path: Path) -> ModuleType:
+def load_module(path: Path) -> ModuleType:
     """Execute a file as a module, without adding it to the imported ones."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

@@ -13,12 +13,12 @@ PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 SUMS = (*PRODUCTS, "AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
 
 
-def sums_of(proto: onnx.ModelProto) -> int:
+def count_sums(proto: onnx.ModelProto) -> int:
     """Return the number of nodes that add up."""
     return sum(node.op_type in SUMS for node in proto.graph.node)
 
 
-def sums_computed(compiled: anybit.CompiledModel) -> int:
+def count_computed_sums(compiled: anybit.CompiledModel) -> int:
     """Return the number of sums in the float nodes and in the regions of a compiled model."""
     floats = sum(node.op_type in SUMS for node in compiled.model.graph.all_nodes())
     instructions = (

@@ -33,7 +33,9 @@ def parse(
     return result
 
 
-def made(text: str, constants: Mapping[str, Any], row: tuple[int, ...], **options: Any) -> Any:
+def parse_lines(
+    text: str, constants: Mapping[str, Any], row: tuple[int, ...], **options: Any
+) -> Any:
     """Parse a model of lines like `y = Conv(x, w) pads=[1,1,1,1]`, with x of any batch."""
     nodes = []
     for index, line in enumerate(filter(None, map(str.strip, text.splitlines()))):
@@ -49,11 +51,11 @@ def made(text: str, constants: Mapping[str, Any], row: tuple[int, ...], **option
     return model(nodes, constants, inputs={"x": ["n", *row]}, opsets=opsets, **options)
 
 
-def weights(*shape: int, levels: int = 7) -> np.ndarray:
+def random_weights(*shape: int, levels: int = 7) -> np.ndarray:
     return RANDOM.integers(-levels, levels + 1, shape).astype(np.float32)
 
 
-def rows(proto: onnx.ModelProto, count: int = 4) -> np.ndarray:
+def random_rows(proto: onnx.ModelProto, count: int = 4) -> np.ndarray:
     sizes = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim[1:]]
     return (RANDOM.integers(-40, 41, (count, *sizes)) / 8).astype(np.float32)
 

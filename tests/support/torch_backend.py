@@ -39,7 +39,7 @@ def evaluate_compiled(operator: str, *inputs: Any, **attributes: Any) -> np.ndar
         pytest.skip("PyTorch refuses to trace arrays of text, before our code sees them")
     function = getattr(anybit.torch, operator)
     tensors = as_tensors(inputs)
-    with compiled(lambda: function(*tensors, **attributes)) as program:
+    with compile_function(lambda: function(*tensors, **attributes)) as program:
         return as_array(program())
 
 
@@ -52,12 +52,12 @@ def evaluate_all_compiled(operator: str, calls: Sequence[Case]) -> list[np.ndarr
         rows = zip(tensors, calls, strict=True)
         return [function(*inputs, **case.attributes) for inputs, case in rows]
 
-    with compiled(run) as program:
+    with compile_function(run) as program:
         return [as_array(result) for result in program()]
 
 
 @contextmanager
-def compiled(
+def compile_function(
     function: Callable[..., Any], backend: Any = "aot_eager", **options: Any
 ) -> Iterator[Callable[..., Any]]:
     """Compile a function as one graph for this context; errors have their eager types."""
@@ -81,7 +81,7 @@ def as_tensors(inputs: tuple[Any, ...]) -> list[Any]:
     x, *parameters = inputs
     return [
         as_tensor(x),
-        *(value if is_no_tensor(value) else as_tensor(value) for value in parameters),
+        *(value if stays_number(value) else as_tensor(value) for value in parameters),
     ]
 
 
@@ -89,7 +89,7 @@ def is_traceable(inputs: tuple[Any, ...]) -> bool:
     return not any(isinstance(value, np.ndarray) and value.dtype.kind == "U" for value in inputs)
 
 
-def is_no_tensor(value: Any) -> bool:
+def stays_number(value: Any) -> bool:
     """Return whether a parameter has no counterpart in PyTorch: numbers, lists, None and text."""
     return not isinstance(value, np.ndarray | np.generic) or value.dtype.kind in "OSU"
 
@@ -113,7 +113,7 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
-def exactly(actual: torch.Tensor, expected: Any) -> None:
+def assert_same_tensor(actual: torch.Tensor, expected: Any) -> None:
     """Equal dtype, shape and bits; NaN equals NaN."""
     expected_tensor = as_tensor(expected)
     assert actual.dtype == expected_tensor.dtype

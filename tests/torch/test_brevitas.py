@@ -11,14 +11,14 @@ from brevitas_quantizers import (
     MODES,
     BinaryQuant,
     ClampedBinaryQuant,
-    Given,
+    ConstantModule,
+    brevitas_float_quantizer,
+    brevitas_int_quantizer,
+    brevitas_trunc,
     presets,
     qnn,
-    their_float,
-    their_int,
-    their_trunc,
+    tie_values,
     torch,
-    values,
 )
 
 import anybit.torch as ours
@@ -48,8 +48,8 @@ def assert_same_bits(theirs: Tensor, mine: Tensor) -> None:
 @pytest.mark.parametrize(("signed", "narrow"), SIGNS)
 def test_int_quant_equals_brevitas(signed: bool, narrow: bool, mode: str) -> None:
     """Ignore signs of zeros: see `test_int_quant_equals_brevitas_in_signs_of_zeros`."""
-    quantize = their_int(signed, narrow, mode)
-    x = values()
+    quantize = brevitas_int_quantizer(signed, narrow, mode)
+    x = tie_values()
     for scale, zeropt, bits in product((1.0, 0.25, 0.3, 1e-3), (0.0, 3.0, -2.0), (1.0, 4.0, 8.0)):
         parameters = [torch.tensor(item) for item in (scale, zeropt, bits)]
         theirs = quantize(x, *parameters)
@@ -65,13 +65,13 @@ def test_int_quant_equals_brevitas_in_signs_of_zeros() -> None:
     x = -0.25, unsigned, scale 1: Brevitas -0.0, anybit 0.0. So does Trunc: x = -1, CEIL.
     """
     x, one, bits = torch.tensor([-0.25, -0.5, -0.75]), torch.tensor(1.0), torch.tensor(4.0)
-    theirs = their_int(signed=False, narrow=False)(x, one, one * 0, bits)
+    theirs = brevitas_int_quantizer(signed=False, narrow=False)(x, one, one * 0, bits)
     mine = ours.int_quant(x, one, 0, bits, signed=False)
     assert theirs.signbit().tolist() == [True, True, False]
     assert mine.signbit().tolist() == [False, False, False]
     assert torch.equal(theirs, mine)
     inputs, unsigned = (one, one * 0, one * 8), torch.tensor(False)
-    theirs, out_scale, _, bits = their_trunc(False, "CEIL")(-one, *inputs, unsigned)
+    theirs, out_scale, _, bits = brevitas_trunc(False, "CEIL")(-one, *inputs, unsigned)
     mine = ours.trunc(-one, *inputs, out_scale, bits, signed=False, rounding_mode="CEIL")
     assert (float(theirs), float(mine)) == (0.0, 0.0)
     assert theirs.signbit()
@@ -126,18 +126,20 @@ def test_int_quantizer_equals_brevitas(make: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("name", FORMATS)
 def test_float_quant_equals_brevitas(name: str, signed: bool) -> None:
-    x = values()
+    x = tie_values()
     for scale in (1.0, 0.25, 0.3, 7.0):
-        theirs = their_float(FORMATS[name], torch.tensor(scale), signed)(x)
+        theirs = brevitas_float_quantizer(FORMATS[name], torch.tensor(scale), signed)(x)
         assert_same_bits(theirs, ours.float_quant(x, scale, *FORMATS[name], signed=signed))
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "ROUND"])
 def test_float_quant_equals_brevitas_in_directed_modes(mode: str) -> None:
     """Compare except floats next to a power of two, and the sign of zeros in DOWN."""
-    x, one = values(), torch.tensor(1.0)
+    x, one = tie_values(), torch.tensor(1.0)
     mine = ours.float_quant(x, 1.0, *FORMATS["e4m3"], rounding_mode=mode)
-    places = differing(their_float(FORMATS["e4m3"], one, mode=mode)(x) + 0.0, mine + 0.0)
+    places = differing(
+        brevitas_float_quantizer(FORMATS["e4m3"], one, mode=mode)(x) + 0.0, mine + 0.0
+    )
     below, _ = torch.frexp(x[places].abs())
     assert (below > 1 - 2.0**-20).all()
     assert places.any()
@@ -146,7 +148,7 @@ def test_float_quant_equals_brevitas_in_directed_modes(mode: str) -> None:
 def test_float_quant_keeps_the_sign_of_zero() -> None:
     """Deviation: rounding to zero is sign(x) * floor(|x|) in Brevitas, which makes 0 of -0."""
     zero, one = torch.tensor([-0.0]), torch.tensor(1.0)
-    theirs = their_float(FORMATS["e4m3"], one, mode="DOWN")(zero)
+    theirs = brevitas_float_quantizer(FORMATS["e4m3"], one, mode="DOWN")(zero)
     mine = ours.float_quant(zero, 1.0, *FORMATS["e4m3"], rounding_mode="DOWN")
     assert (bool(theirs.signbit()), bool(mine.signbit())) == (False, True)
 
@@ -157,7 +159,7 @@ def test_float_quant_rounds_correctly_below_a_power_of_two() -> None:
     x = 7.9999995, e4m3, FLOOR: Brevitas 7.0, anybit 7.5; the format's grid there has steps of 0.5.
     """
     x = torch.nextafter(torch.tensor([8.0]), torch.tensor(0.0))
-    theirs = their_float(FORMATS["e4m3"], torch.tensor(1.0), mode="FLOOR")(x)
+    theirs = brevitas_float_quantizer(FORMATS["e4m3"], torch.tensor(1.0), mode="FLOOR")(x)
     mine = ours.float_quant(x, 1.0, *FORMATS["e4m3"], rounding_mode="FLOOR")
     assert (float(theirs), float(mine)) == (7.0, 7.5)
 
@@ -193,9 +195,9 @@ def test_float_quantizer_equals_brevitas(preset: str) -> None:
 
 @pytest.mark.parametrize("kind", [BinaryQuant, ClampedBinaryQuant])
 def test_bipolar_quant_equals_brevitas(kind: Any) -> None:
-    x = values()
+    x = tie_values()
     for scale in (1.0, 0.25, 0.3):
-        theirs = kind(Given(torch.tensor(scale)))(x)[0]
+        theirs = kind(ConstantModule(torch.tensor(scale)))(x)[0]
         assert_same_bits(theirs, ours.bipolar_quant(x, scale))
 
 
@@ -209,7 +211,7 @@ def test_trunc_equals_brevitas(signed: bool, narrow: bool, mode: str) -> None:
     for scale, zeropt in product((1.0, 0.25, 0.3), (0.0, 3.0, 16.0)):
         inputs = [torch.tensor(item) for item in (scale, zeropt, 8.0)]
         x = (codes - zeropt) * scale
-        theirs, out_scale, _, bits = their_trunc(narrow, mode)(x, *inputs, torch.tensor(signed))
+        theirs, out_scale, _, bits = brevitas_trunc(narrow, mode)(x, *inputs, torch.tensor(signed))
         mine = ours.trunc(
             x, *inputs, out_scale, bits, signed=signed, narrow=narrow, rounding_mode=mode
         )

@@ -16,12 +16,12 @@ from brevitas_quantizers import (
     MODES,
     BinaryQuant,
     ClampedBinaryQuant,
-    Given,
-    their_float,
-    their_int,
-    their_trunc,
+    ConstantModule,
+    brevitas_float_quantizer,
+    brevitas_int_quantizer,
+    brevitas_trunc,
+    tie_values,
     torch,
-    values,
 )
 
 import anybit.torch as ours
@@ -39,7 +39,7 @@ def gradients(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
 
 
 def finite() -> Tensor:
-    x = values()
+    x = tie_values()
     return x[x.isfinite() & (x.abs() < 2.0**20) & (x.abs() > 2.0**-30)]
 
 
@@ -61,7 +61,7 @@ def test_int_quant_gradients_equal_brevitas(signed: bool, narrow: bool) -> None:
     """Compare x, scale, zero-point and bit-width, except next to the limits of the range."""
     for scale, zeropt in product((1.0, 0.25), (0.0, 3.0)):
         inputs = (finite(), *map(everywhere, (scale, zeropt, 4.0)))
-        theirs = gradients(their_int(signed, narrow), *inputs)
+        theirs = gradients(brevitas_int_quantizer(signed, narrow), *inputs)
         mine = gradients(
             lambda *arguments: ours.int_quant(*arguments, signed=signed, narrow=narrow), *inputs
         )
@@ -81,7 +81,7 @@ def test_int_quant_gradients_at_range_limits_differ_from_brevitas() -> None:
     x = 7.25, 4 bits, scale 1: d/dx Brevitas 1, anybit 0; d/dscale Brevitas -0.25, anybit 7.
     """
     inputs = [torch.tensor([item]) for item in (7.25, 1.0, 0.0, 4.0)]
-    theirs = gradients(their_int(True, False), *inputs)
+    theirs = gradients(brevitas_int_quantizer(True, False), *inputs)
     mine = gradients(ours.int_quant, *inputs)
     assert [float(their) for their in theirs[:3]] == [1.0, -0.25, 0.0]
     assert [float(entry) for entry in mine[:3]] == [0.0, 7.0, -1.0]
@@ -94,7 +94,7 @@ def test_float_quant_gradients_of_subnormal_and_clipped_values() -> None:
     x = finite()
     flat = (x.abs() < 2.0**-7) | (x.abs() > 480)
     scale = torch.ones_like(x)
-    theirs = gradients(lambda x, s: their_float(FORMATS["e4m3"], s)(x), x, scale)
+    theirs = gradients(lambda x, s: brevitas_float_quantizer(FORMATS["e4m3"], s)(x), x, scale)
     mine = gradients(lambda x, s: ours.float_quant(x, s, *FORMATS["e4m3"]), x, scale)
     assert flat.sum() > 100
     for a, b in zip(theirs, mine, strict=True):
@@ -110,7 +110,7 @@ def test_float_quant_gradients_of_normal_values_differ_from_brevitas() -> None:
     anybit 1.125 - 1.1.
     """
     x, scale = torch.tensor([1.1]), torch.tensor([1.0])
-    theirs = gradients(lambda x, s: their_float(FORMATS["e4m3"], s)(x), x, scale)
+    theirs = gradients(lambda x, s: brevitas_float_quantizer(FORMATS["e4m3"], s)(x), x, scale)
     mine = gradients(lambda x, s: ours.float_quant(x, s, *FORMATS["e4m3"]), x, scale)
     assert float(theirs[0]) == pytest.approx(1.125 / 1.1)
     assert float(theirs[1]) == pytest.approx(0, abs=1e-6)
@@ -127,8 +127,8 @@ def test_bipolar_quant_gradients_differ_from_brevitas() -> None:
     x = 0.1, scale 0.25: d/dx Brevitas 0.25, anybit 1. x = 3: BinaryQuant 0.25, the others 0.
     """
     x, scale = torch.tensor([0.1, -0.25, 3.0]), torch.full((3,), 0.25)
-    plain = gradients(lambda x, s: BinaryQuant(Given(s))(x)[0], x, scale)
-    clamped = gradients(lambda x, s: ClampedBinaryQuant(Given(s))(x)[0], x, scale)
+    plain = gradients(lambda x, s: BinaryQuant(ConstantModule(s))(x)[0], x, scale)
+    clamped = gradients(lambda x, s: ClampedBinaryQuant(ConstantModule(s))(x)[0], x, scale)
     mine = gradients(ours.bipolar_quant, x, scale)
     assert plain[0].tolist() == [0.25, 0.25, 0.25]
     assert clamped[0].tolist() == [0.25, 0.25, 0.0]
@@ -151,7 +151,9 @@ def test_trunc_gradients_equal_brevitas(mode: str) -> None:
     rounded = MODES[mode]()(y)
     rim = ((y < -8) & (rounded >= -8)) | ((y > 7) & (rounded <= 7))
     theirs = gradients(
-        lambda x, s, z: their_trunc(False, mode)(x, s, z, torch.tensor(8.0), torch.tensor(True))[0],
+        lambda x, s, z: brevitas_trunc(False, mode)(x, s, z, torch.tensor(8.0), torch.tensor(True))[
+            0
+        ],
         *inputs,
     )
     mine = gradients(lambda x, s, z: ours.trunc(x, s, z, 8, s * 16, 4, rounding_mode=mode), *inputs)

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cases import answer, assert_same_bits, every_case  # noqa: E402
+from cases import assert_same_bits, every_case, expected_result  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
-from torch_backend import as_array, as_tensors, compiled, is_traceable  # noqa: E402
+from torch_backend import as_array, as_tensors, compile_function, is_traceable  # noqa: E402
 
 import anybit.torch  # noqa: E402
 from anybit.ops import OPERATORS  # noqa: E402
@@ -40,10 +40,10 @@ def test_compiled_functions_equal_eager_on_case_rows(name: str, backend: str) ->
             function(*inputs, **row.attributes) for inputs, row in zip(tensors, rows, strict=True)
         ]
 
-    with compiled(program, backend) as run:
+    with compile_function(program, backend) as run:
         results = run()
     for row, result in zip(rows, results, strict=True):
-        assert_same_bits(as_array(result), answer(name, row), row)
+        assert_same_bits(as_array(result), expected_result(name, row), row)
 
 
 class Network(torch.nn.Module):
@@ -87,7 +87,7 @@ def test_compiled_training_with_changing_batches(backend: str) -> None:
         torch._dynamo.maybe_mark_dynamic(batch, 0)
     counter = CompileCounterWithBackend(backend)
     expected = [trained_once(network, network, batch) for batch in batches]
-    with compiled(network, counter, dynamic=True) as run:
+    with compile_function(network, counter, dynamic=True) as run:
         compilations = set()
         for batch, reference in zip(batches, expected, strict=True):
             for one, other in zip(trained_once(network, run, batch), reference, strict=True):
@@ -116,7 +116,7 @@ def test_compiled_functions_accept_every_number() -> None:
         lambda: anybit.torch.dynamic_quantize(x, [0.1], 3, dtype=torch.uint8),
         lambda: anybit.torch.dynamic_quantize(x, 0.1, dtype="int8"),
     ]
-    with compiled(lambda: [call() for call in calls]) as run:
+    with compile_function(lambda: [call() for call in calls]) as run:
         results = run()
     for call, result in zip(calls, results, strict=True):
         torch.testing.assert_close(result, call(), rtol=0, atol=0, equal_nan=True)
@@ -125,7 +125,7 @@ def test_compiled_functions_accept_every_number() -> None:
 def test_compiled_functions_write_out() -> None:
     x = torch.linspace(-4, 4, 9)
     expected = anybit.torch.int_quant(x, 0.5, 0, 3)
-    with compiled(lambda x, out: anybit.torch.int_quant(x, 0.5, 0, 3, out=out)) as run:
+    with compile_function(lambda x, out: anybit.torch.int_quant(x, 0.5, 0, 3, out=out)) as run:
         for values in (x, x.clone().requires_grad_()):
             out = torch.empty(9)
             run(values, out)
@@ -160,7 +160,7 @@ def test_compiled_functions_with_unbacked_sizes() -> None:
 
     with (
         torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
-        compiled(program) as run,
+        compile_function(program) as run,
     ):
         assert torch.equal(run(x), program(x))
 
@@ -196,12 +196,12 @@ def test_compiled_functions_check_arguments_while_tracing(name: str) -> None:
     call, error, pattern = BAD_CALLS[name]
     with pytest.raises(error, match=pattern):
         call(torch.ones(2))
-    with compiled(call) as run, pytest.raises(Exception, match=pattern):
+    with compile_function(call) as run, pytest.raises(Exception, match=pattern):
         run(torch.ones(2))
 
 
 def test_compiled_functions_check_values_at_run_time() -> None:
-    with compiled(lambda x, bits: anybit.torch.int_quant(x, 1, 0, bits)) as run:
+    with compile_function(lambda x, bits: anybit.torch.int_quant(x, 1, 0, bits)) as run:
         run(torch.ones(2), torch.tensor(4.0))
         with pytest.raises(ValueError, match=r"bitwidth must be an integer >= 1, got 2\.5"):
             run(torch.ones(2), torch.tensor(2.5))
@@ -210,5 +210,8 @@ def test_compiled_functions_check_values_at_run_time() -> None:
 def test_compiled_functions_refuse_missing_gradients() -> None:
     width = torch.tensor(4.0, requires_grad=True)
     call = lambda x: anybit.torch.float_quant(x, 1, width, 3, 7)  # noqa: E731
-    with compiled(call) as run, pytest.raises(Exception, match=r"exponent_bitwidth.*detach"):
+    with (
+        compile_function(call) as run,
+        pytest.raises(Exception, match=r"exponent_bitwidth.*detach"),
+    ):
         run(torch.ones(2))

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ddp_ranks import RANKS, SECONDS, loss_of, network, work  # noqa: E402  after the check for torch
+from ddp_ranks import RANKS, SECONDS, loss_of, network, run_rank  # noqa: E402  after the check for torch
 
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("this torch has no gloo", allow_module_level=True)
@@ -19,7 +19,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return the results of the processes."""
     folder: Path = tmp_path_factory.mktemp("ddp")
-    processes = torch.multiprocessing.spawn(work, (str(folder),), nprocs=RANKS, join=False)
+    processes = torch.multiprocessing.spawn(run_rank, (str(folder),), nprocs=RANKS, join=False)
     deadline = time.monotonic() + SECONDS
     try:
         while not processes.join(timeout=1):

@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_backend import compiled  # noqa: E402
+from torch_backend import compile_function  # noqa: E402
 from torch_formulas import FORMULAS, ROUNDINGS  # noqa: E402
 from x_types import moves_x  # noqa: E402
 
@@ -98,7 +98,7 @@ def test_dequantize_gradients_equal_the_formula(
         (actual,) = torch.autograd.grad(result, scales, weights)
         (by_formula,) = torch.autograd.grad(expected, scales, weights)
         assert torch.equal(actual, by_formula)
-    with compiled(lambda: function(*inputs, **attributes)) as program:
+    with compile_function(lambda: function(*inputs, **attributes)) as program:
         (traced,) = torch.autograd.grad(program(), scales, weights)
     assert torch.equal(traced, actual)
 

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gil_release import releases_gil  # noqa: E402
-from torch_backend import as_array, exactly  # noqa: E402
+from torch_backend import as_array, assert_same_tensor  # noqa: E402
 from x_types import x_dtypes  # noqa: E402
 
 import anybit.torch  # noqa: E402
@@ -47,7 +47,7 @@ def test_functions_keep_memory_format(layout: str, dtype: torch.dtype) -> None:
         x = strided.copy_(x) if "expanded" not in layout else x.to(dtype)
     before = x.clone()
     result = anybit.torch.int_quant(x, 0.3, 1, 4)
-    exactly(result, anybit.int_quant(as_array(x.resolve_neg().contiguous()), 0.3, 1, 4))
+    assert_same_tensor(result, anybit.int_quant(as_array(x.resolve_neg().contiguous()), 0.3, 1, 4))
     assert result.stride() == torch.empty_like(x).stride()
     assert torch.equal(x, before)
 

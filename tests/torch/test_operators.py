@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from strategies import any_float, quantizers  # noqa: E402
-from torch_backend import as_array, as_tensor, exactly, tensor_as_x  # noqa: E402
+from torch_backend import as_array, as_tensor, assert_same_tensor, tensor_as_x  # noqa: E402
 from x_types import reads_codes  # noqa: E402
 
 import anybit.torch  # noqa: E402
@@ -68,9 +68,9 @@ def test_functions_accept_parameters_of_every_kind(parameters: tuple, dtype: tor
     """Converted as the NumPy function converts them; as tensors they mean the same."""
     x = torch.linspace(-3, 3, 6).reshape(2, 3).to(dtype)
     expected = anybit.int_quant(as_array(x), *parameters)
-    exactly(anybit.torch.int_quant(x, *parameters), expected)
+    assert_same_tensor(anybit.torch.int_quant(x, *parameters), expected)
     if all(isinstance(value, np.ndarray | np.generic) for value in parameters):
-        exactly(anybit.torch.int_quant(x, *map(as_tensor, parameters)), expected)
+        assert_same_tensor(anybit.torch.int_quant(x, *map(as_tensor, parameters)), expected)
 
 
 def test_functions_accept_arguments_by_name() -> None:
@@ -206,7 +206,9 @@ def test_functions_equal_numpy_on_random_calls(name: str, data: st.DataObject) -
         x = x[::2]
     parameters = [as_tensor(v) if isinstance(v, np.ndarray) else v for v in quantize.inputs]
     actual = getattr(anybit.torch, name)(x, *parameters, **quantize.attributes)
-    exactly(actual.contiguous(), np.ascontiguousarray(quantize(as_array(x))).reshape(x.shape))
+    assert_same_tensor(
+        actual.contiguous(), np.ascontiguousarray(quantize(as_array(x))).reshape(x.shape)
+    )
 
 
 @given(data=st.data())
@@ -219,4 +221,4 @@ def test_functions_equal_numpy_on_random_broadcasts(data: st.DataObject) -> None
         own = [data.draw(st.sampled_from([1, size])) for size in shape[len(shape) - rank :]]
         parameters.append(torch.linspace(low, high, int(np.prod(own, dtype=int))).reshape(own))
     actual = anybit.torch.int_quant(x, *parameters, 4)
-    exactly(actual, anybit.int_quant(as_array(x), *map(as_array, parameters), 4))
+    assert_same_tensor(actual, anybit.int_quant(as_array(x), *map(as_array, parameters), 4))

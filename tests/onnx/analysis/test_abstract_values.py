@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from analysis_checks import prepared
+from analysis_checks import prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import model, node
@@ -26,7 +26,7 @@ from anybit.ops.grids import IntegerGrid
 
 
 def abstracts(nodes: list, constants: dict, **options: object) -> dict[str, AbstractValue]:
-    actual = analyze(prepared(model(nodes, constants, **options)))
+    actual = analyze(prepare(model(nodes, constants, **options)))
     return {str(value.name): item for value, item in actual.values.items()}
 
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import onnx
 import pytest
-from analysis_cases import standard
-from analysis_checks import followed
+from analysis_cases import standard_node
+from analysis_checks import analyze_and_compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import model
@@ -76,9 +76,12 @@ def test_analysis_codes_of_very_many_steps_are_not_cut_off(scale: float, highest
     assert x is not None
     codes = np.arange(highest - 3, highest + 1, dtype=np.int64)[None]
     assert x.grid is not None
-    nodes = [standard("Relu", "x", "r"), standard("ThresholdedRelu", "x", "t", alpha=scale * 9)]
+    nodes = [
+        standard_node("Relu", "x", "r"),
+        standard_node("ThresholdedRelu", "x", "t", alpha=scale * 9),
+    ]
     proto = model(nodes, {}, inputs={"x": [1, 4]}, outputs=["r", "t"])
-    actual = followed(proto, {"x": x.grid.decode(codes)}, {"x": x})
+    actual = analyze_and_compare(proto, {"x": x.grid.decode(codes)}, {"x": x})
     assert all(value.codes is not None for value in actual.values.values())
 
 
@@ -92,18 +95,18 @@ HUGE = {"numbers": from_interval(-LARGEST, LARGEST), "codes": steps(2.0**126, 3)
 HUGE["exponents"] = from_interval(-100, 100)
 ONE = np.ones(4, np.float32)
 OVERFLOWING: dict[str, tuple[onnx.NodeProto, dict[str, np.ndarray]]] = {
-    "ReduceSum": (standard("ReduceSum", "x"), {}),
-    "ReduceMean": (standard("ReduceMean", "x", axes=[2, 3]), {}),
-    "GlobalAveragePool": (standard("GlobalAveragePool", "x"), {}),
-    "AveragePool": (standard("AveragePool", "x", kernel_shape=[2, 2], pads=[1] * 4), {}),
-    "Add": (standard("Add", "x x"), {}),
-    "Sub": (standard("Sub", "x n"), {"n": -3 * np.float32(2.0**126) * ONE[:, None, None]}),
-    "Mul": (standard("Mul", "x x"), {}),
-    "Exp": (standard("Exp", "x"), {}),
-    "Conv": (standard("Conv", "x w"), {"w": np.ones((4, 4, 1, 1), np.float32)}),
-    "MatMul": (standard("MatMul", "x w"), {"w": np.eye(4, dtype=np.float32) * 2}),
+    "ReduceSum": (standard_node("ReduceSum", "x"), {}),
+    "ReduceMean": (standard_node("ReduceMean", "x", axes=[2, 3]), {}),
+    "GlobalAveragePool": (standard_node("GlobalAveragePool", "x"), {}),
+    "AveragePool": (standard_node("AveragePool", "x", kernel_shape=[2, 2], pads=[1] * 4), {}),
+    "Add": (standard_node("Add", "x x"), {}),
+    "Sub": (standard_node("Sub", "x n"), {"n": -3 * np.float32(2.0**126) * ONE[:, None, None]}),
+    "Mul": (standard_node("Mul", "x x"), {}),
+    "Exp": (standard_node("Exp", "x"), {}),
+    "Conv": (standard_node("Conv", "x w"), {"w": np.ones((4, 4, 1, 1), np.float32)}),
+    "MatMul": (standard_node("MatMul", "x w"), {"w": np.eye(4, dtype=np.float32) * 2}),
     "BatchNormalization": (
-        standard("BatchNormalization", "x one zero zero one"),
+        standard_node("BatchNormalization", "x one zero zero one"),
         {"one": ONE * 8, "zero": ONE * 0},
     ),
 }
@@ -116,5 +119,7 @@ def test_analysis_sums_beyond_float32_are_unbounded(kind: str, huge: str, sign: 
     """Include infinities of a run in bounds and exactness."""
     made, constants = OVERFLOWING[kind]
     x = np.full((1, 4, 4, 4), sign * HUGE[huge].highest, np.float32)
-    actual = followed(model([made], constants, inputs={"x": x.shape}), {"x": x}, {"x": HUGE[huge]})
+    actual = analyze_and_compare(
+        model([made], constants, inputs={"x": x.shape}), {"x": x}, {"x": HUGE[huge]}
+    )
     assert not any(product.exact for product in actual.products)

@@ -8,8 +8,8 @@ import tracemalloc
 import numpy as np
 import onnx
 import pytest
-from analysis_cases import CASES, CHANNELS, SHAPE, Case, built, standard
-from analysis_checks import prepared
+from analysis_cases import CASES, CHANNELS, SHAPE, Case, build_model, standard_node
+from analysis_checks import prepare
 from onnx import helper
 from small_models import model, node
 
@@ -29,9 +29,9 @@ def without_a_channel(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def damaged(case: Case) -> list[onnx.ModelProto]:
     """Build a case with missing, swapped or replaced inputs, or other attributes or sizes."""
-    made = [built(case, CHANNELS[:3]), without_a_channel(built(case, CHANNELS))]
+    made = [build_model(case, CHANNELS[:3]), without_a_channel(build_model(case, CHANNELS))]
     for change in ("none", "first", "last", "swapped", "text", "numbers", "scalar", "huge"):
-        proto = built(case, np.float32(0.5))
+        proto = build_model(case, np.float32(0.5))
         last = proto.graph.node[-1]
         inputs = list(last.input)
         if change == "none":
@@ -62,21 +62,21 @@ def damaged(case: Case) -> list[onnx.ModelProto]:
 def test_analysis_nodes_that_are_invalid(case: Case) -> None:
     """Only what says that a model is invalid is caught in the analysis."""
     for proto in damaged(case):
-        analyze(prepared(proto))
+        analyze(prepare(proto))
 
 
 def test_analysis_channels_of_many_nodes() -> None:
     """Drop channels of later nodes: all of them would need gigabytes."""
     count, channels = 3000, 16_000
     nodes = [
-        standard("Add", f"{'q' if at == 0 else f't{at - 1}'} by", f"t{at}", name=f"n{at}")
+        standard_node("Add", f"{'q' if at == 0 else f't{at - 1}'} by", f"t{at}", name=f"n{at}")
         for at in range(count)
     ]
     nodes[-1].output[0] = "y"
     first = node("Quant", "x by zero four", "q", name="q")
     by = np.arange(1, channels + 1, dtype=np.float32)
     proto = model([first, *nodes], {"by": by, "zero": 0, "four": 4}, inputs={"x": [1, channels]})
-    ready = prepared(proto)
+    ready = prepare(proto)
     tracemalloc.start()
     actual = analyze(ready)
     peak = tracemalloc.get_traced_memory()[1]
@@ -89,12 +89,12 @@ def test_analysis_one_weight_of_many_products() -> None:
     """Analyze a large weight for some of its readers only."""
     count, size = 300, 800
     nodes = [node("Quant", "x s zero four", "q", name="q"), node("Quant", "w s zero four", "wq")]
-    nodes += [standard("MatMul", "q wq", f"y{at}", name=f"m{at}") for at in range(count)]
+    nodes += [standard_node("MatMul", "q wq", f"y{at}", name=f"m{at}") for at in range(count)]
     weight = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
     constants = {"w": weight, "s": 0.25, "zero": 0, "four": 4}
     outputs = [f"y{at}" for at in range(count)]
     proto = model(nodes, constants, inputs={"x": [1, size]}, outputs=outputs)
-    actual = analyze(prepared(proto))
+    actual = analyze(prepare(proto))
     assert actual.products[0].exact
     assert "too many products" in actual.products[-1].reason
 
@@ -103,12 +103,13 @@ def test_analysis_joined_channels() -> None:
     """Double the channels with each Concat."""
     nodes = [node("Quant", "x s zero four", "t0", name="q")]
     nodes += [
-        standard("Concat", f"t{at} t{at}", f"t{at + 1}", axis=1, name=f"c{at}") for at in range(40)
+        standard_node("Concat", f"t{at} t{at}", f"t{at + 1}", axis=1, name=f"c{at}")
+        for at in range(40)
     ]
-    nodes.append(standard("Relu", "t40"))
+    nodes.append(standard_node("Relu", "t40"))
     scale = np.float32([0.5, 1, 2, 4]).reshape(4, 1, 1)
     proto = model(nodes, {"s": scale, "zero": 0, "four": 4}, inputs={"x": SHAPE})
-    actual = analyze(prepared(proto))
+    actual = analyze(prepare(proto))
     assert max(value.lowest.size for value in actual.values.values()) <= 2**14
 
 
@@ -132,7 +133,7 @@ def test_analysis_product_that_cannot_be_read_is_a_row(wrong: str) -> None:
         node("Quant", "w one zero four", "wq", name="wq"),
         node(kind, "q wq", name="m", domain="", **options),
     ]
-    (actual,) = analyze(prepared(model(nodes, constants, inputs={"x": x}))).products
+    (actual,) = analyze(prepare(model(nodes, constants, inputs={"x": x}))).products
     assert not actual.exact
     assert actual.reason.startswith("invalid: ")
 
@@ -144,9 +145,9 @@ def test_analysis_propagates_internal_errors(monkeypatch: pytest.MonkeyPatch) ->
         raise IndexError("a fault")
 
     monkeypatch.setitem(RULES, "Relu", broken)
-    proto = model([standard("Relu", "x")], {}, inputs={"x": [1, 4]})
+    proto = model([standard_node("Relu", "x")], {}, inputs={"x": [1, 4]})
     with pytest.raises(IndexError, match="a fault"):
-        analyze(prepared(proto))
+        analyze(prepare(proto))
 
 
 def chain(kind: str, count: int) -> onnx.ModelProto:
@@ -155,12 +156,12 @@ def chain(kind: str, count: int) -> onnx.ModelProto:
     for at in range(count):
         reads, gives = f"t{at}", f"t{at + 1}"
         if kind == "MatMul":
-            nodes.append(standard("MatMul", f"{reads} w", f"m{at}", name=f"m{at}"))
+            nodes.append(standard_node("MatMul", f"{reads} w", f"m{at}", name=f"m{at}"))
             nodes.append(node("Quant", f"m{at} s zero four", gives, name=f"q{at}"))
         else:
             inputs = f"{reads} t0" if kind in ("Add", "Max") else reads
-            nodes.append(standard(kind, inputs, gives, name=f"n{at}"))
-    nodes.append(standard("Identity", nodes[-1].output[0], "y", name="last"))
+            nodes.append(standard_node(kind, inputs, gives, name=f"n{at}"))
+    nodes.append(standard_node("Identity", nodes[-1].output[0], "y", name="last"))
     constants = {"s": 0.5, "zero": 0, "four": 4, "w": np.eye(4, dtype=np.float32)}
     return model(nodes, constants, inputs={"x": [1, 4]})
 
@@ -174,7 +175,7 @@ def test_analysis_long_chains_take_linear_time(kind: str) -> None:
     """Counted are calls: four times the nodes make four times as many."""
     calls = []
     for count in (200, 800):
-        ready = prepared(chain(kind, count))
+        ready = prepare(chain(kind, count))
         profile = cProfile.Profile()
         profile.enable()
         actual = analyze(ready)
@@ -189,13 +190,13 @@ def long_way(kind: str, count: int, codes: np.ndarray) -> onnx.ModelProto:
     nodes, outputs = [], ["y"]
     if kind == "DequantizeLinear":
         outputs = [f"y{at}" for at in range(count)]
-        nodes = [standard(kind, "w s", name, name=f"n{at}") for at, name in enumerate(outputs)]
+        nodes = [standard_node(kind, "w s", name, name=f"n{at}") for at, name in enumerate(outputs)]
     else:
-        nodes.append(standard("DequantizeLinear", "w s", "t0", name="d"))
+        nodes.append(standard_node("DequantizeLinear", "w s", "t0", name="d"))
         for at in range(count):
-            nodes.append(standard("Transpose", f"t{at}", f"u{at}", perm=[1, 0], name=f"p{at}"))
-            nodes.append(standard("Reshape", f"u{at} to", f"t{at + 1}", name=f"r{at}"))
-        nodes.append(standard("MatMul", f"x t{count}", name="m"))
+            nodes.append(standard_node("Transpose", f"t{at}", f"u{at}", perm=[1, 0], name=f"p{at}"))
+            nodes.append(standard_node("Reshape", f"u{at} to", f"t{at + 1}", name=f"r{at}"))
+        nodes.append(standard_node("MatMul", f"x t{count}", name="m"))
     constants = {"s": 0.5, "to": np.int64(codes.shape)}
     proto = model(nodes, constants, inputs={"x": [1, 2]}, outputs=outputs)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(codes, "w"))
@@ -206,7 +207,7 @@ def long_way(kind: str, count: int, codes: np.ndarray) -> onnx.ModelProto:
 def test_analysis_constant_that_goes_a_long_way(kind: str) -> None:
     """Look at or copy a constant for some of many nodes only."""
     codes = np.random.default_rng(0).integers(-8, 8, (2, 2**17)).astype(np.int8)
-    ready = prepared(long_way(kind, 300, codes))
+    ready = prepare(long_way(kind, 300, codes))
     tracemalloc.start()
     actual = analyze(ready)
     peak = tracemalloc.get_traced_memory()[1]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from analysis_checks import followed
+from analysis_checks import analyze_and_compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_models import plain, qdq, tensor
@@ -56,7 +56,7 @@ def built(
 def one(proto: onnx.ModelProto, *, fold: bool = False, seed: int = 0) -> ProductAnalysis:
     shape = [size.dim_value for size in proto.graph.input[0].type.tensor_type.shape.dim]
     x = values(*shape, seed=seed) * 4
-    (actual,) = followed(proto, {"x": x}, fold=fold).products
+    (actual,) = analyze_and_compare(proto, {"x": x}, fold=fold).products
     return actual
 
 

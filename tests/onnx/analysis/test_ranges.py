@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from analysis_checks import prepared
+from analysis_checks import prepare
 from small_models import model, node
 
 from anybit.errors import OptionError
@@ -64,7 +64,7 @@ def test_input_ranges_refuse_invalid_text(text: str) -> None:
 
 
 def test_input_ranges_names() -> None:
-    inputs = prepared(model([node("Relu", "x", domain="")])).graph.inputs
+    inputs = prepare(model([node("Relu", "x", domain="")])).graph.inputs
     assert make_input_values(parse_ranges(["x=uint8"]), inputs).keys() == {"x"}
     assert make_input_values(parse_ranges(["uint8"]), inputs).keys() == {"x"}
     assert parse_ranges(["a=b=uint8"]) == {"a=b": "uint8"}
@@ -75,7 +75,7 @@ def test_input_ranges_names() -> None:
 
 
 def test_a_range_alone_is_that_of_the_only_input() -> None:
-    inputs = prepared(model([node("Relu", "x", domain="")])).graph.inputs
+    inputs = prepare(model([node("Relu", "x", domain="")])).graph.inputs
     assert make_input_values("uint8", inputs).keys() == {"x"}
     assert make_input_values((-1, 1), inputs).keys() == {"x"}
     assert make_input_values(None, inputs) == {}

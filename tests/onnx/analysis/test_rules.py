@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from analysis_cases import CASES, CHANNELS, SHAPE, Case, built
-from analysis_checks import followed
+from analysis_cases import CASES, CHANNELS, SHAPE, Case, build_model
+from analysis_checks import analyze_and_compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,14 +18,14 @@ from anybit.onnx.analysis.rules.table import RULES
 def result(case: Case, proto: onnx.ModelProto, seed: int = 0) -> AbstractValue | None:
     x = np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32) * 4
     x.flat[:4] = [100, -100, 0, -0.0]
-    analysis = followed(proto, {"x": x})
+    analysis = analyze_and_compare(proto, {"x": x})
     named = {str(value.name): abstract for value, abstract in analysis.values.items()}
     return named.get("y")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_analysis_rules_known_values(case: Case) -> None:
-    actual = result(case, built(case, np.float32(0.5)))
+    actual = result(case, build_model(case, np.float32(0.5)))
     if case.codes is None:
         assert actual is None or actual.codes is None or actual.codes.bits > 8
         names = () if actual is None else tuple(value.name for value in actual.sources)
@@ -42,7 +42,7 @@ def test_analysis_rules_known_values(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_analysis_rules_channels(case: Case) -> None:
-    actual = result(case, built(case, CHANNELS))
+    actual = result(case, build_model(case, CHANNELS))
     if case.axis is not None and case.codes is not None:
         assert actual is not None
         assert actual.axis == case.axis
@@ -58,7 +58,7 @@ def test_analysis_rules_run_keeps_to_it(case: Case) -> None:
     @settings(max_examples=8, deadline=None)
     @given(scales | several, zeropts, st.booleans(), st.integers(0, 99))
     def check(scale: Any, zeropt: float, signed: bool, seed: int) -> None:
-        result(case, built(case, scale, zeropt, int(signed)), seed)
+        result(case, build_model(case, scale, zeropt, int(signed)), seed)
 
     check()
 

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from analysis_checks import followed
+from analysis_checks import analyze_and_compare
 from hypothesis import given, settings
 from network_builder import Network
 from networks import inputs, networks
@@ -27,8 +27,8 @@ def test_analysis_random_graphs(exact: bool, fold: bool) -> None:
     @settings(max_examples=40, deadline=None)
     @given(graphs(exact=exact))
     def check(graph: RandomGraph) -> None:
-        followed(graph.proto, {"x": graph.x}, fold=fold)
-        followed(graph.proto, {"x": graph.x}, {"x": from_codes(STEPS)}, fold=fold)
+        analyze_and_compare(graph.proto, {"x": graph.x}, fold=fold)
+        analyze_and_compare(graph.proto, {"x": graph.x}, {"x": from_codes(STEPS)}, fold=fold)
 
     check()
 
@@ -40,7 +40,7 @@ def test_analysis_networks(qdq: bool, fold: bool) -> None:
     @settings(max_examples=40, deadline=None)
     @given(networks(qdq=qdq))
     def check(network: Network) -> None:
-        followed(network.proto, {"x": inputs(network, 3)}, fold=fold)
+        analyze_and_compare(network.proto, {"x": inputs(network, 3)}, fold=fold)
 
     check()
 
@@ -58,7 +58,7 @@ def test_analysis_border_zeros_may_lie_outside_the_type() -> None:
         node("Pad", "q p", domain=""),
     ]
     x = np.linspace(-4, 4, 12, dtype=np.float32).reshape(3, 4)
-    followed(model(nodes, constants, inputs={"x": x.shape}), {"x": x})
+    analyze_and_compare(model(nodes, constants, inputs={"x": x.shape}), {"x": x})
 
 
 @pytest.mark.parametrize("fold", [False, True], ids=["quantized weights", "folded weights"])
@@ -80,4 +80,4 @@ def test_analysis_exact_sums_may_not_be_multiples(fold: bool) -> None:
         node("MatMul", "q wq", domain=""),
     ]
     x = np.ones((2, 3), np.float32)
-    followed(model(nodes, constants, inputs={"x": x.shape}), {"x": x}, fold=fold)
+    analyze_and_compare(model(nodes, constants, inputs={"x": x.shape}), {"x": x}, fold=fold)

@@ -59,7 +59,7 @@ def refused(name: str, inputs: tuple, error: type, pattern: str, **attributes: A
 
 
 @functools.cache
-def answer(operator: str, case: Case) -> np.ndarray:
+def expected_result(operator: str, case: Case) -> np.ndarray:
     """Return the literal answer or the oracle's, which is computed once for all back-ends."""
     if case.expected is not None:
         return case.expected
