@@ -98,7 +98,7 @@ def _gradient(operator: Operator) -> str:
     if operator.is_dequantizer:
         of = f"With respect to {last}; x and its zero-points are integers."
     else:
-        of = f"With respect to {', '.join(names)} and {last}; rounding counts as the identity."
+        of = f"With respect to {', '.join(names)} and {last}."
     return f"{of} See [gradients](../gradients.md)."
 
 
