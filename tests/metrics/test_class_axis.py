@@ -112,10 +112,12 @@ def test_class_axis_ignores_attributes_of_a_wrong_type() -> None:
 
 
 def measure_quality(a: np.ndarray, b: np.ndarray, part: OutputPart | None = None) -> QualityMetrics:
-    judge = QualityAccumulator()
+    accumulator = QualityAccumulator()
     for x, y in zip(a, b, strict=True):
-        judge.add(compare_outputs({"y": x[None]}, {"y": y[None]}, {"y": (part,)} if part else None))
-    return judge.compute(seen=False)
+        accumulator.add(
+            compare_outputs({"y": x[None]}, {"y": y[None]}, {"y": (part,)} if part else None)
+        )
+    return accumulator.compute(seen=False)
 
 
 def test_output_sums_take_rows_that_sum_to_one_as_distributions() -> None:

@@ -287,12 +287,14 @@ def test_budget_limits_the_noise_of_the_worst_part() -> None:
 
 
 def test_accumulator_keeps_the_order_of_outputs_and_samples() -> None:
-    judge = QualityAccumulator()
+    accumulator = QualityAccumulator()
     (expected_parts,) = parts(network([standard("Concat", "a b", axis=1)], {}, A | B)).values()
     for seed in range(3):
         a = random(1, 5, 6, seed=seed)
-        judge.add(compare_outputs({"y": a}, {"y": a + np.float32(1e-3)}, {"y": expected_parts}))
-    verdict: QualityMetrics = judge.compute(seen=False)
+        accumulator.add(
+            compare_outputs({"y": a}, {"y": a + np.float32(1e-3)}, {"y": expected_parts})
+        )
+    verdict: QualityMetrics = accumulator.compute(seen=False)
     assert [output.name for output in verdict.outputs] == ["y[:, 0:2]", "y[:, 2:5]"]
     assert verdict.sqnr == min(output.sqnr for output in verdict.outputs if output.sqnr is not None)
 

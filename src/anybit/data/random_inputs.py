@@ -13,7 +13,7 @@ from anybit.errors import AnybitError, DataError, OptionError
 from anybit.inputs import Array, TensorInfo
 
 # 8 GiB of float32: more is a mistake in the model.
-_MOST_ELEMENTS = 2**31
+_MAX_ELEMENTS = 2**31
 
 
 def override_shapes(
@@ -87,10 +87,10 @@ def _generate_array(generator: np.random.Generator, declared: TensorInfo) -> Arr
             f"--shape {declared.name}=..."
         )
     shape = [size if isinstance(size, int) else 1 for size in declared.shape]
-    if math.prod(shape) > _MOST_ELEMENTS:
+    if math.prod(shape) > _MAX_ELEMENTS:
         raise DataError(
             f"input {declared.name!r} of shape {shape} is too large for random numbers: it has "
-            f"{math.prod(shape)} elements, the limit is {_MOST_ELEMENTS}"
+            f"{math.prod(shape)} elements, the limit is {_MAX_ELEMENTS}"
         )
     if "float" in declared.dtype.name:
         return generator.standard_normal(shape, dtype=np.float32).astype(declared.dtype)

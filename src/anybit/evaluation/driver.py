@@ -154,19 +154,19 @@ class _Totals:
     """The running totals of one model, added in the order of the samples."""
 
     def __init__(self) -> None:
-        self._judge = QualityAccumulator()
+        self._accumulator = QualityAccumulator()
         self._total, self._count = 0.0, 0
 
     def add(self, score: SampleScore) -> None:
         self._total += score.total
         self._count += score.count
         if score.comparison is not None:
-            self._judge.add(score.comparison)
+            self._accumulator.add(score.comparison)
 
     def result(
         self, name: str, metric: Metric | str | None, source: Source, seconds: float
     ) -> EvaluationRow:
-        verdict = self._judge.compute(seen=False)
+        verdict = self._accumulator.compute(seen=False)
         agreement = verdict.agreement
         result = EvaluationRow(
             name=name,
@@ -175,7 +175,7 @@ class _Totals:
             agreement=verdict.logits_agreement if agreement is None else agreement,
             correlation=verdict.correlation,
             outputs=verdict.outputs,
-            mse=self._judge.mse,
+            mse=self._accumulator.mse,
             seconds=seconds,
             bytes=_file_size(source),
         )

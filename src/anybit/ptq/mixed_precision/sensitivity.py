@@ -175,7 +175,7 @@ class SensitivityProbe:
         constant = _get_input(node, weight.index)
         key = _make_weight_key(layer, weight)
         if key not in self._weights:
-            graph_input = ir.Value(name=Editor(copy).unique(f"{constant.name}_given"))
+            graph_input = ir.Value(name=Editor(copy).unique(f"{constant.name}_weight"))
             graph_input.type, graph_input.shape = constant.type, constant.shape
             copy.graph.inputs.append(graph_input)
             self._weights[key] = graph_input
@@ -204,7 +204,7 @@ class SensitivityProbe:
             min(consumers, key=positions.__getitem__),
             "Add",
             [value, offset],
-            f"{tensor.value.name}_disturbed",
+            f"{tensor.value.name}_with_noise",
             like=value,
             dtype=ir.DataType.FLOAT,
         )
