@@ -46,7 +46,7 @@ class TensorInfo:
     may_be_empty: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}: {text.typed(self.dtype, self.shape)}"
+        return f"{self.name}: {text.format_tensor_type(self.dtype, self.shape)}"
 
     @property
     def rows(self) -> int | None:
@@ -114,15 +114,15 @@ def bind_inputs(inputs: Sequence[TensorInfo], feeds: Feeds) -> dict[str, Array]:
     Raises:
         DataError: A name is missing or unknown, or `convert_array` raises it.
     """
-    names = text.listed(tensor.name for tensor in inputs) or "none"
+    names = text.join_names(tensor.name for tensor in inputs) or "none"
     if not isinstance(feeds, Mapping):
         if len(inputs) != 1:
             raise DataError(f"the model takes {len(inputs)} inputs: pass a dict of {names}")
         return {inputs[0].name: convert_array(feeds, inputs[0])}
     expected = {tensor.name for tensor in inputs}
     if feeds.keys() != expected:
-        missing = text.listed(sorted(expected - feeds.keys())) or "none"
-        unknown = text.listed(sorted(map(str, feeds.keys() - expected))) or "none"
+        missing = text.join_names(sorted(expected - feeds.keys())) or "none"
+        unknown = text.join_names(sorted(map(str, feeds.keys() - expected))) or "none"
         raise DataError(
             f"the model takes the inputs {names}; missing: {missing}; not known: {unknown}"
         )
@@ -272,7 +272,7 @@ def count_runs(inputs: Sequence[TensorInfo], feeds: Mapping[str, Array]) -> int:
         (one, a), (other, b), *_ = counts.items()
         raise DataError(
             f"the inputs have different numbers of rows: {a!r} has enough for "
-            f"{text.counted(one, 'run')} of the model, {b!r} for {other}"
+            f"{text.format_count(one, 'run')} of the model, {b!r} for {other}"
         )
     return next(iter(counts), 1)
 
@@ -301,6 +301,6 @@ def _describe_misfit(declared: TensorInfo, shape: tuple[int, ...]) -> str:
     rows = declared.rows
     hint = {None: "", 1: " or any number of rows"}.get(rows, f" or a multiple of {rows} rows")
     return (
-        f"input {declared.name!r} must have shape {text.sizes(declared.shape)}{hint}, "
+        f"input {declared.name!r} must have shape {text.format_shape(declared.shape)}{hint}, "
         f"got {list(shape)}"
     )

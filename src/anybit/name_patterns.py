@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from anybit.text import shown
+from anybit.text import escape_name
 
 
 def match_names(pattern: str, layers: Sequence[Sequence[str]], where: str) -> set[int]:
@@ -30,6 +30,6 @@ def match_names(pattern: str, layers: Sequence[Sequence[str]], where: str) -> se
     if not matches:
         existing = [name for names in layers for name in names]
         close = difflib.get_close_matches(pattern, existing, n=3) or existing[:3]
-        names = ", ".join(shown(name) for name in close)
+        names = ", ".join(escape_name(name) for name in close)
         raise ValueError(f"{where}: no layer matches {pattern!r}; there are {names}")
     return matches

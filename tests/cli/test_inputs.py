@@ -39,7 +39,7 @@ def shell(
 def test_shape_errors_have_one_format(
     shape: tuple[int | str | None, ...] | None, words: str
 ) -> None:
-    assert text.sizes(shape) == words
+    assert text.format_shape(shape) == words
     assert str(TensorInfo("x", FLOAT, shape)) == f"x: float32{words}"
 
 

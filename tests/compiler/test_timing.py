@@ -13,7 +13,7 @@ import anybit
 from anybit.compiler.report import Report, Seconds, Speed
 from anybit.compiler.timing import _instructions, time_layers
 from anybit.inspection import report_compilation, text
-from anybit.text import duration
+from anybit.text import format_duration
 
 MIXED = """
 <ir_version: 8, opset_import: ["": 13, "qonnx.custom_op.general": 1]>
@@ -124,8 +124,8 @@ def test_table_rows_add_up_to_whole_run() -> None:
     table = text.layer_rows(report_compilation(report, "m"))
     assert [row["layer"] for row in table[-2:]] == ["between layers", "3 layers"]
     assert report.speed is not None
-    assert table[-1]["time"] == duration(report.speed.compiled.one_thread)
-    assert table[-1]["float time"] == duration(report.speed.quantized_graph.one_thread)
+    assert table[-1]["time"] == format_duration(report.speed.compiled.one_thread)
+    assert table[-1]["float time"] == format_duration(report.speed.quantized_graph.one_thread)
     assert all(row["time"] for row in table)
 
 

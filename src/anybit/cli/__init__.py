@@ -10,7 +10,7 @@ import sys
 
 from anybit.cli._table import COMMANDS
 from anybit.errors import AnybitError, OptionError
-from anybit.text import problem, shown
+from anybit.text import describe_os_error, escape_name
 
 _DESCRIPTION = (
     "Quantize ONNX models, and run, check, convert, compile and compare quantized ones, exactly "
@@ -43,7 +43,7 @@ def main() -> None:
         if message is None:
             raise
         if message:
-            print("error:", shown(" ".join(message.split())), file=sys.stderr)
+            print("error:", escape_name(" ".join(message.split())), file=sys.stderr)
         status = 2
     sys.exit(status)
 
@@ -94,7 +94,7 @@ def _message(error: Exception) -> str | None:
         message = usage().replace("Value error, ", "")
         return f"{message.removesuffix('.')} (see {command} --help)"
     if isinstance(error, OSError):
-        return problem(error)
+        return describe_os_error(error)
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
     return str(error) if isinstance(error, AnybitError) else None

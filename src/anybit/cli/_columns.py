@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from anybit.text import shortened, shown
+from anybit.text import escape_name, shorten_name
 
 Rows = list[dict[str, str]]
 
@@ -119,7 +119,7 @@ def show(
     if not fits(rows, names, table, console):
         whole, present = rows, [name for name in names if name in rows[0]]
         rows = [
-            row | {name: shortened(row[name], _LONGEST_NAME) for name in present} for row in rows
+            row | {name: shorten_name(row[name], _LONGEST_NAME) for name in present} for row in rows
         ]
         missing += ["the middle of long names"] if rows != whole else []
     fitting = spared(rows, columns, names, table, console)
@@ -144,9 +144,9 @@ def _table(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Tabl
         if total:
             table.add_section()
         cells = [
-            _Name(shown(text), _STYLES.get(text, ""))
+            _Name(escape_name(text), _STYLES.get(text, ""))
             if heading in names and cell_len(text) > NARROWEST_NAME
-            else Text(shown(text), style=_STYLES.get(text, ""))
+            else Text(escape_name(text), style=_STYLES.get(text, ""))
             for heading, text in row.items()
         ]
         table.add_row(*cells, style="bold" if total else None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from anybit.errors import OptionError
-from anybit.text import sized
+from anybit.text import format_bytes
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def file_size(path: Path) -> str:
     if is_special(path):
         return "size unknown"
     external = path.with_name(f"{path.name}.data")
-    return sized(path.stat().st_size + (external.stat().st_size if external.exists() else 0))
+    return format_bytes(path.stat().st_size + (external.stat().st_size if external.exists() else 0))
 
 
 def _umask() -> int:

@@ -17,7 +17,7 @@ from anybit.comparison.report.wording import value
 from anybit.data.array_files import read_arrays, write_members
 from anybit.errors import DataError
 from anybit.inputs import Array, match_arrays, to_numpy_dtype
-from anybit.text import counted
+from anybit.text import format_count
 
 _MOST_ROWS = 12
 
@@ -70,7 +70,7 @@ def top_classes(outputs: Mapping[str, Array], labels: Labels, *, whole: bool) ->
         classes = array.argmax(axis=1)
         if labels.names and len(labels.names) != array.shape[1]:
             raise DataError(
-                f"--labels has {counted(len(labels.names), 'name')}, "
+                f"--labels has {format_count(len(labels.names), 'name')}, "
                 f"output {name} {array.shape[1]} classes"
             )
         listed = classes if whole else classes[:_MOST_ROWS]
@@ -84,11 +84,12 @@ def top_classes(outputs: Mapping[str, Array], labels: Labels, *, whole: bool) ->
 def _accuracy(name: str, predicted: Array, expected: Array) -> str:
     if len(expected) != len(predicted):
         raise DataError(
-            f"--labels is for {counted(len(expected), 'row')}, output {name} has {len(predicted)}"
+            f"--labels is for {format_count(len(expected), 'row')}, "
+            f"output {name} has {len(predicted)}"
         )
     correct = int(np.count_nonzero(predicted == expected))
     rows = len(expected)
-    return f"{name}: {correct} of {counted(rows, 'row')} right, {100 * correct / rows:.2f} %"
+    return f"{name}: {correct} of {format_count(rows, 'row')} right, {100 * correct / rows:.2f} %"
 
 
 def _has_classes(array: Array) -> bool:

@@ -20,7 +20,7 @@ from anybit.inputs import Array, bind_batches
 from anybit.onnx.analysis.ranges import describe_violation, make_input_values
 from anybit.onnx.cleaning import clean
 from anybit.quant_types.layer_info import Guarantee
-from anybit.text import counted, listed, shown
+from anybit.text import escape_name, format_count, join_names
 
 _LAST_BITS = 1e-5
 """Of the largest value of a tensor: what float32 may make of another order of summation."""
@@ -102,7 +102,7 @@ def _behind_rounded_sums(network: Network, compiled: CompiledModel) -> frozenset
 def _codes(difference: Difference, codes: Collection[str]) -> str:
     seen = [tensor for tensor in difference.tensors if tensor.name in codes]
     differing = [tensor for tensor in difference.different if tensor.name in codes]
-    compared = f"{len(seen)} of {counted(len(codes), 'tensor')} of codes compared"
+    compared = f"{len(seen)} of {format_count(len(codes), 'tensor')} of codes compared"
     if differing:
         return f"{compared}, but {_differ(differing)}"
     return f"{compared}, all equal" if seen else compared
@@ -130,4 +130,4 @@ def _differ(tensors: Sequence[TensorDifference]) -> str:
 
 
 def _names(tensors: Sequence[TensorDifference]) -> str:
-    return listed(shown(tensor.name) for tensor in tensors)
+    return join_names(escape_name(tensor.name) for tensor in tensors)

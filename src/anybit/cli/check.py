@@ -14,7 +14,7 @@ import anybit
 from anybit.cli._console import stdout
 from anybit.cli._files import check_overwrites
 from anybit.cli._report import Json, Report, check_report, deliver
-from anybit.text import shown
+from anybit.text import escape_name
 
 if TYPE_CHECKING:
     from anybit.onnx.checks.checking import Finding
@@ -67,7 +67,7 @@ def _line(finding: Finding) -> Text:
 
 
 def _on_one_line(text: str) -> str:
-    return shown(" ".join(text.split()))
+    return escape_name(" ".join(text.split()))
 
 
 def _counts(findings: tuple[Finding, ...]) -> str:

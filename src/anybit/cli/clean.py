@@ -10,7 +10,7 @@ import anybit
 from anybit.cli._console import stdout, working
 from anybit.cli._files import check_folder, file_size
 from anybit.errors import OptionError
-from anybit.text import counted, shown
+from anybit.text import escape_name, format_count
 
 
 def clean(
@@ -55,19 +55,19 @@ def clean(
         )
         cleaned.save(output)
     nodes_after = sum(1 for _ in cleaned.model.graph.all_nodes())
-    nodes = f"{counted(nodes_after, 'node')} (was {nodes_before})"
+    nodes = f"{format_count(nodes_after, 'node')} (was {nodes_before})"
     _print(f"{output} written: {nodes}, {file_size(output)} (was {size})")
     for remark in cleaned.remarks:
         _print(f"note: {remark}")
     if target is not None:
         takes = ", ".join(map(str, list_inputs(cleaned.model.graph, str(output))))
         count = len(anybit.check(cleaned, target))
-        findings = counted(count, "finding") if count else "nothing wrong"
+        findings = format_count(count, "finding") if count else "nothing wrong"
         _print(f"It takes {takes}. anybit check {output} --target {target}: {findings}.")
 
 
 def _print(line: str) -> None:
-    stdout().print(shown(line), markup=False, highlight=False, soft_wrap=True)
+    stdout().print(escape_name(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _rows(text: str) -> int | str:

@@ -17,7 +17,7 @@ from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
 from anybit.cli._inputs import Ranges, input_paths, parse_shapes
 from anybit.cli._report import Json, Reports, check_reports, report_paths, write_model_report
-from anybit.text import counted
+from anybit.text import format_count
 
 if TYPE_CHECKING:
     from anybit.compiler.compiled import CompiledModel
@@ -146,7 +146,7 @@ def _show(report: ModelReport, compiled: CompiledModel, model: Path, output: Pat
         console.print(Text(reason))
     console.print(Text(text.conclusion(report), style="bold"))
     sizes = f"{file_size(output)} (was {file_size(model)})"
-    regions = f"{counted(len(compiled.report.programs), 'integer region')}, {sizes}"
+    regions = f"{format_count(len(compiled.report.programs), 'integer region')}, {sizes}"
     console.print(f"{output} written, {regions}", markup=False, soft_wrap=True)
     if not compiled.report.programs:
         note = f"Nothing runs on integers: {output} computes in floats, as {model} does."

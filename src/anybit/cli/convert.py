@@ -19,7 +19,7 @@ from anybit.cli._files import check_folder, check_overwrites, file_size
 from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.errors import OptionError
 from anybit.onnx.forms import NEWEST_OPSET, Form
-from anybit.text import shown
+from anybit.text import escape_name
 
 if TYPE_CHECKING:
     from anybit.onnx.conversion import Conversion
@@ -90,7 +90,7 @@ def convert(
         console.print(_table(conversion.steps))
     for step in conversion.steps:
         if not step.exact:
-            reason = escape(shown(f"{step.node}: {step.reason}"))
+            reason = escape(escape_name(f"{step.node}: {step.reason}"))
             console.print(f"[yellow]approximate[/]: {reason}", soft_wrap=True)
     show_remarks(conversion, console)
     console.print(
@@ -104,7 +104,7 @@ def convert(
 def show_remarks(conversion: Conversion, console: Console) -> None:
     """Print the remarks on the whole model."""
     for remark in conversion.remarks:
-        console.print(f"[yellow]note[/]: {escape(shown(remark))}", soft_wrap=True)
+        console.print(f"[yellow]note[/]: {escape(escape_name(remark))}", soft_wrap=True)
 
 
 def _table(steps: tuple[Step, ...]) -> Table | str:
@@ -119,5 +119,5 @@ def _table(steps: tuple[Step, ...]) -> Table | str:
         table.add_column(heading, overflow="fold")
     for (operator, action, reason), count in counts.most_common():
         texts = (operator, action, *[reason] * explained)
-        table.add_row(str(count), *(escape(shown(text)) for text in texts))
+        table.add_row(str(count), *(escape(escape_name(text)) for text in texts))
     return table

@@ -17,7 +17,7 @@ from anybit.cli._files import check_overwrites
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, parse_shapes
 from anybit.cli._report import Json, check_reports, report_paths, write_reports
 from anybit.errors import OptionError
-from anybit.text import counted, shown
+from anybit.text import escape_name, format_count
 
 if TYPE_CHECKING:
     from anybit.comparison import Difference
@@ -139,14 +139,16 @@ def show(difference: Difference, show_all: bool) -> None:
 
     console = stdout()
     for side, name in (("A", difference.a), ("B", difference.b)):
-        console.print(Text(f"{side}  {shown(name)}"))
+        console.print(Text(f"{side}  {escape_name(name)}"))
     tensors = difference.tensors if show_all else difference.ranked[: wording.MAX_ROWS]
     if tensors:
         rows = wording.rows(tensors, shapes=False)
         show_rows(rows, _SPARED, _NAMES, wording.NUMBERS, console)
     if not show_all and len(difference.different) > len(tensors):
         more = len(difference.different) - len(tensors)
-        console.print(f"{counted(more, 'more tensor')} differ, which add less; --all lists them.")
+        console.print(
+            f"{format_count(more, 'more tensor')} differ, which add less; --all lists them."
+        )
     if difference.first is not None:
         console.print(Text(wording.first_difference(difference)))
         for sample in difference.first.samples:

@@ -17,7 +17,7 @@ from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._engines import Engine, RunBy
 from anybit.cli._report import Json, deliver
-from anybit.text import counted, duration, shown, sized
+from anybit.text import escape_name, format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from anybit.evaluation import Evaluation, EvaluationRow
@@ -98,10 +98,10 @@ def _show(evaluation: Evaluation) -> None:
             console.print(
                 Text(
                     f"{model.name}: the worst of {len(model.outputs)} outputs and parts "
-                    f"is {shown(worst.name)}{_sqnr_suffix(worst)}"
+                    f"is {escape_name(worst.name)}{_sqnr_suffix(worst)}"
                 )
             )
-    counts = f"{counted(evaluation.samples, 'sample')}, {counted(evaluation.rows, 'row')}"
+    counts = f"{format_count(evaluation.samples, 'sample')}, {format_count(evaluation.rows, 'row')}"
     console.print(f"{counts}; the others are compared with the first" if len(rows) > 1 else counts)
 
 
@@ -117,8 +117,8 @@ def _row(model: EvaluationRow, metric: str | None) -> dict[str, str]:
         "SQNR": "" if model.sqnr is None else _decibels(model.sqnr),
         "agreement": _percent(model.agreement),
         "correlation": "" if model.correlation is None else f"{model.correlation:.4f}",
-        "per row": duration(model.seconds),
-        "size": "" if model.bytes is None else sized(model.bytes),
+        "per row": format_duration(model.seconds),
+        "size": "" if model.bytes is None else format_bytes(model.bytes),
     }
 
 

@@ -18,7 +18,7 @@ from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_overwrites, file_size
 from anybit.cli._inputs import Ranges
 from anybit.cli._report import Json, check_reports, write_model_report
-from anybit.text import counted, shown
+from anybit.text import escape_name, format_count
 
 if TYPE_CHECKING:
     from anybit.inspection import ModelReport
@@ -100,7 +100,7 @@ def _show_contents(report: ModelReport, model: Path, console: Console) -> None:
     table.add_column(overflow="fold")
     facts = text.facts(report.summary)
     for name, fact in {"file": f"{model} ({file_size(model)})", **facts}.items():
-        table.add_row(name, Text(shown(fact)))
+        table.add_row(name, Text(escape_name(fact)))
     table.add_row("work", Text(text.work(report)))
     console.print(table)
     rows = text.quantizer_rows(report.summary.quantizers)
@@ -108,7 +108,7 @@ def _show_contents(report: ModelReport, model: Path, console: Console) -> None:
         numbers = ("bits", "scales")
         show(rows, _QUANTIZERS_SPARED, ("quantizers",), numbers, console)
     for note in text.quantizer_notes(report.summary):
-        console.print(Text(shown(note)))
+        console.print(Text(escape_name(note)))
 
 
 def _show_layers(report: ModelReport, console: Console) -> None:
@@ -118,7 +118,7 @@ def _show_layers(report: ModelReport, console: Console) -> None:
         show(text.layer_rows(report), text.SPARED, ("layer",), text.NUMBERS, console)
     observed = text.observed_rows(report)
     if observed and report.data is not None:
-        console.print(Text(f"Observed on {counted(report.data.observed, 'sample')}:"))
+        console.print(Text(f"Observed on {format_count(report.data.observed, 'sample')}:"))
         show(observed, text.OBSERVED_SPARED, ("layer",), text.NUMBERS, console)
     for reason in text.reasons(report.layers):
         console.print(Text(reason))

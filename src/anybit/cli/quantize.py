@@ -28,7 +28,7 @@ from anybit.cli._report import (
 from anybit.cli.convert import show_remarks
 from anybit.errors import OptionError
 from anybit.onnx.forms import Form
-from anybit.text import amount, counted, percent
+from anybit.text import format_amount, format_count, format_percent
 
 if TYPE_CHECKING:
     from anybit.inspection.model_report import Advice
@@ -250,7 +250,7 @@ def _show(
     for remark in result.remarks:
         console.print(Text(remark))
     sizes = f"{file_size(output)} (was {file_size(model)})"
-    console.print(f"{output} written, {counted(len(rows), 'layer')}, {sizes}", markup=False)
+    console.print(f"{output} written, {format_count(len(rows), 'layer')}, {sizes}", markup=False)
     if converted is not None:
         show_remarks(converted, console)
         if words := _expansion_note(converted):
@@ -278,7 +278,7 @@ def _expansion_note(converted: Conversion) -> str:
     by_zero = any(step.reason.startswith("zero-point") for step in steps)
     remedy = "; --activations int8 has no zero-points" if by_zero else ""
     return (
-        f"note: {len(steps)} of {counted(len(converted.steps), 'quantizer')} became standard "
+        f"note: {len(steps)} of {format_count(len(converted.steps), 'quantizer')} became standard "
         f"operators, which give the same values, not QuantizeLinear: {steps[0].reason}{remedy}"
     )
 
@@ -293,11 +293,11 @@ def _mix(result: QuantizationResult) -> str:
     """Return a summary of the mixed precision, compared with one width for all."""
     macs = sum(layer.macs or 0 for layer in result.layers)
     wide = [layer for layer in result.layers if max(layer.weight_bits, layer.activation_bits) > 8]
-    share = percent(sum(layer.macs or 0 for layer in wide) / macs) if macs else "0 %"
+    share = format_percent(sum(layer.macs or 0 for layer in wide) / macs) if macs else "0 %"
     parts = [f"{share} of MACs in more than 8 bits"]
-    parts += [f"{amount(mix.bops)} operations on bits" for mix in result.front if mix.chosen]
+    parts += [f"{format_amount(mix.bops)} operations on bits" for mix in result.front if mix.chosen]
     parts += [
-        f"{mix.name} would take {amount(mix.bops)} for some {mix.sqnr:.0f} dB"
+        f"{mix.name} would take {format_amount(mix.bops)} for some {mix.sqnr:.0f} dB"
         for mix in result.front
         if mix.name.startswith("int8")
     ]

@@ -22,7 +22,7 @@ from anybit.cli._engines import Engine, RunBy, load_model
 from anybit.cli._files import check_overwrites
 from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, parse_shapes
 from anybit.errors import AnybitError, ModelError, OptionError
-from anybit.text import duration, listed, shown, sizes
+from anybit.text import escape_name, format_duration, format_shape, join_names
 
 if TYPE_CHECKING:
     from anybit.inputs import Array
@@ -115,7 +115,7 @@ def run(
         write_arrays(output, outputs)
     console.print(_table(feeds, outputs))
     for line in class_lines:
-        console.print(shown(line), markup=False, soft_wrap=True)
+        console.print(escape_name(line), markup=False, soft_wrap=True)
     console.print(_timing(times))
     if not inputs:
         note = describe_random_inputs(declared)
@@ -231,7 +231,13 @@ def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
             limits = [
                 f"{float(pick(array)):.6g}" if array.size else "" for pick in (np.min, np.max)
             ]
-            table.add_row(kind, escape(shown(name)), str(array.dtype), sizes(array.shape), *limits)
+            table.add_row(
+                kind,
+                escape(escape_name(name)),
+                str(array.dtype),
+                format_shape(array.shape),
+                *limits,
+            )
     return table
 
 
@@ -241,14 +247,17 @@ def _stored_as(outputs: dict[str, Array]) -> str:
 
     stored = {name: to_numpy_dtype(array).dtype for name, array in outputs.items()}
     changed = [
-        f"{shown(name)} ({outputs[name].dtype}) as {dtype}"
+        f"{escape_name(name)} ({outputs[name].dtype}) as {dtype}"
         for name, dtype in stored.items()
         if dtype != outputs[name].dtype
     ]
-    return f"; {listed(changed)}" if changed else ""
+    return f"; {join_names(changed)}" if changed else ""
 
 
 def _timing(times: list[float]) -> str:
     if len(times) == 1:
-        return f"1 run, {duration(times[0])} (the first is the slowest; --repeat N times more)"
-    return f"{len(times)} runs, fastest {duration(min(times))}, median {duration(median(times))}"
+        return (
+            f"1 run, {format_duration(times[0])} (the first is the slowest; --repeat N times more)"
+        )
+    fastest, middle = format_duration(min(times)), format_duration(median(times))
+    return f"{len(times)} runs, fastest {fastest}, median {middle}"

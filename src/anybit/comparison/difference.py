@@ -19,7 +19,7 @@ from anybit.comparison.sides.network import Side
 from anybit.comparison.steps import Step, step_of
 from anybit.errors import ModelError
 from anybit.onnx.quantizers.trace import Traces
-from anybit.text import shown
+from anybit.text import escape_name
 
 _NOT_COMPARABLE = Figures(0, 0, np.inf, np.inf, -np.inf, None, None, 0, 0, ())
 _LOG2_OF_10 = np.log2(10)
@@ -196,7 +196,7 @@ class _SideComparison:
                 continue
             parameters = ", ".join(parameter_hints(node_a, node_b, self._arrays_a, self._arrays_b))
             if parameters:
-                yield f"{shown(tensor.name)} is equal with these inputs, but {parameters}"
+                yield f"{escape_name(tensor.name)} is equal with these inputs, but {parameters}"
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.program.program import Program
 from anybit.quant_types.layer_info import Guarantee
-from anybit.text import counted, duration, percent
+from anybit.text import format_count, format_duration, format_percent
 
 _CLEARLY = 1.1
 """Smaller ratios of times may be noise."""
@@ -74,13 +74,13 @@ class Speed:
         name, first = next(iter(self.peers.items()))
         own = self.compiled.one_thread
         return (
-            f"{duration(own)} per row on one thread: {_ratio(first.one_thread, own)} x as fast as "
-            f"the {name} in ONNX Runtime ({duration(first.one_thread)})"
+            f"{format_duration(own)} per row on one thread: {_ratio(first.one_thread, own)} x as "
+            f"fast as the {name} in ONNX Runtime ({format_duration(first.one_thread)})"
         )
 
 
 def _row(name: str, seconds: Seconds, compiled: Seconds | None = None) -> dict[str, str]:
-    cells = [duration(seconds.one_thread), duration(seconds.default)]
+    cells = [format_duration(seconds.one_thread), format_duration(seconds.default)]
     if compiled is not None:
         cells[0] += f" ({_ratio(seconds.one_thread, compiled.one_thread)} x)"
         cells[1] += f" ({_ratio(seconds.default, compiled.default)} x)"
@@ -137,8 +137,11 @@ class Report:
         if not total:
             return "no layers that multiply"
         unknown = sum(layer.macs is None for layer in self.products)
-        rest = f" (not counting {counted(unknown, 'layer')} of unknown sizes)" if unknown else ""
-        return f"{compiled} of {counted(total, 'layer')}, {percent(self.share)} of MACs{rest}"
+        rest = (
+            f" (not counting {format_count(unknown, 'layer')} of unknown sizes)" if unknown else ""
+        )
+        layers, share = format_count(total, "layer"), format_percent(self.share)
+        return f"{compiled} of {layers}, {share} of MACs{rest}"
 
     @property
     def guarantees(self) -> dict[Guarantee, int]:

@@ -12,7 +12,7 @@ from anybit.data.array_files import open_arrays
 from anybit.data.readers import SliceableArray
 from anybit.errors import ModelError
 from anybit.inputs import Array
-from anybit.text import counted
+from anybit.text import format_count
 
 LabelSource: TypeAlias = str | os.PathLike[str] | npt.ArrayLike
 """The name of an array in the data; or the path of an .npy, or an array, for all rows in order."""
@@ -35,7 +35,7 @@ class SeparateLabels:
         if isinstance(labels, str | os.PathLike):
             arrays = open_arrays(Path(labels))
             if len(arrays) != 1:
-                raise ModelError(f"{labels} holds {counted(len(arrays), 'array')}; give one")
+                raise ModelError(f"{labels} holds {format_count(len(arrays), 'array')}; give one")
             self._labels = next(iter(arrays.values()))
         else:
             try:
@@ -57,7 +57,8 @@ class SeparateLabels:
         self._used += 1 if self._per_sample else rows
         if self._used > self._labels.shape[0]:
             raise ModelError(
-                f"there are {counted(self._labels.shape[0], 'label')}, fewer than rows in the data"
+                f"there are {format_count(self._labels.shape[0], 'label')}, "
+                "fewer than rows in the data"
             )
         return self._labels[start : self._used]
 
@@ -65,5 +66,6 @@ class SeparateLabels:
         """Raise ModelError if there are more labels than rows or samples."""
         if self._used < self._labels.shape[0]:
             raise ModelError(
-                f"there are {counted(self._labels.shape[0], 'label')} for {self._used} rows of data"
+                f"there are {format_count(self._labels.shape[0], 'label')} "
+                f"for {self._used} rows of data"
             )

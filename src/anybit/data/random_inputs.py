@@ -27,14 +27,14 @@ def override_shapes(
     inputs = list(inputs)
     unknown = [name for name in shapes if name not in {tensor.name for tensor in inputs}]
     if unknown:
-        names = text.listed(tensor.name for tensor in inputs) or "none"
+        names = text.join_names(tensor.name for tensor in inputs) or "none"
         raise OptionError(f"{unknown[0]} is not an input; inputs: {names}")
     for tensor in inputs:
         shape = shapes.get(tensor.name)
         if shape is not None and not tensor.fits(shape):
             raise OptionError(
-                f"input {tensor.name!r} is declared with shape {text.sizes(tensor.shape)}, "
-                f"which {text.sizes(shape)} does not fit"
+                f"input {tensor.name!r} is declared with shape {text.format_shape(tensor.shape)}, "
+                f"which {text.format_shape(shape)} does not fit"
             )
     return [
         replace(tensor, shape=tuple(shapes[tensor.name])) if tensor.name in shapes else tensor
@@ -65,9 +65,9 @@ def _describe_assumed_sizes(inputs: Iterable[TensorInfo]) -> str:
     for tensor in inputs:
         shape = tensor.shape or ()
         if any(not isinstance(size, int) for size in shape):
-            sizes = text.sizes(size if isinstance(size, int) else 1 for size in shape)
-            assumed.append(f"{tensor.name} has {text.sizes(shape)}, run with {sizes}")
-    return f"free sizes are assumed to be 1: {text.listed(assumed, 3)}" if assumed else ""
+            sizes = text.format_shape(size if isinstance(size, int) else 1 for size in shape)
+            assumed.append(f"{tensor.name} has {text.format_shape(shape)}, run with {sizes}")
+    return f"free sizes are assumed to be 1: {text.join_names(assumed, 3)}" if assumed else ""
 
 
 def generate_random_inputs(inputs: Iterable[TensorInfo]) -> dict[str, Array]:

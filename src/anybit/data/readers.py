@@ -14,7 +14,7 @@ import numpy as np
 from anybit.data.array_files import open_arrays, write_members
 from anybit.errors import AnybitError, DataError
 from anybit.inputs import Array, TensorInfo, bind_inputs, check_shape, check_sizes, match_arrays
-from anybit.text import counted, listed
+from anybit.text import format_count, join_names
 
 Sample: TypeAlias = dict[str, Array]
 """The input arrays of one run of a model, by name."""
@@ -72,11 +72,11 @@ class SampleReader:
         """
         names = [tensor.name for tensor in self.inputs]
         arrays = load_item(item, where)
-        content = listed(name or "one array without a name" for name in arrays) or "nothing"
+        content = join_names(name or "one array without a name" for name in arrays) or "nothing"
         labels = {} if self.labels is None else {self.labels: arrays.pop(self.labels, None)}
         inputs = match_arrays(names, arrays, "x")
         if len(inputs) != len(names):
-            raise DataError(f"{where}it holds {content}; the model takes {listed(names)}")
+            raise DataError(f"{where}it holds {content}; the model takes {join_names(names)}")
         if any(array is None for array in labels.values()):
             raise DataError(f"{where}it holds {content}, and no labels called {self.labels!r}")
         return inputs | labels
@@ -241,7 +241,8 @@ def select_labels(labels: SliceableArray, index: int, count: int, where: str) ->
         return ArrayRows(labels, slice(None)).read()
     if not labels.shape or labels.shape[0] % count:
         raise DataError(
-            f"{where}there are labels of shape {list(labels.shape)} for {counted(count, 'sample')}"
+            f"{where}there are labels of shape {list(labels.shape)} "
+            f"for {format_count(count, 'sample')}"
         )
     step = labels.shape[0] // count
     return ArrayRows(labels, slice(index * step, (index + 1) * step)).read()

@@ -22,7 +22,7 @@ from anybit.metrics.output_quality import OutputQuality
 from anybit.metrics.quality import QualityAccumulator
 from anybit.onnx import Source
 from anybit.parallel import open_executor
-from anybit.text import listed
+from anybit.text import join_names
 
 # Shards have up to 16 samples. Few samples make smaller shards, so that all threads have work.
 _SHARD_SIZE, _MIN_SHARDS = 16, 32
@@ -245,8 +245,8 @@ def _common_inputs(scorer: Scorer) -> tuple[TensorInfo, ...]:
         ]
         if inputs.keys() != common.keys() or None in merged:
             raise ModelError(
-                f"{first_name} takes {listed(map(str, first.inputs))}, and {name} "
-                f"{listed(map(str, model.inputs))}: models are compared on the same inputs"
+                f"{first_name} takes {join_names(map(str, first.inputs))}, and {name} "
+                f"{join_names(map(str, model.inputs))}: models are compared on the same inputs"
             )
         common = {tensor.name: tensor for tensor in merged if tensor is not None}
     return tuple(common.values())

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from anybit.errors import ModelError
 from anybit.inputs import Array
-from anybit.text import sizes
+from anybit.text import format_shape
 
 Function: TypeAlias = Callable[[dict[str, Array], Array | None], npt.ArrayLike]
 """Maps the outputs of a sample, by name, and its labels to a number, or one per row."""
@@ -120,7 +120,7 @@ def _scores(outputs: Mapping[str, Array]) -> Array:
     for array in outputs.values():
         if array.dtype.kind in "iu" and array.size == max(array.shape, default=1):
             return array.reshape(-1)
-    shapes = ", ".join(f"{name} {sizes(array.shape)}" for name, array in outputs.items())
+    shapes = ", ".join(f"{name} {format_shape(array.shape)}" for name, array in outputs.items())
     raise ModelError(f"no output has the shape [rows, classes]; the outputs are {shapes}")
 
 

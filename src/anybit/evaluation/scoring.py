@@ -22,7 +22,7 @@ from anybit.onnx.files.message import deserialize, serialize
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.preparation import apply_passes, inline_functions
-from anybit.text import listed
+from anybit.text import join_names
 
 ENGINES: dict[str, Callable[[Source], Model]] = {
     "onnxruntime": load,
@@ -177,6 +177,7 @@ def _matched_outputs(
     if len(outputs) == len(reference):
         return dict(zip(reference, outputs.values(), strict=True))
     raise ModelError(
-        f"{name} has the outputs {listed(outputs)}, the first model {listed(reference)}: outputs "
+        f"{name} has the outputs {join_names(outputs)}, "
+        f"the first model {join_names(reference)}: outputs "
         "are compared by name, or by position where there are equally many"
     )

@@ -11,7 +11,7 @@ from anybit.inspection.model_report import (
     ModelReport,
     QuantizedTensor,
 )
-from anybit.text import counted, listed, percent, shortened
+from anybit.text import format_count, format_percent, join_names, shorten_name
 
 _MAX_ADVICE = 12
 # Share of a range that one channel exceeds all others by, and share of clipped values.
@@ -48,7 +48,7 @@ def _on_verdict(report: ModelReport) -> Iterator[Advice]:
 
     if verdict.seen or verdict.samples < MIN_SAMPLES:
         were = "was" if verdict.samples == 1 else "were"
-        few = f"Only {counted(verdict.samples, 'sample')} {were}"
+        few = f"Only {format_count(verdict.samples, 'sample')} {were}"
         yield Advice(
             f"{'No sample was' if verdict.seen else few} held out for evaluation.",
             "Provide hundreds of samples; labels are not needed.",
@@ -60,26 +60,26 @@ def _on_noise(report: ModelReport) -> Iterator[Advice]:
     for layer in report.ranked[:1]:
         if layer.noise is not None and layer.noise > limit:
             yield Advice(
-                f"{percent(layer.noise)} of the noise of all layers comes from "
-                f"{shortened(layer.name)}.",
+                f"{format_percent(layer.noise)} of the noise of all layers comes from "
+                f"{shorten_name(layer.name)}.",
                 "Give that layer more bits (--layer), or keep it in float (--keep).",
             )
 
 
 def _on_layer(layer: LayerReport) -> Iterator[Advice]:
     for tensor in layer.tensors:
-        name = f"the {tensor.role} of {shortened(layer.name)}"
+        name = f"the {tensor.role} of {shorten_name(layer.name)}"
         if tensor.outlier is not None and _is_outlier(layer, tensor, tensor.outlier[1]):
             channel, share = tensor.outlier
             yield Advice(
-                f"Channel {channel} alone uses {percent(share)} of the range of {name}.",
+                f"Channel {channel} alone uses {format_percent(share)} of the range of {name}.",
                 "Use one scale per channel (--weights 'int8 per-channel')."
                 if tensor.role == "weights"
                 else "Give the layer more bits, or keep it in float.",
             )
         if tensor.role == "activations" and (tensor.clipped or 0) > _CLIPPED:
             yield Advice(
-                f"{percent(tensor.clipped or 0)} of {name} are clipped.",
+                f"{format_percent(tensor.clipped or 0)} of {name} are clipped.",
                 "If these data are representative, calibrate with more of them.",
             )
         yield from _on_range(tensor, name)
@@ -104,7 +104,7 @@ def _on_range(tensor: QuantizedTensor, name: str) -> Iterator[Advice]:
     elif _UNUSED * used < tensor.highest - tensor.lowest:
         share = used / (tensor.highest - tensor.lowest)
         yield Advice(
-            f"The data use {percent(share)} of the range of {name}.",
+            f"The data use {format_percent(share)} of the range of {name}.",
             "Check that these data are like the calibration data.",
         )
 
@@ -117,7 +117,7 @@ def _on_floats(report: ModelReport) -> Iterator[Advice]:
             return  # a float model
     if floats:
         yield Advice(
-            f"{counted(len(floats), 'layer')} {'stays' if len(floats) == 1 else 'stay'} float: "
-            f"{listed(map(shortened, floats), 4)}.",
+            f"{format_count(len(floats), 'layer')} {'stays' if len(floats) == 1 else 'stay'} "
+            f"float: {join_names(map(shorten_name, floats), 4)}.",
             "The report has the reasons.",
         )

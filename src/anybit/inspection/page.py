@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, TypeAlias
 
-from anybit.text import shown
+from anybit.text import escape_name
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -151,11 +151,11 @@ def _template() -> "Template":
     def words(text: str) -> Markup:
         """Return text with control characters escaped and options unbroken."""
         option = r'<span class="option">\g<0></span>'
-        return Markup(_OPTION.sub(option, str(escape(shown(str(text))))))
+        return Markup(_OPTION.sub(option, str(escape(escape_name(str(text))))))
 
     def figure(text: str) -> str:
         """Return a number that stays in one line with its unit."""
-        return shown(text).replace(" ", "\u00a0")
+        return escape_name(text).replace(" ", "\u00a0")
 
     environment = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined

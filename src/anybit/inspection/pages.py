@@ -21,7 +21,15 @@ from anybit.inspection.page import (
     Table,
     render,
 )
-from anybit.text import amount, counted, duration, percent, shortened, shown, sized
+from anybit.text import (
+    escape_name,
+    format_amount,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    shorten_name,
+)
 
 if TYPE_CHECKING:
     from anybit.inspection.model_report import (
@@ -57,7 +65,7 @@ def report_page(report: ModelReport) -> str:
     failed = report.verdict is not None and not report.verdict.passed
     return render(
         Page(
-            shown(report.name[-200:]),
+            escape_name(report.name[-200:]),
             f"anybit {tool}",
             text.conclusion(report),
             failed,
@@ -95,7 +103,7 @@ def _sections(
     yield Section("Layers that are not exact", [Items(reasons)] if reasons else [])
     if report.quantization is not None:
         skipped = [
-            f"{shortened(name)}: {reason[:300]}"
+            f"{shorten_name(name)}: {reason[:300]}"
             for name, reason in list(report.quantization.skipped.items())[:_MAX_REASONS]
         ]
         yield Section("Layers that stay float", [Items(skipped)] if skipped else [])
@@ -111,23 +119,27 @@ _NETWORK = (
 def _figures(report: ModelReport) -> Iterator[tuple[str, str, str]]:
     totals, verdict = report.totals, report.verdict
     if report.bytes_before is not None and report.bytes_after is not None:
-        yield "constants", sized(report.bytes_before), sized(report.bytes_after)
+        yield "constants", format_bytes(report.bytes_before), format_bytes(report.bytes_after)
     if totals.weight_bits is not None:
         yield "bits of weights, mean", str(_FLOAT_BITS), f"{totals.weight_bits:.3g}"
     if totals.macs:
-        yield "bit operations", amount(totals.macs * _FLOAT_BITS**2), amount(totals.bops)
+        yield (
+            "bit operations",
+            format_amount(totals.macs * _FLOAT_BITS**2),
+            format_amount(totals.bops),
+        )
     if verdict is not None and verdict.sqnr is not None:
         yield "output SQNR", "", text.decibels(verdict.sqnr)
     if verdict is not None and verdict.agreement is not None:
-        yield "agreement", "", percent(verdict.agreement)
+        yield "agreement", "", format_percent(verdict.agreement)
     elif verdict is not None and verdict.logits_agreement is not None:
-        yield "same arg max", "", percent(verdict.logits_agreement)
+        yield "same arg max", "", format_percent(verdict.logits_agreement)
     if totals.layers:
         yield "integer layers", "0", f"{totals.layers - totals.float} of {totals.layers}"
     if totals.accumulator_bits is not None:
         yield "widest accumulator", "", f"{totals.accumulator_bits} bits"
     if report.data is not None:
-        yield "time of a sample", "", duration(report.data.seconds)
+        yield "time of a sample", "", format_duration(report.data.seconds)
 
 
 def _facts(report: ModelReport) -> dict[str, str]:
@@ -141,14 +153,14 @@ def _facts(report: ModelReport) -> dict[str, str]:
     pairs["command"] = report.command
     if report.data is not None:
         data = report.data
-        pairs["data"] = f"{data.observed} of {counted(data.samples, 'sample')} were run"
+        pairs["data"] = f"{data.observed} of {format_count(data.samples, 'sample')} were run"
     pairs["note"] = text.unknown_sizes(report)
     return pairs
 
 
 def _table(rows: Sequence[text.Row]) -> Table:
     numbers = [name for name in rows[0] if name in text.NUMBERS]
-    cells = [[Cell(shortened(cell)) for cell in row.values()] for row in rows]
+    cells = [[Cell(shorten_name(cell)) for cell in row.values()] for row in rows]
     return Table(list(rows[0]), cells, numbers)
 
 
@@ -179,10 +191,10 @@ def _layer_table(
                 times = layer.compiled.seconds, layer.compiled.float_seconds or 0.0
                 bars = (times[0] / slowest, times[1] / slowest)
             link = anchors.get(layer.layer.output, "") if name == "layer" else ""
-            line.append(Cell(shortened(cell), bars, link))
+            line.append(Cell(shorten_name(cell), bars, link))
         cells.append(line)
     totals = rows[len(report.layers) :]
-    cells += [[Cell(shortened(cell)) for cell in row.values()] for row in totals]
+    cells += [[Cell(shorten_name(cell)) for cell in row.values()] for row in totals]
     classes = [""] * (len(cells) - len(totals)) + ["total"] * len(totals)
     numbers = [name for name in rows[0] if name in text.NUMBERS]
     return Table(list(rows[0]), cells, numbers, classes, sortable=True)
@@ -206,11 +218,11 @@ def _strip(layers: Sequence[LayerReport], anchors: Mapping[str, str]) -> Strip:
         level = _level(max(row.layer.weight_bits for row in group))
         levels.add(level)
         about = (
-            f"{shortened(first.name)}: {first.layer.weight_bits} x {first.layer.input_bits} bits"
+            f"{shorten_name(first.name)}: {first.layer.weight_bits} x {first.layer.input_bits} bits"
         )
-        about += f", {amount(first.layer.macs)} MACs"
+        about += f", {format_amount(first.layer.macs)} MACs"
         if len(group) > 1:
-            about = f"{len(group)} layers from {shortened(first.name)}"
+            about = f"{len(group)} layers from {shorten_name(first.name)}"
         anchor = anchors.get(first.layer.output, "")
         segments.append((max(width, least), level[0], about, anchor))
     return Strip(segments, sorted(levels))
@@ -241,8 +253,8 @@ def _front(mixes: Sequence[ParetoPoint]) -> list[Block]:
     """Return charts of size and bit operations over SQNR, and a table of the marked mixes."""
     finite = [mix for mix in mixes if math.isfinite(mix.sqnr)]
     costs: dict[str, tuple[Callable[[ParetoPoint], int], Callable[[int], str]]] = {
-        "bytes of constants": (lambda mix: mix.bytes, sized),
-        "bit operations": (lambda mix: mix.bops, amount),
+        "bytes of constants": (lambda mix: mix.bytes, format_bytes),
+        "bit operations": (lambda mix: mix.bops, format_amount),
     }
     blocks: list[Block] = []
     for label, (cost, words) in costs.items():
@@ -255,8 +267,8 @@ def _front(mixes: Sequence[ParetoPoint]) -> list[Block]:
             {
                 "mix": f"{mix.name}{' *' if mix.chosen else ''}".strip(),
                 "output SQNR": text.decibels(mix.sqnr),
-                "bytes": sized(mix.bytes),
-                "BOPs": amount(mix.bops),
+                "bytes": format_bytes(mix.bytes),
+                "BOPs": format_amount(mix.bops),
             }
             for mix in marked
         ]
@@ -281,7 +293,7 @@ def _cost_chart(
         (
             *place(mix),
             "chosen" if mix.chosen else "same",
-            f"{shortened(mix.name) or 'chosen'}: {mix.sqnr:.1f} dB, {words(cost(mix))}",
+            f"{shorten_name(mix.name) or 'chosen'}: {mix.sqnr:.1f} dB, {words(cost(mix))}",
         )
         for mix in sorted(mixes, key=lambda mix: mix.chosen)
         if mix.name or mix.chosen
@@ -302,7 +314,7 @@ def _limited(details: list[Details], report: ModelReport) -> list[Block]:
     if not details:
         return []
     more = len(report.layers) - len(details)
-    rest = f" {counted(more, 'further layer')} are in the JSON." if more > 0 else ""
+    rest = f" {format_count(more, 'further layer')} are in the JSON." if more > 0 else ""
     note = (
         "Histograms are logarithmic in height; the range of the grid is shaded, and its values are "
         f"marked below if they are few.{rest}"
@@ -324,24 +336,24 @@ def _details(row: LayerReport, anchor: str) -> Details:
     if row.compiled is None and not row.tensors:
         blocks.append("No quantizer with a constant grid precedes it.")
     blocks += _risks(row)
-    return Details(shortened(row.name), ", ".join(filter(None, about)), blocks, anchor)
+    return Details(shorten_name(row.name), ", ".join(filter(None, about)), blocks, anchor)
 
 
 def _tensor(tensor: QuantizedTensor) -> Iterator[Block]:
     unit = " steps" if tensor.in_steps else ""
     grid = f"{tensor.kind}, {tensor.lowest:.6g} to {tensor.highest:.6g}{unit}"
-    parts = [grid, counted(tensor.scales, "scale")]
+    parts = [grid, format_count(tensor.scales, "scale")]
     if tensor.clipped is not None:
-        parts.append(f"{percent(tensor.clipped)} clipped")
+        parts.append(f"{format_percent(tensor.clipped)} clipped")
     if tensor.sqnr is not None:
         parts.append(f"{tensor.sqnr:.1f} dB by itself")
-    title = f"{tensor.role.capitalize()} {shortened(tensor.name)}: {', '.join(parts)}"
+    title = f"{tensor.role.capitalize()} {shorten_name(tensor.name)}: {', '.join(parts)}"
     yield title if tensor.histogram is None else _histogram(tensor, title)
     if len(tensor.channel_max) > 1:
         outlier = ""
         if tensor.outlier is not None and tensor.outlier[1] > _SHOWN_OUTLIER:
             channel, share = tensor.outlier
-            outlier = f"; channel {channel} exceeds all others by {percent(share)}"
+            outlier = f"; channel {channel} exceeds all others by {format_percent(share)}"
         yield Figure(
             charts.bars(tensor.channel_max, "Largest magnitude per channel"),
             f"Largest magnitude of {tensor.channels} channels{outlier}",
@@ -374,7 +386,7 @@ def _histogram(tensor: QuantizedTensor, title: str) -> Figure:
 def _code_shares(observed: Observation) -> Figure:
     codes = range(min(observed.shares), max(observed.shares) + 1)
     shares = [observed.shares.get(code, 0.0) for code in codes]
-    titles = [f"{code}: {percent(share)}" for code, share in zip(codes, shares, strict=True)]
+    titles = [f"{code}: {format_percent(share)}" for code, share in zip(codes, shares, strict=True)]
     titles = titles if len(titles) <= _MAX_TOOLTIPS else []  # a rectangle each
     chart = charts.bars(shares, "Shares of codes", titles)
     return Figure(chart, "Codes of the result", [str(codes[0]), str(codes[-1])])

@@ -15,7 +15,16 @@ from anybit.onnx.qdq.qlinear import is_integer_name
 from anybit.onnx.quantizer_summary import ParameterSummary, QuantizerSummary
 from anybit.onnx.summary import Summary
 from anybit.quant_types.layer_info import Span
-from anybit.text import amount, counted, duration, listed, percent, shortened, shown, sized
+from anybit.text import (
+    escape_name,
+    format_amount,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    join_names,
+    shorten_name,
+)
 
 if TYPE_CHECKING:
     from anybit.compiler.layer import CompiledLayer
@@ -82,9 +91,9 @@ def layer_rows(report: ModelReport) -> list[Row]:
     rows = [{name: row[name] for name in columns} for row in cells]
     if len(rows) > 1:
         total = {
-            "layer": counted(report.totals.layers, "layer"),
-            "MACs": amount(report.totals.macs),
-            "BOPs": amount(report.totals.bops),
+            "layer": format_count(report.totals.layers, "layer"),
+            "MACs": format_amount(report.totals.macs),
+            "BOPs": format_amount(report.totals.bops),
             "acc. bits": _number(report.totals.accumulator_bits),
         }
         rows.append({name: total.get(name, "") for name in columns})
@@ -103,12 +112,12 @@ def _with_times(rows: list[Row], report: ModelReport) -> list[Row]:
         "float time": sum(layer.float_seconds or 0.0 for layer in compilation.layers),
     }
     blank = dict.fromkeys(rows[0], "")
-    gaps = {name: duration(max(whole[name] - spent[name], 0.0)) for name in whole}
+    gaps = {name: format_duration(max(whole[name] - spent[name], 0.0)) for name in whole}
     last = (rows[count:] or [blank | {"layer": "whole run"}])[0]
     return [
         *rows[:count],
         blank | {"layer": "between layers", "bits": "-"} | gaps,
-        last | {name: duration(seconds) for name, seconds in whole.items()},
+        last | {name: format_duration(seconds) for name, seconds in whole.items()},
     ]
 
 
@@ -119,11 +128,11 @@ def _layer(row: LayerReport) -> Row:
         "operator": layer.operator,
         "result": layer.shape,
         "weight": layer.weight_shape,
-        "MACs": amount(layer.macs) if layer.macs != 0 else "",
-        "BOPs": amount(layer.bops) if layer.macs != 0 else "",
+        "MACs": format_amount(layer.macs) if layer.macs != 0 else "",
+        "BOPs": format_amount(layer.bops) if layer.macs != 0 else "",
         "bits": f"{layer.weight_bits} x {layer.input_bits}",
-        "bytes": sized(row.bytes) if row.bytes else "",
-        "zeros": "" if layer.sparsity is None else percent(layer.sparsity),
+        "bytes": format_bytes(row.bytes) if row.bytes else "",
+        "zeros": "" if layer.sparsity is None else format_percent(layer.sparsity),
         "codes in": span(layer.input_codes),
         "weight codes": span(layer.weight_codes),
         "accumulator": span(layer.accumulator),
@@ -143,7 +152,7 @@ def _quality(quality: LayerQuality | None) -> Row:
     return {
         "SQNR, dB": "" if quality.sqnr is None else f"{quality.sqnr:.1f}",
         "output, dB": "" if quality.output_sqnr is None else f"{quality.output_sqnr:.1f}",
-        "noise": "" if quality.noise is None else percent(quality.noise),
+        "noise": "" if quality.noise is None else format_percent(quality.noise),
     }
 
 
@@ -155,8 +164,8 @@ def _compiled(layer: CompiledLayer | None) -> Row:
         "results": f"{results} by {layer.tail.lower()}" if layer.tail else "",
         "at risk": risk_count(layer),
         "kernel": layer.kernel,
-        "time": "" if layer.seconds is None else duration(layer.seconds),
-        "float time": "" if layer.float_seconds is None else duration(layer.float_seconds),
+        "time": "" if layer.seconds is None else format_duration(layer.seconds),
+        "float time": "" if layer.float_seconds is None else format_duration(layer.float_seconds),
     }
 
 
@@ -184,9 +193,11 @@ def _observed(row: LayerReport, observed: Observation) -> Row:
         "sums seen": reals(observed.sums),
         "codes out": span(layer.output_codes),
         "out seen": span(observed.output_codes),
-        "clipped": "" if observed.clipped is None else percent(observed.clipped),
+        "clipped": "" if observed.clipped is None else format_percent(observed.clipped),
         "constant": channels if observed.channels else "",
-        "most frequent codes": ", ".join(f"{code}: {percent(share)}" for code, share in ranked),
+        "most frequent codes": ", ".join(
+            f"{code}: {format_percent(share)}" for code, share in ranked
+        ),
     }
 
 
@@ -200,9 +211,9 @@ def reasons(layers: Iterable[LayerReport]) -> list[str]:
 
 
 def _reason(kind: str, layers: Sequence[LayerReport]) -> str:
-    names, first = listed([shortened(layer.name) for layer in layers], 4), layers[0].reason
+    names, first = join_names([shorten_name(layer.name) for layer in layers], 4), layers[0].reason
     which = "," if all(layer.reason == first for layer in layers) else "; of the first,"
-    return f"{names}: {kind}{which} {shown(first)}"
+    return f"{names}: {kind}{which} {escape_name(first)}"
 
 
 def facts(summary: Summary) -> Row:
@@ -214,8 +225,8 @@ def facts(summary: Summary) -> Row:
         "inputs": ", ".join(f"{name}: {kind}" for name, kind in summary.inputs.items()),
         "outputs": ", ".join(f"{name}: {kind}" for name, kind in summary.outputs.items()),
         "operators": ", ".join(f"{n} {_short(name)}" for name, n in summary.operators.items()),
-        "parameters": f"{summary.parameters:,} in {counted(len(summary.weights), 'tensor')}, "
-        f"constants {sized(summary.constant_bytes)}",
+        "parameters": f"{summary.parameters:,} in {format_count(len(summary.weights), 'tensor')}, "
+        f"constants {format_bytes(summary.constant_bytes)}",
     }
     if summary.unknown_operators:
         names = ", ".join(summary.unknown_operators)
@@ -234,10 +245,12 @@ def work(report: ModelReport) -> str:
     totals = report.totals
     if not totals.layers:
         return "no Conv, ConvTranspose, Gemm or MatMul"
-    parts = [counted(totals.layers, "layer"), f"{amount(totals.macs)} MACs"]
-    parts.append(f"{amount(totals.bops)} bit operations")
+    parts = [format_count(totals.layers, "layer"), f"{format_amount(totals.macs)} MACs"]
+    parts.append(f"{format_amount(totals.bops)} bit operations")
     if totals.weight_bits is not None:
-        parts.append(f"weights of {totals.weight_bits:.3g} bits ({sized(totals.weight_bytes)})")
+        parts.append(
+            f"weights of {totals.weight_bits:.3g} bits ({format_bytes(totals.weight_bytes)})"
+        )
     if totals.accumulator_bits is not None:
         parts.append(f"accumulators up to {totals.accumulator_bits} bits")
     return ", ".join(parts)
@@ -297,7 +310,7 @@ def quantizer_notes(summary: Summary) -> list[str]:
         folded = sum(quantizer.constant for quantizer in summary.quantizers)
         needed = sum(not q.constant and bool(q.version) for q in summary.quantizers)
         return [
-            f"{needed} of {counted(len(summary.quantizers), 'quantizer')} run as nodes of the "
+            f"{needed} of {format_count(len(summary.quantizers), 'quantizer')} run as nodes of the "
             f"operator library; {folded} are folded at load time (*)."
         ]
     split = {name: tuple(name.rpartition("::")[::2]) for name in summary.operators}
@@ -307,7 +320,9 @@ def quantizer_notes(summary: Summary) -> list[str]:
     ]
     first = "No quantizers."
     if thresholds:
-        first = f"No quantizers, but {counted(thresholds, 'MultiThreshold')}, which also quantize."
+        first = (
+            f"No quantizers, but {format_count(thresholds, 'MultiThreshold')}, which also quantize."
+        )
     if on_codes:
         first = (
             f"No quantizers, but operators on codes ({', '.join(on_codes)}); "
@@ -330,11 +345,14 @@ def conclusion(report: ModelReport) -> str:
     if not totals.layers:
         return "No Conv, ConvTranspose, Gemm or MatMul."
     macs = sum(row.layer.macs or 0 for row in report.layers if row.kind == "exact")
-    share = f", {percent(macs / totals.macs)} of MACs" if totals.macs and report.layers else ""
+    share = (
+        f", {format_percent(macs / totals.macs)} of MACs" if totals.macs and report.layers else ""
+    )
     return (
-        f"{totals.exact} of {counted(totals.layers, 'layer')} exact in float32{share}. "
-        f"{amount(totals.parameters)} weights take {sized(totals.weight_bytes)} at their widths, "
-        f"{sized(4 * totals.parameters)} as float32."
+        f"{totals.exact} of {format_count(totals.layers, 'layer')} exact in float32{share}. "
+        f"{format_amount(totals.parameters)} weights take "
+        f"{format_bytes(totals.weight_bytes)} at their widths, "
+        f"{format_bytes(4 * totals.parameters)} as float32."
     )
 
 
@@ -346,8 +364,8 @@ def coverage(compilation: Report) -> str:
 
 def unknown_sizes(report: ModelReport) -> str:
     """Return a note on layers that the totals do not count; empty if there is none."""
-    names = [shortened(row.name) for row in report.layers if row.layer.macs is None]
-    return f"MACs do not count layers of unknown size: {listed(names, 4)}" if names else ""
+    names = [shorten_name(row.name) for row in report.layers if row.layer.macs is None]
+    return f"MACs do not count layers of unknown size: {join_names(names, 4)}" if names else ""
 
 
 def quality(verdict: QualityMetrics) -> str:
@@ -409,9 +427,9 @@ def report_text(report: ModelReport) -> str:
     if report.summary is not None:
         rows = {"file": report.name, **facts(report.summary), "work": work(report)}
         width = max(map(len, rows))
-        lines += [f"{name:{width}}  {shown(value)}" for name, value in rows.items()]
+        lines += [f"{name:{width}}  {escape_name(value)}" for name, value in rows.items()]
         lines += _plain(quantizer_rows(report.summary.quantizers))
-        lines += map(shown, quantizer_notes(report.summary))
+        lines += map(escape_name, quantizer_notes(report.summary))
     if report.layers:
         lines += [*_plain(layer_rows(report)), *_plain(observed_rows(report))]
         lines += reasons(report.layers)
@@ -424,7 +442,7 @@ def _plain(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yield the lines of a table of strings."""
     if not rows:
         return
-    table = [list(rows[0]), *([shown(cell) for cell in row.values()] for row in rows)]
+    table = [list(rows[0]), *([escape_name(cell) for cell in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     right = [name in NUMBERS for name in rows[0]]
     yield ""

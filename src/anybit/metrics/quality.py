@@ -9,7 +9,7 @@ from anybit.inputs import Array
 from anybit.metrics.output_parts import OutputPart
 from anybit.metrics.output_quality import OutputQuality, OutputSums
 from anybit.metrics.thresholds import DEFAULT_THRESHOLDS, QualityThresholds
-from anybit.text import shown
+from anybit.text import escape_name
 
 _MAX_WORST_SAMPLES = 10
 
@@ -109,7 +109,7 @@ class QualityMetrics:
             for output in self.outputs
             if output.kind in kinds and (value := figure(output)) is not None
         ]
-        return f" of {shown(min(figures)[1])}" if figures and len(self.outputs) > 1 else ""
+        return f" of {escape_name(min(figures)[1])}" if figures and len(self.outputs) > 1 else ""
 
 
 def _format_below(value: float, limit: float, digits: int) -> str:

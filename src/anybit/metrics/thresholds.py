@@ -40,8 +40,8 @@ def parse_thresholds(words: str | None, *, has_data: bool = True) -> QualityThre
     Raises:
         OptionError: The words are not thresholds, or there are no data to check them on.
 
-    >>> thresholds("12 dB, 95%").sqnr, thresholds("95%").sqnr, thresholds("none").agreement
-    (12.0, None, None)
+    >>> parse_thresholds("12 dB, 95%").sqnr, parse_thresholds("none").agreement
+    (12.0, None)
     """
     if words is None:
         return DEFAULT_THRESHOLDS

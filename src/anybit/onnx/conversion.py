@@ -47,7 +47,7 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import Report, Step
 from anybit.onnx.runtimes import NAMES, find_runtime
 from anybit.onnx.trial import Trial, compute_reference, describe_requirements
-from anybit.text import shown
+from anybit.text import escape_name
 
 # Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
 _STANDARD_OPSET = 13
@@ -306,7 +306,7 @@ class _Work:
             counts[operator] += 1
         if counts:
             kinds = ", ".join(f"{count} {operator}" for operator, count in counts.items())
-            self.remarks.append(f"operators of other domains stay: {shown(kinds)}")
+            self.remarks.append(f"operators of other domains stay: {escape_name(kinds)}")
 
     def finished(self) -> ir.Model:
         self._run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.passes import FencePairs
 from anybit.onnx.qdq.integer_kernels import Reason, Rewrite, can_fence, find_rewrites
-from anybit.text import counted, listed
+from anybit.text import format_count, join_names
 
 _NAMED = 3
 
@@ -32,11 +32,11 @@ class Fencing:
         """Return the numbers of fenced nodes with reasons, and of integer nodes."""
         parts = []
         if self.fenced:
-            count = counted(len(self.fenced), "node")
+            count = format_count(len(self.fenced), "node")
             reason = ", ".join(explain_rewrites(self.fenced))
             parts.append(f"a Min keeps {count} from integer operators: {reason}")
         if self.integer:
-            count = counted(len(self.integer), "MatMul")
+            count = format_count(len(self.integer), "MatMul")
             parts.append(f"{count} may run in integers, whose sums overflow on no CPU")
         return "; ".join(parts)
 
@@ -48,7 +48,7 @@ def explain_rewrites(rewrites: Iterable[Rewrite]) -> Iterator[str]:
         if rewrite.reason is not None:
             grouped.setdefault(rewrite.reason, []).append(get_label(rewrite.node))
     for reason, labels in grouped.items():
-        yield f"{listed(labels, _NAMED)} ({reason.value})"
+        yield f"{join_names(labels, _NAMED)} ({reason.value})"
 
 
 def fence(model: ir.Model) -> Fencing:

@@ -81,7 +81,7 @@ def summarize_quantizer(
     """
     x, operator = quantizer.x, quantizer.operator
     assert x is not None, "quantizers_in lists those with an input"
-    tensor, shape = origins.get(str(x.name), (str(x.name), text.sizes(get_shape(x))))
+    tensor, shape = origins.get(str(x.name), (str(x.name), text.format_shape(get_shape(x))))
     parameters = {
         declared.name: _summarize_parameter(
             str(value.name), quantizer.parameters.get(declared.name)
@@ -191,7 +191,9 @@ def get_shape(value: ir.Value) -> tuple[int | str | None, ...] | None:
 def format_type(value: ir.Value) -> str:
     """Return type and shape: "float32[1, 3, height, ?]"."""
     dtype = value.dtype if value.const_value is None else value.const_value.dtype
-    return text.typed("?" if dtype is None else _get_dtype_name(dtype), get_shape(value))
+    return text.format_tensor_type(
+        "?" if dtype is None else _get_dtype_name(dtype), get_shape(value)
+    )
 
 
 def _get_dtype_name(dtype: ir.DataType) -> str:

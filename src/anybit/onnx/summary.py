@@ -146,6 +146,6 @@ def _trace_origins(model: ir.Model) -> dict[str, tuple[str, str]]:
         if source is not None:
             sources[node.outputs[0]] = sources.get(source, source)
     return {
-        str(value.name): (str(source.name), text.sizes(get_shape(source)))
+        str(value.name): (str(source.name), text.format_shape(get_shape(source)))
         for value, source in sources.items()
     }

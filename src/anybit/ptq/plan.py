@@ -18,7 +18,7 @@ from anybit.ptq.graph.targets import ActivationTensor, TargetNode, Targets
 from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec, parse_quant_spec
 from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat
-from anybit.text import listed, shown
+from anybit.text import escape_name, join_names
 
 FLOAT = "float"
 """The spec of a layer or an activation without a quantizer."""
@@ -297,7 +297,9 @@ def _select_widest(
     widest = max(requests.values(), key=lambda spec: spec.bits)
     if len({spec.text for spec in requests.values()}) == 1:
         return widest, []
-    requested = listed(
-        f"{shown(layer.name)} asks for {spec.text}" for layer, spec in requests.items()
+    requested = join_names(
+        f"{escape_name(layer.name)} asks for {spec.text}" for layer, spec in requests.items()
     )
-    return widest, [f"{shown(name)} gets {widest.text}, the widest for what reads it: {requested}"]
+    return widest, [
+        f"{escape_name(name)} gets {widest.text}, the widest for what reads it: {requested}"
+    ]

@@ -13,7 +13,7 @@ from anybit.onnx.conversion import convert
 from anybit.onnx.files.writer import Result, save
 from anybit.onnx.forms import Form
 from anybit.ptq.algorithms.range_clipping import RangeCandidate
-from anybit.text import counted, sized
+from anybit.text import format_bytes, format_count
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class QuantizationResult(Result):
     def __repr__(self) -> str:
         sqnr = self.verdict.sqnr if self.verdict else None
         parts = [
-            counted(len(self.layers), "layer"),
+            format_count(len(self.layers), "layer"),
             *([] if sqnr is None else [f"{sqnr:.1f} dB"]),
-            f"{sized(self.bytes_before)} -> {sized(self.bytes_after)} of constants",
+            f"{format_bytes(self.bytes_before)} -> {format_bytes(self.bytes_after)} of constants",
         ]
         return f"<anybit.QuantizationResult: {', '.join(parts)}>"
 

@@ -13,7 +13,7 @@ from anybit.comparison.results import TensorDifference
 from anybit.comparison.steps import Arrays
 from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.quantizers.quantizer import get_declared_inputs
-from anybit.text import counted, shown
+from anybit.text import escape_name, format_count
 
 _MAX_VALUE_LENGTH = 40
 
@@ -60,8 +60,8 @@ def _readers(constant: ir.Value) -> Iterator[str]:
     node, index = readers[0]
     names = ["x", *(parameter.name for parameter in get_declared_inputs(node)[1:])]
     use = f" as its {names[index]}" if get_declared_inputs(node) and index < len(names) else ""
-    more = f", and {counted(len(readers) - 1, 'more node')}" if len(readers) > 1 else ""
-    yield f"{node.op_type} {shown(node.name or '')} reads it{use}{more}"
+    more = f", and {format_count(len(readers) - 1, 'more node')}" if len(readers) > 1 else ""
+    yield f"{node.op_type} {escape_name(node.name or '')} reads it{use}{more}"
 
 
 def _parameters(
@@ -84,7 +84,9 @@ def _parameters(
         indices = np.argwhere(differing_elements(a, b))
         if len(indices):
             index = tuple(indices[0].tolist())
-            more = f" and {counted(len(indices) - 1, 'more place')}" if len(indices) > 1 else ""
+            more = (
+                f" and {format_count(len(indices) - 1, 'more place')}" if len(indices) > 1 else ""
+            )
             where = f" at {list(index)}{more}" if a.size > 1 else ""
             yield f"{name} is {value(a[index])} in A and {value(b[index])} in B{where}"
 

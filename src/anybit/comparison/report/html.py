@@ -7,7 +7,7 @@ from anybit.comparison.report import wording
 from anybit.comparison.report.pictures import heat_map, histogram
 from anybit.comparison.results import Difference, TensorDifference
 from anybit.inspection.page import Block, Cell, Details, Facts, Items, Page, Section, Table, render
-from anybit.text import counted
+from anybit.text import format_count
 
 
 def page(difference: Difference) -> str:
@@ -76,4 +76,4 @@ def _table(tensors: Sequence[TensorDifference]) -> Table:
 
 def _unmatched(side: str, names: tuple[str, ...]) -> Iterator[Details]:
     if names:
-        yield Details(f"{counted(len(names), 'tensor')} of {side}", "", [Items(names)])
+        yield Details(f"{format_count(len(names), 'tensor')} of {side}", "", [Items(names)])

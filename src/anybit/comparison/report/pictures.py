@@ -13,7 +13,7 @@ from anybit.comparison.report.wording import number
 from anybit.comparison.results import TensorDifference
 from anybit.inspection import charts
 from anybit.inspection.page import Figure
-from anybit.text import counted
+from anybit.text import format_count
 
 _MAX_BARS = 41
 _CELLS = (64, 128)
@@ -36,7 +36,7 @@ def histogram(tensor: TensorDifference) -> Figure:
     counts, edges, are_integers = _bins(distances)
     unit = "steps" if tensor.step is not None else "absolute"
     rest = np.count_nonzero(np.isinf(values))
-    title = f"{counted(distances.size, 'element')} with a difference, B minus A, {unit}"
+    title = f"{format_count(distances.size, 'element')} with a difference, B minus A, {unit}"
     if rest:
         title += f"; {rest} more where a number meets NaN or infinity"
     centres = [f"{(low + high) / 2:.3g}" for low, high in pairwise(edges)]

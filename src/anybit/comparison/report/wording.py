@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from anybit.comparison.measure import ElementDifference
 from anybit.comparison.results import Difference, Match, Outcome, TensorDifference
-from anybit.text import counted, listed, shown, sizes
+from anybit.text import escape_name, format_count, format_shape, join_names
 
 _OUTCOMES = {
     Outcome.EQUAL: "equal",
@@ -50,13 +50,13 @@ def rows(tensors: Iterable[TensorDifference], *, shapes: bool) -> list[dict[str,
 
 
 def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
-    shape_a, shape_b = sizes(tensor.shape), sizes(tensor.other_shape)
+    shape_a, shape_b = format_shape(tensor.shape), format_shape(tensor.other_shape)
     same_shape = shape_a if every_shape else ""
     return {
         "": START * tensor.starts,
-        "tensor": shown(tensor.name),
+        "tensor": escape_name(tensor.name),
         "made by": tensor.operator or "constant",
-        "node": "" if tensor.node == tensor.name else shown(tensor.node),
+        "node": "" if tensor.node == tensor.name else escape_name(tensor.node),
         "in B": _counterpart(tensor),
         "shape": same_shape if shape_a == shape_b else f"{shape_a} / {shape_b}",
         "elements": str(tensor.elements),
@@ -68,7 +68,7 @@ def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
         "adds": percent(tensor.harm) if tensor.harm else "",
         "ulps": number(tensor.ulps) if tensor.ulps is None or tensor.ulps <= _MAX_ULPS else "",
         "steps": number(tensor.steps),
-        "step of": shown(tensor.step_of),
+        "step of": escape_name(tensor.step_of),
     }
 
 
@@ -77,7 +77,7 @@ def _counterpart(tensor: TensorDifference) -> str:
     types = f" {tensor.other_dtype} / {tensor.dtype}" if tensor.dtype != tensor.other_dtype else ""
     if tensor.matched is Match.NAME:
         return types.strip()
-    return f"{shown(tensor.other_name)} (by {tensor.matched}){types}"
+    return f"{escape_name(tensor.other_name)} (by {tensor.matched}){types}"
 
 
 def summary(difference: Difference) -> str:
@@ -94,9 +94,8 @@ def summary(difference: Difference) -> str:
     missing = f" Without a counterpart: {' and '.join(others)}." if others else ""
     positions = sum(tensor.matched is not Match.NAME for tensor in difference.tensors)
     by = f" {positions} of them matched by position, not by name." if positions else ""
-    return (
-        f"{counted(len(difference.tensors), 'tensor')} compared: {', '.join(parts)}.{by}{missing}"
-    )
+    count = format_count(len(difference.tensors), "tensor")
+    return f"{count} compared: {', '.join(parts)}.{by}{missing}"
 
 
 def remarks(difference: Difference) -> list[str]:
@@ -108,7 +107,7 @@ def remarks(difference: Difference) -> list[str]:
         remarks.append(f"differences up to {' or '.join(allowed)} count as equal")
     signs = [tensor for tensor in difference.tensors if tensor.zero_signs]
     if signs:
-        names = listed([shown(tensor.name) for tensor in signs])
+        names = join_names([escape_name(tensor.name) for tensor in signs])
         remarks.append(f"0 and -0 count as equal; they meet in {names}")
     return remarks
 
@@ -118,14 +117,14 @@ def first_difference(difference: Difference) -> str:
     first = difference.first
     if first is None:
         return ""
-    sentence = f"The first tensor that differs is {shown(first.name)}"
+    sentence = f"The first tensor that differs is {escape_name(first.name)}"
     if not first.operator:
         return f"{sentence}, a stored constant."
     outcomes: dict[str, list[str]] = {}
     for node_input in difference.inputs:
-        outcomes.setdefault(_OUTCOMES[node_input.outcome], []).append(shown(node_input.name))
-    inputs = [f" Inputs {outcome}: {listed(names)}." for outcome, names in outcomes.items()]
-    return f"{sentence}, made by {shown(first.made_by)}.{''.join(inputs)}"
+        outcomes.setdefault(_OUTCOMES[node_input.outcome], []).append(escape_name(node_input.name))
+    inputs = [f" Inputs {outcome}: {join_names(names)}." for outcome, names in outcomes.items()]
+    return f"{sentence}, made by {escape_name(first.made_by)}.{''.join(inputs)}"
 
 
 def element(sample: ElementDifference) -> str:

@@ -11,7 +11,7 @@ from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.shapes import get_named_sizes, get_proven_sizes, has_free_sizes
 from anybit.onnx.graph.sizes import SizePropagator
-from anybit.text import sizes as sizes_in_words
+from anybit.text import format_shape as sizes_in_words
 
 _IMAGE_AXES = 3  # besides the rows
 _MOST_INPUTS = 3

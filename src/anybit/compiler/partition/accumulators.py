@@ -29,7 +29,7 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import get_label
 from anybit.quant_types.layer_info import Guarantee, LayerInfo
-from anybit.text import counted
+from anybit.text import format_count
 
 _LARGEST_SUM = 2**31 - 1
 _MOST_AVERAGED = 2**20
@@ -140,8 +140,8 @@ def _check_floats(scales: Array, weights: Array, source: IntegerTensor) -> None:
     small = int(np.count_nonzero((units > 0) & (units < _SMALLEST_FLOAT)))
     if small:
         raise Unsupported(
-            f"its products are below the normal numbers of float32 in {counted(small, 'channel')}: "
-            "let weights there be 0, or larger"
+            "its products are below the normal numbers of float32 in "
+            f"{format_count(small, 'channel')}: let weights there be 0, or larger"
         )
 
 

@@ -137,7 +137,7 @@ def _get_code_span(value: AbstractValue | None) -> Span | None:
 
 
 def _format_shape(model: ir.Model, value: ir.Value | None) -> str:
-    return text.sizes(None if value is None else get_proven_sizes(value, model))
+    return text.format_shape(None if value is None else get_proven_sizes(value, model))
 
 
 def find_owners(nodes: Iterable[ir.Node], layers: Iterable[LayerInfo]) -> dict[ir.Node, str]:

@@ -25,7 +25,7 @@ from anybit.onnx.analysis.abstract_values import (
 )
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
-from anybit.text import listed
+from anybit.text import join_names
 
 Range: TypeAlias = str | tuple[float, float]
 Ranges: TypeAlias = Mapping[str, Range] | Range
@@ -52,7 +52,7 @@ def make_input_values(
     for name, spec in index_by_name(ranges).items():
         chosen = next(iter(inputs_by_name)) if not name and len(inputs_by_name) == 1 else name
         if chosen not in inputs_by_name:
-            names = listed(inputs_by_name) or "none"
+            names = join_names(inputs_by_name) or "none"
             raise OptionError(f"there is no input {name!r} to give a range; the inputs are {names}")
         if inputs_by_name[chosen].dtype not in (None, ir.DataType.FLOAT):
             raise OptionError(f"input {chosen!r} does not hold float32: its type is its range")

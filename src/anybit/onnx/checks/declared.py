@@ -12,7 +12,7 @@ from anybit.onnx.graph.shapes import (
     get_sizes,
     iter_declarable,
 )
-from anybit.text import sizes
+from anybit.text import format_shape
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -31,7 +31,7 @@ def check(subject: Subject) -> Iterator[Finding]:
         wrong = [entry for entry in declared if problem(entry[2], entry[1])]
         if wrong:
             value, *shapes = wrong[0]
-            claimed, follows = (sizes(get_sizes(shape)) for shape in shapes)
+            claimed, follows = (format_shape(get_sizes(shape)) for shape in shapes)
             more = f" (and {len(wrong) - 1} more values)" if len(wrong) > 1 else ""
             yield report(
                 value.producer(),

@@ -10,7 +10,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from anybit.onnx.graph.names import get_label
-from anybit.text import counted
+from anybit.text import format_count
 
 Severity = Literal["error", "warning"]
 
@@ -83,5 +83,5 @@ def _merge(alike: Sequence[Finding]) -> Finding:
     if not more:
         return first
     nodes = tuple(dict.fromkeys(name for finding in alike for name in finding.nodes))
-    words = f"also in {counted(more, 'more node')}" if first.node else f"and {more} more"
+    words = f"also in {format_count(more, 'more node')}" if first.node else f"and {more} more"
     return replace(first, problem=f"{first.problem} ({words})", nodes=nodes)

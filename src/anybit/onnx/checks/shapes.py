@@ -13,7 +13,7 @@ def check_free_sizes(subject: Subject, target: str) -> Iterator[Finding]:
     """Yield inputs with sizes that are not fixed."""
     for value in subject.model.graph.inputs:
         if value.shape is None or not value.shape.is_static():
-            shape = text.sizes(get_shape(value))
+            shape = text.format_shape(get_shape(value))
             problem = f"input {value.name!r} has the shape {shape}; {target} needs fixed sizes"
             sizes = () if value.shape is None else value.shape[1:]
             batch_alone = value.shape is not None and all(isinstance(size, int) for size in sizes)

@@ -24,7 +24,7 @@ from anybit.onnx.files.origin import resolve_origin
 from anybit.onnx.files.writer import Result
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.process import silence_onnx_logs
-from anybit.text import problem
+from anybit.text import describe_os_error
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Result
 """A model: a path, the bytes of a file, a model of onnx or onnx_ir, or a result that holds one."""
@@ -108,7 +108,7 @@ def _read_bytes(path: Path) -> bytes:
             )
         return path.read_bytes()
     except OSError as error:
-        raise ModelError(problem(error)) from error
+        raise ModelError(describe_os_error(error)) from error
 
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:

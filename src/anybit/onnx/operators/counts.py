@@ -11,7 +11,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[import-u
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.text import counted
+from anybit.text import format_count
 
 
 def check_counts(model: ir.Model) -> None:
@@ -51,8 +51,8 @@ def _describe_wrong_count(node: ir.Node, opset: int) -> str:
         ("output", outputs, schema.min_output, schema.max_output),
     ):
         if not least <= count <= most:
-            expected = counted(least, noun) if least == most else f"{least} to {most} {noun}s"
-            expected = f"at least {counted(least, noun)}" if most > 2**16 else expected
+            expected = format_count(least, noun) if least == most else f"{least} to {most} {noun}s"
+            expected = f"at least {format_count(least, noun)}" if most > 2**16 else expected
             return f"must have {expected}, got {count}"
     return ""
 

@@ -9,7 +9,7 @@ from anybit.onnx.graph.walk import get_inner_graphs, iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.report import Report
-from anybit.text import listed
+from anybit.text import join_names
 
 
 class FreeSizes(InPlacePass):
@@ -29,7 +29,7 @@ class FreeSizes(InPlacePass):
         ):  # the model cannot be inferred
             return Report(model, False)
         freed = [str(value.name) for value in values if _free(value)]
-        remark = f"sizes that depend on the data are free, not fixed: {listed(freed)}"
+        remark = f"sizes that depend on the data are free, not fixed: {join_names(freed)}"
         return Report(model, bool(freed), remarks=(remark,) * bool(freed))
 
 

@@ -19,7 +19,7 @@ from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.ptq.graph.intervals import Intervals
-from anybit.text import listed, shown
+from anybit.text import escape_name, join_names
 
 _Denominator: TypeAlias = ir.Value | ir.Node
 
@@ -84,11 +84,13 @@ class SteepNodes:
         if not self.kept:
             return ()
         steep = [node for node in self._steep if node in self.kept]
-        others = [shown(get_label(node)) for node in self.kept if node not in self._steep]
-        named = [f"{shown(get_label(node))} ({node.op_type})" for node in steep]
+        others = [escape_name(get_label(node)) for node in self.kept if node not in self._steep]
+        named = [f"{escape_name(get_label(node))} ({node.op_type})" for node in steep]
         nodes = [
-            f"These nodes stay float32: {listed(named)}" if named else "Some nodes stay float32",
-            f"and the nodes that lead to or complete these: {listed(others)}",
+            f"These nodes stay float32: {join_names(named)}"
+            if named
+            else "Some nodes stay float32",
+            f"and the nodes that lead to or complete these: {join_names(others)}",
         ]
         return (
             f"{', '.join(nodes if others else nodes[:1])}. They divide by values near 0, or take "
@@ -111,7 +113,7 @@ class SteepNodes:
         for node in self._find_quotient_sums(quotients):
             kept.setdefault(node, "it sums quotients with a common denominator")
         for node, steep_node in self._walk_upstream([*quotients, *self._steep]):
-            name = repr(shown(get_label(steep_node)))
+            name = repr(escape_name(get_label(steep_node)))
             kept.setdefault(node, f"it leads to {name}, which is steep near 0")
         self.kept = {node: reason for node, reason in kept.items() if node in self._candidates}
 

@@ -39,7 +39,7 @@ from anybit.ptq.plan import QuantPlan
 from anybit.ptq.result import ParetoPoint
 from anybit.ptq.search.candidates import CandidateBuilder, MeasuredCandidate
 from anybit.quant_types.spec import QuantSpec
-from anybit.text import counted
+from anybit.text import format_count
 
 _PARAMS_SHARE, _SENSITIVITY_SHARE = 0.3, 0.3
 """Shares of the time until evaluation: parameters at the base widths, and sensitivity."""
@@ -241,14 +241,14 @@ def _report_replaced_specs(weights: Mapping[TargetNode, QuantSpec]) -> tuple[str
     if not count:
         return ()
     return (
-        f"The budget gives {counted(count, 'layer')} integers of other widths in place of ternary; "
-        "name the layers that stay ternary: --layer NAME=ternary.",
+        f"The budget gives {format_count(count, 'layer')} integers of other widths in place of "
+        "ternary; name the layers that stay ternary: --layer NAME=ternary.",
     )
 
 
 def _report_confidence(budget: Budget, quality: QualityMetrics) -> tuple[str, ...]:
     """Return a remark if unseen data may have more noise than a budget of noise allows."""
-    bound, held_out = quality.sqnr_bound, f"{counted(quality.samples, 'held-out sample')}"
+    bound, held_out = quality.sqnr_bound, f"{format_count(quality.samples, 'held-out sample')}"
     unsure = f"{budget.text} is not certain on new data"
     if quality.seen:
         return (f"{unsure}: the only sample is used for calibration, too; give hundreds.",)

@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 
 from anybit.data.dataset import Dataset
-from anybit.text import listed, shown
+from anybit.text import escape_name, join_names
 
 # The most samples that are compared.
 _SEARCHED = 256
@@ -27,7 +27,7 @@ def remark_on_constant_inputs(samples: Dataset) -> tuple[str, ...]:
         striking = [name for name in same if every or first[name].dtype.kind == "f"]
         if not striking:
             return ()
-    names = listed(map(shown, striking))
+    names = join_names(map(escape_name, striking))
     subject = f"Input {names} is" if len(striking) == 1 else f"Inputs {names} are"
     count = f"all {len(samples)}" if len(samples) <= _SEARCHED else f"the first {_SEARCHED}"
     return (

@@ -2,7 +2,7 @@
 """Remark on layers in branches that no sample runs."""
 
 from anybit.ptq.search.candidates import QuantizedCandidate
-from anybit.text import listed, shown
+from anybit.text import escape_name, join_names
 
 
 def remark_on_idle_branches(candidate: QuantizedCandidate) -> tuple[str, ...]:
@@ -17,6 +17,7 @@ def remark_on_idle_branches(candidate: QuantizedCandidate) -> tuple[str, ...]:
         return ()
     did = "layers read" if len(names) > 1 else "layer reads"
     return (
-        f"{len(names)} {did} floats, since no sample runs a branch: {listed(map(shown, names))}. "
+        f"{len(names)} {did} floats, since no sample runs a branch: "
+        f"{join_names(map(escape_name, names))}. "
         "Give data that do.",
     )

@@ -9,7 +9,7 @@ from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.ptq.graph.branches import walk_reachable
 from anybit.ptq.search.candidates import MeasuredCandidate
-from anybit.text import listed, shown
+from anybit.text import escape_name, join_names
 
 # Powers, their sums and their roots keep small values small.
 _OPERATORS = {
@@ -27,11 +27,12 @@ def remark_on_logarithms(candidate: MeasuredCandidate, model: ir.Model) -> tuple
     names = [get_label(node) for node in _before_logarithms(model) if node in layers]
     if not names:
         return ()
-    keep = " ".join(f"--keep {shown(name)!r}" for name in names[:4])
+    keep = " ".join(f"--keep {escape_name(name)!r}" for name in names[:4])
     those = "them" if len(names) > 1 else "it"
     return (
-        f"The outputs of {listed(map(shown, names))} lead to a logarithm, for which small values "
-        f"count as much as large ones. Few bits lose these: keep {those} in float ({keep}).",
+        f"The outputs of {join_names(map(escape_name, names))} lead to a logarithm, "
+        "for which small values count as much as large ones. "
+        f"Few bits lose these: keep {those} in float ({keep}).",
     )
 
 

@@ -11,7 +11,7 @@ from anybit.onnx.graph.names import get_label
 from anybit.ptq.graph.intervals import Intervals
 from anybit.ptq.graph.steep_nodes import find_steep_argument, is_provably_finite
 from anybit.ptq.search.candidates import MeasuredCandidate
-from anybit.text import listed, shown
+from anybit.text import escape_name, join_names
 
 
 def remark_on_non_finite(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
@@ -27,8 +27,8 @@ def remark_on_non_finite(candidate: MeasuredCandidate, model: ir.Model) -> tuple
     names = list(dict.fromkeys(get_label(node) for node in _layers_before(steep, layers)))
     if not names:
         return ()
-    keep = " ".join(f"--keep {shown(name)!r}" for name in names[:4])
-    at = listed(f"{shown(get_label(node))} ({node.op_type})" for node in steep)
+    keep = " ".join(f"--keep {escape_name(name)!r}" for name in names[:4])
+    at = join_names(f"{escape_name(get_label(node))} ({node.op_type})" for node in steep)
     return (
         "Outputs are infinite or NaN where those of the float model are finite: quantization can "
         f"make the argument of {at} 0. Add a small constant to it in the model, or keep the layers "

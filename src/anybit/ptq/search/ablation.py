@@ -23,7 +23,7 @@ from anybit.ptq.calibration.taps import Recording
 from anybit.ptq.context import Context
 from anybit.ptq.graph.targets import ActivationTensor
 from anybit.ptq.search.evaluate import ModelOutputs
-from anybit.text import counted
+from anybit.text import format_count
 
 Choices = Mapping[ActivationTensor, LayerParams]
 
@@ -156,7 +156,7 @@ def select_best_variant(verdicts: Sequence[QualityMetrics]) -> int:
 def describe_ablation(variant: Variant, verdict: QualityMetrics, of_all: QualityMetrics) -> str:
     """Return the remark on a variant that is kept instead of all choices."""
     return (
-        f"{variant.dropped} were dropped: on {counted(verdict.samples, 'sample')} "
+        f"{variant.dropped} were dropped: on {format_count(verdict.samples, 'sample')} "
         f"{variant.replacement} give {_shown(verdict)}, and all choices {_shown(of_all)}."
     )
 

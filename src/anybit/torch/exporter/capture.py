@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree
 
 from anybit.errors import ModelError
-from anybit.text import counted
+from anybit.text import format_count
 
 Shapes: TypeAlias = dict[str, Any]
 """By argument of forward: a dict from axis to `torch.export.Dim` for each tensor, or None."""
@@ -132,7 +132,7 @@ def shapes_by_argument(
     if set(shapes) != set(names) if named else len(shapes) != len(names):
         raise ModelError(
             f"dynamic_shapes needs an entry, or None, for each of {', '.join(names)}; "
-            f"got {', '.join(map(str, shapes)) if named else counted(len(shapes), 'item')}"
+            f"got {', '.join(map(str, shapes)) if named else format_count(len(shapes), 'item')}"
         )
     return dict(
         shapes if isinstance(shapes, Mapping) else zip(bound.arguments, shapes, strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from anybit.text import listed
+from anybit.text import join_names
 from anybit.torch.nn._call_graph import CallGraph, call_graph, has_hooks
 from anybit.torch.nn._layers import QuantizedLayer
 
@@ -73,7 +73,7 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False, strict: bool = Fa
         if obstacle
     ]
     if reasons := [*reasons, *_functional(graph)]:
-        text = f"batch normalization stays in {listed(reasons)}"
+        text = f"batch normalization stays in {join_names(reasons)}"
         if strict:
             raise ValueError(text)
         warnings.warn(text, stacklevel=2)

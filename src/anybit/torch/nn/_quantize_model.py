@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from anybit.text import listed
+from anybit.text import join_names
 from anybit.torch.nn._attention import QuantMultiheadAttention
 from anybit.torch.nn._layers import (
     QuantConv1d,
@@ -175,11 +175,11 @@ def _report(
         total = sum(weight.numel() for weight in model.parameters() if weight.ndim >= 2)
         floats = {weight for module in weights for weight in module.parameters.values()}
         share = sum(weight.numel() for weight in floats) / total
-        names = listed([str(module) for module in weights])
+        names = join_names([str(module) for module in weights])
         sentences.append(f"{percentage(share)} of the weights stay in floating point: {names}")
     if operations:
         replacements = {
-            replacement: listed(
+            replacement: join_names(
                 [other.name for other in operations if other.replacement == replacement]
             )
             for replacement in dict.fromkeys(other.replacement for other in operations)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, make_error
 from anybit.onnx.graph.constants import is_constant
-from anybit.text import shown
+from anybit.text import escape_name
 
 _KEYWORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
@@ -74,4 +74,4 @@ def _report_names(names: list[str], code: str, problem: str) -> Iterator[Finding
     """Yield one finding for all names, with the first of them."""
     if names:
         others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-        yield make_error(None, code, f"{shown(repr(names[0]))}{others} {problem}", CLEAN)
+        yield make_error(None, code, f"{escape_name(repr(names[0]))}{others} {problem}", CLEAN)
