@@ -26,10 +26,11 @@ from anybit.data.splits import is_held_out
 from anybit.inputs import TensorInfo
 from anybit.parallel import ThreadExecutor
 from anybit.ptq import pipeline as driver
-from anybit.ptq.calibration.collect import collect_stats, gather
+from anybit.ptq.calibration.collect import collect_stats, iterate_samples
 from anybit.ptq.calibration.stats import CalibrationStats
 from anybit.ptq.calibration.taps import Recorder
 from anybit.ptq.config import DEFAULT
+from anybit.ptq.context import Context, ignore_progress
 from anybit.ptq.graph.targets import collect_activations, find_targets
 
 X = TensorInfo("x", np.dtype(np.float32), ("rows", 4))
@@ -93,19 +94,18 @@ def test_calibration_samples_are_disjoint(rows: int, farthest: int) -> None:
     samples = Dataset(data, (X,))
     network = ir.from_proto(onnx.shape_inference.infer_shapes(small()))
     source = collect_activations(find_targets(network).layers)[0]
-    seen = collect_stats(
-        network, [source], samples, "m", ThreadExecutor(), None, lambda share: None
-    )
-    (result,) = gather(network, [source], samples, "m", seen, [source], config)
-    to_choose, to_decide, to_round = (
+    ctx = Context(network, "m", samples, ThreadExecutor(), ignore_progress, config)
+    stats = collect_stats(ctx, [source], ignore_progress)
+    (result,) = iterate_samples(ctx, [source], stats, [source])
+    compare, confirm, rounding = (
         {row.tobytes() for sample in part for row in sample["x"]}
-        for part in (result.to_choose, result.to_decide, result.to_round)
+        for part in (result.compare, result.confirm, result.rounding)
     )
-    assert to_choose <= to_round
-    assert not to_decide & to_round
+    assert compare <= rounding
+    assert not confirm & rounding
     judged = [row for number, row in enumerate(data) if not is_held_out(number)]
     largest = max(judged, key=lambda row: np.abs(row).max())
-    assert largest.tobytes() in to_choose | to_decide
+    assert largest.tobytes() in compare | confirm
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from anybit.compiler.prepare.eligibility import INTEGER_ONLY
 from anybit.data.dataset import Dataset
 from anybit.metrics.quality import QualityMetrics
 from anybit.onnx.forms import Form
-from anybit.ptq.calibration.collect import decides_by_others
+from anybit.ptq.calibration.collect import has_confirming_samples
 from anybit.ptq.fpga_targets import check_result
 from anybit.ptq.graph.targets import TargetNode
 from anybit.ptq.layer_rows import ConstantSizes, describe_layer
@@ -66,7 +66,7 @@ class ResultBuilder:
         """
         verdict = replace(search.candidate.verdict, thresholds=self.options.thresholds)
         candidate = replace(search.candidate, verdict=verdict)
-        confirmed = decides_by_others(dataset, self.options.config.calibration)
+        confirmed = has_confirming_samples(dataset, self.options.config.calibration)
         remarks = self.remarks
         if self.options.config.searches and not confirmed:
             remarks += (_NOT_CONFIRMED,)

@@ -18,7 +18,7 @@ from anybit.data.readers import Sample
 from anybit.inputs import Array
 from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
 from anybit.ptq.algorithms.layer_params import LayerParams
-from anybit.ptq.calibration.collect import divided_samples
+from anybit.ptq.calibration.collect import split_calibration_samples
 from anybit.ptq.calibration.taps import Recording
 from anybit.ptq.context import Context
 from anybit.ptq.graph.targets import ActivationTensor
@@ -62,7 +62,7 @@ class AblationSet:
     def __init__(self, ctx: Context, floats: ModelOutputs) -> None:
         self._executor, self._parts = ctx.executor, floats.parts
         config = ctx.config.ablation
-        searched, apart = divided_samples(ctx.dataset, ctx.config.calibration)
+        searched, apart = split_calibration_samples(ctx.dataset, ctx.config.calibration)
         numbers = [*apart, *searched[::-1]][: config.samples]
         numbers = ctx.dataset.limit_memory(numbers, config.input_bytes)
         batches = [

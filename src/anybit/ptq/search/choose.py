@@ -14,7 +14,7 @@ import onnx_ir as ir
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.algorithms.shared_weights import SharedWeight, SharedWeights, linked
-from anybit.ptq.calibration.collect import LayerSamples, collect_stats, gather
+from anybit.ptq.calibration.collect import LayerSamples, collect_stats, iterate_samples
 from anybit.ptq.config import QuantizeConfig
 from anybit.ptq.context import Context, Progress, scale_progress
 from anybit.ptq.graph.matmul_form import find_matmul_form
@@ -44,20 +44,10 @@ def choose_params(
     Raises:
         ModelError: The model cannot be run, or an activation holds NaN or infinity.
     """
-    stats = collect_stats(
-        ctx.model,
-        activations,
-        ctx.dataset,
-        ctx.name,
-        ctx.executor,
-        ctx.cache,
-        scale_progress(progress, 0, _CALIBRATED),
-    )
+    stats = collect_stats(ctx, activations, scale_progress(progress, 0, _CALIBRATED))
 
     def layer_samples(selected: Sequence[ActivationTensor]) -> Iterator[LayerSamples]:
-        return gather(
-            ctx.model, activations, ctx.dataset, ctx.name, stats, set(selected), ctx.config
-        )
+        return iterate_samples(ctx, activations, stats, set(selected))
 
     rounding = SharedWeightRounding(ctx.model, plan.weights, ctx.config)
     shared = [activation for activation in activations if rounding.has_shared_weights(activation)]
@@ -81,7 +71,7 @@ def choose_params(
 def _search_layers(
     ctx: Context, plan: QuantPlan, layer_samples: Iterator[LayerSamples]
 ) -> Iterator[tuple[LayerParams, LayerMoments]]:
-    tasks = ((samples, plan.activations.get(samples.source)) for samples in layer_samples)
+    tasks = ((samples, plan.activations.get(samples.activation)) for samples in layer_samples)
     return map_on_copies(ctx.executor, ctx.model, make_chooser, (plan.weights, ctx.config), tasks)
 
 
@@ -93,7 +83,7 @@ def _revise_layers(
     layer_samples: Iterator[LayerSamples],
 ) -> Iterator[LayerParams]:
     common = plan.weights, rounded, ctx.config
-    tasks = ((samples, params[samples.source]) for samples in layer_samples)
+    tasks = ((samples, params[samples.activation]) for samples in layer_samples)
     return map_on_copies(ctx.executor, ctx.model, make_reviser, common, tasks)
 
 
@@ -106,9 +96,9 @@ def make_chooser(
 
     def choose(task: tuple[LayerSamples, QuantSpec | None]) -> tuple[LayerParams, LayerMoments]:
         samples, spec = task
-        search = LayerSearch(model, samples.source, weights, shared_weights, config)
+        search = LayerSearch(model, samples.activation, weights, shared_weights, config)
         params = search.choose(spec, samples)
-        moments = search.compute_moments(params, samples.to_round)
+        moments = search.compute_moments(params, samples.rounding)
         return _without_arrays(replace(params, tried=search.candidates)), moments
 
     return choose
@@ -133,10 +123,10 @@ def make_reviser(
 
     def revise(task: tuple[LayerSamples, LayerParams]) -> LayerParams:
         samples, params = task
-        search = LayerSearch(model, samples.source, weights, shared_weights, config)
+        search = LayerSearch(model, samples.activation, weights, shared_weights, config)
         replaced = {
             layer: (rounded[layer], *params.weights[layer][1:])
-            for layer, _ in samples.source.readers
+            for layer, _ in samples.activation.readers
             if layer in rounded
         }
         return search.revise(params, replaced, samples)

@@ -8,7 +8,7 @@ of the data, and compared with the outputs of the float layers.
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -41,21 +41,6 @@ from anybit.ptq.specs.dynamic_grid import DynamicGrid, make_dynamic_grid
 from anybit.ptq.specs.spec_grid import make_grid
 from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec
-
-
-@dataclass(frozen=True)
-class SampleSplit:
-    """Calibration samples of one activation, by use.
-
-    Attributes:
-        compare: Samples on which candidates are compared.
-        confirm: Samples on which the best candidate has to win, too.
-        rounding: Samples for weight rounding.
-    """
-
-    compare: Sequence[Sample]
-    confirm: Sequence[Sample]
-    rounding: Sequence[Sample]
 
 
 class LayerSearch:
@@ -108,33 +93,33 @@ class LayerSearch:
         """
         statistics = samples.statistics
         widest = self._widest(spec, statistics)
-        if not samples.to_decide:
+        if not samples.confirm:
             return replace(widest, weights=self._round_shared_weights())
         # In a branch, none of the samples for comparison may have run.
-        split = SampleSplit(
-            samples.to_choose or samples.to_decide,
-            samples.to_decide,
-            samples.to_round or samples.to_decide,
+        samples = replace(
+            samples,
+            compare=samples.compare or samples.confirm,
+            rounding=samples.rounding or samples.confirm,
         )
         if spec is None:
-            return self._choose_weights(widest, statistics, split)
+            return self._choose_weights(widest, samples)
         if isinstance(spec.format, BlockFormat) or spec.bits >= self._config.ranges.wide_bits:
-            return self._round([self._round_to_nearest(widest, split.confirm)], split)
+            return self._round([self._round_to_nearest(widest, samples.confirm)], samples)
         confirmed: list[LayerParams] = []
 
         def confirm(candidate: LayerParams) -> LayerParams:
-            confirmed.append(self._round_to_nearest(candidate, split.confirm))
+            confirmed.append(self._round_to_nearest(candidate, samples.confirm))
             return confirmed[-1]
 
         best = least(
-            [widest, *self._select_promising(widest, spec, statistics, split.compare)],
-            lambda candidate: self._measure(candidate, split.compare),
+            [widest, *self._select_promising(widest, spec, statistics, samples.compare)],
+            lambda candidate: self._measure(candidate, samples.compare),
             confirm,
             self._config.ranges.kept_ratio,
         )
         # The whole range is the first candidate that is confirmed.
         fallbacks = [best] if best is confirmed[0] else [best, confirmed[0]]
-        return self._round(fallbacks, split)
+        return self._round(fallbacks, samples)
 
     def compute_moments(
         self, params: LayerParams, samples: Sequence[Sample]
@@ -158,10 +143,10 @@ class LayerSearch:
         for runner in self._runners:
             if runner.layer in weights:
                 errors[runner.layer] = runner.error(
-                    params.grid, params.smoothing, samples.to_decide, weights[runner.layer]
+                    params.grid, params.smoothing, samples.confirm, weights[runner.layer]
                 )
         revised = replace(params, weights={**params.weights, **weights}, errors=errors)
-        return self._correct_biases(revised, samples.to_choose, samples.to_decide)
+        return self._correct_biases(revised, samples.compare, samples.confirm)
 
     def _round_shared_weights(self) -> dict[TargetNode, Sequence[QuantizedWeight]]:
         return {
@@ -170,21 +155,19 @@ class LayerSearch:
             if runner.layer in self._shared.rounded
         }
 
-    def _choose_weights(
-        self, widest: LayerParams, statistics: Statistics, split: SampleSplit
-    ) -> LayerParams:
+    def _choose_weights(self, widest: LayerParams, samples: LayerSamples) -> LayerParams:
         """Return the parameters of a float activation, with AWQ scaling if that helps."""
-        nearest = self._round_to_nearest(widest, split.confirm)
-        refiner = Refiner(None, None, split.rounding)
-        unscaled = self._refine([nearest], refiner.refined, split)
-        if not (self._may_scale and statistics.channels is not None and split.rounding):
+        nearest = self._round_to_nearest(widest, samples.confirm)
+        refiner = Refiner(None, None, samples.rounding)
+        unscaled = self._refine([nearest], refiner.refined, samples)
+        if not (self._may_scale and samples.statistics.channels is not None and samples.rounding):
             return unscaled
         factors = rescaling(self._runners, refiner, self._config.awq)
         if factors is None:
             return unscaled
-        scaled_nearest = self._round_to_nearest(replace(widest, smoothing=factors), split.confirm)
+        scaled_nearest = self._round_to_nearest(replace(widest, smoothing=factors), samples.confirm)
         rescale = partial(refiner.rescaled, by=factors)
-        scaled = self._refine([scaled_nearest, nearest], rescale, split)
+        scaled = self._refine([scaled_nearest, nearest], rescale, samples)
         return (
             scaled if scaled.error < unscaled.error * self._config.ranges.kept_ratio else unscaled
         )
@@ -257,16 +240,16 @@ class LayerSearch:
         ends = whole(spec.bits, statistics, self._config.ranges)
         return LayerParams(_make_scalar_grid(spec, *ends))
 
-    def _round(self, fallbacks: Sequence[LayerParams], split: SampleSplit) -> LayerParams:
+    def _round(self, fallbacks: Sequence[LayerParams], samples: LayerSamples) -> LayerParams:
         """Return the first of some parameters with GPTQ rounding and corrected biases."""
-        refiner = Refiner(fallbacks[0].grid, fallbacks[0].smoothing, split.rounding)
-        return self._refine(fallbacks, refiner.refined, split)
+        refiner = Refiner(fallbacks[0].grid, fallbacks[0].smoothing, samples.rounding)
+        return self._refine(fallbacks, refiner.refined, samples)
 
     def _refine(
         self,
         fallbacks: Sequence[LayerParams],
         round_weights: Callable[[LayerRunner], Sequence[QuantizedWeight]],
-        split: SampleSplit,
+        samples: LayerSamples,
     ) -> LayerParams:
         """Return the first of some parameters with weights rounded by a function.
 
@@ -280,11 +263,11 @@ class LayerSearch:
             if runner.layer in self._shared.rounded:
                 continue
             rounded = round_weights(runner)
-            error = runner.error(params.grid, params.smoothing, split.confirm, rounded)
+            error = runner.error(params.grid, params.smoothing, samples.confirm, rounded)
             if error < errors[runner.layer]:
                 weights[runner.layer], errors[runner.layer] = rounded, error
         params = replace(params, weights=weights, errors=errors)
-        return self._correct_biases(params, split.compare, split.confirm)
+        return self._correct_biases(params, samples.compare, samples.confirm)
 
     def _correct_biases(
         self, params: LayerParams, compare: Sequence[Sample], confirm: Sequence[Sample]
