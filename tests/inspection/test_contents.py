@@ -12,10 +12,10 @@ from small_models import array, model, node, quantized_input, quantized_weight
 import anybit
 from anybit.errors import ModelError
 from anybit.inspection import text
-from anybit.onnx.summary import Summary
+from anybit.onnx.summary import ModelSummary
 
 
-def summary(source: Any) -> Summary:
+def summary(source: Any) -> ModelSummary:
     contents = anybit.inspect(source, layers=False).summary
     assert contents is not None
     return contents

@@ -16,7 +16,7 @@ from small_models import kinds, model, node, quantized_input, quantized_weight
 
 import anybit
 from anybit.errors import ModelError, OptionError
-from anybit.onnx.report import Step
+from anybit.onnx.report import ConversionStep
 
 X = np.float32([[0.3, -0.8, 1.2, 99]])
 
@@ -84,9 +84,9 @@ def test_convert_steps() -> None:
     )
     steps = anybit.convert(proto, to="qdq").steps
     assert set(steps) == {
-        Step("plain", "IntQuant", "QuantizeLinear and DequantizeLinear int4"),
-        Step("v", "IntQuant", "DequantizeLinear int4"),
-        Step(
+        ConversionStep("plain", "IntQuant", "QuantizeLinear and DequantizeLinear int4"),
+        ConversionStep("v", "IntQuant", "DequantizeLinear int4"),
+        ConversionStep(
             *("up", "IntQuant", "standard operators", "QuantizeLinear has another way of rounding")
         ),
     }

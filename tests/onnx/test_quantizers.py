@@ -85,10 +85,10 @@ def test_quantizers_node_of_ours_is_a_quantizer() -> None:
     assert actual.attributes == {"signed": True, "narrow": False, "rounding_mode": "ROUND"}
     assert isinstance(actual.grid, IntegerGrid)
     assert actual.grid.codes == range(-4, 4)
-    width = actual.parameter(Role.BITWIDTH)
+    width = actual.get_parameter(Role.BITWIDTH)
     assert width is not None
     assert width.tolist() == 3
-    assert actual.parameter(Role.LIMIT) is None
+    assert actual.get_parameter(Role.LIMIT) is None
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ def test_quantizers_parameters_of_a_run() -> None:
     )
     (actual,) = quantizers(proto)
     assert (actual.computed, actual.grid) == (("scale",), None)
-    assert actual.spacing((2,), made=True) is None
+    assert actual.find_spacing((2,), made=True) is None
     arrays = {"s": array(-0.25), "z": array(0), "b": array(3)}
     arguments = find_quantizer(actual.node, Traces(), arrays)
     assert arguments is not None
     assert arguments.static
-    spacing = arguments.spacing((2,), made=True)
+    spacing = arguments.find_spacing((2,), made=True)
     assert spacing is not None
     assert spacing.count_steps(array([1, -0.5])).tolist() == [4, -2]
 
@@ -169,7 +169,7 @@ def test_quantizers_spacing_before_and_after_a_trunc() -> None:
     (actual,) = quantizers(proto)
     steps = []
     for made in (False, True):
-        spacing = actual.spacing((1, 4), made=made)
+        spacing = actual.find_spacing((1, 4), made=made)
         assert spacing is not None
         steps.append(float(spacing.scale))
     assert steps == [0.5, 2]
@@ -179,7 +179,7 @@ def test_quantizers_parameter_that_the_operator_refuses_has_no_grid() -> None:
     (actual,) = quantizers(model([node("Quant", "x s z b")], {"s": 1, "z": 0, "b": 2.5}))
     assert actual.grid is None
     with pytest.raises(ModelError, match=r"bitwidth must be an integer >= 1, got 2\.5"):
-        actual.checked_grid()
+        actual.check_grid()
 
 
 def test_quantizers_blocks_and_computed_scales_have_no_grid() -> None:

@@ -144,7 +144,7 @@ def test_sizes_known_values(case: str) -> None:
     }
     graph = read(model(nodes, constants, inputs={"x": ["batch", 5, 3]}, opsets={"": 18})).graph
     sizes = SizePropagator(sizes_of)
-    results = [sizes.follow(item) for item in graph]
+    results = [sizes.evaluate(item) for item in graph]
     actual = sizes.of(graph.outputs[0])
     assert (actual if actual is None else actual.tolist()) == expected
     known_values = isinstance(expected, int) or (expected is not None and None not in expected)
@@ -168,7 +168,7 @@ def test_sizes_int32_stays_int32() -> None:
     }
     graph = read(model(nodes, constants, inputs={"x": ["batch", 5, 3]}, opsets={"": 18})).graph
     sizes = SizePropagator(sizes_of)
-    _, _, sliced, added, beyond = [sizes.follow(item) for item in graph]
+    _, _, sliced, added, beyond = [sizes.evaluate(item) for item in graph]
     assert sliced is not None
     assert added is not None
     assert beyond is None
@@ -188,14 +188,14 @@ def test_names_of_free_sizes_stay_until_something_is_computed_from_them() -> Non
     sizes = SizePropagator(
         lambda value: None if value.shape is None else shapes.get_sizes(value.shape)
     )
-    assert [sizes.follow(item) for item in graph] == [None] * 4
+    assert [sizes.evaluate(item) for item in graph] == [None] * 4
     assert sizes.of(graph.outputs[0]).tolist() == ["batch", 5, None, 6]
 
 
 def test_sizes_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sizes_module._RULES, "Identity", lambda sizes, node: [][0])
     with pytest.raises(IndexError):
-        SizePropagator(sizes_of).follow(ir.Node("", "Identity", [ir.Value(name="x")]))
+        SizePropagator(sizes_of).evaluate(ir.Node("", "Identity", [ir.Value(name="x")]))
 
 
 def test_sizes_whole_numbers_beyond_int64_are_not_known() -> None:
@@ -205,7 +205,7 @@ def test_sizes_whole_numbers_beyond_int64_are_not_known() -> None:
     graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
     sizes = SizePropagator(sizes_of)
     for item in graph:
-        sizes.follow(item)
+        sizes.evaluate(item)
     assert sizes.of(graph.outputs[0]).tolist() == [None]
 
 
@@ -214,14 +214,14 @@ def test_long_arrays_are_not_sizes() -> None:
     nodes += [standard("Concat", f"v{i} v{i}", f"v{i + 1}", axis=0) for i in range(60)]
     graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
     sizes = SizePropagator(sizes_of)
-    assert all(sizes.follow(item) is None for item in graph)
+    assert all(sizes.evaluate(item) is None for item in graph)
     assert sizes.of(graph.outputs[0]) is None
 
 
 @pytest.mark.parametrize("attribute", [{"start": "a"}, {"start": 1.5}, {"end": [1]}])
 def test_sizes_attributes_of_other_types(attribute: dict[str, Any]) -> None:
     graph = read(model([standard("Shape", "x", "y", **attribute)])).graph
-    assert SizePropagator(sizes_of).follow(graph[0]) is None
+    assert SizePropagator(sizes_of).evaluate(graph[0]) is None
 
 
 def folded(nodes: list[onnx.NodeProto], constants: dict[str, Any], **options: Any) -> ir.Model:

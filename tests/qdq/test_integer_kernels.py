@@ -11,7 +11,7 @@ from small_models import kinds
 import anybit
 from anybit.onnx.fencing import fence
 from anybit.onnx.passes import InferShapes
-from anybit.onnx.qdq.integer_kernels import Reason, find_rewrites
+from anybit.onnx.qdq.integer_kernels import RewriteReason, find_rewrites
 
 INTEGER = {"MatMulIntegerToFloat", "MatMulNBits", "QGemm"}
 WEIGHTS = np.random.default_rng(0).integers(-64, 64, (4, 4)).astype(np.int8)
@@ -94,9 +94,9 @@ def optimized(model: ir.Model, folder: object) -> set[str]:
 def test_rewrites_of_nodes_before_a_quantizer(name: str, tmp_path: object) -> None:
     model = image(f"{ROUNDING[name]} {QUANTIZED}")
     (rewrite,) = (
-        rewrite for rewrite in find_rewrites(model) if rewrite.reason is not Reason.MERGED
+        rewrite for rewrite in find_rewrites(model) if rewrite.reason is not RewriteReason.MERGED
     )
-    assert rewrite.reason is Reason.ROUNDS
+    assert rewrite.reason is RewriteReason.ROUNDS
     assert optimized(model, tmp_path) or name in CAUTIOUS
     fenced = fence(model)
     assert rewrite.node in [node.node for node in fenced.fenced]
@@ -161,20 +161,20 @@ def rows(body: str, weights: np.ndarray = WEIGHTS, code: str = "uint8") -> ir.Mo
     [
         ("MatMul", [None]),
         ("MatMul and a bias", [None]),
-        ("MatMul quantized", [Reason.ROUNDS]),
-        ("MatMul and a dequantized bias", [Reason.ROUNDS]),
-        ("Gemm", [Reason.ROUNDS]),
-        ("Gemm and a bias", [Reason.ROUNDS]),
-        ("Gemm and a dequantized bias", [Reason.ROUNDS]),
-        ("Gemm quantized", [Reason.ROUNDS]),
-        ("floats", [Reason.NARROW]),
-        ("clipped weights", [Reason.NARROW]),
-        ("behind Reshape", [Reason.SATURATES]),
-        ("of activations", [Reason.SATURATES]),
+        ("MatMul quantized", [RewriteReason.ROUNDS]),
+        ("MatMul and a dequantized bias", [RewriteReason.ROUNDS]),
+        ("Gemm", [RewriteReason.ROUNDS]),
+        ("Gemm and a bias", [RewriteReason.ROUNDS]),
+        ("Gemm and a dequantized bias", [RewriteReason.ROUNDS]),
+        ("Gemm quantized", [RewriteReason.ROUNDS]),
+        ("floats", [RewriteReason.NARROW]),
+        ("clipped weights", [RewriteReason.NARROW]),
+        ("behind Reshape", [RewriteReason.SATURATES]),
+        ("of activations", [RewriteReason.SATURATES]),
     ],
 )
 def test_integer_kernels_rewrites_of_products(
-    name: str, reasons: list[Reason | None], tmp_path: object
+    name: str, reasons: list[RewriteReason | None], tmp_path: object
 ) -> None:
     model = rows(ROWS[name])
     assert [rewrite.reason for rewrite in find_rewrites(model)] == reasons
@@ -188,7 +188,7 @@ def test_integer_kernels_rewrites_of_products(
 def test_integer_kernels_rewrites_tell_weights_that_saturate(code: str, tmp_path: object) -> None:
     model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8), code)
     (rewrite,) = find_rewrites(model)
-    assert rewrite.reason is Reason.SATURATES
+    assert rewrite.reason is RewriteReason.SATURATES
     assert fence(model).details().startswith("a Min keeps 1 node from integer operators: ")
     assert not optimized(model, tmp_path)
     safe = rows(ROWS["MatMul"], np.full((4, 4), -64, np.int8), code)
@@ -199,7 +199,7 @@ def test_integer_kernels_rewrites_tell_weights_that_saturate(code: str, tmp_path
 
 def test_integer_kernels_fence_keeps_sixteen_bits_from_narrower_products(tmp_path: object) -> None:
     model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8), "uint16")
-    assert [node.reason for node in fence(model).fenced] == [Reason.NARROW]
+    assert [node.reason for node in fence(model).fenced] == [RewriteReason.NARROW]
     assert not optimized(model, tmp_path)
 
 
@@ -207,9 +207,9 @@ def test_integer_kernels_fence_for_one_reader_enables_no_rewrite(tmp_path: objec
     """Fence d for the Sigmoid: the MatMul keeps floats and dequantized weights."""
     body = f"p = Sigmoid(d) r = MatMul(d, w) v = Add(r, p) {PAIR.format('g', 'p')} y = Add(v, g)"
     model = rows(body)
-    assert [rewrite.reason for rewrite in find_rewrites(model)] == [Reason.ROUNDS, None]
+    assert [rewrite.reason for rewrite in find_rewrites(model)] == [RewriteReason.ROUNDS, None]
     fenced = fence(model)
-    assert [node.reason for node in fenced.fenced] == [Reason.ROUNDS, Reason.NARROW]
+    assert [node.reason for node in fenced.fenced] == [RewriteReason.ROUNDS, RewriteReason.NARROW]
     assert not fenced.integer
     assert not optimized(model, tmp_path)
 
@@ -220,7 +220,7 @@ def test_integer_kernels_fence_reports_open_nodes() -> None:
         np.full((4, 4), 127, np.int8),
     )
     fenced = fence(model)
-    assert [rewrite.reason for rewrite in fenced.open] == [Reason.SATURATES]
+    assert [rewrite.reason for rewrite in fenced.open] == [RewriteReason.SATURATES]
     assert not fenced.fenced
 
 

@@ -118,7 +118,7 @@ def test_to_qdq_float8_needs_a_style_and_an_opset_with_them() -> None:
 def test_to_qdq_needed_opset(proto: onnx.ModelProto, style: str, limit: int, needed: int) -> None:
     result = read(proto)
     Normalize()(result)
-    assert ToQdq(style=Form(style), opset_limit=limit).needed_opset(result) == needed
+    assert ToQdq(style=Form(style), opset_limit=limit).find_needed_opset(result) == needed
 
 
 def test_to_qdq_types_of_later_opsets_are_not_used() -> None:
@@ -163,7 +163,7 @@ def test_to_qdq_plans_are_kept_for_the_model_that_they_are_of_only() -> None:
     first, second = (read(int_model(bits=bits)) for bits in (8, 7))
     for element in (first, second):
         Normalize()(element)
-    native.needed_opset(first)
+    native.find_needed_opset(first)
     assert [step.action for step in native(second).steps] == [
         "QuantizeLinear and DequantizeLinear int8"
     ]

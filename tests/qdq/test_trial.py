@@ -14,7 +14,7 @@ import anybit
 from anybit.errors import OptionError
 from anybit.onnx.conversion import Conversion, convert
 from anybit.onnx.forms import Form
-from anybit.onnx.trial import Reference, Trial, compute_reference, try_model
+from anybit.onnx.trial import ReferenceRun, Trial, compute_reference, try_model
 
 NETWORKS = (
     "TFC_1W1A",
@@ -225,7 +225,7 @@ def test_trial_skips_models_with_many_nodes(
 def test_trial_reports_required_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fences that are not proven to be needed, and do not help, are not kept."""
     always = lambda self, model: "does not load it"  # noqa: E731
-    monkeypatch.setattr(Reference, "problem", always)
+    monkeypatch.setattr(ReferenceRun, "find_problem", always)
     converted = convert(product(2), to="qdq")
     (remark,) = converted.remarks
     assert "with session.disable_quant_qdq = 1: with default options" in remark

@@ -98,7 +98,7 @@ def check_codes(name: str, abstract: AbstractValue, values: np.ndarray) -> None:
     allowed = codes.allowed or codes.hull
     channels = [actual] if abstract.axis is None else np.moveaxis(actual, abstract.axis, 0)
     for index, channel in enumerate(channels):
-        possible = codes.of_channel(index)
+        possible = codes.get_channel(index)
         for code in np.unique(channel).tolist():
             assert code in possible, (name, code, possible, abstract)
             assert code in allowed, (name, code, abstract)

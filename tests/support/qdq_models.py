@@ -34,7 +34,7 @@ class Written:
         FoldConstants(operators=False)(self.model)
         InferShapes()(self.model)
         native = ToQdq(style=Form(style), opset_limit=opset_limit, **options)
-        LiftOpset(native.needed_opset(self.model))(self.model)
+        LiftOpset(native.find_needed_opset(self.model))(self.model)
         report = native(self.model)
         Normalize()(self.model)
         self.steps, self.reasons = report.steps, report.left

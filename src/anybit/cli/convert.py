@@ -23,7 +23,7 @@ from anybit.text import escape_name
 
 if TYPE_CHECKING:
     from anybit.onnx.conversion import Conversion
-    from anybit.onnx.report import Step
+    from anybit.onnx.report import ConversionStep
 
 
 def convert(
@@ -107,7 +107,7 @@ def show_remarks(conversion: Conversion, console: Console) -> None:
         console.print(f"[yellow]note[/]: {escape(escape_name(remark))}", soft_wrap=True)
 
 
-def _table(steps: tuple[Step, ...]) -> Table | str:
+def _table(steps: tuple[ConversionStep, ...]) -> Table | str:
     """Return a table of the results of nodes; equal results share a row."""
     if not steps:
         return "no quantizer in it had to be changed"

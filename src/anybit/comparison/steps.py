@@ -35,7 +35,7 @@ def step_of(value: ir.Value, arrays: Arrays, traces: Traces) -> Step | None:
     for quantizer, label in _quantizers(value, arrays, traces):
         if not is_float(array):  # codes of a quantizer have steps of 1
             return Step(np.ones(()), quantizer=label)
-        spacing = quantizer.spacing(array.shape, made=label == "itself")
+        spacing = quantizer.find_spacing(array.shape, made=label == "itself")
         if spacing is not None:
             bits, bias = spacing.mantissa_bitwidth, spacing.exponent_bias
             return Step(spacing.scale, bits, bias, quantizer=label)

@@ -10,13 +10,13 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.layers import connect_layers, describe_layers
-from anybit.onnx.analysis.layouts import Layout
+from anybit.onnx.analysis.layouts import ProductLayout
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.names import describe, get_label
 from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait
-from anybit.onnx.quantizers.grids import Match, match_grid
+from anybit.onnx.quantizers.grids import GridMatch, match_grid
 from anybit.onnx.quantizers.metadata import FENCE_KEY
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, find_quantizer
 from anybit.onnx.quantizers.trace import Traces
@@ -56,7 +56,7 @@ class Factor:
         """
         array = read_array(self.x)
         if isinstance(self.quantizer, OwnQuantizer):
-            quantizer: Match | None = Match(self.quantizer.operator, self.quantizer.call)
+            quantizer: GridMatch | None = GridMatch(self.quantizer.operator, self.quantizer.call)
         else:
             quantizer = match_grid(self.grid)
         try:
@@ -141,7 +141,9 @@ def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> 
     return tuple(factors)
 
 
-def _factor(node: ir.Node, index: int, layout: Layout | None, traces: Traces) -> Factor | None:
+def _factor(
+    node: ir.Node, index: int, layout: ProductLayout | None, traces: Traces
+) -> Factor | None:
     """Return the factor at an input of a layer; None if no quantizer with a grid precedes it."""
     value, moved = get_input(node, index), False
     for _ in range(_MAX_MOVES):
@@ -170,7 +172,7 @@ def _factor(node: ir.Node, index: int, layout: Layout | None, traces: Traces) ->
     return None
 
 
-def _axis(node: ir.Node, index: int, layout: Layout | None, constant: bool) -> int | None:
+def _axis(node: ir.Node, index: int, layout: ProductLayout | None, constant: bool) -> int | None:
     """Return the output channel axis of a weight, the reduction axis of activations."""
     if layout is None:
         return -2 if constant else -1

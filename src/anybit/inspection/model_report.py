@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anybit.onnx.summary import Summary
+from anybit.onnx.summary import ModelSummary
 from anybit.quant_types.layer_info import Guarantee, LayerInfo, Span
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class ModelReport:
 
     name: str
     command: str = ""
-    summary: Summary | None = None
+    summary: ModelSummary | None = None
     totals: Totals = Totals()
     bytes_before: int | None = None
     bytes_after: int | None = None

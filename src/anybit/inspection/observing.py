@@ -225,7 +225,7 @@ class _Observer:
     def _input_codes(self) -> tuple[int, int] | None:
         product, ends = self.target.product, self.inputs.ends
         value = None if product is None else product.x
-        grid = None if value is None else value.whole().grid
+        grid = None if value is None else value.merge_channels().grid
         if grid is None or ends is None or grid.scale.size > 1:
             return None
         low, high = sorted(encode_nearest(np.asarray(ends), grid).ravel().tolist())

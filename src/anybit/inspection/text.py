@@ -13,7 +13,7 @@ from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.qdq.qlinear import is_integer_name
 from anybit.onnx.quantizer_summary import ParameterSummary, QuantizerSummary
-from anybit.onnx.summary import Summary
+from anybit.onnx.summary import ModelSummary
 from anybit.quant_types.layer_info import Span
 from anybit.text import (
     escape_name,
@@ -216,7 +216,7 @@ def _reason(kind: str, layers: Sequence[LayerReport]) -> str:
     return f"{names}: {kind}{which} {escape_name(first)}"
 
 
-def facts(summary: Summary) -> Row:
+def facts(summary: ModelSummary) -> Row:
     """Return the contents of a model file by heading."""
     opsets = ", ".join(f"{name or 'ai.onnx'} {version}" for name, version in summary.opsets.items())
     rows = {
@@ -304,7 +304,7 @@ def _range(parameters: Iterable[ParameterSummary | None]) -> str:
     return f"{low:.4g}" if low == high else f"{low:.2g}..{high:.2g}"
 
 
-def quantizer_notes(summary: Summary) -> list[str]:
+def quantizer_notes(summary: ModelSummary) -> list[str]:
     """Return how the quantizers run, or the weights of a model without quantizers."""
     if summary.quantizers:
         folded = sum(quantizer.constant for quantizer in summary.quantizers)

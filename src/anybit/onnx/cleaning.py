@@ -13,7 +13,7 @@ from anybit.errors import OptionError
 from anybit.onnx.checks.targets import TARGETS
 from anybit.onnx.checks.targets.hls4ml_names import is_usable
 from anybit.onnx.files.reader import Source, read_copy
-from anybit.onnx.files.writer import Result
+from anybit.onnx.files.writer import ModelResult
 from anybit.onnx.passes import (
     AbsorbTransposes,
     BatchNormToAffine,
@@ -54,7 +54,7 @@ _STEPS: Mapping[str, _Steps] = {
 
 
 @dataclass(frozen=True)
-class CleanResult(Result):
+class CleanResult(ModelResult):
     """The result of `clean`: a model, which can be saved and used as a source.
 
     Attributes:

@@ -13,7 +13,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 from anybit.errors import OptionError
 from anybit.onnx.fencing import Fencing, fence
 from anybit.onnx.files.reader import Source, read_copy
-from anybit.onnx.files.writer import Result
+from anybit.onnx.files.writer import ModelResult
 from anybit.onnx.forms import NEWEST_OPSET, Form
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
@@ -44,7 +44,7 @@ from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.float4 import list_float4_remarks
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
-from anybit.onnx.report import Report, Step
+from anybit.onnx.report import ConversionReport, ConversionStep
 from anybit.onnx.runtimes import NAMES, find_runtime
 from anybit.onnx.trial import Trial, compute_reference, describe_requirements
 from anybit.text import escape_name
@@ -59,7 +59,7 @@ _NOT_QUANTIZED = (
 
 
 @dataclass(frozen=True)
-class Conversion(Result):
+class Conversion(ModelResult):
     """A converted model, and what was done to each quantizer on the way.
 
     Attributes:
@@ -71,7 +71,7 @@ class Conversion(Result):
 
     model: ir.Model = field(repr=False)
     form: Form
-    steps: tuple[Step, ...]
+    steps: tuple[ConversionStep, ...]
     remarks: tuple[str, ...] = ()
 
     @property
@@ -152,17 +152,17 @@ def _try_fencing(converted: Conversion, pairs: tuple[ir.Node, ...], fencing: Fen
     reference = compute_reference(converted.model)
     if reference is None:
         return _add_remark(converted, describe_requirements(fencing, opset))
-    problem = reference.problem(converted.model)
+    problem = reference.find_problem(converted.model)
     if not problem:
         return _add_remark(converted, describe_requirements(fencing, opset, Trial()))
     bare = converted.model.clone()
     for before in (False, True) if pairs else ():
         FencePairs(pairs, before=before)(converted.model)
-        if not reference.problem(converted.model):
+        if not reference.find_problem(converted.model):
             where = " and before each QuantizeLinear" * before
             aside = f"; without a Min after each DequantizeLinear{where} it {problem}"
             return _add_remark(converted, describe_requirements(fencing, opset, Trial()) + aside)
-    trial = Trial(problem, reference.setting(bare))
+    trial = Trial(problem, reference.find_setting(bare))
     return _add_remark(replace(converted, model=bare), describe_requirements(fencing, opset, trial))
 
 
@@ -201,7 +201,7 @@ def _convert(
             work.expand(work.lower_to_native(form))
     if form is not Form.QONNX:
         work.name_foreign()
-    model = work.finished()
+    model = work.finish()
     return Conversion(model, form, tuple(work.steps), tuple(work.remarks)), work.pairs
 
 
@@ -211,7 +211,7 @@ class _Work:
     def __init__(self, source: Source, options: _Options) -> None:
         self._source = source
         self._options = options
-        self.steps: list[Step] = []
+        self.steps: list[ConversionStep] = []
         self.remarks: list[str] = []
         self.pairs: tuple[ir.Node, ...] = ()
         self._lifted = LiftedNBits()
@@ -235,7 +235,7 @@ class _Work:
     def lift_native(self) -> None:
         """Replace QuantizeLinear and similar operators by operators of this package."""
         self.steps.extend(_list_renamed(self._names, _get_names(self._model)))
-        self._reported(FromQdq(allow_approximate=self._options.allow_approximate))
+        self._run_pass(FromQdq(allow_approximate=self._options.allow_approximate))
         self._run(Normalize())
         self._use_standard_pair()
 
@@ -248,10 +248,10 @@ class _Work:
             allow_approximate=self._options.allow_approximate,
         )
         with name_errors_after(self._source):
-            opset = native.needed_opset(self._model, _STANDARD_OPSET)
+            opset = native.find_needed_opset(self._model, _STANDARD_OPSET)
         # First, because lifting the opset loses the ranges in the metadata of nodes.
         self._run(LiftOpset(opset))
-        report = self._reported(native)
+        report = self._run_pass(native)
         self.pairs = report.pairs
         return report.left
 
@@ -259,9 +259,9 @@ class _Work:
         """Replace constant quantized weights by codes with a DequantizeLinear each."""
         native = ToQdq(style=Form.QDQ, opset_limit=self._options.opset_limit, constants_only=True)
         with name_errors_after(self._source):
-            opset = native.needed_opset(self._model)
+            opset = native.find_needed_opset(self._model)
         self._run(LiftOpset(opset))
-        self._reported(native)
+        self._run_pass(native)
         self._run(Normalize())
 
     def expand(self, reasons: Mapping[str, str]) -> None:
@@ -269,14 +269,14 @@ class _Work:
         self._use_standard_pair()
         self._fold_weights()
         self._run(LiftOpset(_STANDARD_OPSET if find_operators(self._model) else 1))
-        self._reported(Lower(reasons))
+        self._run_pass(Lower(reasons))
         self._run(Normalize())
 
     def expand_thresholds(self) -> None:
         """Replace MultiThreshold by standard operators."""
         if any(is_multi_threshold(node) for node in iter_nodes(self._model.graph)):
             self._run(LiftOpset(_STANDARD_OPSET), InferShapes())
-            self._reported(ExpandMultiThreshold())
+            self._run_pass(ExpandMultiThreshold())
             self._run(Normalize())
 
     def add_functions(self) -> None:
@@ -285,8 +285,8 @@ class _Work:
         self._fold_weights()
         # Again, because the IR version depends on types that were unknown the first time.
         self._run(LiftOpset(find_function_opset(self._model)), Normalize())
-        left = self._reported(AddFunctions()).left
-        self._reported(Lower(left, only=left))
+        left = self._run_pass(AddFunctions()).left
+        self._run_pass(Lower(left, only=left))
 
     def _use_standard_pair(self) -> None:
         self._run(UseStandardPair(self._options.opset_limit))
@@ -302,22 +302,22 @@ class _Work:
             reason = "not an operator of ONNX or QONNX: its runtime must have it"
             if because := self._lifted.reason(node):
                 reason += f"; {because}"
-            self.steps.append(Step(get_label(node), operator, "kept", reason))
+            self.steps.append(ConversionStep(get_label(node), operator, "kept", reason))
             counts[operator] += 1
         if counts:
             kinds = ", ".join(f"{count} {operator}" for operator, count in counts.items())
             self.remarks.append(f"operators of other domains stay: {escape_name(kinds)}")
 
-    def finished(self) -> ir.Model:
+    def finish(self) -> ir.Model:
         self._run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())
-        self.remarks.extend(self._reported(FreeSizes()).remarks)
+        self.remarks.extend(self._run_pass(FreeSizes()).remarks)
         self.remarks.extend(list_float4_remarks(self._model))
         return self._model
 
     def _run(self, *passes: InPlacePass) -> None:
         apply_passes(self._model, self._source, *passes)
 
-    def _reported(self, pass_: InPlacePass) -> Report:
+    def _run_pass(self, pass_: InPlacePass) -> ConversionReport:
         """Run a pass and keep its steps."""
         report = run_pass(self._model, self._source, pass_)
         self.steps.extend(report.steps)
@@ -343,13 +343,13 @@ def _is_quantizer(node: ir.Node) -> bool:
 
 def _list_renamed(
     before: dict[ir.Node, tuple[str, str]], after: dict[ir.Node, tuple[str, str]]
-) -> Iterator[Step]:
+) -> Iterator[ConversionStep]:
     for node, (domain, name) in after.items():
         if before.get(node, (domain, name)) != (domain, name):
             old_domain, old_name = before[node]
             reason = f"it is called {old_name} of {old_domain} in the file"
-            yield Step(get_label(node), old_name, name, reason)
+            yield ConversionStep(get_label(node), old_name, name, reason)
 
 
-def _describe_folding(node: ir.Node) -> Step:
-    return Step(get_label(node), node.op_type, "constant")
+def _describe_folding(node: ir.Node) -> ConversionStep:
+    return ConversionStep(get_label(node), node.op_type, "constant")

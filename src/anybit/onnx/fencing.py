@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.passes import FencePairs
-from anybit.onnx.qdq.integer_kernels import Reason, Rewrite, can_fence, find_rewrites
+from anybit.onnx.qdq.integer_kernels import Rewrite, RewriteReason, can_fence, find_rewrites
 from anybit.text import format_count, join_names
 
 _NAMED = 3
@@ -43,7 +43,7 @@ class Fencing:
 
 def explain_rewrites(rewrites: Iterable[Rewrite]) -> Iterator[str]:
     """Yield one phrase per reason: the nodes, and the rewrite by ONNX Runtime."""
-    grouped: dict[Reason, list[str]] = {}
+    grouped: dict[RewriteReason, list[str]] = {}
     for rewrite in rewrites:
         if rewrite.reason is not None:
             grouped.setdefault(rewrite.reason, []).append(get_label(rewrite.node))

@@ -26,7 +26,7 @@ from anybit.onnx.passes import (
 )
 from anybit.onnx.passes.expand_multi_threshold import OPSET
 from anybit.onnx.process import silence_onnx_logs
-from anybit.onnx.report import Report
+from anybit.onnx.report import ConversionReport
 
 # In each round, Reshapes are resolved that depend on those of the last one.
 _MOST_ROUNDS = 8
@@ -127,10 +127,10 @@ def apply_passes(
         return tuple(pass_(model) for pass_ in passes)
 
 
-def run_pass(model: ir.Model, source: Source, pass_: ir.passes.InPlacePass) -> Report:
+def run_pass(model: ir.Model, source: Source, pass_: ir.passes.InPlacePass) -> ConversionReport:
     """Run a pass that returns a report."""
     (report,) = apply_passes(model, source, pass_)
-    assert isinstance(report, Report), "asked of such passes only"
+    assert isinstance(report, ConversionReport), "asked of such passes only"
     return report
 
 

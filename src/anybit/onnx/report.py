@@ -9,7 +9,7 @@ from onnx_ir.passes import PassResult
 
 
 @dataclass(frozen=True)
-class Step:
+class ConversionStep:
     """The conversion of one node.
 
     Attributes:
@@ -28,7 +28,7 @@ class Step:
 
 
 @dataclass
-class Report(PassResult):
+class ConversionReport(PassResult):
     """The result of a pass with a report.
 
     Attributes:
@@ -38,7 +38,7 @@ class Report(PassResult):
         pairs: The DequantizeLinear that were written.
     """
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ConversionStep, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     pairs: tuple[ir.Node, ...] = ()

@@ -26,11 +26,11 @@ from anybit.onnx.quantizer_summary import (
 )
 from anybit.onnx.quantizers.quantizer import Quantizer, find_quantizers
 
-__all__ = ["ParameterSummary", "QuantizerSummary", "Summary", "summarize"]
+__all__ = ["ModelSummary", "ParameterSummary", "QuantizerSummary", "summarize"]
 
 
 @dataclass(frozen=True)
-class Summary:
+class ModelSummary:
     """Contents of a model file, before any preparation.
 
     Attributes:
@@ -64,7 +64,7 @@ class Summary:
 
 
 @relax_gc()
-def summarize(source: Source) -> Summary:
+def summarize(source: Source) -> ModelSummary:
     """Describe a model without running it. Scales that follow from constants are computed.
 
     Args:
@@ -82,7 +82,7 @@ def summarize(source: Source) -> Summary:
     weights = _find_weights(model, quantizers)
     stored = set(file.graph.initializers.values())
     domains = Counter(node.domain for node in file.graph.all_nodes())
-    return Summary(
+    return ModelSummary(
         ir_version=file.ir_version or 0,
         producer=f"{file.producer_name or ''} {file.producer_version or ''}".strip(),
         opsets=dict(file.graph.opset_imports),

@@ -80,26 +80,26 @@ def describe_requirements(fencing: Fencing, opset: int, trial: Trial | None = No
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceRun:
     """The inputs and outputs of a model in which every node is computed as written."""
 
     feeds: tuple[dict[str, Array], ...]
     expected: tuple[dict[str, Array], ...]
 
     @silence_onnx_logs()
-    def problem(self, model: ir.Model) -> str:
+    def find_problem(self, model: ir.Model) -> str:
         """Return the error of plain ONNX Runtime for a model with these results."""
-        return self._problem(model, *_SETTINGS[0][1:])
+        return self._find_problem(model, *_SETTINGS[0][1:])
 
     @silence_onnx_logs()
-    def setting(self, model: ir.Model) -> str:
+    def find_setting(self, model: ir.Model) -> str:
         """Return the setting that a session needs besides the defaults; empty if nothing helps."""
         for setting, entries, level in _SETTINGS[1:]:
-            if not self._problem(model, entries, level):
+            if not self._find_problem(model, entries, level):
                 return setting
         return ""
 
-    def _problem(
+    def _find_problem(
         self, model: ir.Model, entries: Mapping[str, str], level: onnxruntime.GraphOptimizationLevel
     ) -> str:
         try:
@@ -118,7 +118,7 @@ class Reference:
 
 
 @silence_onnx_logs()
-def compute_reference(model: ir.Model, typed: ir.Model | None = None) -> Reference | None:
+def compute_reference(model: ir.Model, typed: ir.Model | None = None) -> ReferenceRun | None:
     """Run a model as it is on numbers of several magnitudes.
 
     None if it is not tried: it is large, may run for long, needs other operators, or fails on
@@ -134,7 +134,7 @@ def compute_reference(model: ir.Model, typed: ir.Model | None = None) -> Referen
         return None
     try:
         exact = make_session(model, threads=_choose_threads(model))
-        return Reference(samples, tuple(run_session(exact, sample) for sample in samples))
+        return ReferenceRun(samples, tuple(run_session(exact, sample) for sample in samples))
     except Exception:  # the runtime's errors have no common base
         return None
 
@@ -147,8 +147,8 @@ def try_model(model: ir.Model, typed: ir.Model | None = None) -> Trial | None:
     reference = compute_reference(model, typed)
     if reference is None:
         return None
-    problem = reference.problem(model)
-    return Trial(problem, reference.setting(model)) if problem else Trial()
+    problem = reference.find_problem(model)
+    return Trial(problem, reference.find_setting(model)) if problem else Trial()
 
 
 def _measure_difference(actual: Array, expected: Array) -> float:
@@ -220,7 +220,7 @@ def _find_range(node: ir.Node) -> float | None:
         scaling = read_scaling(node)
     except (Inexpressible, ModelError):
         return None
-    largest = float(np.max(scaling.type.largest(scaling.layout))) / 2
+    largest = float(np.max(scaling.type.bound_values(scaling.layout))) / 2
     return largest if 0 < largest < _LARGEST else None
 
 

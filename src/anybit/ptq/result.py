@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from anybit.metrics.quality import QualityMetrics
 from anybit.onnx.conversion import convert
-from anybit.onnx.files.writer import Result, save
+from anybit.onnx.files.writer import ModelResult, save
 from anybit.onnx.forms import Form
 from anybit.ptq.algorithms.range_clipping import RangeCandidate
 from anybit.text import format_bytes, format_count
@@ -74,7 +74,7 @@ class ParetoPoint:
 
 
 @dataclass(frozen=True)
-class QuantizationResult(Result):
+class QuantizationResult(ModelResult):
     """The result of `quantize`, a model with the operators of anybit.
 
     It can be saved, and is a source for the functions that take a model.

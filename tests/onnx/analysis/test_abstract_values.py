@@ -43,15 +43,15 @@ def test_analysis_codes_per_channel() -> None:
     scale = np.float32([0.5, 2])
     codes = CodeRanges(scale, np.zeros((), np.float32), lowest, highest)
     actual = from_codes(codes, -3)
-    assert actual.codes.of_channel(0) == range(4)
-    assert actual.codes.of_channel(1) == range(-2, 3)
+    assert actual.codes.get_channel(0) == range(4)
+    assert actual.codes.get_channel(1) == range(-2, 3)
     assert actual.lowest.tolist() == [0, -4]
     assert actual.highest.tolist() == [1.5, 4]
     assert actual.exponent == -1
     assert actual.grid.scale.shape == (2, 1, 1)
     assert isinstance(actual.grid, IntegerGrid)
-    assert actual.whole().codes is None
-    assert (actual.whole().lowest, actual.whole().highest) == (-4, 4)
+    assert actual.merge_channels().codes is None
+    assert (actual.merge_channels().lowest, actual.merge_channels().highest) == (-4, 4)
 
 
 def test_analysis_signs_and_their_sums() -> None:
@@ -65,7 +65,7 @@ def test_analysis_signs_and_their_sums() -> None:
         weight = np.random.default_rng(0).standard_normal((size, 3)).astype(np.float32)
         actual = abstracts(nodes, {"one": 1, "w": weight}, inputs={"x": [1, size]})
         assert actual["q"].codes.hull == range(-1, 2, 2)
-        assert actual["y"].codes.of_channel(2) == range(-size, size + 1, 2)
+        assert actual["y"].codes.get_channel(2) == range(-size, size + 1, 2)
 
 
 def test_analysis_minifloats_are_sparse_integers() -> None:

@@ -122,7 +122,7 @@ class ShapeBlame:
     def _sizes(self) -> SizePropagator:
         sizes = SizePropagator(lambda value: get_named_sizes(value, self._model))
         for node in self._model.graph:
-            sizes.follow(node)
+            sizes.evaluate(node)
         return sizes
 
     @cached_property

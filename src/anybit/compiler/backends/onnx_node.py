@@ -45,7 +45,7 @@ def make_node(program: Program, inputs: Sequence[ir.Value], editor: Editor) -> i
     name = editor.unique("integers")
     encoded = encode(program)
     constants = [
-        editor.constant(f"{name}_{part}", ir.tensor(getattr(encoded, part))) for part in PROGRAM
+        editor.add_constant(f"{name}_{part}", ir.tensor(getattr(encoded, part))) for part in PROGRAM
     ]
     return ir.Node(DOMAIN, NAME, [*constants, *inputs], num_outputs=len(program.outputs), name=name)
 

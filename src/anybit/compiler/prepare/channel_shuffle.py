@@ -81,7 +81,7 @@ def _sizes(value: ir.Value | None, model: ir.Model) -> tuple[int, ...] | None:
 def _replace(chain: list[ir.Node], channels: Array, editor: Editor) -> None:
     first, transpose, last = chain
     name = str(last.name or "shuffle")
-    order = editor.constant(f"{name}_channels", ir.tensor(channels.astype(np.int64)))
+    order = editor.add_constant(f"{name}_channels", ir.tensor(channels.astype(np.int64)))
     assert last.outputs[0].dtype is not None, "checked before"
     y = editor.insert(
         last,

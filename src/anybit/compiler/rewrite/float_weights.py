@@ -81,8 +81,10 @@ def _store(weight: ir.Value, node: ir.Node, abstract: AbstractValue, editor: Edi
     assert codes is not None, "checked before"
     assert abstract.integers is not None, "checked before"
     name = str(weight.name)
-    stored = editor.constant(f"{name}_codes", ir.Tensor(abstract.integers.astype(np.int8)))
-    scale = editor.parameter(name, "scale", abstract.broadcast(codes.scale), ir.DataType.FLOAT)
+    stored = editor.add_constant(f"{name}_codes", ir.Tensor(abstract.integers.astype(np.int8)))
+    scale = editor.share_parameter(
+        name, "scale", abstract.broadcast(codes.scale), ir.DataType.FLOAT
+    )
     to = [ir.AttrInt64("to", ir.DataType.FLOAT.value)]
     floats = editor.insert(
         node,

@@ -71,7 +71,7 @@ class CodeRanges:
         """Return the number of bits that distinguish the codes of the type."""
         return max(1, (len(self.allowed or self.hull) - 1).bit_length())
 
-    def arranged(self, arrange: Callable[[Array], Array]) -> "CodeRanges":
+    def rearrange(self, arrange: Callable[[Array], Array]) -> "CodeRanges":
         """Return the codes with each per-channel array rearranged."""
         arrays = (self.scale, self.zeropt, self.lowest, self.highest)
         scale, zeropt, lowest, highest = (
@@ -79,13 +79,13 @@ class CodeRanges:
         )
         return replace(self, scale=scale, zeropt=zeropt, lowest=lowest, highest=highest)
 
-    def uniform(self, axis: int | None) -> tuple[int | None, "CodeRanges"]:
+    def align(self, axis: int | None) -> tuple[int | None, "CodeRanges"]:
         """Return the codes with all arrays 0-d, or all with an entry per channel of the axis."""
         arrays = (self.scale, self.zeropt, self.lowest, self.highest)
         axis, (scale, zeropt, lowest, highest) = align_channels(axis, *arrays)
         return axis, replace(self, scale=scale, zeropt=zeropt, lowest=lowest, highest=highest)
 
-    def of_channel(self, channel: int) -> range | frozenset[int]:
+    def get_channel(self, channel: int) -> range | frozenset[int]:
         """Return the codes that can occur in a channel."""
         lowest, highest = (
             int(bound if bound.ndim == 0 else bound[channel])
@@ -170,7 +170,7 @@ class AbstractValue:
             return array
         return array.reshape(-1, *[1] * (-self.axis - 1))
 
-    def whole(self) -> "AbstractValue":
+    def merge_channels(self) -> "AbstractValue":
         """Return the value without channels: codes are lost if their scales differ."""
         if self.axis is None:
             return self
@@ -249,7 +249,7 @@ def from_codes(
     codes: CodeRanges, axis: int | None = None, *, nan: bool = False
 ) -> AbstractValue | None:
     """Return the abstract value of codes; None if float32 does not hold their values exactly."""
-    axis, codes = codes.uniform(axis)
+    axis, codes = codes.align(axis)
     if not np.isfinite(codes.scale).all() or not np.isfinite(codes.zeropt).all():
         return None
     most = max(np.abs(codes.lowest).max(initial=0), np.abs(codes.highest).max(initial=0))
@@ -293,4 +293,4 @@ def encode_units(abstract: AbstractValue) -> AbstractValue:
         return abstract
     scale, zeropt = np.asarray(unit, np.float32), np.zeros((), np.float32)
     codes = CodeRanges(scale, zeropt, lowest.astype(np.int64), highest.astype(np.int64))
-    return replace(abstract, codes=codes.uniform(abstract.axis)[1])
+    return replace(abstract, codes=codes.align(abstract.axis)[1])

@@ -58,7 +58,7 @@ def analyze(model: ir.Model, inputs: Mapping[str, AbstractValue] | None = None) 
             ):
                 if abstract is not None and (is_float(value) or value.dtype in _INTEGERS):
                     view.abstracts[value] = _limit_channels(abstract, view)
-    return Analysis(view.all_values(), products)
+    return Analysis(view.list_values(), products)
 
 
 def _infer_node(
@@ -83,6 +83,6 @@ def _limit_channels(abstract: AbstractValue, view: View) -> AbstractValue:
     """Return an abstract value, without channels if there are too many in total."""
     if abstract.axis is None:
         return abstract
-    if abstract.lowest.size > MOST_CHANNELS or not view.afford(abstract.count):
-        return abstract.whole()
+    if abstract.lowest.size > MOST_CHANNELS or not view.can_afford(abstract.count):
+        return abstract.merge_channels()
     return abstract

@@ -83,7 +83,7 @@ def from_integers(
     if np.any((lowest - lowest.min()) % step):
         step = 1
     codes = CodeRanges(scale, zeropt, lowest, highest, step, members, allowed)
-    axis, codes = codes.uniform(axis)
+    axis, codes = codes.align(axis)
     grid = IntegerGrid(codes.scale, codes.zeropt, codes.hull)
     ends = np.stack([grid.decode(codes.lowest), grid.decode(codes.highest)]).astype(np.float64)
     if not np.isfinite(ends).all():

@@ -13,7 +13,7 @@ from anybit.onnx.graph.constants import Array
 
 
 @dataclass(frozen=True)
-class Layout:
+class ProductLayout:
     """The inputs of a product, and the layout of its weight.
 
     Attributes:
@@ -77,14 +77,14 @@ class Layout:
         return np.swapaxes(split, 1, 2) if self.kind == "ConvTranspose" else split
 
 
-def make_weight_layout(kind: str, rank: int) -> Layout:
+def make_weight_layout(kind: str, rank: int) -> ProductLayout:
     """Return the layout of a Conv or MatMul of one group with a weight of this rank."""
     if kind == "MatMul":
-        return Layout(0, 1, None, -1, -1 if rank == 2 else None, 1, False, kind)
-    return Layout(0, 1, 2, 1 - rank, 1 - rank, 1, False, kind)
+        return ProductLayout(0, 1, None, -1, -1 if rank == 2 else None, 1, False, kind)
+    return ProductLayout(0, 1, 2, 1 - rank, 1 - rank, 1, False, kind)
 
 
-def find_layout(node: ir.Node, view: View) -> Layout | None:
+def find_layout(node: ir.Node, view: View) -> ProductLayout | None:
     """Return the layout of a MatMul-like node; None if attributes or inputs leave it open.
 
     Raises:
@@ -100,37 +100,39 @@ def find_layout(node: ir.Node, view: View) -> Layout | None:
     return None
 
 
-def _find_matmul_layout(node: ir.Node, view: View) -> Layout | None:
+def _find_matmul_layout(node: ir.Node, view: View) -> ProductLayout | None:
     first, second = get_input(node, 0), get_input(node, 1)
     if first is None or second is None:
         return None
     swapped = _is_known(first, view) and not _is_known(second, view)
     weight, other = (first, second) if swapped else (second, first)
-    rank, x_rank = view.rank(weight), view.rank(other)
+    rank, x_rank = view.get_rank(weight), view.get_rank(other)
     if swapped:
         # A vector x has only the reduction axis.
         x_axis = -1 if x_rank == 1 else -2
         y_axis = None if rank != 2 or x_rank is None else -1 if x_rank == 1 else -2
-        return Layout(1, 0, None, x_axis, y_axis, 1, False, "MatMul")
+        return ProductLayout(1, 0, None, x_axis, y_axis, 1, False, "MatMul")
     return make_weight_layout("MatMul", 0 if rank is None else rank)
 
 
 def _is_known(value: ir.Value, view: View) -> bool:
-    abstract = view.abstract(value)
-    return view.array(value) is not None or (abstract is not None and abstract.integers is not None)
+    abstract = view.get_abstract(value)
+    return view.get_array(value) is not None or (
+        abstract is not None and abstract.integers is not None
+    )
 
 
-def _find_gemm_layout(node: ir.Node) -> Layout | None:
+def _find_gemm_layout(node: ir.Node) -> ProductLayout | None:
     if any(get_attribute(node, name, 1.0) != 1 for name in ("alpha", "beta")):
         return None
     transposed = bool(get_attribute(node, "transB", 0))
     x_axis = -2 if get_attribute(node, "transA", 0) else -1
-    return Layout(0, 1, 2, x_axis, -1, 1, False, "Gemm", transposed)
+    return ProductLayout(0, 1, 2, x_axis, -1, 1, False, "Gemm", transposed)
 
 
-def _find_conv_layout(node: ir.Node, view: View) -> Layout | None:
+def _find_conv_layout(node: ir.Node, view: View) -> ProductLayout | None:
     weight = get_input(node, 1)
-    rank = view.rank(weight)
+    rank = view.get_rank(weight)
     if rank is None or rank < 3:
         return None
     groups = get_attribute(node, "group", 1)
@@ -138,4 +140,4 @@ def _find_conv_layout(node: ir.Node, view: View) -> Layout | None:
     automatic = get_attribute(node, "auto_pad", "NOTSET")
     padded = padded or automatic not in ("NOTSET", "VALID")
     axis = 1 - rank
-    return Layout(0, 1, 2, axis, axis, groups, padded, node.op_type)
+    return ProductLayout(0, 1, 2, axis, axis, groups, padded, node.op_type)

@@ -49,7 +49,7 @@ def list_points(
         Mismatch: The numbers of parameters and of channels differ.
     """
     if axis is not None and x.axis not in (None, axis):
-        x = x.whole()
+        x = x.merge_channels()
     check_channels(x.lowest, *parameters)
     all_points = x.values(MOST_POINTS)
     axis = axis if x.axis is None else x.axis

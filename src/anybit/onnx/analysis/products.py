@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.analysis.abstract_values import AbstractValue
-from anybit.onnx.analysis.layouts import Layout
+from anybit.onnx.analysis.layouts import ProductLayout
 from anybit.onnx.graph.constants import Array
 
 
@@ -89,7 +89,7 @@ class ProductAnalysis:
     """
 
     node: ir.Node
-    layout: Layout | None
+    layout: ProductLayout | None
     x: AbstractValue | None = None
     weight: AbstractValue | None = None
     bias: AbstractValue | None = None

@@ -14,7 +14,7 @@ import numpy as np
 
 from anybit.formats import LARGEST_FLOAT32
 from anybit.onnx.analysis.abstract_values import AbstractValue, CodeRanges
-from anybit.onnx.analysis.layouts import Layout
+from anybit.onnx.analysis.layouts import ProductLayout
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.products import Accumulator
 from anybit.onnx.analysis.units import LOWEST_EXPONENT, NO_EXPONENT, find_exponents
@@ -27,7 +27,7 @@ _MOST = 2**62
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class WeightParts:
     """A weight as (groups, output channels, channels of x, taps), and its sums per channel.
 
     Integers are summed in int64, floats in float64.
@@ -39,22 +39,24 @@ class Parts:
     def channels(self) -> int:
         return math.prod(self.weight.shape[:2])
 
-    def per_channel(self, array: Array) -> Array:
+    def repeat_per_channel(self, array: Array) -> Array:
         return array.reshape(self.channels, *array.shape[2:])
 
-    def magnitudes(self, reach: Array) -> Array:
+    def sum_magnitudes(self, reach: Array) -> Array:
         """Return the sum of |weight| * reach per channel; reach is one, or one per channel of x."""
-        return self._above(reach) - self._below(reach)
+        return self._sum_above(reach) - self._sum_below(reach)
 
-    def ends(self, low: Array, high: Array) -> tuple[Array, Array]:
+    def bound_sums(self, low: Array, high: Array) -> tuple[Array, Array]:
         """Return the lowest and the highest sum of weight * x per channel, for x within bounds."""
-        return self._above(low) + self._below(high), self._above(high) + self._below(low)
+        return self._sum_above(low) + self._sum_below(high), self._sum_above(
+            high
+        ) + self._sum_below(low)
 
-    def _above(self, factor: Array) -> Array:
-        return self._summed(self._positive, factor)
+    def _sum_above(self, factor: Array) -> Array:
+        return self._sum_half(self._positive, factor)
 
-    def _below(self, factor: Array) -> Array:
-        return self._summed(self._negative, factor)
+    def _sum_below(self, factor: Array) -> Array:
+        return self._sum_half(self._negative, factor)
 
     @cached_property
     def _positive(self) -> "_Half":
@@ -64,17 +66,17 @@ class Parts:
     def _negative(self) -> "_Half":
         return _Half(np.minimum(self.weight, 0))
 
-    def _summed(self, half: "_Half", factor: Array) -> Array:
+    def _sum_half(self, half: "_Half", factor: Array) -> Array:
         if factor.ndim == 0:
-            return self.per_channel(half.total * factor)
+            return self.repeat_per_channel(half.total * factor)
         groups, _, inner, _ = self.weight.shape
         if factor.size != groups * inner:
             raise Mismatch("its input has another number of channels than its weight")
-        return self.per_channel((half.taps * factor.reshape(groups, 1, inner)).sum(axis=2))
+        return self.repeat_per_channel((half.taps * factor.reshape(groups, 1, inner)).sum(axis=2))
 
     @cached_property
     def terms(self) -> Array:
-        return self.per_channel(np.count_nonzero(self.weight, axis=(2, 3)))
+        return self.repeat_per_channel(np.count_nonzero(self.weight, axis=(2, 3)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +99,7 @@ class _Half:
 
 
 def find_accumulator(
-    x: AbstractValue, codes: Array, weight: AbstractValue, layout: Layout
+    x: AbstractValue, codes: Array, weight: AbstractValue, layout: ProductLayout
 ) -> Accumulator | None:
     """Return the accumulator of a sum.
 
@@ -106,7 +108,7 @@ def find_accumulator(
     """
     if x.codes is None or weight.codes is None or not x.codes.integral:
         return None
-    parts = Parts(layout.canonical(codes))
+    parts = WeightParts(layout.canonical(codes))
     low, high = x.codes.centered
     if layout.padded:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
@@ -114,7 +116,7 @@ def find_accumulator(
     corners = [a * b * count for a in _get_type_ends(weight.codes) for b in _get_type_ends(x.codes)]
     if max(map(abs, corners)) >= _MOST:
         return None
-    return Accumulator(*parts.ends(low, high), min(*corners, 0), max(*corners, 0))
+    return Accumulator(*parts.bound_sums(low, high), min(*corners, 0), max(*corners, 0))
 
 
 def _get_type_ends(codes: CodeRanges) -> tuple[int, int]:
@@ -127,7 +129,7 @@ def _get_type_ends(codes: CodeRanges) -> tuple[int, int]:
     return min(codes.allowed) - int(zeropt.max()), max(codes.allowed) - int(zeropt.min())
 
 
-def find_units(values: Array, layout: Layout) -> Array:
+def find_units(values: Array, layout: ProductLayout) -> Array:
     """Return the exponent per output channel that all weights are multiples of."""
     exponents = layout.canonical(find_exponents(values, NO_EXPONENT))
     units = exponents.min(axis=(2, 3)).reshape(-1)

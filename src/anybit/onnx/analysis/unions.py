@@ -25,7 +25,7 @@ _MOST_MEMBERS = 2**12
 def unite(abstracts: Sequence[AbstractValue]) -> AbstractValue:
     """Return the abstract value of elements that come from any of these, in the same channel."""
     if len({abstract.axis for abstract in abstracts} - {None}) > 1 or _is_uneven(abstracts):
-        abstracts = [abstract.whole() for abstract in abstracts]
+        abstracts = [abstract.merge_channels() for abstract in abstracts]
     axis = next((abstract.axis for abstract in abstracts if abstract.axis is not None), None)
     lowest = _take_least([abstract.lowest for abstract in abstracts])
     highest = -_take_least([-abstract.highest for abstract in abstracts])
@@ -34,7 +34,7 @@ def unite(abstracts: Sequence[AbstractValue]) -> AbstractValue:
     codes = _unite_codes(abstracts)
     if codes is None:
         return _unite_values(abstracts, plain) or encode_units(plain)
-    return replace(plain, codes=codes.uniform(plain.axis)[1])
+    return replace(plain, codes=codes.align(plain.axis)[1])
 
 
 def _unite_values(abstracts: Sequence[AbstractValue], plain: AbstractValue) -> AbstractValue | None:

@@ -35,7 +35,7 @@ class View:
         self._arrays: dict[ir.Value, Array] = {}
         self._budget = _ROOM + 4 * sum(tensor.size for tensor in iter_tensors(model))
 
-    def afford(self, size: int) -> bool:
+    def can_afford(self, size: int) -> bool:
         """Return whether that many more elements may be computed.
 
         Small files can require any number.
@@ -43,7 +43,7 @@ class View:
         self._budget -= size
         return self._budget >= 0
 
-    def all_values(self) -> dict[ir.Value, AbstractValue]:
+    def list_values(self) -> dict[ir.Value, AbstractValue]:
         """Return all abstract values, including constants."""
         constants = {
             value: abstract for value, abstract in self._constants.items() if abstract is not None
@@ -53,7 +53,7 @@ class View:
                 constants[value] = abstract
         return constants | self.abstracts
 
-    def abstract(self, value: ir.Value | None) -> AbstractValue | None:
+    def get_abstract(self, value: ir.Value | None) -> AbstractValue | None:
         """Return the abstract value of a value; None if nothing is known."""
         if value is None:
             return None
@@ -61,25 +61,25 @@ class View:
         if inferred is not None or not is_constant(value):
             return inferred
         if value not in self._constants:
-            array = self.array(value)
+            array = self.get_array(value)
             self._constants[value] = None if array is None else from_constant(array)
         return self._constants[value]
 
-    def weight(self, value: ir.Value, axis: int) -> AbstractValue | None:
+    def get_weight(self, value: ir.Value, axis: int) -> AbstractValue | None:
         """Return the abstract value of a constant with codes, from a quantizer or recovered.
 
         `axis` is that of the channels that may have different scales, counted from the end.
         """
-        abstract = self.abstract(value)
+        abstract = self.get_abstract(value)
         if abstract is None or abstract.integers is not None or not is_constant(value):
             return abstract
         key = value, axis
         if key not in self._recovered:
-            array = self.array(value)
+            array = self.get_array(value)
             self._recovered[key] = None if array is None else recover_codes(array, axis)
         return self._recovered[key] or abstract
 
-    def array(self, value: ir.Value | None) -> Array | None:
+    def get_array(self, value: ir.Value | None) -> Array | None:
         """Return the array of a numeric constant, stored or computed; None for other values."""
         if value is None or not is_constant(value) or value.const_value is None:
             return None if value is None else self._arrays.get(value)
@@ -91,30 +91,30 @@ class View:
             return array.astype(np.int8)  # not a type of NumPy itself
         return array if array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub" else None
 
-    def keep(self, value: ir.Value, array: Array) -> None:
+    def store(self, value: ir.Value, array: Array) -> None:
         """Store the output of a node with constant inputs."""
         self._arrays[value] = array
 
-    def integers(self, value: ir.Value | None) -> list[int] | None:
+    def get_integers(self, value: ir.Value | None) -> list[int] | None:
         """Return the elements of a constant with a few integers."""
-        array = self.array(value)
+        array = self.get_array(value)
         small = array is not None and array.dtype.kind in "iu" and array.size <= 64
         return [int(number) for number in array.ravel()] if array is not None and small else None
 
-    def sizes(self, value: ir.Value | None) -> Sequence[int | None] | None:
+    def get_sizes(self, value: ir.Value | None) -> Sequence[int | None] | None:
         """Return the proven sizes of a value."""
         return None if value is None else get_proven_sizes(value, self.model)
 
-    def rank(self, value: ir.Value | None) -> int | None:
-        sizes = self.sizes(value)
+    def get_rank(self, value: ir.Value | None) -> int | None:
+        sizes = self.get_sizes(value)
         return None if sizes is None else len(sizes)
 
-    def axis(self, value: ir.Value | None, axis: int) -> int | None:
+    def resolve_axis(self, value: ir.Value | None, axis: int) -> int | None:
         """Return an axis counted from the end.
 
         None if the rank is unknown or there is no such axis.
         """
-        rank = self.rank(value)
+        rank = self.get_rank(value)
         if rank is None or not -rank <= axis < rank:
             return None
         return axis % rank - rank

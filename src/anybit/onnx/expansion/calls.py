@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.expansion.namespace import get_known_sizes, trace_value
-from anybit.onnx.expansion.traced import Traced, make_literal
+from anybit.onnx.expansion.traced import TracedValue, make_literal
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import describe
 from anybit.onnx.operators.registry import get_keywords
@@ -34,8 +34,8 @@ class Expansion:
         inputs: The placeholder of each input of the node; None for a missing one.
     """
 
-    result: Traced
-    inputs: tuple[Traced | None, ...]
+    result: TracedValue
+    inputs: tuple[TracedValue | None, ...]
 
 
 class Expansions:
@@ -118,7 +118,7 @@ def _expand_open(
         return None
     opened = {expansion.inputs[index] for index in open_inputs}
     # Whether each part depends on an open parameter, and on a runtime value.
-    parts: dict[Traced, tuple[bool, bool]] = {}
+    parts: dict[TracedValue, tuple[bool, bool]] = {}
     for part in iterate_operands_first(expansion.result, parts):
         of = [parts[operand] for operand in part.operands]
         has_open = part in opened or any(first for first, _ in of)
@@ -144,10 +144,10 @@ def _expand(node: ir.Node, operator: Operator, arrays: _Arrays) -> Expansion:
         result = operator.reference(arguments[0], *parameters, **get_keywords(node, operator))
     except (TypeError, ValueError) as error:
         raise ModelError(f"{describe(node)}: {error}") from error
-    return Expansion(result if isinstance(result, Traced) else make_literal(result), arguments)
+    return Expansion(result if isinstance(result, TracedValue) else make_literal(result), arguments)
 
 
-def _trace(node: ir.Node, value: ir.Value) -> Traced:
+def _trace(node: ir.Node, value: ir.Value) -> TracedValue:
     if value.const_value is not None:
         return trace_value(value, value.const_value.dtype.numpy())
     if value.dtype in (None, ir.DataType.UNDEFINED):

@@ -14,7 +14,13 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from anybit.onnx.expansion.traced import Shape, Traced, get_constants, make_expression, make_literal
+from anybit.onnx.expansion.traced import (
+    Shape,
+    TracedValue,
+    get_constants,
+    make_expression,
+    make_literal,
+)
 
 float32 = np.dtype(np.float32)
 float64 = np.dtype(np.float64)
@@ -28,10 +34,10 @@ _KINDS = {"real floating": "f", "integral": "iu", "bool": "b"}
 _AWAY_FROM_SUBNORMALS = 64
 
 
-def trace_value(value: ir.Value, dtype: Any) -> Traced:
+def trace_value(value: ir.Value, dtype: Any) -> TracedValue:
     """Return a runtime value of a graph."""
     shape = None if value.shape is None else get_known_sizes(value.shape)
-    return Traced(dtype, shape, value=value)
+    return TracedValue(dtype, shape, value=value)
 
 
 def get_known_sizes(shape: ir.Shape) -> Shape:
@@ -44,37 +50,37 @@ def isdtype(dtype: Any, kinds: str | tuple[str, ...]) -> bool:
     return kind in "".join(_KINDS[name] for name in names)
 
 
-def asarray(value: Any, *, dtype: Any = None, device: Any = None) -> Traced:
-    if isinstance(value, Traced):
+def asarray(value: Any, *, dtype: Any = None, device: Any = None) -> TracedValue:
+    if isinstance(value, TracedValue):
         return value if dtype is None else value.astype(dtype)
     return make_literal(np.asarray(value, dtype))
 
 
-def astype(x: Traced, dtype: Any) -> Traced:
+def astype(x: TracedValue, dtype: Any) -> TracedValue:
     return x.astype(dtype)
 
 
-def empty(shape: Any, *, dtype: Any) -> Traced:
+def empty(shape: Any, *, dtype: Any) -> TracedValue:
     return make_literal(np.empty(shape, dtype))
 
 
-def full_like(x: Traced, value: float) -> Traced:
+def full_like(x: TracedValue, value: float) -> TracedValue:
     """Return one element, which broadcasts to the shape of x."""
     return make_literal(np.asarray(value, x.dtype))
 
 
-def ones_like(x: Traced) -> Traced:
+def ones_like(x: TracedValue) -> TracedValue:
     return full_like(x, 1)
 
 
-def zeros_like(x: Traced) -> Traced:
+def zeros_like(x: TracedValue) -> TracedValue:
     return full_like(x, 0)
 
 
 def _make_elementwise(
     operation: str, compute: Callable[[Any], Any], dtype: Any = None
-) -> Callable[[Traced], Traced]:
-    def function(x: Traced) -> Traced:
+) -> Callable[[TracedValue], TracedValue]:
+    def function(x: TracedValue) -> TracedValue:
         if x.constant is not None:
             return make_literal(compute(x.constant))
         return make_expression(operation, x, dtype=dtype)
@@ -91,20 +97,20 @@ isnan = _make_elementwise("IsNaN", np.isnan, np.bool_)
 isinf = _make_elementwise("IsInf", np.isinf, np.bool_)
 
 
-def any(x: Traced) -> Traced:
+def any(x: TracedValue) -> TracedValue:
     """Return whether any element is true, for constants only."""
     return x if x.constant is None else make_literal(np.any(x.constant))
 
 
-def trunc(x: Traced) -> Traced:
+def trunc(x: TracedValue) -> TracedValue:
     return where(x < 0, ceil(x), floor(x))
 
 
-def isfinite(x: Traced) -> Traced:
+def isfinite(x: TracedValue) -> TracedValue:
     return abs(x) < math.inf  # false for NaN, too
 
 
-def maximum(x: Traced, other: Any) -> Traced:
+def maximum(x: TracedValue, other: Any) -> TracedValue:
     """Return the maximum of integers, which have no NaN."""
     other = x.lift(other)
     arrays = get_constants(x, other)
@@ -115,7 +121,7 @@ def maximum(x: Traced, other: Any) -> Traced:
     )
 
 
-def clip(x: Traced, lowest: float, highest: float) -> Traced:
+def clip(x: TracedValue, lowest: float, highest: float) -> TracedValue:
     """Clip values; NaN stays NaN, which ONNX's Clip does not guarantee."""
     if x.constant is None and x.dtype.kind in _KINDS["integral"]:
         return make_expression("Clip", x, x.lift(lowest), x.lift(highest))
@@ -123,14 +129,14 @@ def clip(x: Traced, lowest: float, highest: float) -> Traced:
     return where(x > highest, full_like(x, highest), x)
 
 
-def where(condition: Traced, x: Traced, other: Traced) -> Traced:
+def where(condition: TracedValue, x: TracedValue, other: TracedValue) -> TracedValue:
     arrays = get_constants(condition, x, other)
     if arrays is not None:
         return make_literal(np.where(*arrays))
     return make_expression("Where", condition, x, other, dtype=x.dtype)
 
 
-def log2(x: Traced) -> Traced:
+def log2(x: TracedValue) -> TracedValue:
     """Return a number whose floor is at most one off from that of the logarithm, for x > 0."""
     if x.constant is not None:
         return make_literal(np.log2(x.constant))
@@ -140,19 +146,19 @@ def log2(x: Traced) -> Traced:
     return make_expression("Log", scaled) * (1 / math.log(2)) - shift
 
 
-def bitwise_left_shift(x: Traced, count: Traced) -> Traced:
+def bitwise_left_shift(x: TracedValue, count: TracedValue) -> TracedValue:
     """Shift 1 by 0 .. 62 places, because ONNX shifts unsigned integers only."""
     return make_literal(2 ** np.arange(63, dtype=np.int64))[count] * x
 
 
-def reshape(x: Traced, shape: tuple[int | None, ...]) -> Traced:
+def reshape(x: TracedValue, shape: tuple[int | None, ...]) -> TracedValue:
     """Reshape an array; one size may be None (inferred)."""
     if x.constant is not None:
         return make_literal(
             np.reshape(x.constant, tuple(-1 if size is None else size for size in shape))
         )
     sizes = make_literal(np.asarray([-1 if size is None else size for size in shape], np.int64))
-    return Traced(x.dtype, tuple(shape), operation="Reshape", operands=(x, sizes))
+    return TracedValue(x.dtype, tuple(shape), operation="Reshape", operands=(x, sizes))
 
 
-Traced.functions = sys.modules[__name__]
+TracedValue.functions = sys.modules[__name__]

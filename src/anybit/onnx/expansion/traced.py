@@ -33,7 +33,7 @@ _RELATIONS = {
 }
 
 
-class Traced(RecordingArray):
+class TracedValue(RecordingArray):
     """A constant array, or an expression of runtime arrays.
 
     Attributes:
@@ -54,7 +54,7 @@ class Traced(RecordingArray):
         constant: Array | None = None,
         value: ir.Value | None = None,
         operation: str = "",
-        operands: tuple["Traced", ...] = (),
+        operands: tuple["TracedValue", ...] = (),
         attributes: Mapping[str, int] | None = None,
     ) -> None:
         self.dtype = np.dtype(dtype)
@@ -77,15 +77,17 @@ class Traced(RecordingArray):
             raise TypeError("the value is not known before the model runs")
         return bool(self.constant)
 
-    def lift(self, value: Any) -> "Traced":
-        return value if isinstance(value, Traced) else make_literal(np.asarray(value, self.dtype))
+    def lift(self, value: Any) -> "TracedValue":
+        return (
+            value if isinstance(value, TracedValue) else make_literal(np.asarray(value, self.dtype))
+        )
 
-    def compare(self, relation: str, other: Any) -> "Traced":
+    def compare(self, relation: str, other: Any) -> "TracedValue":
         if relation == "ne":
             return ~self.compare("eq", other)
         return _compare(_RELATIONS[relation], getattr(operator, relation), self, other)
 
-    def astype(self, dtype: Any) -> "Traced":
+    def astype(self, dtype: Any) -> "TracedValue":
         dtype = np.dtype(dtype)
         if dtype == self.dtype:
             return self
@@ -94,73 +96,73 @@ class Traced(RecordingArray):
         to = int(ir.DataType.from_numpy(dtype))
         return make_expression("Cast", self, dtype=dtype, attributes={"to": to})
 
-    def __getitem__(self, index: "Traced") -> "Traced":
+    def __getitem__(self, index: "TracedValue") -> "TracedValue":
         """Return elements of a one-dimensional array, in the shape of the index."""
         arrays = get_constants(self, index)
         if arrays is not None:
             return make_literal(arrays[0][arrays[1]])
-        return Traced(self.dtype, index.shape, operation="Gather", operands=(self, index))
+        return TracedValue(self.dtype, index.shape, operation="Gather", operands=(self, index))
 
-    def __neg__(self) -> "Traced":
+    def __neg__(self) -> "TracedValue":
         return (
             make_literal(-self.constant)
             if self.constant is not None
             else make_expression("Neg", self)
         )
 
-    def __invert__(self) -> "Traced":
+    def __invert__(self) -> "TracedValue":
         return (
             make_literal(~self.constant)
             if self.constant is not None
             else make_expression("Not", self)
         )
 
-    def __add__(self, other: Any) -> "Traced":
+    def __add__(self, other: Any) -> "TracedValue":
         return _add_like("Add", operator.add, self, other, 0, commutative=True)
 
-    def __sub__(self, other: Any) -> "Traced":
+    def __sub__(self, other: Any) -> "TracedValue":
         return _add_like("Sub", operator.sub, self, other, 0)
 
-    def __mul__(self, other: Any) -> "Traced":
+    def __mul__(self, other: Any) -> "TracedValue":
         return _add_like("Mul", operator.mul, self, other, 1, commutative=True)
 
-    def __truediv__(self, other: Any) -> "Traced":
+    def __truediv__(self, other: Any) -> "TracedValue":
         return _add_like("Div", operator.truediv, self, other, 1)
 
-    def __floordiv__(self, divisor: int) -> "Traced":
+    def __floordiv__(self, divisor: int) -> "TracedValue":
         """Divide integers. ONNX divides toward zero, so the remainder is subtracted first."""
         if self.constant is not None:
             return make_literal(self.constant // divisor)
         rest = make_expression("Mod", self, self.lift(divisor))
         return make_expression("Div", self - rest, self.lift(divisor))
 
-    def __rtruediv__(self, other: Any) -> "Traced":
+    def __rtruediv__(self, other: Any) -> "TracedValue":
         if self.constant is None and isinstance(other, int) and other == 1:
             # ONNX Runtime rewrites (1 / a) * b as b / a, which rounds differently.
             return -(self.lift(-1) / self)
         return self.lift(other) / self
 
-    def __and__(self, other: Any) -> "Traced":
+    def __and__(self, other: Any) -> "TracedValue":
         return _compare("And", operator.and_, self, other)
 
-    def __or__(self, other: Any) -> "Traced":
+    def __or__(self, other: Any) -> "TracedValue":
         return _compare("Or", operator.or_, self, other)
 
 
-def make_literal(array: Any) -> Traced:
+def make_literal(array: Any) -> TracedValue:
     """Return a constant; NumPy scalars, which arithmetic returns, are accepted."""
     array = np.asarray(array)
-    return Traced(array.dtype, array.shape, constant=array)
+    return TracedValue(array.dtype, array.shape, constant=array)
 
 
 def make_expression(
     operation: str,
-    *operands: Traced,
+    *operands: TracedValue,
     dtype: Any = None,
     attributes: Mapping[str, int] | None = None,
-) -> Traced:
+) -> TracedValue:
     """Return the output of an elementwise operator for these operands."""
-    return Traced(
+    return TracedValue(
         operands[0].dtype if dtype is None else dtype,
         broadcast(*operands),
         operation=operation,
@@ -169,12 +171,12 @@ def make_expression(
     )
 
 
-def get_constants(*operands: Traced) -> list[Array] | None:
+def get_constants(*operands: TracedValue) -> list[Array] | None:
     arrays = [operand.constant for operand in operands if operand.constant is not None]
     return arrays if len(arrays) == len(operands) else None
 
 
-def broadcast(*operands: Traced) -> Shape | None:
+def broadcast(*operands: TracedValue) -> Shape | None:
     """Return the broadcast shape of the operands; sizes are None if uncertain."""
     sizes: list[int | None] = []
     for operand in operands:
@@ -191,12 +193,12 @@ def broadcast(*operands: Traced) -> Shape | None:
 def _add_like(
     operation: str,
     compute: Callable[[Any, Any], Any],
-    first: Traced,
+    first: TracedValue,
     other: Any,
     neutral: int,
     *,
     commutative: bool = False,
-) -> Traced:
+) -> TracedValue:
     second = first.lift(other)
     arrays = get_constants(first, second)
     if arrays is not None:
@@ -208,7 +210,7 @@ def _add_like(
     return make_expression(operation, first, second)
 
 
-def _is_neutral(operand: Traced, neutral: int, *, other: Traced) -> bool:
+def _is_neutral(operand: TracedValue, neutral: int, *, other: TracedValue) -> bool:
     """Return whether dropping an operand changes neither a number nor the shape."""
     if (
         operand.constant is None
@@ -220,8 +222,8 @@ def _is_neutral(operand: Traced, neutral: int, *, other: Traced) -> bool:
 
 
 def _compare(
-    operation: str, compute: Callable[[Any, Any], Any], first: Traced, other: Any
-) -> Traced:
+    operation: str, compute: Callable[[Any, Any], Any], first: TracedValue, other: Any
+) -> TracedValue:
     second = first.lift(other)
     arrays = get_constants(first, second)
     if arrays is not None:

@@ -21,12 +21,12 @@ from anybit.onnx.files.checks import (
     check_versions,
 )
 from anybit.onnx.files.origin import resolve_origin
-from anybit.onnx.files.writer import Result
+from anybit.onnx.files.writer import ModelResult
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.process import silence_onnx_logs
 from anybit.text import describe_os_error
 
-Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Result
+Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | ModelResult
 """A model: a path, the bytes of a file, a model of onnx or onnx_ir, or a result that holds one."""
 
 # Protobuf's limit for one message.
@@ -50,7 +50,7 @@ def read(source: Source) -> ir.Model:
             attributes without a value; values that nothing produces; cycles.
         TypeError: The source is none of these types.
     """
-    if isinstance(source, Result):
+    if isinstance(source, ModelResult):
         return source.model
     if isinstance(source, ir.Model):
         return source
@@ -91,7 +91,7 @@ def read(source: Source) -> ir.Model:
 def read_copy(source: Source) -> ir.Model:
     """Return a model that may be changed: one that belongs to the caller is copied."""
     model = read(source)
-    return model.clone() if isinstance(source, ir.Model | Result) else model
+    return model.clone() if isinstance(source, ir.Model | ModelResult) else model
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -21,7 +21,7 @@ from anybit.onnx.process import silence_onnx_logs
 _LARGEST_SINGLE_FILE = 2**28
 
 
-class Result:
+class ModelResult:
     """A computed model: it can be saved, and passed to any function that takes a model.
 
     Attributes:
@@ -36,7 +36,7 @@ class Result:
 
 
 @silence_onnx_logs()
-def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str]) -> None:
+def save(model: ir.Model | onnx.ModelProto | ModelResult, path: str | os.PathLike[str]) -> None:
     """Write a model; tensors of more than 256 MiB in total go to `<name>.data` beside it.
 
     The file is renamed into place when it is complete: on any error, an existing file stays as it
@@ -48,7 +48,7 @@ def save(model: ir.Model | onnx.ModelProto | Result, path: str | os.PathLike[str
             cannot hold.
         OSError: The file cannot be written.
     """
-    if isinstance(model, Result):
+    if isinstance(model, ModelResult):
         model = model.model
     elif isinstance(model, onnx.ModelProto):
         model = ir.from_proto(model)

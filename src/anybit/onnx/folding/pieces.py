@@ -24,7 +24,7 @@ from anybit.onnx.runtime import FAILURES, evaluate
 _SHARED = 2**8
 
 
-class Piece:
+class FoldingSubgraph:
     """Nodes of one graph that read only constants and each other's outputs.
 
     Attributes:
@@ -37,21 +37,21 @@ class Piece:
         self._nodes: list[ir.Node] = []
         self._nbytes = 0
 
-    def takes(self, node: ir.Node, limit: int) -> bool:
+    def can_take(self, node: ir.Node, limit: int) -> bool:
         """Return whether the node can be evaluated within a limit of total bytes."""
         if self._nodes and self._nodes[0].graph is not node.graph:
             return False
-        extent = self._extent(node)
+        extent = self._bound_extent(node)
         return extent is not None and self._nbytes + extent.nbytes <= limit
 
     def add(self, node: ir.Node) -> None:
-        extent = self._extent(node)
+        extent = self._bound_extent(node)
         assert extent is not None, "checked before"
         self._nodes.append(node)
         self._nbytes += extent.nbytes
         self.extents[node.outputs[0]] = extent
 
-    def evaluated(self) -> dict[ir.Value, Array]:
+    def evaluate(self) -> dict[ir.Value, Array]:
         """Return the outputs that other nodes read.
 
         If the runtime refuses the subgraph, each node is tried alone. Failing nodes are left to the
@@ -66,15 +66,15 @@ class Piece:
                 results |= _evaluate_nodes(self._model, [node], results) or {}
         return results
 
-    def _extent(self, node: ir.Node) -> Extent | None:
+    def _bound_extent(self, node: ir.Node) -> Extent | None:
         if node.op_type == "Constant" and node.domain == "":
             return _measure_stored(node)
-        extents = [self._value_extent(value) for value in node.inputs]
+        extents = [self._get_extent(value) for value in node.inputs]
         if any(extent is not None and not _is_plain(extent.array) for extent in extents):
             return None
         return bound_extent(node, extents)
 
-    def _value_extent(self, value: ir.Value | None) -> Extent | None:
+    def _get_extent(self, value: ir.Value | None) -> Extent | None:
         if value is None or value in self.extents:
             return None if value is None else self.extents[value]
         return measure_extent(_read_or_empty(value))
@@ -142,7 +142,7 @@ def _is_plain(array: Array | None) -> bool:
     return array is None or array.dtype.isbuiltin == 1
 
 
-class Results:
+class FoldedValues:
     """Replacement of nodes by constants.
 
     Large constants of branches and loops go to the main graph, once: both branches of an If may
@@ -165,7 +165,7 @@ class Results:
         assert graph is not None, "nodes in a graph only"
         outer = graph is not self._model.graph and not old.is_graph_output()
         shares = outer and tensor.size > _SHARED
-        value = self._hoisted(old, tensor) if shares else make_constant(old.name, tensor)
+        value = self._hoist(old, tensor) if shares else make_constant(old.name, tensor)
         replace_value(old, value)
         for at in range(len(node.inputs)):
             node.replace_input_with(at, None)
@@ -181,7 +181,7 @@ class Results:
             graph.remove(nodes, safe=True)
         self._replaced.clear()
 
-    def _hoisted(self, old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+    def _hoist(self, old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         key = make_content_key(tensor.numpy())
         if key not in self._shared:
             self._unique = self._unique or make_name_generator(self._model)

@@ -22,23 +22,21 @@ class Editor:
         self.unique = make_name_generator(model)
         self._shared: dict[tuple[str, Content], ir.Value] = {}
 
-    def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    def add_constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """Add an initializer under a unique name."""
         value = make_constant(self.unique(name), tensor)
         self._main.register_initializer(value)
         return value
 
-    def parameter(self, owner: str, role: str, array: Array, dtype: ir.DataType) -> ir.Value:
+    def share_parameter(self, owner: str, role: str, array: Array, dtype: ir.DataType) -> ir.Value:
         """Return an initializer of these values; equal parameters of one role are shared."""
-        return self.shared_constant(
-            role, f"{owner}_{role}", np.asarray(array).astype(dtype.numpy())
-        )
+        return self.share_constant(role, f"{owner}_{role}", np.asarray(array).astype(dtype.numpy()))
 
-    def shared_constant(self, role: str, name: str, values: Array) -> ir.Value:
+    def share_constant(self, role: str, name: str, values: Array) -> ir.Value:
         """Return a shared initializer, with the name and type chosen by the caller."""
         key = role, make_content_key(values)
         if key not in self._shared:
-            self._shared[key] = self.constant(name, ir.Tensor(values))
+            self._shared[key] = self.add_constant(name, ir.Tensor(values))
         return self._shared[key]
 
     def insert(

@@ -37,7 +37,7 @@ class SizePropagator:
         self._integers: dict[ir.Value, Partial] = {}
         self._types: dict[ir.Value, ir.DataType] = {}
 
-    def follow(self, node: ir.Node) -> Array | None:
+    def evaluate(self, node: ir.Node) -> Array | None:
         """Evaluate a node; return its output if all of it is known. Partial results are stored."""
         rule = None if node.domain or len(node.outputs) != 1 else _RULES.get(node.op_type)
         if rule is None or not node.inputs:
@@ -48,7 +48,7 @@ class SizePropagator:
             return None
         if integers is None or integers.ndim > 1 or integers.size > _MOST_ELEMENTS:
             return None
-        dtype = self._output_type(node)
+        dtype = self._infer_output_type(node)
         if dtype not in _LIMITS:
             return None
         self._types[node.outputs[0]] = dtype
@@ -73,18 +73,18 @@ class SizePropagator:
             return None
         return np.full(sizes, None, object)
 
-    def _type(self, value: ir.Value | None) -> ir.DataType | None:
+    def _get_type(self, value: ir.Value | None) -> ir.DataType | None:
         return None if value is None else self._types.get(value, value.dtype)
 
-    def _output_type(self, node: ir.Node) -> ir.DataType | None:
+    def _infer_output_type(self, node: ir.Node) -> ir.DataType | None:
         """Return the type of the output; files may declare another type, or none."""
         if node.op_type == "Shape":
             return ir.DataType.INT64
         if node.op_type == "Cast":
             return ir.DataType(get_attribute(node, "to", 0))
-        return self._type(node.inputs[0])
+        return self._get_type(node.inputs[0])
 
-    def _whole(self, value: ir.Value | None) -> list[int] | None:
+    def _get_whole(self, value: ir.Value | None) -> list[int] | None:
         """Return the elements of a value if all are known."""
         integers = self.of(value)
         return (
@@ -93,7 +93,7 @@ class SizePropagator:
             else None
         )
 
-    def _shape(self, node: ir.Node) -> Partial | None:
+    def _evaluate_shape(self, node: ir.Node) -> Partial | None:
         value = node.inputs[0]
         sizes = None if value is None else self._shape_of(value)
         if sizes is None:
@@ -101,16 +101,16 @@ class SizePropagator:
         start, end = get_attribute(node, "start", 0), get_attribute(node, "end", len(sizes))
         return _to_partial(sizes[start:end])
 
-    def _same(self, node: ir.Node) -> Partial | None:
+    def _evaluate_identity(self, node: ir.Node) -> Partial | None:
         return self.of(node.inputs[0])
 
-    def _cast(self, node: ir.Node) -> Partial | None:
-        return self._same(node) if get_attribute(node, "to", 0) in _LIMITS else None
+    def _evaluate_cast(self, node: ir.Node) -> Partial | None:
+        return self._evaluate_identity(node) if get_attribute(node, "to", 0) in _LIMITS else None
 
-    def _sliced(self, node: ir.Node) -> Partial | None:
+    def _evaluate_slice(self, node: ir.Node) -> Partial | None:
         data, operands = (
             self.of(node.inputs[0]),
-            [self._whole(value) for value in node.inputs[1:]],
+            [self._get_whole(value) for value in node.inputs[1:]],
         )
         bounds = [numbers for numbers in operands if numbers is not None]
         if data is None or data.ndim != 1 or not 2 <= len(bounds) == len(operands):
@@ -120,7 +120,7 @@ class SizePropagator:
             return None
         return data[starts[0] : ends[0]]
 
-    def _gathered(self, node: ir.Node) -> Partial | None:
+    def _evaluate_gather(self, node: ir.Node) -> Partial | None:
         data, places = self.of(node.inputs[0]), self.of(_get_second_input(node))
         if data is None or data.ndim != 1 or places is None or not are_all_known(places):
             return None
@@ -128,41 +128,41 @@ class SizePropagator:
             return None
         return np.asarray(data[places.astype(np.int64)], object)
 
-    def _joined(self, node: ir.Node) -> Partial | None:
+    def _evaluate_concat(self, node: ir.Node) -> Partial | None:
         parts = [self.of(value) for value in node.inputs]
         vectors = [part for part in parts if part is not None and part.ndim == 1]
         if len(vectors) < len(parts) or sum(part.size for part in vectors) > _MOST_ELEMENTS:
             return None
         return np.concatenate(vectors)
 
-    def _squeezed(self, node: ir.Node) -> Partial | None:
+    def _evaluate_squeeze(self, node: ir.Node) -> Partial | None:
         data = self.of(node.inputs[0])
-        axes = self._axes(node)
+        axes = self._count_axes(node)
         fits = data is not None and data.shape == (1,) and axes in (None, 1)
         return data.reshape(()) if data is not None and fits else None
 
-    def _unsqueezed(self, node: ir.Node) -> Partial | None:
+    def _evaluate_unsqueeze(self, node: ir.Node) -> Partial | None:
         data = self.of(node.inputs[0])
-        fits = data is not None and data.ndim == 0 and self._axes(node) == 1
+        fits = data is not None and data.ndim == 0 and self._count_axes(node) == 1
         return data.reshape(1) if data is not None and fits else None
 
-    def _axes(self, node: ir.Node) -> int | None:
+    def _count_axes(self, node: ir.Node) -> int | None:
         """Return the number of axes of a Squeeze or Unsqueeze; None without axes, -1 if unknown."""
         if "axes" in node.attributes:  # before opset 13
             return len(get_attribute(node, "axes", ()))
         if len(node.inputs) < 2 or node.inputs[1] is None:
             return None
-        axes = self._whole(node.inputs[1])
+        axes = self._get_whole(node.inputs[1])
         return -1 if axes is None else len(axes)
 
-    def _reshaped(self, node: ir.Node) -> Partial | None:
-        data, target = self.of(node.inputs[0]), self._whole(_get_second_input(node))
+    def _evaluate_reshape(self, node: ir.Node) -> Partial | None:
+        data, target = self.of(node.inputs[0]), self._get_whole(_get_second_input(node))
         if data is None or target is None:
             return None
         fits = target in ([-1], [data.size]) or (not target and data.size == 1)
         return data.reshape(target) if fits else None
 
-    def _combined(self, node: ir.Node) -> Partial | None:
+    def _evaluate_arithmetic(self, node: ir.Node) -> Partial | None:
         first, second = self.of(node.inputs[0]), self.of(_get_second_input(node))
         if first is None or second is None:
             return None
@@ -216,14 +216,14 @@ _COMBINED = {
     "Div": _skip_unknown(lambda a, b: a // b if a >= 0 and b > 0 else None),
 }
 _RULES: dict[str, Callable[[SizePropagator, ir.Node], Partial | None]] = {
-    "Shape": SizePropagator._shape,
-    "Identity": SizePropagator._same,
-    "Cast": SizePropagator._cast,
-    "Slice": SizePropagator._sliced,
-    "Gather": SizePropagator._gathered,
-    "Concat": SizePropagator._joined,
-    "Squeeze": SizePropagator._squeezed,
-    "Unsqueeze": SizePropagator._unsqueezed,
-    "Reshape": SizePropagator._reshaped,
-    **dict.fromkeys(_COMBINED, SizePropagator._combined),
+    "Shape": SizePropagator._evaluate_shape,
+    "Identity": SizePropagator._evaluate_identity,
+    "Cast": SizePropagator._evaluate_cast,
+    "Slice": SizePropagator._evaluate_slice,
+    "Gather": SizePropagator._evaluate_gather,
+    "Concat": SizePropagator._evaluate_concat,
+    "Squeeze": SizePropagator._evaluate_squeeze,
+    "Unsqueeze": SizePropagator._evaluate_unsqueeze,
+    "Reshape": SizePropagator._evaluate_reshape,
+    **dict.fromkeys(_COMBINED, SizePropagator._evaluate_arithmetic),
 }

@@ -41,7 +41,7 @@ def change_value(value: ir.Value, change: Change, editor: Editor, reader: ir.Nod
         if new is array:
             return value
         tensor = ir.tensor(np.ascontiguousarray(new), dtype=value.dtype)
-        return editor.constant(str(value.name), tensor)
+        return editor.add_constant(str(value.name), tensor)
     quantizer = value.producer()
     assert quantizer is not None, "a known value is a constant, or has been quantized"
     assert reader.graph is not None, "it was found in one"

@@ -11,7 +11,7 @@ from onnx_ir.passes import InPlacePass
 
 from anybit.onnx.expansion.calls import Expansions
 from anybit.onnx.expansion.namespace import trace_value
-from anybit.onnx.expansion.traced import Traced
+from anybit.onnx.expansion.traced import TracedValue
 from anybit.onnx.expansion.writer import Body
 from anybit.onnx.graph.constants import Array, Content, is_constant, make_content_key
 from anybit.onnx.graph.names import NameGenerator, get_label
@@ -21,7 +21,7 @@ from anybit.onnx.operators.registry import (
     get_attribute_type,
     get_keywords,
 )
-from anybit.onnx.report import Report, Step
+from anybit.onnx.report import ConversionReport, ConversionStep
 from anybit.ops import Attribute, Operator
 
 Keywords: TypeAlias = Mapping[str, bool | int | str]
@@ -48,8 +48,8 @@ class AddFunctions(InPlacePass):
         ModelError: An operator refuses its constant parameters, which a function would not.
     """
 
-    def call(self, model: ir.Model) -> Report:
-        steps: list[Step] = []
+    def call(self, model: ir.Model) -> ConversionReport:
+        steps: list[ConversionStep] = []
         left: dict[str, str] = {}
         expansions = Expansions()
         for nodes in _group_by_name(model).values():
@@ -65,8 +65,10 @@ class AddFunctions(InPlacePass):
                 imports[domain] = max(imports.get(domain, 1), operator.version)
                 for node in served:
                     _check_constants(node, operator, expansions)
-                    steps.append(Step(get_label(node), operator.onnx_name, "local function"))
-        return Report(model, bool(model.functions), tuple(steps), left)
+                    steps.append(
+                        ConversionStep(get_label(node), operator.onnx_name, "local function")
+                    )
+        return ConversionReport(model, bool(model.functions), tuple(steps), left)
 
 
 def _select_nodes(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
@@ -150,7 +152,7 @@ def _list_variants(operator: Operator, nodes: Iterable[ir.Node]) -> list[Keyword
 def _write_choice(
     body: Body,
     operator: Operator,
-    arguments: list[Traced],
+    arguments: list[TracedValue],
     variants: list[Keywords],
     unique: NameGenerator,
 ) -> ir.Value:
@@ -165,7 +167,7 @@ def _write_choice(
             condition = same if condition is None else body.append("And", [condition, same], None)
     branches = {}
     for name, rest in (("then_branch", [variant]), ("else_branch", others)):
-        branch = body.branch()
+        branch = body.make_branch()
         result = _write_choice(branch, operator, arguments, rest, unique)
         result.type = ir.TensorType(ir.DataType.FLOAT)
         graph = ir.Graph([], [result], nodes=branch.nodes, name=unique(name))
@@ -202,7 +204,7 @@ def _make_body(unique: NameGenerator) -> Body:
     return body
 
 
-def _as_float32(body: Body, value: ir.Value) -> Traced:
+def _as_float32(body: Body, value: ir.Value) -> TracedValue:
     to = {"to": ir.AttrInt64("to", int(ir.DataType.FLOAT))}
     cast = body.append("Cast", [value], ir.DataType.FLOAT, to)
     return trace_value(cast, np.float32)

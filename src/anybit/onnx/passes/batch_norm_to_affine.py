@@ -95,7 +95,7 @@ def _replace(node: ir.Node, factor: Array, offset: Array, editor: Editor) -> Non
     shape = (1, -1, *([1] * (len(x.shape) - 2)))
     y = x
     for kind, array in (("Mul", factor), ("Add", offset)):
-        constant = editor.constant(f"{name}_{kind.lower()}", ir.tensor(array.reshape(shape)))
+        constant = editor.add_constant(f"{name}_{kind.lower()}", ir.tensor(array.reshape(shape)))
         inputs = [y, constant]
         title = f"{name}_{kind}"
         y = editor.insert(node, kind, inputs, title, like=result, dtype=ir.DataType.FLOAT)

@@ -13,7 +13,7 @@ from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import describe, get_label
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import Staircase, is_multi_threshold, read_staircase
-from anybit.onnx.report import Report, Step
+from anybit.onnx.report import ConversionReport, ConversionStep
 
 OPSET = 12
 """The first opset with GreaterOrEqual."""
@@ -33,13 +33,13 @@ class ExpandMultiThreshold(InPlacePass):
         ModelError: See `read_staircase`.
     """
 
-    def call(self, model: ir.Model) -> Report:
+    def call(self, model: ir.Model) -> ConversionReport:
         editor, steps = Editor(model), []
         for node in [node for node in iter_nodes(model.graph) if is_multi_threshold(node)]:
             staircase = read_staircase(node)
-            steps.append(Step(get_label(node), node.op_type, "standard operators"))
+            steps.append(ConversionStep(get_label(node), node.op_type, "standard operators"))
             _Search(node, staircase, editor).write()
-        return Report(model, bool(steps), tuple(steps))
+        return ConversionReport(model, bool(steps), tuple(steps))
 
 
 class _Search:
@@ -65,18 +65,18 @@ class _Search:
     def write(self) -> None:
         x, like = self._node.inputs[0], self._node.outputs[0]
         first = np.arange(len(self._table), dtype=np.int32) * np.int32(self._stride)
-        start = self._constant("start", first.reshape(self._shape))
+        start = self._make_constant("start", first.reshape(self._shape))
         position, step = start, self._stride // 2
-        insert, integers = self._inserter(like), ir.DataType.INT32
-        table = self._constant("thresholds", self._table.reshape(-1))
+        insert, integers = self._make_inserter(like), ir.DataType.INT32
+        table = self._make_constant("thresholds", self._table.reshape(-1))
         while step:
             if position is start:
                 column = self._table[:, step - 1].reshape(self._shape)
-                threshold = self._constant("threshold", column)
-                ahead = self._constant("ahead", (first + np.int32(step)).reshape(self._shape))
+                threshold = self._make_constant("threshold", column)
+                ahead = self._make_constant("ahead", (first + np.int32(step)).reshape(self._shape))
             else:
                 ahead, index = (
-                    insert("Add", [position, self._constant("step", np.int32(more))], integers)
+                    insert("Add", [position, self._make_constant("step", np.int32(more))], integers)
                     for more in (step, step - 1)
                 )
                 threshold = insert("Gather", [table, index], ir.DataType.FLOAT)
@@ -85,17 +85,17 @@ class _Search:
             step //= 2
         if len(self._table) > 1:
             position = insert("Sub", [position, start], integers)
-        values = self._constant("values", self._values)
+        values = self._make_constant("values", self._values)
         self._editor.replace(self._node, insert("Gather", [values, position], ir.DataType.FLOAT))
 
-    def _constant(self, role: str, array: Array | np.int32) -> ir.Value:
-        return self._editor.shared_constant(role, f"{self._name}_{role}", np.asarray(array))
+    def _make_constant(self, role: str, array: Array | np.int32) -> ir.Value:
+        return self._editor.share_constant(role, f"{self._name}_{role}", np.asarray(array))
 
     @property
     def _name(self) -> str:
         return str(self._node.outputs[0].name or self._node.name)
 
-    def _inserter(
+    def _make_inserter(
         self, like: ir.Value
     ) -> Callable[[str, list[ir.Value | None], ir.DataType], ir.Value]:
         def insert(kind: str, inputs: list[ir.Value | None], dtype: ir.DataType) -> ir.Value:

@@ -82,8 +82,8 @@ def _fence_before(editor: Editor, node: ir.Node) -> bool:
 
 
 def _make_bound(editor: Editor, owner: str, scaling: Scaling) -> ir.Value:
-    largest = np.asarray(scaling.type.largest(scaling.layout))
-    return editor.parameter(owner, "largest", largest, _FLOAT)
+    largest = np.asarray(scaling.type.bound_values(scaling.layout))
+    return editor.share_parameter(owner, "largest", largest, _FLOAT)
 
 
 def _find_quantizer(node: ir.Node) -> ir.Node | None:

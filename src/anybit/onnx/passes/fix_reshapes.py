@@ -28,7 +28,7 @@ class FixReshapes(InPlacePass):
         unique = make_name_generator(model)
         modified = False
         for node in list(model.graph.all_nodes()):
-            sizes.follow(node)
+            sizes.evaluate(node)
             target = node.inputs[1] if len(node.inputs) == 2 else None
             x = node.inputs[0] if target is not None else None
             if (node.domain, node.op_type) != ("", "Reshape") or target is None or x is None:

@@ -70,7 +70,7 @@ def _fold(node: ir.Node, channel: int, affine: tuple[Array, Array], editor: Edit
     node.resize_inputs(3)
     for index, array, old in ((1, weight, old_weight), (2, bias, old_bias)):
         name = f"{node.name or node.op_type}_{'weight' if index == 1 else 'bias'}"
-        new = editor.constant(name, ir.tensor(array.astype(np.float32)))
+        new = editor.add_constant(name, ir.tensor(array.astype(np.float32)))
         node.replace_input_with(index, new)
         if old is not None:
             drop_if_unread(old)

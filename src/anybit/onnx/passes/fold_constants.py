@@ -14,7 +14,7 @@ from anybit.onnx.folding.extents import (
     infer_elementwise_shape,
     is_bounded,
 )
-from anybit.onnx.folding.pieces import Piece, Results, get_inputs_read
+from anybit.onnx.folding.pieces import FoldedValues, FoldingSubgraph, get_inputs_read
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.graph.sizes import SizePropagator
@@ -91,20 +91,20 @@ class _Folding:
         self._operators = operators
         self._codes = codes
         self._shapes: dict[ir.Value, Shape | None] = {}
-        self._sizes = SizePropagator(self._known_sizes)
-        self._piece = Piece(model)
-        self._results = Results(model)
+        self._sizes = SizePropagator(self._get_known_sizes)
+        self._piece = FoldingSubgraph(model)
+        self._results = FoldedValues(model)
 
     def fold(self, nodes: Sequence[ir.Node]) -> None:
         for _ in range(_MOST_ROUNDS):
             if not nodes:
                 break
-            nodes = self._round(nodes)
+            nodes = self._fold_round(nodes)
         for node in nodes:  # deeply nested ones take more rounds
-            self._round([node])
+            self._fold_round([node])
         self._results.finish()
 
-    def _round(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    def _fold_round(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Fold nodes; return those that must wait for results of this round."""
         waiting: list[ir.Node] = []
         late: set[ir.Value] = set()
@@ -126,11 +126,11 @@ class _Folding:
         return waiting
 
     def _fold_sizes(self, node: ir.Node) -> bool:
-        sizes = self._sizes.follow(node)
+        sizes = self._sizes.evaluate(node)
         if sizes is not None:
             self._replace(node, ir.Tensor(sizes))
             return True
-        self._shapes[node.outputs[0]] = infer_elementwise_shape(node, self._shape)
+        self._shapes[node.outputs[0]] = infer_elementwise_shape(node, self._get_shape)
         return False
 
     def _must_wait(self, node: ir.Node, coming: Sequence[ir.Value], late: set[ir.Value]) -> bool:
@@ -139,11 +139,11 @@ class _Folding:
         gathers = is_bounded(node) and find_deciding_input(node) not in coming
         return not gathers or any(value in late for value in coming)
 
-    def _known_sizes(self, value: ir.Value) -> Sequence[int | None] | None:
+    def _get_known_sizes(self, value: ir.Value) -> Sequence[int | None] | None:
         shape = self._shapes.get(value)
         return get_proven_sizes(value, self._model) if shape is None else shape
 
-    def _shape(self, value: ir.Value | None) -> Shape | None:
+    def _get_shape(self, value: ir.Value | None) -> Shape | None:
         if value is None:
             return None
         sizes = get_proven_sizes(value, self._model)
@@ -164,10 +164,10 @@ class _Folding:
             return
         if not read and node.op_type != "Constant":
             return
-        if not self._piece.takes(node, self._largest_piece()):
+        if not self._piece.can_take(node, self._largest_piece()):
             self._evaluate()
             constant = all(value is None or is_constant(value) for value in get_inputs_read(node))
-            if not constant or not self._piece.takes(node, self.budget):
+            if not constant or not self._piece.can_take(node, self.budget):
                 return
         self._piece.add(node)
 
@@ -175,12 +175,12 @@ class _Folding:
         return min(_LARGEST_PIECE, self.budget)
 
     def _fold_alone(self, node: ir.Node) -> None:
-        result = self._result(node)
+        result = self._evaluate_node(node)
         if result is not None:
             self.budget -= result.nbytes
             self._replace(node, ir.Tensor(result))
 
-    def _result(self, node: ir.Node) -> Array | None:
+    def _evaluate_node(self, node: ir.Node) -> Array | None:
         # The result has the shape of the first input.
         x = node.inputs[0] if node.inputs else None
         if x is None or x.const_value is None or x.const_value.nbytes > self.budget:
@@ -196,12 +196,12 @@ class _Folding:
         return evaluate_operator(node, operator, arrays)
 
     def _evaluate(self) -> None:
-        for value, array in self._piece.evaluated().items():
+        for value, array in self._piece.evaluate().items():
             self.budget -= array.nbytes
             node = value.producer()
             assert node is not None, "its result was just computed"
             self._replace(node, ir.Tensor(array))
-        self._piece = Piece(self._model)
+        self._piece = FoldingSubgraph(self._model)
 
     def _replace(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:
         self._results.put(node, tensor)

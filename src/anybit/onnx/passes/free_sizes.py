@@ -8,7 +8,7 @@ from anybit.onnx.graph.shapes import get_inferred_shape, is_inferred, iter_decla
 from anybit.onnx.graph.walk import get_inner_graphs, iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import find_versions
-from anybit.onnx.report import Report
+from anybit.onnx.report import ConversionReport
 from anybit.text import join_names
 
 
@@ -20,17 +20,17 @@ class FreeSizes(InPlacePass):
     cannot infer stay.
     """
 
-    def call(self, model: ir.Model) -> Report:
+    def call(self, model: ir.Model) -> ConversionReport:
         unknown = _find_unreliable_values(model)
         declared = [value for value in iter_declarable(model) if is_inferred(value)]
         values = [value for value in declared if value not in unknown]
         if all(
             get_inferred_shape(value) is None for value in values
         ):  # the model cannot be inferred
-            return Report(model, False)
+            return ConversionReport(model, False)
         freed = [str(value.name) for value in values if _free(value)]
         remark = f"sizes that depend on the data are free, not fixed: {join_names(freed)}"
-        return Report(model, bool(freed), remarks=(remark,) * bool(freed))
+        return ConversionReport(model, bool(freed), remarks=(remark,) * bool(freed))
 
 
 def _free(value: ir.Value) -> bool:

@@ -12,7 +12,7 @@ from anybit.onnx.qdq.nbits import LiftedNBits, lift_nbits
 from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
-from anybit.onnx.report import Report, Step
+from anybit.onnx.report import ConversionReport, ConversionStep
 
 
 class FromQdq(InPlacePass):
@@ -50,7 +50,7 @@ class FromQdq(InPlacePass):
     def __init__(self, *, allow_approximate: bool = False) -> None:
         self._allow_approximate = allow_approximate
 
-    def call(self, model: ir.Model) -> Report:
+    def call(self, model: ir.Model) -> ConversionReport:
         editor = Editor(model)
         steps = split_operators(model, editor, allow_approximate=self._allow_approximate)
         lifted = lift_nbits(model, editor, allow_approximate=self._allow_approximate)
@@ -60,15 +60,17 @@ class FromQdq(InPlacePass):
         for node in list(model.graph.all_nodes()):
             if is_dequantize(node):
                 try:
-                    steps.append(lifter.lifted(node))
+                    steps.append(lifter.lift(node))
                 except Inexpressible as reason:
                     reasons[node] = str(reason)
         modified = bool(steps) | RemoveUnusedNodesPass()(model).modified
         kept = _report_kept(model, reasons, lifted)
-        return Report(model, modified, (*steps, *kept))
+        return ConversionReport(model, modified, (*steps, *kept))
 
 
-def _report_kept(model: ir.Model, reasons: dict[ir.Node, str], lifted: LiftedNBits) -> list[Step]:
+def _report_kept(
+    model: ir.Model, reasons: dict[ir.Node, str], lifted: LiftedNBits
+) -> list[ConversionStep]:
     steps = []
     for node in model.graph.all_nodes():
         reason = reasons.get(node)
@@ -78,5 +80,5 @@ def _report_kept(model: ir.Model, reasons: dict[ir.Node, str], lifted: LiftedNBi
         elif is_integer_operator(node):
             reason = lifted.reason(node) or KEPT_REASON
         if reason is not None:
-            steps.append(Step(get_label(node), node.op_type, "kept", reason))
+            steps.append(ConversionStep(get_label(node), node.op_type, "kept", reason))
     return steps

@@ -90,5 +90,5 @@ def _multiply(x: ir.Value, factor: float, node: ir.Node, editor: Editor) -> ir.V
         return x
     dtype = x.dtype or ir.DataType.FLOAT
     name = node.name or node.op_type
-    by = editor.parameter(name, "factor", np.asarray(factor), dtype)
+    by = editor.share_parameter(name, "factor", np.asarray(factor), dtype)
     return editor.insert(node, "Mul", [x, by], f"{name}_scaled", like=x, dtype=dtype)

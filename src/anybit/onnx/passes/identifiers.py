@@ -10,7 +10,7 @@ from onnx_ir.passes import InPlacePass
 from anybit.onnx.graph.constants import read_array
 from anybit.onnx.graph.names import NameGenerator, make_name_generator
 from anybit.onnx.graph.walk import iter_values
-from anybit.onnx.report import Report
+from anybit.onnx.report import ConversionReport
 
 
 class Identifiers(InPlacePass):
@@ -26,7 +26,7 @@ class Identifiers(InPlacePass):
     def __init__(self, is_usable: Callable[[str], bool]) -> None:
         self._is_usable = is_usable
 
-    def call(self, model: ir.Model) -> Report:
+    def call(self, model: ir.Model) -> ConversionReport:
         graph = model.graph
         unique = make_name_generator(model)
         interface = {id(value) for value in (*graph.inputs, *graph.outputs)}
@@ -41,15 +41,15 @@ class Identifiers(InPlacePass):
             if isinstance(item, ir.Value) and item.const_value is not None:
                 # Renaming the value would rename its tensor, which belongs to the source file.
                 item.const_value = ir.Tensor(read_array(item), dtype=item.const_value.dtype)
-            item.name = self._free(name, unique)
+            item.name = self._choose_name(name, unique)
             taken.add(item.name)
             count += 1
             if id(item) in interface:
                 renamed.append(f"{name} is {item.name}")
         remarks = (f"renamed for C++: {', '.join(renamed)}",) if renamed else ()
-        return Report(model, bool(count), remarks=remarks)
+        return ConversionReport(model, bool(count), remarks=remarks)
 
-    def _free(self, name: str, unique: NameGenerator) -> str:
+    def _choose_name(self, name: str, unique: NameGenerator) -> str:
         word = re.sub(r"[^A-Za-z0-9_]+", "_", name, flags=re.ASCII).strip("_") or "x"
         word = f"x_{word}" if word[0].isdigit() else word
         while not self._is_usable(chosen := unique(word)):

@@ -12,7 +12,7 @@ from anybit.onnx.expansion.writer import Body
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.operators.registry import find_operators
-from anybit.onnx.report import Report, Step
+from anybit.onnx.report import ConversionReport, ConversionStep
 
 
 class Lower(InPlacePass):
@@ -42,14 +42,14 @@ class Lower(InPlacePass):
         self._reasons = {} if reasons is None else reasons
         self._only = only
 
-    def call(self, model: ir.Model) -> Report:
+    def call(self, model: ir.Model) -> ConversionReport:
         steps = []
         editor, expansions = Editor(model), Expansions()
         nodes = find_operators(model)
         for node, operator in nodes:
             if self._only is not None and node.outputs[0].name not in self._only:
                 continue
-            step = Step(
+            step = ConversionStep(
                 get_label(node),
                 operator.onnx_name,
                 "standard operators",
@@ -57,7 +57,7 @@ class Lower(InPlacePass):
             )
             expand(editor, node, expansions.of(node, operator))
             steps.append(step)
-        return Report(model, bool(steps), tuple(steps))
+        return ConversionReport(model, bool(steps), tuple(steps))
 
 
 def expand(editor: Editor, node: ir.Node, expansion: Expansion) -> None:
@@ -66,7 +66,7 @@ def expand(editor: Editor, node: ir.Node, expansion: Expansion) -> None:
     Equal constants share an initializer.
     """
     assert node.graph is not None, "nodes in a graph only"
-    constant = partial(editor.shared_constant, "constant")
+    constant = partial(editor.share_constant, "constant")
     body = Body(constant, editor.unique, str(node.outputs[0].name))
     for traced, value in zip(expansion.inputs, node.inputs, strict=True):
         if traced is not None and traced.value is not None and value is not None:

@@ -80,9 +80,13 @@ def _to_conv(node: ir.Node, window: Sequence[int], model: ir.Model, editor: Edit
     assert quantizer is not None, "integers have an operator"
     operator, name = quantizer.operator, node.name or node.op_type
     model.graph.opset_imports.setdefault(operator.onnx_domain, operator.version)
-    weight = editor.constant(f"{name}_weight", ir.Tensor(np.full((channels, 1, *window), share)))
+    weight = editor.add_constant(
+        f"{name}_weight", ir.Tensor(np.full((channels, 1, *window), share))
+    )
     parameters = [
-        None if array is None else editor.parameter(name, declared.name, array, ir.DataType.FLOAT)
+        None
+        if array is None
+        else editor.share_parameter(name, declared.name, array, ir.DataType.FLOAT)
         for declared, array in zip(operator.inputs[1:], list_arguments(quantizer), strict=True)
     ]
     quantized = editor.insert(

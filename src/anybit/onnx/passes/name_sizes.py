@@ -16,7 +16,7 @@ class NameSizes(InPlacePass):
         self._sizes = sizes
 
     def call(self, model: ir.Model) -> PassResult:
-        names = dict(self._names(model))
+        names = dict(self._iter_names(model))
         if not names:
             return PassResult(model, False)
         pattern = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
@@ -30,7 +30,7 @@ class NameSizes(InPlacePass):
                 )
         return PassResult(model, True)
 
-    def _names(self, model: ir.Model) -> Iterator[tuple[str, str]]:
+    def _iter_names(self, model: ir.Model) -> Iterator[tuple[str, str]]:
         """Yield (old name, new name)."""
         for value, named in zip(model.graph.inputs, self._sizes, strict=False):
             for axis, name in named.items():

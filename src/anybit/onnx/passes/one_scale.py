@@ -89,7 +89,7 @@ def _write(
     for index, array in enumerate(arrays):
         old = node.inputs[index]
         name = str(old.name) if old is not None else f"{node.name}_{operator.inputs[index].name}"
-        new = editor.constant(name, ir.Tensor(array))
+        new = editor.add_constant(name, ir.Tensor(array))
         node.replace_input_with(index, new)
         if old is not None:
             drop_if_unread(old)

@@ -38,7 +38,7 @@ def _try_copy(node: ir.Node, index: int, value: ir.Value, editor: Editor) -> boo
         return False
     quantizer = value.producer()
     if quantizer is None:
-        copy = editor.constant(str(value.name), ir.Tensor(read_array(value)))
+        copy = editor.add_constant(str(value.name), ir.Tensor(read_array(value)))
     else:
         copy = _copy_quantizer(quantizer, node, editor)
     node.replace_input_with(index, copy)

@@ -14,13 +14,13 @@ from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.operators.registry import find_operators
 from anybit.onnx.qdq.dequantizers import DequantizerPlan, plan_dequantizer, write_dequantizer
-from anybit.onnx.qdq.plan import Options, Plan, plan_quantizer
+from anybit.onnx.qdq.plan import Options, QdqPlan, plan_quantizer
 from anybit.onnx.qdq.writer import QdqWriter
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.report import Report, Step
+from anybit.onnx.report import ConversionReport, ConversionStep
 from anybit.ops import Operator
 
-_Planned: TypeAlias = tuple[ir.Node, Operator, Plan | DequantizerPlan | Inexpressible]
+_Planned: TypeAlias = tuple[ir.Node, Operator, QdqPlan | DequantizerPlan | Inexpressible]
 
 
 class ToQdq(InPlacePass):
@@ -73,7 +73,7 @@ class ToQdq(InPlacePass):
         self._plans: list[_Planned] = []
         self._plans_are_of: tuple[ir.Model, int] | None = None
 
-    def needed_opset(self, model: ir.Model, otherwise: int = 1) -> int:
+    def find_needed_opset(self, model: ir.Model, otherwise: int = 1) -> int:
         """Return the lowest opset for all nodes that would be written.
 
         The limit is the newest allowed opset. 1 if there are none; `otherwise` is the opset for the
@@ -84,7 +84,7 @@ class ToQdq(InPlacePass):
             ModelError: An operator refuses a parameter.
         """
         needed, opset = 1, model.graph.opset_imports.get("", 1)
-        self._plans = self._planned(model, self._options)
+        self._plans = self._plan(model, self._options)
         for node, _, planned in self._plans:
             x = node.inputs[0]
             if not isinstance(planned, Inexpressible):
@@ -94,11 +94,11 @@ class ToQdq(InPlacePass):
         self._plans_are_of = (model, opset) if needed <= opset else None
         return needed
 
-    def _planned(self, model: ir.Model, options: Options) -> list[_Planned]:
+    def _plan(self, model: ir.Model, options: Options) -> list[_Planned]:
         """Plan how each quantizer is written, or why it stays, before any is written."""
         plans: list[_Planned] = []
         for node, operator in find_operators(model):
-            planned: Plan | DequantizerPlan | Inexpressible
+            planned: QdqPlan | DequantizerPlan | Inexpressible
             try:
                 if operator.is_dequantizer:
                     planned = plan_dequantizer(node, options.opset)
@@ -111,10 +111,10 @@ class ToQdq(InPlacePass):
                 plans.append((node, operator, planned))
         return plans
 
-    def call(self, model: ir.Model) -> Report:
+    def call(self, model: ir.Model) -> ConversionReport:
         allowed, present = self._options, model.graph.opset_imports.get("", 1)
         if self._plans_are_of != (model, present):
-            self._plans = self._planned(model, replace(allowed, opset=min(allowed.opset, present)))
+            self._plans = self._plan(model, replace(allowed, opset=min(allowed.opset, present)))
         self._plans_are_of = None
         editor = Editor(model)
         writer = QdqWriter(editor)
@@ -133,15 +133,17 @@ class ToQdq(InPlacePass):
                 continue
             steps.append(step)
         modified = bool(steps) | RemoveUnusedNodesPass()(model).modified
-        return Report(model, modified, tuple(steps), left, pairs=tuple(writer.pairs))
+        return ConversionReport(model, modified, tuple(steps), left, pairs=tuple(writer.pairs))
 
 
-def _make_step(node: ir.Node, operator: Operator, planned: Plan | DequantizerPlan) -> Step:
+def _make_step(
+    node: ir.Node, operator: Operator, planned: QdqPlan | DequantizerPlan
+) -> ConversionStep:
     if isinstance(planned, DequantizerPlan):
         became = f"DequantizeLinear {planned.type.name}"
-        return Step(get_label(node), operator.onnx_name, became)
+        return ConversionStep(get_label(node), operator.onnx_name, became)
     kind = "DequantizeLinear" if planned.constant else "QuantizeLinear and DequantizeLinear"
-    return Step(
+    return ConversionStep(
         get_label(node),
         operator.onnx_name,
         f"{kind} {planned.type.name}",

@@ -15,7 +15,7 @@ _MOST_CODE = 2.0**22
 
 
 @dataclass(frozen=True)
-class Limited:
+class ClampLimits:
     """The value before its limits, and the lowest and highest codes of the limits, per channel."""
 
     x: ir.Value
@@ -23,7 +23,7 @@ class Limited:
     highest: Array
 
 
-def find_limits(x: ir.Value, scaling: Scaling) -> Limited | None:
+def find_limits(x: ir.Value, scaling: Scaling) -> ClampLimits | None:
     """Return the limits of a Max and a Min, or a Clip, if they are exactly codes times scale."""
     lowest, highest = np.full((), -np.inf), np.full((), np.inf)
     is_limited = False
@@ -43,7 +43,7 @@ def find_limits(x: ir.Value, scaling: Scaling) -> Limited | None:
         x, is_limited = before, True
     if not is_limited or np.any(lowest > highest):
         return None
-    return Limited(x, lowest, highest)
+    return ClampLimits(x, lowest, highest)
 
 
 def _find_bounds(node: ir.Node) -> tuple[ir.Value, Array | None, Array | None] | None:

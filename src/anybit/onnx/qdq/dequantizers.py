@@ -86,11 +86,11 @@ def write_dequantizer(editor: Editor, node: ir.Node, plan: DequantizerPlan) -> N
     def stored(role: str, values: Array | ir.Value, dtype: ir.DataType) -> ir.Value:
         if isinstance(values, ir.Value):
             return values if plan.axis is not None else single(role, values, dtype)
-        return editor.parameter(name, role, values, dtype)
+        return editor.share_parameter(name, role, values, dtype)
 
     def single(role: str, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Return a scalar for a tensor of one element: 1-D tensors are per channel."""
-        shape = editor.parameter(name, "no_axes", np.empty(0, np.int64), _INDEX)
+        shape = editor.share_parameter(name, "no_axes", np.empty(0, np.int64), _INDEX)
         result = editor.insert(
             node, "Reshape", [value, shape], f"{name}_{role}", like=value, dtype=dtype
         )

@@ -45,7 +45,7 @@ class Fence(IntEnum):
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class FusionRewrite:
     """A rewrite of the optimizer, and the codes for which it changes values."""
 
     name: str
@@ -80,13 +80,13 @@ def _is_integer(native: NativeType, channels: Channels) -> bool:
 
 
 REWRITES = (
-    Rewrite("ReluQuantFusion", Neighbour.RELU, _goes_below_zero, Fence.BEFORE),
-    Rewrite("ClipQuantFusion", Neighbour.CLIP, _has_no_bounds, Fence.BEFORE),
-    Rewrite("ClipQuantFusion", Neighbour.CLIP, _is_tiny, Fence.BEFORE),
+    FusionRewrite("ReluQuantFusion", Neighbour.RELU, _goes_below_zero, Fence.BEFORE),
+    FusionRewrite("ClipQuantFusion", Neighbour.CLIP, _has_no_bounds, Fence.BEFORE),
+    FusionRewrite("ClipQuantFusion", Neighbour.CLIP, _is_tiny, Fence.BEFORE),
     # Up to 1.23, the input is removed together with the Clip, and the session cannot be fed.
-    Rewrite("ClipQuantFusion", Neighbour.CLIP_OF_INPUT, _is_integer, Fence.BEFORE),
+    FusionRewrite("ClipQuantFusion", Neighbour.CLIP_OF_INPUT, _is_integer, Fence.BEFORE),
     # One of two quantizers of one type is dropped, regardless of their scales.
-    Rewrite("DoubleQDQPairsRemover", Neighbour.QUANTIZER, _is_integer, Fence.INSIDE),
+    FusionRewrite("DoubleQDQPairsRemover", Neighbour.QUANTIZER, _is_integer, Fence.INSIDE),
 )
 
 

@@ -37,7 +37,7 @@ _SIXTEEN = {ir.DataType.INT16, ir.DataType.UINT16}
 _WIDE = {*_SIXTEEN, ir.DataType.INT32}
 
 
-class Reason(Enum):
+class RewriteReason(Enum):
     """The effect of a rewrite that may change values."""
 
     ROUNDS = "rounds results in another way"
@@ -61,7 +61,7 @@ class Rewrite:
     """
 
     node: ir.Node
-    reason: Reason | None
+    reason: RewriteReason | None
     pairs: tuple[ir.Node, ...] = ()
     quantizers: tuple[ir.Node, ...] = ()
 
@@ -92,7 +92,7 @@ _MERGED = {"Add", "BatchNormalization", "Div", "Mul", "Sub"}
 
 def find_rewrites(model: ir.Model) -> tuple[Rewrite, ...]:
     """Return the nodes of a model that the runtime may rewrite, in the order of the graph."""
-    return _Search(model).rewrites()
+    return _Search(model).find_rewrites()
 
 
 def _needs_fence(quantize: ir.Node) -> bool:
@@ -139,37 +139,41 @@ class _Search:
             for value in reached:
                 self._sources.setdefault(value, set()).add(node)
 
-    def rewrites(self) -> tuple[Rewrite, ...]:
-        candidates = (self._rewrite(node) for node in self._nodes)
+    def find_rewrites(self) -> tuple[Rewrite, ...]:
+        candidates = (self._find_rewrite(node) for node in self._nodes)
         return tuple(rewrite for rewrite in candidates if rewrite is not None)
 
-    def _rewrite(self, node: ir.Node) -> Rewrite | None:
+    def _find_rewrite(self, node: ir.Node) -> Rewrite | None:
         kind = node.op_type
         if is_quantize(node):
-            return Rewrite(node, Reason.MERGED, quantizers=(node,)) if _needs_fence(node) else None
+            return (
+                Rewrite(node, RewriteReason.MERGED, quantizers=(node,))
+                if _needs_fence(node)
+                else None
+            )
         if node in self._far:
-            return Rewrite(node, Reason.FAR, (node,))
+            return Rewrite(node, RewriteReason.FAR, (node,))
         if node.domain:
             return None
         if kind in _PRODUCTS:
-            return self._product(node)
+            return self._find_product_rewrite(node)
         if kind in _CONVOLUTIONS or kind in _UNARY:
-            dequantizers = self._before(node, 0)
+            dequantizers = self._find_dequantizers(node, 0)
             if not dequantizers or not self._is_quantized(node):
                 return None
             if kind in _UNARY and all(
                 get_code_type(dequantizer) in _SIXTEEN for dequantizer in dequantizers
             ):
                 return None
-            return Rewrite(node, Reason.ROUNDS, dequantizers)
+            return Rewrite(node, RewriteReason.ROUNDS, dequantizers)
         if kind in _OF_SEVERAL:
-            return self._of_several(node)
-        return self._moved(node) if kind in _MOVED else None
+            return self._find_variadic_rewrite(node)
+        return self._find_move_rewrite(node) if kind in _MOVED else None
 
-    def _of_several(self, node: ir.Node) -> Rewrite | None:
+    def _find_variadic_rewrite(self, node: ir.Node) -> Rewrite | None:
         """Return the rewrite of an operator whose inputs must all be dequantized."""
         indices = range(node.op_type == "Where", len(node.inputs))
-        groups = [self._before(node, index) for index in indices]
+        groups = [self._find_dequantizers(node, index) for index in indices]
         if node.op_type == "Where":  # a constant branch is quantized, too
             groups = [group for group in groups if group]
         if not groups or not all(groups) or not self._is_quantized(node):
@@ -179,19 +183,19 @@ class _Search:
             return None
         # Activations before constants, which are larger.
         group = min(groups, key=lambda group: all(holds_constant(node) for node in group))
-        return Rewrite(node, Reason.ROUNDS, group)
+        return Rewrite(node, RewriteReason.ROUNDS, group)
 
-    def _moved(self, node: ir.Node) -> Rewrite | None:
+    def _find_move_rewrite(self, node: ir.Node) -> Rewrite | None:
         """Return the rewrite of data movement: codes of some types have no kernels."""
         lacking = _FOUR if node.op_type in _COMPARING else set()
         before = [
             dequantizer
-            for dequantizer in self._before(node, 0)
+            for dequantizer in self._find_dequantizers(node, 0)
             if get_code_type(dequantizer) not in _MOVABLE_BEHIND - lacking
             and _has_one_scale(dequantizer)
         ]
         try:
-            readers = self._readers(node)
+            readers = self._find_readers(node)
         except TooFarError:
             readers = []
         following = [
@@ -202,33 +206,33 @@ class _Search:
         ]
         if not before and not following:
             return None
-        return Rewrite(node, Reason.UNSUPPORTED, tuple(before), tuple(following))
+        return Rewrite(node, RewriteReason.UNSUPPORTED, tuple(before), tuple(following))
 
-    def _product(self, node: ir.Node) -> Rewrite | None:
-        left, right = self._before(node, 0), self._before(node, 1)
+    def _find_product_rewrite(self, node: ir.Node) -> Rewrite | None:
+        left, right = self._find_dequantizers(node, 0), self._find_dequantizers(node, 1)
         gemm = node.op_type == "Gemm"
         if not right:
             quantized = left and gemm and self._is_quantized(node)
-            return Rewrite(node, Reason.ROUNDS, left) if quantized else None
+            return Rewrite(node, RewriteReason.ROUNDS, left) if quantized else None
         if all(get_code_type(dequantizer) in _WIDE for dequantizer in right):
             return None
         if self._is_quantized(node):
-            return Rewrite(node, Reason.ROUNDS, right)
+            return Rewrite(node, RewriteReason.ROUNDS, right)
         if not left:
             constant = any(holds_constant(dequantizer) for dequantizer in right)
-            return Rewrite(node, Reason.NARROW, right) if constant else None
+            return Rewrite(node, RewriteReason.NARROW, right) if constant else None
         if gemm:
-            return Rewrite(node, Reason.ROUNDS, right)
+            return Rewrite(node, RewriteReason.ROUNDS, right)
         # Pairs of int8 become MatMulNBits, unless they became uint8 first.
         unsigned = all(get_code_type(dequantizer) == _UNSIGNED for dequantizer in left)
         if unsigned and len(left) == len(right) == 1 and is_exact_product(node, left[0], right[0]):
             return Rewrite(node, None)
         if all(get_code_type(dequantizer) in BYTES for dequantizer in (*left, *right)):
-            return Rewrite(node, Reason.SATURATES, right)
+            return Rewrite(node, RewriteReason.SATURATES, right)
         constant = any(holds_constant(dequantizer) for dequantizer in right)
-        return Rewrite(node, Reason.NARROW if constant else Reason.UNSUPPORTED, right)
+        return Rewrite(node, RewriteReason.NARROW if constant else RewriteReason.UNSUPPORTED, right)
 
-    def _before(self, node: ir.Node, index: int) -> tuple[ir.Node, ...]:
+    def _find_dequantizers(self, node: ir.Node, index: int) -> tuple[ir.Node, ...]:
         value = node.inputs[index] if index < len(node.inputs) else None
         dequantizers = self._sources.get(value, set()) if value is not None else set()
         return tuple(sorted(dequantizers, key=get_label))
@@ -239,14 +243,14 @@ class _Search:
         The constant becomes the bias of a product; its scale is ignored.
         """
         try:
-            readers = self._readers(node)
+            readers = self._find_readers(node)
         except TooFarError:
             return True
         merged = (value for reader in readers if _can_join(reader) for value in reader.inputs)
         biases = (value for value in merged if value is not None and value in self._sources)
         return any(map(is_quantize, readers)) or any(map(self._is_bias, biases))
 
-    def _readers(self, node: ir.Node) -> list[ir.Node]:
+    def _find_readers(self, node: ir.Node) -> list[ir.Node]:
         """Return the readers of a node, also those after additions that may be merged into it."""
         readers: dict[ir.Node, None] = {}
         waiting = [node]

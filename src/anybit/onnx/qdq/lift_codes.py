@@ -7,8 +7,8 @@ import numpy as np
 
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.quantizers.grids import (
+    GridMatch,
     Inexpressible,
-    Match,
     list_arguments,
     match_containing_grid,
     match_grid,
@@ -25,12 +25,12 @@ _NONE = np.zeros((), np.float32)
 class LiftedQuantizer:
     """An operator call, the values to clip its output to, if any, and the difference, if any."""
 
-    match: Match
+    match: GridMatch
     clip: tuple[Array, Array] | None = None
     difference: str = ""
 
 
-def compute_output(quantizer: Match, x: Array) -> Array:
+def compute_output(quantizer: GridMatch, x: Array) -> Array:
     """Return the output of the operator."""
     return np.asarray(
         quantizer.operator.function(
@@ -99,7 +99,7 @@ def make_float_quantizer(scaling: Scaling) -> LiftedQuantizer:
 
 def lift_constant(
     scaling: Scaling, codes: Array, span: tuple[int, int] | None, metadata: dict[str, str]
-) -> tuple[Match, Array, str]:
+) -> tuple[GridMatch, Array, str]:
     """Return the quantizer of a constant, its values, and a remark on a range without a quantizer.
 
     The range is `span`, else that of the metadata if it contains the codes, else the type's.

@@ -8,7 +8,7 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.qdq.before_quantize import Limited, find_limits, find_sign_source
+from anybit.onnx.qdq.before_quantize import ClampLimits, find_limits, find_sign_source
 from anybit.onnx.qdq.lift_codes import (
     LiftedQuantizer,
     clip_codes,
@@ -19,8 +19,8 @@ from anybit.onnx.qdq.lift_codes import (
     make_zeropt_quantizer,
 )
 from anybit.onnx.quantizers.grids import (
+    GridMatch,
     Inexpressible,
-    Match,
     list_arguments,
     make_attributes,
     match_grid,
@@ -28,7 +28,7 @@ from anybit.onnx.quantizers.grids import (
 from anybit.onnx.quantizers.metadata import FENCE_KEY
 from anybit.onnx.quantizers.nodes import Scaling, get_dtype, read_scaling
 from anybit.onnx.quantizers.trace import Trace, Traces
-from anybit.onnx.report import Step
+from anybit.onnx.report import ConversionStep
 from anybit.ops.grids import Coding, IntegerGrid
 
 _FLOAT = ir.DataType.FLOAT
@@ -49,7 +49,7 @@ class Lifter:
         self._traces = Traces()
         self._moved: dict[tuple[ir.Value, ir.Node, ir.Graph | ir.Function | None], ir.Value] = {}
 
-    def lifted(self, node: ir.Node) -> Step:
+    def lift(self, node: ir.Node) -> ConversionStep:
         """Replace a DequantizeLinear by a quantizer.
 
         Raises:
@@ -67,14 +67,16 @@ class Lifter:
         lowest, highest = trace.lowest, trace.highest
         name, operator = get_label(node), node.op_type
         if is_constant(trace.source):
-            quantized, note = self._constant(node, scaling, trace.source, lowest, highest)
+            quantized, note = self._lift_constant(node, scaling, trace.source, lowest, highest)
             difference = ""
         else:
-            quantized, quantizer = self._activation(node, scaling, trace.source, lowest, highest)
+            quantized, quantizer = self._lift_activation(
+                node, scaling, trace.source, lowest, highest
+            )
             note = difference = quantizer.difference
         self._drop_fence(node, scaling)
-        action = self._place(node, trace, quantized)
-        return Step(name, operator, action, note, exact=not difference)
+        action = self._place_moves(node, trace, quantized)
+        return ConversionStep(name, operator, action, note, exact=not difference)
 
     def _drop_fence(self, node: ir.Node, scaling: Scaling) -> None:
         """Remove a Min directly after the node that no value of its type reaches."""
@@ -87,7 +89,7 @@ class Lifter:
         if bound is None or not is_constant(bound) or fence.graph is not node.graph:
             return
         array = read_array(bound)
-        if array.shape == () and array >= scaling.type.largest(scaling.layout):
+        if array.shape == () and array >= scaling.type.bound_values(scaling.layout):
             # The Min may be the limit of the next quantizer, which is not named after this node.
             limit = FENCE_KEY not in fence.metadata_props and not fence.outputs[0].is_graph_output()
             own = result.name
@@ -95,7 +97,7 @@ class Lifter:
             if limit:
                 result.name = own
 
-    def _place(self, node: ir.Node, trace: Trace, quantized: ir.Value) -> str:
+    def _place_moves(self, node: ir.Node, trace: Trace, quantized: ir.Value) -> str:
         """Write the data movement, now of values; return the name of its first node."""
         producer = quantized.producer()
         assert producer is not None, "written before"
@@ -110,12 +112,12 @@ class Lifter:
                 break
             missing.append(move)
         for move in reversed(missing):
-            result, shared = self._moved_value(node, move, result), False
+            result, shared = self._move_value(node, move, result), False
             self._moved[quantized, move, node.graph] = result
         self._editor.replace(node, result, shared=shared or result.is_graph_output())
         return action
 
-    def _moved_value(self, node: ir.Node, move: ir.Node, value: ir.Value) -> ir.Value:
+    def _move_value(self, node: ir.Node, move: ir.Node, value: ir.Value) -> ir.Value:
         return self._editor.insert(
             node,
             move.op_type,
@@ -127,7 +129,7 @@ class Lifter:
             domain=move.domain,
         )
 
-    def _constant(
+    def _lift_constant(
         self, node: ir.Node, scaling: Scaling, source: ir.Value, lowest: float, highest: float
     ) -> tuple[ir.Value, str]:
         codes, span = read_array(source), None
@@ -138,7 +140,7 @@ class Lifter:
         key = (scaling.scale.shape, scaling.scale.tobytes(), scaling.zeropt.tobytes(), span)
         floats = self._floats.setdefault(source, {})
         if key not in floats:
-            floats[key] = self._editor.constant(f"{source.name}_values", ir.tensor(values))
+            floats[key] = self._editor.add_constant(f"{source.name}_values", ir.tensor(values))
         result = insert_quantizer(
             self._editor, node, quantizer, floats[key], _get_name(node), like=source
         )
@@ -146,12 +148,12 @@ class Lifter:
             del self._floats[source]  # otherwise the codes stay in memory
         return result, note
 
-    def _activation(
+    def _lift_activation(
         self, node: ir.Node, scaling: Scaling, source: ir.Value, lowest: float, highest: float
     ) -> tuple[ir.Value, LiftedQuantizer]:
         quantize = source.producer()
         assert quantize is not None, "traced to one"
-        x, quantizer = self._chosen(quantize, scaling, lowest, highest)
+        x, quantizer = self._choose_quantizer(quantize, scaling, lowest, highest)
         call = quantizer.match.call
         key = (
             quantize,
@@ -162,10 +164,10 @@ class Lifter:
             *(part.tobytes() for part in quantizer.clip or ()),
         )
         if key not in self._quantized:
-            self._quantized[key] = self._written(quantize, x, quantizer, _get_name(node))
+            self._quantized[key] = self._write(quantize, x, quantizer, _get_name(node))
         return self._quantized[key], quantizer
 
-    def _chosen(
+    def _choose_quantizer(
         self, quantize: ir.Node, scaling: Scaling, lowest: float, highest: float
     ) -> tuple[ir.Value, LiftedQuantizer]:
         """Return the quantized value, and its quantizer."""
@@ -179,7 +181,7 @@ class Lifter:
             )
             if quantizer is not None:
                 return x, LiftedQuantizer(quantizer)
-        if not first.same_as(scaling):
+        if not first.equals(scaling):
             raise Inexpressible("scale, zero-point, type or axis of the two nodes differ")
         x = quantize.inputs[0]
         assert x is not None, "checked with the parameters"
@@ -190,14 +192,14 @@ class Lifter:
             if get_attribute(quantize, "saturate", 1) != 1:
                 raise Inexpressible("it does not saturate")
             return x, make_float_quantizer(scaling)
-        return self._integer(x, scaling, lowest, highest)
+        return self._quantize_integer(x, scaling, lowest, highest)
 
-    def _integer(
+    def _quantize_integer(
         self, x: ir.Value, scaling: Scaling, lowest: float, highest: float
     ) -> tuple[ir.Value, LiftedQuantizer]:
         zeropt = scaling.layout.zeropt.astype(np.float64)
         low, high = _clip_span(scaling, lowest, highest)
-        starts = [Limited(x, low - zeropt, high - zeropt)]
+        starts = [ClampLimits(x, low - zeropt, high - zeropt)]
         limited = find_limits(x, scaling)
         if limited is not None:
             both = (
@@ -205,7 +207,7 @@ class Lifter:
                 np.minimum(starts[0].highest, limited.highest),
             )
             if np.all(both[0] <= both[1]):
-                starts.insert(0, Limited(limited.x, *both))
+                starts.insert(0, ClampLimits(limited.x, *both))
         for start in starts:
             quantizer = make_exact_quantizer(scaling, start.lowest, start.highest)
             if quantizer is not None:
@@ -218,14 +220,14 @@ class Lifter:
                 return start.x, quantizer
         return x, compose_quantizer(scaling, starts[-1].lowest, starts[-1].highest)
 
-    def _written(
+    def _write(
         self, quantize: ir.Node, x: ir.Value, quantizer: LiftedQuantizer, name: str
     ) -> ir.Value:
         result = insert_quantizer(self._editor, quantize, quantizer.match, x, name, like=x)
         if quantizer.clip is None:
             return result
         bounds = [
-            self._editor.parameter(name, role, array, _FLOAT)
+            self._editor.share_parameter(name, role, array, _FLOAT)
             for role, array in zip(("lowest", "highest"), quantizer.clip, strict=True)
         ]
         if self._opset >= _CLIP_OPSET and all(array.ndim == 0 for array in quantizer.clip):
@@ -240,12 +242,12 @@ class Lifter:
 
 
 def insert_quantizer(
-    editor: Editor, before: ir.Node, quantizer: Match, x: ir.Value, name: str, *, like: ir.Value
+    editor: Editor, before: ir.Node, quantizer: GridMatch, x: ir.Value, name: str, *, like: ir.Value
 ) -> ir.Value:
     """Insert a node of this package; return its output."""
     names = [declared.name for declared in quantizer.operator.inputs[1:]]
     parameters = [
-        None if array is None else editor.parameter(name, role, array, _FLOAT)
+        None if array is None else editor.share_parameter(name, role, array, _FLOAT)
         for role, array in zip(names, list_arguments(quantizer), strict=True)
     ]
     return editor.insert(

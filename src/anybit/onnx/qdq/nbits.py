@@ -24,8 +24,8 @@ from anybit.onnx.qdq.packed_weights import (
     is_nbits,
     read_packed_weight,
 )
-from anybit.onnx.quantizers.grids import Inexpressible, Match, match_grid
-from anybit.onnx.report import Step
+from anybit.onnx.quantizers.grids import GridMatch, Inexpressible, match_grid
+from anybit.onnx.report import ConversionStep
 
 _FLOAT = ir.DataType.FLOAT
 # The first opset whose Slice has inputs.
@@ -39,7 +39,7 @@ _EXACT = "the weights are the same bits; the runtime may add sums in another ord
 class LiftedNBits:
     """One step per replaced node, and the reasons why others stay, by the name of their output."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ConversionStep] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def reason(self, node: ir.Node) -> str:
@@ -78,7 +78,7 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
             lifted.reasons[_get_result_name(node)] = str(reason)
             continue
         lifted.steps.append(
-            Step(name, node.op_type, action, difference or _EXACT, exact=not difference)
+            ConversionStep(name, node.op_type, action, difference or _EXACT, exact=not difference)
         )
     return lifted
 
@@ -101,7 +101,7 @@ class _Writer:
     def __init__(self, model: ir.Model, editor: Editor) -> None:
         self._imports = model.graph.opset_imports
         self._editor = editor
-        self._weights: dict[object, tuple[ir.Value, Match]] = {}
+        self._weights: dict[object, tuple[ir.Value, GridMatch]] = {}
 
     def write(self, node: ir.Node, packed: PackedWeight) -> str:
         """Replace a node by the new nodes, and return their name.
@@ -109,12 +109,16 @@ class _Writer:
         Raises:
             Inexpressible: No quantizer maps the weights to themselves.
         """
-        weight, quantizer = self._weight(node, packed)
+        weight, quantizer = self._make_weight(node, packed)
         self._imports.setdefault("", _OPSET)
-        result = self._insert(node, "MatMul", [self._float32(node, packed, A), weight], "product")
+        result = self._insert(
+            node, "MatMul", [self._cast_to_float32(node, packed, A), weight], "product"
+        )
         product, name = result.producer(), node.name
         if get_input(node, BIAS) is not None:
-            result = self._insert(node, "Add", [result, self._float32(node, packed, BIAS)], "sum")
+            result = self._insert(
+                node, "Add", [result, self._cast_to_float32(node, packed, BIAS)], "sum"
+            )
         if packed.dtype != _FLOAT:
             result = self._cast(node, result, packed.dtype)
         self._editor.replace(node, result)
@@ -122,7 +126,7 @@ class _Writer:
             product.name = name
         return f"{quantizer.operator.onnx_name} and MatMul"
 
-    def _weight(self, node: ir.Node, packed: PackedWeight) -> tuple[ir.Value, Match]:
+    def _make_weight(self, node: ir.Node, packed: PackedWeight) -> tuple[ir.Value, GridMatch]:
         """Return the weight of shape [K, N], and its quantizer."""
         parts = tuple(get_input(node, index) for index in (B, SCALES, ZEROPTS))
         key = (*parts, packed.k, packed.n, packed.block, packed.bits, node.graph)
@@ -139,28 +143,30 @@ class _Writer:
                 compute_output(quantizer, values), values, equal_nan=True
             ):
                 raise Inexpressible("no quantizer has all of its weights")
-            self._weights[key] = self._joined(node, packed, quantizer, values), quantizer
+            self._weights[key] = self._join_blocks(node, packed, quantizer, values), quantizer
         return self._weights[key]
 
-    def _joined(
-        self, node: ir.Node, packed: PackedWeight, quantizer: Match, values: Array
+    def _join_blocks(
+        self, node: ir.Node, packed: PackedWeight, quantizer: GridMatch, values: Array
     ) -> ir.Value:
         """Quantize the values and concatenate their blocks."""
         packed_weight = get_input(node, B)
         assert packed_weight is not None, "checked before"
         name = str(packed_weight.name)
-        source = self._editor.constant(f"{name}_values", ir.Tensor(values))
+        source = self._editor.add_constant(f"{name}_values", ir.Tensor(values))
         weight = insert_quantizer(self._editor, node, quantizer, source, name, like=source)
         if packed.blocks > 1:
             whole = (packed.blocks * packed.block, packed.n)
-            weight = self._shaped(node, "Reshape", [weight, *self._integers(whole)], name, whole)
+            weight = self._insert_reshape(
+                node, "Reshape", [weight, *self._make_integers(whole)], name, whole
+            )
             if packed.k != whole[0]:
-                bounds = self._integers((0,), (packed.k,), (0,))
+                bounds = self._make_integers((0,), (packed.k,), (0,))
                 inputs, size = [weight, *bounds], (packed.k, packed.n)
-                weight = self._shaped(node, "Slice", inputs, name, size)
+                weight = self._insert_reshape(node, "Slice", inputs, name, size)
         return weight
 
-    def _shaped(
+    def _insert_reshape(
         self,
         node: ir.Node,
         kind: str,
@@ -175,11 +181,11 @@ class _Writer:
         result.shape = ir.Shape(shape)
         return result
 
-    def _integers(self, *constants: tuple[int, ...]) -> list[ir.Value]:
+    def _make_integers(self, *constants: tuple[int, ...]) -> list[ir.Value]:
         arrays = [np.array(constant, np.int64) for constant in constants]
-        return [self._editor.shared_constant("sizes", "sizes", array) for array in arrays]
+        return [self._editor.share_constant("sizes", "sizes", array) for array in arrays]
 
-    def _float32(self, node: ir.Node, packed: PackedWeight, index: int) -> ir.Value:
+    def _cast_to_float32(self, node: ir.Node, packed: PackedWeight, index: int) -> ir.Value:
         """Return an input, converted to float32 if it is not."""
         value = get_input(node, index)
         assert value is not None, "checked before"

@@ -62,7 +62,7 @@ class PackedWeight:
         scale = _read_array(node, SCALES).astype(np.float32).reshape(self.n, self.blocks, 1)
         if not np.all(np.isfinite(scale)):
             raise Inexpressible("a scale is not finite")
-        zeropt = self._zeropts(node)
+        zeropt = self._read_zeropts(node)
         with np.errstate(all="ignore"):  # infinite beyond float32
             values = np.subtract(codes, zeropt, dtype=np.float32) * scale
         highest = 2**self.bits - 1
@@ -83,7 +83,7 @@ class PackedWeight:
             zeropt = zeropt[0] if zeropt.ndim else zeropt
         return IntegerGrid(scale, zeropt, codes_of_grid), values
 
-    def _zeropts(self, node: ir.Node) -> Array:
+    def _read_zeropts(self, node: ir.Node) -> Array:
         """Return the zero-points in float32, [N, blocks, 1]."""
         if get_input(node, ZEROPTS) is None:
             return np.full((1, 1, 1), 2 ** (self.bits - 1), np.float32)

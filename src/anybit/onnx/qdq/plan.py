@@ -59,7 +59,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class QdqPlan:
     """The form of one node. `approximation` describes the difference, or is empty."""
 
     grid: Grid
@@ -114,7 +114,7 @@ class Plan:
         return needed
 
 
-def plan_quantizer(node: ir.Node, operator: Operator, options: Options) -> Plan:
+def plan_quantizer(node: ir.Node, operator: Operator, options: Options) -> QdqPlan:
     """Return the plan with the narrowest type.
 
     Raises:
@@ -139,7 +139,7 @@ def plan_quantizer(node: ir.Node, operator: Operator, options: Options) -> Plan:
     opsets = []
     subject = _Subject(grid, layout, constant, neighbours, options.style)
     for native, limit in _iter_candidates(subject):
-        candidate = Plan(grid, layout, native, dtype, constant, limit, approximation)
+        candidate = QdqPlan(grid, layout, native, dtype, constant, limit, approximation)
         if layout.block and candidate.table is None and (join := find_joined_blocks(node, layout)):
             candidate = replace(candidate, layout=join.layout, joined=join)
         if candidate.opset <= options.opset:
@@ -153,7 +153,7 @@ def plan_quantizer(node: ir.Node, operator: Operator, options: Options) -> Plan:
 def _get_grid(node: ir.Node, operator: Operator) -> Grid:
     quantizer = find_quantizer(node, Traces())
     assert quantizer is not None, "it is a node of ours"
-    grid = quantizer.checked_grid()
+    grid = quantizer.check_grid()
     if grid is None and operator.grid is not None and not quantizer.static:
         raise Inexpressible(f"its {quantizer.computed[0]} is computed when the model runs")
     if grid is None:

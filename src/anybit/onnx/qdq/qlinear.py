@@ -10,12 +10,12 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.analysis.layouts import make_weight_layout
-from anybit.onnx.analysis.sums import Parts
+from anybit.onnx.analysis.sums import WeightParts
 from anybit.onnx.graph.constants import Array, are_powers_of_two, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import describe, get_label
 from anybit.onnx.quantizers.grids import Inexpressible
-from anybit.onnx.report import Step
+from anybit.onnx.report import ConversionStep
 
 KEPT_REASON = "it computes with codes, and there is no exact form of it with quantizers"
 
@@ -53,7 +53,9 @@ def is_integer_name(domain: str, name: str) -> bool:
     return not domain and (name in _INTEGER_OPERATORS or name.startswith("QLinear"))
 
 
-def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> list[Step]:
+def split_operators(
+    model: ir.Model, editor: Editor, *, allow_approximate: bool
+) -> list[ConversionStep]:
     """Split nodes with constant parameters, one step each; differences are allowed or refused.
 
     Raises:
@@ -77,7 +79,7 @@ def split_operators(model: ir.Model, editor: Editor, *, allow_approximate: bool)
         reason = "; ".join(reasons)
         name, operator = get_label(node), node.op_type
         _split(node, parts, editor)
-        steps.append(Step(name, operator, parts.kind, reason, exact=not inexact))
+        steps.append(ConversionStep(name, operator, parts.kind, reason, exact=not inexact))
     return steps
 
 
@@ -175,9 +177,9 @@ class _Parts:
         shape = [1] * self.weights.ndim
         shape[self.axis] = -1
         codes = self.weights.astype(np.int64) - self.w_zeropt.astype(np.int64).reshape(shape)
-        sums = Parts(make_weight_layout(self.kind, codes.ndim).canonical(codes)).magnitudes(
-            np.asarray(largest)
-        )
+        sums = WeightParts(
+            make_weight_layout(self.kind, codes.ndim).canonical(codes)
+        ).sum_magnitudes(np.asarray(largest))
         most = int(sums.max(initial=0))
         return most + (0 if self.bias is None else int(np.abs(self.bias.astype(np.int64)).max()))
 
@@ -238,7 +240,7 @@ def _split(node: ir.Node, parts: _Parts, editor: Editor) -> None:
         suffix = next(iter(parameters))
         attributes = [ir.AttrInt64("axis", axis)] if parameters[suffix].size > 1 else []
         values = [
-            editor.parameter(name, role, array, ir.DataType.from_numpy(array.dtype))
+            editor.share_parameter(name, role, array, ir.DataType.from_numpy(array.dtype))
             for role, array in parameters.items()
         ]
         inputs = [codes, *values]

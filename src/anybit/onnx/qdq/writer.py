@@ -10,7 +10,7 @@ from anybit.formats import FloatFormat
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.editor import Editor, is_read
-from anybit.onnx.qdq.plan import Limit, Plan
+from anybit.onnx.qdq.plan import Limit, QdqPlan
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.metadata import CODING_KEY, RANGE_KEY
 from anybit.onnx.quantizers.native_types import INTEGERS, NativeType
@@ -36,7 +36,7 @@ class QdqWriter:
         self._editor = editor
         self._codes: dict[ir.Value, dict[object, ir.Value]] = {}
 
-    def write(self, node: ir.Node, operator: Operator, plan: Plan) -> None:
+    def write(self, node: ir.Node, operator: Operator, plan: QdqPlan) -> None:
         """Replace a node by the nodes of a plan.
 
         Raises:
@@ -46,19 +46,21 @@ class QdqWriter:
         x = node.inputs[0]
         assert x is not None, "operators have an x"
         if plan.constant:
-            codes = self._constant(node, operator, plan, x)
+            codes = self._write_constant(node, operator, plan, x)
         else:
-            codes = self._quantized(node, plan, x)
+            codes = self._write_quantize(node, plan, x)
         if plan.table is not None:
-            result = self._looked_up(node, plan, codes)
+            result = self._write_lookup(node, plan, codes)
         else:
-            result = self._dequantized(node, plan, codes)
+            result = self._write_dequantize(node, plan, codes)
         for replaced in (node, *(plan.joined.nodes if plan.joined else ())):
             self._editor.replace(replaced, result)
         if x.const_value is not None and not is_read(x):
             self._codes.pop(x, None)  # otherwise the weights stay in memory
 
-    def _constant(self, node: ir.Node, operator: Operator, plan: Plan, x: ir.Value) -> ir.Value:
+    def _write_constant(
+        self, node: ir.Node, operator: Operator, plan: QdqPlan, x: ir.Value
+    ) -> ir.Value:
         """Return the codes as an initializer, shared by nodes with equal inputs and attributes."""
         attributes = sorted((name, attribute.value) for name, attribute in node.attributes.items())
         shape = plan.joined and (plan.joined.shape, plan.joined.kept)
@@ -75,67 +77,69 @@ class QdqWriter:
             except ValueError as reason:
                 raise Inexpressible(str(reason)) from None
             tensor = ir.tensor(codes, dtype=plan.type.dtype)
-            stored[key] = self._editor.constant(f"{x.name}_{plan.type.name}", tensor)
+            stored[key] = self._editor.add_constant(f"{x.name}_{plan.type.name}", tensor)
         return stored[key]
 
-    def _quantized(self, node: ir.Node, plan: Plan, x: ir.Value) -> ir.Value:
+    def _write_quantize(self, node: ir.Node, plan: QdqPlan, x: ir.Value) -> ir.Value:
         """Write QuantizeLinear, after the nodes that x needs before it."""
         if plan.dtype != _FLOAT:
             x = self._insert(
                 node, "Cast", [x], "float32", _FLOAT, attributes=[_make_cast_target(_FLOAT)]
             )
         if plan.sign:
-            x = self._signs(node, x)
+            x = self._write_signs(node, x)
             layout = Channels(np.ones((), np.float32), np.zeros((), np.float32), None)
         else:
-            x = self._limited(node, plan, x) if plan.limit is Limit.VALUES else x
+            x = self._write_limits(node, plan, x) if plan.limit is Limit.VALUES else x
             layout = plan.layout
         return self._insert(
             node,
             "QuantizeLinear",
-            [x, *self._parameters(node, plan, layout)],
+            [x, *self._write_parameters(node, plan, layout)],
             "quantized",
             plan.type.dtype,
             attributes=_make_axis_attributes(layout, x),
         )
 
-    def _signs(self, node: ir.Node, x: ir.Value) -> ir.Value:
+    def _write_signs(self, node: ir.Node, x: ir.Value) -> ir.Value:
         """Return +1 for x >= 0 and -1 otherwise: Sign is 0 for 0."""
         zero, one, minus = (
-            self._parameter(node, name, np.asarray(number))
+            self._write_parameter(node, name, np.asarray(number))
             for name, number in (("zero", 0), ("plus_one", 1), ("minus_one", -1))
         )
         positive = self._insert(node, "GreaterOrEqual", [x, zero], "is_positive", ir.DataType.BOOL)
         return self._insert(node, "Where", [positive, one, minus], "sign", _FLOAT)
 
-    def _limited(self, node: ir.Node, plan: Plan, x: ir.Value) -> ir.Value:
+    def _write_limits(self, node: ir.Node, plan: QdqPlan, x: ir.Value) -> ir.Value:
         """Return x, clipped to the values of the lowest and highest code if the type has more."""
         grid, native = plan.grid, plan.type
         if isinstance(grid, FloatGrid):
-            return self._bounded(node, plan, x, "Min", "highest", grid.format.largest)
+            return self._write_bound(node, plan, x, "Min", "highest", grid.format.largest)
         limited = x
         if grid.lowest > native.lowest:
-            limited = self._bounded(node, plan, x, "Max", "lowest", grid.lowest)
+            limited = self._write_bound(node, plan, x, "Max", "lowest", grid.lowest)
         if grid.highest < native.highest or limited is x:  # a one-sided range needs only one
-            limited = self._bounded(node, plan, limited, "Min", "highest", grid.highest)
+            limited = self._write_bound(node, plan, limited, "Min", "highest", grid.highest)
         return limited
 
-    def _bounded(
-        self, node: ir.Node, plan: Plan, x: ir.Value, kind: str, name: str, code: float
+    def _write_bound(
+        self, node: ir.Node, plan: QdqPlan, x: ir.Value, kind: str, name: str, code: float
     ) -> ir.Value:
         layout = plan.layout
         with np.errstate(all="ignore"):  # an infinite bound has no effect
             bound = (np.float32(code) - layout.zeropt) * layout.scale
-        limit = self._parameter(node, name, layout.broadcast(np.asarray(bound)))
+        limit = self._write_parameter(node, name, layout.broadcast(np.asarray(bound)))
         return self._insert(node, kind, [x, limit], "limited", _FLOAT)
 
-    def _dequantized(self, node: ir.Node, plan: Plan, codes: ir.Value) -> ir.Value:
+    def _write_dequantize(self, node: ir.Node, plan: QdqPlan, codes: ir.Value) -> ir.Value:
         metadata = {}
         if isinstance(plan.grid, IntegerGrid):
             span = (plan.grid.lowest, plan.grid.highest)
             if plan.limit is Limit.CODES:
                 limits = [
-                    self._editor.parameter(_get_name(node), name, np.asarray(code), plan.type.dtype)
+                    self._editor.share_parameter(
+                        _get_name(node), name, np.asarray(code), plan.type.dtype
+                    )
                     for name, code in zip(("lowest_code", "highest_code"), span, strict=True)
                 ]
                 codes = self._insert(node, "Clip", [codes, *limits], "clipped", plan.type.dtype)
@@ -147,7 +151,7 @@ class QdqWriter:
         result = self._insert(
             node,
             "DequantizeLinear",
-            [codes, *self._parameters(node, plan, layout)],
+            [codes, *self._write_parameters(node, plan, layout)],
             "dequantized",
             _FLOAT,
             attributes=_make_axis_attributes(
@@ -158,9 +162,9 @@ class QdqWriter:
         written = result.producer()
         assert written is not None, "just inserted"
         self.pairs.append(written)
-        return self._as_declared(node, plan, result)
+        return self._cast_to_declared(node, plan, result)
 
-    def _as_declared(self, node: ir.Node, plan: Plan, result: ir.Value) -> ir.Value:
+    def _cast_to_declared(self, node: ir.Node, plan: QdqPlan, result: ir.Value) -> ir.Value:
         """Return the values in the type of the quantizer's output, which may not be float32."""
         if plan.dtype == _FLOAT:
             return result
@@ -169,30 +173,30 @@ class QdqWriter:
             node, "Cast", [result], plan.dtype.name.lower(), plan.dtype, attributes=to
         )
 
-    def _looked_up(self, node: ir.Node, plan: Plan, codes: ir.Value) -> ir.Value:
+    def _write_lookup(self, node: ir.Node, plan: QdqPlan, codes: ir.Value) -> ir.Value:
         """Return table values of codes, times the scale. DequantizeLinear unpacks the codes."""
         assert plan.table is not None, "asked before"
-        result = self._picked(node, "value", codes, plan.type, list_values(plan.table))
-        scale = self._scale(node, plan.grid.scale)
+        result = self._write_gather(node, "value", codes, plan.type, list_values(plan.table))
+        scale = self._write_scale(node, plan.grid.scale)
         result = self._insert(node, "Mul", [result, scale], "scaled", _FLOAT)
-        return self._as_declared(node, plan, result)
+        return self._cast_to_declared(node, plan, result)
 
-    def _scale(self, node: ir.Node, scale: Array) -> ir.Value:
+    def _write_scale(self, node: ir.Node, scale: Array) -> ir.Value:
         """Return the scales, as codes of one byte if there are few distinct ones."""
         table, codes = np.unique(scale, return_inverse=True)
         if scale.size < _MANY or table.size > _BYTE.highest + 1:
-            return self._parameter(node, "scale", scale)
+            return self._write_parameter(node, "scale", scale)
         tensor = ir.tensor(codes.reshape(scale.shape).astype(np.uint8))
-        stored = self._editor.constant(f"{_get_name(node)}_scale_codes", tensor)
-        return self._picked(node, "scale", stored, _BYTE, table)
+        stored = self._editor.add_constant(f"{_get_name(node)}_scale_codes", tensor)
+        return self._write_gather(node, "scale", stored, _BYTE, table)
 
-    def _picked(
+    def _write_gather(
         self, node: ir.Node, column: str, codes: ir.Value, native: NativeType, table: Array
     ) -> ir.Value:
         """Return the elements of a table at the codes."""
         names = _get_name(node)
         one, zero, values = (
-            self._editor.parameter(names, role, array, dtype)
+            self._editor.share_parameter(names, role, array, dtype)
             for role, array, dtype in (
                 ("one", np.ones(()), _FLOAT),
                 ("zero_point", np.zeros(()), native.dtype),
@@ -213,15 +217,15 @@ class QdqWriter:
         )
         return self._insert(node, "Gather", [values, index], column, _FLOAT, like=codes)
 
-    def _parameters(self, node: ir.Node, plan: Plan, layout: Channels) -> list[ir.Value]:
+    def _write_parameters(self, node: ir.Node, plan: QdqPlan, layout: Channels) -> list[ir.Value]:
         """Return scale and zero-point; the latter always, because readers' defaults differ."""
-        zeropt = self._editor.parameter(
+        zeropt = self._editor.share_parameter(
             _get_name(node), "zero_point", layout.zeropt, plan.type.dtype
         )
-        return [self._parameter(node, "scale", layout.scale), zeropt]
+        return [self._write_parameter(node, "scale", layout.scale), zeropt]
 
-    def _parameter(self, node: ir.Node, name: str, array: Array) -> ir.Value:
-        return self._editor.parameter(_get_name(node), name, array, _FLOAT)
+    def _write_parameter(self, node: ir.Node, name: str, array: Array) -> ir.Value:
+        return self._editor.share_parameter(_get_name(node), name, array, _FLOAT)
 
     def _insert(
         self,
@@ -269,7 +273,7 @@ def _make_axis_attributes(layout: Channels, x: ir.Value) -> list[ir.Attr]:
     return [attribute, *([ir.AttrInt64("block_size", layout.block)] if layout.block else [])]
 
 
-def _encode(values: Array, plan: Plan) -> Array:
+def _encode(values: Array, plan: QdqPlan) -> Array:
     """Return the codes of values that are on the grid.
 
     Raises:

@@ -16,23 +16,23 @@ class Inexpressible(Exception):
 
 
 @dataclass(frozen=True)
-class Match:
+class GridMatch:
     """A call of an operator that returns the values of a grid."""
 
     operator: Operator
     call: Call
 
 
-def match_grid(grid: Grid) -> Match | None:
+def match_grid(grid: Grid) -> GridMatch | None:
     """Return the first operator that can return these values, with the call."""
     for operator in OPERATORS:
         call = operator.from_grid(grid) if operator.from_grid is not None else None
         if call is not None:
-            return Match(operator, call)
+            return GridMatch(operator, call)
     return None
 
 
-def match_containing_grid(grid: IntegerGrid) -> Match | None:
+def match_containing_grid(grid: IntegerGrid) -> GridMatch | None:
     """Return the match of the smallest range that contains that of the grid."""
     for bits in range(1, 33):
         half = 2 ** (bits - 1)
@@ -42,13 +42,13 @@ def match_containing_grid(grid: IntegerGrid) -> Match | None:
     return None
 
 
-def list_arguments(match: Match) -> list[Array | None]:
+def list_arguments(match: GridMatch) -> list[Array | None]:
     """Return the parameters of a call in the order of the operator's inputs, without x."""
     names = [declared.name for declared in match.operator.inputs[1:]]
     return [match.call.parameters.get(name) for name in names]
 
 
-def make_attributes(match: Match) -> list[ir.Attr]:
+def make_attributes(match: GridMatch) -> list[ir.Attr]:
     """Return all attributes of a call, including defaults."""
     return [
         make_attribute(attribute, match.call.attributes.get(attribute.name, attribute.default))

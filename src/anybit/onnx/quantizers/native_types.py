@@ -50,7 +50,7 @@ class NativeType:
         """Return all codes of an integer type."""
         return range(self.lowest, self.highest + 1)
 
-    def largest(self, channels: Channels) -> np.float32:
+    def bound_values(self, channels: Channels) -> np.float32:
         """Return an upper bound of the values of these codes, in all channels."""
         highest = self.highest if self.format is None else self.format.largest
         with np.errstate(all="ignore"):  # infinite beyond float32

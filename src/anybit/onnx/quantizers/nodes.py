@@ -37,7 +37,7 @@ class Scaling:
     type: NativeType
     layout: Channels
 
-    def same_as(self, other: "Scaling") -> bool:
+    def equals(self, other: "Scaling") -> bool:
         """Return whether one is the inverse of the other, comparing values rather than names."""
         return (
             self.type == other.type

@@ -109,7 +109,7 @@ class Quantizer:
         producer = None if self.x is None else self.x.producer()
         return "" if producer is None else producer.op_type
 
-    def parameter(self, *roles: Role) -> Array | None:
+    def get_parameter(self, *roles: Role) -> Array | None:
         """Return the first constant parameter that has one of these roles."""
         for role in roles:
             for declared in self.inputs[1:]:
@@ -121,11 +121,11 @@ class Quantizer:
     def grid(self) -> Grid | None:
         """Return the values that the quantizer can return, if known."""
         try:
-            return self.checked_grid()
+            return self.check_grid()
         except ModelError:
             return None
 
-    def checked_grid(self) -> Grid | None:
+    def check_grid(self) -> Grid | None:
         """Return the same as `grid`, after checks.
 
         Raises:
@@ -138,19 +138,21 @@ class Quantizer:
         values = {}
         for declared, value in zip(self.inputs[1:], self.node.inputs[1:], strict=False):
             if declared.name in self.parameters:
-                values[declared.name] = self._checked(declared, self.parameters[declared.name])
+                values[declared.name] = self._check_parameter(
+                    declared, self.parameters[declared.name]
+                )
             elif value is not None and is_constant(value):
                 read_array(value)  # which reports why it cannot be read
         return self.operator.grid(Call(values, self.attributes)) if self.static else None
 
-    def _checked(self, declared: Input, array: Array) -> Array:
+    def _check_parameter(self, declared: Input, array: Array) -> Array:
         """Return a parameter in the compute type of the operator."""
         try:
             return to_compute_type(declared, array)
         except (TypeError, ValueError) as error:
             raise ModelError(f"{describe(self.node)}: {error}") from error
 
-    def spacing(self, shape: tuple[int, ...], *, made: bool) -> Spacing | None:
+    def find_spacing(self, shape: tuple[int, ...], *, made: bool) -> Spacing | None:
         """Return the distances of the values of a tensor of this shape: the output, or x.
 
         None if the scale is unknown or does not broadcast.
@@ -159,8 +161,8 @@ class Quantizer:
         scales = (Role.SCALE, Role.IN_SCALE) if made or not inner else (Role.IN_SCALE,)
         parts = []
         for roles in (scales, (Role.MANTISSA_BITWIDTH,), (Role.EXPONENT_BIAS,)):
-            array = self.parameter(*roles)
-            parts.append(None if array is None else self._aligned(array.astype(np.float64), shape))
+            array = self.get_parameter(*roles)
+            parts.append(None if array is None else self._align(array.astype(np.float64), shape))
         try:
             for part in parts:
                 if part is not None and part.ndim:
@@ -170,7 +172,7 @@ class Quantizer:
         scale, mantissa_bitwidth, exponent_bias = parts
         return None if scale is None else Spacing(np.abs(scale), mantissa_bitwidth, exponent_bias)
 
-    def _aligned(self, array: Array, shape: tuple[int, ...]) -> Array:
+    def _align(self, array: Array, shape: tuple[int, ...]) -> Array:
         """Return a parameter per channel or per block in a shape that broadcasts to x."""
         if array.size == 1:
             return array.reshape(())

@@ -118,7 +118,7 @@ class _Inserter:
         result = value
         if params.smoothing is not None:
             factors = along_channels(1 / params.smoothing, layer)
-            constant = self._editor.constant(f"{value.name}_smoothing", ir.tensor(factors))
+            constant = self._editor.add_constant(f"{value.name}_smoothing", ir.tensor(factors))
             result = self._editor.insert(
                 before,
                 "Mul",
@@ -166,7 +166,9 @@ class _Inserter:
         original = read_array(value)
         is_same = array.shape == original.shape and array.tobytes() == original.tobytes()
         stored = (
-            value if is_same else self._editor.constant(f"{value.name}_stored", ir.tensor(array))
+            value
+            if is_same
+            else self._editor.add_constant(f"{value.name}_stored", ir.tensor(array))
         )
         result = self._quantize(before, stored, grid, str(value.name))
         if rounded.blocks is None or array.shape == original.shape:
@@ -194,7 +196,9 @@ class _Inserter:
         if correction is None or value is None:
             return
         corrected = ir.tensor(read_array(value) + correction)
-        node.replace_input_with(index, self._editor.constant(f"{value.name}_corrected", corrected))
+        node.replace_input_with(
+            index, self._editor.add_constant(f"{value.name}_corrected", corrected)
+        )
         drop_if_unread(value)
 
     def _quantize(

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.quantizers.grids import Match, list_arguments, make_attributes
+from anybit.onnx.quantizers.grids import GridMatch, list_arguments, make_attributes
 from anybit.ptq.graph.blocks import BlockLayout
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
 from anybit.ptq.specs.quantize import select_operator, select_power_operator
@@ -56,14 +56,14 @@ class NodeWriter:
         self._before, self._name = before, name
 
     def quantize(
-        self, x: ir.Value, operator: Match, computed_scale: ir.Value | None = None
+        self, x: ir.Value, operator: GridMatch, computed_scale: ir.Value | None = None
     ) -> ir.Value:
         """Insert the call of an operator, and return its output."""
         declared = operator.operator
         self._model.graph.opset_imports.setdefault(declared.onnx_domain, declared.version)
         names = [parameter.name for parameter in declared.inputs[1:]]
         parameters = [
-            None if array is None else self._editor.parameter(self._name, role, array, _FLOAT)
+            None if array is None else self._editor.share_parameter(self._name, role, array, _FLOAT)
             for role, array in zip(names, list_arguments(operator), strict=True)
         ]
         if computed_scale is not None:
@@ -104,9 +104,7 @@ class NodeWriter:
         return self._reshape(result, layout.shape)
 
     def _reshape(self, x: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-        sizes = self._editor.shared_constant(
-            "shape", f"{x.name}_shape", np.asarray(shape, np.int64)
-        )
+        sizes = self._editor.share_constant("shape", f"{x.name}_shape", np.asarray(shape, np.int64))
         result = self._editor.insert(
             self._before, "Reshape", [x, sizes], f"{x.name}_joined", like=x, dtype=_FLOAT
         )
@@ -118,7 +116,7 @@ class NodeWriter:
         inputs, attributes = [x], []
         if self._model.graph.opset_imports.get("", 1) >= _SLICE_WITH_INPUTS:
             inputs += [
-                self._editor.shared_constant(role, f"{x.name}_{role}", np.asarray(bound, np.int64))
+                self._editor.share_constant(role, f"{x.name}_{role}", np.asarray(bound, np.int64))
                 for role, bound in bounds.items()
             ]
         else:
@@ -152,7 +150,7 @@ class NodeWriter:
     def _quantize_axis(self, blocks: ir.Value, grid: DynamicGrid, axis: int) -> ir.Value:
         """Insert a quantizer with a computed scale for the elements along an axis."""
         infinity, smallest, factor = (
-            self._editor.parameter(self._name, role, np.asarray(number), _FLOAT)
+            self._editor.share_parameter(self._name, role, np.asarray(number), _FLOAT)
             for role, number in (
                 ("infinity", np.inf),
                 ("least", grid.smallest_magnitude),
@@ -198,7 +196,7 @@ class NodeWriter:
             if is_constant:
                 numbers = np.asarray([*group], np.int64)
                 parts.append(
-                    self._editor.shared_constant("integers", f"{self._name}_integers", numbers)
+                    self._editor.share_constant("integers", f"{self._name}_integers", numbers)
                 )
             else:
                 parts += [size for size in group if isinstance(size, ir.Value)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from anybit.formats import FloatFormat
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.quantizers.grids import Match, match_grid
+from anybit.onnx.quantizers.grids import GridMatch, match_grid
 from anybit.ops.grids import FloatGrid, Grid
 from anybit.ptq.graph.blocks import BlockLayout
 from anybit.ptq.specs.block_scales import generate_block_grids
@@ -19,7 +19,7 @@ _ONE = np.ones((), np.float32)
 _LARGEST_POWER = 2.0**127
 
 
-def select_operator(grid: Grid) -> Match:
+def select_operator(grid: Grid) -> GridMatch:
     """Return the operator that quantizes to a grid, with the parameters of the call.
 
     Raises:
@@ -31,11 +31,11 @@ def select_operator(grid: Grid) -> Match:
     return operator
 
 
-def select_power_operator(grid: DynamicGrid) -> Match:
+def select_power_operator(grid: DynamicGrid) -> GridMatch:
     """Return the operator that rounds a magnitude down to a power of two."""
     operator = select_operator(FloatGrid(_ONE, FloatFormat(8, 0, grid.power_bias, _LARGEST_POWER)))
     attributes = {**operator.call.attributes, "rounding_mode": "FLOOR"}
-    return Match(operator.operator, replace(operator.call, attributes=attributes))
+    return GridMatch(operator.operator, replace(operator.call, attributes=attributes))
 
 
 def make_rounding(grid: Grid | DynamicGrid) -> Callable[[Array, Array | None], Array]:

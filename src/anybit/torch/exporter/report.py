@@ -8,12 +8,12 @@ import onnx_ir as ir
 
 from anybit.comparison import Difference, TensorDifference
 from anybit.onnx.checks.checking import Finding
-from anybit.onnx.files.writer import Result
+from anybit.onnx.files.writer import ModelResult
 from anybit.onnx.operators.registry import find_operators
 
 
 @dataclass(frozen=True)
-class ExportResult(Result):
+class ExportResult(ModelResult):
     """Result of `anybit.torch.export`.
 
     Attributes:

@@ -26,7 +26,7 @@ _MOST_SOURCES = 2
 def infer_arithmetic(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of one of the four operations."""
     for at in (1, 0):
-        array = view.array(get_input(node, at))
+        array = view.get_array(get_input(node, at))
         layout = None if array is None else find_constant_channels(array)
         if layout is not None and array is not None and array.dtype == np.float32:
             result = _combine_with_constant(node, view, at, *layout)
@@ -42,7 +42,7 @@ def _combine_with_constant(
     first, second = get_input(node, 0), get_input(node, 1)
     if first is None or second is None or not np.isfinite(operand).all():
         return None
-    x = view.abstract(second if at == 0 else first)
+    x = view.get_abstract(second if at == 0 else first)
     if x is None:
         return None
     compute = _OPERATIONS[node.op_type]
@@ -104,7 +104,7 @@ def _combine_tensors(node: ir.Node, view: View) -> AbstractValue | None:
     first, second = get_input(node, 0), get_input(node, 1)
     if first is None or second is None:
         return None
-    abstracts = view.abstract(first), view.abstract(second)
+    abstracts = view.get_abstract(first), view.get_abstract(second)
     if abstracts[0] is None or abstracts[1] is None:
         return None
     a, b = _align_channels(abstracts[0], abstracts[1])
@@ -135,7 +135,7 @@ def _align_channels(a: AbstractValue, b: AbstractValue) -> tuple[AbstractValue, 
     """Return two tensors with the same channels; one without them is expanded."""
     if a.axis is None or b.axis is None or (a.axis == b.axis and a.lowest.size == b.lowest.size):
         return a, b
-    return a.whole(), b.whole()
+    return a.merge_channels(), b.merge_channels()
 
 
 def _combine_bounds(kind: str, a: AbstractValue, b: AbstractValue) -> tuple[Array, Array] | None:

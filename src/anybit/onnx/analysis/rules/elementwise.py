@@ -47,7 +47,7 @@ def infer_thresholded_relu(node: ir.Node, view: View) -> AbstractValue | None:
 
 
 def infer_prelu(node: ir.Node, view: View) -> AbstractValue | None:
-    slope = view.array(get_input(node, 1))
+    slope = view.get_array(get_input(node, 1))
     layout = None if slope is None else find_constant_channels(slope)
     if layout is None or layout[1].dtype != np.float32:
         return None
@@ -59,13 +59,13 @@ def infer_clip(node: ir.Node, view: View) -> AbstractValue | None:
     bounds = []
     for index, name in ((1, "min"), (2, "max")):
         value = get_input(node, index)
-        array = view.array(value)
+        array = view.get_array(value)
         if value is not None and (array is None or array.size != 1):
             return None
         infinite = np.inf if index == 2 else -np.inf
         bounds.append(get_attribute(node, name, infinite) if array is None else array.flat[0])
     low, high = np.float32(bounds[0]), np.float32(bounds[1])
-    x = view.abstract(get_input(node, 0))
+    x = view.get_abstract(get_input(node, 0))
     if x is not None and low <= x.lowest.min() and x.highest.max() <= high:
         return _narrow_type(x, float(low), float(high))  # no value is clipped
     turns = (0.0, float(low), float(high))
@@ -136,7 +136,7 @@ def make_rule(function: Function) -> Callable[[ir.Node, View], AbstractValue | N
 
 def infer_cast(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of a cast to float32, or to integers that hold the values."""
-    x = view.abstract(get_input(node, 0))
+    x = view.get_abstract(get_input(node, 0))
     to = get_attribute(node, "to", 0)
     if x is None or to == ir.DataType.FLOAT.value:
         return x
@@ -170,13 +170,13 @@ def apply_function(
     `axis` is that of its `parameters`; with `among`, every result is the element itself or 0.
     """
     value = get_input(node, at)
-    x = view.abstract(value)
+    x = view.get_abstract(value)
     if value is None or (x is None and not is_float(value)):
         return None
     if x is None:
         x = make_unknown(value)
     if axis is not None and x.axis not in (None, axis):
-        x = x.whole()
+        x = x.merge_channels()
     points = list_points(x, axis, *parameters, turns=turns)
     tried: list[tuple[Array, Array]] = []
     if x.codes is not None:

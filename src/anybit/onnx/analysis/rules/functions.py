@@ -89,7 +89,7 @@ FUNCTIONS: dict[str, Smooth] = {
 def infer_smooth(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of a function of the table."""
     value = get_input(node, 0)
-    x = view.abstract(value)
+    x = view.get_abstract(value)
     if value is None or (x is None and not is_float(value)):
         return None
     if x is None:
@@ -115,5 +115,5 @@ def infer_smooth(node: ir.Node, view: View) -> AbstractValue | None:
 
 def infer_softmax(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of Softmax: numbers from 0 to 1."""
-    x = view.abstract(get_input(node, 0))
+    x = view.get_abstract(get_input(node, 0))
     return None if x is None or not x.bounded else from_interval(0, 1 + _MARGIN)

@@ -19,22 +19,22 @@ from anybit.onnx.graph.constants import Array
 
 
 def infer_concat(node: ir.Node, view: View) -> AbstractValue | None:
-    abstracts = [view.abstract(value) for value in node.inputs]
+    abstracts = [view.get_abstract(value) for value in node.inputs]
     parts = [part for part in abstracts if part is not None]
     if not parts or len(parts) < len(abstracts):
         return None
     codes = next((part.codes for part in parts if part.codes is not None), None)
     parts = [_convert_to_grid(part, codes) for part in parts]
-    axis = view.axis(node.inputs[0], get_attribute(node, "axis", 1))
+    axis = view.resolve_axis(node.inputs[0], get_attribute(node, "axis", 1))
     if axis is None:
-        return _drop_positions(unite([part.whole() for part in parts]))
+        return _drop_positions(unite([part.merge_channels() for part in parts]))
     if len(_collect_scales(parts)) == 1 and all(part.axis != axis for part in parts):
         return _drop_positions(unite(parts))
-    sizes = [(view.sizes(value) or ())[axis:][:1] for value in node.inputs]
+    sizes = [(view.get_sizes(value) or ())[axis:][:1] for value in node.inputs]
     whole = [size for part in sizes for size in part if size is not None]
     result = concatenate(parts, axis, whole) if len(whole) == len(parts) else None
     if result is None:
-        result = unite([part.whole() if part.axis == axis else part for part in parts])
+        result = unite([part.merge_channels() if part.axis == axis else part for part in parts])
     return _drop_positions(result)
 
 
@@ -60,7 +60,7 @@ def _collect_scales(abstracts: Sequence[AbstractValue]) -> set[tuple[bytes, byte
 
 def infer_where(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of Where: elements of the second or the third input."""
-    abstracts = [view.abstract(get_input(node, index)) for index in (1, 2)]
+    abstracts = [view.get_abstract(get_input(node, index)) for index in (1, 2)]
     parts = [part for part in abstracts if part is not None]
     return _drop_positions(unite(parts)) if len(parts) == 2 else None
 
@@ -70,7 +70,7 @@ def infer_min_max(node: ir.Node, view: View) -> AbstractValue | None:
     limited = _clip_at_constant(node, view) if len(node.inputs) == 2 else None
     if limited is not None:
         return limited
-    abstracts = [view.abstract(value) for value in node.inputs]
+    abstracts = [view.get_abstract(value) for value in node.inputs]
     parts = [part for part in abstracts if part is not None]
     if not parts or len(parts) < len(abstracts):
         return None
@@ -81,9 +81,9 @@ def _clip_at_constant(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the only input that is not constant, clipped at the other."""
     least = node.op_type == "Min"
     for at in (0, 1):
-        x, array = view.abstract(get_input(node, at)), view.array(get_input(node, 1 - at))
+        x, array = view.get_abstract(get_input(node, at)), view.get_array(get_input(node, 1 - at))
         layout = None if array is None else find_constant_channels(array)
-        if x is None or layout is None or view.array(get_input(node, at)) is not None:
+        if x is None or layout is None or view.get_array(get_input(node, at)) is not None:
             continue
         axis, bound = layout
         if bool(np.all(bound >= x.highest.max() if least else bound <= x.lowest.min())):
@@ -95,18 +95,18 @@ def _clip_at_constant(node: ir.Node, view: View) -> AbstractValue | None:
 
 def infer_pad(node: ir.Node, view: View) -> AbstractValue | None:
     value = get_input(node, 0)
-    x = view.abstract(value)
+    x = view.get_abstract(value)
     if x is None:
         return None
-    pads = view.integers(get_input(node, 1))
+    pads = view.get_integers(get_input(node, 1))
     if get_input(node, 1) is None:
         pads = list(get_attribute(node, "pads", ()))
-    rank = view.rank(value)
-    if x.axis is not None and _touches(x.axis, pads, rank, view.integers(get_input(node, 3))):
-        x = x.whole()
+    rank = view.get_rank(value)
+    if x.axis is not None and _touches(x.axis, pads, rank, view.get_integers(get_input(node, 3))):
+        x = x.merge_channels()
     if get_attribute(node, "mode", "constant") != "constant":
         return _drop_positions(x)
-    filled = view.abstract(get_input(node, 2))
+    filled = view.get_abstract(get_input(node, 2))
     if get_input(node, 2) is None:
         fill = float(get_attribute(node, "value", 0.0))
         filled = from_interval(fill, fill, exponent=0 if fill == 0 else None)
@@ -125,7 +125,7 @@ def _touches(axis: int, pads: list[int] | None, rank: int | None, axes: list[int
 def infer_resize(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of a nearest-neighbour Resize or Upsample."""
     value = get_input(node, 0)
-    x = view.abstract(value)
+    x = view.get_abstract(value)
     if x is None or get_attribute(node, "mode", "nearest") != "nearest":
         return None
     if get_attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
@@ -137,25 +137,25 @@ def _drop_resized_channels(
     x: AbstractValue, value: ir.Value | None, node: ir.Node, view: View
 ) -> AbstractValue:
     """Return x, with channels only if their axis keeps its size."""
-    before, after = view.sizes(value), view.sizes(node.outputs[0])
+    before, after = view.get_sizes(value), view.get_sizes(node.outputs[0])
     if x.axis is None or before is None or after is None or len(before) != len(after):
-        return x.whole()
+        return x.merge_channels()
     if -x.axis > len(before):
         raise Mismatch("a tensor has fewer axes than its scales")
     same = before[x.axis] is not None and before[x.axis] == after[x.axis]
-    return x if same else x.whole()
+    return x if same else x.merge_channels()
 
 
 def infer_slice(node: ir.Node, view: View) -> AbstractValue | None:
     value = get_input(node, 0)
-    x = view.abstract(value)
+    x = view.get_abstract(value)
     if x is None:
         return None
     if x.axis is None:
         return _drop_positions(x)
-    parts = _read_slices(node, view, view.rank(value))
+    parts = _read_slices(node, view, view.get_rank(value))
     if parts is None:
-        return _drop_positions(x.whole())
+        return _drop_positions(x.merge_channels())
     part = parts.get(x.axis)
     return _drop_positions(x if part is None else _take_channels(x, np.arange(x.lowest.size)[part]))
 
@@ -164,7 +164,7 @@ def _read_slices(node: ir.Node, view: View, rank: int | None) -> dict[int, slice
     """Return the slices of axes, counted from the end; None if unknown."""
     if len(node.inputs) < 3 or rank is None:
         return None
-    given_parts = [view.integers(get_input(node, index)) for index in range(1, 5)]
+    given_parts = [view.get_integers(get_input(node, index)) for index in range(1, 5)]
     starts, ends, axes, steps = given_parts
     if starts is None or ends is None or len(starts) != len(ends) or rank == 0:
         return None
@@ -188,20 +188,20 @@ def _read_slices(node: ir.Node, view: View, rank: int | None) -> dict[int, slice
 
 def infer_split(node: ir.Node, view: View) -> list[AbstractValue | None]:
     value = get_input(node, 0)
-    x = view.abstract(value)
+    x = view.get_abstract(value)
     if x is None:
         return []
-    axis = view.axis(value, get_attribute(node, "axis", 0))
+    axis = view.resolve_axis(value, get_attribute(node, "axis", 0))
     if x.axis is None or (axis is not None and axis != x.axis):
         return [_drop_positions(x)] * len(node.outputs)
     parts: list[AbstractValue | None] = []
     begin = 0
     for output in node.outputs:
-        sizes = view.sizes(output)
+        sizes = view.get_sizes(output)
         is_fixed = sizes is not None and axis is not None and -axis <= len(sizes)
         size = sizes[axis] if is_fixed else None  # type: ignore[index]
         if size is None or begin + size > x.lowest.size:
-            return [_drop_positions(x.whole())] * len(node.outputs)
+            return [_drop_positions(x.merge_channels())] * len(node.outputs)
         parts.append(_drop_positions(_take_channels(x, np.arange(begin, begin + size))))
         begin += size
     return parts
@@ -209,37 +209,37 @@ def infer_split(node: ir.Node, view: View) -> list[AbstractValue | None]:
 
 def infer_gather(node: ir.Node, view: View) -> AbstractValue | None:
     value, places = get_input(node, 0), get_input(node, 1)
-    x, rank = view.abstract(value), view.rank(places)
+    x, rank = view.get_abstract(value), view.get_rank(places)
     if x is None:
         return None
-    axis = view.axis(value, get_attribute(node, "axis", 0))
+    axis = view.resolve_axis(value, get_attribute(node, "axis", 0))
     if x.axis is None:
         return _drop_positions(x)
     if axis is None or rank is None:
-        return _drop_positions(x.whole())
+        return _drop_positions(x.merge_channels())
     if axis != x.axis:
         following = rank - 1 if axis > x.axis else 0
         return _drop_positions(replace(x, axis=x.axis - following))
-    chosen = view.array(places)
+    chosen = view.get_array(places)
     if chosen is None or chosen.ndim != 1 or chosen.dtype.kind not in "iu":
-        return _drop_positions(x.whole())
+        return _drop_positions(x.merge_channels())
     return _drop_positions(_take_channels(x, chosen))
 
 
 def _take_channels(x: AbstractValue, channels: Array) -> AbstractValue:
     """Return some of the channels."""
     if channels.size == 0 or channels.max() >= x.lowest.size or channels.min() < -x.lowest.size:
-        return x.whole()
+        return x.merge_channels()
     if channels.size == 1:  # a single channel is dropped
         channels = np.repeat(channels, 2)
-        return _select_channels(x, channels).whole()
+        return _select_channels(x, channels).merge_channels()
     return _select_channels(x, channels)
 
 
 def _select_channels(x: AbstractValue, channels: Array) -> AbstractValue:
     codes = x.codes
     if codes is not None:
-        codes = codes.arranged(lambda array: array[channels])
+        codes = codes.rearrange(lambda array: array[channels])
         offsets = codes.lowest - codes.lowest.min()
         codes = replace(codes, step=1 if np.any(offsets % codes.step) else codes.step)
     return replace(x, lowest=x.lowest[channels], highest=x.highest[channels], codes=codes)

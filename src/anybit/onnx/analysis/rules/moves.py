@@ -16,49 +16,49 @@ from anybit.onnx.graph.constants import Array
 
 def infer_mixing_move(node: ir.Node, view: View) -> AbstractValue | None:
     """Return elements of the first input at other positions, without channels."""
-    x = view.abstract(get_input(node, 0))
-    return None if x is None else _drop_positions(x.whole())
+    x = view.get_abstract(get_input(node, 0))
+    return None if x is None else _drop_positions(x.merge_channels())
 
 
 def infer_channelwise_move(node: ir.Node, view: View) -> AbstractValue | None:
     """Return elements of the first input that stay in their channels."""
-    x = view.abstract(get_input(node, 0))
+    x = view.get_abstract(get_input(node, 0))
     return None if x is None else _drop_positions(x)
 
 
 def infer_identity(node: ir.Node, view: View) -> AbstractValue | None:
-    return view.abstract(get_input(node, 0))
+    return view.get_abstract(get_input(node, 0))
 
 
 def infer_max_pool(node: ir.Node, view: View) -> list[AbstractValue | None] | None:
     """Return the maximum of a window: over axes after the second, or any for a reduction."""
-    x = view.abstract(get_input(node, 0))
+    x = view.get_abstract(get_input(node, 0))
     if x is None:
         return None
-    rank = view.rank(get_input(node, 0))
+    rank = view.get_rank(get_input(node, 0))
     spatial = x.axis is not None and (rank is None or x.axis > 1 - rank)
-    result = x.whole() if spatial else x
+    result = x.merge_channels() if spatial else x
     return [_drop_positions(result)]  # the second output holds indices
 
 
 def infer_max_pool_channels_last(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the output of a MaxPool with channels last: any value of its input."""
-    x = view.abstract(get_input(node, 0))
-    return None if x is None else _drop_positions(x.whole())
+    x = view.get_abstract(get_input(node, 0))
+    return None if x is None else _drop_positions(x.merge_channels())
 
 
 def infer_transpose(node: ir.Node, view: View) -> AbstractValue | None:
-    x = view.abstract(get_input(node, 0))
+    x = view.get_abstract(get_input(node, 0))
     if x is None:
         return None
-    rank = view.rank(get_input(node, 0)) if x.integers is None else x.integers.ndim
+    rank = view.get_rank(get_input(node, 0)) if x.integers is None else x.integers.ndim
     order = get_attribute(node, "perm", ())
     order = order or (tuple(range(rank))[::-1] if rank is not None else ())
     if sorted(order) != list(range(len(order))) or (rank is not None and len(order) != rank):
         raise Mismatch("no order of axes")
     if x.axis is not None:
         if -x.axis > len(order):
-            return _drop_positions(x.whole())
+            return _drop_positions(x.merge_channels())
         x = replace(x, axis=order.index(len(order) + x.axis) - len(order))
     if x.integers is None:
         return _drop_positions(x)
@@ -68,14 +68,18 @@ def infer_transpose(node: ir.Node, view: View) -> AbstractValue | None:
 def infer_reshape(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of Reshape, Flatten, Squeeze or Unsqueeze: same elements, same order."""
     value = get_input(node, 0)
-    x = view.abstract(value)
+    x = view.get_abstract(value)
     if x is None or value is None:
         return None
-    before, after = view.sizes(value), view.sizes(node.outputs[0])
+    before, after = view.get_sizes(value), view.get_sizes(node.outputs[0])
     integers = _reshape_integers(x.integers, after, view)
     if x.integers is not None and integers is not None:
         before = x.integers.shape
-    result = x.whole() if x.axis is None else _map_channels(x, before, after) or x.whole()
+    result = (
+        x.merge_channels()
+        if x.axis is None
+        else _map_channels(x, before, after) or x.merge_channels()
+    )
     return replace(result, integers=integers, sources=())
 
 
@@ -84,7 +88,7 @@ def _reshape_integers(integers: Array | None, after: object, view: View) -> Arra
         return None
     if math.prod(after) != integers.size:
         raise Mismatch("the result has another number of elements")
-    if not integers.flags.c_contiguous and not view.afford(integers.size):
+    if not integers.flags.c_contiguous and not view.can_afford(integers.size):
         return None
     return integers.reshape(after)
 
@@ -120,7 +124,7 @@ def _move_channels(x: AbstractValue, axis: int, times: int) -> AbstractValue:
     def repeated(array: Array) -> Array:
         return np.repeat(array, times)
 
-    codes = None if x.codes is None else x.codes.arranged(repeated)
+    codes = None if x.codes is None else x.codes.rearrange(repeated)
     return replace(
         x, lowest=repeated(x.lowest), highest=repeated(x.highest), axis=axis, codes=codes
     )

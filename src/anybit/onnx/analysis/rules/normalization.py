@@ -19,15 +19,15 @@ _MARGIN = 2.0**-20
 def infer_batch_normalization(node: ir.Node, view: View) -> AbstractValue | None:
     """Return bounds of (x - mean) / sqrt(variance + epsilon) * scale + bias, per channel."""
     value = get_input(node, 0)
-    x = view.abstract(value)
-    arrays = [view.array(get_input(node, index)) for index in range(1, 5)]
+    x = view.get_abstract(value)
+    arrays = [view.get_array(get_input(node, index)) for index in range(1, 5)]
     parameters = [parameter.astype(np.float64) for parameter in arrays if parameter is not None]
     if x is None or value is None or len(parameters) < 4 or not x.bounded:
         return None
     if get_attribute(node, "training_mode", 0) or not get_attribute(node, "spatial", 1):
         return None
     scale, bias, mean, variance = parameters
-    axis = view.axis(value, 1)
+    axis = view.resolve_axis(value, 1)
     if len({parameter.shape for parameter in parameters}) > 1 or scale.ndim != 1:
         return None
     if not 0 < scale.size <= MOST_CHANNELS:
@@ -39,7 +39,7 @@ def infer_batch_normalization(node: ir.Node, view: View) -> AbstractValue | None
         return None
     gain = scale / np.sqrt(spread)
     if x.axis is not None and (axis is None or x.axis != axis):
-        x = x.whole()
+        x = x.merge_channels()
     check_channels(x.lowest, scale)
     ends = np.stack(np.broadcast_arrays(*((x_ - mean) * gain for x_ in (x.lowest, x.highest))))
     reach = np.maximum(np.abs(x.lowest), np.abs(x.highest))

@@ -29,7 +29,7 @@ def count_averaged(node: ir.Node, view: View) -> int | None:
     Raises:
         ModelError: An attribute of a wrong type.
     """
-    sizes = view.sizes(get_input(node, 0))
+    sizes = view.get_sizes(get_input(node, 0))
     if node.op_type == "AveragePool":
         return math.prod(get_attribute(node, "kernel_shape", (0,)))
     if sizes is None:
@@ -53,7 +53,7 @@ def infer_average_pool(node: ir.Node, view: View) -> AbstractValue | None:
 
 
 def infer_global_average_pool(node: ir.Node, view: View) -> AbstractValue | None:
-    x, sizes = _get_pooled(node, view), view.sizes(get_input(node, 0))
+    x, sizes = _get_pooled(node, view), view.get_sizes(get_input(node, 0))
     if x is None or sizes is None or len(sizes) < 3:
         return None
     return _infer_mean(x, _multiply_sizes(sizes[2:]), node)
@@ -62,21 +62,21 @@ def infer_global_average_pool(node: ir.Node, view: View) -> AbstractValue | None
 def _get_pooled(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the pooled tensor, with its channels if they lie along axis 1."""
     value = get_input(node, 0)
-    x = view.abstract(value)
-    if x is None or x.axis is None or x.axis == view.axis(value, 1):
+    x = view.get_abstract(value)
+    if x is None or x.axis is None or x.axis == view.resolve_axis(value, 1):
         return x
-    return x.whole()
+    return x.merge_channels()
 
 
 def infer_reduction(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of ReduceMean, ReduceSum, ReduceMin or ReduceMax."""
     value = get_input(node, 0)
-    x, sizes = view.abstract(value), view.sizes(value)
+    x, sizes = view.get_abstract(value), view.get_sizes(value)
     if x is None:
         return None
     axes = None if sizes is None else get_reduced_axes(node, len(sizes))
     if axes is None or sizes is None:
-        return None if node.op_type not in _EXTREMES else _drop_positions(x.whole())
+        return None if node.op_type not in _EXTREMES else _drop_positions(x.merge_channels())
     x = _reduce_channels(x, axes, len(sizes), bool(get_attribute(node, "keepdims", 1)))
     count = _multiply_sizes([sizes[axis] for axis in axes])
     if node.op_type in _EXTREMES:
@@ -102,7 +102,7 @@ def _reduce_channels(
 ) -> AbstractValue:
     """Return x with its channels at their axis after a reduction, unless they are reduced."""
     if x.axis is None or rank + x.axis in axes:
-        return x.whole()
+        return x.merge_channels()
     following = 0 if keeps else sum(axis > rank + x.axis for axis in axes)
     return replace(x, axis=x.axis + following)
 

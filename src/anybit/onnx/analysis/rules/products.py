@@ -16,10 +16,10 @@ from anybit.onnx.analysis.abstract_values import (
     from_interval,
 )
 from anybit.onnx.analysis.integers import find_divisor
-from anybit.onnx.analysis.layouts import Layout, find_layout
+from anybit.onnx.analysis.layouts import ProductLayout, find_layout
 from anybit.onnx.analysis.products import ProductAnalysis, Sum
 from anybit.onnx.analysis.sums import (
-    Parts,
+    WeightParts,
     bound_error,
     exceeds_float32,
     find_accumulator,
@@ -42,7 +42,7 @@ def infer_product(node: ir.Node, view: View) -> tuple[ProductAnalysis, AbstractV
 
 
 def _analyze_factors(
-    analysis: ProductAnalysis, layout: Layout | None, view: View
+    analysis: ProductAnalysis, layout: ProductLayout | None, view: View
 ) -> tuple[ProductAnalysis, AbstractValue | None]:
     node = analysis.node
     if layout is None:
@@ -50,35 +50,35 @@ def _analyze_factors(
     x_value, weight_value = get_input(node, layout.x), get_input(node, layout.weight)
     if x_value is None or weight_value is None:
         return replace(analysis, reason="an input is missing"), None
-    x = _align_channels(view.abstract(x_value), layout.x_axis)
-    weight = view.weight(weight_value, layout.weight_axis)
+    x = _align_channels(view.get_abstract(x_value), layout.x_axis)
+    weight = view.get_weight(weight_value, layout.weight_axis)
     analysis = replace(analysis, x=x, weight=weight)
     values = _read_weight(weight_value, weight, view)
     if values is None:
         return replace(analysis, reason="the weight is computed when the model runs"), None
-    if not view.afford(values.size):
+    if not view.can_afford(values.size):
         return replace(analysis, reason="too many products read too large weights"), None
-    parts = Parts(layout.canonical(values))
+    parts = WeightParts(layout.canonical(values))
     analysis = _add_codes(analysis, layout)
     return _analyze_sums(analysis, layout, values, parts, view)
 
 
 def _align_channels(x: AbstractValue | None, axis: int) -> AbstractValue | None:
     """Return x with channels along an axis, or without any."""
-    return x if x is None or x.axis == axis else x.whole()
+    return x if x is None or x.axis == axis else x.merge_channels()
 
 
 def _read_weight(value: ir.Value, weight: AbstractValue | None, view: View) -> Array | None:
     """Return the values of a constant weight."""
     if weight is not None and weight.integers is not None and weight.grid is not None:
         return weight.grid.decode(weight.integers)
-    array = view.array(value)
+    array = view.get_array(value)
     if array is None or array.dtype != np.float32 or not np.isfinite(array).all():
         return None
     return array
 
 
-def _add_codes(analysis: ProductAnalysis, layout: Layout) -> ProductAnalysis:
+def _add_codes(analysis: ProductAnalysis, layout: ProductLayout) -> ProductAnalysis:
     x, weight = analysis.x, analysis.weight
     if weight is None or weight.codes is None or weight.integers is None:
         return analysis
@@ -92,7 +92,7 @@ def _add_codes(analysis: ProductAnalysis, layout: Layout) -> ProductAnalysis:
     return replace(analysis, accumulator=find_accumulator(x, codes, weight, layout))
 
 
-def _find_scale(weight: AbstractValue, layout: Layout) -> Array | None:
+def _find_scale(weight: AbstractValue, layout: ProductLayout) -> Array | None:
     """Return the scale of the weight per output channel; None if one sum has several."""
     codes = weight.codes
     assert codes is not None, "asked before"
@@ -103,7 +103,7 @@ def _find_scale(weight: AbstractValue, layout: Layout) -> Array | None:
     return np.tile(codes.scale, layout.groups if layout.kind == "ConvTranspose" else 1)
 
 
-def _find_x_scale(x: AbstractValue, layout: Layout) -> Array | None:
+def _find_x_scale(x: AbstractValue, layout: ProductLayout) -> Array | None:
     """Return the scale of x: one number, or one per group; None if one sum has several."""
     codes = x.codes
     assert codes is not None, "asked before"
@@ -116,16 +116,16 @@ def _find_x_scale(x: AbstractValue, layout: Layout) -> Array | None:
 
 
 def _analyze_sums(
-    analysis: ProductAnalysis, layout: Layout, values: Array, parts: Parts, view: View
+    analysis: ProductAnalysis, layout: ProductLayout, values: Array, parts: WeightParts, view: View
 ) -> tuple[ProductAnalysis, AbstractValue | None]:
     bias_value = None if layout.bias is None else get_input(analysis.node, layout.bias)
-    bias = view.abstract(bias_value)
+    bias = view.get_abstract(bias_value)
     analysis = replace(analysis, bias=bias)
     x = analysis.x
     if x is None:
         return replace(analysis, reason="nothing is known of its input"), None
     reach = np.maximum(np.abs(x.lowest), np.abs(x.highest))
-    magnitudes = parts.magnitudes(reach)
+    magnitudes = parts.sum_magnitudes(reach)
     magnitudes = np.where(np.isnan(magnitudes), np.inf, magnitudes)  # 0 times infinity
     added = _read_bias(bias_value, bias, parts.channels, view)
     error = bound_error(magnitudes + np.abs(added if added is not None else np.inf), parts.terms)
@@ -142,7 +142,7 @@ def _read_bias(
     """Return the bias per channel: 0 without one; None if it is computed or broadcast."""
     if value is None:
         return np.zeros(channels)
-    array = view.array(value)
+    array = view.get_array(value)
     if array is None and bias is not None and bias.integers is not None and bias.grid is not None:
         array = bias.grid.decode(bias.integers)
     if array is None or array.dtype.kind not in "fiub" or not array.size:
@@ -154,9 +154,9 @@ def _read_bias(
 
 def _analyze_exactness(
     analysis: ProductAnalysis,
-    layout: Layout,
+    layout: ProductLayout,
     values: Array,
-    parts: Parts,
+    parts: WeightParts,
     magnitudes: Array,
     added: Array | None,
 ) -> Sum:
@@ -218,7 +218,11 @@ def _explain_rounding(analysis: ProductAnalysis, total: Sum, added: Array | None
 
 
 def _make_output(
-    analysis: ProductAnalysis, layout: Layout, parts: Parts, total: Sum, added: Array | None
+    analysis: ProductAnalysis,
+    layout: ProductLayout,
+    parts: WeightParts,
+    total: Sum,
+    added: Array | None,
 ) -> AbstractValue | None:
     """Return the output: codes if the sums are exact, bounds otherwise."""
     x, error = analysis.x, analysis.error
@@ -229,7 +233,7 @@ def _make_output(
     low, high = x.lowest, x.highest
     if layout.padded:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
-    lowest, highest = (end + added for end in parts.ends(low, high))
+    lowest, highest = (end + added for end in parts.bound_sums(low, high))
     sources = analysis.node.outputs[:1]
     if not analysis.exact or total.unit is None:
         # The sums above are rounded, too, in float64.
@@ -272,7 +276,9 @@ def _are_multiples(x: AbstractValue, analysis: ProductAnalysis) -> bool:
     return bool(np.all(np.where(codes.scale == 0, 0, units) * farthest <= EXACT))
 
 
-def _encode_sums(analysis: ProductAnalysis, layout: Layout, added: Array) -> AbstractValue | None:
+def _encode_sums(
+    analysis: ProductAnalysis, layout: ProductLayout, added: Array
+) -> AbstractValue | None:
     """Return exact sums with their accumulators as codes, if each channel has one scale."""
     x, accumulator = analysis.x, analysis.accumulator
     if accumulator is None or x is None or analysis.scale is None or layout.y_axis is None:
@@ -303,20 +309,20 @@ def _encode_sums(analysis: ProductAnalysis, layout: Layout, added: Array) -> Abs
     if np.any((lowest - lowest.min()) % step):
         step = 1
     none = np.zeros((), np.float32)
-    axis, codes = CodeRanges(scale, none, lowest, highest, step).uniform(layout.y_axis)
+    axis, codes = CodeRanges(scale, none, lowest, highest, step).align(layout.y_axis)
     exact = codes.scale.astype(np.float64)
     ends = np.stack([codes.lowest * exact, codes.highest * exact])
     return AbstractValue(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)
 
 
-def count_multiplications(node: ir.Node, layout: Layout | None, view: View) -> int | None:
+def count_multiplications(node: ir.Node, layout: ProductLayout | None, view: View) -> int | None:
     """Return the multiplications per inference, with a batch size of 1; None if unknown.
 
     Multiplications with padding zeros count, as is usual.
     """
-    weight = view.sizes(get_input(node, 1))
-    y = _get_sizes(view.sizes(node.outputs[0]))
-    x = _get_sizes(view.sizes(get_input(node, 0)))
+    weight = view.get_sizes(get_input(node, 1))
+    y = _get_sizes(view.get_sizes(node.outputs[0]))
+    x = _get_sizes(view.get_sizes(get_input(node, 0)))
     if weight is None or None in weight:
         weight = None
     if layout is None or y is None or x is None:

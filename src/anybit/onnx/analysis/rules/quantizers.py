@@ -66,7 +66,7 @@ def infer_quantizer(node: ir.Node, view: View) -> AbstractValue | None:
 def infer_multi_threshold(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the output of a MultiThreshold: the values of all its counts."""
     values = read_staircase(node).values
-    result = recover_codes(values[:, None], -1) if view.afford(values.size) else None
+    result = recover_codes(values[:, None], -1) if view.can_afford(values.size) else None
     return None if result is None else replace(result, integers=None)
 
 
@@ -75,7 +75,7 @@ def _infer_stored_codes(own: OwnQuantizer, view: View) -> AbstractValue | None:
     if not own.constant or not own.static or own.x is None:
         return None
     codes = read_array(own.x)
-    scale, zeropt = own.parameter(Role.SCALE), own.parameter(Role.ZERO_POINT)
+    scale, zeropt = own.get_parameter(Role.SCALE), own.get_parameter(Role.ZERO_POINT)
     if scale is None or codes.dtype.name not in own.inputs[0].domain.dtypes:
         return None
     zeropt = np.zeros_like(scale) if zeropt is None else zeropt
@@ -121,9 +121,9 @@ def _quantize_constant(
     allowed: range | frozenset[int] | None,
     view: View,
 ) -> AbstractValue | None:
-    arrays = [None if value is None else view.array(value) for value in own.node.inputs]
+    arrays = [None if value is None else view.get_array(value) for value in own.node.inputs]
     x = arrays[0] if arrays else None
-    if x is None or not view.afford(x.size):
+    if x is None or not view.can_afford(x.size):
         return None
     try:
         values = evaluate_operator(own.node, own.operator, arrays)
@@ -133,7 +133,7 @@ def _quantize_constant(
         return None
     coded = None if grid is None or allowed is None else encode_constant(values, grid, allowed)
     if coded is None:
-        view.keep(own.node.outputs[0], values)
+        view.store(own.node.outputs[0], values)
     return coded or from_constant(values)
 
 
@@ -144,8 +144,8 @@ def _quantize_activation(
     view: View,
 ) -> AbstractValue | None:
     value = own.node.inputs[0]
-    x = view.abstract(value) or make_unknown(value)
-    aligned = _align_parameters([view.array(value) for value in own.node.inputs[1:]])
+    x = view.get_abstract(value) or make_unknown(value)
+    aligned = _align_parameters([view.get_array(value) for value in own.node.inputs[1:]])
     if aligned is None:
         return _make_element_grid(grid, allowed, nan=x.nan)
     axis, arrays = aligned
@@ -262,7 +262,7 @@ def _make_element_grid(
     flat = scale.reshape(-1), zeropt.reshape(-1)
     codes = CodeRanges(*flat, lowest, highest, grid.codes.step, allowed=allowed)
     result = from_codes(codes, -1, nan=nan)
-    return None if result is None else result.whole()
+    return None if result is None else result.merge_channels()
 
 
 def _align_parameters(
@@ -298,16 +298,16 @@ def _infer_linear(node: ir.Node, view: View, hinted: Grid | None) -> AbstractVal
         return _infer_stored(node, source, None, view)
     if isinstance(grid, FloatGrid):
         return _infer_stored(node, source, grid, view)
-    codes, layout = view.abstract(source), grid.channels
+    codes, layout = view.get_abstract(source), grid.channels
     if not isinstance(grid, IntegerGrid) or layout is None:
         return None
     if codes is None or codes.codes is None:
         return _make_whole_grid(grid, grid.codes, nan=False)
-    if codes.integers is not None and view.afford(codes.integers.size):
+    if codes.integers is not None and view.can_afford(codes.integers.size):
         allowed = hinted.codes if isinstance(hinted, IntegerGrid) else grid.codes
         return from_integers(codes.integers, layout.scale, layout.zeropt, layout.axis, allowed)
     if layout.axis is not None and codes.axis not in (None, layout.axis):
-        codes = codes.whole()
+        codes = codes.merge_channels()
     if codes.codes is None:
         return None
     axis = layout.axis if codes.axis is None else codes.axis
@@ -318,7 +318,7 @@ def _infer_stored(
     node: ir.Node, source: ir.Value, grid: FloatGrid | None, view: View
 ) -> AbstractValue | None:
     """Return a constant whose codes are floats, or have a scale per block; None otherwise."""
-    if not is_constant(source) or not view.afford(read_array(source).size):
+    if not is_constant(source) or not view.can_afford(read_array(source).size):
         return None
     values = dequantize_constant(node)
     if values is None or values.dtype != np.float32:
@@ -328,7 +328,7 @@ def _infer_stored(
     if integers is not None and allowed is not None:
         coded = encode_constant(values, integers, allowed)
     if coded is None:
-        view.keep(node.outputs[0], values)
+        view.store(node.outputs[0], values)
     return coded or from_constant(values)
 
 
@@ -338,7 +338,7 @@ def _infer_quantize_linear(node: ir.Node, view: View) -> AbstractValue | None:
     grid, layout = scaling.grid, scaling.layout
     if not isinstance(grid, IntegerGrid):
         return None
-    x = view.abstract(node.inputs[0]) or make_unknown(node.inputs[0])
+    x = view.get_abstract(node.inputs[0]) or make_unknown(node.inputs[0])
     points = list_points(x, layout.axis, layout.scale, layout.zeropt)
 
     def function(values: Array) -> Array:

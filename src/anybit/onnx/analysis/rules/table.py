@@ -19,8 +19,8 @@ from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
-Found: TypeAlias = AbstractValue | Sequence[AbstractValue | None] | None
-Rule: TypeAlias = Callable[[ir.Node, View], Found]
+AbstractOutputs: TypeAlias = AbstractValue | Sequence[AbstractValue | None] | None
+Rule: TypeAlias = Callable[[ir.Node, View], AbstractOutputs]
 """The abstract value of the first output, or of each."""
 
 RULES: dict[str, Rule] = {

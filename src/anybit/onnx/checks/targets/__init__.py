@@ -12,17 +12,17 @@ Rules = Callable[[Subject], Iterator[Finding]]
 
 
 @dataclass(frozen=True)
-class Target:
+class CheckTarget:
     """The rules of a target, and its names of this package's operators, if it requires any."""
 
     rules: Rules
     names: frozenset[str] = frozenset()
 
 
-TARGETS: Mapping[str, Target] = {
-    "onnxruntime": Target(onnxruntime.check),
-    "standard": Target(standard.check),
-    "qdq": Target(qdq.check),
-    "finn": Target(finn.check, finn.NAMES),
-    "hls4ml": Target(hls4ml.check, hls4ml.NAMES),
+TARGETS: Mapping[str, CheckTarget] = {
+    "onnxruntime": CheckTarget(onnxruntime.check),
+    "standard": CheckTarget(standard.check),
+    "qdq": CheckTarget(qdq.check),
+    "finn": CheckTarget(finn.check, finn.NAMES),
+    "hls4ml": CheckTarget(hls4ml.check, hls4ml.NAMES),
 }

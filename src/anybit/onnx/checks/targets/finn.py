@@ -65,7 +65,7 @@ def _is_refused(node: ir.Node) -> bool:
 
 
 def _check_quantizer(quantizer: OwnQuantizer) -> Iterator[Finding]:
-    node, zeropt = quantizer.node, quantizer.parameter(Role.ZERO_POINT)
+    node, zeropt = quantizer.node, quantizer.get_parameter(Role.ZERO_POINT)
     if not quantizer.static:
         problem = "a parameter is computed at run time; FINN builds hardware for known ones"
         yield make_error(

@@ -195,14 +195,14 @@ def _check_quantizer(quantizer: OwnQuantizer) -> Iterator[Finding]:
         yield make_error(
             node, "run-time-parameter", problem, "run anybit clean, or export constants"
         )
-    width = quantizer.parameter(Role.BITWIDTH)
+    width = quantizer.get_parameter(Role.BITWIDTH)
     if width is not None and width.size != 1:
         problem = f"bitwidth of shape {list(width.shape)}; hls4ml supports one per tensor"
         yield make_error(node, "granularity", problem, "use one bit-width")
     if quantizer.spelled == "BipolarQuant" and quantizer.before in _JOINED_WITH_SIGNS:
         problem = f"hls4ml joins it with {quantizer.before} and rounds the threshold down"
         yield make_error(node, "threshold", problem, "quantize the input of the sign")
-    scale = quantizer.parameter(Role.SCALE)
+    scale = quantizer.get_parameter(Role.SCALE)
     if scale is not None and scale.ndim > 1 and scale.size == 1:
         problem = f"scale of shape {list(scale.shape)}; hls4ml supports a scalar"
         yield make_error(node, "granularity", problem, hls4ml_names.CLEAN)
@@ -219,7 +219,7 @@ def _check_quantizer(quantizer: OwnQuantizer) -> Iterator[Finding]:
 
 
 def _is_fixed_point(quantizer: OwnQuantizer) -> bool:
-    scale, zeropt = quantizer.parameter(Role.SCALE), quantizer.parameter(Role.ZERO_POINT)
+    scale, zeropt = quantizer.get_parameter(Role.SCALE), quantizer.get_parameter(Role.ZERO_POINT)
     steps = np.unique(np.ones(1) if scale is None else scale)
     centred = zeropt is None or not (zeropt != 0).any()
     return steps.size == 1 and bool(are_powers_of_two(steps[0])) and centred
