@@ -4,7 +4,7 @@
 from pathlib import Path
 
 import pytest
-from language import check_file, check_paths
+from language import check_file, check_functions, check_paths, is_verb
 from places import ROOT
 
 # Folders and files that follow the rules; a new one is added when it is rewritten.
@@ -53,10 +53,30 @@ CHECKED = (
 )
 
 
+# Folders whose module-level functions are named after what they do.
+FUNCTIONS_CHECKED = (
+    *("src/anybit/compat", "src/anybit/data", "src/anybit/metrics", "src/anybit/onnx"),
+    "src/anybit/quant_types",
+)
+
+
 @pytest.mark.parametrize("path", CHECKED)
 def test_language_of_checked_files_has_no_banned_words(path: str) -> None:
     faults = check_paths([ROOT / path])
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("path", FUNCTIONS_CHECKED)
+def test_language_of_function_names_is_verbs(path: str) -> None:
+    faults = check_functions([ROOT / path])
+    assert not faults, "\n".join(faults)
+
+
+def test_language_tells_verbs_from_participles_and_nouns() -> None:
+    verbs = ("pack_codes", "is_constant", "_embed_tensors", "to_ort_value", "reference_ops")
+    others = ("_packed", "array_of_value", "scale_of", "quantizers_in", "_remark", "of_codes")
+    assert all(map(is_verb, verbs))
+    assert not any(map(is_verb, others))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,27 @@ NOT_A_VERB = BANNED_FIRST_WORDS | {
     *("Its", "On", "One", "So", "The", "There", "This", "To", "With"),
 }
 
+# First words of function names that are not verbs, and last words that make a noun of the name.
+BANNED_FUNCTION_FORMS = {
+    *("array", "axis", "beyond", "bits", "bytes", "by", "candidates", "channels", "channelwise"),
+    *("codes", "constant", "constants", "content", "difference", "differences", "divisor", "dtype"),
+    *("elements", "error", "errors", "expansion", "expression", "exponent", "exponents", "feeds"),
+    *("few", "findings", "first", "followable", "function", "graphs", "grid", "grids", "image"),
+    *("initializers", "inner", "integer", "integers", "inverse", "itemsize", "kernel", "known"),
+    *("largest", "layer", "layers", "layout", "least", "legacy", "length", "literal", "magnitudes"),
+    *("native", "neutral", "nodes", "obstacle", "of", "off", "oldest", "operator"),
+    *("opset", "origins", "owners", "parameter", "parameters", "parts", "plain", "product"),
+    *("quantizer", "quantizers", "rank", "readers", "reason", "reasons", "remark", "remarks"),
+    *("remedy", "rows", "runnable", "scales", "second", "signature", "simple", "single", "size"),
+    *("sizes", "smooth", "staircase", "tensors", "threads", "typed", "types", "unknown"),
+    *("value", "values", "variants", "versions", "violation", "width", "with", "without"),
+}
+_BANNED_ENDINGS = ("_behind", "_of")
+_PARTICIPLE = re.compile(r"[a-z]{2,}ed$")
+# Verbs that look like participles, and names that others chose: array API, ONNX, pytest.
+FUNCTION_EXCEPTIONS = {"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed"}
+EXCEPTED_FUNCTIONS = {"exact_session_options", "library_path", "reference_ops"}
+
 # Phrases that readers took twice, and what to say.
 BANNED_PHRASES = {
     r"(?<!there )\b(is|are|was) no (?!longer|more|other)": "is not a",
@@ -74,6 +95,27 @@ def check_paths(paths: Iterable[Path]) -> list[str]:
         candidates = [path] if path.is_file() else sorted(path.rglob("*.*"))
         files += [file for file in candidates if file.suffix in {".py", ".md", ".cpp", ".hpp"}]
     return [fault for file in files for fault in check_file(file)]
+
+
+def check_functions(paths: Iterable[Path]) -> list[str]:
+    """Return the names of module-level functions in files and folders that are not verbs."""
+    return [
+        f"{path}:{node.lineno}: the function `{node.name}` is not named after what it does"
+        for folder in paths
+        for path in (sorted(folder.rglob("*.py")) if folder.is_dir() else [folder])
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_verb(node.name)
+    ]
+
+
+def is_verb(name: str) -> bool:
+    """Return whether a function name begins with a verb, as far as the lists tell."""
+    first = name.strip("_").split("_")[0]
+    if name in EXCEPTED_FUNCTIONS or name.startswith("__"):
+        return True
+    if first in BANNED_FUNCTION_FORMS or name.endswith(_BANNED_ENDINGS):
+        return False
+    return first in FUNCTION_EXCEPTIONS or not _PARTICIPLE.match(first)
 
 
 def _check_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
