@@ -168,11 +168,11 @@ def _table(headings: list[str], rows: list[list[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(headings), *body])
 
 
-def operator_table(folder: str) -> str:
-    """Return a table row per operator, with links to the pages in that folder."""
+def operator_table() -> str:
+    """Return a table row per operator, with links from docs/index.md."""
     rows = [
         [
-            f"[{_title(operator)}]({folder}{operator.name}.md)",
+            f"[{_title(operator)}](operators/{operator.name}.md)",
             f"`anybit.{operator.name}`",
             operator.documentation.summary,
         ]

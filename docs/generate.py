@@ -39,13 +39,10 @@ def generated() -> dict[Path, str]:
         files[DOCS / "images" / f"{operator.name}.svg"] = operator_figure(operator)
     for name, figure in conversion_figures().items():
         files[DOCS / "images" / name] = figure
-    files[ROOT / "README.md"] = filled(
-        ROOT / "README.md",
-        {"operators": operator_table("docs/operators/"), "compiled": speed_table()},
-    )
+    files[ROOT / "README.md"] = filled(ROOT / "README.md", {"compiled": speed_table()})
     files[DOCS / "index.md"] = filled(
         DOCS / "index.md",
-        {"operators": operator_table("operators/"), "commands": install_command()},
+        {"operators": operator_table(), "commands": install_command()},
     )
     files[DOCS / "names.md"] = filled(DOCS / "names.md", names_tables())
     files[DOCS / "api" / "anybit.rst"] = api_page()
