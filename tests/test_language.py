@@ -40,6 +40,7 @@ CHECKED = (
     *("tests/ptq/test_block_scales.py", "tests/ptq/test_branches.py", "tests/ptq/test_corners.py"),
     *("tests/ptq/test_fpga_targets.py", "tests/ptq/test_integer_only.py", "tests/ptq/test_plan.py"),
     *("tests/data", "tests/metrics", "tests/ptq/test_budget.py", "tests/ptq/test_logarithms.py"),
+    *("tests/ptq/test_ablation.py", "tests/ptq/test_effort.py", "tests/ptq/test_quantize.py"),
     "tests/ptq/test_widths.py",
     *("tests/cli/test_inputs.py", "tests/ptq/test_pareto.py", "tests/ptq/test_sqnr_bound.py"),
     *("tests/ptq/test_steep_forms.py", "tests/ptq/test_steep_nodes.py", "tests/quant_types"),

@@ -31,23 +31,23 @@ def verdict(sqnr: float | None, agreement: float | None = None) -> QualityMetric
     return QualityMetrics(sqnr, agreement, 40, seen=True)
 
 
-def sqnr_on_new_data(found: anybit.QuantizationResult) -> float:
+def sqnr_on_new_data(result: anybit.QuantizationResult) -> float:
     """Return the SQNR in dB on data that `quantize` never saw."""
-    floats, few = anybit.load(convolutions()), anybit.load(found.model)
-    rows = np.concatenate([each["x"] for each in data_for("convolutions", 200)[100:]])
-    a, b = (each.run(rows)["y"].astype(np.float64) for each in (floats, few))
+    floats, few = anybit.load(convolutions()), anybit.load(result.model)
+    rows = np.concatenate([sample["x"] for sample in data_for("convolutions", 200)[100:]])
+    a, b = (network.run(rows)["y"].astype(np.float64) for network in (floats, few))
     return float(10 * np.log10(np.square(a).sum() / np.square(a - b).sum()))
 
 
 def test_ablation_drops_choices_that_harm_the_network() -> None:
     data = data_for("convolutions", 16)
     plain = anybit.quantize(convolutions(), data, weights="int4", effort="fast")
-    found = anybit.quantize(convolutions(), data, weights="int4")
-    assert any("were dropped: on 12 samples whole ranges" in each for each in found.remarks)
-    assert sqnr_on_new_data(found) > sqnr_on_new_data(plain) - 0.1
-    assert not any(layer.smoothed for layer in found.layers)
+    result = anybit.quantize(convolutions(), data, weights="int4")
+    assert any("were dropped: on 12 samples whole ranges" in remark for remark in result.remarks)
+    assert sqnr_on_new_data(result) > sqnr_on_new_data(plain) - 0.1
+    assert not any(layer.smoothed for layer in result.layers)
     # The error of each layer is that of the variant that was kept.
-    assert all(layer.sqnr is not None for layer in found.layers if layer.weights)
+    assert all(layer.sqnr is not None for layer in result.layers if layer.weights)
 
 
 @pytest.mark.parametrize("rows", [16, 48, 128])
@@ -57,12 +57,12 @@ def test_default_effort_is_not_worse_than_fast(rows: int) -> None:
     floats = anybit.load(path)
     for draw in range(3):
         order = np.random.default_rng(draw).permutation(len(digits))
-        given, others = digits[order[:rows]], digits[order[rows:]]
-        wanted = next(iter(floats.run(others).values()))
+        samples, others = digits[order[:rows]], digits[order[rows:]]
+        expected = next(iter(floats.run(others).values()))
         noises = []
         for effort in ("fast", "default"):
-            few = anybit.load(anybit.quantize(path, given, effort=effort).model)
-            noises.append(float(np.square(next(iter(few.run(others).values())) - wanted).sum()))
+            few = anybit.load(anybit.quantize(path, samples, effort=effort).model)
+            noises.append(float(np.square(next(iter(few.run(others).values())) - expected).sum()))
         assert noises[1] < 1.12 * noises[0]  # by half a decibel
 
 
@@ -72,18 +72,18 @@ def test_last_variant_equals_effort_fast(name: str, monkeypatch: pytest.MonkeyPa
     fast = anybit.quantize(network, data, weights="int4", effort="fast")
     verdicts = iter(map(verdict, (30, 31, 32)))
     monkeypatch.setattr(AblationSet, "verdict", lambda *_: next(verdicts))
-    found = anybit.quantize(network, data, weights="int4")
-    a, b = (ir.to_proto(each.model).SerializeToString() for each in (found, fast))
+    result = anybit.quantize(network, data, weights="int4")
+    a, b = (ir.to_proto(network.model).SerializeToString() for network in (result, fast))
     assert a == b
-    assert "dB, and all choices 30.0 dB" in found.remarks[0]
+    assert "dB, and all choices 30.0 dB" in result.remarks[0]
 
 
-def test_choices_that_help_are_kept() -> None:
-    found = anybit.quantize(attention(), data_for("attention", 48), weights="int4")
-    assert found.remarks == ()
+def test_ablation_keeps_choices_that_help() -> None:
+    result = anybit.quantize(attention(), data_for("attention", 48), weights="int4")
+    assert result.remarks == ()
 
 
-def test_variants_drop_more_and_more() -> None:
+def test_make_variants_drops_more_and_more_choices() -> None:
     others = LayerParams(None)
     variants = make_variants({"x": ALL, "y": others})  # type: ignore[dict-item]
     left = [variant.choices["x"].smoothing for variant in variants]  # type: ignore[index]
@@ -106,22 +106,22 @@ def test_variants_drop_more_and_more() -> None:
         ((None, None, None), 0),
     ],
 )
-def test_best_variant_has_the_highest_sqnr(decibels: Sequence[float | None], best: int) -> None:
+def test_select_best_variant_compares_sqnr(decibels: Sequence[float | None], best: int) -> None:
     assert select_best_variant([*map(verdict, decibels)]) == best
 
 
-def test_best_variant_compares_agreement_without_float_outputs() -> None:
+def test_select_best_variant_compares_agreement_without_float_outputs() -> None:
     verdicts = [verdict(None, 0.5), verdict(None, 0.75), verdict(None, 0.6)]
     assert select_best_variant(verdicts) == 1
     variant = make_variants({"x": ALL})[1]  # type: ignore[dict-item]
-    said = describe_ablation(variant, verdicts[1], verdicts[0])
-    assert said == (
+    text = describe_ablation(variant, verdicts[1], verdicts[0])
+    assert text == (
         "Weight rounding and bias correction were dropped: on 40 samples weights rounded to "
         "nearest give 75.0 % agreement, and all choices 50.0 % agreement."
     )
 
 
-def test_remark_names_outputs_that_are_not_finite() -> None:
+def test_describe_ablation_names_outputs_that_are_not_finite() -> None:
     variant = make_variants({"x": ALL})[2]  # type: ignore[dict-item]
     assert "all choices nothing finite" in describe_ablation(
         variant, verdict(20), verdict(-math.inf)
@@ -129,7 +129,7 @@ def test_remark_names_outputs_that_are_not_finite() -> None:
 
 
 def test_ablation_set_starts_with_samples_set_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where memory is short, these are left, and the count is that of the samples that ran."""
+    """Test also with little memory, where only samples set apart remain, and are counted."""
     verdicts = []
 
     class Noted(AblationSet):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dial between seconds and few errors."""
+"""Presets of the search: `effort`."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,12 +18,12 @@ from anybit.ptq.calibration import taps as recording
 Run: TypeAlias = Callable[[Any, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-def bytes_of(found: anybit.QuantizationResult) -> bytes:
-    return ir.to_proto(found.model).SerializeToString(deterministic=True)
+def bytes_of(result: anybit.QuantizationResult) -> bytes:
+    return ir.to_proto(result.model).SerializeToString(deterministic=True)
 
 
 def runs(effort: str) -> tuple[int, int]:
-    """How often models are run, and with how many numbers layers by themselves."""
+    """Count the runs of models, and the input elements of the runs of single layers."""
     counts = [0, 0]
     monkeypatch = pytest.MonkeyPatch()
 
@@ -31,7 +31,7 @@ def runs(effort: str) -> tuple[int, int]:
         def counted(
             session: object, feeds: Mapping[str, np.ndarray], *names: object, **how: bool
         ) -> dict[str, np.ndarray]:
-            counts[index] += sum(each.size for each in feeds.values()) if index else 1
+            counts[index] += sum(array.size for array in feeds.values()) if index else 1
             return run(session, feeds, *names, **how)
 
         return counted
@@ -54,31 +54,33 @@ def test_effort_default_takes_more_runs_than_fast() -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_fast_ranges_are_whole_and_weights_nearest(name: str) -> None:
+def test_effort_fast_uses_whole_ranges_and_rounds_to_nearest(name: str) -> None:
     data = data_for(name, 12)
-    found = anybit.quantize(NETWORKS[name](), data, weights="int4", effort="fast")
+    result = anybit.quantize(NETWORKS[name](), data, weights="int4", effort="fast")
     bare = anybit.quantize(NETWORKS[name](), weights="int4", activations=None)
-    stored = {each.name: each.const_value for each in found.model.graph.initializers.values()}
-    for each in bare.model.graph.initializers.values():
-        assert each.const_value is not None
-        if len(each.const_value.shape) > 1:
-            other = stored[each.name]
+    stored = {value.name: value.const_value for value in result.model.graph.initializers.values()}
+    for value in bare.model.graph.initializers.values():
+        assert value.const_value is not None
+        if len(value.const_value.shape) > 1:
+            other = stored[value.name]
             assert other is not None
-            np.testing.assert_array_equal(each.const_value.numpy(), other.numpy())
-    assert {(each.smoothed, each.sqnr, each.tried) for each in found.layers} == {(False, None, ())}
-    assert found.verdict is not None
-    assert found.verdict.samples
+            np.testing.assert_array_equal(value.const_value.numpy(), other.numpy())
+    assert {(layer.smoothed, layer.sqnr, layer.tried) for layer in result.layers} == {
+        (False, None, ())
+    }
+    assert result.verdict is not None
+    assert result.verdict.samples
 
 
 @pytest.mark.parametrize("words", ["uint8", "mxfp8", "uint16", None])
-def test_fast_activations_of_all_kinds(words: str | None) -> None:
+def test_effort_fast_accepts_all_activation_formats(words: str | None) -> None:
     data = data_for("attention", 12)
-    found = anybit.quantize(attention(), data, activations=words, effort="fast")
-    assert found.verdict is not None
-    assert found.verdict.passed
+    result = anybit.quantize(attention(), data, activations=words, effort="fast")
+    assert result.verdict is not None
+    assert result.verdict.passed
 
 
-def test_default_is_what_is_done_without_a_word() -> None:
+def test_effort_is_default_without_an_option() -> None:
     data = data_for("convolutions")
     one, other = (
         anybit.quantize(NETWORKS["convolutions"](), data, weights="int4", **words)
@@ -90,41 +92,41 @@ def test_default_is_what_is_done_without_a_word() -> None:
 def test_effort_fast_gives_the_same_bytes_with_the_cache_of_default(tmp_path: Path) -> None:
     data = data_for("convolutions")
 
-    def found(**words: object) -> bytes:
+    def result(**words: object) -> bytes:
         return bytes_of(anybit.quantize(NETWORKS["convolutions"](), data, weights="int4", **words))
 
-    found(cache=tmp_path)
-    assert found(effort="fast") == found(effort="fast", cache=tmp_path)
+    result(cache=tmp_path)
+    assert result(effort="fast") == result(effort="fast", cache=tmp_path)
 
 
-def test_fast_takes_a_budget_and_measures_layers() -> None:
+def test_effort_fast_accepts_a_budget_and_sensitivity() -> None:
     data = data_for("attention", 12)
-    found = anybit.quantize(attention(), data, budget="15dB", effort="fast")
-    assert found.verdict is not None
-    assert found.verdict.sqnr >= 15
+    result = anybit.quantize(attention(), data, budget="15dB", effort="fast")
+    assert result.verdict is not None
+    assert result.verdict.sqnr >= 15
     measured = anybit.quantize(attention(), data, sensitivity=True, effort="fast")
-    assert all(each.output_sqnr is not None for each in measured.layers)
+    assert all(layer.output_sqnr is not None for layer in measured.layers)
 
 
-def test_weights_alone_need_no_effort() -> None:
+def test_effort_does_not_change_weights_without_data() -> None:
     models = [
-        anybit.quantize(attention(), weights="int4", activations=None, effort=each)
-        for each in ("fast", "default")
+        anybit.quantize(attention(), weights="int4", activations=None, effort=effort)
+        for effort in ("fast", "default")
     ]
-    assert len({bytes_of(each) for each in models}) == 1
+    assert len({bytes_of(network) for network in models}) == 1
 
 
-def test_a_wrong_word_says_what_may_be_meant() -> None:
+def test_effort_suggests_the_nearest_word() -> None:
     with pytest.raises(OptionError, match='unknown effort "fats"; did you mean "fast"'):
         anybit.quantize(attention(), effort="fats")
 
 
-def test_sensitivity_without_data_is_remarked() -> None:
-    found = anybit.quantize(attention(), activations=None, sensitivity=True)
-    assert any("was not measured" in remark for remark in found.remarks)
+def test_sensitivity_without_data_gives_a_remark() -> None:
+    result = anybit.quantize(attention(), activations=None, sensitivity=True)
+    assert any("was not measured" in remark for remark in result.remarks)
 
 
-def test_a_cache_is_a_folder(tmp_path: Path) -> None:
+def test_cache_must_be_a_folder(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("kept")
     with pytest.raises(OptionError, match="is a file"):

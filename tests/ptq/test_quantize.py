@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From float networks to few bits: what is quantized, how well, and what is said of it."""
+"""Quantization of float networks: quantized layers, quality, and reports."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from anybit.data.splits import is_held_out
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_sixteen_bits_are_nearly_floats(name: str) -> None:
-    found = anybit.quantize(
+def test_quantize_to_16_bits_is_nearly_exact(name: str) -> None:
+    result = anybit.quantize(
         NETWORKS[name](), data_for(name, 8), weights="int16", activations="uint16"
     )
-    assert found.verdict is not None
-    assert 70 < found.verdict.sqnr < 130
-    assert found.verdict.passed
+    assert result.verdict is not None
+    assert 70 < result.verdict.sqnr < 130
+    assert result.verdict.passed
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -31,21 +31,21 @@ def test_sixteen_bits_are_nearly_floats(name: str) -> None:
     ("weights", "activations", "least"),
     [("int8", "uint8", 25), ("int8 power-of-two", "int8", 20), ("fp8_e4m3", "fp8_e4m3", 15)],
 )
-def test_eight_bits(name: str, weights: str, activations: str, least: float) -> None:
-    found = anybit.quantize(
+def test_quantize_to_8_bits(name: str, weights: str, activations: str, least: float) -> None:
+    result = anybit.quantize(
         NETWORKS[name](), data_for(name), weights=weights, activations=activations
     )
-    assert found.verdict is not None
-    assert found.verdict.sqnr > least
-    assert not found.skipped
-    assert anybit.check(found.model) is not None
-    assert all(layer.weights or layer.name in ("scores", "context") for layer in found.layers)
+    assert result.verdict is not None
+    assert result.verdict.sqnr > least
+    assert not result.skipped
+    assert anybit.check(result.model) is not None
+    assert all(layer.weights or layer.name in ("scores", "context") for layer in result.layers)
 
 
-def test_what_multiplies_is_quantized_and_nothing_else() -> None:
-    found = anybit.quantize(attention(), data_for("attention"))
-    made = kinds(found.model)
-    names = {each.name: each for each in found.layers}
+def test_quantize_quantizes_only_matmul_like_operators() -> None:
+    result = anybit.quantize(attention(), data_for("attention"))
+    made = kinds(result.model)
+    names = {layer.name: layer for layer in result.layers}
     assert list(names) == [
         *("query", "key", "value", "scores", "context", "output", "wide", "narrow"),
     ]
@@ -53,89 +53,89 @@ def test_what_multiplies_is_quantized_and_nothing_else() -> None:
     # One tensor for the first three, two each for scores and context, three more; six weights.
     assert made.count("IntQuant") == 1 + 4 + 3 + 6
     for kind in ("Softmax", "LayerNormalization"):
-        (untouched,) = [each for each in found.model.graph if each.op_type == kind]
+        (untouched,) = [node for node in result.model.graph if node.op_type == kind]
         assert all(
             value.producer() is None or value.producer().op_type != "IntQuant"
             for value in untouched.inputs
         )
 
 
-def test_normalization_and_biases_of_convolutions() -> None:
-    found = anybit.quantize(convolutions(), data_for("convolutions"))
-    assert "BatchNormalization" not in kinds(found.model)
-    first = next(each for each in found.model.graph if each.name == "first")
+def test_quantize_folds_batch_norm_and_quantizes_biases() -> None:
+    result = anybit.quantize(convolutions(), data_for("convolutions"))
+    assert "BatchNormalization" not in kinds(result.model)
+    first = next(node for node in result.model.graph if node.name == "first")
     weight, bias = (value.producer() for value in first.inputs[1:])
     scales = [
-        np.ravel(each.inputs[1].const_value.numpy())
-        for each in (first.inputs[0].producer(), weight, bias)
+        np.ravel(quantizer.inputs[1].const_value.numpy())
+        for quantizer in (first.inputs[0].producer(), weight, bias)
     ]
     np.testing.assert_array_equal(scales[2], scales[0] * scales[1])
     assert bias.inputs[3].const_value.numpy() == 32
 
 
-def test_what_was_judged_is_what_runs(tmp_path: Path) -> None:
+def test_verdict_equals_the_quality_of_the_saved_model(tmp_path: Path) -> None:
     data = data_for("convolutions")
-    found = anybit.quantize(convolutions(), data)
-    found.save(tmp_path / "q.onnx")
+    result = anybit.quantize(convolutions(), data)
+    result.save(tmp_path / "q.onnx")
     floats, quantized = anybit.load(convolutions()), anybit.load(tmp_path / "q.onnx")
-    held = [each for index, each in enumerate(data) if is_held_out(index)]
-    a = np.concatenate([floats.run(each)["y"] for each in held]).astype(np.float64)
-    b = np.concatenate([quantized.run(each)["y"] for each in held])
+    held = [sample for index, sample in enumerate(data) if is_held_out(index)]
+    a = np.concatenate([floats.run(sample)["y"] for sample in held]).astype(np.float64)
+    b = np.concatenate([quantized.run(sample)["y"] for sample in held])
     sqnr = 10 * np.log10(np.square(a).sum() / np.square(a - b).sum())
-    assert found.verdict is not None
+    assert result.verdict is not None
     # The float model of the verdict has its normalization folded, which moves it by roundings.
-    assert found.verdict.sqnr == pytest.approx(sqnr, abs=1e-3)
-    assert found.verdict.samples == len(held)
-    assert found.verdict.logits_agreement == np.mean(a.argmax(-1) == b.argmax(-1))
+    assert result.verdict.sqnr == pytest.approx(sqnr, abs=1e-3)
+    assert result.verdict.samples == len(held)
+    assert result.verdict.logits_agreement == np.mean(a.argmax(-1) == b.argmax(-1))
 
 
-def test_the_same_inputs_give_the_same_bytes() -> None:
+def test_quantize_gives_the_same_bytes_for_the_same_inputs() -> None:
     models = [anybit.quantize(attention(), data_for("attention")).model for _ in range(2)]
-    a, b = (ir.to_proto(each).SerializeToString(deterministic=True) for each in models)
+    a, b = (ir.to_proto(network).SerializeToString(deterministic=True) for network in models)
     assert a == b
 
 
-def test_smoothing_changes_no_bit_of_the_float_function() -> None:
+def test_smoothing_does_not_change_the_float_function() -> None:
     data = data_for("attention", 48)
-    for each in data:
-        each["x"][..., 3] *= 100
+    for sample in data:
+        sample["x"][..., 3] *= 100
     proto = attention()
     del proto.graph.node[0]
-    for each in proto.graph.node[:3]:
-        each.input[0] = "x"
-    found = anybit.quantize(proto, data, weights="int16")
-    assert any(layer.smoothed for layer in found.layers)
-    bare = found.model.clone()
-    for each in list(bare.graph):
-        if each.op_type == "IntQuant":
-            each.outputs[0].replace_all_uses_with(each.inputs[0])
+    for product in proto.graph.node[:3]:
+        product.input[0] = "x"
+    result = anybit.quantize(proto, data, weights="int16")
+    assert any(layer.smoothed for layer in result.layers)
+    bare = result.model.clone()
+    for quantizer in list(bare.graph):
+        if quantizer.op_type == "IntQuant":
+            quantizer.outputs[0].replace_all_uses_with(quantizer.inputs[0])
     x = random(2, 5, 16)
     np.testing.assert_array_equal(anybit.load(bare).run(x)["y"], anybit.load(proto).run(x)["y"])
 
 
-def test_channels_of_depthwise_convolutions_are_scaled() -> None:
-    """Each has a weight scale of its own, so that this costs nothing."""
+def test_smoothing_scales_channels_of_depthwise_convolutions() -> None:
+    """Test with one weight scale per channel, so that scaling costs nothing."""
     constants = {"w": random(12, 1, 3, 3, seed=1), "b": random(12, seed=2)}
     nodes = [node("Conv", "x w b", domain="", name="conv", group=6)]
     proto = model(nodes, constants, inputs={"x": ["rows", 6, 5, 5]}, opsets=OPSETS)
     sizes = np.float32([1, 100, 1, 0.01, 1, 1000]).reshape(6, 1, 1)
     data = random(96, 6, 5, 5, seed=5) * sizes
-    found = anybit.quantize(proto, data)
-    assert found.layers[0].smoothed
+    result = anybit.quantize(proto, data)
+    assert result.layers[0].smoothed
     # Without it, the small channels are lost, all of them: one step of the largest is 10.
-    y, q = anybit.load(proto).run(data)["y"], anybit.load(found.model).run(data)["y"]
+    y, q = anybit.load(proto).run(data)["y"], anybit.load(result.model).run(data)["y"]
     noise = np.square(y - q).mean(axis=(0, 2, 3)) / np.square(y).mean(axis=(0, 2, 3))
     assert noise.max() < 1e-2
 
 
-def test_biases_make_up_for_the_mean_of_the_noise() -> None:
-    """Inputs of one sign: rounded weights pull each channel to one side."""
+def test_bias_correction_removes_the_mean_error() -> None:
+    """Test with inputs of one sign, so that rounded weights shift the mean of each channel."""
     constants = {"w": random(6, 64, 1, 1, seed=1), "b": random(6, seed=2)}
     nodes = [node("Conv", "x w b", domain="", name="conv")]
     proto = model(nodes, constants, inputs={"x": ["rows", 64, 4, 4]}, opsets=OPSETS)
     data = np.abs(random(40, 64, 4, 4, seed=3)) / 10 + np.float32(1)
-    found = anybit.quantize(proto, data, weights="int4")
-    y, q = anybit.load(proto).run(data)["y"], anybit.load(found.model).run(data)["y"]
+    result = anybit.quantize(proto, data, weights="int4")
+    y, q = anybit.load(proto).run(data)["y"], anybit.load(result.model).run(data)["y"]
     means = np.abs((q - y).mean(axis=(0, 2, 3)))
     assert means.max() < 0.1 * np.abs(q - y).std(axis=(0, 2, 3)).max() + 0.02
     bare = anybit.quantize(proto, weights="int4", activations=None)
@@ -143,24 +143,24 @@ def test_biases_make_up_for_the_mean_of_the_noise() -> None:
     assert pulled.max() > 5 * means.max()
 
 
-def test_weights_alone_need_no_data() -> None:
-    found = anybit.quantize(convolutions(), weights="int4", activations=None)
-    assert found.verdict is None
-    assert {each.activations for each in found.layers} == {""}
-    assert found.bytes_after < found.bytes_before / 4
+def test_quantize_of_weights_needs_no_data() -> None:
+    result = anybit.quantize(convolutions(), weights="int4", activations=None)
+    assert result.verdict is None
+    assert {layer.activations for layer in result.layers} == {""}
+    assert result.bytes_after < result.bytes_before / 4
     with pytest.raises(OptionError, match="activations need data"):
         anybit.quantize(convolutions())
 
 
-def test_layers_that_are_kept() -> None:
-    found = anybit.quantize(convolutions(), data_for("convolutions"), keep=["head", "p*wise"])
-    assert found.skipped == {"head": "float was requested", "pointwise": "float was requested"}
-    assert [each.name for each in found.layers] == ["first", "depthwise", "up"]
+def test_keep_skips_layers_by_name_and_pattern() -> None:
+    result = anybit.quantize(convolutions(), data_for("convolutions"), keep=["head", "p*wise"])
+    assert result.skipped == {"head": "float was requested", "pointwise": "float was requested"}
+    assert [layer.name for layer in result.layers] == ["first", "depthwise", "up"]
     with pytest.raises(OptionError, match="keep: no layer matches 'heads'; there are head"):
         anybit.quantize(convolutions(), data_for("convolutions"), keep=["heads"])
 
 
-def test_what_is_left_is_named() -> None:
+def test_result_names_skipped_operators() -> None:
     constants = {"table": random(9, 4), "w": random(4, 3)}
     nodes = [
         node("Cast", "x", "i", domain="", name="cast", to=onnx.TensorProto.INT64),
@@ -169,13 +169,13 @@ def test_what_is_left_is_named() -> None:
     ]
     proto = model(nodes, constants, inputs={"x": ["rows", 5]}, opsets=OPSETS)
     data = np.random.default_rng(0).integers(0, 9, (8, 5)).astype(np.float32)
-    found = anybit.quantize(proto, data)
-    assert list(found.skipped) == ["embedding"]
-    assert [each.name for each in found.layers] == ["head"]
+    result = anybit.quantize(proto, data)
+    assert list(result.skipped) == ["embedding"]
+    assert [layer.name for layer in result.layers] == ["head"]
 
 
-def test_weights_alone_behind_operators_that_nobody_knows() -> None:
-    """Both factors have one type, so that of the weight says the other."""
+def test_quantize_of_weights_accepts_unknown_operators() -> None:
+    """Test an operator without type inference: the type of the weight is that of the product."""
     nodes = [
         node("Secret", "x", "a", domain="some.where"),
         node("MatMul", "a w", "b", domain="", name="first"),
@@ -184,28 +184,26 @@ def test_weights_alone_behind_operators_that_nobody_knows() -> None:
     ]
     constants = {"w": random(4, 3), "v": random(3, 5)}
     proto = model(nodes, constants, inputs={"x": ["rows", 4]}, opsets={**OPSETS, "some.where": 1})
-    found = anybit.quantize(proto, weights="int4", activations=None)
-    assert [each.name for each in found.layers] == ["first", "second"]
-    assert not found.skipped
-    kinds = [each.op_type for each in ir.to_proto(found.model).graph.node]
+    result = anybit.quantize(proto, weights="int4", activations=None)
+    assert [layer.name for layer in result.layers] == ["first", "second"]
+    assert not result.skipped
+    kinds = [node.op_type for node in ir.to_proto(result.model).graph.node]
     assert kinds.count("Secret") == 2
 
 
-def test_constants_among_the_inputs() -> None:
+def test_quantize_removes_initializers_from_the_inputs() -> None:
     proto = convolutions()
-    for each in proto.graph.initializer:
-        shape = list(each.dims)
+    for tensor in proto.graph.initializer:
+        shape = list(tensor.dims)
         proto.graph.input.append(
-            onnx.helper.make_tensor_value_info(each.name, onnx.TensorProto.FLOAT, shape)
+            onnx.helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, shape)
         )
-    found = anybit.quantize(proto, data_for("convolutions"))
-    assert [
-        each.value if hasattr(each, "value") else each.name for each in found.model.graph.inputs
-    ] == ["x"]
-    assert len(found.layers) == 5
+    result = anybit.quantize(proto, data_for("convolutions"))
+    assert [value.name for value in result.model.graph.inputs] == ["x"]
+    assert len(result.layers) == 5
 
 
-def test_layers_with_computed_biases_and_states() -> None:
+def test_quantize_accepts_computed_biases_and_states() -> None:
     constants = {
         "w": random(3, 4, seed=1),
         "wl": random(1, 20, 3, seed=2) / 3,
@@ -226,13 +224,13 @@ def test_layers_with_computed_biases_and_states() -> None:
     data = [
         {name: random(*shape, seed=seed) for name, shape in inputs.items()} for seed in range(8)
     ]
-    found = anybit.quantize(proto, data)
-    assert [each.name for each in found.layers] == ["head", "lstm"]
-    assert found.verdict is not None
-    assert found.verdict.sqnr > 25
+    result = anybit.quantize(proto, data)
+    assert [layer.name for layer in result.layers] == ["head", "lstm"]
+    assert result.verdict is not None
+    assert result.verdict.sqnr > 25
 
 
-def test_a_weight_that_two_layers_read_along_different_axes() -> None:
+def test_quantize_copies_a_weight_that_layers_use_along_different_axes() -> None:
     constants = {"w": random(4, 4, seed=1) * np.float32([1, 10, 100, 1000])}
     nodes = [
         node("Gemm", "x w", "a", domain="", name="one", transB=1),
@@ -240,15 +238,18 @@ def test_a_weight_that_two_layers_read_along_different_axes() -> None:
         node("Add", "a b", domain="", name="sum"),
     ]
     proto = model(nodes, constants, inputs={"x": ["rows", 4]}, opsets=OPSETS)
-    found = anybit.quantize(proto, random(20, 4), weights="int8", activations="uint16")
+    result = anybit.quantize(proto, random(20, 4), weights="int8", activations="uint16")
     scales = [
-        next(each for each in found.model.graph if each.name == name).inputs[1].producer().inputs[1]
+        next(node for node in result.model.graph if node.name == name)
+        .inputs[1]
+        .producer()
+        .inputs[1]
         for name in ("one", "other")
     ]
-    assert [each.shape.numpy() for each in scales] == [(4, 1), (1, 4)]
+    assert [scale.shape.numpy() for scale in scales] == [(4, 1), (1, 4)]
 
 
-def test_models_that_cannot_be_quantized() -> None:
+def test_quantize_rejects_models_without_float_layers() -> None:
     with pytest.raises(
         ModelError, match=r"has quantizers already \(IntQuant\); quantize the float"
     ):
@@ -274,7 +275,7 @@ def test_models_that_cannot_be_quantized() -> None:
         ("bipolar asymmetric", "asymmetric is for integers"),
     ],
 )
-def test_words_that_mean_nothing(words: str, message: str) -> None:
+def test_quantize_rejects_invalid_specs(words: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         anybit.quantize(convolutions(), weights=words, activations=None)
     if words == "int1":
@@ -283,72 +284,72 @@ def test_words_that_mean_nothing(words: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, 1e30, 1e-30])
-def test_data_without_variety(value: float) -> None:
+def test_quantize_accepts_constant_data(value: float) -> None:
     data = np.full((4, 3, 8, 8), value, np.float32)
-    found = anybit.quantize(convolutions(), data)
-    assert found.verdict is not None
-    y = anybit.load(found.model).run(data)["y"]
+    result = anybit.quantize(convolutions(), data)
+    assert result.verdict is not None
+    y = anybit.load(result.model).run(data)["y"]
     assert np.isfinite(y).all()
 
 
-def test_a_dead_channel_and_an_outlier() -> None:
+def test_quantize_accepts_a_dead_channel_and_an_outlier() -> None:
     proto = convolutions()
-    for each in proto.graph.initializer:
-        if each.name == "w1":
-            weight = onnx.numpy_helper.to_array(each).copy()
+    for tensor in proto.graph.initializer:
+        if tensor.name == "w1":
+            weight = onnx.numpy_helper.to_array(tensor).copy()
             weight[2] = 0
-            each.CopyFrom(onnx.numpy_helper.from_array(weight, "w1"))
-    data = np.concatenate([each["x"] for each in data_for("convolutions")])
+            tensor.CopyFrom(onnx.numpy_helper.from_array(weight, "w1"))
+    data = np.concatenate([sample["x"] for sample in data_for("convolutions")])
     data[3, 0, 0, 0] = 1e4
-    found = anybit.quantize(proto, data)
-    assert found.verdict is not None
-    assert np.isfinite(anybit.load(found.model).run(data)["y"]).all()
+    result = anybit.quantize(proto, data)
+    assert result.verdict is not None
+    assert np.isfinite(anybit.load(result.model).run(data)["y"]).all()
 
 
-def test_a_network_that_breaks_is_not_passed() -> None:
-    found = anybit.quantize(
+def test_verdict_fails_for_a_broken_network() -> None:
+    result = anybit.quantize(
         attention(), data_for("attention"), weights="bipolar", activations="bipolar"
     )
-    assert found.verdict is not None
-    assert not found.verdict.passed
-    assert found.to_json()["verdict"]["passed"] is False
-    assert repr(found).startswith("<anybit.QuantizationResult: ")
-    assert " dB, " in repr(found)
+    assert result.verdict is not None
+    assert not result.verdict.passed
+    assert result.to_json()["verdict"]["passed"] is False
+    assert repr(result).startswith("<anybit.QuantizationResult: ")
+    assert " dB, " in repr(result)
 
 
-def test_candidates_are_told() -> None:
+def test_result_lists_range_candidates() -> None:
     data = data_for("attention", 8)
-    found = anybit.quantize(attention(), data, activations="uint4")
-    for layer in found.layers:
+    result = anybit.quantize(attention(), data, activations="uint4")
+    for layer in result.layers:
         if layer.name in ("scores", "context"):
             continue
         whole, *others = layer.tried
-        errors = [each.error for each in others]
+        errors = [candidate.error for candidate in others]
         assert len(others) == 7
         assert errors == sorted(errors)
-        assert all(each.highest <= whole.highest or each.smoothed for each in others)
+        assert all(candidate.highest <= whole.highest or candidate.smoothed for candidate in others)
         assert whole.lowest < whole.highest
     wide = anybit.quantize(attention(), data, activations="uint16").layers[0]
     assert len(wide.tried) == 1
 
 
-def test_the_worst_samples_are_told() -> None:
+def test_verdict_lists_the_worst_samples() -> None:
     data = data_for("convolutions")
     data[8]["x"] *= 1e-3  # the bias alone is left, and all noise
-    found = anybit.quantize(convolutions(), data, activations="uint4")
-    worst = found.verdict.worst
-    assert {each.number for each in worst} == {1, 4, 8, 13, 16, 21}
-    floats, quantized = anybit.load(convolutions()), anybit.load(found.model)
-    for each in worst:
-        a = floats.run(data[each.number])["y"].astype(np.float64)
-        b = quantized.run(data[each.number])["y"]
+    result = anybit.quantize(convolutions(), data, activations="uint4")
+    worst = result.verdict.worst
+    assert {sample.number for sample in worst} == {1, 4, 8, 13, 16, 21}
+    floats, quantized = anybit.load(convolutions()), anybit.load(result.model)
+    for sample in worst:
+        a = floats.run(data[sample.number])["y"].astype(np.float64)
+        b = quantized.run(data[sample.number])["y"]
         sqnr = 10 * np.log10(np.square(a).sum() / np.square(a - b).sum())
-        assert each.sqnr == pytest.approx(sqnr, abs=1e-3)
-        assert each.agrees == (a.argmax() == b.argmax())
-    assert [each.sqnr for each in worst] == sorted(each.sqnr for each in worst)
+        assert sample.sqnr == pytest.approx(sqnr, abs=1e-3)
+        assert sample.agrees == (a.argmax() == b.argmax())
+    assert [sample.sqnr for sample in worst] == sorted(sample.sqnr for sample in worst)
 
 
-def test_samples_are_called_by_their_files(tmp_path: Path) -> None:
+def test_verdict_names_samples_after_their_files(tmp_path: Path) -> None:
     from anybit.data.dataset import Dataset
     from anybit.inputs import TensorInfo
 
