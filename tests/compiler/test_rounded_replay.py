@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Non-monotonic functions of wide sums: replay and rounding."""
 
-import re
 from types import SimpleNamespace
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
+from text_models import parse
 
 import anybit
 from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
@@ -138,22 +137,7 @@ def test_add_all_risks_lists_all_accumulators(slack):
     assert 0 < len(seen) <= len(result.risks) < 12 * len(seen)
 
 
-MODEL = """
-<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
-g (float[n, 64, 6, 6] x) => (float[n, 3, 6, 6] y)
-<float three = {3}, float six = {6}, float none = {0}, float s = {0.02}, float b = {8},
- float t = {0.013}>
-{
-    xq = qonnx.custom_op.general.Quant (x, s, none, b)
-    h = Conv <pads: ints = [1, 1, 1, 1]> (xq, w, c)
-    a = Add(h, three)
-    e = Clip(a, none, six)
-    m = Mul(h, e)
-    d = Div(m, six)
-    dq = qonnx.custom_op.general.Quant (d, s, none, b)
-    y = Conv (dq, v)
-}
-"""
+STEPS = "a = Add(h, three) e = Clip(a, none, six) m = Mul(h, e) d = Div(m, six)"
 
 
 @pytest.mark.parametrize(("largest", "tail"), [(7, "Table"), (127, "Rounded")])
@@ -161,17 +145,18 @@ def test_requantize_prefers_replay_to_large_table(largest, tail):
     """Give the same codes as the table, certified."""
     random = np.random.default_rng(0)
     weights = random.integers(-largest, largest + 1, (4, 8)).astype(np.float32)
-    proto = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>'
-        " g (float[n, 4] x) => (float[n, 8] y) <float three = {3}, float six = {6},"
-        " float none = {0}, float one = {1}, float s = {0.0078125}, float b = {8},"
-        " float t = {0.25}, float u = {0.0625}>"
-        "{ xq = qonnx.custom_op.general.Quant (x, s, none, b)"
-        "  wq = qonnx.custom_op.general.Quant (w, t, none, b) h = MatMul(xq, wq)"
-        "  a = Add(h, three) e = Clip(a, none, six) m = Mul(h, e) d = Div(m, six)"
-        "  y = qonnx.custom_op.general.Quant (d, u, none, b) }"
+    scales = {"s": 0.0078125, "t": 0.25, "u": 0.0625}
+    proto = parse(
+        f"""g (float[n, 4] x) => (float[n, 8] y) {{
+            xq = Quant(x, s, none, b)
+            wq = Quant(w, t, none, b)
+            h = MatMul(xq, wq)
+            {STEPS}
+            y = Quant(d, u, none, b)
+        }}""",
+        {"three": 3, "six": 6, "none": 0, "b": 8, "w": weights / 4, **scales},
+        version=1,
     )
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights / 4, "w"))
     compiled = anybit.compile(proto)
     (layer,) = compiled.report.layers
     assert (layer.tail, layer.guarantee) == (tail, Guarantee.EXACT)
@@ -181,29 +166,25 @@ def test_requantize_prefers_replay_to_large_table(largest, tail):
     np.testing.assert_array_equal(compiled.run(x)["y"], expected)
 
 
-AS_ONE_NODE = re.sub(r" +a = Add.*d = Div", "    d = HardSwish(h)", MODEL, flags=re.DOTALL)
-
-
-@pytest.mark.parametrize("text", [MODEL, AS_ONE_NODE.replace("(h)(m, six)", "(h)")])
-def test_rounded_replay_keeps_network_in_one_region(text):
-    model = ir.from_onnx_text(text.replace("\n", " "))
+@pytest.mark.parametrize("steps", [STEPS, "d = HardSwish(h)"])
+def test_rounded_replay_keeps_network_in_one_region(steps):
     random = np.random.default_rng(0)
+    constants = {"three": 3, "six": 6, "none": 0, "s": 0.02, "b": 8, "t": 0.013}
     for name, shape in (("w", (40, 64, 3, 3)), ("v", (3, 40, 1, 1)), ("c", (40,))):
-        array = (random.integers(-127, 128, shape) * 0.013).astype(np.float32)
-        value = next(v for n in model.graph for v in n.inputs if v.name == name)
-        value.const_value = ir.tensor(array, name=name)
-        model.graph.initializers[name] = value
-    weights = {"w", "v"}
-    proto = ir.to_proto(model)
-    for node in list(proto.graph.node):
-        for at, name in enumerate(node.input):
-            if name in weights:
-                node.input[at] = f"{name}q"
-    for name in weights:
-        node = onnx.helper.make_node(
-            "Quant", [name, "t", "none", "b"], [f"{name}q"], domain="qonnx.custom_op.general"
-        )
-        proto.graph.node.insert(0, node)
+        constants[name] = (random.integers(-127, 128, shape) * 0.013).astype(np.float32)
+    proto = parse(
+        f"""g (float[n, 64, 6, 6] x) => (float[n, 3, 6, 6] y) {{
+            wq = Quant(w, t, none, b)
+            vq = Quant(v, t, none, b)
+            xq = Quant(x, s, none, b)
+            h = Conv<pads = [1, 1, 1, 1]>(xq, wq, c)
+            {steps}
+            dq = Quant(d, s, none, b)
+            y = Conv(dq, vq)
+        }}""",
+        constants,
+        version=1,
+    )
     compiled = anybit.compile(proto)
     first = compiled.report.layers[0]
     assert (len(compiled.report.programs), first.tail) == (1, "Rounded")

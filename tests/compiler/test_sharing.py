@@ -14,7 +14,6 @@ from sum_counts import add_readers, count_computed_sums, count_sums
 from text_models import FOUR, QUANTIZED, parse_lines, random_rows, random_weights
 
 import anybit
-from anybit._native import _core
 from anybit.compiler.compiled import NetworkEngine
 from anybit.compiler.coverage import find_float_readers
 from anybit.compiler.partition import partitioner
@@ -181,18 +180,14 @@ def test_sharing_keeps_network_without_session():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_sharing_float_outputs_are_read_by_threads(threads):
+def test_sharing_float_outputs_are_read_by_threads(threads, set_threads):
     proto = model_of(*CASES["two quantizers of 8 bits and an output"])
     network, x = anybit.compile(proto), random_rows(proto, 300)
     expected = anybit.load(proto).run(x)
-    before = _core.num_threads()
-    try:
-        _core.set_num_threads(threads)
-        for count in (1, 300):
-            for name, array in network.run(x[:count]).items():
-                np.testing.assert_array_equal(array, expected[name][:count])
-    finally:
-        _core.set_num_threads(before)
+    set_threads(threads)
+    for count in (1, 300):
+        for name, array in network.run(x[:count]).items():
+            np.testing.assert_array_equal(array, expected[name][:count])
 
 
 ROUNDED = {

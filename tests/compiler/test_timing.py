@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
-from text_models import QUANTIZED, parse_lines
+from text_models import QUANTIZED, parse, parse_lines
 
 import anybit
 from anybit.compiler.report import Report, Seconds, Speed
@@ -16,25 +15,23 @@ from anybit.inspection import report_compilation, text
 from anybit.text import format_duration
 
 MIXED = """
-<ir_version: 8, opset_import: ["": 13, "qonnx.custom_op.general": 1]>
 graph (float[ROWS, 4] x) => (float[ROWS, 4] y)
 <float one = {1}, float none = {0}, float four = {4}>
 {
-  wq = qonnx.custom_op.general.IntQuant(w, one, none, four)
+  wq = IntQuant(w, one, none, four)
   float = MatMul(x, wq)
-  fq = qonnx.custom_op.general.IntQuant(float, one, none, four)
+  fq = IntQuant(float, one, none, four)
   a = MatMul(fq, wq)
   rectified = Relu(a)
-  aq = qonnx.custom_op.general.IntQuant(rectified, one, none, four)
+  aq = IntQuant(rectified, one, none, four)
   y = MatMul(aq, wq)
 }
 """
 
 
 def mixed(rows: str) -> onnx.ModelProto:
-    model = parser.parse_model(MIXED.replace("ROWS", rows))
-    model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
-    return model
+    constants = {"w": np.eye(4, dtype=np.float32)}
+    return parse(MIXED.replace("ROWS", rows), constants, opset=13, version=1)
 
 
 @pytest.mark.parametrize("rows", ["N", "8"])
