@@ -20,7 +20,7 @@ import anybit
 from anybit.cli._quality import show_quality
 from anybit.metrics.output_quality import OutputQuality
 from anybit.ptq import QualityMetrics
-from anybit.ptq.calibration import stats
+from anybit.ptq.calibration import calibration_stats as stats
 
 
 @pytest.fixture

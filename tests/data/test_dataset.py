@@ -507,7 +507,7 @@ def test_activation_cache_limits_memory_of_large_samples(
     proto = read_copy(network)
     sources = collect_activations(find_targets(proto).layers)
     parts = tuple(range(8)), tuple(range(8, 15))
-    keeping.kept(proto, sources, samples, parts, [()], 32000, "", config)
+    keeping.cache_activations(proto, sources, samples, parts, [()], 32000, "", config)
     assert max(passes) == 2
 
 

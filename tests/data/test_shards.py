@@ -26,9 +26,9 @@ from anybit.data.splits import is_held_out
 from anybit.inputs import TensorInfo
 from anybit.parallel import ThreadExecutor
 from anybit.ptq import pipeline as driver
+from anybit.ptq.calibration.calibration_stats import CalibrationStats
 from anybit.ptq.calibration.collect import collect_stats, iterate_samples
-from anybit.ptq.calibration.stats import CalibrationStats
-from anybit.ptq.calibration.taps import Recorder
+from anybit.ptq.calibration.taps import ActivationTap
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.context import Context, ignore_progress
 from anybit.ptq.graph.targets import collect_activations, find_targets
@@ -209,15 +209,15 @@ class RunCounter:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs = 0
         self.last = 10**9
-        everything = Recorder.run
+        everything = ActivationTap.run
 
-        def run(recorder: Recorder, sample: Any, *names: Any, **options: Any) -> Any:
+        def run(recorder: ActivationTap, sample: Any, *names: Any, **options: Any) -> Any:
             self.runs += 1
             if self.runs > self.last:
                 raise KeyboardInterrupt
             return everything(recorder, sample, *names, **options)
 
-        monkeypatch.setattr(Recorder, "run", run)
+        monkeypatch.setattr(ActivationTap, "run", run)
 
 
 def test_cache_resumes_an_interrupted_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ def test_cache_distinguishes_models_and_data(tmp_path: Path) -> None:
 
 
 def findings(samples: int = 5) -> CalibrationStats:
-    result = CalibrationStats.none(["a", "b", "c"], [-1, None, None])
+    result = CalibrationStats.empty(["a", "b", "c"], [-1, None, None])
     for number in range(samples):
         array = random(6, 4, seed=number)
         result.add(number, {"a": array, "b": array[:0], "c": array.ravel() * 100})

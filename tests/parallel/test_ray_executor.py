@@ -132,13 +132,13 @@ def test_quantize_gives_the_same_bytes_if_a_worker_of_every_step_is_killed(
 
     data = data_for("convolutions", 100)
     expected = quantized(data)
-    monkeypatch.setattr(calibration, "surveyor", killed_workers.surveyor)
+    monkeypatch.setattr(calibration, "make_stats_collector", killed_workers.make_stats_collector)
     monkeypatch.setattr(choose, "make_chooser", killed_workers.make_chooser)
     monkeypatch.setattr(sensitivity, "make_probe_worker", killed_workers.make_probe_worker)
     monkeypatch.setattr(judging, "make_comparer", killed_workers.make_comparer)
     assert quantized(iter(data), cluster=address) == expected
     assert {mark.name for mark in marks.iterdir()} >= {
-        *("surveyor", "make_chooser", "make_probe_worker", "make_comparer"),
+        *("make_stats_collector", "make_chooser", "make_probe_worker", "make_comparer"),
     }
 
 

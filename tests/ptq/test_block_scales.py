@@ -9,7 +9,7 @@ from block_models import edge_case_blocks
 from oracle import blocks as oracle
 from pass_checks import random
 
-from anybit.ptq.algorithms.round_to_nearest import nearest
+from anybit.ptq.algorithms.round_to_nearest import round_to_nearest
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph.targets import WeightInput
 from anybit.quant_types.block_formats import ScaleRule
@@ -21,7 +21,7 @@ RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.MSE]
 
 def quantize_rows(blocks: np.ndarray, spec: str) -> np.ndarray:
     """Quantize a weight whose rows are blocks."""
-    return nearest(
+    return round_to_nearest(
         blocks, WeightInput(1, (0,), 1), parse_quant_spec(spec, "weights"), DEFAULT.weights
     ).values
 

@@ -17,7 +17,7 @@ from small_models import model, node
 import anybit
 from anybit import ModelError, OptionError
 from anybit.onnx import reference_ops
-from anybit.ptq.algorithms.round_to_nearest import nearest
+from anybit.ptq.algorithms.round_to_nearest import round_to_nearest
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph.blocks import BlockLayout, choose_block_layout
 from anybit.ptq.graph.targets import WeightInput, find_targets
@@ -31,7 +31,7 @@ def test_what_is_written_is_what_was_rounded(words: str, opset: int) -> None:
     """In ONNX Runtime and in ONNX's own evaluator with our functions, bit for bit."""
     proto = layers_of_all_kinds(opset)
     wanted = {
-        layer.name: nearest(
+        layer.name: round_to_nearest(
             array, weight, parse_quant_spec(words, "weights"), DEFAULT.weights
         ).values
         for layer in find_targets(ir.from_proto(onnx.shape_inference.infer_shapes(proto))).layers
@@ -74,7 +74,9 @@ def test_scales_of_the_least_error_lower_the_error() -> None:
     ):
         errors = [
             np.square(
-                nearest(array, weight, parse_quant_spec(words, "weights"), DEFAULT.weights).values
+                round_to_nearest(
+                    array, weight, parse_quant_spec(words, "weights"), DEFAULT.weights
+                ).values
                 - array
             ).sum()
             for words in (plain, chosen)

@@ -11,7 +11,7 @@ from search_config import change_thresholds
 from small_models import model, node
 
 import anybit
-from anybit.ptq.calibration.crops import Crop
+from anybit.ptq.calibration.crop import Crop
 
 
 def test_a_strip_has_so_many_bytes_and_the_largest_magnitude() -> None:

@@ -15,9 +15,9 @@ from small_models import model, node
 
 import anybit
 from anybit.ptq.algorithms import gptq as module
-from anybit.ptq.algorithms.gptq import Refiner, gptq
-from anybit.ptq.algorithms.hessian import Moments, cholesky, factors_of
-from anybit.ptq.algorithms.layer_runner import LayerRunner, along_channels
+from anybit.ptq.algorithms.gptq import GptqRounder, round_columns
+from anybit.ptq.algorithms.hessian import Moments, factorize, factorize_in_place
+from anybit.ptq.algorithms.layer_runner import LayerRunner, broadcast_channels
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph import matmul_form as products
 from anybit.ptq.graph.matmul_form import find_matmul_form
@@ -55,8 +55,10 @@ def test_nearly_the_best_of_all_roundings(words: str, terms: int) -> None:
     best = np.full(len(w), np.inf)
     for each in itertools.product(values, repeat=terms):
         best = np.minimum(best, noise(x, w, np.float32(each)[None]))
-    factors = factors_of(moments_of(x), DEFAULT.gptq)
-    found = gptq(w[None], factors, lambda v, _: quantize_to_grid(v.astype(np.float32), grid))[0]
+    factors = factorize(moments_of(x), DEFAULT.gptq)
+    found = round_columns(
+        w[None], factors, lambda v, _: quantize_to_grid(v.astype(np.float32), grid)
+    )[0]
     assert np.isin(found, values).all()
     assert (noise(x, w, found) >= best * (1 - 1e-6)).all()
     by_rounding = noise(x, w, quantize_to_grid(w, grid)).sum()
@@ -70,8 +72,8 @@ def test_no_error_is_larger_than_that_of_half_a_step_in_each_direction() -> None
     """Babai's bound: sum d_i^2 / 4 for a step of 1, as long as nothing is clipped."""
     x, w = correlated(300, 100), random(20, 100, seed=5)
     moments = moments_of(x)
-    factors = factors_of(moments, DEFAULT.gptq)
-    off = w - gptq(w[None], factors, lambda v, _: np.rint(v))[0]
+    factors = factorize(moments, DEFAULT.gptq)
+    off = w - round_columns(w[None], factors, lambda v, _: np.rint(v))[0]
     (sums,) = moments.sums
     damped = sums + 0.1 / 3 * np.trace(sums) / 100 * np.eye(100)  # of 300 rows
     errors = np.einsum("ni,ij,nj->n", off, damped, off)
@@ -83,8 +85,8 @@ def test_terms_without_correlation_are_rounded_to_nearest() -> None:
     w = random(3, 8, 100, seed=1)
     sizes = np.square(random(3, 100, seed=2)).astype(np.float64)
     sizes[1] = 0
-    factors = factors_of(Moments(sizes[:, None] * np.eye(100), 1000), DEFAULT.gptq)
-    np.testing.assert_array_equal(gptq(w, factors, lambda v, _: np.rint(v)), np.rint(w))
+    factors = factorize(Moments(sizes[:, None] * np.eye(100), 1000), DEFAULT.gptq)
+    np.testing.assert_array_equal(round_columns(w, factors, lambda v, _: np.rint(v)), np.rint(w))
 
 
 @pytest.mark.parametrize("rows", [40, 100])
@@ -97,7 +99,7 @@ def test_what_few_rows_say_is_believed_less(rows: int) -> None:
     dampings = [moments.damping(DEFAULT.gptq) for moments in (known, many)]
     assert dampings == [pytest.approx(10 / rows), 0.01]
     found = [
-        gptq(w[None], factors_of(moments, DEFAULT.gptq), lambda v, _: np.rint(v))[0]
+        round_columns(w[None], factorize(moments, DEFAULT.gptq), lambda v, _: np.rint(v))[0]
         for moments in (known, many)
     ]
     careful, believing = (noise(others, w, each).sum() for each in found)
@@ -110,7 +112,7 @@ def test_factors_by_pieces_are_those_of_numpy(terms: int) -> None:
     x = correlated(400, terms).astype(np.float64)
     moments = np.stack([x.T @ x + np.eye(terms), np.diag(np.arange(1.0, terms + 1))])
     found = moments.copy()
-    cholesky(found)
+    factorize_in_place(found)
     np.testing.assert_allclose(found, np.linalg.cholesky(moments), rtol=1e-9, atol=1e-9)
 
 
@@ -118,13 +120,13 @@ def test_factors_by_pieces_are_those_of_numpy(terms: int) -> None:
 def test_weights_are_rounded_one_after_the_other(terms: int) -> None:
     """The formula, term by term."""
     x, w = correlated(300, terms), random(5, terms, seed=5) * 3
-    factors = factors_of(moments_of(x), DEFAULT.gptq)
+    factors = factorize(moments_of(x), DEFAULT.gptq)
     order, triangle = factors.order[0], factors.triangle[0]
     wanted = np.zeros((5, terms))
     for i in reversed(range(terms)):
         off = (w - wanted)[:, order[i + 1 :]]
         wanted[:, order[i]] = np.rint(w[:, order[i]] + off @ triangle[i, i + 1 :])
-    found = gptq(w[None], factors, lambda v, _: np.rint(v))[0]
+    found = round_columns(w[None], factors, lambda v, _: np.rint(v))[0]
     np.testing.assert_array_equal(found, wanted)
 
 
@@ -218,7 +220,7 @@ def test_elements_may_be_read_once_their_rows_are_taken(name: str) -> None:
     product, weight = find_matmul_form(layer), layer.constants[0][1]
     assert product is not None
     factors = (
-        along_channels(random(16, seed=7), layer) if layer.activation_axis is not None else 2.0
+        broadcast_channels(random(16, seed=7), layer) if layer.activation_axis is not None else 2.0
     )
     before = product.iterate_rows(x * factors, weight.shape, 7)
     after = product.iterate_rows(x, weight.shape, 7, lambda each: each * factors)
@@ -241,12 +243,14 @@ def test_layers_of_all_kinds_and_grids(name: str, words: str) -> None:
         DEFAULT,
     )
     samples = [{"x": x}]
-    found, *others = Refiner(None, None, samples).refined(piece)
+    found, *others = GptqRounder(None, None, samples).round(piece)
     np.testing.assert_array_equal(found.values, found.array)
-    plain, *same = piece.nearest(None)
+    plain, *same = piece.round_to_nearest(None)
     assert found.array.shape == plain.array.shape
     assert [each is other for each, other in zip(others, same, strict=True)] == [True] * len(same)
-    assert piece.error(None, None, samples, (found, *others)) < piece.error(None, None, samples)
+    assert piece.measure_error(None, None, samples, (found, *others)) < piece.measure_error(
+        None, None, samples
+    )
 
 
 def test_long_sums_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,16 +261,16 @@ def test_long_sums_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         ir.from_proto(proto), layer, 0, parse_quant_spec("int3", "weights"), DEFAULT
     )
     monkeypatch.setattr(module, "_MOST_TERMS", 6)
-    (found,) = Refiner(None, None, [{"x": x[:90]}, {"x": x[90:]}]).refined(piece)
+    (found,) = GptqRounder(None, None, [{"x": x[:90]}, {"x": x[90:]}]).round(piece)
     apart = [slice(0, 5), slice(5, 10), slice(10, 16)]
     columns = find_matmul_form(layer).to_matrix(found.array)[0]
-    wanted = find_matmul_form(layer).to_matrix(piece.smoothed(None)[0])[0]
+    wanted = find_matmul_form(layer).to_matrix(piece.scale_weights(None)[0])[0]
     steps = np.broadcast_to(found.grid.scale, found.array.shape).T
     for part in apart:
         step = steps[:, part.start]
         on_grid = lambda v, _, step=step: np.clip(np.rint(v / step), -3, 3) * step  # noqa: E731
-        alone = gptq(
-            wanted[None, :, part], factors_of(moments_of(x[:, part]), DEFAULT.gptq), on_grid
+        alone = round_columns(
+            wanted[None, :, part], factorize(moments_of(x[:, part]), DEFAULT.gptq), on_grid
         )[0]
         np.testing.assert_allclose(columns[:, part], alone, rtol=1e-6)
 
@@ -280,7 +284,7 @@ def test_long_sums_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     samples = [{"x": random(40, 2000)}]
     tracemalloc.start()
-    Refiner(None, None, samples).refined(piece)
+    GptqRounder(None, None, samples).round(piece)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 5 * 400**2 * 8, peak
@@ -334,6 +338,6 @@ def test_channels_that_are_dead_in_the_data() -> None:
     piece = LayerRunner(
         ir.from_proto(proto), layer, 0, parse_quant_spec("int4", "weights"), DEFAULT
     )
-    (found,) = Refiner(None, None, [{"x": x}]).refined(piece)
-    array = piece.smoothed(None)[0]
+    (found,) = GptqRounder(None, None, [{"x": x}]).round(piece)
+    array = piece.scale_weights(None)[0]
     assert_array_bits(found.array[::3], quantize_to_grid(array, found.grid)[::3])

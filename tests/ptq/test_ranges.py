@@ -10,9 +10,9 @@ from small_models import model, node
 
 import anybit
 from anybit.ptq.algorithms.layer_runner import LayerRunner
-from anybit.ptq.algorithms.range_clipping import within
-from anybit.ptq.algorithms.smoothquant import reaches
-from anybit.ptq.calibration.statistics import Statistics
+from anybit.ptq.algorithms.range_clipping import clip_range
+from anybit.ptq.algorithms.smoothquant import estimate_channel_ranges
+from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.ptq.config import DEFAULT
 
 
@@ -38,7 +38,7 @@ def head(channels: int) -> onnx.ModelProto:
 def test_the_longer_side_is_cut_first(
     fraction: float, low: float, high: float, wanted: tuple[float, float]
 ) -> None:
-    assert within(fraction, low, high) == wanted
+    assert clip_range(fraction, low, high) == wanted
 
 
 def test_an_outlier_is_brought_back_and_nothing_else_is_scaled() -> None:
@@ -69,16 +69,16 @@ def test_channels_of_which_little_is_known_are_not_scaled(rows: int, smoothed: b
 
 def test_how_far_channels_go() -> None:
     """Few values leave a share of the whole range open, or of a multiple; and zeros all of it."""
-    statistics = Statistics("x", -1)
+    statistics = TensorStatistics("x", -1)
     x = np.zeros((64, 4), np.float32)
     x[5] = [8, -4, 0.125, 0]
     statistics.add(x)
     wanted = [[-1, -4, -0.5, -4], [8, 2, 0.625, 8]]
-    np.testing.assert_array_equal(reaches(statistics, DEFAULT.scaling), wanted)
-    few = Statistics("x", -1)
+    np.testing.assert_array_equal(estimate_channel_ranges(statistics, DEFAULT.scaling), wanted)
+    few = TensorStatistics("x", -1)
     few.add(x[:16])
     expected = [[-4, -4, -2, -4], [8, 8, 2.125, 8]]
-    np.testing.assert_array_equal(reaches(few, DEFAULT.scaling), expected)
+    np.testing.assert_array_equal(estimate_channel_ranges(few, DEFAULT.scaling), expected)
 
 
 @pytest.mark.parametrize("rank", [3, 2])
@@ -95,7 +95,7 @@ def test_few_samples_show_which_candidates_are_tried_on_all(
     data = [random(1, 3 + at, 64, seed=at) for at in range(40)]
     if rank == 2:
         data = [np.concatenate([each[0] for each in data])]
-    powers, seen = LayerRunner.powers, []
+    powers, seen = LayerRunner.measure_powers, []
 
     def counted(
         piece: LayerRunner, grid: object, smoothing: object, samples: list, *others: object
@@ -103,7 +103,7 @@ def test_few_samples_show_which_candidates_are_tried_on_all(
         seen.append(sum(array.size for each in samples for array in each.values()))
         return powers(piece, grid, smoothing, samples, *others)
 
-    monkeypatch.setattr(LayerRunner, "powers", counted)
+    monkeypatch.setattr(LayerRunner, "measure_powers", counted)
     found = []
     for few in (4, 1):
         change_thresholds(monkeypatch, "ranges", halving=few)

@@ -11,10 +11,10 @@ from pass_checks import random
 from small_models import model, node
 
 import anybit
-from anybit.ptq.algorithms.awq import rescaling
-from anybit.ptq.algorithms.gptq import Refiner
-from anybit.ptq.algorithms.layer_runner import LayerRunner, smoothed_weight
-from anybit.ptq.algorithms.round_to_nearest import nearest
+from anybit.ptq.algorithms.awq import select_awq_factors
+from anybit.ptq.algorithms.gptq import GptqRounder
+from anybit.ptq.algorithms.layer_runner import LayerRunner, scale_weight
+from anybit.ptq.algorithms.round_to_nearest import round_to_nearest
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph.targets import find_targets
 from anybit.ptq.search import layer_search as search
@@ -37,7 +37,7 @@ def piece_of(weights: Array, words: str) -> LayerRunner:
 
 def factors_for(piece: LayerRunner, x: Array) -> Array | None:
     samples = [{"x": x}]
-    return rescaling([piece], Refiner(None, None, samples), DEFAULT.awq)
+    return select_awq_factors([piece], GptqRounder(None, None, samples), DEFAULT.awq)
 
 
 def noise_of(piece: LayerRunner, x: Array, factors: Array | None) -> float:
@@ -45,10 +45,10 @@ def noise_of(piece: LayerRunner, x: Array, factors: Array | None) -> float:
     ((weight, array),) = piece.layer.constants
     s = np.ones(len(array), np.float32) if factors is None else factors
     power = np.square(x, dtype=np.float64).mean(axis=0)[:, None]
-    assert piece.scheme is not None
+    assert piece.spec is not None
     costs = np.broadcast_to(power / np.square(s, dtype=np.float64)[:, None], array.shape)
-    scaled = smoothed_weight(array, weight, s)
-    rounded = nearest(scaled, weight, piece.scheme, DEFAULT.weights, costs).values
+    scaled = scale_weight(array, weight, s)
+    rounded = round_to_nearest(scaled, weight, piece.spec, DEFAULT.weights, costs).values
     return float((np.square(rounded / s[:, None] - array, dtype=np.float64) * power).sum())
 
 
@@ -93,8 +93,8 @@ def test_the_function_stays_within_rounding() -> None:
     found = factors_for(piece, x)
     assert found is not None
     assert found.dtype == np.float32
-    (larger,) = piece.smoothed(found)
-    (become,) = (piece.reader(None, found)(x),)
+    (larger,) = piece.scale_weights(found)
+    (become,) = (piece.make_input_rounding(None, found)(x),)
     y = x.astype(np.float64) @ weights
     assert np.abs(become.astype(np.float64) @ larger - y).max() < 1e-5 * np.abs(y).max()
 
@@ -111,7 +111,9 @@ def test_nothing_is_enlarged() -> None:
     found = factors_for(piece, x)
     assert found is not None
     assert 1 <= found.min() < 2
-    assert np.isfinite(piece.reader(None, found)(np.full((1, 64), 3.4e38, np.float32))).all()
+    assert np.isfinite(
+        piece.make_input_rounding(None, found)(np.full((1, 64), 3.4e38, np.float32))
+    ).all()
 
 
 def test_weights_at_the_end_of_float32_stay_finite() -> None:
@@ -153,7 +155,8 @@ def test_layers_lose_less(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gains = []
     for name in ("convolutions", "attention"):
         found, plain = (
-            _quantized(monkeypatch, each, name, words) for each in (rescaling, lambda *_: None)
+            _quantized(monkeypatch, each, name, words)
+            for each in (select_awq_factors, lambda *_: None)
         )
         pairs = zip(found.layers, plain.layers, strict=True)
         gains += [a.sqnr - b.sqnr for a, b in pairs if a.sqnr and b.sqnr]
@@ -165,5 +168,5 @@ def test_layers_lose_less(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def _quantized(
     monkeypatch: pytest.MonkeyPatch, rescaled: object, name: str, words: str
 ) -> anybit.QuantizationResult:
-    monkeypatch.setattr(search, "rescaling", rescaled)
+    monkeypatch.setattr(search, "select_awq_factors", rescaled)
     return anybit.quantize(NETWORKS[name](), data_for(name, 48), weights=words, activations=None)

@@ -15,7 +15,7 @@ import anybit
 import numpy as np
 import onnx_ir as ir
 from anybit.ptq.config import DEFAULT
-from anybit.ptq.algorithms.hessian import Moments, factors_of
+from anybit.ptq.algorithms.hessian import Moments, factorize
 from onnx import TensorProto, helper, numpy_helper
 
 rng = np.random.default_rng(1)
@@ -30,7 +30,7 @@ graph = helper.make_graph(nodes, "graph", *ends, [numpy_helper.from_array(w, "w"
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 moments = Moments(np.zeros((1, 513, 513)))
 moments.add([rng.standard_normal((1, 2047, 513)).astype(np.float32)])
-factors = factors_of(moments, DEFAULT.gptq)
+factors = factorize(moments, DEFAULT.gptq)
 found = anybit.quantize(model, x, weights="int4")
 for each in (moments.sums, factors.triangle, factors.diagonal):
     print(sha256(each.tobytes()).hexdigest())

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from pass_checks import random
 
 from anybit import ModelError
-from anybit.ptq.calibration.statistics import BINS, Statistics, add_all
+from anybit.ptq.calibration.tensor_statistics import BINS, TensorStatistics, add_arrays
 
 
-def of(*arrays: np.ndarray) -> Statistics:
-    found = Statistics("x", 1)
+def of(*arrays: np.ndarray) -> TensorStatistics:
+    found = TensorStatistics("x", 1)
     for array in arrays:
         found.add(array)
     return found
@@ -22,7 +22,7 @@ def of(*arrays: np.ndarray) -> Statistics:
 def test_any_split_gives_the_same(cuts: list[int], seed: int) -> None:
     x = random(31, 3, 2, seed=seed) * np.float32(10.0 ** (seed % 60 - 30))
     whole = of(x)
-    merged = Statistics("x", 1)
+    merged = TensorStatistics("x", 1)
     for part in np.split(x, sorted(cuts)):
         merged.merge(of(part))
     np.testing.assert_array_equal(merged.counts, whole.counts)
@@ -35,7 +35,7 @@ def test_any_split_gives_the_same(cuts: list[int], seed: int) -> None:
 @pytest.mark.parametrize("share", [0.0, 1e-3, 0.01, 0.2])
 def test_quantiles(share: float) -> None:
     x = random(200_000, 2) * np.float32(3) + np.float32(1)
-    ((low, high),) = of(x).quantiles(share)
+    ((low, high),) = of(x).iterate_quantile_ranges(share)
     wanted = np.quantile(x.astype(np.float64), [share, 1 - share])
     # A bin is as wide as a 64th of its octave; the range is never narrower than that wanted.
     assert wanted[0] - abs(wanted[0]) / 32 - 1e-6 <= low <= wanted[0] + 1e-4
@@ -59,11 +59,11 @@ def test_channels_are_as_many_in_all_samples(merged: bool) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_has_no_range_is_named_first_among_several(value: float) -> None:
-    several = [Statistics(name) for name in ("a", "b", "c")]
+    several = [TensorStatistics(name) for name in ("a", "b", "c")]
     arrays = [random(4), random(4), random(4)]
     arrays[1][3] = arrays[2][0] = value
     with pytest.raises(ModelError, match="'b' holds NaN or infinity"):
-        add_all(several, arrays)
+        add_arrays(several, arrays)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -72,7 +72,7 @@ def test_any_array_is_counted(dtype: type, axis: int | None) -> None:
     x = random(6, 4, 10).astype(dtype)
     every_other, turned = x[:, :, ::2], x.swapaxes(0, 2)
     for array in (x, every_other, turned, np.asfortranarray(x), np.broadcast_to(x[:1], x.shape)):
-        found, plain = Statistics("x", axis), np.ascontiguousarray(array, np.float32)
+        found, plain = TensorStatistics("x", axis), np.ascontiguousarray(array, np.float32)
         assert found.add(array) == np.abs(plain).max()
         bins = plain.view(np.uint32).ravel() >> 17
         np.testing.assert_array_equal(found.counts, np.bincount(bins, minlength=BINS))
@@ -91,11 +91,11 @@ def test_any_array_is_counted(dtype: type, axis: int | None) -> None:
 @pytest.mark.filterwarnings("error")
 def test_what_float32_does_not_hold_is_refused() -> None:
     with pytest.raises(ModelError, match="NaN or infinity"):
-        Statistics("x").add(np.array([1e300]))
+        TensorStatistics("x").add(np.array([1e300]))
 
 
 def test_nothing_is_counted_of_nothing() -> None:
-    found = Statistics("x", 1)
+    found = TensorStatistics("x", 1)
     assert found.add(np.zeros((0, 3), np.float32)) == 0
     assert found.add(np.zeros((3, 0), np.float32)) == 0
     assert (found.count, found.channels) == (0, None)
@@ -105,13 +105,13 @@ def test_nothing_is_counted_of_nothing() -> None:
 
 
 def test_a_number_is_counted() -> None:
-    found = Statistics("x")
+    found = TensorStatistics("x")
     assert found.add(np.asarray(-1.5, np.float32)) == 1.5
     assert (found.count, found.lowest, found.highest) == (1, -1.5, -1.5)
 
 
 def test_merging_leaves_the_other_as_it_was() -> None:
-    one, other = Statistics("x", 1), of(random(4, 3))
+    one, other = TensorStatistics("x", 1), of(random(4, 3))
     assert other.channels is not None
     before = other.channels.copy()
     one.merge(other)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anybit.evaluation import scoring
-from anybit.ptq.calibration import survey
+from anybit.ptq.calibration import shard_stats
 from anybit.ptq.mixed_precision import sensitivity
 from anybit.ptq.search import choose
 from anybit.ptq.search import evaluate as judging
@@ -20,9 +20,9 @@ FOLDER = "KILLED_WORKERS"
 """The environment variable with the folder that gets a file per step whose process was killed."""
 
 
-def surveyor(*job: Any) -> Callable[[Any], Any]:
+def make_stats_collector(*job: Any) -> Callable[[Any], Any]:
     """Return the worker for statistics of a shard."""
-    return _killed_once("surveyor", survey.surveyor(*job))
+    return _killed_once("make_stats_collector", shard_stats.make_stats_collector(*job))
 
 
 def make_chooser(*job: Any) -> Callable[[Any], Any]:

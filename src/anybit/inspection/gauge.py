@@ -11,7 +11,7 @@ from anybit.inspection.model_report import Histogram, QuantizedTensor
 from anybit.metrics.sqnr import noise_to_sqnr
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Coding, Grid, IntegerGrid
-from anybit.ptq.calibration.statistics import Statistics
+from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 
 _BINS = 64
 _MAX_VALUES = 64
@@ -24,7 +24,7 @@ class Gauge:
     def __init__(self, factor: Factor) -> None:
         self._factor, self._grid = factor, factor.grid
         self._in_steps = factor.grid.scale.size > 1
-        self._statistics = Statistics(str(factor.x.name))
+        self._statistics = TensorStatistics(str(factor.x.name))
         self._channel_max: Array | None = None
         self._beyond = 0
         self._signal = self._noise = 0.0
@@ -129,12 +129,12 @@ def kind_of(grid: Grid) -> str:
     return f"{'int' if grid.lowest < 0 else 'uint'}{grid.bits}"
 
 
-def histogram(statistics: Statistics) -> Histogram:
+def histogram(statistics: TensorStatistics) -> Histogram:
     """Return even bins over the observed range, interpolated from the bins of the statistics."""
     low, high = statistics.lowest, statistics.highest
     if low == high:
         return Histogram(low, high, (statistics.count,))
-    bounds, below = statistics.cumulated()
+    bounds, below = statistics.compute_cumulative_counts()
     edges = np.linspace(low, high, _BINS + 1)
     inner = np.rint(np.interp(edges[1:-1], bounds, below))
     counts = np.diff(np.concatenate([[0], inner, [statistics.count]]).astype(np.int64))

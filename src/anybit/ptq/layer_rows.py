@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from anybit.metrics.sqnr import noise_to_sqnr
 from anybit.onnx.graph.walk import iter_nodes, iter_tensors
-from anybit.ptq.algorithms.round_to_nearest import stored_bytes
-from anybit.ptq.algorithms.shared_weights import bytes_of
+from anybit.ptq.algorithms.round_to_nearest import count_weight_bytes
+from anybit.ptq.algorithms.shared_weights import count_bytes
 from anybit.ptq.graph.targets import TargetNode
 from anybit.ptq.mixed_precision.noise_model import NoiseTable
 from anybit.ptq.mixed_precision.widths import FLOAT_BITS
@@ -50,7 +50,7 @@ class ConstantSizes:
             for value, readers in self._readers.items()
             if value.const_value and readers <= quantized and not value.is_graph_output()
         )
-        return self.total - removed + bytes_of(plan.weights)
+        return self.total - removed + count_bytes(plan.weights)
 
 
 def describe_layer(
@@ -93,7 +93,7 @@ def describe_layer(
         activation_bits=max((spec.bits for spec in activations), default=FLOAT_BITS),
         shape=shapes[0] if shapes else (),
         parameters=sum(math.prod(shape) for shape in shapes),
-        bytes=sum(stored_bytes(array, weight, weights) for weight, array in layer.constants),
+        bytes=sum(count_weight_bytes(array, weight, weights) for weight, array in layer.constants),
         macs=macs.get(layer),
         sqnr=noise_to_sqnr(max(errors)) if errors and confirmed else None,
         output_sqnr=None

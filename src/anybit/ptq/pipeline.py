@@ -11,7 +11,7 @@ from anybit.onnx.passes import InferShapes, LiftOpset
 from anybit.onnx.preparation import apply_passes
 from anybit.onnx.process import relax_gc
 from anybit.parallel import open_executor
-from anybit.ptq.calibration.macs import multiplications
+from anybit.ptq.calibration.macs import count_multiplications
 from anybit.ptq.context import Context, Progress, ignore_progress, scale_progress
 from anybit.ptq.fpga_targets import adapt_plan
 from anybit.ptq.graph.integer_only import add_elementwise_targets
@@ -146,7 +146,7 @@ def quantize(
         return results.build_unmeasured(quantize_weights(model, plan, options.config))
 
     dataset, floats = open_dataset(data, model, name)
-    macs = multiplications(model, plan.layers, next(iter(dataset)), name)
+    macs = count_multiplications(model, plan.layers, next(iter(dataset)), name)
     with open_executor(cluster) as executor:
         advance = progress or ignore_progress
         ctx = Context(model, name, dataset, executor, advance, options.config, cache)

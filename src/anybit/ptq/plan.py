@@ -12,7 +12,7 @@ from anybit.name_patterns import match_names
 from anybit.onnx.graph.names import get_all_names
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.ptq.algorithms.round_to_nearest import check_weights
-from anybit.ptq.algorithms.shared_weights import constants_of, linked
+from anybit.ptq.algorithms.shared_weights import get_weight_values, group_linked
 from anybit.ptq.graph.quantizer_sites import tie_grids
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode, Targets
 from anybit.quant_types.block_formats import BlockFormat
@@ -270,8 +270,8 @@ def _unify_weights(
 ) -> tuple[dict[TargetNode, QuantSpec], list[str]]:
     """Return one spec per weight that layers share, the widest, and remarks on narrower ones."""
     specs, remarks = dict(requests), []
-    for layers in linked(requests, constants_of):
-        name = str(constants_of(layers[0])[0].name)
+    for layers in group_linked(requests, get_weight_values):
+        name = str(get_weight_values(layers[0])[0].name)
         spec, remark = _select_widest(name, {layer: requests[layer] for layer in layers})
         specs.update(dict.fromkeys(layers, spec))
         remarks += remark

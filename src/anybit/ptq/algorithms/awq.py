@@ -20,32 +20,34 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
-from anybit.ptq.algorithms.gptq import Refiner
-from anybit.ptq.algorithms.layer_runner import LayerRunner, smoothed_weight
-from anybit.ptq.algorithms.round_to_nearest import nearest
+from anybit.ptq.algorithms.gptq import GptqRounder
+from anybit.ptq.algorithms.layer_runner import LayerRunner, scale_weight
+from anybit.ptq.algorithms.round_to_nearest import round_to_nearest
 from anybit.ptq.config import AwqConfig
 from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.block_formats import BlockFormat
 
 
-def rescaling(pieces: Sequence[LayerRunner], refiner: Refiner, config: AwqConfig) -> Array | None:
+def select_awq_factors(
+    runners: Sequence[LayerRunner], rounder: GptqRounder, config: AwqConfig
+) -> Array | None:
     """Return the factors of a tensor's channels, in float32; None if none help.
 
     None is below 1, so that no x / s is infinite. A common power of two is nothing to the scales.
 
     Args:
-        pieces: The layers that read a tensor.
-        refiner: What knows what errors of weights cost, by some samples.
+        runners: The layers that read a tensor.
+        rounder: What knows what errors of weights cost, by some samples.
         config: The thresholds.
     """
-    if not all(_gains(piece, config) for piece in pieces):
+    if not all(_can_gain(runner, config) for runner in runners):
         return None
-    costs = [each for each in map(refiner.costs, pieces) if each is not None]
-    if len(costs) < len(pieces):
+    costs = [each for each in map(rounder.compute_costs, runners) if each is not None]
+    if len(costs) < len(runners):
         return None
     if not all(np.isfinite(each).all() and each.any() for each in costs):
         return None
-    search = _Search(pieces, costs, config)
+    search = _FactorSearch(runners, costs, config)
     starts = [(search.error(each), each) for each in search.starts()]
     least, factors = min(starts, key=lambda each: each[0])
     for _ in range(config.rounds):
@@ -60,33 +62,33 @@ def rescaling(pieces: Sequence[LayerRunner], refiner: Refiner, config: AwqConfig
     return factors if math.isfinite(search.error(factors)) else None
 
 
-def _gains(piece: LayerRunner, config: AwqConfig) -> bool:
+def _can_gain(runner: LayerRunner, config: AwqConfig) -> bool:
     """Whether a layer has a weight of few bits in blocks whose scales are powers of two."""
-    scheme = piece.scheme if piece.weight is not None else None
-    if scheme is None or not isinstance(scheme.format, BlockFormat):
+    spec = runner.spec if runner.weight is not None else None
+    if spec is None or not isinstance(spec.format, BlockFormat):
         return False
-    return scheme.bits < config.fine_bits and not scheme.format.second_scale
+    return spec.bits < config.fine_bits and not spec.format.second_scale
 
 
-class _Search:
+class _FactorSearch:
     """What factors do to weights.
 
     Args:
-        pieces: The layers.
+        runners: The layers.
         costs: What an error in each element of their weights costs.
         config: The thresholds.
     """
 
     def __init__(
-        self, pieces: Sequence[LayerRunner], costs: Sequence[Array], config: AwqConfig
+        self, runners: Sequence[LayerRunner], costs: Sequence[Array], config: AwqConfig
     ) -> None:
-        self._pieces = list(zip(pieces, costs, strict=True))
+        self._runners = list(zip(runners, costs, strict=True))
         self._config, octave = config, config.steps_per_octave
         self._steps = np.exp2(np.arange(-octave, octave + 1) / octave).astype(np.float32)
 
     def starts(self) -> Iterator[Array]:
         """Factors that follow from what errors cost in a channel."""
-        of_all = sum(piece.by_channel(costs).mean(axis=1) for piece, costs in self._pieces)
+        of_all = sum(runner.to_channel_rows(costs).mean(axis=1) for runner, costs in self._runners)
         power = np.maximum(of_all, np.max(of_all) * self._config.faintest**2)
         logarithms = np.log2(power) / 2
         for strength in self._config.strengths:
@@ -108,14 +110,16 @@ class _Search:
         found = np.zeros((len(steps), len(factors)))
         with np.errstate(all="ignore"):
             squares = np.square(factors, dtype=np.float64)
-            for piece, costs in self._pieces:
-                assert piece.weight is not None, "asked before"
-                assert piece.scheme is not None, "it has a weight"
-                (array,) = piece.smoothed(factors)
-                costs = smoothed_weight(costs, piece.weight, 1 / squares)
-                grid = nearest(array, piece.weight, piece.scheme, piece.config.weights, costs).grid
+            for runner, costs in self._runners:
+                assert runner.weight is not None, "asked before"
+                assert runner.spec is not None, "it has a weight"
+                (array,) = runner.scale_weights(factors)
+                costs = scale_weight(costs, runner.weight, 1 / squares)
+                grid = round_to_nearest(
+                    array, runner.weight, runner.spec, runner.config.weights, costs
+                ).grid
                 for at, step in enumerate(steps):
                     noise = quantize_to_grid(array * step, grid) / step - array
                     square = np.square(noise, dtype=np.float64) * costs
-                    found[at] += piece.by_channel(square).sum(axis=1)
+                    found[at] += runner.to_channel_rows(square).sum(axis=1)
         return np.where(np.isfinite(found), found, np.inf)

@@ -17,8 +17,8 @@ from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
 
 
-def correction(
-    piece: LayerRunner,
+def correct_bias(
+    runner: LayerRunner,
     grid: Grid | DynamicGrid | None,
     smoothing: Array | None,
     weights: Sequence[QuantizedWeight],
@@ -29,11 +29,11 @@ def correction(
 
     None where it does not, or the layer has no bias of its own.
     """
-    axis = piece.layer.bias_axis
+    axis = runner.layer.bias_axis
     if axis is None:
         return None
     added, count = np.zeros(()), 0
-    for difference, _ in piece.differences(grid, smoothing, first, weights):
+    for difference, _ in runner.iterate_differences(grid, smoothing, first, weights):
         channels = np.moveaxis(difference, axis, 0).reshape(difference.shape[axis], -1)
         added = added + channels.sum(axis=1, dtype=np.float64)
         count += channels.shape[1]
@@ -41,7 +41,7 @@ def correction(
         return None
     mean = (added / count).astype(np.float32)
     before = after = signal = 0.0
-    for difference, power in piece.differences(grid, smoothing, second, weights):
+    for difference, power in runner.iterate_differences(grid, smoothing, second, weights):
         last = np.moveaxis(difference, axis, -1).astype(np.float64)
         before += float(np.square(last).sum())
         after += float(np.square(last - mean).sum())

@@ -26,9 +26,15 @@ import numpy as np
 
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
-from anybit.ptq.algorithms.hessian import TOGETHER, Factors, Moments, add_product, factors_of
-from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, smoothed_weight
-from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, nearest
+from anybit.ptq.algorithms.hessian import (
+    BLOCK_TERMS,
+    HessianFactors,
+    Moments,
+    add_product,
+    factorize,
+)
+from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, scale_weight
+from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, round_to_nearest
 from anybit.ptq.graph.matmul_form import MatMulForm, find_matmul_form
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
 from anybit.ptq.specs.quantize import select_operator
@@ -39,10 +45,12 @@ _MOST_BITS = 8
 # Sums of more terms are handled in parts, as if these had nothing to do with one another.
 _MOST_TERMS = 2048
 
-Nearest = Callable[[Array, Array], Array]
+ColumnRounding = Callable[[Array, Array], Array]
 
 
-def gptq(weights: Array, factors: Factors, nearest: Nearest) -> Array:
+def round_columns(
+    weights: Array, factors: HessianFactors, round_to_nearest: ColumnRounding
+) -> Array:
     """Weights on a grid, for which the sums of products have a small error.
 
     Args:
@@ -54,12 +62,12 @@ def gptq(weights: Array, factors: Factors, nearest: Nearest) -> Array:
     order, triangle = factors.order, factors.triangle
     w = np.take_along_axis(weights.swapaxes(1, 2).astype(np.float64), order[..., None], axis=1)
     q, aim = np.zeros_like(w), w.copy()
-    for end in range(w.shape[1], 0, -TOGETHER):
-        start = max(0, end - TOGETHER)
+    for end in range(w.shape[1], 0, -BLOCK_TERMS):
+        start = max(0, end - BLOCK_TERMS)
         near, corner = aim[:, start:end], triangle[:, start:end, start:end]
         off = np.zeros_like(near)
         for i in range(end - start - 1, -1, -1):
-            q[:, start + i] = nearest(near[:, i], order[:, start + i])
+            q[:, start + i] = round_to_nearest(near[:, i], order[:, start + i])
             off[:, i] = w[:, start + i] - q[:, start + i]
             near[:, :i] += corner[:, :i, i, None] * off[:, i, None]
         add_product(aim[:, :start], triangle[:, :start, start:end], off)
@@ -68,17 +76,17 @@ def gptq(weights: Array, factors: Factors, nearest: Nearest) -> Array:
     return found.swapaxes(1, 2)
 
 
-def is_fine(scheme: QuantSpec) -> bool:
+def is_wide(spec: QuantSpec) -> bool:
     """Whether rounding to nearest will do."""
-    return scheme.bits > _MOST_BITS
+    return spec.bits > _MOST_BITS
 
 
-class Refiner:
+class GptqRounder:
     """Rounds the weights of layers that read the same tensor, quantized in the same way.
 
     Args:
         grid: The tensor's; None if it stays as it is.
-        smoothing: As for pieces.
+        smoothing: As for runners.
         samples: What to learn from.
     """
 
@@ -86,68 +94,70 @@ class Refiner:
         self, grid: Grid | DynamicGrid | None, smoothing: Array | None, samples: Sequence[Sample]
     ) -> None:
         self._grid, self._smoothing, self._samples = grid, smoothing, samples
-        self._last: tuple[Hashable, Factors] | None = None
+        self._last: tuple[Hashable, HessianFactors] | None = None
 
-    def refined(self, piece: LayerRunner) -> tuple[QuantizedWeight, ...]:
+    def round(self, runner: LayerRunner) -> tuple[QuantizedWeight, ...]:
         """The weights of a layer on their grids; none if there is no such way."""
-        if find_matmul_form(piece.layer) is None or piece.scheme is None:
+        if find_matmul_form(runner.layer) is None or runner.spec is None:
             return ()
-        return refined_by(piece, self._smoothing, self._factors(piece))
+        return round_weights(runner, self._smoothing, self._factors(runner))
 
-    def rescaled(self, piece: LayerRunner, by: Array) -> tuple[QuantizedWeight, ...]:
+    def round_scaled(self, runner: LayerRunner, by: Array) -> tuple[QuantizedWeight, ...]:
         """The same where channels of the tensor are divided by s, too, and nothing is rounded
         then."""
-        product = find_matmul_form(piece.layer)
-        if product is None or piece.scheme is None:
+        product = find_matmul_form(runner.layer)
+        if product is None or runner.spec is None:
             return ()
-        ones = np.ones(piece.layer.constants[0][1].shape)
-        s = product.to_matrix(smoothed_weight(ones, product.weight, by))[:, 0]
-        factors = self._factors(piece)
-        return refined_by(piece, by, lambda part: factors(part).divided(s[:, part]))
+        ones = np.ones(runner.layer.constants[0][1].shape)
+        s = product.to_matrix(scale_weight(ones, product.weight, by))[:, 0]
+        factors = self._factors(runner)
+        return round_weights(runner, by, lambda part: factors(part).divided(s[:, part]))
 
-    def costs(self, piece: LayerRunner) -> Array | None:
+    def compute_costs(self, runner: LayerRunner) -> Array | None:
         """What an error in each element of a layer's first weight costs, once the others have made
         up for what they can; None where that is not known."""
-        product = find_matmul_form(piece.layer)
+        product = find_matmul_form(runner.layer)
         if product is None:
             return None
-        return _all_costs(product, piece.layer.constants[0][1].shape, self._factors(piece))
+        return _compute_element_costs(
+            product, runner.layer.constants[0][1].shape, self._factors(runner)
+        )
 
-    def _factors(self, piece: LayerRunner) -> Callable[[slice], Factors]:
-        product = find_matmul_form(piece.layer)
+    def _factors(self, runner: LayerRunner) -> Callable[[slice], HessianFactors]:
+        product = find_matmul_form(runner.layer)
         assert product is not None, "asked before"
-        reads = product.get_rows_key(piece.layer.constants[0][1].shape)
-        moments = moments_of(piece, self._grid, self._smoothing, self._samples)
+        reads = product.get_rows_key(runner.layer.constants[0][1].shape)
+        moments = make_moments(runner, self._grid, self._smoothing, self._samples)
 
-        def factors(part: slice) -> Factors:
+        def factors(part: slice) -> HessianFactors:
             """The last ones are kept for other layers, and no more of them, for they are large."""
             key = reads, part.start
             if self._last is None or self._last[0] != key:
                 self._last = None
-                self._last = key, factors_of(moments(part), piece.config.gptq)
+                self._last = key, factorize(moments(part), runner.config.gptq)
             return self._last[1]
 
         return factors
 
 
-def moments_of(
-    piece: LayerRunner,
+def make_moments(
+    runner: LayerRunner,
     grid: Grid | DynamicGrid | None,
     smoothing: Array | None,
     samples: Sequence[Sample],
 ) -> Callable[[slice], Moments]:
     """X^T X of what a layer reads, for some of the terms of its product."""
-    product = find_matmul_form(piece.layer)
+    product = find_matmul_form(runner.layer)
     assert product is not None, "asked before"
-    shape = piece.layer.constants[0][1].shape
+    shape = runner.layer.constants[0][1].shape
 
     def moments(part: slice) -> Moments:
         terms = part.stop - part.start
-        config = piece.config.gptq
+        config = runner.config.gptq
         most = -(-max(config.least_rows, config.rows_per_term * terms) // len(samples))
         found = Moments(np.zeros((product.groups, terms, terms)))
-        become = piece.reader(grid, smoothing)
-        read = map(piece.read, samples)
+        become = runner.make_input_rounding(grid, smoothing)
+        read = map(runner.get_input, samples)
         if isinstance(grid, DynamicGrid):  # what becomes of an element depends on its block
             rows = (few for x in read for few in product.iterate_rows(become(x), shape, most))
         else:
@@ -158,36 +168,39 @@ def moments_of(
     return moments
 
 
-def refined_by(
-    piece: LayerRunner, smoothing: Array | None, factors: Callable[[slice], Factors]
+def round_weights(
+    runner: LayerRunner, smoothing: Array | None, factors: Callable[[slice], HessianFactors]
 ) -> tuple[QuantizedWeight, ...]:
     """The weights of a layer with a product on their grids, by the factors for some terms."""
-    product = find_matmul_form(piece.layer)
+    product = find_matmul_form(runner.layer)
     assert product is not None, "asked before"
-    assert piece.scheme is not None, "asked before"
-    array = piece.smoothed(smoothing)[0]
+    assert runner.spec is not None, "asked before"
+    array = runner.scale_weights(smoothing)[0]
     matrix = product.to_matrix(array)
-    factors = _last_kept(factors)
-    costs = _all_costs(product, array.shape, factors)
-    best = nearest(array, product.weight, piece.scheme, piece.config.weights, costs)
-    on_grid = _rounding(product, best)
+    factors = _cache_last(factors)
+    costs = _compute_element_costs(product, array.shape, factors)
+    best = round_to_nearest(array, product.weight, runner.spec, runner.config.weights, costs)
+    on_grid = _make_column_rounding(product, best)
     # Backwards: the factors of the last part are still known.
     found = [
-        gptq(matrix[..., part], factors(part), partial(on_grid, part.start))
-        for part in reversed(parts_of(matrix.shape[2]))
+        round_columns(matrix[..., part], factors(part), partial(on_grid, part.start))
+        for part in reversed(split_terms(matrix.shape[2]))
     ]
     stored = product.from_matrix(np.concatenate(found[::-1], axis=2), array.shape).astype(
         np.float32
     )
-    return (QuantizedWeight(stored, best.grid, best.blocks), *piece.nearest(smoothing)[1:])
+    return (
+        QuantizedWeight(stored, best.grid, best.blocks),
+        *runner.round_to_nearest(smoothing)[1:],
+    )
 
 
-def _last_kept(factors: Callable[[slice], Factors]) -> Callable[[slice], Factors]:
+def _cache_last(factors: Callable[[slice], HessianFactors]) -> Callable[[slice], HessianFactors]:
     """The same, but those that are asked for again are not made again; the last alone are kept, for
     they are large."""
-    known: dict[int, Factors] = {}
+    known: dict[int, HessianFactors] = {}
 
-    def kept(part: slice) -> Factors:
+    def kept(part: slice) -> HessianFactors:
         if part.start not in known:
             known.clear()
             known[part.start] = factors(part)
@@ -196,23 +209,23 @@ def _last_kept(factors: Callable[[slice], Factors]) -> Callable[[slice], Factors
     return kept
 
 
-def parts_of(terms: int) -> list[slice]:
+def split_terms(terms: int) -> list[slice]:
     """The terms of long sums, as many together as are handled at once."""
     count = -(-terms // _MOST_TERMS)
     return [slice(*each) for each in pairwise(terms * at // count for at in range(count + 1))]
 
 
-def _all_costs(
-    product: MatMulForm, shape: tuple[int, ...], factors: Callable[[slice], Factors]
+def _compute_element_costs(
+    product: MatMulForm, shape: tuple[int, ...], factors: Callable[[slice], HessianFactors]
 ) -> Array:
     """What an error in each element of a weight costs."""
     matrix = product.to_matrix(np.broadcast_to(np.zeros(()), shape))
-    parts = parts_of(matrix.shape[2])
-    costs = np.concatenate([_costs(factors(part)) for part in parts], axis=2)
+    parts = split_terms(matrix.shape[2])
+    costs = np.concatenate([_compute_term_costs(factors(part)) for part in parts], axis=2)
     return product.from_matrix(np.broadcast_to(costs, matrix.shape), shape)
 
 
-def _costs(factors: Factors) -> Array:
+def _compute_term_costs(factors: HessianFactors) -> Array:
     """d^2 in the terms' own order, as [groups, 1, terms]: what an error in each costs, once the
     others have made up for what they can."""
     found = np.empty_like(factors.diagonal)
@@ -220,7 +233,7 @@ def _costs(factors: Factors) -> Array:
     return found[:, None]
 
 
-def _rounding(
+def _make_column_rounding(
     product: MatMulForm, rounded: QuantizedWeight
 ) -> Callable[[int, Array, Array], Array]:
     """Rounds columns of the weight's matrix to its grid, from some term on."""

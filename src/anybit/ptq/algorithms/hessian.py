@@ -15,13 +15,13 @@ from anybit.onnx.runtime import make_session, run_session
 from anybit.ptq.config import GptqConfig
 
 # Terms that are handled with one product of matrices.
-TOGETHER = 32
-# The pieces of such a product.
+BLOCK_TERMS = 32
+# The runners of such a product.
 _ROWS, _COLUMNS = 64, 128
 # The powers of two that float32 and their squares float64 hold, at least.
-_FARTHEST = 126
+_MAX_EXPONENT = 126
 # Rows whose squares are added up in float32.
-_ROWS_TOGETHER = 2048
+_BLOCK_ROWS = 2048
 _SQUARE = """
 <ir_version: 8, opset_import: ["" : 13]>
 square (float[groups, rows, terms] x) => (float[groups, terms, terms] y) {
@@ -32,7 +32,7 @@ square (float[groups, rows, terms] x) => (float[groups, terms, terms] y) {
 
 
 @dataclass(frozen=True)
-class Factors:
+class HessianFactors:
     """The second moments H = X^T X of what is multiplied, as t^T d^2 t; for several groups.
 
     A share of the mean of H's diagonal is added to that before.
@@ -47,7 +47,7 @@ class Factors:
     triangle: Array
     diagonal: Array
 
-    def divided(self, by: Array) -> "Factors":
+    def divided(self, by: Array) -> "HessianFactors":
         """Those of X / s, in the same order: with S = diag s, S^-1 H S^-1 is
 
             (S t S^-1)^T (S^-2 d^2) (S t S^-1)
@@ -57,7 +57,7 @@ class Factors:
         """
         s = np.take_along_axis(by, self.order, axis=1)
         triangle = self.triangle * (s[:, :, None] / s[:, None])
-        return Factors(self.order, triangle, self.diagonal / np.square(s))
+        return HessianFactors(self.order, triangle, self.diagonal / np.square(s))
 
 
 @dataclass
@@ -78,16 +78,16 @@ class Moments:
         A session with one thread adds up those of a block in float32: a library for matrices would
         divide sums by how many threads it has, which changes their last bits.
         """
-        for block in _blocks(rows):
-            reach = _reach(block)
+        for block in _join_blocks(rows):
+            reach = _find_largest(block)
             if math.isinf(reach):
                 # The end of a grid may lie beyond float32: no weights make up for such rows.
                 block[~np.isfinite(block).all(axis=-1)] = 0
-                reach = _reach(block)
+                reach = _find_largest(block)
             # Squares of what is far from 1 are not float32.
-            exponent = min(max(math.frexp(reach)[1], -_FARTHEST), _FARTHEST)
+            exponent = min(max(math.frexp(reach)[1], -_MAX_EXPONENT), _MAX_EXPONENT)
             block *= np.float32(2.0**-exponent)
-            squares = run_session(_square(), {"x": block}, kept=False)["y"]
+            squares = run_session(_make_square_session(), {"x": block}, kept=False)["y"]
             self.sums += np.multiply(squares, 4.0**exponent, dtype=np.float64)
             self.rows += block.shape[1]
 
@@ -108,16 +108,16 @@ class Moments:
         self.rows += other.rows
 
 
-def _reach(block: Array) -> float:
+def _find_largest(block: Array) -> float:
     return max(float(block.max(initial=0.0)), -float(block.min(initial=0.0)))
 
 
-def _blocks(rows: Iterable[Array]) -> Iterator[Array]:
+def _join_blocks(rows: Iterable[Array]) -> Iterator[Array]:
     """The same rows, more of them at a time."""
     waiting: list[Array] = []
     for few in rows:
         waiting.append(few)
-        if sum(each.shape[1] for each in waiting) >= _ROWS_TOGETHER:
+        if sum(each.shape[1] for each in waiting) >= _BLOCK_ROWS:
             yield np.concatenate(waiting, axis=1, dtype=np.float32)
             waiting = []
     if waiting:
@@ -125,11 +125,11 @@ def _blocks(rows: Iterable[Array]) -> Iterator[Array]:
 
 
 @cache
-def _square() -> onnxruntime.InferenceSession:
+def _make_square_session() -> onnxruntime.InferenceSession:
     return make_session(ir.from_onnx_text(_SQUARE), threads=1)
 
 
-def factors_of(moments: Moments, config: GptqConfig) -> Factors:
+def factorize(moments: Moments, config: GptqConfig) -> HessianFactors:
     """Return the factors of X^T X, damped; zeros are allowed."""
     sizes = np.diagonal(moments.sums, axis1=1, axis2=2).copy()
     order = np.argsort(sizes, axis=1, kind="stable")
@@ -140,21 +140,21 @@ def factors_of(moments: Moments, config: GptqConfig) -> Factors:
     damping = share * sizes.mean(axis=1, keepdims=True)
     # Where there is nothing but zeros any rounding is as good as nearest.
     np.einsum("gii->gi", turned)[...] += np.where(damping > 0, damping, 1.0)
-    cholesky(turned)
+    factorize_in_place(turned)
     upper = turned.swapaxes(1, 2)
     diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
     upper /= diagonal[..., None]
-    return Factors(order, upper, np.square(diagonal))
+    return HessianFactors(order, upper, np.square(diagonal))
 
 
-def cholesky(matrices: Array) -> None:
+def factorize_in_place(matrices: Array) -> None:
     """Replace A by L, lower triangular, with A = L L^T; for several, as [groups, terms, terms].
 
     Some columns of L at a time; what they give is taken away from the rest of A.
     """
     terms = matrices.shape[1]
-    for start in range(0, terms, TOGETHER):
-        end = min(start + TOGETHER, terms)
+    for start in range(0, terms, BLOCK_TERMS):
+        end = min(start + BLOCK_TERMS, terms)
         corner = np.linalg.cholesky(matrices[:, start:end, start:end])
         below = np.zeros_like(matrices[:, end:, start:end])
         add_product(below, matrices[:, end:, start:end], np.linalg.inv(corner).swapaxes(1, 2))
@@ -167,7 +167,7 @@ def cholesky(matrices: Array) -> None:
 
 
 def add_product(sums: Array, a: Array, b: Array) -> None:
-    """Add a b, for a with at most TOGETHER columns, in pieces for which libraries take one thread.
+    """Add a b, for a with at most TOGETHER columns, in runners for which libraries take one thread.
 
     Layers are rounded side by side, and threads of a product that wait for one another while others
     compute take ten times as long.

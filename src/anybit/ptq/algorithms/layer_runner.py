@@ -12,7 +12,7 @@ from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.cut import extract_subgraph
 from anybit.onnx.runtime import make_session, run_session
 from anybit.ops.grids import Grid
-from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, nearest
+from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, round_to_nearest
 from anybit.ptq.config import QuantizeConfig
 from anybit.ptq.graph.targets import TargetNode, WeightInput
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
@@ -29,7 +29,7 @@ class LayerRunner:
         model: The float model.
         layer: The layer.
         index: The input that is quantized.
-        scheme: That of its weights; None leaves them as they are.
+        spec: That of its weights; None leaves them as they are.
         config: The thresholds of the search.
     """
 
@@ -38,11 +38,11 @@ class LayerRunner:
         model: ir.Model,
         layer: TargetNode,
         index: int,
-        scheme: QuantSpec | None,
+        spec: QuantSpec | None,
         config: QuantizeConfig,
     ) -> None:
         node = layer.node
-        self.scheme, self.config = scheme, config
+        self.spec, self.config = spec, config
         self.layer = layer
         self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
         self._fragment = extract_subgraph(
@@ -56,36 +56,38 @@ class LayerRunner:
             if value is not None and value.is_initializer()
         }
         self._nearest: dict[bytes | None, tuple[QuantizedWeight, ...]] = {}
-        single = layer.weights[0] if scheme and len(layer.weights) == 1 else None
+        single = layer.weights[0] if spec and len(layer.weights) == 1 else None
         self.weight = single if single is not None and single.input_axis is not None else None
 
     @property
-    def reach(self) -> Array:
+    def weight_magnitudes(self) -> Array:
         """The largest magnitude of the weight per channel of x."""
         assert self.weight is not None
-        return np.asarray(self.by_channel(np.abs(self._array(self.weight))).max(axis=1))
+        return np.asarray(self.to_channel_rows(np.abs(self._array(self.weight))).max(axis=1))
 
-    def by_channel(self, array: Array) -> Array:
+    def to_channel_rows(self, array: Array) -> Array:
         """An array of the weight's shape as [channels of x, others]."""
         assert self.weight is not None
         assert self.weight.input_axis is not None
         channels = array.shape[self.weight.input_axis] // self.weight.repeats
         return np.moveaxis(array, self.weight.input_axis, 0).reshape(channels, -1)
 
-    def nearest(self, smoothing: Array | None) -> tuple[QuantizedWeight, ...]:
-        """Its weights, times the smoothing, rounded to nearest; none if they have no scheme."""
-        if self.scheme is None:
+    def round_to_nearest(self, smoothing: Array | None) -> tuple[QuantizedWeight, ...]:
+        """Its weights, times the smoothing, rounded to nearest; none if they have no spec."""
+        if self.spec is None:
             return ()
         key = None if smoothing is None else smoothing.tobytes()
         if key not in self._nearest:
             found = [
-                nearest(array, weight, self.scheme, self.config.weights)
-                for weight, array in zip(self.layer.weights, self.smoothed(smoothing), strict=True)
+                round_to_nearest(array, weight, self.spec, self.config.weights)
+                for weight, array in zip(
+                    self.layer.weights, self.scale_weights(smoothing), strict=True
+                )
             ]
             self._nearest = {key: tuple(found)}  # of one smoothing after the other
         return self._nearest[key]
 
-    def error(
+    def measure_error(
         self,
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
@@ -93,9 +95,9 @@ class LayerRunner:
         weights: Sequence[QuantizedWeight] = (),
     ) -> float:
         """Noise over signal of the layer's output, as powers."""
-        return over(self.powers(grid, smoothing, samples, weights))
+        return compute_noise_ratio(self.measure_powers(grid, smoothing, samples, weights))
 
-    def powers(
+    def measure_powers(
         self,
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
@@ -106,7 +108,7 @@ class LayerRunner:
         for found, wanted, power in self._both(grid, smoothing, samples, weights):
             yield squared_difference(found, wanted), power
 
-    def differences(
+    def iterate_differences(
         self,
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
@@ -129,25 +131,25 @@ class LayerRunner:
         weights: Sequence[QuantizedWeight],
     ) -> Iterator[tuple[Array, Array, float]]:
         """For each sample the output of the quantized layer, that in floats, and its power."""
-        rounded = [each.values for each in weights or self.nearest(smoothing)]
+        rounded = [each.values for each in weights or self.round_to_nearest(smoothing)]
         names = [self._name(weight) for weight in self.layer.weights]
-        constants = dict(zip(names, rounded or self.smoothed(smoothing), strict=True))
-        become = self.reader(grid, smoothing)
+        constants = dict(zip(names, rounded or self.scale_weights(smoothing), strict=True))
+        become = self.make_input_rounding(grid, smoothing)
         for sample in samples:
             wanted, power = self._in_floats(sample)
-            found = self._run(sample | {self._x: become(self.read(sample)), **constants})
+            found = self._run(sample | {self._x: become(self.get_input(sample)), **constants})
             yield found, wanted, power
 
-    def read(self, sample: Sample) -> Array:
+    def get_input(self, sample: Sample) -> Array:
         """What is quantized, in floats."""
         return sample[self._x]
 
-    def reader(
+    def make_input_rounding(
         self, grid: Grid | DynamicGrid | None, smoothing: Array | None
     ) -> Callable[[Array], Array]:
         """What becomes of that before the layer multiplies its weights with it; None for a grid
         leaves it as it is."""
-        factors = None if smoothing is None else along_channels(1 / smoothing, self.layer)
+        factors = None if smoothing is None else broadcast_channels(1 / smoothing, self.layer)
         rounded = None if grid is None else make_rounding(grid)
 
         def become(x: Array) -> Array:
@@ -159,13 +161,13 @@ class LayerRunner:
 
         return become
 
-    def smoothed(self, smoothing: Array | None) -> list[Array]:
+    def scale_weights(self, smoothing: Array | None) -> list[Array]:
         """Its weights in floats, times the smoothing."""
         arrays = [self._array(weight) for weight in self.layer.weights]
         if smoothing is None:
             return arrays
         return [
-            smoothed_weight(array, weight, smoothing)
+            scale_weight(array, weight, smoothing)
             for array, weight in zip(arrays, self.layer.weights, strict=True)
         ]
 
@@ -196,7 +198,7 @@ class LayerRunner:
         return str(value.name)
 
 
-def over(powers: Iterable[tuple[float, float]]) -> float:
+def compute_noise_ratio(powers: Iterable[tuple[float, float]]) -> float:
     """Noise over signal of all samples, by the powers of both for each."""
     noise = signal = 0.0
     for each, power in powers:
@@ -205,7 +207,7 @@ def over(powers: Iterable[tuple[float, float]]) -> float:
     return noise / signal if signal else noise
 
 
-def smoothed_weight(array: Array, weight: WeightInput, smoothing: Array) -> Array:
+def scale_weight(array: Array, weight: WeightInput, smoothing: Array) -> Array:
     """The weight times what its x is divided by."""
     assert weight.input_axis is not None
     shape = [1] * array.ndim
@@ -213,7 +215,7 @@ def smoothed_weight(array: Array, weight: WeightInput, smoothing: Array) -> Arra
     return np.asarray(array * np.repeat(smoothing, weight.repeats).reshape(shape))
 
 
-def along_channels(values: Array, layer: TargetNode) -> Array:
+def broadcast_channels(values: Array, layer: TargetNode) -> Array:
     """Numbers per channel in a shape that broadcasts to what the layer reads."""
     assert layer.activation_axis is not None
     weight = layer.node.inputs[layer.weights[0].index]

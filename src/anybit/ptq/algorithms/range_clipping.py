@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from anybit.ptq.calibration.statistics import Statistics
+from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.ptq.config import RangeConfig
 
 
@@ -28,7 +28,7 @@ class RangeCandidate:
     error: float
 
 
-class Tried(Protocol):
+class Measured(Protocol):
     """A candidate with its error, noise over signal."""
 
     @property
@@ -36,10 +36,10 @@ class Tried(Protocol):
 
 
 _Candidate = TypeVar("_Candidate")
-_Tried = TypeVar("_Tried", bound=Tried)
+_Measured = TypeVar("_Measured", bound=Measured)
 
 
-def spare(bits: int, statistics: Statistics, config: RangeConfig) -> float:
+def compute_headroom(bits: int, statistics: TensorStatistics, config: RangeConfig) -> float:
     """Return the factor on the whole range that leaves room for unseen values.
 
     Few values do not show how far others go, and with bits to spare room costs nothing.
@@ -49,13 +49,15 @@ def spare(bits: int, statistics: Statistics, config: RangeConfig) -> float:
     return 1 + 1 / math.sqrt(max(statistics.count, 1))
 
 
-def whole(bits: int, statistics: Statistics, config: RangeConfig) -> tuple[float, float]:
+def compute_whole_range(
+    bits: int, statistics: TensorStatistics, config: RangeConfig
+) -> tuple[float, float]:
     """Return the range that holds all values, and some room."""
-    factor = spare(bits, statistics, config)
+    factor = compute_headroom(bits, statistics, config)
     return statistics.lowest * factor, statistics.highest * factor
 
 
-def may_cut(bits: int, values: float) -> bool:
+def may_clip(bits: int, values: float) -> bool:
     """Whether so many values of a channel show what it comes to if some are cut off.
 
     What is cut off loses many steps of the grid, and what is not gains a share of one: fewer values
@@ -64,28 +66,30 @@ def may_cut(bits: int, values: float) -> bool:
     return values >= 1 << bits
 
 
-def cut_off(statistics: Statistics, config: RangeConfig) -> Iterator[tuple[float, float]]:
+def generate_clipped_ranges(
+    statistics: TensorStatistics, config: RangeConfig
+) -> Iterator[tuple[float, float]]:
     """Yield clipped ranges; none if there are no values."""
     if not statistics.count:
         return
-    yield from statistics.quantiles(*config.quantile_shares)
+    yield from statistics.iterate_quantile_ranges(*config.quantile_shares)
     for fraction in config.fractions:
-        yield within(fraction, statistics.lowest, statistics.highest)
+        yield clip_range(fraction, statistics.lowest, statistics.highest)
 
 
-def within(fraction: float, low: float, high: float) -> tuple[float, float]:
+def clip_range(fraction: float, low: float, high: float) -> tuple[float, float]:
     """The part of a range that is not further from 0 than a fraction of its largest magnitude:
     where one side is short, it is the long one that is cut."""
     reach = fraction * max(-low, high)
     return max(low, -reach), min(high, reach)
 
 
-def least(
+def select_candidate(
     candidates: Sequence[_Candidate],
-    first: Callable[[_Candidate], _Tried],
-    second: Callable[[_Candidate], _Tried],
+    first: Callable[[_Candidate], _Measured],
+    second: Callable[[_Candidate], _Measured],
     kept_ratio: float,
-) -> _Tried:
+) -> _Measured:
     """Return the candidate with the least error, or the first one if others do not confirm it.
 
     Args:

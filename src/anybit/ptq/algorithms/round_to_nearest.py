@@ -52,8 +52,8 @@ class QuantizedWeight:
         if self.blocks is None:
             return self.array, self.grid
         if self.blocks.count == 1:
-            return self.array, _mapped(self.blocks.first_block, self.grid)
-        return self.blocks.split(self.array), _mapped(self.blocks.gather, self.grid)
+            return self.array, _map_grid(self.blocks.first_block, self.grid)
+        return self.blocks.split(self.array), _map_grid(self.blocks.gather, self.grid)
 
 
 def check_weights(layers: Sequence[TargetNode]) -> None:
@@ -67,21 +67,21 @@ def check_weights(layers: Sequence[TargetNode]) -> None:
                 )
 
 
-def stored_bytes(array: Array, weight: WeightInput, scheme: QuantSpec | None) -> int:
+def count_weight_bytes(array: Array, weight: WeightInput, spec: QuantSpec | None) -> int:
     """What a weight takes: its codes, and the scales of its blocks."""
-    if scheme is None:
+    if spec is None:
         return array.nbytes
-    bits = array.size * scheme.bits
-    if scheme.block_size:
-        blocks = choose_block_layout(array.shape, weight, scheme.block_size)
-        bits += math.prod(blocks.split_shape) // blocks.size * scheme.scale_bits
+    bits = array.size * spec.bits
+    if spec.block_size:
+        blocks = choose_block_layout(array.shape, weight, spec.block_size)
+        bits += math.prod(blocks.split_shape) // blocks.size * spec.scale_bits
     return math.ceil(bits / 8)
 
 
-def nearest(
+def round_to_nearest(
     array: Array,
     weight: WeightInput,
-    scheme: QuantSpec,
+    spec: QuantSpec,
     config: WeightConfig,
     importance: Array | None = None,
 ) -> QuantizedWeight:
@@ -92,57 +92,57 @@ def nearest(
     Args:
         array: The weight in floats.
         weight: Which one of its layer it is.
-        scheme: Its scheme.
+        spec: Its spec.
         config: The candidates of its range.
         importance: By what the squared error of each element is multiplied; None for 1.
     """
     costs = np.ones(()) if importance is None else importance
-    if scheme.block_size:
-        blocks = choose_block_layout(array.shape, weight, scheme.block_size)
+    if spec.block_size:
+        blocks = choose_block_layout(array.shape, weight, spec.block_size)
         costs = costs if importance is None else blocks.split(costs)
-        found = _best_grid(blocks.split(array), costs, (blocks.axis,), scheme, config)
-        return QuantizedWeight(array, _mapped(blocks.expand, found), blocks)
-    channels = weight.channel_axes if scheme.per_channel else ()
+        found = _select_grids(blocks.split(array), costs, (blocks.axis,), spec, config)
+        return QuantizedWeight(array, _map_grid(blocks.expand, found), blocks)
+    channels = weight.channel_axes if spec.per_channel else ()
     others = tuple(axis for axis in range(array.ndim) if axis not in channels)
-    return QuantizedWeight(array, _as_stored(_best_grid(array, costs, others, scheme, config)))
+    return QuantizedWeight(array, _squeeze_grid(_select_grids(array, costs, others, spec, config)))
 
 
-def _best_grid(
-    array: Array, costs: Array, others: tuple[int, ...], scheme: QuantSpec, config: WeightConfig
+def _select_grids(
+    array: Array, costs: Array, others: tuple[int, ...], spec: QuantSpec, config: WeightConfig
 ) -> Grid:
     """Return the grid with the least squared error along some axes, for each of the rest."""
     best: Grid | None = None
     least: Array | None = None
-    tried = list(_candidates(array, others, scheme, config))
+    tried = list(_generate_grids(array, others, spec, config))
     for grid in tried if len(tried) > 1 else ():
         with np.errstate(all="ignore"):  # infinite where float32 ends
-            noise = quantize_to_grid(array, _as_stored(grid)) - array
+            noise = quantize_to_grid(array, _squeeze_grid(grid)) - array
             squares = np.square(noise, dtype=np.float64) * costs
             error = squares.sum(axis=others, keepdims=True)
         if best is None or least is None:
             best, least = grid, error
         else:
-            best = _mixed(error < least, grid, best)
+            best = _merge_grids(error < least, grid, best)
             least = np.minimum(error, least)
     return tried[0] if best is None else best
 
 
-def _candidates(
-    array: Array, others: tuple[int, ...], scheme: QuantSpec, config: WeightConfig
+def _generate_grids(
+    array: Array, others: tuple[int, ...], spec: QuantSpec, config: WeightConfig
 ) -> Iterator[Grid]:
     low, high = array.min(axis=others, keepdims=True), array.max(axis=others, keepdims=True)
-    if isinstance(scheme.format, BlockFormat):
-        yield from generate_block_grids(np.maximum(-low, high), scheme.format, scheme.scale_rule)
-    elif isinstance(scheme.format, BipolarFormat):
+    if isinstance(spec.format, BlockFormat):
+        yield from generate_block_grids(np.maximum(-low, high), spec.format, spec.scale_rule)
+    elif isinstance(spec.format, BipolarFormat):
         # |x| is nearest to its mean (Rastegari et al., 2016, https://arxiv.org/abs/1603.05279).
         mean = np.abs(array).mean(axis=others, keepdims=True, dtype=np.float64)
-        yield make_grid(scheme, -mean, mean)
+        yield make_grid(spec, -mean, mean)
     else:
-        for share in (1.0,) if scheme.bits >= config.wide_bits else config.shares:
-            yield make_grid(scheme, low * share, high * share)
+        for share in (1.0,) if spec.bits >= config.wide_bits else config.shares:
+            yield make_grid(spec, low * share, high * share)
 
 
-def _mixed(mask: Array, one: Grid, other: Grid) -> Grid:
+def _merge_grids(mask: Array, one: Grid, other: Grid) -> Grid:
     """One where the mask says so, elsewhere the other, which differs in its numbers only."""
     scale = np.where(mask, one.scale, other.scale)
     if isinstance(other, IntegerGrid):
@@ -150,15 +150,15 @@ def _mixed(mask: Array, one: Grid, other: Grid) -> Grid:
     return replace(other, scale=scale)
 
 
-def _mapped(function: Callable[[Array], Array], grid: Grid) -> Grid:
+def _map_grid(function: Callable[[Array], Array], grid: Grid) -> Grid:
     """With other shapes of its numbers; a zero-point for all stays."""
     if isinstance(grid, IntegerGrid) and grid.zeropt.ndim:
         grid = replace(grid, zeropt=function(grid.zeropt))
     return replace(grid, scale=function(grid.scale))
 
 
-def _as_stored(grid: Grid) -> Grid:
+def _squeeze_grid(grid: Grid) -> Grid:
     """A scale for all is a number, and not an array of the weight's rank."""
     if grid.scale.size > 1:
         return grid
-    return _mapped(lambda numbers: numbers.reshape(()), grid)
+    return _map_grid(lambda numbers: numbers.reshape(()), grid)

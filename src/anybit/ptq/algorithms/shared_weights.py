@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from anybit.ptq.algorithms.gptq import is_fine, parts_of
-from anybit.ptq.algorithms.round_to_nearest import stored_bytes
+from anybit.ptq.algorithms.gptq import is_wide, split_terms
+from anybit.ptq.algorithms.round_to_nearest import count_weight_bytes
 from anybit.ptq.graph.matmul_form import find_matmul_form
 from anybit.ptq.graph.targets import TargetNode, WeightInput
 from anybit.quant_types.spec import QuantSpec
@@ -20,7 +20,9 @@ from anybit.quant_types.spec import QuantSpec
 _Item = TypeVar("_Item")
 
 
-def linked(items: Iterable[_Item], of: Callable[[_Item], Iterable[object]]) -> list[list[_Item]]:
+def group_linked(
+    items: Iterable[_Item], of: Callable[[_Item], Iterable[object]]
+) -> list[list[_Item]]:
     """Items that have something in common, directly or through others; both in order."""
     groups: list[tuple[set[object], list[int]]] = []
     known = list(items)
@@ -37,27 +39,27 @@ def linked(items: Iterable[_Item], of: Callable[[_Item], Iterable[object]]) -> l
     return [[known[at] for at in each] for each in sorted(sorted(of) for _, of in groups)]
 
 
-def constants_of(layer: TargetNode) -> list[ir.Value]:
+def get_weight_values(layer: TargetNode) -> list[ir.Value]:
     """The constants that a layer multiplies."""
     values = (layer.node.inputs[weight.index] for weight in layer.weights)
     return [value for value in values if value is not None]
 
 
-def copy_of(layer: TargetNode, weight: WeightInput, scheme: QuantSpec) -> Hashable:
+def make_copy_key(layer: TargetNode, weight: WeightInput, spec: QuantSpec) -> Hashable:
     """The same for weights that are stored once: one constant that is read in one way."""
     value = layer.node.inputs[weight.index]
-    if is_fine(scheme) and not (scheme.per_channel or scheme.block_size):
+    if is_wide(spec) and not (spec.per_channel or spec.block_size):
         return value
     product = find_matmul_form(layer) if weight is layer.weights[0] else None
     way = product and (product.groups, product.windows)
     return value, weight.channel_axes, weight.input_axis, weight.repeats, way
 
 
-def bytes_of(schemes: Mapping[TargetNode, QuantSpec]) -> int:
+def count_bytes(specs: Mapping[TargetNode, QuantSpec]) -> int:
     """What the weights of layers take together, each copy once."""
     sizes = {
-        copy_of(layer, weight, scheme): stored_bytes(array, weight, scheme)
-        for layer, scheme in schemes.items()
+        make_copy_key(layer, weight, spec): count_weight_bytes(array, weight, spec)
+        for layer, spec in specs.items()
         for weight, array in layer.constants
     }
     return sum(sizes.values())
@@ -80,7 +82,7 @@ class SharedWeights:
     """What layers have in common.
 
     Args:
-        weights: The schemes of the weights of all layers.
+        weights: The specs of the weights of all layers.
 
     Attributes:
         rounded: The layers whose weight, of few bits, is rounded by what others read, too.
@@ -92,9 +94,9 @@ class SharedWeights:
         self.rounded: dict[TargetNode, SharedWeight] = {}
         self.apart: set[TargetNode] = set()
         readers: dict[Hashable, list[tuple[TargetNode, WeightInput]]] = {}
-        for layer, scheme in weights.items():
+        for layer, spec in weights.items():
             for weight in layer.weights:
-                readers.setdefault(copy_of(layer, weight, scheme), []).append((layer, weight))
+                readers.setdefault(make_copy_key(layer, weight, spec), []).append((layer, weight))
         for several in readers.values():
             layers = tuple(layer for layer, _ in several)
             if len(layers) == 1:
@@ -103,7 +105,7 @@ class SharedWeights:
                 self.apart.update(layers)
             layer, weight = several[0]
             product = find_matmul_form(layer)
-            if product and weight is product.weight and not is_fine(weights[layer]):
+            if product and weight is product.weight and not is_wide(weights[layer]):
                 (_, array), *_ = layer.constants
-                shared = SharedWeight(layers, tuple(parts_of(product.to_matrix(array).shape[2])))
+                shared = SharedWeight(layers, tuple(split_terms(product.to_matrix(array).shape[2])))
                 self.rounded.update(dict.fromkeys(layers, shared))

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
-from anybit.ptq.algorithms.range_clipping import spare
-from anybit.ptq.calibration.statistics import Statistics
+from anybit.ptq.algorithms.range_clipping import compute_headroom
+from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.ptq.config import QuantizeConfig, ScalingConfig
 
 
-def smoothings(statistics: Statistics, weights: Array, config: ScalingConfig) -> Iterator[Array]:
+def generate_factors(
+    statistics: TensorStatistics, weights: Array, config: ScalingConfig
+) -> Iterator[Array]:
     """Yield candidate factors of a tensor's channels; none without statistics of channels.
 
     Args:
@@ -27,7 +29,7 @@ def smoothings(statistics: Statistics, weights: Array, config: ScalingConfig) ->
     """
     if statistics.channels is None:
         return
-    reach = np.abs(reaches(statistics, config)).max(axis=0)
+    reach = np.abs(estimate_channel_ranges(statistics, config)).max(axis=0)
     if weights.shape != reach.shape or not (reach.any() and weights.any()):
         return
     safe = np.where(weights > 0, reach, 1.0)
@@ -41,7 +43,7 @@ def smoothings(statistics: Statistics, weights: Array, config: ScalingConfig) ->
         yield np.exp2(np.minimum(beyond, farthest)).astype(np.float32)
 
 
-def reaches(statistics: Statistics, config: ScalingConfig) -> Array:
+def estimate_channel_ranges(statistics: TensorStatistics, config: ScalingConfig) -> Array:
     """How far each channel goes, down and up.
 
     One that is divided has a range of its own, and loses what goes further; in that of the whole
@@ -53,15 +55,15 @@ def reaches(statistics: Statistics, config: ScalingConfig) -> Array:
     assert seen is not None, "who smooths asked for them"
     whole = np.array([[min(statistics.lowest, 0.0)], [max(statistics.highest, 0.0)]])
     most = config.headroom_times * np.abs(seen).max(axis=0).astype(np.float64)
-    added = np.clip(whole, -most, most) * min(config.headroom / statistics.per_channel, 1.0)
+    added = np.clip(whole, -most, most) * min(config.headroom / statistics.values_per_channel, 1.0)
     further = np.clip(seen + added, *whole)
     return np.where(seen.any(axis=0), further, whole)
 
 
-def smoothed_range(
-    bits: int, statistics: Statistics, smoothing: Array, config: QuantizeConfig
+def compute_scaled_range(
+    bits: int, statistics: TensorStatistics, smoothing: Array, config: QuantizeConfig
 ) -> tuple[float, float]:
     """Return the range that holds all channels as far as they go, once they are divided."""
-    room = spare(bits, statistics, config.ranges)
-    channels = reaches(statistics, config.scaling) / smoothing * room
+    room = compute_headroom(bits, statistics, config.ranges)
+    channels = estimate_channel_ranges(statistics, config.scaling) / smoothing * room
     return float(channels.min()), float(channels.max())

@@ -12,13 +12,13 @@ from anybit.data.dataset import Dataset
 from anybit.data.readers import Sample
 from anybit.onnx.process import trim_heap
 from anybit.parallel import ThreadExecutor
-from anybit.ptq.calibration.crops import Crop, crops_of
-from anybit.ptq.calibration.taps import Recording, recording
+from anybit.ptq.calibration.crop import Crop, make_crops
+from anybit.ptq.calibration.taps import TapSpec, make_tap_spec
 from anybit.ptq.config import CalibrationConfig
 from anybit.ptq.graph.targets import ActivationTensor
 
 
-def kept(
+def cache_activations(
     model: ir.Model,
     sources: Sequence[ActivationTensor],
     samples: Dataset,
@@ -35,14 +35,14 @@ def kept(
     ]
     names = [tuple(dict.fromkeys(str(value.name) for value in values)) for values in read]
     everything = dict.fromkeys(value for values in read for value in values)
-    tensors = recording(model, list(everything), where)
-    crops = crops_of(sources, config.crop_bytes)
+    tensors = make_tap_spec(model, list(everything), where)
+    crops = make_crops(sources, config.crop_bytes)
     runs = _Runs(samples, parts, farthest, size, config)
     # One at a time, if one takes that much.
     executor = ThreadExecutor(1 if runs.are_large else None)
     common: list[list[Sample]] = [[] for _ in parts]
     alone: list[dict[int, Sample]] = [{} for _ in sources]
-    found = executor.map(keeper, (tensors, crops), runs.pieces(tensors.names, names))
+    found = executor.map(make_cacher, (tensors, crops), runs.pieces(tensors.names, names))
     for sample, (places, number) in zip(found, runs.places, strict=True):
         for at in places:
             if number is None:
@@ -133,10 +133,10 @@ class _Runs:
         return self._samples.select(numbers)
 
 
-def keeper(common: tuple[Recording, Mapping[str, Crop | None]]) -> Callable[[ModelRun], Sample]:
+def make_cacher(common: tuple[TapSpec, Mapping[str, Crop | None]]) -> Callable[[ModelRun], Sample]:
     """Who runs the model for a sample, and keeps some of the tensors."""
     tensors, crops = common
-    recorder = tensors.recorder()
+    recorder = tensors.open()
 
     def of_piece(piece: ModelRun) -> Sample:
         found = recorder.run(piece.feeds, piece.names)

@@ -9,11 +9,11 @@ from pathlib import Path
 from anybit.data.dataset import Dataset
 from anybit.data.readers import Sample
 from anybit.data.splits import hash_index, is_held_out
-from anybit.ptq.calibration.activation_cache import kept
-from anybit.ptq.calibration.statistics import Statistics
-from anybit.ptq.calibration.stats import CalibrationStats
-from anybit.ptq.calibration.survey import Survey, surveyor
-from anybit.ptq.calibration.taps import recording
+from anybit.ptq.calibration.activation_cache import cache_activations
+from anybit.ptq.calibration.calibration_stats import CalibrationStats
+from anybit.ptq.calibration.shard_stats import StatsTask, make_stats_collector
+from anybit.ptq.calibration.taps import make_tap_spec
+from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.ptq.config import CalibrationConfig
 from anybit.ptq.context import Context, Progress
 from anybit.ptq.graph.targets import ActivationTensor, find_smoothing_channels
@@ -34,7 +34,7 @@ class LayerSamples:
     """
 
     activation: ActivationTensor
-    statistics: Statistics
+    statistics: TensorStatistics
     compare: Sequence[Sample] = ()
     confirm: Sequence[Sample] = ()
     rounding: Sequence[Sample] = ()
@@ -72,11 +72,11 @@ def collect_stats(
     channels = [find_smoothing_channels(activation) for activation in activations]
     axes = tuple(of_tensor.axis if of_tensor else None for of_tensor in channels)
     widths = tuple(of_tensor.count if of_tensor else None for of_tensor in channels)
-    tensors = recording(ctx.model, [activation.value for activation in activations], ctx.name)
-    survey = Survey(tensors, axes, widths, folder)
-    total = CalibrationStats.none(names, axes)
+    tensors = make_tap_spec(ctx.model, [activation.value for activation in activations], ctx.name)
+    task = StatsTask(tensors, axes, widths, folder)
+    total = CalibrationStats.empty(names, axes)
     shards = ctx.dataset.iterate_shards(ctx.executor.is_local)
-    for shard, stats in ctx.executor.map(surveyor, survey, shards):
+    for shard, stats in ctx.executor.map(make_stats_collector, task, shards):
         total.merge(stats, shard.first)
         progress((shard.first + len(shard)) / len(ctx.dataset))
     return total
@@ -117,7 +117,7 @@ def iterate_samples(
         group = entries[start : start + group_size]
         tensors = [activation for activation, *_ in group]
         largest = [(*compare, *confirm) for *_, (compare, confirm) in group]
-        common, own = kept(
+        common, own = cache_activations(
             ctx.model, tensors, ctx.dataset, parts, largest, stats.size, ctx.name, config
         )
         for (activation, statistics, (compare, confirm)), by_number in zip(group, own, strict=True):

@@ -9,43 +9,43 @@ import onnx_ir as ir
 from anybit.data.readers import Sample
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.editor import Editor
-from anybit.ptq.calibration.taps import recording
+from anybit.ptq.calibration.taps import make_tap_spec
 from anybit.ptq.graph.branches import expose_branch_tensors
 from anybit.ptq.graph.targets import TargetNode
 
 
-def multiplications(
+def count_multiplications(
     model: ir.Model, layers: Sequence[TargetNode], sample: Sample, where: str
 ) -> dict[TargetNode, int]:
     """Those of each layer for one sample, with zeros around a tensor; 0 of one that did not run."""
     values = [value for layer in layers for value in (*layer.computed_inputs, *layer.node.outputs)]
     names = {str(value.name) for value in values if value.name}
     copy = model.clone()
-    expose_branch_tensors(copy, names - {str(value.name) for value in _values(copy)})
+    expose_branch_tensors(copy, names - {str(value.name) for value in _get_values(copy)})
     editor = Editor(copy)
-    made = {str(value.name): value for value in _values(copy)}
+    made = {str(value.name): value for value in _get_values(copy)}
     shapes = {name: ir.Node("", "Shape", [made[name]]) for name in made if name in names}
     for name, node in shapes.items():
         node.outputs[0].name = editor.unique(f"{name}_shape")
         copy.graph.append(node)
     found = (
-        recording(copy, [node.outputs[0] for node in shapes.values()], where)
-        .recorder(alone=False)
+        make_tap_spec(copy, [node.outputs[0] for node in shapes.values()], where)
+        .open(alone=False)
         .run(sample)
     )
     known = {
         name: tuple(found[str(node.outputs[0].name)].tolist()) for name, node in shapes.items()
     }
-    return {layer: _of(layer, known) for layer in layers}
+    return {layer: _count_of_layer(layer, known) for layer in layers}
 
 
-def _values(model: ir.Model) -> list[ir.Value]:
+def _get_values(model: ir.Model) -> list[ir.Value]:
     return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
 
 
-def _of(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) -> int:
+def _count_of_layer(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) -> int:
     node, weights = layer.node, [array for _, array in layer.constants]
-    x = _shape(node.inputs[layer.activations[0]], shapes)
+    x = _get_shape(node.inputs[layer.activations[0]], shapes)
     y = next((shapes[str(each.name)] for each in node.outputs if each.name in shapes), None)
     if x is None or y is None:
         return 0
@@ -65,5 +65,7 @@ def _of(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) -> int:
     return 0
 
 
-def _shape(value: ir.Value | None, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+def _get_shape(
+    value: ir.Value | None, shapes: dict[str, tuple[int, ...]]
+) -> tuple[int, ...] | None:
     return None if value is None else shapes.get(str(value.name))

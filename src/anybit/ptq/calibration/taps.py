@@ -19,7 +19,7 @@ from anybit.onnx.runtime import extract_reason, make_session_from_message, run_s
 from anybit.ptq.graph.branches import expose_branch_tensors
 
 
-class Recorder:
+class ActivationTap:
     """A session of a model with some of its tensors for outputs.
 
     Args:
@@ -31,7 +31,7 @@ class Recorder:
         ModelError: The model cannot be loaded.
     """
 
-    def __init__(self, of: "Recording", alone: bool) -> None:
+    def __init__(self, of: "TapSpec", alone: bool) -> None:
         self._where, self._names = of.where, of.names
         trim_heap(of.nbytes)  # an earlier session
         try:
@@ -59,7 +59,7 @@ class Recorder:
 
 
 @dataclass(frozen=True)
-class Recording:
+class TapSpec:
     """What a Recorder is made of, also by those whom it is sent to.
 
     Attributes:
@@ -75,13 +75,13 @@ class Recording:
     tensors: Mapping[str, Array]
     nodes: int
 
-    def recorder(self, alone: bool = True) -> Recorder:
+    def open(self, alone: bool = True) -> ActivationTap:
         """It, for one thread at a time.
 
         Raises:
             ModelError: The model cannot be loaded.
         """
-        return Recorder(self, alone)
+        return ActivationTap(self, alone)
 
     @property
     def nbytes(self) -> int:
@@ -99,26 +99,26 @@ class Recording:
         return state.digest()
 
 
-def recording(model: ir.Model, values: Sequence[ir.Value], where: str) -> Recording:
+def make_tap_spec(model: ir.Model, values: Sequence[ir.Value], where: str) -> TapSpec:
     """What is to be sent for some tensors of a model."""
     names = tuple(str(value.name) for value in values)
-    copy = _cut(model, names)
+    copy = _extract(model, names)
     make_runnable(copy, copy)
-    return Recording(names, where, *serialize(copy, spare=True), len(copy.graph))
+    return TapSpec(names, where, *serialize(copy, spare=True), len(copy.graph))
 
 
-def _cut(model: ir.Model, names: Sequence[str]) -> ir.Model:
+def _extract(model: ir.Model, names: Sequence[str]) -> ir.Model:
     """A copy with those tensors for outputs that it computes."""
     copy = model.clone()
-    expose_branch_tensors(copy, set(names) - _made(copy).keys())
-    made = _made(copy)
+    expose_branch_tensors(copy, set(names) - _get_outputs(copy).keys())
+    made = _get_outputs(copy)
     wanted = [made[name] for name in dict.fromkeys(names) if name in made]
     copy.graph.outputs[:] = wanted or list(copy.graph.outputs)
-    _put_first(copy.graph)
+    _hoist_constants(copy.graph)
     return copy
 
 
-def _put_first(graph: ir.Graph) -> None:
+def _hoist_constants(graph: ir.Graph) -> None:
     """Let what is computed of constants alone stand before the rest.
 
     Of what a node reads the runtime computes that first which stands last: quantized weights would
@@ -138,5 +138,5 @@ def _put_first(graph: ir.Graph) -> None:
         graph.insert_before(graph[0], first)
 
 
-def _made(model: ir.Model) -> dict[str, ir.Value]:
+def _get_outputs(model: ir.Model) -> dict[str, ir.Value]:
     return {str(value.name): value for node in model.graph for value in node.outputs}

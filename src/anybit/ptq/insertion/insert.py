@@ -15,7 +15,7 @@ from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.ops.grids import Grid, IntegerGrid
 from anybit.ptq.algorithms.layer_params import LayerParams
-from anybit.ptq.algorithms.layer_runner import along_channels
+from anybit.ptq.algorithms.layer_runner import broadcast_channels
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.graph.branches import find_branch_owners, find_enclosing_reader
 from anybit.ptq.graph.targets import ActivationTensor, NodeInput, TargetNode
@@ -117,7 +117,7 @@ class _Inserter:
         before = self._find_reader(value, layer.node)
         result = value
         if params.smoothing is not None:
-            factors = along_channels(1 / params.smoothing, layer)
+            factors = broadcast_channels(1 / params.smoothing, layer)
             constant = self._editor.add_constant(f"{value.name}_smoothing", ir.tensor(factors))
             result = self._editor.insert(
                 before,

@@ -9,7 +9,7 @@ from itertools import product
 
 import onnx_ir as ir
 
-from anybit.ptq.algorithms.shared_weights import bytes_of, constants_of, linked
+from anybit.ptq.algorithms.shared_weights import count_bytes, get_weight_values, group_linked
 from anybit.ptq.config import BudgetConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.mixed_precision.noise_model import NoiseTable
@@ -53,7 +53,7 @@ class CostModel:
     def evaluate(self, base: QuantPlan, widths: Widths, noises: NoiseTable) -> Assignment:
         """Return the cost and the predicted noise of a plan with other widths."""
         plan = set_widths(base, widths)
-        cost: float = bytes_of(plan.weights) if self.by_bytes else 0
+        cost: float = count_bytes(plan.weights) if self.by_bytes else 0
         for layer, inputs in () if self.by_bytes else get_input_widths(plan).items():
             cost += self._compute_layer(layer, plan.weights.get(layer), inputs)
         return Assignment(cost, noises.predict(plan), widths)
@@ -72,7 +72,7 @@ class CostModel:
             input_widths: The widths of the quantized activations of each layer, in bits.
         """
         if self.by_bytes:
-            return bytes_of(dict.fromkeys(layers, weights)) if weights else 0
+            return count_bytes(dict.fromkeys(layers, weights)) if weights else 0
         return sum(self._compute_layer(layer, weights, input_widths[layer]) for layer in layers)
 
     def _compute_layer(
@@ -136,7 +136,7 @@ def list_options(
                         sharing, plan, input_widths, noises, costs, sharing[0] in weight_specs
                     )
                 )
-                for sharing in linked(layers, partial(_list_quantized_constants, plan))
+                for sharing in group_linked(layers, partial(_list_quantized_constants, plan))
             ]
             options += [
                 Assignment(0.0, noise, changed) + option for option in compute_front(weight_options)
@@ -207,10 +207,10 @@ def _group_layers(plan: QuantPlan) -> list[tuple[list[TargetNode], list[Activati
 
     return [
         (layers, list(dict.fromkeys(tensor for layer in layers for tensor in inputs[layer])))
-        for layers in linked(plan.layers, list_shared)
+        for layers in group_linked(plan.layers, list_shared)
     ]
 
 
 def _list_quantized_constants(plan: QuantPlan, layer: TargetNode) -> list[ir.Value]:
     """Return the quantized weights of a layer."""
-    return constants_of(layer) if layer in plan.weights else []
+    return get_weight_values(layer) if layer in plan.weights else []

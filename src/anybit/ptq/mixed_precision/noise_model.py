@@ -19,7 +19,7 @@ from functools import partial
 import onnx_ir as ir
 
 from anybit.parallel import Executor
-from anybit.ptq.algorithms.shared_weights import constants_of, linked
+from anybit.ptq.algorithms.shared_weights import get_weight_values, group_linked
 from anybit.ptq.config import BudgetConfig, QuantizeConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.mixed_precision.sensitivity import (
@@ -86,7 +86,7 @@ def measure_noise(
     """
     config = probe_spec.config
     weight_specs, activation_specs = ({}, {}) if max_noise is None else select_variable_specs(plan)
-    groups = linked(plan.weights, constants_of)
+    groups = group_linked(plan.weights, get_weight_values)
     queries = [
         partial(
             _estimate_weight_noise,

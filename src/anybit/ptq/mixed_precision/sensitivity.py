@@ -30,9 +30,9 @@ from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.runtime import make_session, run_session
 from anybit.parallel import Executor
 from anybit.ptq.algorithms.layer_params import LayerParams
-from anybit.ptq.algorithms.layer_runner import along_channels, smoothed_weight
-from anybit.ptq.algorithms.round_to_nearest import nearest
-from anybit.ptq.calibration.taps import recording
+from anybit.ptq.algorithms.layer_runner import broadcast_channels, scale_weight
+from anybit.ptq.algorithms.round_to_nearest import round_to_nearest
+from anybit.ptq.calibration.taps import make_tap_spec
 from anybit.ptq.config import QuantizeConfig
 from anybit.ptq.graph.branches import find_branch_owners, find_enclosing_reader
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode, WeightInput
@@ -84,7 +84,7 @@ class SensitivityProbe:
         self._spec = spec
         self._tensors = tuple(spec.params)
         values = [tensor.value for tensor in self._tensors]
-        self._recorder = recording(model, values, spec.where).recorder()
+        self._recorder = make_tap_spec(model, values, spec.where).open()
         copy = model.clone()
         nodes = dict(zip(iter_nodes(model.graph), iter_nodes(copy.graph), strict=True))
         self._feeds: dict[str, Array] = {}
@@ -159,11 +159,11 @@ class SensitivityProbe:
                     continue
                 config = self._spec.config.weights
                 if smoothing is None:
-                    values = nearest(array, weight, spec, config).values
+                    values = round_to_nearest(array, weight, spec, config).values
                 else:
-                    scaled = smoothed_weight(array, weight, smoothing)
-                    values = nearest(scaled, weight, spec, config).values
-                    values = smoothed_weight(values, weight, 1 / smoothing)
+                    scaled = scale_weight(array, weight, smoothing)
+                    values = round_to_nearest(scaled, weight, spec, config).values
+                    values = scale_weight(values, weight, 1 / smoothing)
                 rounded[name] = values
                 total += float(np.square(values - array, dtype=np.float64).sum())
         return rounded, total
@@ -285,8 +285,8 @@ def _quantize_activation(x: Array, params: LayerParams, layer: TargetNode) -> Ar
         return x
     if params.smoothing is None:
         return quantize_to_grid(x, params.grid)
-    scaled = quantize_to_grid(x * along_channels(1 / params.smoothing, layer), params.grid)
-    return scaled * along_channels(params.smoothing, layer)
+    scaled = quantize_to_grid(x * broadcast_channels(1 / params.smoothing, layer), params.grid)
+    return scaled * broadcast_channels(params.smoothing, layer)
 
 
 def _get_input(node: ir.Node, index: int) -> ir.Value:

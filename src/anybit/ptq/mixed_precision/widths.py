@@ -4,7 +4,7 @@
 from dataclasses import replace
 
 from anybit.errors import ModelError
-from anybit.ptq.algorithms.shared_weights import constants_of, linked
+from anybit.ptq.algorithms.shared_weights import get_weight_values, group_linked
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.mixed_precision.pareto import Widths
 from anybit.ptq.plan import QuantPlan
@@ -55,7 +55,7 @@ def select_variable_specs(
     """
     weights = {
         layer: plan.weights[layer]
-        for layers in linked(plan.weights, constants_of)
+        for layers in group_linked(plan.weights, get_weight_values)
         for layer in layers
         if plan.named.isdisjoint(layers) and isinstance(plan.weights[layer].format, IntegerFormat)
     }

@@ -19,7 +19,7 @@ from anybit.inputs import Array
 from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.calibration.collect import split_calibration_samples
-from anybit.ptq.calibration.taps import Recording
+from anybit.ptq.calibration.taps import TapSpec
 from anybit.ptq.context import Context
 from anybit.ptq.graph.targets import ActivationTensor
 from anybit.ptq.search.evaluate import ModelOutputs
@@ -80,7 +80,7 @@ class AblationSet:
         self._batches = batches[: len(self._floats)]
         self._count = sum(map(ctx.dataset.count_samples, self._batches))
 
-    def verdict(self, quantized: Recording) -> QualityMetrics:
+    def verdict(self, quantized: TapSpec) -> QualityMetrics:
         """Return the quality of a quantized model on these samples."""
         judge = QualityAccumulator()
         outputs = self._outputs(quantized, self._batches)
@@ -88,15 +88,13 @@ class AblationSet:
             judge.add(compare_outputs(expected, actual, self._parts))
         return replace(judge.compute(seen=True), samples=self._count)
 
-    def _outputs(
-        self, recording: Recording, batches: Sequence[Sample]
-    ) -> Iterator[dict[str, Array]]:
+    def _outputs(self, recording: TapSpec, batches: Sequence[Sample]) -> Iterator[dict[str, Array]]:
         return self._executor.map(make_runner, recording, batches)
 
 
-def make_runner(recording: Recording) -> Callable[[Sample], dict[str, Array]]:
+def make_runner(recording: TapSpec) -> Callable[[Sample], dict[str, Array]]:
     """Return a function that runs a model on a sample."""
-    return recording.recorder().run
+    return recording.open().run
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class Ablation:
 
 
 def ablate(
-    samples: AblationSet, variants: Sequence[Variant], outputs: Sequence[Recording]
+    samples: AblationSet, variants: Sequence[Variant], outputs: Sequence[TapSpec]
 ) -> Ablation:
     """Select the best variant.
 

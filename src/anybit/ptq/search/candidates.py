@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from anybit.metrics.quality import QualityMetrics
 from anybit.ptq.algorithms.layer_params import LayerParams
-from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, nearest
-from anybit.ptq.calibration.taps import Recording, recording
+from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, round_to_nearest
+from anybit.ptq.calibration.taps import TapSpec, make_tap_spec
 from anybit.ptq.config import QuantizeConfig, WeightConfig
 from anybit.ptq.context import Context, Progress
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
@@ -105,8 +105,8 @@ class CandidateBuilder:
         weights = _weights(plan.weights, params, self.ctx.config.weights)
         return insert_quantizers(self.ctx.model, weights, params)
 
-    def _outputs(self, model: ir.Model) -> Recording:
-        return recording(model, model.graph.outputs, self.ctx.name)
+    def _outputs(self, model: ir.Model) -> TapSpec:
+        return make_tap_spec(model, model.graph.outputs, self.ctx.name)
 
     @cached_property
     def _ablation_set(self) -> AblationSet:
@@ -124,6 +124,6 @@ def _weights(
     }
     return {
         layer: chosen.get(layer)
-        or [nearest(array, weight, spec, config) for weight, array in layer.constants]
+        or [round_to_nearest(array, weight, spec, config) for weight, array in layer.constants]
         for layer, spec in specs.items()
     }

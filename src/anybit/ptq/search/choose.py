@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
-from anybit.ptq.algorithms.shared_weights import SharedWeight, SharedWeights, linked
+from anybit.ptq.algorithms.shared_weights import SharedWeight, SharedWeights, group_linked
 from anybit.ptq.calibration.collect import LayerSamples, collect_stats, iterate_samples
 from anybit.ptq.config import QuantizeConfig
 from anybit.ptq.context import Context, Progress, scale_progress
@@ -145,7 +145,7 @@ def make_params_keys(plan: QuantPlan) -> dict[ActivationTensor, Hashable]:
         return (rounded[layer] for layer, _ in activation.readers if layer in rounded)
 
     keys: dict[ActivationTensor, Hashable] = {}
-    for group in linked(_searched(plan), shared_weights):
+    for group in group_linked(_searched(plan), shared_weights):
         specs = tuple(
             (
                 plan.activations.get(activation),

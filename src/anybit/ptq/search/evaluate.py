@@ -18,7 +18,7 @@ from anybit.metrics.quality import (
     SampleComparison,
     compare_outputs,
 )
-from anybit.ptq.calibration.taps import Recording, recording
+from anybit.ptq.calibration.taps import TapSpec, make_tap_spec
 from anybit.ptq.context import Context
 
 
@@ -31,7 +31,7 @@ class ModelOutputs:
         parts: The parts of each output that are compared one by one.
     """
 
-    recording: Recording
+    recording: TapSpec
     parts: Mapping[str, Sequence[OutputPart]]
 
 
@@ -45,15 +45,15 @@ class ModelPair:
         all_samples: Whether all samples are compared, because there is only one.
     """
 
-    floats: Recording
-    quantized: Recording
+    floats: TapSpec
+    quantized: TapSpec
     parts: Mapping[str, Sequence[OutputPart]]
     all_samples: bool
 
 
 def record_outputs(model: ir.Model, name: str) -> ModelOutputs:
     """Return the outputs of a model, ready to be computed; `name` is for messages."""
-    return ModelOutputs(recording(model, model.graph.outputs, name), find_output_parts(model))
+    return ModelOutputs(make_tap_spec(model, model.graph.outputs, name), find_output_parts(model))
 
 
 def open_dataset(data: DataSource, model: ir.Model, name: str) -> tuple[Dataset, ModelOutputs]:
@@ -67,12 +67,12 @@ def open_dataset(data: DataSource, model: ir.Model, name: str) -> tuple[Dataset,
     """
     dataset = Dataset(data, list_inputs(model.graph, name))
     floats = record_outputs(model, name)
-    run = floats.recording.recorder(alone=False).run
+    run = floats.recording.open(alone=False).run
     dataset.verify_row_independence(make_independence_test(run))
     return dataset, floats
 
 
-def measure_quality(ctx: Context, floats: ModelOutputs, quantized: Recording) -> QualityMetrics:
+def measure_quality(ctx: Context, floats: ModelOutputs, quantized: TapSpec) -> QualityMetrics:
     """Compare the outputs of the quantized model with those of the float model.
 
     The held-out samples are compared, shard by shard; a single sample is compared, too.
@@ -95,7 +95,7 @@ def make_comparer(pair: ModelPair) -> Callable[[Shard], list[tuple[int, SampleCo
 
     It returns the comparison of each sample with the number of the sample.
     """
-    floats, quantized = pair.floats.recorder(), pair.quantized.recorder()
+    floats, quantized = pair.floats.open(), pair.quantized.open()
 
     def compare_shard(shard: Shard) -> list[tuple[int, SampleComparison]]:
         samples = shard.read(lambda number: pair.all_samples or is_held_out(number))

@@ -16,25 +16,25 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
-from anybit.ptq.algorithms.awq import rescaling
-from anybit.ptq.algorithms.bias_correction import correction
-from anybit.ptq.algorithms.gptq import Refiner, is_fine, moments_of
+from anybit.ptq.algorithms.awq import select_awq_factors
+from anybit.ptq.algorithms.bias_correction import correct_bias
+from anybit.ptq.algorithms.gptq import GptqRounder, is_wide, make_moments
 from anybit.ptq.algorithms.hessian import Moments
 from anybit.ptq.algorithms.layer_params import LayerParams
-from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, over
+from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, compute_noise_ratio
 from anybit.ptq.algorithms.range_clipping import (
     RangeCandidate,
-    cut_off,
-    least,
-    may_cut,
-    whole,
-    within,
+    clip_range,
+    compute_whole_range,
+    generate_clipped_ranges,
+    may_clip,
+    select_candidate,
 )
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.algorithms.shared_weights import SharedWeights
-from anybit.ptq.algorithms.smoothquant import smoothed_range, smoothings
+from anybit.ptq.algorithms.smoothquant import compute_scaled_range, generate_factors
 from anybit.ptq.calibration.collect import LayerSamples
-from anybit.ptq.calibration.statistics import Statistics
+from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.ptq.config import QuantizeConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.specs.dynamic_grid import DynamicGrid, make_dynamic_grid
@@ -111,7 +111,7 @@ class LayerSearch:
             confirmed.append(self._round_to_nearest(candidate, samples.confirm))
             return confirmed[-1]
 
-        best = least(
+        best = select_candidate(
             [widest, *self._select_promising(widest, spec, statistics, samples.compare)],
             lambda candidate: self._measure(candidate, samples.compare),
             confirm,
@@ -128,7 +128,7 @@ class LayerSearch:
         moments: dict[TargetNode, list[Moments]] = {}
         for runner in self._runners if samples else ():
             if shared := self._shared.rounded.get(runner.layer):
-                of_terms = moments_of(runner, params.grid, params.smoothing, samples)
+                of_terms = make_moments(runner, params.grid, params.smoothing, samples)
                 moments[runner.layer] = [of_terms(part) for part in shared.parts]
         return moments
 
@@ -142,7 +142,7 @@ class LayerSearch:
         errors = dict(params.errors)
         for runner in self._runners:
             if runner.layer in weights:
-                errors[runner.layer] = runner.error(
+                errors[runner.layer] = runner.measure_error(
                     params.grid, params.smoothing, samples.confirm, weights[runner.layer]
                 )
         revised = replace(params, weights={**params.weights, **weights}, errors=errors)
@@ -150,7 +150,7 @@ class LayerSearch:
 
     def _round_shared_weights(self) -> dict[TargetNode, Sequence[QuantizedWeight]]:
         return {
-            runner.layer: runner.nearest(None)
+            runner.layer: runner.round_to_nearest(None)
             for runner in self._runners
             if runner.layer in self._shared.rounded
         }
@@ -158,15 +158,15 @@ class LayerSearch:
     def _choose_weights(self, widest: LayerParams, samples: LayerSamples) -> LayerParams:
         """Return the parameters of a float activation, with AWQ scaling if that helps."""
         nearest = self._round_to_nearest(widest, samples.confirm)
-        refiner = Refiner(None, None, samples.rounding)
-        unscaled = self._refine([nearest], refiner.refined, samples)
+        rounder = GptqRounder(None, None, samples.rounding)
+        unscaled = self._refine([nearest], rounder.round, samples)
         if not (self._may_scale and samples.statistics.channels is not None and samples.rounding):
             return unscaled
-        factors = rescaling(self._runners, refiner, self._config.awq)
+        factors = select_awq_factors(self._runners, rounder, self._config.awq)
         if factors is None:
             return unscaled
         scaled_nearest = self._round_to_nearest(replace(widest, smoothing=factors), samples.confirm)
-        rescale = partial(refiner.rescaled, by=factors)
+        rescale = partial(rounder.round_scaled, by=factors)
         scaled = self._refine([scaled_nearest, nearest], rescale, samples)
         return (
             scaled if scaled.error < unscaled.error * self._config.ranges.kept_ratio else unscaled
@@ -176,7 +176,7 @@ class LayerSearch:
         self,
         widest: LayerParams,
         spec: QuantSpec,
-        statistics: Statistics,
+        statistics: TensorStatistics,
         samples: Sequence[Sample],
     ) -> list[LayerParams]:
         """Return the other candidates that have little error on some of the samples.
@@ -191,10 +191,10 @@ class LayerSearch:
         scaled = [
             self._scale(spec, statistics, factors) for factors in self._scaling_factors(statistics)
         ]
-        clips = may_cut(spec.bits, statistics.per_channel)
+        clips = may_clip(spec.bits, statistics.values_per_channel)
         candidates = [
             LayerParams(_make_scalar_grid(spec, *ends))
-            for ends in (cut_off(statistics, ranges) if clips else ())
+            for ends in (generate_clipped_ranges(statistics, ranges) if clips else ())
         ]
         for candidate in self._select_best(scaled, few, halving):
             candidates.append(candidate)
@@ -202,19 +202,19 @@ class LayerSearch:
                 candidates += self._clip_scaled(candidate, spec, statistics)
         return self._select_best(self._select_best(candidates, few, halving), more, 2)
 
-    def _scale(self, spec: QuantSpec, statistics: Statistics, factors: Array) -> LayerParams:
-        ends = smoothed_range(spec.bits, statistics, factors, self._config)
+    def _scale(self, spec: QuantSpec, statistics: TensorStatistics, factors: Array) -> LayerParams:
+        ends = compute_scaled_range(spec.bits, statistics, factors, self._config)
         return LayerParams(_make_scalar_grid(spec, *ends), factors)
 
     def _clip_scaled(
-        self, scaled: LayerParams, spec: QuantSpec, statistics: Statistics
+        self, scaled: LayerParams, spec: QuantSpec, statistics: TensorStatistics
     ) -> Iterator[LayerParams]:
         """Yield a candidate with scaled channels at several clipped ranges."""
         if scaled.smoothing is None:
             return
-        low, high = smoothed_range(spec.bits, statistics, scaled.smoothing, self._config)
+        low, high = compute_scaled_range(spec.bits, statistics, scaled.smoothing, self._config)
         for fraction in self._config.ranges.scaled_fractions:
-            grid = _make_scalar_grid(spec, *within(fraction, low, high))
+            grid = _make_scalar_grid(spec, *clip_range(fraction, low, high))
             yield LayerParams(grid, scaled.smoothing)
 
     def _select_best(
@@ -229,7 +229,7 @@ class LayerSearch:
             if error <= max(lowest)
         ]
 
-    def _widest(self, spec: QuantSpec | None, statistics: Statistics) -> LayerParams:
+    def _widest(self, spec: QuantSpec | None, statistics: TensorStatistics) -> LayerParams:
         """Return the whole range; float without a spec or values."""
         if spec is None:
             return LayerParams(None)
@@ -237,13 +237,13 @@ class LayerSearch:
             return LayerParams(make_dynamic_grid(self._activation, spec.format))
         if not statistics.count:
             return LayerParams(None)
-        ends = whole(spec.bits, statistics, self._config.ranges)
+        ends = compute_whole_range(spec.bits, statistics, self._config.ranges)
         return LayerParams(_make_scalar_grid(spec, *ends))
 
     def _round(self, fallbacks: Sequence[LayerParams], samples: LayerSamples) -> LayerParams:
         """Return the first of some parameters with GPTQ rounding and corrected biases."""
-        refiner = Refiner(fallbacks[0].grid, fallbacks[0].smoothing, samples.rounding)
-        return self._refine(fallbacks, refiner.refined, samples)
+        rounder = GptqRounder(fallbacks[0].grid, fallbacks[0].smoothing, samples.rounding)
+        return self._refine(fallbacks, rounder.round, samples)
 
     def _refine(
         self,
@@ -258,12 +258,12 @@ class LayerSearch:
         params = replace(fallbacks[0], fallbacks=tuple(fallbacks))
         weights, errors = dict(params.weights), dict(params.errors)
         for runner in self._runners:
-            if not runner.scheme or is_fine(runner.scheme):
+            if not runner.spec or is_wide(runner.spec):
                 continue
             if runner.layer in self._shared.rounded:
                 continue
             rounded = round_weights(runner)
-            error = runner.error(params.grid, params.smoothing, samples.confirm, rounded)
+            error = runner.measure_error(params.grid, params.smoothing, samples.confirm, rounded)
             if error < errors[runner.layer]:
                 weights[runner.layer], errors[runner.layer] = rounded, error
         params = replace(params, weights=weights, errors=errors)
@@ -276,30 +276,32 @@ class LayerSearch:
         errors, corrections = dict(params.errors), {}
         for runner in self._runners:
             weights = params.weights.get(runner.layer, ())
-            corrected = correction(runner, params.grid, params.smoothing, weights, compare, confirm)
+            corrected = correct_bias(
+                runner, params.grid, params.smoothing, weights, compare, confirm
+            )
             if corrected is not None:
                 corrections[runner.layer], errors[runner.layer] = corrected
         return replace(params, errors=errors, corrections=corrections)
 
-    def _scaling_factors(self, statistics: Statistics) -> Iterator[Array]:
+    def _scaling_factors(self, statistics: TensorStatistics) -> Iterator[Array]:
         """Yield the SmoothQuant factors of the channels to try."""
         if self._may_scale and all(runner.weight is not None for runner in self._runners):
-            weights = np.max([runner.reach for runner in self._runners], axis=0)
-            yield from smoothings(statistics, weights, self._config.scaling)
+            weights = np.max([runner.weight_magnitudes for runner in self._runners], axis=0)
+            yield from generate_factors(statistics, weights, self._config.scaling)
 
     def _round_to_nearest(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
         """Return a candidate with its errors, and weights rounded to nearest."""
         weights = {
-            runner.layer: runner.nearest(candidate.smoothing)
+            runner.layer: runner.round_to_nearest(candidate.smoothing)
             for runner in self._runners
-            if runner.scheme
+            if runner.spec
         }
         return replace(self._measure(candidate, samples), weights=weights)
 
     def _measure(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
         """Return a candidate with its errors on samples."""
         errors = {
-            runner.layer: over(self._compute_powers(runner, candidate, samples))
+            runner.layer: compute_noise_ratio(self._compute_powers(runner, candidate, samples))
             for runner in self._runners
         }
         measured, grid = replace(candidate, errors=errors), candidate.grid
@@ -319,7 +321,7 @@ class LayerSearch:
         powers = self._powers.setdefault((runner.layer, *candidate.numbers), {})
         new = [sample for sample in samples if id(sample) not in powers]
         if new:
-            pairs = runner.powers(candidate.grid, candidate.smoothing, new)
+            pairs = runner.measure_powers(candidate.grid, candidate.smoothing, new)
             powers.update(zip(map(id, new), pairs, strict=True))
         return (powers[id(sample)] for sample in samples)
 

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.ptq.algorithms.gptq import refined_by
-from anybit.ptq.algorithms.hessian import Factors, Moments, factors_of
+from anybit.ptq.algorithms.gptq import round_weights
+from anybit.ptq.algorithms.hessian import HessianFactors, Moments, factorize
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.layer_runner import LayerRunner
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
@@ -70,7 +70,7 @@ class SharedWeightRounding:
             by_start = {
                 part.start: moments for part, moments in zip(shared.parts, sums, strict=True)
             }
-            rounded, *_ = refined_by(
+            rounded, *_ = round_weights(
                 runner, params.smoothing, partial(_compute_factors, by_start, self._config.gptq)
             )
             weights.update(dict.fromkeys(shared.layers, rounded))
@@ -101,8 +101,10 @@ class SharedWeightRounding:
         }
 
 
-def _compute_factors(by_start: Mapping[int, Moments], config: GptqConfig, part: slice) -> Factors:
-    return factors_of(by_start[part.start], config)
+def _compute_factors(
+    by_start: Mapping[int, Moments], config: GptqConfig, part: slice
+) -> HessianFactors:
+    return factorize(by_start[part.start], config)
 
 
 def _layer_errors(params: Mapping[ActivationTensor, LayerParams]) -> dict[TargetNode, float]:

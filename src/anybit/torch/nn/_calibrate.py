@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree
 
 from anybit.errors import ModelError
-from anybit.ptq.calibration.statistics import Statistics
+from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.torch.modes import evaluating, unwrap
 from anybit.torch.nn._layers import QuantizedLayer
 from anybit.torch.nn._quantizers import Quantizer
@@ -107,7 +107,7 @@ class _ActivationTap:
     def __init__(self, quantizer: Quantizer, name: str, memory: int) -> None:
         layout = quantizer.scale.layout
         axis = 1 if layout.axis is None else layout.axis
-        self.statistics = Statistics(name, axis if layout.per_channel else None)
+        self.statistics = TensorStatistics(name, axis if layout.per_channel else None)
         self.samples = Samples(memory)
         self._batch_axis = layout.batch_axis
         self._channels = -axis if axis < 0 else 0

@@ -14,9 +14,15 @@ import numpy as np
 import torch
 
 from anybit.ops.int_quant import get_codes
-from anybit.ptq.algorithms.range_clipping import cut_off, least, may_cut, spare, whole
-from anybit.ptq.algorithms.round_to_nearest import nearest
-from anybit.ptq.calibration.statistics import Statistics
+from anybit.ptq.algorithms.range_clipping import (
+    compute_headroom,
+    compute_whole_range,
+    generate_clipped_ranges,
+    may_clip,
+    select_candidate,
+)
+from anybit.ptq.algorithms.round_to_nearest import round_to_nearest
+from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph.targets import WeightInput
 from anybit.quant_types.spec import QuantSpec
@@ -60,7 +66,7 @@ class ScaleSearch:
 
     def select(
         self,
-        statistics: Statistics,
+        statistics: TensorStatistics,
         samples: Sequence[torch.Tensor],
         held_out: Sequence[torch.Tensor],
     ) -> torch.Tensor:
@@ -68,15 +74,15 @@ class ScaleSearch:
         bits = bits_of(self._quantizer)
         if self._quantizer.scale.layout.per_channel:
             assert statistics.channels is not None
-            low, high = statistics.channels * spare(bits, statistics, _RANGES)
+            low, high = statistics.channels * compute_headroom(bits, statistics, _RANGES)
             shorter = [(low * fraction, high * fraction) for fraction in _FRACTIONS]
         else:
-            low, high = whole(bits, statistics, _RANGES)
-            shorter = [*cut_off(statistics, _RANGES)]
+            low, high = compute_whole_range(bits, statistics, _RANGES)
+            shorter = [*generate_clipped_ranges(statistics, _RANGES)]
         shorter += [(low * fraction, high * fraction) for fraction in _SHORTER]
-        may_clip = bits < _RANGES.wide_bits and may_cut(bits, statistics.count / self._channels)
-        ranges = [(low, high), *(shorter if may_clip else ())]
-        best = least(
+        clips = bits < _RANGES.wide_bits and may_clip(bits, statistics.count / self._channels)
+        ranges = [(low, high), *(shorter if clips else ())]
+        best = select_candidate(
             [range_scale(self._quantizer, *map(np.asarray, bounds)) for bounds in ranges],
             lambda scale: self._evaluate(scale, samples),
             lambda scale: self._evaluate(scale, held_out),
@@ -150,7 +156,7 @@ def weight_scale(quantizer: Quantizer, weight: torch.Tensor) -> torch.Tensor | N
     )
     axes = (layout.channel_axis(weight),) if layout.per_channel else ()
     array = weight.detach().float().cpu().numpy()
-    rounded = nearest(array, WeightInput(0, axes, None), scheme, DEFAULT.weights)
+    rounded = round_to_nearest(array, WeightInput(0, axes, None), scheme, DEFAULT.weights)
     scale = torch.from_numpy(np.asarray(rounded.grid.scale))
     scale = scale.flatten() if layout.per_channel else scale.reshape(())
     # Any scale is exact for zeros; learning can start from this one.

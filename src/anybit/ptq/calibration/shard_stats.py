@@ -15,12 +15,12 @@ from anybit.data.readers import Sample
 from anybit.data.shards import Shard
 from anybit.data.splits import is_held_out
 from anybit.errors import AnybitError
-from anybit.ptq.calibration.stats import FORMAT, CalibrationStats
-from anybit.ptq.calibration.taps import Recording
+from anybit.ptq.calibration.calibration_stats import CACHE_FORMAT, CalibrationStats
+from anybit.ptq.calibration.taps import TapSpec
 
 
 @dataclass(frozen=True)
-class Survey:
+class StatsTask:
     """What is asked of shards.
 
     Attributes:
@@ -30,13 +30,13 @@ class Survey:
         cache: The folder of what was found before; None for none.
     """
 
-    recording: Recording
+    recording: TapSpec
     axes: tuple[int | None, ...]
     widths: tuple[int | None, ...]
     cache: Path | None = None
 
 
-def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, CalibrationStats]]:
+def make_stats_collector(survey: StatsTask) -> Callable[[Shard], tuple[Shard, CalibrationStats]]:
     """Who looks at the samples of shards that are not held back, and gives back each with what is
     found, numbered from its first.
 
@@ -44,19 +44,21 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, CalibrationStats]
     determines it: the model, the tensors, the samples, the runtime and the processor. Samples are
     read twice then, so that no more than one is in memory.
     """
-    recorder = survey.recording.recorder()
+    recorder = survey.recording.open()
 
     def found(shard: Shard) -> tuple[Shard, CalibrationStats]:
-        path = None if survey.cache is None else survey.cache / f"{_digest(survey, shard)}.npz"
+        path = (
+            None if survey.cache is None else survey.cache / f"{_compute_digest(survey, shard)}.npz"
+        )
         names = survey.recording.names
         if path is not None:
             known = CalibrationStats.read(path, names, survey.axes, survey.widths, len(shard))
             if known is not None:
                 return shard, known
-        made = CalibrationStats.none(names, survey.axes)
-        for number, sample in _calibration(shard):
+        made = CalibrationStats.empty(names, survey.axes)
+        for number, sample in _read_calibration_samples(shard):
             seen = recorder.run(sample, kept=False)
-            with _naming(shard, number):
+            with _name_sample_in_errors(shard, number):
                 made.add(number - shard.first, seen)
         if path is not None:
             made.save(path)
@@ -66,7 +68,7 @@ def surveyor(survey: Survey) -> Callable[[Shard], tuple[Shard, CalibrationStats]
 
 
 @contextmanager
-def _naming(shard: Shard, number: int) -> Iterator[None]:
+def _name_sample_in_errors(shard: Shard, number: int) -> Iterator[None]:
     """Say which sample it is that is refused."""
     try:
         yield
@@ -74,15 +76,15 @@ def _naming(shard: Shard, number: int) -> Iterator[None]:
         raise type(error)(f"{shard.describe_sample(number)}{error}") from error
 
 
-def _calibration(shard: Shard) -> Iterator[tuple[int, Sample]]:
+def _read_calibration_samples(shard: Shard) -> Iterator[tuple[int, Sample]]:
     return shard.read(lambda number: not is_held_out(number))
 
 
-def _digest(survey: Survey, shard: Shard) -> str:
+def _compute_digest(survey: StatsTask, shard: Shard) -> str:
     """Of what determines what is found in a shard."""
-    versions = (FORMAT, onnxruntime.__version__, platform.machine(), isa())
+    versions = (CACHE_FORMAT, onnxruntime.__version__, platform.machine(), isa())
     state = sha256(repr((versions, survey.axes)).encode() + survey.recording.digest)
-    for number, sample in _calibration(shard):
+    for number, sample in _read_calibration_samples(shard):
         for name, array in sample.items():
             kind = (number - shard.first, name, array.dtype.str, array.shape)
             state.update(repr(kind).encode())

@@ -53,7 +53,7 @@ class Crop:
         return np.take(x, np.arange(start, start + kept), axis)
 
 
-def crops_of(sources: Sequence[ActivationTensor], most: int) -> dict[str, Crop | None]:
+def make_crops(sources: Sequence[ActivationTensor], most: int) -> dict[str, Crop | None]:
     """Return how tensors are cut, by name, so that all layers that read them work on the rest.
 
     Args:

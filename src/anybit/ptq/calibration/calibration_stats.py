@@ -14,16 +14,16 @@ from anybit.data.array_files import open_arrays, write_members
 from anybit.errors import AnybitError
 from anybit.inputs import Array
 from anybit.onnx.files.writer import name_file_in_errors
-from anybit.ptq.calibration.statistics import BINS, Statistics, add_all
+from anybit.ptq.calibration.tensor_statistics import BINS, TensorStatistics, add_arrays
 
 Extreme = tuple[float, int]
 
 # Changed with what is written, or with what it means.
-FORMAT = "anybit findings 2"
+CACHE_FORMAT = "anybit findings 2"
 
 # More bytes, or values in one bin, than anybody has looked at.
-_MANY = 2**50
-_LISTED = {
+_MAX_COUNT = 2**50
+_DTYPES = {
     "counts": np.int64,
     "bins": np.uint16,
     "used": np.int64,
@@ -48,14 +48,14 @@ class CalibrationStats:
         size: The most bytes that all take for one sample.
     """
 
-    statistics: list[Statistics]
+    statistics: list[TensorStatistics]
     farthest: list[list[Extreme]]
     size: int = 1
 
     @classmethod
-    def none(cls, names: Sequence[str], axes: Sequence[int | None]) -> "CalibrationStats":
+    def empty(cls, names: Sequence[str], axes: Sequence[int | None]) -> "CalibrationStats":
         """Before the first sample."""
-        statistics = [Statistics(name, axis) for name, axis in zip(names, axes, strict=True)]
+        statistics = [TensorStatistics(name, axis) for name, axis in zip(names, axes, strict=True)]
         return cls(statistics, [[] for _ in names])
 
     def add(self, number: int, arrays: Mapping[str, Array]) -> None:
@@ -65,9 +65,9 @@ class CalibrationStats:
             ModelError: One holds NaN or infinity.
         """
         self.size = max(self.size, sum(array.nbytes for array in arrays.values()))
-        reaches = add_all(self.statistics, [arrays[each.name] for each in self.statistics])
+        reaches = add_arrays(self.statistics, [arrays[each.name] for each in self.statistics])
         for place, reach in enumerate(reaches):
-            self.farthest[place] = _two([*self.farthest[place], (reach, -number)])
+            self.farthest[place] = _keep_two_largest([*self.farthest[place], (reach, -number)])
 
     def merge(self, other: "CalibrationStats", first: int) -> None:
         """Add those of other samples, whose numbers start from there."""
@@ -76,7 +76,7 @@ class CalibrationStats:
             mine.merge(theirs)
         for place, pair in enumerate(other.farthest):
             moved = [(reach, number - first) for reach, number in pair]
-            self.farthest[place] = _two([*self.farthest[place], *moved])
+            self.farthest[place] = _keep_two_largest([*self.farthest[place], *moved])
 
     def save(self, path: Path) -> None:
         """Write them, wholly or not at all.
@@ -109,7 +109,7 @@ class CalibrationStats:
         ):
             written = Path(folder) / path.name
             write_members(
-                written, {name: np.asarray(arrays[name], _LISTED[name]) for name in _LISTED}
+                written, {name: np.asarray(arrays[name], _DTYPES[name]) for name in _DTYPES}
             )
             os.replace(written, path)
 
@@ -125,10 +125,10 @@ class CalibrationStats:
         """What a file holds of so many samples and such tensors, with so many channels each; None
         if it is not there, or damaged, or something else."""
         try:
-            arrays = _arrays(path)
+            arrays = _read_arrays(path)
         except (AnybitError, OSError):
             return None
-        found = cls.none(names, axes)
+        found = cls.empty(names, axes)
         if arrays is None or arrays["name"].tobytes() != path.stem.encode():
             return None
         if not _is_sound(arrays, widths, samples):
@@ -151,14 +151,14 @@ class CalibrationStats:
         return found
 
 
-def _two(extremes: list[Extreme]) -> list[Extreme]:
+def _keep_two_largest(extremes: list[Extreme]) -> list[Extreme]:
     return sorted(extremes, reverse=True)[:2]
 
 
-def _arrays(path: Path) -> dict[str, Array] | None:
+def _read_arrays(path: Path) -> dict[str, Array] | None:
     """The arrays of a file, if their names and types are ours and they are stored as they are."""
     stored = open_arrays(path)
-    if {name: array.dtype for name, array in stored.items()} != _LISTED:
+    if {name: array.dtype for name, array in stored.items()} != _DTYPES:
         return None
     sizes = (math.prod(each.shape, start=each.dtype.itemsize) for each in stored.values())
     if sum(sizes) > path.stat().st_size:  # compressed, by others
@@ -183,7 +183,7 @@ def _is_sound(arrays: Mapping[str, Array], asked: Sequence[int | None], samples:
         and counts.shape == arrays["bins"].shape == (used.sum(),)
         and (arrays["bins"] < BINS).all()
         and (counts > 0).all()
-        and (counts < _MANY).all()
+        and (counts < _MAX_COUNT).all()
         and ((widths == -1) | (widths == known)).all()
         and ends.shape == (2 * np.maximum(widths, 0).sum(),)
         and np.isfinite(ends).all()
@@ -194,5 +194,5 @@ def _is_sound(arrays: Mapping[str, Array], asked: Sequence[int | None], samples:
         and (arrays["reaches"][:, 0] >= 0).all()
         and (arrays["numbers"] >= 0).all()
         and (arrays["numbers"] < samples).all()
-        and 0 < arrays["size"][0] < _MANY
+        and 0 < arrays["size"][0] < _MAX_COUNT
     )

@@ -23,7 +23,7 @@ BINS = 1 << (32 - _SHIFT)
 
 
 @dataclass
-class Statistics:
+class TensorStatistics:
     """The values of one tensor.
 
     Attributes:
@@ -59,13 +59,13 @@ class Statistics:
         Raises:
             ModelError: NaN or infinity, which no range holds.
         """
-        return add_all([self], [array])[0]
+        return add_arrays([self], [array])[0]
 
-    def axis_in(self, array: Array) -> int | None:
+    def find_channel_axis(self, array: Array) -> int | None:
         """Which axis of an array is that of the channels, if somebody asks for them."""
         return None if self.axis is None else self.axis % array.ndim
 
-    def merge(self, other: "Statistics") -> None:
+    def merge(self, other: "TensorStatistics") -> None:
         """Count what another has counted.
 
         Raises:
@@ -77,38 +77,40 @@ class Statistics:
         self.highest = max(self.highest, other.highest)
         if other.channels is not None:
             mine, theirs = self.channels, other.channels
-            self.channels = theirs.copy() if mine is None else _widened(self.name, mine, theirs)
+            self.channels = (
+                theirs.copy() if mine is None else _merge_extremes(self.name, mine, theirs)
+            )
 
     @property
-    def per_channel(self) -> float:
+    def values_per_channel(self) -> float:
         """How many values there were of each channel; of all where nobody asks for channels."""
         return self.count / (1 if self.channels is None else self.channels.shape[1])
 
-    def quantiles(self, *shares: float) -> Iterator[tuple[float, float]]:
+    def iterate_quantile_ranges(self, *shares: float) -> Iterator[tuple[float, float]]:
         """For each share the range that leaves out so many of the values, at each end; by whole
         bins."""
-        order = _ascending()
+        order = _order_bins()
         below = np.cumsum(self.counts[order])
         total = self.count
         for share in shares:
             most = int(share * total)
             first = int(np.searchsorted(below, most, side="right"))
             last = int(np.searchsorted(below, total - most, side="left"))
-            low, high = _edges(order[[first, min(last, len(order) - 1)]])
+            low, high = _compute_edges(order[[first, min(last, len(order) - 1)]])
             yield max(self.lowest, float(low.min())), min(self.highest, float(high.max()))
 
-    def cumulated(self) -> tuple[Array, Array]:
+    def compute_cumulative_counts(self) -> tuple[Array, Array]:
         """Ascending bounds, and how many of the values lie below each, as even in bins."""
-        order = _ascending()
+        order = _order_bins()
         order = order[self.counts[order] > 0]
-        low, high = (np.clip(each, self.lowest, self.highest) for each in _edges(order))
+        low, high = (np.clip(each, self.lowest, self.highest) for each in _compute_edges(order))
         above = np.cumsum(self.counts[order])
         bounds = np.stack([low, high], axis=1).ravel().astype(np.float64)
         below = np.stack([above - self.counts[order], above], axis=1).ravel()
         return bounds, below
 
 
-def add_all(statistics: Sequence[Statistics], arrays: Sequence[Array]) -> list[float]:
+def add_arrays(statistics: Sequence[TensorStatistics], arrays: Sequence[Array]) -> list[float]:
     """Count the values of an array for each of several tensors, and give the largest magnitudes.
 
     All are counted in one call, without the interpreter's lock: many short ones of several threads
@@ -117,10 +119,10 @@ def add_all(statistics: Sequence[Statistics], arrays: Sequence[Array]) -> list[f
     Raises:
         ModelError: NaN or infinity, which no range holds; other numbers of channels than before.
     """
-    plain = [_plain(each) for each in arrays]
-    axes = [each.axis_in(array) for each, array in zip(statistics, plain, strict=True)]
+    plain = [_to_float32(each) for each in arrays]
+    axes = [each.find_channel_axis(array) for each, array in zip(statistics, plain, strict=True)]
     channels = [
-        _room(each, array.shape[axis]) if axis is not None and array.size else None
+        _get_extremes(each, array.shape[axis]) if axis is not None and array.size else None
         for each, array, axis in zip(statistics, plain, axes, strict=True)
     ]
     axes = [None if room is None else axis for axis, room in zip(axes, channels, strict=True)]
@@ -140,13 +142,13 @@ def add_all(statistics: Sequence[Statistics], arrays: Sequence[Array]) -> list[f
     return reaches
 
 
-def _plain(array: Array) -> Array:
+def _to_float32(array: Array) -> Array:
     """As float32, one value behind the other."""
     with np.errstate(over="ignore"):  # infinity, then, which is refused
         return np.ascontiguousarray(array, np.float32)
 
 
-def _room(statistics: Statistics, channels: int) -> Array:
+def _get_extremes(statistics: TensorStatistics, channels: int) -> Array:
     """For the extremes of channels: those that are known."""
     known = statistics.channels
     if known is None:
@@ -163,19 +165,19 @@ def _check_channels(name: str, one: int, other: int) -> None:
         )
 
 
-def _widened(name: str, mine: Array, theirs: Array) -> Array:
+def _merge_extremes(name: str, mine: Array, theirs: Array) -> Array:
     _check_channels(name, mine.shape[1], theirs.shape[1])
     return np.array([np.minimum(mine[0], theirs[0]), np.maximum(mine[1], theirs[1])])
 
 
 @cache
-def _ascending() -> Array:
+def _order_bins() -> Array:
     """The bins in the order of their values: the negative ones backwards."""
     half = BINS // 2
     return np.concatenate([np.arange(BINS - 1, half - 1, -1), np.arange(half)])
 
 
-def _edges(bins: Array) -> tuple[Array, Array]:
+def _compute_edges(bins: Array) -> tuple[Array, Array]:
     """The least and the largest value of bins."""
     first = (bins.astype(np.uint32) << _SHIFT).view(np.float32)
     last = ((bins.astype(np.uint32) << _SHIFT) | np.uint32((1 << _SHIFT) - 1)).view(np.float32)
