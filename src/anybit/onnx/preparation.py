@@ -130,7 +130,8 @@ def apply_passes(
 def run_pass(model: ir.Model, source: Source, pass_: ir.passes.InPlacePass) -> ConversionReport:
     """Run a pass that returns a report."""
     (report,) = apply_passes(model, source, pass_)
-    assert isinstance(report, ConversionReport), "asked of such passes only"
+    if not isinstance(report, ConversionReport):
+        raise TypeError(f"{type(pass_).__name__} returns no report")
     return report
 
 

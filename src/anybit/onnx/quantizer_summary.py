@@ -80,7 +80,7 @@ def summarize_quantizer(
         origins: Name and shape of the source tensor, by the name of a value that was only moved.
     """
     x, operator = quantizer.x, quantizer.operator
-    assert x is not None, "quantizers_in lists those with an input"
+    assert x is not None, "quantizers without an input are not listed"
     tensor, shape = origins.get(str(x.name), (str(x.name), text.format_shape(get_shape(x))))
     parameters = {
         declared.name: _summarize_parameter(

@@ -18,6 +18,7 @@ from anybit.onnx.graph.constants import (
 from anybit.onnx.graph.cut import extract_subgraph
 from anybit.onnx.graph.editor import drop_if_unread, replace_value
 from anybit.onnx.graph.names import NameGenerator, make_name_generator
+from anybit.onnx.graph.require import require_graph
 from anybit.onnx.runtime import FAILURES, evaluate
 
 # Larger constants of a branch go to the main graph, where the other branch may share them.
@@ -160,9 +161,8 @@ class FoldedValues:
 
         The node then has no inputs and no readers; `finish` removes it.
         """
-        graph, old = node.graph, node.outputs[0]
+        graph, old = require_graph(node), node.outputs[0]
         inputs = [value for value in node.inputs if value is not None]
-        assert graph is not None, "nodes in a graph only"
         outer = graph is not self._model.graph and not old.is_graph_output()
         shares = outer and tensor.size > _SHARED
         value = self._hoist(old, tensor) if shares else make_constant(old.name, tensor)

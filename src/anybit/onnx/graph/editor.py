@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array, Content, is_constant, make_constant, make_content_key
 from anybit.onnx.graph.names import make_name_generator
+from anybit.onnx.graph.require import require_graph
 
 
 class Editor:
@@ -53,14 +54,13 @@ class Editor:
         metadata: Mapping[str, str] | None = None,
     ) -> ir.Value:
         """Insert a node before another; return its output, which has the shape of `like`."""
-        assert before.graph is not None, "nodes in a graph only"
         node = ir.Node(domain, kind, inputs, attributes, name=self.unique(name))
         node.metadata_props.update(metadata or {})
         result = node.outputs[0]
         result.name = self.unique(name)
         result.dtype = dtype
         result.shape = like.shape.copy() if like.shape is not None else None
-        before.graph.insert_before(before, node)
+        require_graph(before).insert_before(before, node)
         return result
 
     def replace(self, node: ir.Node, result: ir.Value, *, shared: bool = False) -> None:
@@ -69,8 +69,8 @@ class Editor:
         A `shared` result has other readers, or lies in an outer graph: it keeps its name. Inputs of
         the node that nothing else reads are dropped, so that weights are freed.
         """
-        assert node.graph is not None, "nodes in a graph only"
-        old, inputs = node.outputs[0], [value for value in node.inputs if value is not None]
+        graph, old = require_graph(node), node.outputs[0]
+        inputs = [value for value in node.inputs if value is not None]
         if shared and old.is_graph_output():
             name, dtype = f"{old.name}_copy", result.dtype or ir.DataType.FLOAT
             result = self.insert(node, "Identity", [result], name, like=result, dtype=dtype)
@@ -80,7 +80,7 @@ class Editor:
             result.shape = old.shape if old.shape is not None else result.shape
             result.metadata_props.update(old.metadata_props)
         replace_value(old, result)
-        node.graph.remove(node, safe=True)
+        graph.remove(node, safe=True)
         if old.name and not shared:
             result.name = old.name
         for value in inputs:
@@ -92,8 +92,7 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
 
     `replace_graph_outputs` walks through all outputs: a comparison has thousands.
     """
-    while old.is_graph_output():
-        assert old.graph is not None, "an output has a graph"
+    while old.graph is not None and old.is_graph_output():
         outputs = old.graph.outputs
         outputs[outputs.index(old)] = new
     old.replace_all_uses_with(new)

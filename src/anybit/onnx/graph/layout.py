@@ -7,6 +7,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.require import require_graph
 
 CHANNELS_LAST = "qonnx.custom_op.channels_last"
 """The domain of `Conv`, `MaxPool` and `BatchNormalization` with channels last."""
@@ -70,12 +71,11 @@ def insert_transpose(node: ir.Node, order: Order, name: str) -> ir.Value:
 
     The node's own output then has the layout before the Transpose.
     """
-    assert node.graph is not None, "nodes in a graph only"
     result = node.outputs[0]
     after = make_transpose(result, order, name)
     last = after.outputs[0]
     last.shape = result.shape
-    node.graph.insert_after(node, after)
+    require_graph(node).insert_after(node, after)
     result.replace_all_uses_with(last, replace_graph_outputs=True)
     after.replace_input_with(0, result)
     result.shape = reorder_shape(result.shape, invert_order(order))

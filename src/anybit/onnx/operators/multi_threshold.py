@@ -16,6 +16,7 @@ from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.require import require_input
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS
 
 SPELLINGS = frozenset(
@@ -119,8 +120,7 @@ def _round_up(node: ir.Node, array: Array) -> Array:
 
 def _get_shape(node: ir.Node) -> ir.Shape:
     """Return the shape of x, which is also that of the output."""
-    x = node.inputs[0]
-    assert x is not None, "checked with the inputs"
+    x = require_input(node)
     shape = x.shape if x.shape is not None else node.outputs[0].shape
     if shape is None:
         raise ModelError(

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor, drop_if_unread
 from anybit.onnx.graph.layout import Order
+from anybit.onnx.graph.require import require_graph, require_input, require_producer
 from anybit.onnx.operators.registry import find_operator
 
 Change: TypeAlias = Callable[[Array], Array]
@@ -42,9 +43,7 @@ def change_value(value: ir.Value, change: Change, editor: Editor, reader: ir.Nod
             return value
         tensor = ir.tensor(np.ascontiguousarray(new), dtype=value.dtype)
         return editor.add_constant(str(value.name), tensor)
-    quantizer = value.producer()
-    assert quantizer is not None, "a known value is a constant, or has been quantized"
-    assert reader.graph is not None, "it was found in one"
+    quantizer = require_producer(value)
     inputs = [value and change_value(value, change, editor, reader) for value in quantizer.inputs]
     node = ir.Node(
         quantizer.domain,
@@ -57,14 +56,13 @@ def change_value(value: ir.Value, change: Change, editor: Editor, reader: ir.Nod
     result.name, result.type = editor.unique(str(value.name)), value.type
     if inputs[0] is not None:
         result.shape = inputs[0].shape
-    reader.graph.insert_before(reader, node)
+    require_graph(reader).insert_before(reader, node)
     return result
 
 
 def change_input(node: ir.Node, index: int, change: Change, editor: Editor) -> None:
     """Let a node read a known value with other axes; the name stays if it is the only reader."""
-    old = node.inputs[index]
-    assert old is not None, "a known value"
+    old = require_input(node, index)
     new = change_value(old, change, editor, node)
     if new is not old:
         node.replace_input_with(index, new)

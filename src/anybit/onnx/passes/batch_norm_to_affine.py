@@ -9,6 +9,7 @@ from anybit.onnx.folding.evaluation import evaluate_standard
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.require import require_input, require_shape
 
 # Before, attributes selected the normalized axes.
 _OPSET = 9
@@ -89,10 +90,8 @@ def _is_exact(
 
 
 def _replace(node: ir.Node, factor: Array, offset: Array, editor: Editor) -> None:
-    x, result, name = node.inputs[0], node.outputs[0], node.name or node.op_type
-    assert x is not None, "asked before"
-    assert x.shape is not None, "asked before"
-    shape = (1, -1, *([1] * (len(x.shape) - 2)))
+    x, result, name = require_input(node), node.outputs[0], node.name or node.op_type
+    shape = (1, -1, *([1] * (len(require_shape(x)) - 2)))
     y = x
     for kind, array in (("Mul", factor), ("Add", offset)):
         constant = editor.add_constant(f"{name}_{kind.lower()}", ir.tensor(array.reshape(shape)))

@@ -15,6 +15,7 @@ from anybit.onnx.graph.constants import Array, is_constant, make_constant, read_
 from anybit.onnx.graph.editor import drop_if_unread
 from anybit.onnx.graph.names import NameGenerator, describe, make_name_generator
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.require import require_graph, require_input, require_shape
 from anybit.onnx.graph.rows import mixes_rows
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes.fold_constants import FoldConstants
@@ -166,8 +167,7 @@ def _get_rows(value: ir.Value) -> Size | None:
 
 
 def _set_rows(value: ir.Value, rows: Size) -> None:
-    assert value.shape is not None, "it has rows"
-    value.shape = ir.Shape([rows, *list(value.shape)[1:]])
+    value.shape = ir.Shape([rows, *list(require_shape(value))[1:]])
 
 
 def _iter_values(model: ir.Model) -> Iterator[ir.Value]:
@@ -274,9 +274,7 @@ def _keeps_axis(x: ir.Shape, result: ir.Shape | None, axis: int, old: int) -> bo
 
 def _give_target(node: ir.Node, sizes: Array, unique: NameGenerator) -> None:
     """Give a Reshape a target of its own: others may read the old one."""
-    graph, old = node.graph, node.inputs[1]
-    assert graph is not None, "it was found in one"
-    assert old is not None, "it is a constant"
+    graph, old = require_graph(node), require_input(node, 1)
     name = unique(f"{old.name}_batch")
     value = make_constant(name, ir.tensor(sizes, name=name))
     graph.register_initializer(value)

@@ -21,6 +21,7 @@ from anybit.onnx.graph.layout import (
     swap_names,
 )
 from anybit.onnx.graph.names import make_name_generator
+from anybit.onnx.graph.require import require_graph, require_input, require_shape
 from anybit.onnx.passes.move_transposes import is_elementwise
 
 _RANKS = (3, 4)
@@ -84,17 +85,14 @@ def _write_out(node: ir.Node) -> None:
         attributes.add(ir.AttrFloat32("epsilon", get_attribute(node, "epsilon", 1e-5)))
         attributes.add(ir.AttrFloat32("momentum", get_attribute(node, "momentum", 0.9)))
         return
-    kernel, x = _get_kernel_shape(node), node.inputs[0]
-    assert kernel is not None, "asked before"
-    assert x is not None, "asked before"
-    assert x.shape is not None, "asked before"
+    kernel = _get_kernel_shape(node) or ()
     ones = [1] * len(kernel)
     strides = get_attribute(node, "strides", ()) or ones
     dilations = get_attribute(node, "dilations", ()) or ones
     pads = get_attribute(node, "pads", ()) or [0, 0] * len(kernel)
     mode = get_attribute(node, "auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        sizes = [int(size) for size in x.shape[2:]]  # type: ignore[arg-type]
+        sizes = [int(size) for size in require_shape(require_input(node))[2:]]  # type: ignore[arg-type]
         pads = _compute_same_pads(sizes, kernel, strides, upper=mode == "SAME_UPPER")
     attributes.pop("auto_pad", None)
     attributes.pop("storage_order", None)
@@ -121,20 +119,16 @@ def _compute_same_pads(
 
 def _change(node: ir.Node, unique: Callable[[str], str]) -> list[ir.Node]:
     """Put Transposes around a node; return those before it."""
-    assert node.graph is not None, "it was found in one"
-    x, result, name = node.inputs[0], node.outputs[0], node.name or node.op_type
-    assert x is not None, "asked before"
-    assert x.shape is not None, "asked before"
-    rank, transposes = len(x.shape), []
+    graph, result, name = require_graph(node), node.outputs[0], node.name or node.op_type
+    rank, transposes = len(require_shape(require_input(node))), []
     for index in get_layout_inputs(node):
-        value = node.inputs[index]
-        assert value is not None, "Conv has a weight"
+        value = require_input(node, index)
         before = make_transpose(
             value, get_channels_last_order(rank), unique(f"{value.name}_channels_last")
         )
         if has_provisional_name(value):
             set_provisional_name(before.outputs[0], before.name or name)
-        node.graph.insert_before(node, before)
+        graph.insert_before(node, before)
         node.replace_input_with(index, before.outputs[0])
         transposes.append(before)
     last = insert_transpose(node, get_channels_first_order(rank), unique(f"{name}_channels_first"))

@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
 from anybit.onnx.graph.reductions import get_reduced_axes
+from anybit.onnx.graph.require import require_graph, require_input
 
 
 class DropIdentities(InPlacePass):
@@ -36,9 +37,7 @@ def _reduces_nothing(node: ir.Node) -> bool:
 
 
 def _try_drop(node: ir.Node) -> bool:
-    x, y, graph = node.inputs[0], node.outputs[0], node.graph
-    assert x is not None, "checked before"
-    assert graph is not None, "the node is in a graph"
+    x, y, graph = require_input(node), node.outputs[0], require_graph(node)
     if y.is_graph_output():
         producer = x.producer()
         if producer is None or producer.graph is not graph or x.is_graph_output():

@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.require import require_graph, require_input
 from anybit.onnx.passes._reorder import (
     change_value,
     drop_unread,
@@ -24,16 +25,20 @@ class ExtractConvBias(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         editor = Editor(model)
-        nodes = [node for node in model.graph.all_nodes() if _has_bias(node)]
-        for node in nodes:
-            _extract(node, editor)
-        return PassResult(model, bool(nodes))
+        ranks = {
+            node: rank
+            for node in model.graph.all_nodes()
+            if _has_bias(node) and (rank := _get_rank(node)) is not None
+        }
+        for node, rank in ranks.items():
+            _extract(node, rank, editor)
+        return PassResult(model, bool(ranks))
 
 
 def _has_bias(node: ir.Node) -> bool:
     if not has_trait(node, OpTrait.CONVOLUTION):
         return False
-    return len(node.inputs) > 2 and is_known(node.inputs[2]) and _get_rank(node) is not None
+    return len(node.inputs) > 2 and is_known(node.inputs[2])
 
 
 def _get_rank(node: ir.Node) -> int | None:
@@ -43,11 +48,8 @@ def _get_rank(node: ir.Node) -> int | None:
     return None
 
 
-def _extract(node: ir.Node, editor: Editor) -> None:
-    bias, result, rank = node.inputs[2], node.outputs[0], _get_rank(node)
-    assert node.graph is not None, "it was found in one"
-    assert bias is not None, "asked before"
-    assert rank is not None, "asked before"
+def _extract(node: ir.Node, rank: int, editor: Editor) -> None:
+    bias, result = require_input(node, 2), node.outputs[0]
     new = change_value(bias, make_reshaping((1, -1, *([1] * (rank - 2)))), editor, node)
     node.resize_inputs(2)
     drop_unread(bias)
@@ -56,7 +58,7 @@ def _extract(node: ir.Node, editor: Editor) -> None:
     add = ir.Node("", "Add", [result, new], name=name)
     last = add.outputs[0]
     last.name, last.type, last.shape = name, result.type, result.shape
-    node.graph.insert_after(node, add)
+    require_graph(node).insert_after(node, add)
     result.replace_all_uses_with(last, replace_graph_outputs=True)
     add.replace_input_with(0, result)
     result.name, last.name = last.name, result.name

@@ -9,6 +9,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.require import require_graph, require_input
 from anybit.onnx.qdq.before_quantize import find_sign_source
 from anybit.onnx.quantizers.metadata import FENCE_KEY
 from anybit.onnx.quantizers.nodes import Scaling, get_dtype, is_quantize, read_scaling
@@ -44,9 +45,7 @@ class FencePairs(InPlacePass):
 
 
 def _fence_after(editor: Editor, node: ir.Node) -> bool:
-    result, codes, graph = node.outputs[0], node.inputs[0], node.graph
-    assert graph is not None, "asked before"
-    assert codes is not None, "it was written so"
+    result, codes = node.outputs[0], require_input(node)
     if any(FENCE_KEY in reader.metadata_props for reader, _ in result.uses()):
         return False
     name = str(result.name)
@@ -57,7 +56,7 @@ def _fence_after(editor: Editor, node: ir.Node) -> bool:
     fenced.type, fenced.shape = ir.TensorType(_FLOAT), result.shape and result.shape.copy()
     fenced.metadata_props.update(result.metadata_props)
     result.metadata_props.clear()
-    graph.insert_after(node, fence)
+    require_graph(node).insert_after(node, fence)
     result.replace_all_uses_with(fenced, replace_graph_outputs=True)
     fence.replace_input_with(0, result)
     result.name, fenced.name = editor.unique(f"{name}_dequantized"), name

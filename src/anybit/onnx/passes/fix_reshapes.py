@@ -10,6 +10,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.names import NameGenerator, make_name_generator
+from anybit.onnx.graph.require import require_graph
 from anybit.onnx.graph.shapes import get_named_sizes
 from anybit.onnx.graph.sizes import SizePropagator
 
@@ -71,10 +72,9 @@ def _resolve_target(
 
 
 def _fix(node: ir.Node, sizes: list[int], unique: NameGenerator) -> None:
-    assert node.graph is not None, "it was found in one"
     constant = ir.node("Constant", [], {"value": ir.tensor(np.array(sizes, np.int64))})
     constant.name = unique(f"{node.name or node.op_type}_shape")
     constant.outputs[0].name = unique(f"{node.outputs[0].name}_shape")
-    node.graph.insert_before(node, constant)
+    require_graph(node).insert_before(node, constant)
     node.replace_input_with(1, constant.outputs[0])
     node.attributes.pop("allowzero", None)

@@ -8,6 +8,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor, drop_if_unread
+from anybit.onnx.graph.require import require_input
 from anybit.onnx.passes.batch_norm_to_affine import EPSILON, read_parameters
 
 # The axis of the weight with the output channels.
@@ -59,9 +60,8 @@ def _compute_affine(parameters: list[Array], epsilon: float) -> tuple[Array, Arr
 
 def _fold(node: ir.Node, channel: int, affine: tuple[Array, Array], editor: Editor) -> None:
     factor, offset = affine
-    old_weight = node.inputs[1]
+    old_weight = require_input(node, 1)
     old_bias = node.inputs[2] if len(node.inputs) > 2 else None
-    assert old_weight is not None, "asked before"
     weight = read_array(old_weight)
     shape = [1] * weight.ndim
     shape[channel] = -1

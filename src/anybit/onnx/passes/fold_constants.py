@@ -16,6 +16,7 @@ from anybit.onnx.folding.extents import (
 )
 from anybit.onnx.folding.pieces import FoldedValues, FoldingSubgraph, get_inputs_read
 from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.require import require_producer
 from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.graph.sizes import SizePropagator
 from anybit.onnx.graph.walk import iter_nodes, iter_tensors
@@ -198,9 +199,7 @@ class _Folding:
     def _evaluate(self) -> None:
         for value, array in self._piece.evaluate().items():
             self.budget -= array.nbytes
-            node = value.producer()
-            assert node is not None, "its result was just computed"
-            self._replace(node, ir.Tensor(array))
+            self._replace(require_producer(value), ir.Tensor(array))
         self._piece = FoldingSubgraph(self._model)
 
     def _replace(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:

@@ -8,6 +8,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import are_powers_of_two
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.require import require_input, require_producer
 from anybit.onnx.passes._reorder import (
     change_value,
     drop_unread,
@@ -55,14 +56,13 @@ def _split(node: ir.Node, editor: Editor) -> None:
     old = list(node.inputs[:2])
     a, b = new = [_make_factor(node, index, editor) for index in range(2)]
     y = editor.insert(node, "MatMul", [a, b], name, like=result, dtype=dtype)
-    product = y.producer()
+    product = require_producer(y)
     y = _multiply(y, _get_factor(node, "alpha"), node, editor)
     c = node.inputs[2] if len(node.inputs) > 2 else None
     if c is not None:
         c = _multiply(c, _get_factor(node, "beta"), node, editor)
         y = editor.insert(node, "Add", [y, c], f"{name}_bias", like=result, dtype=dtype)
     editor.replace(node, y)
-    assert product is not None, "it has been inserted"
     product.name = node.name
     for value, before in zip(new, old, strict=True):
         if value is not before and before is not None and is_known(before):
@@ -71,8 +71,7 @@ def _split(node: ir.Node, editor: Editor) -> None:
 
 
 def _make_factor(node: ir.Node, index: int, editor: Editor) -> ir.Value:
-    x = node.inputs[index]
-    assert x is not None, "asked before"
+    x = require_input(node, index)
     if not get_attribute(node, _TRANSPOSED[index], 0):
         return x
     if is_known(x):

@@ -10,6 +10,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import NameGenerator, describe, make_name_generator
+from anybit.onnx.graph.require import require_graph
 from anybit.onnx.graph.walk import iter_values
 from anybit.onnx.operators.multi_threshold import SPELLINGS
 from anybit.onnx.operators.registry import find_versions
@@ -63,8 +64,7 @@ def _inline_call(
     call: ir.Node, function: ir.Function, unique: NameGenerator, opset: int
 ) -> list[ir.Node]:
     """Replace a call by the body; return all nodes of the body."""
-    target = call.graph
-    assert target is not None, "calls in a graph only"
+    target = require_graph(call)
     body = _copy_body(call, function, opset)
     for graph in (body, *body.subgraphs()):
         for value in iter_values(graph):
@@ -104,7 +104,6 @@ def _copy_body(call: ir.Node, function: ir.Function, opset: int) -> ir.Graph:
 
 def _hand_over(call: ir.Node, results: Sequence[ir.Value | None], made: set[ir.Value]) -> None:
     """Let readers of the call read the results, under the original names."""
-    assert call.graph is not None, "calls in a graph only"
     for old, result in zip(call.outputs, results, strict=False):
         if result is None:
             raise ModelError(
@@ -113,7 +112,7 @@ def _hand_over(call: ir.Node, results: Sequence[ir.Value | None], made: set[ir.V
             )
         if result not in made:  # an input that is returned, or a result that has a name already
             node = ir.node("Identity", [result])
-            call.graph.insert_before(call, node)
+            require_graph(call).insert_before(call, node)
             result = node.outputs[0]
         made.discard(result)
         _stand_in(result, old)

@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.layout import swap_names
+from anybit.onnx.graph.require import require_graph
 from anybit.onnx.passes._reorder import (
     change_value,
     drop_unread,
@@ -62,18 +63,18 @@ def _is_per_channel(bias: ir.Value, result: ir.Shape) -> bool:
 
 
 def _join(conv: ir.Node, add: ir.Node, bias: ir.Value, editor: Editor) -> None:
-    assert conv.graph is not None, "it was found in one"
+    graph = require_graph(conv)
     new, quantizer = change_value(bias, make_reshaping((-1,)), editor, conv), bias.producer()
     if new is bias and quantizer is not None:
         # The quantizer of the bias may lie between Conv and Add.
-        conv.graph.remove(quantizer)
-        conv.graph.insert_before(conv, quantizer)
+        graph.remove(quantizer)
+        graph.insert_before(conv, quantizer)
     old = conv.outputs[0]
     conv.resize_inputs(3)
     conv.replace_input_with(2, new)
     last = add.outputs[0]
     last.replace_all_uses_with(old, replace_graph_outputs=True)
     swap_names(old, last)
-    conv.graph.remove(add, safe=True)
+    graph.remove(add, safe=True)
     drop_unread(bias)
     take_names(new, bias)

@@ -11,6 +11,7 @@ from anybit.onnx.expansion.calls import Expansion, Expansions
 from anybit.onnx.expansion.writer import Body
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.require import require_graph
 from anybit.onnx.operators.registry import find_operators
 from anybit.onnx.report import ConversionReport, ConversionStep
 
@@ -65,7 +66,6 @@ def expand(editor: Editor, node: ir.Node, expansion: Expansion) -> None:
 
     Equal constants share an initializer.
     """
-    assert node.graph is not None, "nodes in a graph only"
     constant = partial(editor.share_constant, "constant")
     body = Body(constant, editor.unique, str(node.outputs[0].name))
     for traced, value in zip(expansion.inputs, node.inputs, strict=True):
@@ -74,5 +74,5 @@ def expand(editor: Editor, node: ir.Node, expansion: Expansion) -> None:
     new = body.write(expansion.result)
     if new.producer() not in body.nodes:  # a constant or an input, which has a name already
         new = body.append("Identity", [new], ir.DataType.from_numpy(expansion.result.dtype))
-    node.graph.insert_before(node, body.nodes)
+    require_graph(node).insert_before(node, body.nodes)
     editor.replace(node, new)

@@ -10,6 +10,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.require import require_input, require_shape
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.quantizers.grids import list_arguments, make_attributes, match_grid
 from anybit.ops.grids import Coding, IntegerGrid
@@ -69,10 +70,7 @@ def _get_kernel_shape(node: ir.Node) -> Sequence[int]:
 
 
 def _to_conv(node: ir.Node, window: Sequence[int], model: ir.Model, editor: Editor) -> None:
-    x = node.inputs[0]
-    assert x is not None, "asked before"
-    assert x.shape is not None, "asked before"
-    channels = int(x.shape[1])  # type: ignore[arg-type]
+    channels = int(require_shape(require_input(node))[1])  # type: ignore[arg-type]
     share = np.asarray(1 / math.prod(window), np.float32)
     quantizer = match_grid(
         IntegerGrid(share, np.zeros((), np.float32), range(-1, 2), Coding.NEAREST)

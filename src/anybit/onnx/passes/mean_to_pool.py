@@ -7,6 +7,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.reductions import get_reduced_axes
+from anybit.onnx.graph.require import require_input, require_producer, require_shape
 from anybit.onnx.graph.walk import iter_nodes
 
 _RANKS = (3, 4)
@@ -38,15 +39,13 @@ def _is_global(node: ir.Node) -> bool:
 
 
 def _replace(node: ir.Node, editor: Editor) -> None:
-    x, result, name = node.inputs[0], node.outputs[0], node.name or node.op_type
-    assert x is not None, "asked before"
-    assert x.shape is not None, "asked before"
+    x, result, name = require_input(node), node.outputs[0], node.name or node.op_type
+    sizes = require_shape(x)
     float32 = ir.DataType.FLOAT
     y = editor.insert(node, "GlobalAveragePool", [x], name, like=x, dtype=float32)
-    y.shape = ir.Shape([*x.shape[:2], *[1] * (len(x.shape) - 2)])
-    pool = y.producer()
+    y.shape = ir.Shape([*sizes[:2], *[1] * (len(sizes) - 2)])
+    pool = require_producer(y)
     if not get_attribute(node, "keepdims", 1):
         y = editor.insert(node, "Flatten", [y], f"{name}_flatten", like=result, dtype=float32)
     editor.replace(node, y)
-    assert pool is not None, "it has been inserted"
     pool.name = node.name

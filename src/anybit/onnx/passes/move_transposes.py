@@ -17,6 +17,7 @@ from anybit.onnx.graph.layout import (
     swap_names,
 )
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.require import require_graph, require_input
 from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.passes._reorder import (
     change_input,
@@ -40,10 +41,11 @@ class MoveTransposes(InPlacePass):
         editor = Editor(model)
         count = 0
         for node in list(model.graph.all_nodes()):
-            if get_transpose_order(node) is None:
+            order = get_transpose_order(node)
+            if order is None:
                 count += _try_move_after(node, editor)
             else:
-                count += _try_merge(node) or _try_move_into_constant(node, editor)
+                count += _try_merge(node, order) or _try_move_into_constant(node, order, editor)
         if count:
             RemoveUnusedNodesPass()(model)
         return PassResult(model, bool(count))
@@ -62,16 +64,13 @@ def is_elementwise(node: ir.Node) -> bool:
     return has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER) or node.op_type == "Identity"
 
 
-def _try_merge(node: ir.Node) -> bool:
+def _try_merge(node: ir.Node, order: Order) -> bool:
     """Drop a Transpose without effect, or merge it with a preceding one; return whether it was."""
-    x, order = node.inputs[0], get_transpose_order(node)
-    assert x is not None, "it has an order"
-    assert order is not None, "asked before"
+    x = require_input(node)
     before = x.producer()
     first = None if before is None else get_transpose_order(before)
     if before is not None and first is not None and len(first) == len(order):
-        x, order = before.inputs[0], compose_orders(first, order)
-        assert x is not None, "it has an order"
+        x, order = require_input(before), compose_orders(first, order)
     elif order != tuple(sorted(order)):
         return False
     if order == tuple(sorted(order)):
@@ -144,19 +143,16 @@ def _insert_after(node: ir.Node, order: Order, editor: Editor) -> None:
     swap_names(node.outputs[0], last)
 
 
-def _try_move_into_constant(node: ir.Node, editor: Editor) -> bool:
+def _try_move_into_constant(node: ir.Node, order: Order, editor: Editor) -> bool:
     """Transpose a constant, perhaps quantized, that a Transpose reads; return whether it was."""
-    x, order = node.inputs[0], get_transpose_order(node)
-    assert x is not None, "it has an order"
-    assert order is not None, "it has one"
+    x = require_input(node)
     if not is_known(x) or get_rank(x) != len(order):
         return False
     new = change_value(x, make_permutation(order), editor, node)
     if new is x or node.outputs[0].is_graph_output():
         return False
     node.outputs[0].replace_all_uses_with(new)
-    assert node.graph is not None, "it was found in one"
-    node.graph.remove(node, safe=True)
+    require_graph(node).remove(node, safe=True)
     drop_unread(x)
     take_names(new, x)
     return True

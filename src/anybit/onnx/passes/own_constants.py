@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.require import require_graph
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes._reorder import is_known
 
@@ -46,7 +47,6 @@ def _try_copy(node: ir.Node, index: int, value: ir.Value, editor: Editor) -> boo
 
 
 def _copy_quantizer(quantizer: ir.Node, reader: ir.Node, editor: Editor) -> ir.Value:
-    assert reader.graph is not None, "nodes in a graph only"
     result = quantizer.outputs[0]
     node = ir.Node(
         quantizer.domain,
@@ -55,7 +55,7 @@ def _copy_quantizer(quantizer: ir.Node, reader: ir.Node, editor: Editor) -> ir.V
         list(quantizer.attributes.values()),
         name=editor.unique(quantizer.name or quantizer.op_type),
     )
-    reader.graph.insert_before(reader, node)
+    require_graph(reader).insert_before(reader, node)
     copy = node.outputs[0]
     copy.name, copy.type, copy.shape = editor.unique(str(result.name)), result.type, result.shape
     return copy

@@ -19,6 +19,7 @@ from anybit.onnx.graph.layout import (
     set_provisional_name,
 )
 from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.require import require_graph
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes._reorder import change_input, get_rank, make_permutation
 
@@ -47,7 +48,6 @@ class StandardLayout(InPlacePass):
 
 
 def _make_standard(node: ir.Node, editor: Editor) -> None:
-    assert node.graph is not None, "it was found in one"
     unique = editor.unique
     rank, result, name = _get_rank(node), node.outputs[0], node.name or node.op_type
     for index in get_layout_inputs(node):
@@ -59,7 +59,7 @@ def _make_standard(node: ir.Node, editor: Editor) -> None:
                 x, get_channels_first_order(rank), unique(f"{name}_channels_first_{index}")
             )
             set_provisional_name(before.outputs[0], before.name or name)
-            node.graph.insert_before(node, before)
+            require_graph(node).insert_before(node, before)
             node.replace_input_with(index, before.outputs[0])
     last = insert_transpose(node, get_channels_last_order(rank), unique(f"{name}_channels_last"))
     last.name = result.name

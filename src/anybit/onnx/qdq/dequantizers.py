@@ -12,6 +12,7 @@ from anybit.onnx.expansion.calls import Expansions
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.require import require_input
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.native_types import INTEGERS, PER_AXIS_OPSET, NativeType
 from anybit.onnx.quantizers.nodes import get_dtype
@@ -52,8 +53,8 @@ def plan_dequantizer(node: ir.Node, opset: int) -> DequantizerPlan:
         ModelError: The operator would refuse a parameter.
     """
     own = find_own_quantizer(node)
-    assert own is not None, "a node of ours"
-    assert own.x is not None, "operators have an x"
+    if own is None or own.x is None:
+        raise Inexpressible("it is not a dequantizer of this package")
     dtype = get_dtype(own.x)
     native = next((integer for integer in INTEGERS if integer.dtype == dtype), None)
     if native is None or native.bits != 8:
@@ -80,8 +81,7 @@ def plan_dequantizer(node: ir.Node, opset: int) -> DequantizerPlan:
 
 def write_dequantizer(editor: Editor, node: ir.Node, plan: DequantizerPlan) -> None:
     """Replace a node by the DequantizeLinear of a plan."""
-    x, name = node.inputs[0], str(node.outputs[0].name)
-    assert x is not None, "operators have an x"
+    x, name = require_input(node), str(node.outputs[0].name)
 
     def stored(role: str, values: Array | ir.Value, dtype: ir.DataType) -> ir.Value:
         if isinstance(values, ir.Value):

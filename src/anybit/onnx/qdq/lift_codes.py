@@ -90,8 +90,8 @@ def compose_quantizer(scaling: Scaling, lowest: Array, highest: Array) -> Lifted
 
 
 def make_float_quantizer(scaling: Scaling) -> LiftedQuantizer:
-    assert scaling.type.format is not None, "asked for float types only"
-    quantizer = match_grid(FloatGrid(scaling.scale, scaling.type.format))
+    element = scaling.type.format
+    quantizer = None if element is None else match_grid(FloatGrid(scaling.scale, element))
     if quantizer is None:
         raise Inexpressible(f"no operator has the values of {scaling.type.name}")
     return LiftedQuantizer(quantizer)

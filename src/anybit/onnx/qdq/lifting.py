@@ -8,6 +8,7 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.require import require_input, require_producer
 from anybit.onnx.qdq.before_quantize import ClampLimits, find_limits, find_sign_source
 from anybit.onnx.qdq.lift_codes import (
     LiftedQuantizer,
@@ -58,7 +59,7 @@ class Lifter:
         """
         codes = node.inputs[0] if node.inputs else None
         scaling = read_scaling(node, get_dtype(codes) if codes is not None else None)
-        assert codes is not None, "checked with the parameters"
+        codes = require_input(node)
         trace = self._traces.of(codes)
         if trace.last is not None and scaling.layout.axis is not None:
             # Each kind of remark once: a file may have thousands.
@@ -99,8 +100,7 @@ class Lifter:
 
     def _place_moves(self, node: ir.Node, trace: Trace, quantized: ir.Value) -> str:
         """Write the data movement, now of values; return the name of its first node."""
-        producer = quantized.producer()
-        assert producer is not None, "written before"
+        producer = require_producer(quantized)
         action = producer.op_type
         result, shared = quantized, bool(quantized.uses()) or producer.graph is not node.graph
         missing: list[ir.Node] = []
@@ -151,8 +151,7 @@ class Lifter:
     def _lift_activation(
         self, node: ir.Node, scaling: Scaling, source: ir.Value, lowest: float, highest: float
     ) -> tuple[ir.Value, LiftedQuantizer]:
-        quantize = source.producer()
-        assert quantize is not None, "traced to one"
+        quantize = require_producer(source)
         x, quantizer = self._choose_quantizer(quantize, scaling, lowest, highest)
         call = quantizer.match.call
         key = (
@@ -183,8 +182,7 @@ class Lifter:
                 return x, LiftedQuantizer(quantizer)
         if not first.equals(scaling):
             raise Inexpressible("scale, zero-point, type or axis of the two nodes differ")
-        x = quantize.inputs[0]
-        assert x is not None, "checked with the parameters"
+        x = require_input(quantize)
         if get_dtype(x) != _FLOAT:
             named = getattr(get_dtype(x), "name", "unknown").lower()
             raise Inexpressible(f"x is {named}, not float32")

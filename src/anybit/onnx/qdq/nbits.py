@@ -9,6 +9,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.require import require_input
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.qdq.lift_codes import compute_output
 from anybit.onnx.qdq.lifting import insert_quantizer
@@ -150,9 +151,7 @@ class _Writer:
         self, node: ir.Node, packed: PackedWeight, quantizer: GridMatch, values: Array
     ) -> ir.Value:
         """Quantize the values and concatenate their blocks."""
-        packed_weight = get_input(node, B)
-        assert packed_weight is not None, "checked before"
-        name = str(packed_weight.name)
+        name = str(require_input(node, B).name)
         source = self._editor.add_constant(f"{name}_values", ir.Tensor(values))
         weight = insert_quantizer(self._editor, node, quantizer, source, name, like=source)
         if packed.blocks > 1:
@@ -187,8 +186,7 @@ class _Writer:
 
     def _cast_to_float32(self, node: ir.Node, packed: PackedWeight, index: int) -> ir.Value:
         """Return an input, converted to float32 if it is not."""
-        value = get_input(node, index)
-        assert value is not None, "checked before"
+        value = require_input(node, index)
         if value.dtype == _FLOAT or packed.dtype == _FLOAT:
             return value
         return self._cast(node, value, _FLOAT)

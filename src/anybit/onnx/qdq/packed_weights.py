@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.require import require_input
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import get_dtype
 from anybit.ops.grids import IntegerGrid
@@ -207,9 +208,7 @@ def _get_dtype(node: ir.Node, index: int) -> ir.DataType | None:
 
 
 def _read_array(node: ir.Node, index: int) -> Array:
-    value = get_input(node, index)
-    assert value is not None, "checked before"
-    return read_array(value)
+    return read_array(require_input(node, index))
 
 
 def _get_shape(value: ir.Value) -> tuple[int | None, ...] | None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from anybit.formats import LARGEST_FLOAT32, FloatFormat
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.require import require_input
 from anybit.onnx.qdq.blocks import JoinedBlocks, find_blocks, find_joined_blocks
 from anybit.onnx.qdq.fusions import Fence, Neighbour, choose_fence, find_neighbours
 from anybit.onnx.quantizers.grids import Inexpressible
@@ -121,8 +122,7 @@ def plan_quantizer(node: ir.Node, operator: Operator, options: Options) -> QdqPl
         Inexpressible: The values cannot be represented, or not in the allowed opset.
         ModelError: The operator would refuse a parameter.
     """
-    x = node.inputs[0]
-    assert x is not None, "operators have an x"
+    x = require_input(node)
     dtype = x.const_value.dtype if x.const_value is not None else x.dtype
     if dtype is None:
         raise Inexpressible("the type of x is not known")
@@ -152,7 +152,8 @@ def plan_quantizer(node: ir.Node, operator: Operator, options: Options) -> QdqPl
 
 def _get_grid(node: ir.Node, operator: Operator) -> Grid:
     quantizer = find_quantizer(node, Traces())
-    assert quantizer is not None, "it is a node of ours"
+    if quantizer is None:
+        raise Inexpressible("it is not a quantizer of this package")
     grid = quantizer.check_grid()
     if grid is None and operator.grid is not None and not quantizer.static:
         raise Inexpressible(f"its {quantizer.computed[0]} is computed when the model runs")

@@ -10,6 +10,7 @@ from anybit.formats import FloatFormat
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.editor import Editor, is_read
+from anybit.onnx.graph.require import require_input, require_producer
 from anybit.onnx.qdq.plan import Limit, QdqPlan
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.metadata import CODING_KEY, RANGE_KEY
@@ -43,8 +44,7 @@ class QdqWriter:
             Inexpressible: The codes of a constant do not decode to its values.
             ModelError: The operator refuses its constants.
         """
-        x = node.inputs[0]
-        assert x is not None, "operators have an x"
+        x = require_input(node)
         if plan.constant:
             codes = self._write_constant(node, operator, plan, x)
         else:
@@ -159,9 +159,7 @@ class QdqWriter:
             ),
             metadata=metadata,
         )
-        written = result.producer()
-        assert written is not None, "just inserted"
-        self.pairs.append(written)
+        self.pairs.append(require_producer(result))
         return self._cast_to_declared(node, plan, result)
 
     def _cast_to_declared(self, node: ir.Node, plan: QdqPlan, result: ir.Value) -> ir.Value:

@@ -86,27 +86,28 @@ def _add_codes(analysis: ProductAnalysis, layout: ProductLayout) -> ProductAnaly
         return analysis
     zeropt = weight.broadcast(weight.codes.zeropt).astype(np.int32)
     codes = weight.integers.astype(np.int32) - zeropt
-    analysis = replace(analysis, codes=codes, scale=_find_scale(weight, layout))
-    if x is None or x.codes is None or analysis.scale is None or _find_x_scale(x, layout) is None:
+    analysis = replace(analysis, codes=codes, scale=_find_scale(weight.codes, weight.axis, layout))
+    if (
+        x is None
+        or x.codes is None
+        or analysis.scale is None
+        or _find_x_scale(x.codes, layout) is None
+    ):
         return analysis
     return replace(analysis, accumulator=find_accumulator(x, codes, weight, layout))
 
 
-def _find_scale(weight: AbstractValue, layout: ProductLayout) -> Array | None:
+def _find_scale(codes: CodeRanges, axis: int | None, layout: ProductLayout) -> Array | None:
     """Return the scale of the weight per output channel; None if one sum has several."""
-    codes = weight.codes
-    assert codes is not None, "asked before"
     if codes.scale.ndim == 0 or np.all(codes.scale == codes.scale[0]):
         return np.asarray(codes.scale.flat[0])
-    if weight.axis != layout.weight_axis or layout.y_axis is None:
+    if axis != layout.weight_axis or layout.y_axis is None:
         return None
     return np.tile(codes.scale, layout.groups if layout.kind == "ConvTranspose" else 1)
 
 
-def _find_x_scale(x: AbstractValue, layout: ProductLayout) -> Array | None:
+def _find_x_scale(codes: CodeRanges, layout: ProductLayout) -> Array | None:
     """Return the scale of x: one number, or one per group; None if one sum has several."""
-    codes = x.codes
-    assert codes is not None, "asked before"
     if codes.scale.ndim == 0 or np.all(codes.scale == codes.scale[0]):
         return np.asarray(codes.scale.flat[0])
     if layout.groups < 2 or codes.scale.size % layout.groups:
@@ -129,11 +130,11 @@ def _analyze_sums(
     magnitudes = np.where(np.isnan(magnitudes), np.inf, magnitudes)  # 0 times infinity
     added = _read_bias(bias_value, bias, parts.channels, view)
     error = bound_error(magnitudes + np.abs(added if added is not None else np.inf), parts.terms)
-    total = _analyze_exactness(analysis, layout, values, parts, magnitudes, added)
+    total = _analyze_exactness(x, analysis.weight, layout, values, parts, magnitudes, added)
     analysis = replace(analysis, sum=total, error=error)
     reason = _explain_rounding(analysis, total, added)
     analysis = replace(analysis, exact=not reason, reason=reason)
-    return analysis, _make_output(analysis, layout, parts, total, added)
+    return analysis, _make_output(analysis, x, error, layout, parts, total, added)
 
 
 def _read_bias(
@@ -153,7 +154,8 @@ def _read_bias(
 
 
 def _analyze_exactness(
-    analysis: ProductAnalysis,
+    x: AbstractValue,
+    weight: AbstractValue | None,
     layout: ProductLayout,
     values: Array,
     parts: WeightParts,
@@ -161,10 +163,8 @@ def _analyze_exactness(
     added: Array | None,
 ) -> Sum:
     """Return the exactness of the sums, in units that all their products are multiples of."""
-    x = analysis.x
-    assert x is not None, "asked before"
     reach = magnitudes + (0 if added is None else np.abs(added))
-    off = _find_inexact_scale(x, analysis.weight)
+    off = _find_inexact_scale(x, weight)
     if x.exponent is None:
         return Sum(None, magnitudes, reach, parts.terms, off)
     unit = x.exponent + find_units(values, layout)
@@ -219,15 +219,14 @@ def _explain_rounding(analysis: ProductAnalysis, total: Sum, added: Array | None
 
 def _make_output(
     analysis: ProductAnalysis,
+    x: AbstractValue,
+    error: Array,
     layout: ProductLayout,
     parts: WeightParts,
     total: Sum,
     added: Array | None,
 ) -> AbstractValue | None:
     """Return the output: codes if the sums are exact, bounds otherwise."""
-    x, error = analysis.x, analysis.error
-    assert x is not None, "asked before"
-    assert error is not None, "asked before"
     if added is None or not np.isfinite(total.reach).all():
         return None
     low, high = x.lowest, x.highest
@@ -260,12 +259,10 @@ def _are_multiples(x: AbstractValue, analysis: ProductAnalysis) -> bool:
     code.
     """
     weight, codes = analysis.weight, x.codes
-    assert codes is not None, "there is an accumulator"
-    assert weight is not None, "there is an accumulator"
-    assert weight.codes is not None, "there is an accumulator"
-    assert weight.integers is not None, "there is an accumulator"
-    assert weight.grid is not None, "there is an accumulator"
-    assert analysis.codes is not None, "there is an accumulator"
+    if codes is None or analysis.codes is None or weight is None or weight.codes is None:
+        return False
+    if weight.integers is None or weight.grid is None:
+        return False
     scales = np.asarray(weight.broadcast(weight.codes.scale), np.float64)
     values = weight.grid.decode(weight.integers).astype(np.float64)
     if not np.array_equal(analysis.codes * scales, values):
@@ -283,11 +280,10 @@ def _encode_sums(
     x, accumulator = analysis.x, analysis.accumulator
     if accumulator is None or x is None or analysis.scale is None or layout.y_axis is None:
         return None
-    if not _are_multiples(x, analysis):
+    x_scale = None if x.codes is None else _find_x_scale(x.codes, layout)
+    if x.codes is None or x_scale is None or not _are_multiples(x, analysis):
         return None
     channels = accumulator.lowest.size
-    x_scale = _find_x_scale(x, layout)
-    assert x_scale is not None, "there is an accumulator"
     if x_scale.ndim:
         x_scale = np.repeat(x_scale, channels // x_scale.size)
     scale = np.asarray(x_scale * analysis.scale, np.float32)
@@ -297,7 +293,6 @@ def _encode_sums(
     offset = added / scale
     if np.any(offset != np.rint(offset)) or np.any(np.abs(offset) > EXACT):
         return None
-    assert x.codes is not None, "there is an accumulator"
     step = 1
     if not layout.padded and analysis.codes is not None:
         # The step of the sums above the lowest one: sums of signs are all odd, or all even.
