@@ -266,9 +266,9 @@ def from_codes(
 def _find_exponent(codes: CodeRanges) -> int | None:
     """Return the exponent of a power of two that all values are multiples of.
 
-    The values are rounded products of an integer and a scale. They are multiples of the same power
-    of two as the scale if the product fits float32, and otherwise of the last bit of the smallest
-    product.
+    The values are rounded products of an integer and a scale. If the products fit float32, they
+    are multiples of the same power of two as the scale. Otherwise they are multiples of the last
+    bit of the smallest product.
     """
     scale = codes.scale.astype(np.float64)
     own = find_exponent(scale)

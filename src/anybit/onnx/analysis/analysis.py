@@ -26,8 +26,8 @@ class Analysis:
     """Abstract values and products of a graph.
 
     Attributes:
-        values: What is known of values; of others nothing is. Constants are among them as far as
-            a node that has a rule reads them.
+        values: The abstract values by value; the others are unknown. Constants are included if a
+            node that has a rule reads them.
         products: The MatMul-like nodes, in the order of the graph.
     """
 

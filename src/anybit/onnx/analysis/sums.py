@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of sums of products, from their factors: the theory.
+"""Bounds of sums of products, computed from their factors.
 
-Let every x be a multiple of 2^p, every weight of a channel a multiple of 2^r, and the sum of the
-largest magnitudes at most 2^24 units of 2^(p + r). Then each product and each partial sum, in any
-order and with or without fused operations, is a float32: nothing is rounded.
+Let every x be a multiple of 2^p and every weight of a channel a multiple of 2^r. Let the largest
+magnitudes sum to at most 2^24 units of 2^(p + r). Then float32 holds each product and each partial
+sum, in any order and with or without fused operations: nothing is rounded.
 """
 
 import math

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products that float32 does not compute exactly, so they depend on their order.
+"""Sums of products that float32 does not compute exactly, so that they depend on their order.
 
-A quantized tensor holds integers times a step. If all steps are powers of two, products and sums
-are exact up to sums of 2^24 units, whatever the order, the machine and the runtime.
+A quantized tensor holds integers times a step. If all steps are powers of two, products are exact,
+and so are sums of at most 2^24 units. The order, the machine and the runtime do not matter.
 """
 
 import math

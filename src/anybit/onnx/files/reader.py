@@ -40,8 +40,8 @@ def read(source: Source) -> ir.Model:
     """Return a model as it is, after checks for anything harmful to the program that runs it.
 
     Args:
-        source: A path, the bytes of a file, an `onnx.ModelProto`, or an `onnx_ir.Model`, which is
-            returned as it is, or a result of `clean`, `convert`, `quantize` or `export`.
+        source: A path, the bytes of a file, an `onnx.ModelProto`, an `onnx_ir.Model`, or a result
+            of `clean`, `convert`, `quantize` or `export`. An `onnx_ir.Model` is returned as it is.
             External data stay on disk until they are used; they need a path.
 
     Raises:

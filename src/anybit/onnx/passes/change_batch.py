@@ -244,8 +244,8 @@ def _free_target(
 ) -> bool:
     """Free the batch in the target of a Reshape; return whether it was fixed.
 
-    If the batch is the same axis of input and output, with the same number of elements before it,
-    then 0 (copy the size of the input) is equivalent to the number.
+    A target of 0 copies the size of the input. It is equivalent to the number if the batch is the
+    same axis of input and output, with the same number of elements before it.
     """
     x, sizes = node.inputs[0], targets.get(node.outputs[0].name)
     if x is None or x.shape is None or sizes is None or batch not in list(x.shape):

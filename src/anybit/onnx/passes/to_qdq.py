@@ -30,20 +30,20 @@ class ToQdq(InPlacePass):
 
     * Activations: an operator that rounds to nearest, without zero-point and with one scale or one
       per channel, becomes QuantizeLinear -> DequantizeLinear. A range narrower than any type gets a
-      Clip of 8-bit codes in between, or Max and Min of x before them if runtimes have no such Clip
-      or do not saturate. Sign operators become GreaterOrEqual and Where before the pair. float16
+      Clip of 8-bit codes in between. If runtimes have no such Clip or do not saturate, Max and Min
+      limit x instead. Sign operators become GreaterOrEqual and Where before the pair. float16
       and bfloat16 are cast to float32 and back.
     * Constants: codes in the narrowest type that holds the range, and DequantizeLinear; any
       rounding and any integral zero-point of the type. Wide ones (biases) are int32. The codes are
       verified to decode to the same values. A range narrower than the type is noted in the metadata
-      of the node. For scales per block of a tensor, the node has a block_size, and reads codes in
-      the shape after the Reshape (and Slice) that follows the blocks. Formats of at most 8 bits
-      without a native type are stored as indices into a table, in 4 or 8 bits, followed by a
-      multiplication by the scale; many scales with few distinct values are stored in the same way.
+      of the node. A node with scales per block has a block_size; its codes have the shape after
+      the Reshape (and Slice) that follows the blocks. Formats of at most 8 bits without a native
+      type are stored as indices into a table, in 4 or 8 bits, and multiplied by the scale. Many
+      scales with few distinct values are stored in the same way.
     * Dequantizers: a DequantizeLinear with the same scales and zero-points, constant or computed.
       Zero-points must have the type of the codes.
     * Style "qcdq": 8-bit types only (int32 for wide constants), and a Clip between the two, also
-      behind constants, wherever the range is narrower than the type.
+      after constants, wherever the range is narrower than the type.
 
     The values are preserved, except the sign of zeros and inputs that ONNX leaves undefined: NaN
     has no integer code, and for infinite x / scale the float8 types saturate while the operator

@@ -51,14 +51,14 @@ class LiftedNBits:
 def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> LiftedNBits:
     """Replace each MatMulNBits whose weight is constant by a quantizer and MatMul.
 
-    The weight becomes float32 values of shape [blocks, block size, N], a quantizer with a scale and
-    a zero-point of shape [blocks, 1, N], a Reshape and, where the last block is shorter, a Slice; a
-    weight of one block is a matrix [K, N] with a scale per channel. The weights are the same bits
-    as those of the operator. Its sums may be added in another order, as MatMul's may.
+    The weight becomes float32 values of shape [blocks, block size, N]. A quantizer with a scale and
+    a zero-point of shape [blocks, 1, N] follows, then a Reshape, and a Slice if the last block is
+    shorter. A weight of one block is a matrix [K, N] with a scale per channel. The weights equal
+    those of the operator bit for bit; the order of its sums may differ, as that of MatMul may.
 
-    Nodes without an equivalent quantizer stay. So do nodes that compute with less than float32, or
-    whose weights differ in the last bit, unless `allow_approximate`: such a node still runs in
-    every runtime of the original, and the rest of the model can be converted exactly.
+    Nodes without an equivalent quantizer stay. Without `allow_approximate`, so do nodes that
+    compute with less than float32, or whose weights differ in the last bit. Such a node still runs
+    in every runtime of the original, and the rest of the model can be converted exactly.
 
     Raises:
         ModelError: An attribute has another type than the operator's, or a tensor cannot be read.

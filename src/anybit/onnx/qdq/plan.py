@@ -195,58 +195,59 @@ class _Subject:
     neighbours: frozenset[Neighbour]
     style: Form
 
-    def fence(self, native: NativeType) -> Fence:
+    def choose_fence(self, native: NativeType) -> Fence:
         return choose_fence(self.neighbours, native, self.layout)
 
 
-def _iter_candidates(of: _Subject) -> Iterator[tuple[NativeType, Limit]]:
+def _iter_candidates(subject: _Subject) -> Iterator[tuple[NativeType, Limit]]:
     """Yield all types with the limits that keep the range, the best first."""
-    grid, zeropt = of.grid, of.layout.zeropt
+    grid, zeropt = subject.grid, subject.layout.zeropt
     if isinstance(grid, FloatGrid):
-        for native in FLOATS if of.style is Form.QDQ else ():
+        for native in FLOATS if subject.style is Form.QDQ else ():
             if native.format == grid.format:
-                yield native, Limit.VALUES if of.fence(native) else Limit.NOWHERE
-        yield from ((native, Limit.NOWHERE) for native in _iter_table_types(of))
+                yield native, Limit.VALUES if subject.choose_fence(native) else Limit.NOWHERE
+        yield from ((native, Limit.NOWHERE) for native in _iter_table_types(grid, subject))
         return
     if np.any(zeropt != np.rint(zeropt)):
         return
     low = min(grid.lowest, int(np.clip(zeropt.min(), -(2.0**40), 0)))
     high = max(grid.highest, int(np.clip(zeropt.max(), 0, 2.0**40)))
-    for native in _list_types(grid, of.style):
-        if not native.holds(low, high) or (native.wide and (not of.constant or np.any(zeropt))):
+    for native in _list_types(grid, subject.style):
+        if not native.holds(low, high) or (
+            native.wide and (not subject.constant or np.any(zeropt))
+        ):
             continue
-        limit = _choose_limit(native, grid, of)
+        limit = _choose_limit(native, grid, subject)
         if limit is not None:
             yield native, limit
 
 
-def _iter_table_types(of: _Subject) -> Iterator[NativeType]:
+def _iter_table_types(grid: FloatGrid, subject: _Subject) -> Iterator[NativeType]:
     """Yield the types for table indices of constants whose format is not a native type."""
-    assert isinstance(of.grid, FloatGrid), "integers need no table"
-    narrow = of.grid.bits <= _LARGEST_TABLE and of.style is Form.QDQ and of.constant
-    is_native = any(native.format == of.grid.format for native in FLOATS)
-    held = of.grid.format.largest <= LARGEST_FLOAT32  # by the table
+    narrow = grid.bits <= _LARGEST_TABLE and subject.style is Form.QDQ and subject.constant
+    is_native = any(native.format == grid.format for native in FLOATS)
+    held = grid.format.largest <= LARGEST_FLOAT32  # by the table
     for native in INTEGERS if narrow and held and not is_native else ():
-        if not native.signed and native.bits >= max(of.grid.bits, _PACKED):
+        if not native.signed and native.bits >= max(grid.bits, _PACKED):
             yield native
 
 
-def _choose_limit(native: NativeType, grid: IntegerGrid, of: _Subject) -> Limit | None:
+def _choose_limit(native: NativeType, grid: IntegerGrid, subject: _Subject) -> Limit | None:
     """Return how the range is limited in a type; None if the type is unsuitable."""
     whole = (native.lowest, native.highest) == (grid.lowest, grid.highest)
     # The nodes of a sign come before.
-    fence = Fence.NONE if grid.coding is Coding.SIGN else of.fence(native)
-    if of.style is Form.QCDQ and (of.constant or grid.coding is Coding.SIGN):
+    fence = Fence.NONE if grid.coding is Coding.SIGN else subject.choose_fence(native)
+    if subject.style is Form.QCDQ and (subject.constant or grid.coding is Coding.SIGN):
         return Limit.NOWHERE if whole else Limit.CODES
-    if of.constant or grid.coding is Coding.SIGN:
+    if subject.constant or grid.coding is Coding.SIGN:
         return Limit.NOWHERE
-    per_channel = of.layout.axis is not None
+    per_channel = subject.layout.axis is not None
     if native.bits == 2 and per_channel:
         return None  # ONNX Runtime 1.26 returns other codes
     if whole and (native.bits == 2 or (native.bits == 4 and (per_channel or fence))):
         # From 2^31 on, these kernels of ONNX Runtime 1.31 return the lowest code instead of
         # saturating; with an infinite highest value, a limit cannot prevent that.
-        finite = float(of.layout.scale.max()) * native.highest < LARGEST_FLOAT32
+        finite = float(subject.layout.scale.max()) * native.highest < LARGEST_FLOAT32
         return Limit.VALUES if finite else None
     if whole and not fence:
         return Limit.NOWHERE

@@ -50,7 +50,7 @@ class QdqWriter:
         else:
             codes = self._write_quantize(node, plan, x)
         if plan.table is not None:
-            result = self._write_lookup(node, plan, codes)
+            result = self._write_lookup(node, plan, plan.table, codes)
         else:
             result = self._write_dequantize(node, plan, codes)
         for replaced in (node, *(plan.joined.nodes if plan.joined else ())):
@@ -171,10 +171,11 @@ class QdqWriter:
             node, "Cast", [result], plan.dtype.name.lower(), plan.dtype, attributes=to
         )
 
-    def _write_lookup(self, node: ir.Node, plan: QdqPlan, codes: ir.Value) -> ir.Value:
+    def _write_lookup(
+        self, node: ir.Node, plan: QdqPlan, table: FloatFormat, codes: ir.Value
+    ) -> ir.Value:
         """Return table values of codes, times the scale. DequantizeLinear unpacks the codes."""
-        assert plan.table is not None, "asked before"
-        result = self._write_gather(node, "value", codes, plan.type, list_values(plan.table))
+        result = self._write_gather(node, "value", codes, plan.type, list_values(table))
         scale = self._write_scale(node, plan.grid.scale)
         result = self._insert(node, "Mul", [result, scale], "scaled", _FLOAT)
         return self._cast_to_declared(node, plan, result)

@@ -96,8 +96,8 @@ def _reshape_integers(integers: Array | None, after: object, view: View) -> Arra
 def _map_channels(x: AbstractValue, before: object, after: object) -> AbstractValue | None:
     """Return the value with its channels mapped through a reshape, if possible.
 
-    The sizes after the axis must be those after the new one, or the new axis must be the last and
-    combine the old one and all following axes.
+    Two reshapes are supported: the sizes after the axis stay, or the new axis is the last one and
+    combines the old axis with all following axes.
     """
     if not isinstance(before, tuple) or not isinstance(after, tuple) or x.axis is None:
         return None
