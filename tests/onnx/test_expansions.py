@@ -104,11 +104,11 @@ def test_expansions_large_parameters_are_not_kept(traced: list[str]) -> None:
         operator for operator in anybit.ops.OPERATORS if operator.onnx_name == "IntQuant"
     )
     first, second, _ = made.graph
-    assert expansions.of(first, operator) is expansions.of(second, operator)
+    assert expansions.expand(first, operator) is expansions.expand(second, operator)
     big = np.full((1, 500), 0.5, np.float32)
     for element in (first, second):
         element.inputs[1].const_value = ir.tensor(big)
     traced.clear()
     with pytest.raises(anybit.errors.ModelError, match="does not broadcast"):
-        expansions.of(first, operator)
+        expansions.expand(first, operator)
     assert traced == ["n0"]

@@ -145,7 +145,7 @@ def test_sizes_known_values(case: str) -> None:
     graph = read(model(nodes, constants, inputs={"x": ["batch", 5, 3]}, opsets={"": 18})).graph
     sizes = SizePropagator(sizes_of)
     results = [sizes.evaluate(item) for item in graph]
-    actual = sizes.of(graph.outputs[0])
+    actual = sizes.get(graph.outputs[0])
     assert (actual if actual is None else actual.tolist()) == expected
     known_values = isinstance(expected, int) or (expected is not None and None not in expected)
     assert (results[-1] is not None) == known_values
@@ -189,7 +189,7 @@ def test_names_of_free_sizes_stay_until_something_is_computed_from_them() -> Non
         lambda value: None if value.shape is None else shapes.get_sizes(value.shape)
     )
     assert [sizes.evaluate(item) for item in graph] == [None] * 4
-    assert sizes.of(graph.outputs[0]).tolist() == ["batch", 5, None, 6]
+    assert sizes.get(graph.outputs[0]).tolist() == ["batch", 5, None, 6]
 
 
 def test_sizes_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_sizes_whole_numbers_beyond_int64_are_not_known() -> None:
     sizes = SizePropagator(sizes_of)
     for item in graph:
         sizes.evaluate(item)
-    assert sizes.of(graph.outputs[0]).tolist() == [None]
+    assert sizes.get(graph.outputs[0]).tolist() == [None]
 
 
 def test_long_arrays_are_not_sizes() -> None:
@@ -215,7 +215,7 @@ def test_long_arrays_are_not_sizes() -> None:
     graph = read(model(nodes, inputs={"x": ["batch", 5]}, outputs=["v60"])).graph
     sizes = SizePropagator(sizes_of)
     assert all(sizes.evaluate(item) is None for item in graph)
-    assert sizes.of(graph.outputs[0]) is None
+    assert sizes.get(graph.outputs[0]) is None
 
 
 @pytest.mark.parametrize("attribute", [{"start": "a"}, {"start": 1.5}, {"end": [1]}])

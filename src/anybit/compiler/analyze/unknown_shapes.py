@@ -83,7 +83,7 @@ class ShapeBlame:
         for value in node.inputs[1:]:
             if value is None or is_constant(value) or value.dtype == ir.DataType.FLOAT:
                 continue
-            sizes = self._sizes.of(value)
+            sizes = self._sizes.get(value)
             if sizes is not None and any(size is not None for size in sizes.flat):
                 return (
                     f"{describe(node)} computes {sizes_in_words(sizes.flat)}, "
@@ -115,7 +115,7 @@ class ShapeBlame:
         return None
 
     def _is_computed(self, value: ir.Value) -> bool:
-        sizes = self._sizes.of(value)
+        sizes = self._sizes.get(value)
         return sizes is None or None in sizes.flat
 
     @cached_property

@@ -49,7 +49,7 @@ class Expansions:
     def __init__(self) -> None:
         self._traced: dict[object, Expansion | None] = {}
 
-    def of(self, node: ir.Node, operator: Operator) -> Expansion:
+    def expand(self, node: ir.Node, operator: Operator) -> Expansion:
         """Return the expansion of a node.
 
         Raises:

@@ -55,7 +55,7 @@ class SizePropagator:
         self._integers[node.outputs[0]] = integers = _limit(integers, _LIMITS[dtype])
         return integers.astype(dtype.numpy()) if are_all_known(integers) else None
 
-    def of(self, value: ir.Value | None) -> Partial | None:
+    def get(self, value: ir.Value | None) -> Partial | None:
         """Return the known integers of a value; None if it is not an array of a few integers."""
         if value is None:
             return None
@@ -86,7 +86,7 @@ class SizePropagator:
 
     def _get_whole(self, value: ir.Value | None) -> list[int] | None:
         """Return the elements of a value if all are known."""
-        integers = self.of(value)
+        integers = self.get(value)
         return (
             [int(size) for size in integers.flat]
             if integers is not None and are_all_known(integers)
@@ -102,14 +102,14 @@ class SizePropagator:
         return _to_partial(sizes[start:end])
 
     def _evaluate_identity(self, node: ir.Node) -> Partial | None:
-        return self.of(node.inputs[0])
+        return self.get(node.inputs[0])
 
     def _evaluate_cast(self, node: ir.Node) -> Partial | None:
         return self._evaluate_identity(node) if get_attribute(node, "to", 0) in _LIMITS else None
 
     def _evaluate_slice(self, node: ir.Node) -> Partial | None:
         data, operands = (
-            self.of(node.inputs[0]),
+            self.get(node.inputs[0]),
             [self._get_whole(value) for value in node.inputs[1:]],
         )
         bounds = [numbers for numbers in operands if numbers is not None]
@@ -121,7 +121,7 @@ class SizePropagator:
         return data[starts[0] : ends[0]]
 
     def _evaluate_gather(self, node: ir.Node) -> Partial | None:
-        data, places = self.of(node.inputs[0]), self.of(_get_second_input(node))
+        data, places = self.get(node.inputs[0]), self.get(_get_second_input(node))
         if data is None or data.ndim != 1 or places is None or not are_all_known(places):
             return None
         if not all(-data.size <= place < data.size for place in places.flat):
@@ -129,20 +129,20 @@ class SizePropagator:
         return np.asarray(data[places.astype(np.int64)], object)
 
     def _evaluate_concat(self, node: ir.Node) -> Partial | None:
-        parts = [self.of(value) for value in node.inputs]
+        parts = [self.get(value) for value in node.inputs]
         vectors = [part for part in parts if part is not None and part.ndim == 1]
         if len(vectors) < len(parts) or sum(part.size for part in vectors) > _MOST_ELEMENTS:
             return None
         return np.concatenate(vectors)
 
     def _evaluate_squeeze(self, node: ir.Node) -> Partial | None:
-        data = self.of(node.inputs[0])
+        data = self.get(node.inputs[0])
         axes = self._count_axes(node)
         fits = data is not None and data.shape == (1,) and axes in (None, 1)
         return data.reshape(()) if data is not None and fits else None
 
     def _evaluate_unsqueeze(self, node: ir.Node) -> Partial | None:
-        data = self.of(node.inputs[0])
+        data = self.get(node.inputs[0])
         fits = data is not None and data.ndim == 0 and self._count_axes(node) == 1
         return data.reshape(1) if data is not None and fits else None
 
@@ -156,14 +156,14 @@ class SizePropagator:
         return -1 if axes is None else len(axes)
 
     def _evaluate_reshape(self, node: ir.Node) -> Partial | None:
-        data, target = self.of(node.inputs[0]), self._get_whole(_get_second_input(node))
+        data, target = self.get(node.inputs[0]), self._get_whole(_get_second_input(node))
         if data is None or target is None:
             return None
         fits = target in ([-1], [data.size]) or (not target and data.size == 1)
         return data.reshape(target) if fits else None
 
     def _evaluate_arithmetic(self, node: ir.Node) -> Partial | None:
-        first, second = self.of(node.inputs[0]), self.of(_get_second_input(node))
+        first, second = self.get(node.inputs[0]), self.get(_get_second_input(node))
         if first is None or second is None:
             return None
         if first.size != second.size and 1 not in (first.size, second.size):

@@ -34,7 +34,7 @@ class FixReshapes(InPlacePass):
             x = node.inputs[0] if target is not None else None
             if (node.domain, node.op_type) != ("", "Reshape") or target is None or x is None:
                 continue
-            target_sizes = None if target.is_initializer() else sizes.of(target)
+            target_sizes = None if target.is_initializer() else sizes.get(target)
             if target_sizes is None or target_sizes.ndim != 1:
                 continue
             input_sizes = get_named_sizes(x, model)

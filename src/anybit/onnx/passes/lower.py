@@ -56,7 +56,7 @@ class Lower(InPlacePass):
                 "standard operators",
                 self._reasons.get(str(node.outputs[0].name), ""),
             )
-            expand(editor, node, expansions.of(node, operator))
+            expand(editor, node, expansions.expand(node, operator))
             steps.append(step)
         return ConversionReport(model, bool(steps), tuple(steps))
 

@@ -63,7 +63,7 @@ def plan_dequantizer(node: ir.Node, opset: int) -> DequantizerPlan:
     if own.constant:
         _check_constants(own, own.x)
     else:
-        Expansions().of(node, own.operator)
+        Expansions().expand(node, own.operator)
     per_channel = own.attributes["qtype"] == "per_channel"
     axis = int(own.attributes["axis"]) if per_channel else None
     scale = _get_parameter(own, Role.SCALE)

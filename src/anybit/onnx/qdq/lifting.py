@@ -60,7 +60,7 @@ class Lifter:
         codes = node.inputs[0] if node.inputs else None
         scaling = read_scaling(node, get_dtype(codes) if codes is not None else None)
         codes = require_input(node)
-        trace = self._traces.of(codes)
+        trace = self._traces.trace(codes)
         if trace.last is not None and scaling.layout.axis is not None:
             # Each kind of remark once: a file may have thousands.
             kinds = ", ".join(reversed(dict.fromkeys(move.op_type for move in trace.moves)))

@@ -345,7 +345,7 @@ def find_trace(node: ir.Node, traces: Traces) -> Trace | None:
     if codes is None or not is_dequantize(node):
         return None
     try:
-        return traces.of(codes)
+        return traces.trace(codes)
     except Inexpressible:
         return None
 

@@ -50,7 +50,7 @@ class Traces:
     def __init__(self) -> None:
         self._known: dict[ir.Value, Trace | str] = {}
 
-    def of(self, value: ir.Value) -> Trace:
+    def trace(self, value: ir.Value) -> Trace:
         """Return the trace of codes.
 
         Raises:

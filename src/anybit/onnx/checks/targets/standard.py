@@ -17,7 +17,7 @@ def check(subject: Subject) -> Iterator[Finding]:
     expansions = Expansions()
     for quantizer in subject.quantizers:
         try:
-            expansions.of(quantizer.node, quantizer.operator)
+            expansions.expand(quantizer.node, quantizer.operator)
         except ModelError as refusal:
             problem = str(refusal).removeprefix(describe(quantizer.node)).lstrip(": ")
             yield make_error(
