@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Timing of layers of well-known networks.
 #pragma once
+#include <functional>
+
 #include "memory.hpp"
 
 namespace {
@@ -28,23 +30,76 @@ constexpr Shape shapes[] = {
     {"gemv 4096", 1, 1, 1, 4096, 4096, 1, 1, 0, 1},
 };
 
+// Epilogues of products with 256 codes.
+enum class Curve {
+  line,        // a multiplication, an addition and a rounding
+  hard_swish,  // the same after HardSwish, replayed in floats
+  thresholds,  // 255 thresholds close to a line
+  swish,       // 255 thresholds of the increasing part of Swish, which is no line
+};
+
 struct Kind {
   const char* name;
   std::int64_t weight_bits;
   std::vector<std::int32_t> values;
   std::int64_t lowest, step, levels, out_levels;
+  Curve curve = Curve::line;
 };
+
+void fill_thresholds(Layer& at, const std::function<std::int32_t(std::int64_t)>& threshold) {
+  const std::int64_t count = at.target.levels - 1;
+  at.integers[0].assign(static_cast<std::size_t>(at.target.channels), 1);
+  for (std::int64_t i = 0; i < at.target.channels * count; ++i)
+    at.integers[1].push_back(threshold(i % count));
+  at.product.tail = Thresholds{at.integers[0], at.integers[1]};
+}
+
+// First sum of code i + 1 after Swish: the inverse of y = x / (1 + exp(-x)) by bisection.
+std::int32_t swish_threshold(std::int64_t i) {
+  double low = -1.2784, high = 30;  // Swish increases from its minimum on
+  const double aim = -0.2784 + 0.1 * (static_cast<double>(i) + 0.5);
+  for (int round = 0; round < 60; ++round) {
+    const double middle = (low + high) / 2;
+    (middle / (1 + std::exp(-middle)) < aim ? low : high) = middle;
+  }
+  return static_cast<std::int32_t>(std::lround(1000 * low));
+}
+
+void fill_epilogue(Layer& at, Curve curve) {
+  if (at.target.levels < 256) return fill_thresholds(at, [](auto i) { return 10 * int(i); });
+  if (curve == Curve::thresholds)
+    return fill_thresholds(at, [](auto i) { return 100 * int(i) + int(i * i) % 7; });
+  if (curve == Curve::swish) return fill_thresholds(at, swish_threshold);
+  if (curve == Curve::line) {
+    at.floats[0].assign(static_cast<std::size_t>(at.target.channels), 0.01f);
+    at.floats[1].assign(static_cast<std::size_t>(at.target.channels), 1.0f);
+    at.product.tail = Affine{at.floats[0], at.floats[1], 0};
+    return;
+  }
+  static constexpr float scale[] = {0.001f}, bias[] = {0.5f}, sixth[] = {1.0f / 6}, half[] = {0.5f},
+                         zero[] = {0}, one[] = {1}, codes[] = {20};
+  at.product.tail = Rounded{
+      scale,
+      {{0, bias}, {7, zero}, {3, sixth}, {0, half}, {5, zero}, {6, one}, {9, zero}, {3, codes}},
+      8};
+}
 
 int time_all(std::string_view level, const std::string& filter) {
   select_level(level);
   std::vector<std::int32_t> four, eight;
   for (int i = 0; i < 16; ++i) four.push_back(i - 8);
   for (int i = 0; i < 256; ++i) eight.push_back(i - 128);
-  const Kind kinds[] = {
-      {"w1a1", 1, {-1, 1}, -1, 2, 2, 2},       {"w1a2", 1, {-1, 1}, 0, 1, 4, 4},
-      {"w1t", 1, {-1, 1}, -1, 1, 3, 3},        {"tt", 2, {-1, 0, 1}, -1, 1, 3, 3},
-      {"w2a2", 2, {0, 1, -2, -1}, 0, 1, 4, 4}, {"w2a8", 2, {0, 1, -2, -1}, 0, 1, 256, 256},
-      {"w4a4", 4, four, 0, 1, 16, 16},         {"w8a8", 8, eight, 0, 1, 256, 256}};
+  const Kind kinds[] = {{"w1a1", 1, {-1, 1}, -1, 2, 2, 2},
+                        {"w1a2", 1, {-1, 1}, 0, 1, 4, 4},
+                        {"w1t", 1, {-1, 1}, -1, 1, 3, 3},
+                        {"tt", 2, {-1, 0, 1}, -1, 1, 3, 3},
+                        {"w2a2", 2, {0, 1, -2, -1}, 0, 1, 4, 4},
+                        {"w2a8", 2, {0, 1, -2, -1}, 0, 1, 256, 256},
+                        {"w4a4", 4, four, 0, 1, 16, 16},
+                        {"w8a8", 8, eight, 0, 1, 256, 256},
+                        {"w8a8 hard_swish", 8, eight, 0, 1, 256, 256, Curve::hard_swish},
+                        {"w8a8 thresholds", 8, eight, 0, 1, 256, 256, Curve::thresholds},
+                        {"w8a8 swish", 8, eight, 0, 1, 256, 256, Curve::swish}};
   for (const Shape& shape : shapes)
     for (const Kind& kind : kinds) {
       const std::string name = std::string(shape.name) + " " + kind.name;
@@ -59,16 +114,7 @@ int time_all(std::string_view level, const std::string& filter) {
       at.values = kind.values;
       at.fit_target();
       at.fill_weights();
-      if (kind.out_levels < 256) {
-        at.integers[0].assign(static_cast<std::size_t>(shape.out), 1);
-        for (std::int64_t i = 0; i < shape.out * (kind.out_levels - 1); ++i)
-          at.integers[1].push_back(static_cast<std::int32_t>(i % (kind.out_levels - 1) * 10));
-        at.product.tail = Thresholds{at.integers[0], at.integers[1]};
-      } else {
-        at.floats[0].assign(static_cast<std::size_t>(shape.out), 0.01f);
-        at.floats[1].assign(static_cast<std::size_t>(shape.out), 1.0f);
-        at.product.tail = Affine{at.floats[0], at.floats[1], 0};
-      }
+      fill_epilogue(at, kind.curve);
       const Storage from(PackedProduct::preferred_coding(at.task(), selected_level()), at.source,
                          Border::of(at.product.window));
       const Storage to(kind.out_levels == 2   ? Coding::bits

@@ -70,7 +70,7 @@ template <int pixels>
   for (int tap = start; tap < end; ++tap) {
     const auto weight = read<Shorts>(weights + std::ptrdiff_t{tap} * 2 * group_channels);
     repeat<pixels>([&](int p) __attribute__((always_inline)) {
-      narrow[p] += widened_bytes(windows[p] + at.segments[tap]) * weight;
+      narrow[p] = narrow[p] + widened_bytes(windows[p] + at.segments[tap]) * weight;
     });
   }
 }
@@ -97,8 +97,10 @@ template <int pixels>
              narrow);
     repeat<pixels>([&](int p) __attribute__((always_inline)) { add_widened(sums[p], narrow[p]); });
   }
-  repeat<pixels>([&](int p)
-                     __attribute__((always_inline)) { write(target + p * at.stride, sums[p]); });
+  repeat<pixels>([&](int p) __attribute__((always_inline)) {
+    write(target + p * at.stride, sums[p][0]);
+    write(target + p * at.stride + lane_count, sums[p][1]);
+  });
 }
 #endif
 

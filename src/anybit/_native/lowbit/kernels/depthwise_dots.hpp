@@ -28,8 +28,8 @@ using anybit::lowbit::taps_together;
   const __m512i within =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   bytes = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(words, bytes), within);
-  const __m512i more = _mm512_dpbusd_epi32(read<__m512i>(&sum), bytes, read<__m512i>(&weights));
-  return read<Lanes>(&more);
+  return {
+      IntRegister(_mm512_dpbusd_epi32(__m512i(sum.parts[0]), bytes, __m512i(weights.parts[0])))};
 }
 #else
 [[gnu::always_inline]] inline Lanes with_taps(const Lanes& sum, const std::byte* window,
@@ -43,13 +43,10 @@ using anybit::lowbit::taps_together;
   const __m256i bytes[2] = {
       _mm256_set_m128i(_mm_unpackhi_epi16(low01, low23), _mm_unpacklo_epi16(low01, low23)),
       _mm256_set_m128i(_mm_unpackhi_epi16(high01, high23), _mm_unpacklo_epi16(high01, high23))};
-  __m256i halves[2];
-  std::memcpy(halves, &sum, sizeof halves);
-  repeat<2>([&](int i) __attribute__((always_inline)) {
-    const auto half = read<__m256i>(reinterpret_cast<const std::byte*>(&weights) + 32 * i);
-    halves[i] = _mm256_dpbusd_avx_epi32(halves[i], bytes[i], half);
+  return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
+    return IntRegister(
+        _mm256_dpbusd_avx_epi32(__m256i(sum.parts[i]), bytes[i], __m256i(weights.parts[i])));
   });
-  return read<Lanes>(halves);
 }
 #endif
 

@@ -44,10 +44,10 @@ struct Stepped {
       return apply_to_all([](const Reals& y, const Reals& c) { return y / c; });
     case Operation::maximum:
       return apply_to_all(
-          [](const Reals& y, const Reals& c) { return ((y > c) | (y != y)) ? y : c; });
+          [](const Reals& y, const Reals& c) { return selected((y > c) | (y != y), y, c); });
     case Operation::minimum:
       return apply_to_all(
-          [](const Reals& y, const Reals& c) { return ((y < c) | (y != y)) ? y : c; });
+          [](const Reals& y, const Reals& c) { return selected((y < c) | (y != y), y, c); });
     case Operation::keep:
       return kept([](const Reals& y, Reals& kept) { kept = y; });
     case Operation::add_kept:
@@ -74,8 +74,8 @@ template <class Store>
     Stepped stepped;
     repeat<step_panels>([&](int i) __attribute__((always_inline)) {
       const Lanes sum = accumulators(at, pixels[i], lanes[i]);
-      stepped.y[i] = __builtin_convertvector(sum, Reals) * read<Reals>(at.gains + lanes[i]);
-      stepped.kept[i] = Reals{};
+      stepped.y[i] = to_reals(sum) * read<Reals>(at.gains + lanes[i]);
+      stepped.kept[i] = broadcast(0.0f);
     });
     for (int i = 0; i < at.step_count; ++i) apply(at.steps[i], stepped, channels);
     for (int i = 0; i < step_panels && first + i < all; ++i)
@@ -124,13 +124,11 @@ void arithmetic(const TailBlock& at) {
 }
 
 void rounded(const TailBlock& at) {
-  const Reals bottom = Reals{} - static_cast<float>(at.shift);
-  const Reals top = bottom + static_cast<float>(at.levels - 1);
+  const Reals bottom = broadcast(-static_cast<float>(at.shift));
+  const Reals top = bottom + broadcast(static_cast<float>(at.levels - 1));
   alignas(64) std::uint8_t room[chunk_channels];
   each_stepped(at, [&](int pixel, int lane, const Reals& stepped) __attribute__((always_inline)) {
-    Reals y = stepped > bottom ? stepped : bottom;
-    y = y < top ? y : top;
-    const ByteLanes indices = narrowed(nearest(y) + at.shift);
+    const ByteLanes indices = narrowed(nearest(clamped(stepped, bottom, top), at.shift));
     const auto channels = static_cast<std::size_t>(here(at, lane));
     if (at.coding == Coding::bytes) {
       // Variable sizes would cost a call.

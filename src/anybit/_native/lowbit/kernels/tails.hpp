@@ -21,8 +21,7 @@ template <Settling settling = Settling::general>
   if constexpr (settling == Settling::raw) return sums ^ read<Lanes>(at.scales + lane);
   if constexpr (settling == Settling::plain)
     return sums + read<Lanes>(at.constants[pixel] + at.first_channel + lane);
-  return (read<Lanes>(at.sums + pixel * at.stride + lane) + at.addends[pixel]) *
-             read<Lanes>(at.scales + lane) +
+  return (sums + broadcast(at.addends[pixel])) * read<Lanes>(at.scales + lane) +
          read<Lanes>(at.constants[pixel] + at.first_channel + lane);
 }
 
@@ -107,7 +106,10 @@ void some_thresholds(const TailBlock& block) {
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     const Lanes sum = accumulators<settling>(at, pixel, lane);
     const std::int32_t* threshold = at.thresholds + lane * (at.levels - 1);
-    Lanes count = {};
+    Lanes count = broadcast(0);
+#if !defined(__clang__)
+#pragma GCC unroll 5
+#endif
     for (int i = 1; i < at.levels; ++i, threshold += lane_count)
       count = counted(count, sum, read<Lanes>(threshold));
     return count;
@@ -121,14 +123,18 @@ void thresholds(const TailBlock& at) {
 
 // Branchless binary search in 256 thresholds.
 [[gnu::always_inline]] inline Lanes searched(const TailBlock& at, const Lanes& sum, int lane) {
-  const Lanes most = Lanes{} + (at.levels - 1);
-  Lanes own;
-  for (int i = 0; i < lane_count; ++i) own[i] = i * 256;
+  alignas(64) static constexpr std::int32_t starts[lane_count] = {
+      0,       1 * 256, 2 * 256,  3 * 256,  4 * 256,  5 * 256,  6 * 256,  7 * 256,
+      8 * 256, 9 * 256, 10 * 256, 11 * 256, 12 * 256, 13 * 256, 14 * 256, 15 * 256};
+  const Lanes most = broadcast(at.levels - 1);
+  const auto own = read<Lanes>(starts);
   const std::int32_t* const thresholds = at.thresholds + std::ptrdiff_t{lane} * 256;
-  Lanes count = {};
-  for (int half = 128; half > 0; half /= 2)
-    count += (sum >= gathered(thresholds, own + count + (half - 1))) & half;
-  return count < most ? count : most;
+  Lanes count = broadcast(0);
+  for (int half = 128; half > 0; half /= 2) {
+    const Lanes middle = gathered(thresholds, own + count + broadcast(half - 1));
+    count = count + ((sum >= middle) & broadcast(half));
+  }
+  return selected(count < most, count, most);
 }
 
 template <Settling settling>
@@ -147,23 +153,20 @@ void many_thresholds(const TailBlock& at) {
 // Rounds numbers below 2^22 to integers, ties to even, plus this constant: the last bit of 1.5 *
 // 2^23 is worth 1.
 [[gnu::always_inline]] inline Lanes nearest(const Reals& y, std::int32_t more = 0) {
-  const Reals shifted = y + 12582912.0f;
-  return read<Lanes>(&shifted) + (more - 0x4b400000);
+  return bits_of(y + broadcast(12582912.0f)) + broadcast(more - 0x4b400000);
 }
 
 template <Settling settling>
 void some_affine(const TailBlock& block) {
   const TailBlock at = block;
-  const Reals bottom = Reals{} - static_cast<float>(at.shift);
-  const Reals top = bottom + static_cast<float>(at.levels - 1);
+  const Reals bottom = broadcast(-static_cast<float>(at.shift));
+  const Reals top = bottom + broadcast(static_cast<float>(at.levels - 1));
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
-    const Reals sum = __builtin_convertvector(accumulators<settling>(at, pixel, lane), Reals);
+    const Reals sum = to_reals(accumulators<settling>(at, pixel, lane));
     Reals y = sum * read<Reals>(at.gains + lane);
     y = y + read<Reals>(at.offsets + lane);
     // Clamp first: the bounds are integers, so the order does not matter.
-    y = y > bottom ? y : bottom;
-    y = y < top ? y : top;
-    return nearest(y, at.shift);
+    return nearest(clamped(y, bottom, top), at.shift);
   });
 }
 
@@ -173,17 +176,16 @@ void some_lines(const TailBlock& block) {
   const TailBlock at = block;
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     const Lanes sum = accumulators<settling>(at, pixel, lane);
-    Reals y = __builtin_convertvector(sum, Reals) * read<Reals>(at.gains + lane);
+    Reals y = to_reals(sum) * read<Reals>(at.gains + lane);
     y = y + read<Reals>(at.offsets + lane);
-    const auto bottom = read<Reals>(at.bottoms + lane), top = read<Reals>(at.tops + lane);
-    y = y > bottom ? y : bottom;
-    y = y < top ? y : top;
+    y = clamped(y, read<Reals>(at.bottoms + lane), read<Reals>(at.tops + lane));
     const Lanes index = nearest(y);
-    const Reals off = y - __builtin_convertvector(index, Reals);
+    const Reals off = y - to_reals(index);
     const auto limit = read<Reals>(at.limits + lane);
-    const Lanes doubtful = (off >= limit) | (-off >= limit) | (sum < read<Lanes>(at.lows + lane)) |
+    const Lanes doubtful = (off >= limit) | (negated(off) >= limit) |
+                           (sum < read<Lanes>(at.lows + lane)) |
                            (sum >= read<Lanes>(at.highs + lane));
-    if (reached(Lanes{} - 1, doubtful) == 0) return index;
+    if (reached(broadcast(-1), doubtful) == 0) return index;
     return searched(at, sum, lane);
   });
 }
@@ -201,11 +203,11 @@ void affine(const TailBlock& at) {
 
 void table(const TailBlock& at) {
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
-    const Lanes sum = accumulators(at, pixel, lane);
-    Lanes index = {};
+    alignas(64) std::int32_t sums[lane_count], indices[lane_count] = {};
+    write(sums, accumulators(at, pixel, lane));
     for (int i = 0; i < lane_count && lane + i < at.channels; ++i)
-      index[i] = at.entries[at.first[lane + i] + sum[i]];
-    return index;
+      indices[i] = at.entries[at.first[lane + i] + sums[i]];
+    return read<Lanes>(indices);
   });
 }
 
