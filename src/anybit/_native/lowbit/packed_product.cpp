@@ -34,7 +34,8 @@ struct PackedProduct::State {
   int gap = -1;
   int block_pixels = 32;
   PackedWeights weights;
-  int narrow_steps = 31;               // bit schemes: 8-bit sums hold 31 steps of 8 ones
+  int narrow_steps = 31;  // bit schemes: 8-bit sums hold 31 steps of 8 ones
+  void (*sums)(const SumBlock&) = nullptr;
   std::vector<PanelRun> runs;          // in the order of chunks
   std::vector<std::size_t> first_run;  // per chunk, and the end
 
@@ -268,12 +269,17 @@ int gap_of(const State& at) {
   return gap < at.target.width ? static_cast<int>(gap) : -1;
 }
 
+// Numbers of weights that share a byte.
+constexpr int phases_of(Scheme scheme) {
+  return scheme == Scheme::dot2 ? 4 : scheme == Scheme::dot4 ? 2 : 1;
+}
+
 // Keeps the sums of a block in the L1 cache, and the weights if they fit as well.
 int block_pixels_of(const State& at) {
   constexpr std::ptrdiff_t near_bytes = 40 * 1024;
-  const int spread = at.scheme == Scheme::dot2 ? 4 : at.scheme == Scheme::dot4 ? 2 : 1;
-  const std::ptrdiff_t chunk = at.weights.panel * spread * (chunk_channels / panel_channels);
-  return chunk <= near_bytes ? std::min(32, at.kernels->block_pixels) : at.kernels->block_pixels;
+  const std::ptrdiff_t chunk =
+      at.weights.panel * phases_of(at.scheme) * (chunk_channels / panel_channels);
+  return chunk <= near_bytes ? at.kernels->near_pixels : at.kernels->block_pixels;
 }
 
 // Folds scale and constants into the thresholds, or omits them where they are 1 and 0.
@@ -304,6 +310,20 @@ void simplify(State& at, std::int64_t largest_weight) {
   at.settling = Settling::raw;
 }
 
+// Selects the kernel of the sums; `terms` products fit 16 bits.
+void select_sums(State& at, std::int64_t terms) {
+  const auto scheme = static_cast<std::size_t>(at.scheme);
+  at.sums = at.kernels->sums[scheme];
+  if (is_depthwise(at.scheme)) at.narrow_steps = static_cast<int>(terms);
+  if (scheme >= at.kernels->short_dots.size()) return;
+  // A lane adds two products in each phase of a step. Few steps would be widened too often.
+  constexpr std::int64_t least_steps = 4;
+  const std::int64_t steps = terms / (2 * phases_of(at.scheme));
+  if (at.kernels->short_dots[scheme] == nullptr || steps < least_steps) return;
+  at.sums = at.kernels->short_dots[scheme];
+  at.narrow_steps = static_cast<int>(std::min<std::int64_t>(steps, 1 << 20));
+}
+
 std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source,
                                   const Storage& target, FloatStrides floats, Level level) {
   auto at = std::make_unique<State>();
@@ -319,7 +339,7 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
   at->weights = pack_weights(at->scheme, weights, form, plan_segments(*at, product.groups), panels,
                              at->kernels->dot_bytes, task.most_bytes);
   at->block_pixels = block_pixels_of(*at);
-  if (is_depthwise(at->scheme)) at->narrow_steps = static_cast<int>(terms_in_16_bits(task, form));
+  select_sums(*at, terms_in_16_bits(task, form));
   fold(*at, weights, form, product.tail, task.most_bytes);
   at->tail = make_epilogue(product.tail, task.target.channels, task.target.levels, task.most_bytes);
   simplify(*at, form.largest);
@@ -464,7 +484,6 @@ TailBlock tail_block(const State& at) {
 
 void run_part(const State& at, const Part& part, const std::byte* source, std::byte* target,
               float* floats) {
-  const auto sums = at.kernels->sums[static_cast<std::size_t>(at.scheme)];
   const auto tail = at.kernels->tails[static_cast<std::size_t>(at.tail.kind)];
   // Panels at the end of a group are written whole; the next group overwrites the excess.
   constexpr std::ptrdiff_t stride = chunk_channels + panel_channels;
@@ -502,7 +521,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
         sum.weights = at.weights.bytes.data() + run.panel * at.weights.panel;
         sum.panels = run.panels;
         sum.sums = scratch + run.channel;
-        sums(sum);
+        at.sums(sum);
       }
       // A single run of panels: all calls use the same weights.
       sum.fresh_weights = part.last_channel - part.first_channel > chunk_channels ||

@@ -72,7 +72,7 @@ constexpr Cost cost_of(Level level) {
       return {16, 11};
 #endif
     case Level::avx2:
-      return {20, 5.5};
+      return {14, 5};
     case Level::avxvnni:
       return {8, 5.5};
     case Level::avx512:

@@ -131,12 +131,17 @@ struct ProductKernels {
   bool spreads_weights = false;
   // Pixels per block if the weights of a chunk exceed the L1 cache.
   int block_pixels = 32;
+  // The same if the weights fit as well.
+  int near_pixels = 32;
   // Whether dot products prefer windows at equal strides, at the cost of some unused windows.
   bool wants_even_windows = false;
   // Called after the last sums of a thread.
   void (*end)() = nullptr;
   // Whether `dot8`, `dot4` and `dot2` are exact for indices and weights up to these.
   bool (*dot_is_exact)(int largest_index, int largest_weight) = nullptr;
+  // `dot8`, `dot4` and `dot2` in sums of 16 bits, which hold `narrow_steps`. Null where the level
+  // has instructions that add to 32 bits at once.
+  std::array<void (*)(const SumBlock&), 3> short_dots{};
   // Null for schemes that the level lacks.
   std::array<void (*)(const SumBlock&), scheme_count> sums{};
   std::array<void (*)(const TailBlock&), tail_count> tails{};

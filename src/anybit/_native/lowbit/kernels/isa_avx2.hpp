@@ -67,6 +67,18 @@ struct Avx2 : Avx2Base {
   }
 };
 
+// The same in sums of 16 bits, which hold a number of steps that depends on the operands.
+struct Avx2Short : Avx2Base {
+  static constexpr bool narrow = true;
+  static Vector dot(Vector sum, Vector u8, Vector s8) {
+    Vector next = _mm256_add_epi16(sum, _mm256_maddubs_epi16(u8, s8));
+    // GCC 12 would spill the sums of a tile of 6 x 2 registers.
+    asm volatile("" : "+x"(next));
+    return next;
+  }
+  static Vector widened(Vector sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
+};
+
 #if defined(__AVXVNNI__)
 // AVX-VNNI without AVX-512.
 struct Avx2Vnni : Avx2Base {

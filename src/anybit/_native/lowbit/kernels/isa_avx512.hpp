@@ -63,6 +63,15 @@ struct Avx512 : Avx512Base {
   }
 };
 
+// The same in sums of 16 bits, which hold a number of steps that depends on the operands.
+struct Avx512Short : Avx512Base {
+  static constexpr bool narrow = true;
+  static Vector dot(Vector sum, Vector u8, Vector s8) {
+    return _mm512_add_epi16(sum, _mm512_maddubs_epi16(u8, s8));
+  }
+  static Vector widened(Vector sum) { return _mm512_madd_epi16(sum, _mm512_set1_epi16(1)); }
+};
+
 #if defined(__AVX512VNNI__)
 struct Avx512Vnni : Avx512Base {
   static constexpr bool narrow = false;

@@ -66,4 +66,13 @@ struct Sse4 : Sse4Base {
   }
 };
 
+// The same in sums of 16 bits, which hold a number of steps that depends on the operands.
+struct Sse4Short : Sse4Base {
+  static constexpr bool narrow = true;
+  static Vector dot(Vector sum, Vector u8, Vector s8) {
+    return _mm_add_epi16(sum, _mm_maddubs_epi16(u8, s8));
+  }
+  static Vector widened(Vector sum) { return _mm_madd_epi16(sum, _mm_set1_epi16(1)); }
+};
+
 }  // namespace

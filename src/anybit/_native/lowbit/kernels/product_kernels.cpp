@@ -19,6 +19,7 @@ namespace {
 constexpr ProductKernels all = [] {
   ProductKernels kernels{};
   set_dots(kernels);
+  set_short_dots(kernels);
   set_wides(kernels);
   set_bits(kernels);
   sums_of(kernels, Scheme::depthwise) = depthwise;

@@ -32,6 +32,23 @@ constexpr void set_dots(ProductKernels& kernels) {
 }
 
 template <class = void>
+constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+  // Adds to 32 bits at once.
+#elif defined(__AVX512F__)
+  kernels.short_dots = {sums<Avx512Short, Dot8, 8, 2, 4>, sums<Avx512Short, Dot4, 8, 2, 4>,
+                        sums<Avx512Short, Dot2, 8, 2, 4>};
+#elif defined(__AVX2__)
+  kernels.short_dots = {sums<Avx2Short, Dot8, 6, 1, 1>, sums<Avx2Short, Dot4, 6, 1, 1>,
+                        sums<Avx2Short, Dot2, 6, 1, 1>};
+  kernels.block_pixels = kernels.near_pixels = 36;  // whole tiles of 6 pixels
+#elif defined(__SSE4_1__)
+  kernels.short_dots = {sums<Sse4Short, Dot8, 2, 1, 1>, sums<Sse4Short, Dot4, 2, 1, 1>,
+                        sums<Sse4Short, Dot2, 2, 1, 1>};
+#endif
+}
+
+template <class = void>
 constexpr void set_wides(ProductKernels& kernels) {
 #if defined(__AVX512F__)
   sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 4, 2, 2>;

@@ -82,19 +82,25 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels>
   } else {
     // Wide sums are in memory while narrow sums are in registers.
     alignas(64) Vector wide[rows][columns][sums] = {};
-    for (int segment = 0; segment < at.segment_count; ++segment) {
-      const std::ptrdiff_t offset = at.segments[segment];
-      for (int k = 0; k < at.steps; k += at.narrow_steps) {
-        run(offset + std::ptrdiff_t{k} * (Scheme::phases * words * 4),
-            std::min(at.narrow_steps, at.steps - k));
-        repeat<rows * columns * sums>([&](int n) __attribute__((always_inline)) {
-          Vector &narrow = sum[n / sums / columns][n / sums % columns][n % sums],
-                 &total = wide[n / sums / columns][n / sums % columns][n % sums];
-          total = Isa::add(total, Isa::widened(narrow));
-          narrow = Vector{};
-        });
+    const auto widen = [&]() __attribute__((always_inline)) {
+      repeat<rows * columns * sums>([&](int n) __attribute__((always_inline)) {
+        Vector &narrow = sum[n / sums / columns][n / sums % columns][n % sums],
+               &total = wide[n / sums / columns][n / sums % columns][n % sums];
+        total = Isa::add(total, Isa::widened(narrow));
+        narrow = Vector{};
+      });
+    };
+    int room = at.narrow_steps;  // steps that narrow sums still hold
+    for (int segment = 0; segment < at.segment_count; ++segment)
+      for (int k = 0; k < at.steps;) {
+        const int here = std::min(room, at.steps - k);
+        run(at.segments[segment] + std::ptrdiff_t{k} * (Scheme::phases * words * 4), here);
+        k += here, room -= here;
+        if (room > 0) continue;
+        widen();
+        room = at.narrow_steps;
       }
-    }
+    widen();
     repeat<rows * columns * sums>([&](int n) __attribute__((always_inline)) {
       sum[n / sums / columns][n / sums % columns][n % sums] =
           wide[n / sums / columns][n / sums % columns][n % sums];
