@@ -42,6 +42,8 @@ struct Layer {
   std::vector<std::uint8_t> entries;
   std::vector<std::int8_t> weights;  // decoded from the bits
   std::int64_t rows = 1;
+  // A weight is the mean of so many random ones: with 4, few are near the ends, as after training.
+  std::int64_t draws = 1;
 
   ProductTask task() const { return {&product, source, target}; }
 
@@ -63,7 +65,10 @@ struct Layer {
     bits.assign(static_cast<std::size_t>((count * product.weight_bits + 7) / 8), 0);
     std::size_t place = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto index = number(0, static_cast<std::int64_t>(values.size()) - 1);
+      std::int64_t index = 0;
+      for (std::int64_t draw = 0; draw < draws; ++draw)
+        index += number(0, static_cast<std::int64_t>(values.size()) - 1);
+      index /= draws;
       weights.push_back(static_cast<std::int8_t>(values[static_cast<std::size_t>(index)]));
       for (int bit = 0; bit < product.weight_bits; ++bit, ++place)
         bits[place / 8] |= static_cast<std::uint8_t>((index >> bit & 1) << place % 8);
@@ -199,6 +204,7 @@ void random_layer(Layer& at) {
   random_codes(at.source);
   random_weights(at);
   at.fit_target();
+  at.draws = one_of<std::int64_t>({1, 2, 4, 7});
   at.fill_weights();
 }
 

@@ -340,6 +340,9 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
                              at->kernels->dot_bytes, task.most_bytes);
   at->block_pixels = block_pixels_of(*at);
   select_sums(*at, terms_in_16_bits(task, form));
+  if (at->scheme == Scheme::wide8 && at->kernels->split_pairs != nullptr &&
+      split_pairs(at->weights, static_cast<std::int64_t>(panels.size()), at->segments, task))
+    at->sums = at->kernels->split_pairs;
   fold(*at, weights, form, product.tail, task.most_bytes);
   at->tail = make_epilogue(product.tail, task.target.channels, task.target.levels, task.most_bytes);
   simplify(*at, form.largest);
@@ -496,6 +499,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   sum.pixels = windows, sum.panel = at.weights.panel;
   sum.segments = at.segments.data(), sum.segment_count = static_cast<int>(at.segments.size());
   sum.steps = at.weights.steps, sum.narrow_steps = at.narrow_steps;
+  sum.most_extras = at.weights.most_extras;
   sum.values = at.weights.values;
   sum.stride = stride, sum.fresh_weights = true;
   TailBlock then = tail_block(at);

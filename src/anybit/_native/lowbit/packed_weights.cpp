@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 
 #include "damage.hpp"
@@ -325,6 +326,77 @@ void pack_taps(const Weights& weights, const std::vector<PanelChannels>& panels,
 }
 
 }  // namespace
+
+namespace {
+
+constexpr std::int64_t step_bytes = 64;
+
+// Whether the sum of two adjacent products exceeds 16 bits for some indices.
+bool may_saturate(const std::byte* step, std::int64_t largest_index) {
+  for (std::int64_t i = 0; i < step_bytes; i += 2) {
+    std::int64_t positive = 0, negative = 0;
+    for (const std::int64_t j : {i, i + 1}) {
+      const auto weight = static_cast<std::int8_t>(step[j]);
+      (weight > 0 ? positive : negative) += weight;
+    }
+    if (positive * largest_index > 32767 || negative * largest_index < -32768) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool split_pairs(PackedWeights& weights, std::int64_t panels,
+                 const std::vector<std::ptrdiff_t>& segments, const ProductTask& task) {
+  const std::int64_t steps = static_cast<std::int64_t>(segments.size()) * weights.steps;
+  const std::int64_t largest_index = task.source.levels - 1;
+  // With more extra steps, products of 16-bit operands are as fast. A single pixel is bound by
+  // reading the weights.
+  const bool single = task.target.height * task.target.width == 1;
+  const std::int64_t most_split = single ? steps / 8 : steps * 2 / 5;
+  std::vector<std::vector<std::int64_t>> split(static_cast<std::size_t>(panels));
+  std::int64_t most = 0;
+  for (std::int64_t panel = 0; panel < panels; ++panel) {
+    auto& own = split[static_cast<std::size_t>(panel)];
+    for (std::int64_t step = 0; step < steps; ++step)
+      if (may_saturate(weights.bytes.data() + panel * weights.panel + step * step_bytes,
+                       largest_index))
+        own.push_back(step);
+    most = std::max(most, static_cast<std::int64_t>(own.size()));
+    if (most > most_split) return false;
+  }
+  const std::int64_t table = (most + 1) * 8;
+  const std::int64_t panel_bytes =
+      (steps + most) * step_bytes + (table + step_bytes - 1) / step_bytes * step_bytes;
+  PackedWeights to;
+  to.panel = panel_bytes, to.steps = weights.steps, to.most_extras = static_cast<int>(most);
+  to.bytes = room_for(panel_bytes * panels, task.most_bytes);
+  for (std::int64_t panel = 0; panel < panels; ++panel) {
+    std::byte* const start = to.bytes.data() + panel * panel_bytes;
+    std::memcpy(start, weights.bytes.data() + panel * weights.panel,
+                static_cast<std::size_t>(steps * step_bytes));
+    std::byte *extra = start + steps * step_bytes, *entry = extra + most * step_bytes;
+    const auto put = [](std::byte* at, std::int64_t number) {
+      std::memcpy(at, &number, sizeof number);
+    };
+    const auto& own = split[static_cast<std::size_t>(panel)];
+    put(entry + most * 8, static_cast<std::int64_t>(own.size()));
+    for (const std::int64_t step : own) {
+      for (std::int64_t i = 0; i < step_bytes; ++i, ++extra) {
+        std::byte& stays = start[step * step_bytes + i];
+        const auto weight = static_cast<std::int8_t>(stays);
+        const auto half = static_cast<std::int8_t>(weight / 2);
+        stays = static_cast<std::byte>(half);
+        *extra = static_cast<std::byte>(weight - half);
+      }
+      put(entry,
+          segments[static_cast<std::size_t>(step / weights.steps)] + step % weights.steps * 4);
+      entry += 8;
+    }
+  }
+  weights = std::move(to);
+  return true;
+}
 
 PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
                            const Runs& runs, const std::vector<PanelChannels>& panels,

@@ -85,6 +85,7 @@ struct PackedWeights {
   std::ptrdiff_t panel = 0;
   int steps = 0;
   std::int8_t values[16] = {};
+  int most_extras = 0;  // see split_pairs
 };
 
 // Channels of a panel: the first one, and their number.
@@ -97,5 +98,13 @@ struct PanelChannels {
 PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
                            const Runs& runs, const std::vector<PanelChannels>& panels,
                            int dot_bytes, std::int64_t most_bytes);
+
+// Splits the steps of 8-bit weights in which the sum of two adjacent products may exceed 16 bits:
+// half of each weight stays, the other halves follow as extra steps. A panel ends with the extra
+// weights, the offsets of their activations (int64) and their number, each for `most_extras` steps.
+// Returns whether few enough steps need it; if not, nothing changes. `segments` are the offsets of
+// the runs.
+bool split_pairs(PackedWeights& weights, std::int64_t panels,
+                 const std::vector<std::ptrdiff_t>& segments, const ProductTask& task);
 
 }  // namespace anybit::lowbit

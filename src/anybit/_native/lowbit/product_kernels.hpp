@@ -49,6 +49,7 @@ struct SumBlock {
   int segment_count;
   int steps;                  // per segment
   int narrow_steps;           // steps until narrow sums must be widened
+  int most_extras;            // of split pairs, see packed_weights.hpp
   const std::int8_t* values;  // table of 16 weights for indices
   std::int32_t* sums;         // [pixel][stride]
   std::ptrdiff_t stride;
@@ -142,6 +143,9 @@ struct ProductKernels {
   // `dot8`, `dot4` and `dot2` in sums of 16 bits, which hold `narrow_steps`. Null where the level
   // has instructions that add to 32 bits at once.
   std::array<void (*)(const SumBlock&), 3> short_dots{};
+  // `wide8` where pairs of products that may exceed 16 bits are split. Null where no instruction
+  // adds pairs in 16 bits, or where none is needed.
+  void (*split_pairs)(const SumBlock&) = nullptr;
   // Null for schemes that the level lacks.
   std::array<void (*)(const SumBlock&), scheme_count> sums{};
   std::array<void (*)(const TailBlock&), tail_count> tails{};

@@ -55,6 +55,15 @@ constexpr void set_wides(ProductKernels& kernels) {
 #else
   sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 2, 1, 1>;
 #endif
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+  // Adds four products to 32 bits at once.
+#elif defined(__AVX512F__)
+  kernels.split_pairs = sums<Avx512, Split8, 8, 1, 1>;
+#elif defined(__AVX2__)
+  kernels.split_pairs = sums<Avx2, Split8, 4, 1, 1>;
+#elif defined(__SSE4_1__)
+  kernels.split_pairs = sums<Sse4, Split8, 2, 1, 1>;
+#endif
 }
 
 // The low plane marks zeros.

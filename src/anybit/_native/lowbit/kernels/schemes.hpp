@@ -17,6 +17,7 @@ template <class Isa, int words_, int vectors_, int sums_>
 struct Plain {
   using Vector = typename Isa::Vector;
   static constexpr int words = words_, vectors = vectors_, phases = 1, sums = sums_;
+  static constexpr bool has_extras = false;  // whether extra steps follow those of a panel
   static constexpr int operands_a = words, operands_b = vectors;
   [[gnu::always_inline]] explicit Plain(const std::int8_t*) {}
   [[gnu::always_inline]] static void expand(const Vector (&word)[words], Vector (&row)[words]) {
@@ -40,6 +41,13 @@ struct Dot8 : Plain<Isa, 1, 1, 1> {  // 4 k per step
                                           const Vector (&b)[1]) {
     sum[0] = Isa::dot(sum[0], a[0], b[0]);
   }
+};
+
+// Any u8 x s8 in steps whose pairs of products fit 16 bits, and extra steps.
+template <class Isa>
+struct Split8 : Dot8<Isa> {
+  using Dot8<Isa>::Dot8;
+  static constexpr bool has_extras = true;
 };
 
 // Any u8 x s8 by 16-bit products: even and odd bytes separately.

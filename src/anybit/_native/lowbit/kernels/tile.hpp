@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "_native/lowbit/product_kernels.hpp"
 #include "_native/lowbit/unroll.hpp"
@@ -79,6 +80,17 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels>
   if constexpr (!Isa::narrow) {
     for (int segment = 0; segment < at.segment_count; ++segment)
       run(at.segments[segment], at.steps);
+    if constexpr (Scheme::has_extras) {
+      static_assert(panels == 1, "each panel has its own extra steps");
+      const std::byte* const offsets = b + std::ptrdiff_t{at.most_extras} * vector_block;
+      const auto entry = [&](std::int64_t i) {
+        std::int64_t number;
+        std::memcpy(&number, offsets + i * 8, sizeof number);
+        return number;
+      };
+      const std::int64_t count = entry(at.most_extras);
+      for (std::int64_t i = 0; i < count; ++i) run(entry(i), 1);
+    }
   } else {
     // Wide sums are in memory while narrow sums are in registers.
     alignas(64) Vector wide[rows][columns][sums] = {};
