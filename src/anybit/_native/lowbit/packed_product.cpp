@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 
 #include "damage.hpp"
 #include "epilogue.hpp"
@@ -56,33 +55,6 @@ namespace {
 using State = PackedProduct::State;
 
 bool reads_planes(const State& at) { return at.from.coding == Coding::planes; }
-
-// Taps of the kernel inside the tensor, for the windows of one axis. Windows with the same taps
-// share a class.
-struct AxisClasses {
-  std::vector<std::int32_t> of;  // class of each window
-  std::vector<Taps> taps;
-
-  AxisClasses(std::int64_t size, std::int64_t windows, std::int64_t kernel, std::int64_t stride,
-              std::int64_t dilation, std::int64_t pad) {
-    std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> classes;
-    for (std::int64_t window = 0; window < windows; ++window) {
-      const Taps inside(window * stride - pad, kernel, dilation, size);
-      // Most windows have the class of the previous one.
-      if (!of.empty() && taps[static_cast<std::size_t>(of.back())] == inside) {
-        of.push_back(of.back());
-        continue;
-      }
-      const auto [entry, is_new] = classes.try_emplace({inside.first, inside.last},
-                                                       static_cast<std::int32_t>(classes.size()));
-      if (is_new) taps.push_back(inside);
-      of.push_back(entry->second);
-    }
-  }
-  // One class with all taps for all windows.
-  AxisClasses(std::int64_t windows, std::int64_t kernel)
-      : of(static_cast<std::size_t>(windows)), taps{{0, kernel}} {}
-};
 
 // Sums of the weights of a channel over rectangles of taps.
 class TapSums {
