@@ -42,7 +42,7 @@ struct Layer {
   std::vector<std::uint8_t> entries;
   std::vector<std::int8_t> weights;  // decoded from the bits
   std::int64_t rows = 1;
-  // A weight is the mean of so many random ones: with 4, few are near the ends, as after training.
+  // A weight is the mean of `draws` random ones: with 4, few are near the ends, as after training.
   std::int64_t draws = 1;
 
   ProductTask task() const { return {&product, source, target}; }
