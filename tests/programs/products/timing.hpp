@@ -35,7 +35,7 @@ enum class Curve {
   line,        // a multiplication, an addition and a rounding
   hard_swish,  // the same after HardSwish, replayed in floats
   thresholds,  // 255 thresholds close to a line
-  swish,       // 255 thresholds of the increasing part of Swish, which is no line
+  swish,       // 255 thresholds of the increasing part of Swish
 };
 
 struct Kind {
