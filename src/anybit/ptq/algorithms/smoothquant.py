@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By what channels of activations are divided, and those of weights multiplied: x / s and s * W.
+"""SmoothQuant: per-channel factors s for (x / s) @ (s * W), where x is quantized.
 
 Smoothing (Xiao et al., 2022, https://arxiv.org/abs/2211.10438) moves the range of channels from
 activations to weights. Or only those that go further than others are brought back (Wei et al.,
@@ -17,39 +17,58 @@ from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.ptq.config import QuantizeConfig, ScalingConfig
 
 
-def generate_factors(
+def generate_smoothquant_factors(
     statistics: TensorStatistics, weights: Array, config: ScalingConfig
 ) -> Iterator[Array]:
-    """Yield candidate factors of a tensor's channels; none without statistics of channels.
+    """Yield SmoothQuant factors of a tensor's channels; none without statistics of channels.
 
     Args:
-        statistics: The tensor's.
+        statistics: The statistics of the tensor.
         weights: The largest magnitude of the weights of each channel.
         config: The thresholds.
     """
-    if statistics.channels is None:
-        return
-    reach = np.abs(estimate_channel_ranges(statistics, config)).max(axis=0)
-    if weights.shape != reach.shape or not (reach.any() and weights.any()):
+    reach = _compute_magnitudes(statistics, weights, config)
+    if reach is None:
         return
     safe = np.where(weights > 0, reach, 1.0)
-    farthest = config.largest_exponent
+    largest = config.largest_exponent
     for strength in config.strengths:
-        wish = safe**strength / np.where(weights > 0, weights, 1.0) ** (1 - strength)
-        exponents = np.rint(np.log2(wish) - np.median(np.log2(wish)))
-        yield np.exp2(np.clip(exponents, -farthest, farthest)).astype(np.float32)
+        ratio = safe**strength / np.where(weights > 0, weights, 1.0) ** (1 - strength)
+        exponents = np.rint(np.log2(ratio) - np.median(np.log2(ratio)))
+        yield np.exp2(np.clip(exponents, -largest, largest)).astype(np.float32)
+
+
+def generate_outlier_factors(
+    statistics: TensorStatistics, weights: Array, config: ScalingConfig
+) -> Iterator[Array]:
+    """Yield factors that scale down only channels with outliers; arguments as for SmoothQuant."""
+    reach = _compute_magnitudes(statistics, weights, config)
+    if reach is None:
+        return
     for share in config.outlier_shares:
-        beyond = np.ceil(np.log2(np.maximum(reach / (share * reach.max()), 1.0)))
-        yield np.exp2(np.minimum(beyond, farthest)).astype(np.float32)
+        exponents = np.ceil(np.log2(np.maximum(reach / (share * reach.max()), 1.0)))
+        yield np.exp2(np.minimum(exponents, config.largest_exponent)).astype(np.float32)
+
+
+def _compute_magnitudes(
+    statistics: TensorStatistics, weights: Array, config: ScalingConfig
+) -> Array | None:
+    """Return the largest magnitude of each channel; None if the tensor cannot be scaled."""
+    if statistics.channels is None:
+        return None
+    reach = np.abs(estimate_channel_ranges(statistics, config)).max(axis=0)
+    if weights.shape != reach.shape or not (reach.any() and weights.any()):
+        return None
+    return np.asarray(reach)
 
 
 def estimate_channel_ranges(statistics: TensorStatistics, config: ScalingConfig) -> Array:
-    """How far each channel goes, down and up.
+    """Return the estimated lowest and highest value of each channel.
 
     One that is divided has a range of its own, and loses what goes further; in that of the whole
     tensor it would fit. The next value goes further than n others once in n + 1 times: that share,
     times some, of the whole range, or of a multiple of its own, is added to what was seen, up to
-    the whole. A channel of which nothing but 0 was seen may go as far as any.
+    the whole. A channel that was always 0 gets the whole range.
     """
     seen = statistics.channels
     assert seen is not None, "who smooths asked for them"

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
+from anybit.ptq.algorithms import registry
 from anybit.ptq.algorithms.awq import select_awq_factors
 from anybit.ptq.algorithms.bias_correction import correct_bias
 from anybit.ptq.algorithms.gptq import GptqRounder, is_wide, make_moments
@@ -26,13 +27,12 @@ from anybit.ptq.algorithms.range_clipping import (
     RangeCandidate,
     clip_range,
     compute_whole_range,
-    generate_clipped_ranges,
     may_clip,
     select_candidate,
 )
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.algorithms.shared_weights import SharedWeights
-from anybit.ptq.algorithms.smoothquant import compute_scaled_range, generate_factors
+from anybit.ptq.algorithms.smoothquant import compute_scaled_range
 from anybit.ptq.calibration.collect import LayerSamples
 from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.ptq.config import QuantizeConfig
@@ -158,16 +158,19 @@ class LayerSearch:
     def _choose_weights(self, widest: LayerParams, samples: LayerSamples) -> LayerParams:
         """Return the parameters of a float activation, with AWQ scaling if that helps."""
         nearest = self._round_to_nearest(widest, samples.confirm)
-        rounder = GptqRounder(None, None, samples.rounding)
-        unscaled = self._refine([nearest], rounder.round, samples)
+        rounders = _make_rounders(nearest, samples)
+        unscaled = self._refine([nearest], [rounder.round for rounder in rounders], samples)
         if not (self._may_scale and samples.statistics.channels is not None and samples.rounding):
             return unscaled
+        # The Hessian of a registered GPTQ is computed already.
+        gptq = (rounder for rounder in rounders if isinstance(rounder, GptqRounder))
+        rounder = next(gptq, None) or GptqRounder(None, None, samples.rounding)
         factors = select_awq_factors(self._runners, rounder, self._config.awq)
         if factors is None:
             return unscaled
         scaled_nearest = self._round_to_nearest(replace(widest, smoothing=factors), samples.confirm)
         rescale = partial(rounder.round_scaled, by=factors)
-        scaled = self._refine([scaled_nearest, nearest], rescale, samples)
+        scaled = self._refine([scaled_nearest, nearest], [rescale], samples)
         return (
             scaled if scaled.error < unscaled.error * self._config.ranges.kept_ratio else unscaled
         )
@@ -194,7 +197,8 @@ class LayerSearch:
         clips = may_clip(spec.bits, statistics.values_per_channel)
         candidates = [
             LayerParams(_make_scalar_grid(spec, *ends))
-            for ends in (generate_clipped_ranges(statistics, ranges) if clips else ())
+            for generate in (registry.RANGE_GENERATORS if clips else ())
+            for ends in generate(statistics, ranges)
         ]
         for candidate in self._select_best(scaled, few, halving):
             candidates.append(candidate)
@@ -241,17 +245,17 @@ class LayerSearch:
         return LayerParams(_make_scalar_grid(spec, *ends))
 
     def _round(self, fallbacks: Sequence[LayerParams], samples: LayerSamples) -> LayerParams:
-        """Return the first of some parameters with GPTQ rounding and corrected biases."""
-        rounder = GptqRounder(fallbacks[0].grid, fallbacks[0].smoothing, samples.rounding)
-        return self._refine(fallbacks, rounder.round, samples)
+        """Return the first of some parameters with rounded weights and corrected biases."""
+        rounders = _make_rounders(fallbacks[0], samples)
+        return self._refine(fallbacks, [rounder.round for rounder in rounders], samples)
 
     def _refine(
         self,
         fallbacks: Sequence[LayerParams],
-        round_weights: Callable[[LayerRunner], Sequence[QuantizedWeight]],
+        rounders: Sequence[Callable[[LayerRunner], Sequence[QuantizedWeight]]],
         samples: LayerSamples,
     ) -> LayerParams:
-        """Return the first of some parameters with weights rounded by a function.
+        """Return the first of some parameters with weights rounded by functions.
 
         Rounded weights are kept where they lower the error. Biases are corrected.
         """
@@ -262,10 +266,13 @@ class LayerSearch:
                 continue
             if runner.layer in self._shared.rounded:
                 continue
-            rounded = round_weights(runner)
-            error = runner.measure_error(params.grid, params.smoothing, samples.confirm, rounded)
-            if error < errors[runner.layer]:
-                weights[runner.layer], errors[runner.layer] = rounded, error
+            for round_weights in rounders:
+                rounded = round_weights(runner)
+                error = runner.measure_error(
+                    params.grid, params.smoothing, samples.confirm, rounded
+                )
+                if error < errors[runner.layer]:
+                    weights[runner.layer], errors[runner.layer] = rounded, error
         params = replace(params, weights=weights, errors=errors)
         return self._correct_biases(params, samples.compare, samples.confirm)
 
@@ -287,7 +294,8 @@ class LayerSearch:
         """Yield the SmoothQuant factors of the channels to try."""
         if self._may_scale and all(runner.weight is not None for runner in self._runners):
             weights = np.max([runner.weight_magnitudes for runner in self._runners], axis=0)
-            yield from generate_factors(statistics, weights, self._config.scaling)
+            for generate in registry.FACTOR_GENERATORS:
+                yield from generate(statistics, weights, self._config.scaling)
 
     def _round_to_nearest(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
         """Return a candidate with its errors, and weights rounded to nearest."""
@@ -329,6 +337,13 @@ class LayerSearch:
 def _subsample(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
     """Return one of `share` samples, and the last one, which has the largest magnitudes."""
     return [*samples[:-1][: max(len(samples) // share, 1)], samples[-1]]
+
+
+def _make_rounders(params: LayerParams, samples: LayerSamples) -> list[registry.WeightRounder]:
+    """Return the registered algorithms for weight rounding, for the parameters of an activation."""
+    return [
+        make(params.grid, params.smoothing, samples.rounding) for make in registry.WEIGHT_ROUNDERS
+    ]
 
 
 def _make_scalar_grid(spec: QuantSpec, low: float, high: float) -> Grid:
