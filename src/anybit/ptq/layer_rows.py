@@ -71,7 +71,7 @@ def describe_layer(
     """
     params = {
         activation: chosen
-        for activation, chosen in candidate.choices.items()
+        for activation, chosen in candidate.params.items()
         if layer in dict(activation.readers)
     }
     activations = [

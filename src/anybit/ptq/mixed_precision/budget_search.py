@@ -106,7 +106,7 @@ def measure_layer_noise(candidate: MeasuredCandidate, builder: CandidateBuilder)
     plan, ctx = candidate.plan, builder.ctx
     spec = ProbeSpec(
         tuple(plan.weights),
-        {tensor: candidate.choices[tensor] for tensor in plan.activations},
+        {tensor: candidate.params[tensor] for tensor in plan.activations},
         _read_samples(ctx.dataset, ctx.config.sensitivity),
         ctx.name,
         ctx.config,

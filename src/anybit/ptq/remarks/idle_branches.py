@@ -10,7 +10,7 @@ def remark_on_idle_branches(candidate: QuantizedCandidate) -> tuple[str, ...]:
     names = {
         layer.name: None
         for activation in candidate.plan.activations
-        if candidate.choices[activation].grid is None
+        if candidate.params[activation].grid is None
         for layer, _ in activation.readers
     }
     if not names:

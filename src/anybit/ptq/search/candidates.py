@@ -28,12 +28,12 @@ class QuantizedCandidate:
 
     Attributes:
         plan: The specs of weights and activations.
-        choices: The parameters of activations, and of the layers that read them.
+        params: The parameters of activations, and of the layers that read them.
         model: The model.
     """
 
     plan: QuantPlan
-    choices: Mapping[ActivationTensor, LayerParams]
+    params: Mapping[ActivationTensor, LayerParams]
     model: ir.Model
 
 
@@ -56,7 +56,7 @@ def quantize_weights(
     model: ir.Model, plan: QuantPlan, config: QuantizeConfig
 ) -> QuantizedCandidate:
     """Return the model with weights rounded to nearest, for a plan without activations."""
-    quantized = insert_quantizers(model, _weights(plan.weights, {}, config.weights), {})
+    quantized = insert_quantizers(model, _collect_weights(plan.weights, {}, config.weights), {})
     return QuantizedCandidate(plan, {}, quantized)
 
 
@@ -76,7 +76,7 @@ class CandidateBuilder:
         """Choose and ablate parameters, insert quantizers and measure the quality."""
         variants = make_variants(self.choose(plan, progress))
         models = [self.insert(plan, variant.choices) for variant in variants]
-        outputs = [self._outputs(model) for model in models]
+        outputs = [self._record_outputs(model) for model in models]
         if len(variants) == 1:
             ablation = Ablation()
         else:
@@ -102,10 +102,10 @@ class CandidateBuilder:
 
     def insert(self, plan: QuantPlan, params: Mapping[ActivationTensor, LayerParams]) -> ir.Model:
         """Return the model with quantizers."""
-        weights = _weights(plan.weights, params, self.ctx.config.weights)
+        weights = _collect_weights(plan.weights, params, self.ctx.config.weights)
         return insert_quantizers(self.ctx.model, weights, params)
 
-    def _outputs(self, model: ir.Model) -> TapSpec:
+    def _record_outputs(self, model: ir.Model) -> TapSpec:
         return make_tap_spec(model, model.graph.outputs, self.ctx.name)
 
     @cached_property
@@ -113,7 +113,7 @@ class CandidateBuilder:
         return AblationSet(self.ctx, self.floats)
 
 
-def _weights(
+def _collect_weights(
     specs: Mapping[TargetNode, QuantSpec],
     params: Mapping[ActivationTensor, LayerParams],
     config: WeightConfig,
