@@ -33,6 +33,7 @@ CHECKED = (
     *(f"src/anybit/{module.name}" for module in sorted((ROOT / "src/anybit").glob("*.py"))),
     *("tests/comparison", "tests/evaluation", "tests/inspection", "tests/jax", "tests/parallel"),
     *("tests/compiler", "tests/fpga", "tests/matrix", "tests/native", "tests/ops"),
+    *("tests/check", "tests/onnx", "tests/qdq"),
     *("tests/playground", "tests/programs", "tests/support", "tests/torch"),
     *(f"src/anybit/ptq/{file.name}" for file in sorted((ROOT / "src/anybit/ptq").glob("*.py"))),
     *(f"tests/{module.name}" for module in sorted((ROOT / "tests").glob("test_[!l]*.py"))),

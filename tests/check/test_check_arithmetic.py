@@ -45,7 +45,7 @@ def test_check_sums_that_float32_does_not_hold(
     ],
 )
 def test_check_length_of_sums(proto: onnx.ModelProto, reach: int) -> None:
-    """Behind a Relu, 12 bits are 0 .. 2047."""
+    """12 bits after a Relu are 0 .. 2047."""
     (finding,) = check(proto)
     assert f"sums reach {reach:.4g} steps" in finding.problem
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that nothing needs, outputs that nothing changes, and what is said once for many nodes."""
+"""Unused inputs, constant outputs, and findings that many nodes share."""
 
 import numpy as np
 import onnx

@@ -153,7 +153,7 @@ def test_check_pairs_of_onnx_are_not_foreign(target: str) -> None:
 
 
 def test_check_remedies_name_form_and_options() -> None:
-    """Two nodes of one operator, of which only one is converted exactly, are two findings."""
+    """Two nodes of one operator are two findings if only one is converted exactly."""
     weight = NBits(40, 40)
     proto = weight.model()
     proto.graph.node.append(weight.model(accuracy_level=4).graph.node[0])

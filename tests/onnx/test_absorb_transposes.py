@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Transpose before a Flatten goes into the weight behind it where no bit changes."""
+"""A Transpose before a Flatten is absorbed by the next weight if no bit changes."""
 
 from typing import Any
 

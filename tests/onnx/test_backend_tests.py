@@ -123,7 +123,7 @@ def test_backend_tests_selection_has_every_operator_and_type(some: Path) -> None
 
 
 def test_backend_tests_inputs_and_constants(some: Path) -> None:
-    """Parameters are constants, but for scales that are known at run time only."""
+    """Parameters are constants, except scales that are computed at run time."""
     for entry in index(some):
         at_run_time = entry["operator"] in backend_tests.AT_RUN_TIME
         assert bool(entry["initializers"]) != at_run_time

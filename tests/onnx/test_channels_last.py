@@ -23,7 +23,7 @@ IMPORTS = {"qonnx.custom_op.general": 1, "": 14}
 
 
 def network(rank: int = 4, *, residual: bool = False) -> onnx.ModelProto:
-    """Two quantized convolutions with pooling, and a layer behind them."""
+    """Two quantized convolutions with pooling, followed by a layer."""
     spatial = rank - 2
     written = {"kernel_shape": [3] * spatial, "pads": [1] * 2 * spatial, "group": 1}
     written |= {"strides": [1] * spatial, "dilations": [1] * spatial}

@@ -119,7 +119,7 @@ def test_convert_zero_points_are_exact_unless_that_is_waived(style: Form) -> Non
 
 
 def qlinear_matmul() -> onnx.ModelProto:
-    """Integers all through, with scales that are no powers of two."""
+    """Return a model in integers whose scales are not powers of two."""
     tensors = {
         "xs": np.float32(0.1),
         "xz": np.uint8(0),

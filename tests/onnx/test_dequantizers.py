@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DynamicDequantize in models: a dequantizer, which is no quantizer of floats, in every form."""
+"""DynamicDequantize in models: a dequantizer of integers, in every form."""
 
 import re
 from collections.abc import Sequence
@@ -117,7 +117,7 @@ def test_dequantizers_become_dequantize_linear(call: str, dtype: Any, computed: 
         assert kinds(converted.model) == [*reshapes, "DequantizeLinear"]
         assert all(step.exact for step in converted.steps)
         same(run(converted.model, feeds), expected)
-    assert not anybit.check(proto, "qdq") or call == "strange"  # of which each check complains
+    assert not anybit.check(proto, "qdq") or call == "strange"  # each check reports these
 
 
 @pytest.mark.parametrize("computed", [(), ("scales",), ("zps",), ("scales", "zps")], ids=str)

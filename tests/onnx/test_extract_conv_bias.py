@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bias of a convolution behind it."""
+"""The bias of a convolution as an Add after it."""
 
 import numpy as np
 import pytest

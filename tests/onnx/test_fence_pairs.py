@@ -73,7 +73,7 @@ def test_fence_pairs_values_and_the_way_back(
     onnx.checker.check_model(file, full_check=True)
     np.testing.assert_array_equal(anybit.load(file).run(x)["y"], anybit.load(proto).run(x)["y"])
     back = kinds(convert(file, to="qonnx").model)
-    if quantizer == "float8" and before:  # whose limits are no codes
+    if quantizer == "float8" and before:  # limits are not codes
         back.remove("Min")
     assert back == kinds(convert(bare, to="qonnx").model)
 
@@ -86,7 +86,7 @@ def test_fence_pairs_values_and_the_way_back(
         ("float8", ["Min"]),
         ("2 bits", ["Min"]),  # which its range needs
         ("signs", ["GreaterOrEqual", "Where"]),  # which are not moved
-        ("per channel", []),  # nor is this
+        ("per channel", []),  # not fenced either
     ],
 )
 def test_fence_pairs_position(quantizer: str, before: list[str]) -> None:

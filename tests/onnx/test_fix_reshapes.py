@@ -63,8 +63,7 @@ def test_fix_reshapes_one_free_size(parts: str, target: list[int], allowzero: in
 
 @pytest.mark.parametrize("parts", ["zero both", "both minus", "batch both four"])
 def test_fix_reshapes_others_stay(parts: str) -> None:
-    """With a 0 for rows, of which there may be none, nothing follows from the number of elements;
-    with two free sizes one could be any."""
+    """Ambiguous targets stay: 0 rows determine no size, and two free sizes leave a choice."""
     result = read(reshaped(parts)).clone()
     InferShapes()(result)
     assert not FixReshapes()(result).modified

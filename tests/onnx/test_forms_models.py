@@ -33,7 +33,7 @@ NETWORKS = (
     "mobilenet_w4a4",
     "qkeras_jettagging",
 )
-# The runtime moves the scale of an activation behind the product: (s x) W becomes s (x W).
+# The runtime moves the scale of an activation after the product: (s x) W becomes s (x W).
 SCALE_IS_MOVED = "MatMulScaleFusion"
 MOVED = ("kwsmlp_w3a3",)
 

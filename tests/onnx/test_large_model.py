@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model beyond the 2 GiB of one message is converted in less than 1.5 times its size in memory.
 
-What counts is all that is ever resident, pages of mapped files included: VmHWM of the process that
-converts. The ru_maxrss of a child process would count what its parent had when it started it.
+The measure is VmHWM of the process that converts: its largest resident memory, including pages of
+mapped files. The ru_maxrss of a child process would include the memory of its parent at the start.
 """
 
 import shutil

@@ -35,7 +35,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def weights(count: int) -> onnx.ModelProto:
-    """Quantized weights, each with a scale that is computed, and transposed behind it."""
+    """Quantized weights with computed scales, each followed by a Transpose."""
     nodes, arguments = [], {"half": 0.5, "zeropt": 0, "bits": 4}
     for at in range(count):
         arguments[f"w{at}"] = np.full((4, 4), at + 0.3, np.float32)

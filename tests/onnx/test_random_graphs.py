@@ -62,10 +62,10 @@ def converted_to(form: Form, graph: RandomGraph) -> Conversion:
 
 
 def deviation_other_kernels(graph: RandomGraph, form: Form, converted: Conversion) -> bool:
-    """Where ONNX Runtime adds inexact numbers in another order, because it takes other kernels.
+    """Return whether ONNX Runtime may add inexact numbers in another order, by other kernels.
 
-    From opset 19 on it has another one for AveragePool. It packs constant weights, which those are
-    that have no native type, and not those that are computed in the session, as in the original.
+    From opset 19 on, it has another kernel for AveragePool. It packs constant weights, but not
+    weights that the session computes. Weights without a native type become constants by conversion.
     """
     before, after = (node.opset_imports[""] for node in (read(graph.proto), converted.model.graph))
     averages = any(node.op_type == "AveragePool" for node in converted.model.graph)
@@ -156,7 +156,7 @@ def check_round_trip(graph: RandomGraph, style: Form) -> None:
         anybit.load(check_once(Form.QONNX, back)).run(graph.x)["y"], folded(graph)
     )
     if any(node.op_type == "Clip" for node in graph.proto.graph.node):
-        return  # limits on the grid become part of the quantizer behind them
+        return  # limits on the grid become part of the next quantizer
     original = read(graph.proto)
     Normalize()(original)
     before, after = values_of(original), values_of(back.model)

@@ -181,7 +181,7 @@ def test_schemas_result_has_the_type_of_an_attribute(dst: str, expected: int, sh
 
 
 def test_schemas_chain_is_typed_to_its_end() -> None:
-    """Without schemas nothing behind the first node is known."""
+    """Without schemas no shape after the first node is known."""
     weight = np.ones((4, 5), np.float32)
     constants = {"scale": 1, "zeropt": np.array(0), "bits": np.array(4, np.uint8), "w": weight}
     nodes = [

@@ -115,7 +115,7 @@ def test_stale_shapes_bodies_of_loops_are_not_believed() -> None:
 
 
 def test_stale_shapes_sizes_that_are_known_are_constants() -> None:
-    """Behind a Transpose, where they follow and nobody declares them."""
+    """Shapes after a Transpose are inferred without a declaration."""
     proto: Any = stale("")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
     kinds = [node.op_type for node in anybit.clean(proto).model.graph]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of FLOAT4E2M1, of which ONNX Runtime has no CPU kernels."""
+"""Weights of FLOAT4E2M1, a type without CPU kernels in ONNX Runtime."""
 
 from typing import Any
 

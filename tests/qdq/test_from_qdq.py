@@ -58,7 +58,7 @@ def test_from_qdq_ranges(kind: str, clip: tuple[int, int] | None, expected: dict
 @pytest.mark.parametrize(
     ("kind", "zeropt", "clip", "nodes", "bits", "signed"),
     [
-        # Clips that are no quantizer's range are never widened.
+        # Clips that match the range of no quantizer are never widened.
         ("int8", 0, (-5, 5), ["IntQuant", "Clip"], 4, True),
         ("uint8", 0, (0, 100), ["IntQuant", "Clip"], 7, False),
         ("uint8", 0, (3, 200), ["IntQuant", "Clip"], 8, False),

@@ -24,7 +24,7 @@ from small_models import kinds
 
 
 def test_from_qdq_weights_do_not_wrap() -> None:
-    """-128 - 127 is no int8, and 0 - 200 no uint8."""
+    """-128 - 127 does not fit int8, 0 - 200 does not fit uint8."""
     lifted = check(weights([[-128, 0, 127]], TensorProto.INT8, 0.3, 127), ZERO)
     assert only(lifted) == integer(0.3, 8, zeropt=127.0)
     lifted = check(weights([[0, 200, 255]], TensorProto.UINT8, 0.3, 200), ZERO)
@@ -99,7 +99,7 @@ def test_from_qdq_notes_are_not_trusted(text: str, bits: int) -> None:
     for key, value in (("anybit.range", text), ("anybit.coding", "sign")):
         proto.graph.node[0].metadata_props.add(key=key, value=value)
     lifted = check(proto, ZERO)
-    if bits == 3:  # the codes are no signs
+    if bits == 3:  # the codes are not signs
         bits = 8
     assert only(lifted) == integer(0.3, bits)
     del proto.graph.node[0].metadata_props[1]

@@ -18,7 +18,7 @@ WEIGHTS = np.random.default_rng(0).integers(-64, 64, (4, 4)).astype(np.int8)
 PAIR = "{0}q = QuantizeLinear({1}, s, z) {0} = DequantizeLinear({0}q, s, z)"
 QUANTIZED = PAIR.format("y", "r")
 
-# A node of x, which is dequantized, that is rewritten with a quantizer behind it.
+# A node that reads the dequantized x, and is rewritten if a quantizer follows.
 ROUNDING = {
     "Conv": "r = Conv(d, w)",
     "Conv with a float bias": "r = Conv(d, w, bias)",

@@ -49,7 +49,7 @@ class Networks:
         return nodes, tensors
 
     def _cnn(self) -> tuple[list, list[onnx.TensorProto]]:
-        """Two convolutions, of which the second is added to what it reads."""
+        """Two convolutions; the second is added to its input."""
         nodes = [
             ("Conv", ["x", "w0", "b0"], ["c"], {"pads": [1] * 4}),
             ("Relu", ["c"], ["r"], {}),

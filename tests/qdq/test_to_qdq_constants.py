@@ -150,7 +150,7 @@ def test_to_qdq_shared_weights_and_scales() -> None:
 
 
 def test_to_qdq_weights_after_moves() -> None:
-    """Transpose and Reshape of constants are folded before; those behind the quantizer stay."""
+    """Transpose and Reshape of constants are folded before; those after the quantizer stay."""
     nodes = [
         node("Transpose", "w", "t", domain=""),
         node("Reshape", "t shape", "r", domain=""),

@@ -38,8 +38,10 @@ def rounded(value: Fraction) -> Fraction:
 @pytest.mark.parametrize("terms", [0, 1, 2, 100, 2**12, 2**16])
 @pytest.mark.parametrize("reach", [1.0, 1e-30, 3e30])
 def test_analysis_errors_have_a_rounding_for_each_operation(terms: int, reach: float) -> None:
-    """The product and the sums of one evaluation; the factors, the accumulator, the scale, the
-    product and the bias of the other."""
+    """Compare two evaluations: one rounds the product and the sums.
+
+    The other rounds the factors, the accumulator, the scale, the product and the bias.
+    """
     error = bound_error(np.asarray(reach), np.asarray(terms))
     assert Fraction(float(error)) >= ((1 + UNIT) ** (terms + 7) - 1) * Fraction(reach)
 

@@ -19,7 +19,7 @@ from anybit.onnx.analysis.rules.table import RULES
 
 
 def without_a_channel(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Constants with an entry per channel have one less, but for the scale."""
+    """Constants with an entry per channel have one less, except the scale."""
     for tensor in proto.graph.initializer:
         array = onnx.numpy_helper.to_array(tensor)
         if array.shape[:1] == (4,) and tensor.name != "scale":

@@ -214,7 +214,7 @@ def test_product_analysis_stored_codes() -> None:
 
 
 def test_product_analysis_zeros_times_unbounded_values() -> None:
-    """0 times infinity is NaN: there is no bound, and none is made up."""
+    """0 times infinity is NaN: the result has no bound."""
     names = "exponent mantissa bias largest"
     constants = dict(zip(names.split(), (5, 2, 15, 57344), strict=True)) | {"s": 0.3}
     nodes = [
