@@ -84,15 +84,15 @@ REMARKS = {
     "domain": (
         model([node("Quant", "x a b c", domain="onnx.brevitas")], {"a": 1, "b": 0, "c": 4}),
         "legacy-domain",
-        "'onnx.brevitas' is now called 'qonnx.custom_op.general'",
+        "'onnx.brevitas' is a legacy name of 'qonnx.custom_op.general'",
     ),
-    "name": (quantized_input(), "legacy-name", "Quant is now called IntQuant"),
-    "attribute": (minifloat(has_inf=1), "legacy-attribute", "has_inf is called has_infinity"),
-    "mode": (quantizer(rounding_mode="round"), "rounding-mode-spelling", "'round' is usually"),
+    "name": (quantized_input(), "legacy-name", "Quant is a legacy name of IntQuant"),
+    "attribute": (minifloat(has_inf=1), "legacy-attribute", "has_inf is an alias of has_infinity"),
+    "mode": (quantizer(rounding_mode="round"), "rounding-mode-spelling", "'round' is an alias"),
     "import": (
         changed(quantizer(), lambda m: m.opset_import.pop(1)),
         "missing-import",
-        "'qonnx.custom_op.general' is used but not imported",
+        "'qonnx.custom_op.general' is used but has no opset import",
     ),
     "IR": (changed(quantizer(), lambda m: setattr(m, "ir_version", 14)), "ir-version", "14"),
     "initializer": (

@@ -30,7 +30,7 @@ def test_diff_hints_at_a_rounding_mode() -> None:
     assert first is not None
     assert (first.name, first.operator, first.node) == ("y", "IntQuant", "the_Quant")
     assert (first.elements, first.differing, first.largest, first.steps) == (4, 2, 0.5, 1)
-    assert (first.step_of, first.starts, first.matched) == ("itself", True, Match.NAME)
+    assert (first.step_quantizer, first.is_origin, first.matched) == ("itself", True, Match.NAME)
     assert first.samples[0] == ElementDifference((0, 0), 0.0, 0.5, 1.0)
     assert [(tensor.name, tensor.outcome) for tensor in difference.inputs] == [
         ("x", Outcome.EQUAL),
@@ -201,7 +201,7 @@ def test_diff_compares_constants_of_two_models() -> None:
     assert first is not None
     assert (first.name, first.operator, first.made_by, first.differing) == ("b", "", "constant", 1)
     assert difference["wq"].outcome is Outcome.EQUAL
-    assert not difference["added"].starts
+    assert not difference["added"].is_origin
     with pytest.raises(KeyError):
         difference["nothing"]
 

@@ -13,7 +13,7 @@ from small_models import array, model, node, quantized_input
 
 from anybit.comparison import Outcome, diff
 from anybit.comparison.measure import Tolerance, measure, ulps_between
-from anybit.comparison.steps import Step
+from anybit.comparison.steps import QuantizationStep
 from anybit.errors import DataError, ModelError, OptionError
 
 f32 = np.float32
@@ -74,7 +74,7 @@ def test_tolerated_steps_also_excuse_their_consequences() -> None:
     assert result.equal
     outcomes = [tensor.outcome for tensor in result.tensors if tensor.operator]
     assert outcomes == [Outcome.TOLERATED] * 2
-    assert result["y"].within == 1
+    assert result["y"].tolerated == 1
     assert diff(*sides, x, atol=0.5).equal
     assert not diff(*sides, x, steps=0.9).equal
 
@@ -101,9 +101,9 @@ def test_step_is_that_of_the_next_quantizer() -> None:
     a, b = layers(), layers()
     b.graph.node[2].op_type = "Sub"
     result = diff(a, b, X)
-    assert result["added"].step_of == "quantize_y"
+    assert result["added"].step_quantizer == "quantize_y"
     assert result["added"].steps == 0.5
-    assert result["sum"].step_of == ""
+    assert result["sum"].step_quantizer == ""
 
 
 def test_step_is_per_channel() -> None:
@@ -129,7 +129,7 @@ def test_step_follows_the_axis_of_linear_quantizers(axis: int) -> None:
     result = diff(proto, {"x": x, "y": x + array([[0, 1, 0], [4, 0, 8]]), "q": x})
     assert result["y"].steps == 2
     assert result["q"].steps == 9  # 12 where the code is 3: a step of a code is 1
-    assert result["q"].step_of == "itself"
+    assert result["q"].step_quantizer == "itself"
 
 
 def test_step_follows_the_axis_of_dynamic_quantize() -> None:
@@ -140,12 +140,12 @@ def test_step_follows_the_axis_of_dynamic_quantize() -> None:
     proto = model(nodes, {"s": array([1, 4])}, inputs={"n": [3, 2]}, opsets={"anybit": 1})
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
     result = diff(proto, {"n": np.zeros((3, 2), f32), "x": np.full((3, 2), 8, f32)})
-    assert (result["x"].steps, result["x"].step_of) == (8, "q")
+    assert (result["x"].steps, result["x"].step_quantizer) == (8, "q")
 
 
 def test_step_of_a_minifloat_depends_on_the_exponent() -> None:
     """Positions count the values of the format, so that binades do not matter."""
-    step = Step(np.array(0.5), np.array(3.0), np.array(7.0), quantizer="itself")
+    step = QuantizationStep(np.array(0.5), np.array(3.0), np.array(7.0), quantizer="itself")
     values = 0.5 * array([0, 2**-9, 2**-6, 15, 16, 18, -18, np.inf])
     expected = [0, 1, 8, 87, 88, 89, -89, np.inf]
     np.testing.assert_array_equal(step.count_steps(values), expected)
@@ -178,7 +178,7 @@ def test_ulps_between_counts_floats() -> None:
 def test_measure_takes_nan_and_signed_zeros_as_equal() -> None:
     a = array([np.nan, np.nan, 0, -0.0, np.inf, np.inf, 1])
     b = array([np.nan, 1, -0.0, -0.0, np.inf, -np.inf, 1])
-    result = measure(a, b, Step(np.array(0.5), quantizer="itself"), EXACT)
+    result = measure(a, b, QuantizationStep(np.array(0.5), quantizer="itself"), EXACT)
     assert (result.differing, result.nans, result.zero_signs) == (2, 1, 1)
     assert (result.largest, result.steps) == (np.inf, np.inf)
     assert result.ulps == 2 * 0x7F800000
@@ -187,7 +187,9 @@ def test_measure_takes_nan_and_signed_zeros_as_equal() -> None:
 
 
 def test_measure_ignores_a_useless_scale() -> None:
-    result = measure(array([1, 2]), array([1, 3]), Step(np.array(0.0), quantizer="itself"), EXACT)
+    result = measure(
+        array([1, 2]), array([1, 3]), QuantizationStep(np.array(0.0), quantizer="itself"), EXACT
+    )
     assert (result.steps, result.samples[0].steps, result.largest) == (None, None, 1)
 
 
@@ -197,7 +199,7 @@ def test_measure_allows_for_rounded_products_of_codes_and_scales() -> None:
         scale = np.array(0.1, dtype)
         codes = np.arange(-8, 8)
         a = (codes * scale.astype(np.float64)).astype(dtype)
-        step = Step(scale.astype(np.float64), quantizer="itself")
+        step = QuantizationStep(scale.astype(np.float64), quantizer="itself")
         assert measure(a[1:], a[:-1], step, Tolerance(1, 0)).differing == 0
         assert measure(a[2:], a[:-2], step, Tolerance(1, 0)).differing == 14
 
@@ -266,13 +268,13 @@ def test_measure_samples_the_largest_differences_ties_by_index() -> None:
 
 
 def test_harm_is_the_noise_that_a_tensor_adds() -> None:
-    """Quantizing with a coarser step does harm. A sum of noisy inputs does not."""
+    """Quantizing with a coarser step does added_noise. A sum of noisy inputs does not."""
     result = diff(layers(), layers(b=[0.375, 0, 0, 0]), X)
-    harm = {tensor.name: tensor.harm for tensor in result.tensors}
+    added_noise = {tensor.name: tensor.added_noise for tensor in result.tensors}
     noise = {tensor.name: 10 ** (-tensor.sqnr / 10) for tensor in result.tensors}
-    assert harm["wq"] == harm["sum"] == 0
-    assert harm["b"] == pytest.approx(noise["b"] ** 0.5)
-    assert harm["added"] == 0
+    assert added_noise["wq"] == added_noise["sum"] == 0
+    assert added_noise["b"] == pytest.approx(noise["b"] ** 0.5)
+    assert added_noise["added"] == 0
     assert result.ranked[0] is result.worst is result["b"]
     assert result.to_json()["ranked"][0] == "b"
 
@@ -297,14 +299,19 @@ def noisy(seed: float) -> onnx.ModelProto:
 def test_diff_starts_at_a_node_without_inputs() -> None:
     result = diff(noisy(1.0), noisy(2.0), X)
     assert result.first is not None
-    assert (result.first.name, result.first.starts, result.inputs) == ("noise", True, ())
+    assert (result.first.name, result.first.is_origin, result.inputs) == ("noise", True, ())
     assert result.hints == ("seed is 1.0 in A and 2.0 in B",)
 
 
 def test_measure_extended_precision_has_no_ulps() -> None:
     a = np.array([1, 2, 0], np.longdouble)
     b = a + np.array([np.finfo(np.longdouble).eps, 0, 0])
-    result = measure(a, b, Step(np.array(0.5), quantizer="itself"), EXACT)
+    result = measure(a, b, QuantizationStep(np.array(0.5), quantizer="itself"), EXACT)
     assert (result.differing, result.ulps) == (1, None)
-    assert measure(a, b, Step(np.array(0.5), quantizer="itself"), Tolerance(1, 0)).differing == 0
+    assert (
+        measure(
+            a, b, QuantizationStep(np.array(0.5), quantizer="itself"), Tolerance(1, 0)
+        ).differing
+        == 0
+    )
     assert measure(a, a.copy(), None, EXACT).differing == 0

@@ -126,7 +126,12 @@ def show(
     console.print(table(fitting))
     missing += [name for name in rows[0] if name not in fitting[0]]
     if missing:
-        console.print(Text(f"no room here for {', '.join(missing)}: --json has all", style="dim"))
+        console.print(
+            Text(
+                f"Columns omitted to fit the terminal: {', '.join(missing)} (--json has all)",
+                style="dim",
+            )
+        )
 
 
 def _table(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Table:

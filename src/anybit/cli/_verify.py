@@ -13,7 +13,7 @@ from anybit.cli.diff import show
 from anybit.comparison.compare import compare
 from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference, TensorDifference
-from anybit.comparison.sides.network import Network, recorded
+from anybit.comparison.sides.network import LoadedNetwork, recorded
 from anybit.compiler.compiled import CompiledModel
 from anybit.errors import ModelError
 from anybit.inputs import Array, bind_batches
@@ -32,7 +32,7 @@ def verification_inputs(model: Path, options: Sequence[str]) -> dict[str, Array]
     Raises:
         DataError: An array is missing, or does not fit the model.
     """
-    network = Network(model)
+    network = LoadedNetwork(model)
     return bind_batches(network.inputs, gather_inputs(network, options))[0]
 
 
@@ -49,9 +49,9 @@ def verify(
 
     The last bits of floats after bounded layers may differ. Prints what differs unless quiet.
     """
-    network = Network(model)
+    network = LoadedNetwork(model)
     with suppress(ModelError):  # all rows at once, also where a file fixes their number
-        network = Network(clean(model, batch="dynamic", keep_quantizers=True))
+        network = LoadedNetwork(clean(model, batch="dynamic", keep_quantizers=True))
     network.label = str(model)
     with percentage("Verifying") as advance:
         results = recorded(compiled.saved(output).run(feeds), str(output))
@@ -85,7 +85,7 @@ def verify(
     return not faults
 
 
-def _behind_rounded_sums(network: Network, compiled: CompiledModel) -> frozenset[str]:
+def _behind_rounded_sums(network: LoadedNetwork, compiled: CompiledModel) -> frozenset[str]:
     """Return the tensors after bounded layers, up to and including the next integer tensors."""
     layers = compiled.report.layers
     sums = {layer.output for layer in layers if layer.guarantee is Guarantee.BOUNDED}

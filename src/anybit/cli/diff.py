@@ -21,11 +21,11 @@ from anybit.text import escape_name, format_count
 
 if TYPE_CHECKING:
     from anybit.comparison import Difference
-    from anybit.comparison.sides.network import Network, Side
+    from anybit.comparison.sides.network import LoadedNetwork, Side
 
 # The columns that a narrow terminal omits, in this order.
-_SPARED = ("node", "elements", "step of", "ulps", "within", "made by", "relative", "steps")
-_NAMES = ("tensor", "made by", "node", "in B", "step of")
+_SPARED = ("node", "elements", "quantizer", "ulps", "tolerated", "operator", "relative", "steps")
+_NAMES = ("tensor", "operator", "node", "in B", "quantizer")
 
 Other: TypeAlias = Annotated[
     Path | None,
@@ -81,8 +81,9 @@ def diff(
 ) -> None:
     """Find the first tensor in which two models or two runtimes differ.
 
-    All tensors are compared, by name or by position, and the largest contributions are listed. Exit
-    status: 0 if all are equal, 1 if not.
+    Tensors are matched by name or by position; those that add the most noise are listed.
+
+    Exit status: 0 if all tensors are equal, 1 if not, 2 for bad input.
     """
     from anybit.comparison import page
     from anybit.comparison.compare import compare
@@ -110,10 +111,10 @@ def _json(difference: Difference) -> str:
 
 def _sides(
     a: Path, b: Path | None, runners: str | None
-) -> tuple[Network, Network | Side, tuple[str, str]]:
+) -> tuple[LoadedNetwork, LoadedNetwork | Side, tuple[str, str]]:
     """Return what is compared, and the runners of both."""
     from anybit.comparison import RUNNERS
-    from anybit.comparison.sides.network import Network, recorded
+    from anybit.comparison.sides.network import LoadedNetwork, recorded
     from anybit.data.array_files import read_arrays
 
     record = b is not None and b.suffix == ".npz"
@@ -126,10 +127,10 @@ def _sides(
     if b is None and len(names) < 2:
         names = ["anybit", *(names or ["onnxruntime"])]
     names = names or ["anybit"]
-    first = Network(a)
-    second: Network | Side = first
+    first = LoadedNetwork(a)
+    second: LoadedNetwork | Side = first
     if b is not None:
-        second = recorded(read_arrays(b), str(b)) if record else Network(b)
+        second = recorded(read_arrays(b), str(b)) if record else LoadedNetwork(b)
     return first, second, (names[0], names[-1])
 
 
@@ -142,20 +143,20 @@ def show(difference: Difference, show_all: bool) -> None:
         console.print(Text(f"{side}  {escape_name(name)}"))
     tensors = difference.tensors if show_all else difference.ranked[: wording.MAX_ROWS]
     if tensors:
-        rows = wording.rows(tensors, shapes=False)
+        rows = wording.make_rows(tensors, shapes=False)
         show_rows(rows, _SPARED, _NAMES, wording.NUMBERS, console)
     if not show_all and len(difference.different) > len(tensors):
         more = len(difference.different) - len(tensors)
         console.print(
-            f"{format_count(more, 'more tensor')} differ, which add less; --all lists them."
+            f"{format_count(more, 'more tensor')} differ, with less added noise; --all lists them."
         )
     if difference.first is not None:
-        console.print(Text(wording.first_difference(difference)))
+        console.print(Text(wording.describe_first_difference(difference)))
         for sample in difference.first.samples:
             console.print(Text(f"  {wording.element(sample)}"))
         for hint in difference.hints:
             console.print(Text(f"  Hint: {hint}."))
-    for remark in wording.remarks(difference):
+    for remark in wording.make_remarks(difference):
         console.print(Text(f"Note: {remark}."))
     style = "green" if difference.equal else "bold"
-    console.print(Text(wording.summary(difference), style=style))
+    console.print(Text(wording.summarize(difference), style=style))

@@ -27,6 +27,6 @@ def same_bits(a: Array, b: Array) -> bool:
     return bool((a.reshape(-1).view(bits) == b.reshape(-1).view(bits)).all())
 
 
-def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def squeeze_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape without its sizes of 1."""
     return tuple(size for size in shape if size != 1)

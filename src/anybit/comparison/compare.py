@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy.typing as npt
 
 from anybit.comparison.arrays import Array
-from anybit.comparison.difference import difference_of
+from anybit.comparison.difference import compare_sides
 from anybit.comparison.feeds import (
     Rows,
     common_inputs,
-    feeds_of_a,
-    feeds_of_b,
     input_pairs,
+    select_feeds_of_a,
+    select_feeds_of_b,
 )
 from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference
-from anybit.comparison.sides.network import Network, Side, recorded
+from anybit.comparison.sides.network import LoadedNetwork, Side, recorded
 from anybit.comparison.sides.runners import capture, check_runner
 from anybit.data.random_inputs import (
     describe_random_inputs,
@@ -78,18 +78,18 @@ def diff(
     >>> diff(model, runners=("anybit", "reference")).equal
     True
     """
-    first = Network(a)
-    second: Network | Side = first
+    first = LoadedNetwork(a)
+    second: LoadedNetwork | Side = first
     if b is not None:
-        second = recorded(b) if isinstance(b, Mapping) else Network(b)
+        second = recorded(b) if isinstance(b, Mapping) else LoadedNetwork(b)
     if runners is None:
         runners = ("anybit", "onnxruntime" if b is None else "anybit")
     return compare(first, second, inputs, runners, Tolerance(steps, atol), progress)
 
 
 def compare(
-    first: Network,
-    second: Network | Side,
+    first: LoadedNetwork,
+    second: LoadedNetwork | Side,
     inputs: Feeds | None,
     runners: tuple[str, str],
     tolerance: Tolerance,
@@ -113,7 +113,9 @@ def compare(
     pairs = input_pairs(first, other)
     common = override_shapes(common_inputs(pairs), shapes or {})
     feeds, rows = (
-        (generate_random_inputs(common), None) if inputs is None else feeds_of_a(common, inputs)
+        (generate_random_inputs(common), None)
+        if inputs is None
+        else select_feeds_of_a(common, inputs)
     )
     notes = [] if rows is None else [rows.note]
     if inputs is None:
@@ -122,12 +124,12 @@ def compare(
         left = _side(first, runners[0], feeds)
         report(_SHARE_OF_A_RUN)
         if record is None:
-            right = _side(other, runners[1], feeds_of_b(feeds, pairs, other.label))
+            right = _side(other, runners[1], select_feeds_of_b(feeds, pairs, other.label))
         else:
             right = _first_rows(record, left, rows)
         report(2 * _SHARE_OF_A_RUN)
     ran = 2 * _SHARE_OF_A_RUN
-    difference = difference_of(
+    difference = compare_sides(
         left,
         right,
         tolerance,
@@ -138,13 +140,13 @@ def compare(
     return difference
 
 
-def _side(network: Network, runner: str, feeds: Mapping[str, Array]) -> Side:
+def _side(network: LoadedNetwork, runner: str, feeds: Mapping[str, Array]) -> Side:
     arrays = capture(runner, network.model, feeds, network.label)
     label = f"{network.label} ({runner})"
     return Side(label, network.constants() | arrays, network, feeds)
 
 
-def _recorded_inputs(network: Network, record: Side) -> dict[str, Array]:
+def _recorded_inputs(network: LoadedNetwork, record: Side) -> dict[str, Array]:
     names = [tensor.name for tensor in network.inputs]
     # A single recorded array is an output rather than the input.
     inputs = match_arrays(names, record.arrays, "x", only=False)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from anybit.comparison.arrays import squeezed
+from anybit.comparison.arrays import squeeze_shape
 from anybit.comparison.match import Pair, match_tensors
 from anybit.comparison.measure import Figures, Tolerance, measure
-from anybit.comparison.report.hints import first_difference_hints, parameter_hints
+from anybit.comparison.report.hints import compare_parameters, explain_first_difference
 from anybit.comparison.results import Difference, NodeInput, Outcome, TensorDifference
 from anybit.comparison.sides.network import Side
-from anybit.comparison.steps import Step, step_of
+from anybit.comparison.steps import QuantizationStep, find_step
 from anybit.errors import ModelError
 from anybit.onnx.quantizers.trace import Traces
 from anybit.text import escape_name
@@ -26,7 +26,7 @@ _LOG2_OF_10 = np.log2(10)
 _ORDER = (Outcome.EQUAL, Outcome.TOLERATED, Outcome.DIFFERENT)
 
 
-def difference_of(
+def compare_sides(
     a: Side,
     b: Side,
     tolerance: Tolerance,
@@ -75,7 +75,10 @@ class _SideComparison:
                 self._outcomes[value], self._noise[value] = input_outcome, input_noise
                 continue
             tensor = self._compare(value, pair, input_outcome, input_noise)
-            self._outcomes[value], self._noise[value] = tensor.outcome, _noise(tensor.sqnr)
+            self._outcomes[value], self._noise[value] = (
+                tensor.outcome,
+                _convert_sqnr_to_noise(tensor.sqnr),
+            )
             tensors.append(tensor)
         first = next((tensor for tensor in tensors if tensor.outcome is Outcome.DIFFERENT), None)
         by_name = {value.name: value for value in values}
@@ -84,7 +87,7 @@ class _SideComparison:
             a=self._a.label,
             b=self._b.label,
             tensors=tuple(tensors),
-            unmatched_a=_unmatched(self._a, set(self._pairs)),
+            unmatched_a=_find_unmatched(self._a, set(self._pairs)),
             unmatched_b=self._unmatched_b(matched),
             inputs=() if first is None else self._inputs(by_name[first.name]),
             hints=() if first is None else self._hints(first, by_name[first.name]),
@@ -107,11 +110,11 @@ class _SideComparison:
         self, value: ir.Value, pair: Pair, input_outcome: Outcome, input_noise: float
     ) -> TensorDifference:
         a, b = self._a.arrays[pair.a], self._b.arrays[pair.b]
-        step = step_of(value, self._arrays_a, self._traces)
+        step = find_step(value, self._arrays_a, self._traces)
         if step is None and a.shape == b.shape and pair.b in self._values_b:
-            step = step_of(self._values_b[pair.b], self._arrays_b, self._traces)
+            step = find_step(self._values_b[pair.b], self._arrays_b, self._traces)
         other_shape = b.shape
-        if squeezed(a.shape) == squeezed(b.shape):
+        if squeeze_shape(a.shape) == squeeze_shape(b.shape):
             b = b.reshape(a.shape)
             figures = measure(a, b, step, self._tolerance)
         else:
@@ -126,31 +129,33 @@ class _SideComparison:
             operator=node.op_type if node is not None else "",
             shape=a.shape,
             other_shape=other_shape,
-            dtype=_dtype_name(a.dtype),
-            other_dtype=_dtype_name(b.dtype),
+            dtype=_get_dtype_name(a.dtype),
+            other_dtype=_get_dtype_name(b.dtype),
             elements=a.size,
             differing=figures.differing,
-            within=figures.within,
+            tolerated=figures.tolerated,
             largest=figures.largest,
             relative=figures.relative,
             sqnr=figures.sqnr,
-            harm=_harm(_noise(figures.sqnr), input_noise),
+            added_noise=_compute_added_noise(_convert_sqnr_to_noise(figures.sqnr), input_noise),
             ulps=figures.ulps,
             steps=figures.steps,
-            step_of="" if step is None else step.quantizer,
+            step_quantizer="" if step is None else step.quantizer,
             nans=figures.nans,
             zero_signs=figures.zero_signs,
             outcome=outcome,
-            starts=outcome is not Outcome.EQUAL and input_outcome is Outcome.EQUAL,
+            is_origin=outcome is not Outcome.EQUAL and input_outcome is Outcome.EQUAL,
             samples=figures.samples,
             a=a,
             b=b,
             step=step,
         )
 
-    def _outcome(self, figures: Figures, step: Step | None, input_outcome: Outcome) -> Outcome:
+    def _outcome(
+        self, figures: Figures, step: QuantizationStep | None, input_outcome: Outcome
+    ) -> Outcome:
         if not figures.differing:
-            return Outcome.TOLERATED if figures.within else Outcome.EQUAL
+            return Outcome.TOLERATED if figures.tolerated else Outcome.EQUAL
         follows = step is None and input_outcome is Outcome.TOLERATED
         return Outcome.TOLERATED if follows and self._tolerance.steps > 0 else Outcome.DIFFERENT
 
@@ -159,7 +164,7 @@ class _SideComparison:
             assert self._a.network is not None
             inputs = {tensor.name for tensor in self._a.network.inputs} | {"x"}
             return tuple(name for name in self._b.arrays if name not in matched | inputs)
-        return _unmatched(self._b, matched)
+        return _find_unmatched(self._b, matched)
 
     def _inputs(self, value: ir.Value) -> tuple[NodeInput, ...]:
         node = value.producer()
@@ -177,10 +182,10 @@ class _SideComparison:
         return Outcome.EQUAL if same or value.is_graph_input() else None
 
     def _hints(self, first: TensorDifference, value: ir.Value) -> tuple[str, ...]:
-        if not first.starts:
+        if not first.is_origin:
             return ()
         other = self._values_b.get(first.other_name)
-        return tuple(first_difference_hints(first, value, other, self._arrays_a, self._arrays_b))
+        return tuple(explain_first_difference(first, value, other, self._arrays_a, self._arrays_b))
 
     def _hidden_parameters(
         self, tensors: list[TensorDifference], by_name: Mapping[str | None, ir.Value]
@@ -194,25 +199,27 @@ class _SideComparison:
             node_b = None if value_b is None else value_b.producer()
             if tensor.outcome is not Outcome.EQUAL or node_a is None or node_b is None:
                 continue
-            parameters = ", ".join(parameter_hints(node_a, node_b, self._arrays_a, self._arrays_b))
+            parameters = ", ".join(
+                compare_parameters(node_a, node_b, self._arrays_a, self._arrays_b)
+            )
             if parameters:
                 yield f"{escape_name(tensor.name)} is equal with these inputs, but {parameters}"
 
 
 @cache
-def _dtype_name(dtype: np.dtype[Any]) -> str:
+def _get_dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.name  # NumPy would build the name at every access
 
 
-def _noise(sqnr: float) -> float:
+def _convert_sqnr_to_noise(sqnr: float) -> float:
     return float(np.exp2(-sqnr / 10 * _LOG2_OF_10))
 
 
-def _harm(noise: float, input_noise: float) -> float:
+def _compute_added_noise(noise: float, input_noise: float) -> float:
     return 0.0 if noise <= input_noise else math.sqrt(noise - input_noise)
 
 
-def _unmatched(side: Side, matched: set[str]) -> tuple[str, ...]:
+def _find_unmatched(side: Side, matched: set[str]) -> tuple[str, ...]:
     """Return the names of computed tensors that have no counterpart."""
     names = (value.name or "" for value in side.computed())
     return tuple(name for name in names if name not in matched)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anybit.comparison.arrays import Array
-from anybit.comparison.sides.network import Network
+from anybit.comparison.sides.network import LoadedNetwork
 from anybit.errors import ModelError, prefix_errors
 from anybit.inputs import Feeds, TensorInfo, bind_batches, check_shape, convert_array, select_run
 
@@ -26,7 +26,7 @@ class Rows:
         return array[: self.run] if array.ndim and len(array) == self.total else array
 
 
-def input_pairs(a: Network, b: Network) -> list[tuple[TensorInfo, TensorInfo]]:
+def input_pairs(a: LoadedNetwork, b: LoadedNetwork) -> list[tuple[TensorInfo, TensorInfo]]:
     """Pair the inputs of two networks: by name if all names agree, else by position.
 
     Raises:
@@ -57,7 +57,9 @@ def _common_shape(a: TensorInfo, b: TensorInfo) -> tuple[int | str | None, ...] 
     return tuple(size_a if isinstance(size_a, int) else size_b for size_a, size_b in sizes)
 
 
-def feeds_of_a(inputs: Sequence[TensorInfo], arrays: Feeds) -> tuple[dict[str, Array], Rows | None]:
+def select_feeds_of_a(
+    inputs: Sequence[TensorInfo], arrays: Feeds
+) -> tuple[dict[str, Array], Rows | None]:
     """Return the arrays under A's names and in A's types, and their rows if not all are run.
 
     Raises:
@@ -71,7 +73,7 @@ def feeds_of_a(inputs: Sequence[TensorInfo], arrays: Feeds) -> tuple[dict[str, A
     return first, Rows(len(feeds[name]), len(first[name]))
 
 
-def feeds_of_b(
+def select_feeds_of_b(
     feeds: Mapping[str, Array], pairs: Iterable[tuple[TensorInfo, TensorInfo]], label: str
 ) -> dict[str, Array]:
     """Return the inputs of B from those of A. Messages name B by its label.

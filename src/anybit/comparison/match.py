@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 
 import onnx_ir as ir
 
-from anybit.comparison.arrays import squeezed
+from anybit.comparison.arrays import squeeze_shape
 from anybit.comparison.results import Match
 from anybit.comparison.sides.network import Side, kind_of
 
@@ -82,7 +82,7 @@ class _Matcher:
         del self._free_a[a], self._free_b[b]
 
     def _same_shape(self, a: str, b: str) -> bool:
-        return squeezed(self._a.arrays[a].shape) == squeezed(self._b.arrays[b].shape)
+        return squeeze_shape(self._a.arrays[a].shape) == squeeze_shape(self._b.arrays[b].shape)
 
     def _is_meaningful(self, name: str) -> bool:
         """Return whether a name, if it is a number, stands for the same kind of node."""

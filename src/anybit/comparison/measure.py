@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anybit.comparison.arrays import Array, is_float, same_bits
-from anybit.comparison.steps import Step
+from anybit.comparison.steps import QuantizationStep
 from anybit.metrics.sqnr import compute_sqnr
 from anybit.ops.grids import Spacing
 
@@ -37,7 +37,7 @@ class Figures:
     """The figures of `TensorDifference` that depend on the elements alone."""
 
     differing: int
-    within: int
+    tolerated: int
     largest: float
     relative: float
     sqnr: float
@@ -48,7 +48,7 @@ class Figures:
     samples: tuple[ElementDifference, ...]
 
 
-def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Figures:
+def measure(a: Array, b: Array, step: QuantizationStep | None, tolerance: Tolerance) -> Figures:
     """Return the figures of two arrays of one shape. NaN equals NaN, and 0 equals -0."""
     if same_bits(a, b):
         return _equal(step)
@@ -70,7 +70,7 @@ def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Figu
     relative, sqnr = _against_signal(left, distance)
     return Figures(
         differing=differing,
-        within=len(x) - differing,
+        tolerated=len(x) - differing,
         largest=float(distance.max()),
         relative=relative,
         sqnr=sqnr,
@@ -82,7 +82,7 @@ def measure(a: Array, b: Array, step: Step | None, tolerance: Tolerance) -> Figu
     )
 
 
-def _equal(step: Step | None, ulps: int | None = 0, zero_signs: int = 0) -> Figures:
+def _equal(step: QuantizationStep | None, ulps: int | None = 0, zero_signs: int = 0) -> Figures:
     """Return the figures of arrays with equal elements."""
     steps = None if step is None else 0.0
     return Figures(0, 0, 0.0, 0.0, np.inf, ulps, steps, 0, zero_signs, ())
@@ -96,7 +96,7 @@ def differing_elements(a: Array, b: Array) -> Array:
     return unequal
 
 
-def differences(a: Array, b: Array, step: Step | None) -> Array:
+def differences(a: Array, b: Array, step: QuantizationStep | None) -> Array:
     """Return b - a, in steps if there is one, else absolute; infinite for NaN against a number."""
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)

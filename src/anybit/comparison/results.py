@@ -11,7 +11,7 @@ import numpy as np
 
 from anybit.comparison.arrays import Array
 from anybit.comparison.measure import ElementDifference
-from anybit.comparison.steps import Step
+from anybit.comparison.steps import QuantizationStep
 
 
 class Match(StrEnum):
@@ -54,22 +54,22 @@ class TensorDifference:
         elements: The number of elements in A.
         differing: The number of elements that differ by more than the tolerance; all of them if the
             shapes differ by more than sizes of 1.
-        within: The number of elements that differ by no more than the tolerance.
+        tolerated: The number of elements that differ by no more than the tolerance.
         largest: The largest absolute difference; infinite for NaN against a number.
         relative: The largest difference over the largest magnitude in A.
         sqnr: The signal-to-noise ratio in dB, with A as the signal and B - A as the noise:
             infinite for equal tensors, minus infinity where NaN or infinity meets a number.
-        harm: The noise that this tensor adds: the square root of its noise / signal, as powers,
-            minus the largest noise / signal of the inputs of its node.
+        added_noise: The relative noise that this tensor adds to that of its inputs:
+            sqrt(noise / signal, minus the largest noise / signal of the inputs), as powers.
         ulps: The largest number of floats between the two values, plus 1, in their own type; for
             integers the plain difference. None if the types differ, or only NaN meets numbers.
         steps: The largest difference in quantization steps; None without a step.
-        step_of: The quantizer with that step: "itself" if it computes the tensor, else the name of
-            a quantizer that reads it.
+        step_quantizer: The quantizer with that step: "itself" if it computes the tensor, else the
+            name of a quantizer that reads it.
         nans: Elements that are NaN on one side only.
         zero_signs: Elements that are 0 on one side and -0 on the other. They count as equal.
         outcome: Whether the two count as equal.
-        starts: Whether the two are not equal although all inputs of the node are.
+        is_origin: Whether the tensors differ although all inputs of the node are equal.
         samples: A few elements that differ, the largest differences first.
         a, b: The tensors, in one shape.
         step: The step per element, as an array that broadcasts.
@@ -86,22 +86,22 @@ class TensorDifference:
     other_dtype: str
     elements: int
     differing: int
-    within: int
+    tolerated: int
     largest: float
     relative: float
     sqnr: float
-    harm: float
+    added_noise: float
     ulps: int | None
     steps: float | None
-    step_of: str
+    step_quantizer: str
     nans: int
     zero_signs: int
     outcome: Outcome
-    starts: bool
+    is_origin: bool
     samples: tuple[ElementDifference, ...]
     a: Array = field(repr=False, compare=False)
     b: Array = field(repr=False, compare=False)
-    step: Step | None = field(repr=False, compare=False)
+    step: QuantizationStep | None = field(repr=False, compare=False)
 
     @property
     def made_by(self) -> str:
@@ -154,12 +154,12 @@ class Difference:
 
     @property
     def ranked(self) -> tuple[TensorDifference, ...]:
-        """Return the pairs that differ, by falling harm."""
-        return tuple(sorted(self.different, key=lambda tensor: -tensor.harm))
+        """Return the pairs that differ, by decreasing added noise."""
+        return tuple(sorted(self.different, key=lambda tensor: -tensor.added_noise))
 
     @property
     def worst(self) -> TensorDifference | None:
-        """Return the pair with the largest harm."""
+        """Return the pair that adds the most noise."""
         return next(iter(self.ranked), None)
 
     def __getitem__(self, name: str) -> TensorDifference:

@@ -18,13 +18,13 @@ Arrays: TypeAlias = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
-class Step(Spacing):
+class QuantizationStep(Spacing):
     """The spacing of a tensor's values. `quantizer` is "itself" or a node's name."""
 
     quantizer: str = field(kw_only=True)
 
 
-def step_of(value: ir.Value, arrays: Arrays, traces: Traces) -> Step | None:
+def find_step(value: ir.Value, arrays: Arrays, traces: Traces) -> QuantizationStep | None:
     """Return the step of a tensor of a normalized graph with these arrays.
 
     The result is None without a quantizer, or if its scale is unknown or does not broadcast.
@@ -32,17 +32,19 @@ def step_of(value: ir.Value, arrays: Arrays, traces: Traces) -> Step | None:
     array = arrays.get(value.name or "")
     if array is None:
         return None
-    for quantizer, label in _quantizers(value, arrays, traces):
+    for quantizer, label in _find_quantizers(value, arrays, traces):
         if not is_float(array):  # codes of a quantizer have steps of 1
-            return Step(np.ones(()), quantizer=label)
+            return QuantizationStep(np.ones(()), quantizer=label)
         spacing = quantizer.find_spacing(array.shape, made=label == "itself")
         if spacing is not None:
             bits, bias = spacing.mantissa_bitwidth, spacing.exponent_bias
-            return Step(spacing.scale, bits, bias, quantizer=label)
+            return QuantizationStep(spacing.scale, bits, bias, quantizer=label)
     return None
 
 
-def _quantizers(value: ir.Value, arrays: Arrays, traces: Traces) -> Iterator[tuple[Quantizer, str]]:
+def _find_quantizers(
+    value: ir.Value, arrays: Arrays, traces: Traces
+) -> Iterator[tuple[Quantizer, str]]:
     producer = value.producer()
     if producer is not None:  # values of a dequantizer lie on a grid, too
         quantizer = find_quantizer(producer, traces, arrays) or find_own_quantizer(producer, arrays)

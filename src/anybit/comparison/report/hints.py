@@ -18,7 +18,7 @@ from anybit.text import escape_name, format_count
 _MAX_VALUE_LENGTH = 40
 
 
-def first_difference_hints(
+def explain_first_difference(
     tensor: TensorDifference,
     a: ir.Value | None,
     b: ir.Value | None,
@@ -38,12 +38,12 @@ def first_difference_hints(
         yield from _attributes(node_a, node_b)
         yield from _parameters(node_a, node_b, arrays_a, arrays_b)
     if _only_ties(tensor, node_a, arrays_a):
-        count = tensor.differing + tensor.within
+        count = tensor.differing + tensor.tolerated
         which = "the element that differs" if count == 1 else f"all {count} elements that differ"
         yield f"{which}: half-way between two steps; the two sides round ties differently"
 
 
-def parameter_hints(a: ir.Node, b: ir.Node, arrays_a: Arrays, arrays_b: Arrays) -> Iterator[str]:
+def compare_parameters(a: ir.Node, b: ir.Node, arrays_a: Arrays, arrays_b: Arrays) -> Iterator[str]:
     """Yield the differences between the parameters of two quantizers of one operator."""
     if not get_declared_inputs(a) or b.op_identifier() != a.op_identifier():
         return

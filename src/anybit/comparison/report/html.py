@@ -25,11 +25,11 @@ def page(difference: Difference) -> str:
         Page(
             "No differences" if difference.equal else "Differences",
             "anybit diff",
-            wording.summary(difference),
+            wording.summarize(difference),
             failed=not difference.equal,
             blocks=[
                 Facts({"A": difference.a, "B": difference.b}),
-                Items(wording.remarks(difference)),
+                Items(wording.make_remarks(difference)),
             ],
             sections=[section for section in sections if section.blocks],
         )
@@ -40,7 +40,10 @@ def _first(difference: Difference) -> Iterator[Section]:
     if difference.first is not None:
         hints = [f"Hint: {hint}" for hint in difference.hints]
         samples = [wording.element(sample) for sample in difference.first.samples]
-        blocks: list[Block] = [wording.first_difference(difference), Items([*hints, *samples])]
+        blocks: list[Block] = [
+            wording.describe_first_difference(difference),
+            Items([*hints, *samples]),
+        ]
         yield Section("The first difference", blocks)
 
 
@@ -53,7 +56,7 @@ def _pictures(difference: Difference) -> Iterator[Section]:
                 continue
             selected[title] = tensor
     for title, tensor in selected.items():
-        of = f", step of {tensor.step_of}" if tensor.step is not None else ""
+        of = f", step of {tensor.step_quantizer}" if tensor.step is not None else ""
         origin = f"Made by {tensor.made_by}" if tensor.operator else "A stored constant"
         charts = [histogram(tensor), heat_map(tensor)]
         yield Section(f"{title} tensor: {tensor.name}", [f"{origin}{of}.", *charts])
@@ -69,7 +72,7 @@ def _tensors(difference: Difference) -> Iterator[Section]:
 
 
 def _table(tensors: Sequence[TensorDifference]) -> Table:
-    rows = wording.rows(tensors, shapes=True)
+    rows = wording.make_rows(tensors, shapes=True)
     cells = [[Cell(cell) for cell in row.values()] for row in rows]
     return Table(list(rows[0]), cells, wording.NUMBERS, [tensor.outcome for tensor in tensors])
 

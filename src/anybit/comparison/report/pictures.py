@@ -21,7 +21,7 @@ LEVELS = 5
 
 
 @dataclass(frozen=True)
-class View:
+class Picture:
     """A tensor as a matrix, with descriptions of its row and column axes."""
 
     grid: Array
@@ -81,7 +81,7 @@ def heat_map(tensor: TensorDifference) -> Figure:
     return Figure(charts.heat_map(levels), title, labels, legend)
 
 
-def rectangle(array: Array) -> View:
+def rectangle(array: Array) -> Picture:
     """Return a tensor as a matrix: the first half of its axes are rows, the others columns."""
     axes = [axis for axis, size in enumerate(array.shape) if size > 1]
     split = len(axes) // 2
@@ -92,7 +92,7 @@ def rectangle(array: Array) -> View:
         label = f"{word} {', '.join(map(str, half))} ({' x '.join(map(str, sizes))})"
         sides.append(label if half else "")
     down = math.prod(array.shape[axis] for axis in axes[:split])
-    return View(array.reshape(down, -1) if array.size else np.zeros((1, 1)), *sides)
+    return Picture(array.reshape(down, -1) if array.size else np.zeros((1, 1)), *sides)
 
 
 def blockwise(grid: Array, max_blocks: tuple[int, int]) -> tuple[Array, tuple[int, int]]:

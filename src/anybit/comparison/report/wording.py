@@ -19,11 +19,11 @@ _OUTCOMES = {
 NUMBERS = (
     "elements",
     "differ",
-    "within",
+    "tolerated",
     "largest",
     "relative",
     "SQNR dB",
-    "adds",
+    "added noise",
     "ulps",
     "steps",
 )
@@ -39,7 +39,7 @@ MAX_ROWS = 20
 _MAX_ULPS = 1000
 
 
-def rows(tensors: Iterable[TensorDifference], *, shapes: bool) -> list[dict[str, str]]:
+def make_rows(tensors: Iterable[TensorDifference], *, shapes: bool) -> list[dict[str, str]]:
     """Return a row of texts per pair, by heading, without columns that are empty in all rows.
 
     Without `shapes` only shapes that differ are in the rows.
@@ -53,22 +53,22 @@ def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
     shape_a, shape_b = format_shape(tensor.shape), format_shape(tensor.other_shape)
     same_shape = shape_a if every_shape else ""
     return {
-        "": START * tensor.starts,
+        "": START * tensor.is_origin,
         "tensor": escape_name(tensor.name),
-        "made by": tensor.operator or "constant",
+        "operator": tensor.operator or "constant",
         "node": "" if tensor.node == tensor.name else escape_name(tensor.node),
         "in B": _counterpart(tensor),
         "shape": same_shape if shape_a == shape_b else f"{shape_a} / {shape_b}",
         "elements": str(tensor.elements),
         "differ": str(tensor.differing),
-        "within": str(tensor.within) if tensor.within else "",
+        "tolerated": str(tensor.tolerated) if tensor.tolerated else "",
         "largest": number(tensor.largest),
         "relative": percent(tensor.relative) if tensor.largest else "",
         "SQNR dB": f"{tensor.sqnr:.1f}" if tensor.sqnr != math.inf else "",
-        "adds": percent(tensor.harm) if tensor.harm else "",
+        "added noise": percent(tensor.added_noise) if tensor.added_noise else "",
         "ulps": number(tensor.ulps) if tensor.ulps is None or tensor.ulps <= _MAX_ULPS else "",
         "steps": number(tensor.steps),
-        "step of": escape_name(tensor.step_of),
+        "quantizer": escape_name(tensor.step_quantizer),
     }
 
 
@@ -80,16 +80,16 @@ def _counterpart(tensor: TensorDifference) -> str:
     return f"{escape_name(tensor.other_name)} (by {tensor.matched}){types}"
 
 
-def summary(difference: Difference) -> str:
+def summarize(difference: Difference) -> str:
     """Return a sentence with the number of pairs per outcome."""
     counts = Counter(tensor.outcome for tensor in difference.tensors)
     parts = [f"{counts[Outcome.EQUAL]} equal"]
     if counts[Outcome.TOLERATED]:
         parts.append(f"{counts[Outcome.TOLERATED]} within the tolerance")
     parts.append(f"{counts[Outcome.DIFFERENT]} different")
-    starts = sum(tensor.starts for tensor in difference.different)
-    if starts:
-        parts[-1] += f" ({starts} of them, marked {START}, made from equal tensors)"
+    origins = sum(tensor.is_origin for tensor in difference.different)
+    if origins:
+        parts[-1] += f" ({origins} of them, marked {START}, computed from equal tensors)"
     others = [f"{len(names)} of {side}" for side, names in _unmatched(difference) if names]
     missing = f" Without a counterpart: {' and '.join(others)}." if others else ""
     positions = sum(tensor.matched is not Match.NAME for tensor in difference.tensors)
@@ -98,7 +98,7 @@ def summary(difference: Difference) -> str:
     return f"{count} compared: {', '.join(parts)}.{by}{missing}"
 
 
-def remarks(difference: Difference) -> list[str]:
+def make_remarks(difference: Difference) -> list[str]:
     """Return remarks on the comparison: notes, tolerance, signs of zeros."""
     remarks = list(difference.notes)
     allowed = [_steps(difference.tolerated_steps)] if difference.tolerated_steps else []
@@ -108,11 +108,11 @@ def remarks(difference: Difference) -> list[str]:
     signs = [tensor for tensor in difference.tensors if tensor.zero_signs]
     if signs:
         names = join_names([escape_name(tensor.name) for tensor in signs])
-        remarks.append(f"0 and -0 count as equal; they meet in {names}")
+        remarks.append(f"0 and -0 count as equal; their signs differ in {names}")
     return remarks
 
 
-def first_difference(difference: Difference) -> str:
+def describe_first_difference(difference: Difference) -> str:
     """Return a sentence with the first pair that differs, and the outcomes of its inputs."""
     first = difference.first
     if first is None:
@@ -124,7 +124,7 @@ def first_difference(difference: Difference) -> str:
     for node_input in difference.inputs:
         outcomes.setdefault(_OUTCOMES[node_input.outcome], []).append(escape_name(node_input.name))
     inputs = [f" Inputs {outcome}: {join_names(names)}." for outcome, names in outcomes.items()]
-    return f"{sentence}, made by {escape_name(first.made_by)}.{''.join(inputs)}"
+    return f"{sentence}, computed by {escape_name(first.made_by)}.{''.join(inputs)}"
 
 
 def element(sample: ElementDifference) -> str:

@@ -20,7 +20,7 @@ from anybit.onnx.passes import Normalize, StandardLayout
 from anybit.onnx.preparation import apply_passes
 
 
-class Network:
+class LoadedNetwork:
     """A model as its file has it, with normalized operators; nothing is folded.
 
     Attributes:
@@ -68,7 +68,7 @@ class Side:
 
     label: str
     arrays: Mapping[str, Array]
-    network: Network | None = None
+    network: LoadedNetwork | None = None
     feeds: Mapping[str, Array] = field(default_factory=dict)
 
     def computed(self) -> list[ir.Value]:

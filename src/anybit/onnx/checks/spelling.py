@@ -51,7 +51,7 @@ def _check_imports(file: ir.Model) -> Iterator[Finding]:
         yield make_error(None, "missing-import", problem, "export the model again")
     for domain in dict.fromkeys(node.domain for node in nodes if _is_ours(node)):
         if imported.get(domain, 0) < 1:
-            problem = f"the domain {domain!r} is used but not imported, which checkers refuse"
+            problem = f"domain {domain!r} is used but has no opset import, so checkers fail"
             yield make_warning(None, "missing-import", problem, _CLEAN)
 
 
@@ -59,12 +59,12 @@ def _check_spellings(file: ir.Model, names: set[str]) -> Iterator[Finding]:
     for node in iter_nodes(file.graph):
         if _is_ours(node):
             for code, problem in _find_legacy(node, names):
-                yield make_warning(node, code, problem, f"{_CLEAN}, or leave it")
+                yield make_warning(node, code, problem, f"{_CLEAN} (optional)")
     inputs = [value for value in file.graph.inputs if value.is_initializer()]
     if inputs:
         problem = (
-            f"{len(inputs)} initializers are listed as inputs, {inputs[0].name!r} first, "
-            "so that runtimes do not take them for constants"
+            f"{len(inputs)} initializers are also graph inputs ({inputs[0].name!r} first), "
+            "so runtimes do not treat them as constants"
         )
         yield make_warning(None, "initializer-as-input", problem, _CLEAN)
 
@@ -73,19 +73,25 @@ def _find_legacy(node: ir.Node, names: set[str]) -> Iterator[tuple[str, str]]:
     operator = find_versions(node.domain, node.op_type)[0]
     if node.domain in CANONICAL_DOMAINS:
         intended = CANONICAL_DOMAINS[node.domain]
-        yield "legacy-domain", f"the domain {node.domain!r} is now called {intended!r}"
+        yield "legacy-domain", f"domain {node.domain!r} is a legacy name of {intended!r}"
     if node.op_type != operator.onnx_name and node.op_type not in names:
-        yield "legacy-name", f"{node.op_type} is now called {operator.onnx_name}"
+        yield "legacy-name", f"operator {node.op_type} is a legacy name of {operator.onnx_name}"
     for attribute in operator.attributes:
         for alias in attribute.aliases:
             if alias in node.attributes:
-                yield "legacy-attribute", f"{alias} is called {attribute.onnx_name} by its document"
+                yield (
+                    "legacy-attribute",
+                    f"{alias} is an alias of {attribute.onnx_name}",
+                )
         value = getattr(node.attributes.get(attribute.onnx_name), "value", None)
         if attribute.is_mode and isinstance(value, str):
             with suppress(ValueError):  # not a mode: reported by the normalization
                 mode = attribute.decode(value)
                 if mode != value:
-                    yield "rounding-mode-spelling", f"rounding mode {value!r} is usually {mode!r}"
+                    yield (
+                        "rounding-mode-spelling",
+                        f"rounding mode {value!r} is an alias of {mode!r}",
+                    )
 
 
 def _check_names(file: ir.Model) -> Iterator[Finding]:
@@ -93,7 +99,7 @@ def _check_names(file: ir.Model) -> Iterator[Finding]:
         used: set[str] = set()
         for node in graph:
             if node.name and node.name in used:
-                problem = f"two nodes are named {node.name!r}, which ONNX Runtime refuses"
+                problem = f"two nodes are named {node.name!r}; ONNX Runtime rejects duplicate names"
                 yield make_error(node, "duplicate-name", problem, _CLEAN)
             used.add(node.name or "")
 

@@ -48,7 +48,7 @@ class ExportResult(ModelResult):
     def quantized(self) -> tuple[TensorDifference, ...]:
         """The compared tensors that are results of quantizers."""
         tensors = () if self.difference is None else self.difference.tensors
-        return tuple(tensor for tensor in tensors if tensor.step_of == "itself")
+        return tuple(tensor for tensor in tensors if tensor.step_quantizer == "itself")
 
     def __str__(self) -> str:
         where = "the model" if self.path is None else str(self.path)
