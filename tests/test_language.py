@@ -19,6 +19,7 @@ CHECKED = (
         "src/anybit/metrics",
         "src/anybit/ops",
         "src/anybit/parallel",
+        "src/anybit/ptq/algorithms",
         "src/anybit/ptq/graph",
         "src/anybit/ptq/insertion",
         "src/anybit/ptq/mixed_precision",

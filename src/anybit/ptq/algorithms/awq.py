@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By what channels of weights are multiplied, and what layers read is divided: (x / s) and s * W.
+"""Activation-aware weight scaling (AWQ): per-channel factors s for (x / s) @ (s * W).
 
-Where x stays in floats, s costs it nothing, and decides which values of its grid a weight falls
-next to. Lin et al. (2023, https://arxiv.org/abs/2306.00978) take s = r^a, with r how large x is in
-a channel and one a for all, so that what is multiplied with much is rounded finer. Here the search
-begins with that, r^2 being what an error in the channel costs GPTQ. Then each channel gets the s
-with which the errors of its own weights cost least on the grids that they have, and grids are found
-anew for what became of them:
+Where x is float, s costs nothing, and moves weights relative to their grid. Lin et al. (2023,
+https://arxiv.org/abs/2306.00978) take s = r^a, where r is the magnitude of x per channel and a is
+one exponent for all channels. The search starts with these factors, with r^2 from the Hessian of
+GPTQ. Then it selects the s of each channel that costs least on the current grids, and fits the
+grids again:
 
     s_k <- argmin over s of sum_j c_kj (round(s W_kj) / s - W_kj)^2
 
@@ -37,19 +36,19 @@ def select_awq_factors(
 
     Args:
         runners: The layers that read a tensor.
-        rounder: What knows what errors of weights cost, by some samples.
+        rounder: The rounder that computes the costs of errors in weights.
         config: The thresholds.
     """
     if not all(_can_gain(runner, config) for runner in runners):
         return None
-    costs = [each for each in map(rounder.compute_costs, runners) if each is not None]
+    costs = [cost for cost in map(rounder.compute_costs, runners) if cost is not None]
     if len(costs) < len(runners):
         return None
-    if not all(np.isfinite(each).all() and each.any() for each in costs):
+    if not all(np.isfinite(cost).all() and cost.any() for cost in costs):
         return None
     search = _FactorSearch(runners, costs, config)
-    starts = [(search.error(each), each) for each in search.starts()]
-    least, factors = min(starts, key=lambda each: each[0])
+    starts = [(search.error(start), start) for start in search.starts()]
+    least, factors = min(starts, key=lambda start: start[0])
     for _ in range(config.rounds):
         others = search.better(factors)
         error = search.error(others)
@@ -63,7 +62,7 @@ def select_awq_factors(
 
 
 def _can_gain(runner: LayerRunner, config: AwqConfig) -> bool:
-    """Whether a layer has a weight of few bits in blocks whose scales are powers of two."""
+    """Return whether a layer has a weight of few bits in blocks whose scales are powers of two."""
     spec = runner.spec if runner.weight is not None else None
     if spec is None or not isinstance(spec.format, BlockFormat):
         return False
@@ -71,11 +70,11 @@ def _can_gain(runner: LayerRunner, config: AwqConfig) -> bool:
 
 
 class _FactorSearch:
-    """What factors do to weights.
+    """Search of factors, by the cost of the rounding errors of weights.
 
     Args:
         runners: The layers.
-        costs: What an error in each element of their weights costs.
+        costs: The cost of an error in each element of their weights.
         config: The thresholds.
     """
 
@@ -87,7 +86,7 @@ class _FactorSearch:
         self._steps = np.exp2(np.arange(-octave, octave + 1) / octave).astype(np.float32)
 
     def starts(self) -> Iterator[Array]:
-        """Factors that follow from what errors cost in a channel."""
+        """Yield factors that follow from the cost of errors in each channel."""
         of_all = sum(runner.to_channel_rows(costs).mean(axis=1) for runner, costs in self._runners)
         power = np.maximum(of_all, np.max(of_all) * self._config.faintest**2)
         logarithms = np.log2(power) / 2
@@ -95,19 +94,21 @@ class _FactorSearch:
             yield np.exp2(strength * (logarithms - logarithms.mean())).astype(np.float32)
 
     def error(self, factors: Array) -> float:
-        """What the errors of all weights cost."""
+        """Return the cost of the errors of all weights."""
         return float(self._errors(factors, np.ones(1, np.float32)).sum())
 
     def better(self, factors: Array) -> Array:
-        """Factors with less error on the grids of those."""
+        """Return factors with less error on the grids of the current ones."""
         errors, as_is = self._errors(factors, self._steps), len(self._steps) // 2
         gains = errors.min(axis=0) < errors[as_is] * (1 - self._config.least_gain)
         return np.asarray(factors * self._steps[np.where(gains, errors.argmin(axis=0), as_is)])
 
     def _errors(self, factors: Array, steps: Array) -> Array:
-        """What the errors of each channel of weights cost, for factors times each of the steps, on
-        the grids of the factors; infinite where float32 ends."""
-        found = np.zeros((len(steps), len(factors)))
+        """Return the cost per channel of the errors of weights, for factors times each step.
+
+        The grids are those of the factors. The cost is infinite where float32 overflows.
+        """
+        totals = np.zeros((len(steps), len(factors)))
         with np.errstate(all="ignore"):
             squares = np.square(factors, dtype=np.float64)
             for runner, costs in self._runners:
@@ -121,5 +122,5 @@ class _FactorSearch:
                 for at, step in enumerate(steps):
                     noise = quantize_to_grid(array * step, grid) / step - array
                     square = np.square(noise, dtype=np.float64) * costs
-                    found[at] += runner.to_channel_rows(square).sum(axis=1)
-        return np.where(np.isfinite(found), found, np.inf)
+                    totals[at] += runner.to_channel_rows(square).sum(axis=1)
+        return np.where(np.isfinite(totals), totals, np.inf)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Biases that make up for the mean of what quantization adds to a layer's output.
+"""Bias correction: cancel the mean error of a layer's output.
 
 Rounded weights add sum_j mean(x_j) * (rounded - w_j) to each channel, whatever else they add, and
 clipped values pull all sums to one side. The mean over samples is subtracted from the bias (Nagel
@@ -25,9 +25,9 @@ def correct_bias(
     first: Sequence[Sample],
     second: Sequence[Sample],
 ) -> tuple[Array, float] | None:
-    """What to add to a layer's bias, and its error then, where that lowers it on other samples.
+    """Return the bias correction of a layer and the error with it, confirmed on other samples.
 
-    None where it does not, or the layer has no bias of its own.
+    Return None if it does not lower the error, or if the layer has no bias of its own.
     """
     axis = runner.layer.bias_axis
     if axis is None:

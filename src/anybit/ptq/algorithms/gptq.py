@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPTQ: weights are rounded one after the other, and those that are left make up for the error.
+"""GPTQ: weights are rounded in turn, and the remaining ones compensate the error.
 
-Rounding to nearest is best for each weight and not for their sums. For rows X of what a layer
-reads, a column w of its weight and values q of a grid, with H = X^T X,
+Rounding to nearest is best for each weight, but not for their sums. For rows X of a layer's
+input, a column w of its weight and values q of a grid, with H = X^T X,
 
     |X (w - q)|^2 = (w - q)^T H (w - q) = sum_i d_i^2 (w_i - q_i + sum_(j > i) t_ij (w_j - q_j))^2
 
 where H = t^T d^2 t is Cholesky's: d is diagonal, and t unit upper triangular. From the last term to
-the first, each is made as small as the grid allows, given the ones behind it:
+the first, parameter is made as small as the grid allows, given the later ones:
 
     q_i = nearest(w_i + sum_(j > i) t_ij (w_j - q_j))
 
@@ -71,13 +71,13 @@ def round_columns(
             off[:, i] = w[:, start + i] - q[:, start + i]
             near[:, :i] += corner[:, :i, i, None] * off[:, i, None]
         add_product(aim[:, :start], triangle[:, :start, start:end], off)
-    found = np.empty_like(q)
-    np.put_along_axis(found, order[..., None], q, axis=1)
-    return found.swapaxes(1, 2)
+    result = np.empty_like(q)
+    np.put_along_axis(result, order[..., None], q, axis=1)
+    return result.swapaxes(1, 2)
 
 
 def is_wide(spec: QuantSpec) -> bool:
-    """Whether rounding to nearest will do."""
+    """Return whether weights are too wide for GPTQ, so that rounding to nearest suffices."""
     return spec.bits > _MOST_BITS
 
 
@@ -97,14 +97,13 @@ class GptqRounder:
         self._last: tuple[Hashable, HessianFactors] | None = None
 
     def round(self, runner: LayerRunner) -> tuple[QuantizedWeight, ...]:
-        """The weights of a layer on their grids; none if there is no such way."""
+        """Return the weights of a layer, rounded by GPTQ; none if the layer is not a product."""
         if find_matmul_form(runner.layer) is None or runner.spec is None:
             return ()
         return round_weights(runner, self._smoothing, self._factors(runner))
 
     def round_scaled(self, runner: LayerRunner, by: Array) -> tuple[QuantizedWeight, ...]:
-        """The same where channels of the tensor are divided by s, too, and nothing is rounded
-        then."""
+        """Return the rounded weights of a layer whose float input is divided by factors."""
         product = find_matmul_form(runner.layer)
         if product is None or runner.spec is None:
             return ()
@@ -114,8 +113,10 @@ class GptqRounder:
         return round_weights(runner, by, lambda part: factors(part).divided(s[:, part]))
 
     def compute_costs(self, runner: LayerRunner) -> Array | None:
-        """What an error in each element of a layer's first weight costs, once the others have made
-        up for what they can; None where that is not known."""
+        """Return the cost of an error in each element of a first weight.
+
+        Return None if the layer is not a product.
+        """
         product = find_matmul_form(runner.layer)
         if product is None:
             return None
@@ -130,7 +131,7 @@ class GptqRounder:
         moments = make_moments(runner, self._grid, self._smoothing, self._samples)
 
         def factors(part: slice) -> HessianFactors:
-            """The last ones are kept for other layers, and no more of them, for they are large."""
+            """Return the factors of some terms; the last ones are cached."""
             key = reads, part.start
             if self._last is None or self._last[0] != key:
                 self._last = None
@@ -146,7 +147,7 @@ def make_moments(
     smoothing: Array | None,
     samples: Sequence[Sample],
 ) -> Callable[[slice], Moments]:
-    """X^T X of what a layer reads, for some of the terms of its product."""
+    """Return a function that computes X^T X of the input of a layer, for a slice of terms."""
     product = find_matmul_form(runner.layer)
     assert product is not None, "asked before"
     shape = runner.layer.constants[0][1].shape
@@ -155,15 +156,15 @@ def make_moments(
         terms = part.stop - part.start
         config = runner.config.gptq
         most = -(-max(config.least_rows, config.rows_per_term * terms) // len(samples))
-        found = Moments(np.zeros((product.groups, terms, terms)))
+        result = Moments(np.zeros((product.groups, terms, terms)))
         become = runner.make_input_rounding(grid, smoothing)
         read = map(runner.get_input, samples)
         if isinstance(grid, DynamicGrid):  # what becomes of an element depends on its block
             rows = (few for x in read for few in product.iterate_rows(become(x), shape, most))
         else:
             rows = (few for x in read for few in product.iterate_rows(x, shape, most, become))
-        found.add(few[..., part] for few in rows)
-        return found
+        result.add(few[..., part] for few in rows)
+        return result
 
     return moments
 
@@ -171,7 +172,7 @@ def make_moments(
 def round_weights(
     runner: LayerRunner, smoothing: Array | None, factors: Callable[[slice], HessianFactors]
 ) -> tuple[QuantizedWeight, ...]:
-    """The weights of a layer with a product on their grids, by the factors for some terms."""
+    """Round the weights of a product by GPTQ, with Hessian factors per slice of terms."""
     product = find_matmul_form(runner.layer)
     assert product is not None, "asked before"
     assert runner.spec is not None, "asked before"
@@ -181,12 +182,12 @@ def round_weights(
     costs = _compute_element_costs(product, array.shape, factors)
     best = round_to_nearest(array, product.weight, runner.spec, runner.config.weights, costs)
     on_grid = _make_column_rounding(product, best)
-    # Backwards: the factors of the last part are still known.
-    found = [
+    # Backwards: the factors of the last part are still cached.
+    result = [
         round_columns(matrix[..., part], factors(part), partial(on_grid, part.start))
         for part in reversed(split_terms(matrix.shape[2]))
     ]
-    stored = product.from_matrix(np.concatenate(found[::-1], axis=2), array.shape).astype(
+    stored = product.from_matrix(np.concatenate(result[::-1], axis=2), array.shape).astype(
         np.float32
     )
     return (
@@ -196,29 +197,28 @@ def round_weights(
 
 
 def _cache_last(factors: Callable[[slice], HessianFactors]) -> Callable[[slice], HessianFactors]:
-    """The same, but those that are asked for again are not made again; the last alone are kept, for
-    they are large."""
-    known: dict[int, HessianFactors] = {}
+    """Return the function with a cache of its last result; factors are large."""
+    cached: dict[int, HessianFactors] = {}
 
     def kept(part: slice) -> HessianFactors:
-        if part.start not in known:
-            known.clear()
-            known[part.start] = factors(part)
-        return known[part.start]
+        if part.start not in cached:
+            cached.clear()
+            cached[part.start] = factors(part)
+        return cached[part.start]
 
     return kept
 
 
 def split_terms(terms: int) -> list[slice]:
-    """The terms of long sums, as many together as are handled at once."""
+    """Split the terms of long sums into slices that are rounded independently."""
     count = -(-terms // _MOST_TERMS)
-    return [slice(*each) for each in pairwise(terms * at // count for at in range(count + 1))]
+    return [slice(*ends) for ends in pairwise(terms * at // count for at in range(count + 1))]
 
 
 def _compute_element_costs(
     product: MatMulForm, shape: tuple[int, ...], factors: Callable[[slice], HessianFactors]
 ) -> Array:
-    """What an error in each element of a weight costs."""
+    """Return the cost of an error in each element of a weight."""
     matrix = product.to_matrix(np.broadcast_to(np.zeros(()), shape))
     parts = split_terms(matrix.shape[2])
     costs = np.concatenate([_compute_term_costs(factors(part)) for part in parts], axis=2)
@@ -226,25 +226,28 @@ def _compute_element_costs(
 
 
 def _compute_term_costs(factors: HessianFactors) -> Array:
-    """d^2 in the terms' own order, as [groups, 1, terms]: what an error in each costs, once the
-    others have made up for what they can."""
-    found = np.empty_like(factors.diagonal)
-    np.put_along_axis(found, factors.order, factors.diagonal, axis=1)
-    return found[:, None]
+    """Return d^2 in the original order of terms, as [groups, 1, terms]: the cost of an error."""
+    result = np.empty_like(factors.diagonal)
+    np.put_along_axis(result, factors.order, factors.diagonal, axis=1)
+    return result[:, None]
 
 
 def _make_column_rounding(
     product: MatMulForm, rounded: QuantizedWeight
 ) -> Callable[[int, Array, Array], Array]:
-    """Rounds columns of the weight's matrix to its grid, from some term on."""
-    found = select_operator(rounded.grid)
+    """Return a function that rounds columns of the weight's matrix to its grid."""
+    result = select_operator(rounded.grid)
     shape = rounded.array.shape
-    same: dict[str, Any] = dict(found.call.attributes)
+    same: dict[str, Any] = dict(result.call.attributes)
     others = {}
-    for name, each in found.call.parameters.items():
-        of_all = each if each.size == 1 else product.to_matrix(np.broadcast_to(each, shape))
-        if each.size == 1:
-            same[name] = each
+    for name, parameter in result.call.parameters.items():
+        of_all = (
+            parameter
+            if parameter.size == 1
+            else product.to_matrix(np.broadcast_to(parameter, shape))
+        )
+        if parameter.size == 1:
+            same[name] = parameter
         elif (of_all == of_all[..., :1]).all():
             same[name] = of_all[..., 0].copy()
         else:
@@ -252,7 +255,7 @@ def _make_column_rounding(
     groups = np.arange(product.groups)
 
     def on_grid(start: int, x: Array, terms: Array) -> Array:
-        of_terms = {name: each[groups, :, start + terms] for name, each in others.items()}
-        return np.asarray(found.operator.function(x.astype(np.float32), **of_terms, **same))
+        of_terms = {name: parameter[groups, :, start + terms] for name, parameter in others.items()}
+        return np.asarray(result.operator.function(x.astype(np.float32), **of_terms, **same))
 
     return on_grid

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an error in each weight costs, when others make up for it: second moments, taken apart."""
+"""Second moments of the inputs of layers (the Hessian of GPTQ), and their Cholesky factors."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ square (float[groups, rows, terms] x) => (float[groups, terms, terms] y) {
 
 @dataclass(frozen=True)
 class HessianFactors:
-    """The second moments H = X^T X of what is multiplied, as t^T d^2 t; for several groups.
+    """Cholesky factors of the second moments H = X^T X, as t^T d^2 t; for several groups.
 
     A share of the mean of H's diagonal is added to that before.
 
@@ -48,7 +48,7 @@ class HessianFactors:
     diagonal: Array
 
     def divided(self, by: Array) -> "HessianFactors":
-        """Those of X / s, in the same order: with S = diag s, S^-1 H S^-1 is
+        """Return the factors of X / s, in the same order: with S = diag s, S^-1 H S^-1 is
 
             (S t S^-1)^T (S^-2 d^2) (S t S^-1)
 
@@ -66,17 +66,17 @@ class Moments:
 
     Attributes:
         sums: As [groups, terms, terms].
-        rows: How many X has, for each of the groups.
+        rows: The number of rows of X, the same for all groups.
     """
 
     sums: Array
     rows: int = 0
 
     def add(self, rows: Iterable[Array]) -> None:
-        """Add those of rows, as [groups, rows, terms], that come some at a time.
+        """Add the moments of rows, in blocks of [groups, rows, terms].
 
         A session with one thread adds up those of a block in float32: a library for matrices would
-        divide sums by how many threads it has, which changes their last bits.
+        divide sums among its threads, which changes their last bits.
         """
         for block in _join_blocks(rows):
             reach = _find_largest(block)
@@ -84,7 +84,7 @@ class Moments:
                 # The end of a grid may lie beyond float32: no weights make up for such rows.
                 block[~np.isfinite(block).all(axis=-1)] = 0
                 reach = _find_largest(block)
-            # Squares of what is far from 1 are not float32.
+            # Squares of values far from 1 overflow float32.
             exponent = min(max(math.frexp(reach)[1], -_MAX_EXPONENT), _MAX_EXPONENT)
             block *= np.float32(2.0**-exponent)
             squares = run_session(_make_square_session(), {"x": block}, kept=False)["y"]
@@ -94,8 +94,8 @@ class Moments:
     def damping(self, config: GptqConfig) -> float:
         """Return the share of the diagonal's mean that is added to it: more for fewer rows.
 
-        Few know little of the directions in which they are short, and what is rounded there at no
-        cost to them costs others. Shrinking covariances to a multiple of the identity (Ledoit and
+        Few rows underestimate the cost of errors in some directions. Shrinking
+        covariances to a multiple of the identity (Ledoit and
         Wolf, 2004, https://doi.org/10.1016/S0047-259X(03)00096-4) adds as much where the variance
         of the eigenvalues is ten times the square of their mean.
         """
@@ -103,7 +103,7 @@ class Moments:
         return max(config.damping, config.damping_per_term * terms_per_row)
 
     def merge(self, other: "Moments") -> None:
-        """Add those of other rows."""
+        """Add the moments of other rows."""
         self.sums += other.sums
         self.rows += other.rows
 
@@ -113,11 +113,11 @@ def _find_largest(block: Array) -> float:
 
 
 def _join_blocks(rows: Iterable[Array]) -> Iterator[Array]:
-    """The same rows, more of them at a time."""
+    """Yield the same rows in larger blocks."""
     waiting: list[Array] = []
     for few in rows:
         waiting.append(few)
-        if sum(each.shape[1] for each in waiting) >= _BLOCK_ROWS:
+        if sum(block.shape[1] for block in waiting) >= _BLOCK_ROWS:
             yield np.concatenate(waiting, axis=1, dtype=np.float32)
             waiting = []
     if waiting:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer by itself: its output for quantized inputs, beside that for floats."""
+"""Runs of a single layer, quantized and in float."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -46,10 +46,10 @@ class LayerRunner:
         self.layer = layer
         self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
         self._fragment = extract_subgraph(
-            model, [node], [next(each for each in node.outputs if each.name)]
+            model, [node], [next(value for value in node.outputs if value.name)]
         )
         self._session: Any = None
-        self._wanted: dict[int, tuple[Sample, Array, float]] = {}
+        self._references: dict[int, tuple[Sample, Array, float]] = {}
         self._constants = {
             str(value.name): read_array(value)
             for value in node.inputs
@@ -66,25 +66,25 @@ class LayerRunner:
         return np.asarray(self.to_channel_rows(np.abs(self._array(self.weight))).max(axis=1))
 
     def to_channel_rows(self, array: Array) -> Array:
-        """An array of the weight's shape as [channels of x, others]."""
+        """Reshape an array of the weight's shape to [channels of x, others]."""
         assert self.weight is not None
         assert self.weight.input_axis is not None
         channels = array.shape[self.weight.input_axis] // self.weight.repeats
         return np.moveaxis(array, self.weight.input_axis, 0).reshape(channels, -1)
 
     def round_to_nearest(self, smoothing: Array | None) -> tuple[QuantizedWeight, ...]:
-        """Its weights, times the smoothing, rounded to nearest; none if they have no spec."""
+        """Return the scaled weights, rounded to nearest; none if they have no spec."""
         if self.spec is None:
             return ()
         key = None if smoothing is None else smoothing.tobytes()
         if key not in self._nearest:
-            found = [
+            quantized = [
                 round_to_nearest(array, weight, self.spec, self.config.weights)
                 for weight, array in zip(
                     self.layer.weights, self.scale_weights(smoothing), strict=True
                 )
             ]
-            self._nearest = {key: tuple(found)}  # of one smoothing after the other
+            self._nearest = {key: tuple(quantized)}  # of one smoothing after the other
         return self._nearest[key]
 
     def measure_error(
@@ -94,7 +94,7 @@ class LayerRunner:
         samples: Sequence[Sample],
         weights: Sequence[QuantizedWeight] = (),
     ) -> float:
-        """Noise over signal of the layer's output, as powers."""
+        """Return noise power over signal power of the layer's output."""
         return compute_noise_ratio(self.measure_powers(grid, smoothing, samples, weights))
 
     def measure_powers(
@@ -104,9 +104,9 @@ class LayerRunner:
         samples: Sequence[Sample],
         weights: Sequence[QuantizedWeight] = (),
     ) -> Iterator[tuple[float, float]]:
-        """For each sample the powers of noise and signal of the layer's output."""
-        for found, wanted, power in self._both(grid, smoothing, samples, weights):
-            yield squared_difference(found, wanted), power
+        """Yield the powers of noise and signal of the layer's output for each sample."""
+        for quantized, reference, power in self._both(grid, smoothing, samples, weights):
+            yield squared_difference(quantized, reference), power
 
     def iterate_differences(
         self,
@@ -115,13 +115,13 @@ class LayerRunner:
         samples: Iterable[Sample],
         weights: Sequence[QuantizedWeight] = (),
     ) -> Iterator[tuple[Array, float]]:
-        """For each sample what quantization adds to the output, and the power of that in floats.
+        """Yield the output error of each sample, and the power of its float output.
 
-        Weights are those that are given, in the layer's order, or else rounded to nearest.
+        Weights without `weights` are rounded to nearest.
         """
-        for found, wanted, power in self._both(grid, smoothing, samples, weights):
+        for quantized, reference, power in self._both(grid, smoothing, samples, weights):
             with np.errstate(all="ignore"):
-                yield np.subtract(found, wanted, out=found), power
+                yield np.subtract(quantized, reference, out=quantized), power
 
     def _both(
         self,
@@ -130,25 +130,24 @@ class LayerRunner:
         samples: Iterable[Sample],
         weights: Sequence[QuantizedWeight],
     ) -> Iterator[tuple[Array, Array, float]]:
-        """For each sample the output of the quantized layer, that in floats, and its power."""
-        rounded = [each.values for each in weights or self.round_to_nearest(smoothing)]
+        """Yield the quantized output, the float output and its power for each sample."""
+        rounded = [weight.values for weight in weights or self.round_to_nearest(smoothing)]
         names = [self._name(weight) for weight in self.layer.weights]
         constants = dict(zip(names, rounded or self.scale_weights(smoothing), strict=True))
         become = self.make_input_rounding(grid, smoothing)
         for sample in samples:
-            wanted, power = self._in_floats(sample)
-            found = self._run(sample | {self._x: become(self.get_input(sample)), **constants})
-            yield found, wanted, power
+            reference, power = self._in_floats(sample)
+            quantized = self._run(sample | {self._x: become(self.get_input(sample)), **constants})
+            yield quantized, reference, power
 
     def get_input(self, sample: Sample) -> Array:
-        """What is quantized, in floats."""
+        """Return the float input that is quantized."""
         return sample[self._x]
 
     def make_input_rounding(
         self, grid: Grid | DynamicGrid | None, smoothing: Array | None
     ) -> Callable[[Array], Array]:
-        """What becomes of that before the layer multiplies its weights with it; None for a grid
-        leaves it as it is."""
+        """Return a function that scales and quantizes the input; it stays float without a grid."""
         factors = None if smoothing is None else broadcast_channels(1 / smoothing, self.layer)
         rounded = None if grid is None else make_rounding(grid)
 
@@ -162,7 +161,7 @@ class LayerRunner:
         return become
 
     def scale_weights(self, smoothing: Array | None) -> list[Array]:
-        """Its weights in floats, times the smoothing."""
+        """Return the float weights times the factors."""
         arrays = [self._array(weight) for weight in self.layer.weights]
         if smoothing is None:
             return arrays
@@ -172,11 +171,11 @@ class LayerRunner:
         ]
 
     def _in_floats(self, sample: dict[str, Array]) -> tuple[Array, float]:
-        if id(sample) not in self._wanted:
+        if id(sample) not in self._references:
             y = self._run(sample)
             power = float(np.square(y, dtype=np.float64).sum())
-            self._wanted[id(sample)] = sample, y, power  # which keeps its number
-        return self._wanted[id(sample)][1:]
+            self._references[id(sample)] = sample, y, power  # which keeps its number
+        return self._references[id(sample)][1:]
 
     def _run(self, feeds: dict[str, Array]) -> Array:
         feeds = self._constants | feeds
@@ -199,16 +198,16 @@ class LayerRunner:
 
 
 def compute_noise_ratio(powers: Iterable[tuple[float, float]]) -> float:
-    """Noise over signal of all samples, by the powers of both for each."""
+    """Return noise power over signal power, summed over samples."""
     noise = signal = 0.0
-    for each, power in powers:
-        noise += each
+    for error, power in powers:
+        noise += error
         signal += power
     return noise / signal if signal else noise
 
 
 def scale_weight(array: Array, weight: WeightInput, smoothing: Array) -> Array:
-    """The weight times what its x is divided by."""
+    """Return a weight times the factors of its input channels."""
     assert weight.input_axis is not None
     shape = [1] * array.ndim
     shape[weight.input_axis] = -1
@@ -216,7 +215,7 @@ def scale_weight(array: Array, weight: WeightInput, smoothing: Array) -> Array:
 
 
 def broadcast_channels(values: Array, layer: TargetNode) -> Array:
-    """Numbers per channel in a shape that broadcasts to what the layer reads."""
+    """Reshape numbers per channel to broadcast to the layer's input."""
     assert layer.activation_axis is not None
     weight = layer.node.inputs[layer.weights[0].index]
     assert weight is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranges a tensor might get, and which of them is taken."""
+"""Range clipping: candidate ranges of a tensor, and the selection of one."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from anybit.ptq.config import RangeConfig
 
 @dataclass(frozen=True)
 class RangeCandidate:
-    """What might have become of a tensor.
+    """A candidate range of a tensor.
 
     Attributes:
         tensor: Its name.
@@ -58,10 +58,10 @@ def compute_whole_range(
 
 
 def may_clip(bits: int, values: float) -> bool:
-    """Whether so many values of a channel show what it comes to if some are cut off.
+    """Return whether a channel has enough values to measure the effect of clipping.
 
-    What is cut off loses many steps of the grid, and what is not gains a share of one: fewer values
-    than there are steps do not show how often.
+    A clipped value loses many steps of the grid, and others gain a part of one. Fewer values than
+    steps do not show how often values are clipped.
     """
     return values >= 1 << bits
 
@@ -78,8 +78,7 @@ def generate_clipped_ranges(
 
 
 def clip_range(fraction: float, low: float, high: float) -> tuple[float, float]:
-    """The part of a range that is not further from 0 than a fraction of its largest magnitude:
-    where one side is short, it is the long one that is cut."""
+    """Clip a range at a fraction of its largest magnitude."""
     reach = fraction * max(-low, high)
     return max(low, -reach), min(high, reach)
 
@@ -98,7 +97,7 @@ def select_candidate(
         second: Tries a candidate on the samples that confirm it; its result is returned.
         kept_ratio: Its error over that of the first candidate, at most, on the latter.
     """
-    errors = [first(each).error for each in candidates]
+    errors = [first(candidate).error for candidate in candidates]
     best = errors.index(min(errors))
     chosen = second(candidates[0])
     if best:

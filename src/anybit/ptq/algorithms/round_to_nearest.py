@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Constant weights on their grids: per channel, the range with the least squared error.
 
-A range that is cut off rounds what is inside it finer. Which is better is found by trying: shares
+A range that is cut off rounds what is inside it finer. Which is better is grid by trying: shares
 of the largest magnitude, for every channel by itself.
 """
 
@@ -43,7 +43,7 @@ class QuantizedWeight:
 
     @cached_property
     def values(self) -> Array:
-        """What the quantizer gives."""
+        """The dequantized values."""
         return quantize_to_grid(self.array, self.grid)
 
     @property
@@ -68,7 +68,7 @@ def check_weights(layers: Sequence[TargetNode]) -> None:
 
 
 def count_weight_bytes(array: Array, weight: WeightInput, spec: QuantSpec | None) -> int:
-    """What a weight takes: its codes, and the scales of its blocks."""
+    """Return the bytes of a weight: its codes, and the scales of its blocks."""
     if spec is None:
         return array.nbytes
     bits = array.size * spec.bits
@@ -94,14 +94,14 @@ def round_to_nearest(
         weight: Which one of its layer it is.
         spec: Its spec.
         config: The candidates of its range.
-        importance: By what the squared error of each element is multiplied; None for 1.
+        importance: The weight of the squared error of each element; None for 1.
     """
     costs = np.ones(()) if importance is None else importance
     if spec.block_size:
         blocks = choose_block_layout(array.shape, weight, spec.block_size)
         costs = costs if importance is None else blocks.split(costs)
-        found = _select_grids(blocks.split(array), costs, (blocks.axis,), spec, config)
-        return QuantizedWeight(array, _map_grid(blocks.expand, found), blocks)
+        grid = _select_grids(blocks.split(array), costs, (blocks.axis,), spec, config)
+        return QuantizedWeight(array, _map_grid(blocks.expand, grid), blocks)
     channels = weight.channel_axes if spec.per_channel else ()
     others = tuple(axis for axis in range(array.ndim) if axis not in channels)
     return QuantizedWeight(array, _squeeze_grid(_select_grids(array, costs, others, spec, config)))
@@ -143,7 +143,7 @@ def _generate_grids(
 
 
 def _merge_grids(mask: Array, one: Grid, other: Grid) -> Grid:
-    """One where the mask says so, elsewhere the other, which differs in its numbers only."""
+    """Return a grid with the numbers of `one` where the mask is true, else those of `other`."""
     scale = np.where(mask, one.scale, other.scale)
     if isinstance(other, IntegerGrid):
         return replace(other, scale=scale, zeropt=np.where(mask, one.zeropt, other.zeropt))
@@ -151,14 +151,14 @@ def _merge_grids(mask: Array, one: Grid, other: Grid) -> Grid:
 
 
 def _map_grid(function: Callable[[Array], Array], grid: Grid) -> Grid:
-    """With other shapes of its numbers; a zero-point for all stays."""
+    """Apply a function to the scale and zero-point of a grid; scalar zero-points stay."""
     if isinstance(grid, IntegerGrid) and grid.zeropt.ndim:
         grid = replace(grid, zeropt=function(grid.zeropt))
     return replace(grid, scale=function(grid.scale))
 
 
 def _squeeze_grid(grid: Grid) -> Grid:
-    """A scale for all is a number, and not an array of the weight's rank."""
+    """Return the grid with a scalar scale, if it has a single one."""
     if grid.scale.size > 1:
         return grid
     return _map_grid(lambda numbers: numbers.reshape(()), grid)

@@ -25,8 +25,8 @@ def group_linked(
 ) -> list[list[_Item]]:
     """Items that have something in common, directly or through others; both in order."""
     groups: list[tuple[set[object], list[int]]] = []
-    known = list(items)
-    for at, item in enumerate(known):
+    entries = list(items)
+    for at, item in enumerate(entries):
         own, members = set(of(item)), [at]
         others = []
         for group in groups:
@@ -36,17 +36,17 @@ def group_linked(
             else:
                 others.append(group)
         groups = [*others, (own, members)]
-    return [[known[at] for at in each] for each in sorted(sorted(of) for _, of in groups)]
+    return [[entries[at] for at in members] for members in sorted(sorted(of) for _, of in groups)]
 
 
 def get_weight_values(layer: TargetNode) -> list[ir.Value]:
-    """The constants that a layer multiplies."""
+    """Return the constant weights of a layer."""
     values = (layer.node.inputs[weight.index] for weight in layer.weights)
     return [value for value in values if value is not None]
 
 
 def make_copy_key(layer: TargetNode, weight: WeightInput, spec: QuantSpec) -> Hashable:
-    """The same for weights that are stored once: one constant that is read in one way."""
+    """Return a key that is equal for weights that share one stored copy."""
     value = layer.node.inputs[weight.index]
     if is_wide(spec) and not (spec.per_channel or spec.block_size):
         return value
@@ -56,7 +56,7 @@ def make_copy_key(layer: TargetNode, weight: WeightInput, spec: QuantSpec) -> Ha
 
 
 def count_bytes(specs: Mapping[TargetNode, QuantSpec]) -> int:
-    """What the weights of layers take together, each copy once."""
+    """Return the bytes of the weights of layers, each stored copy once."""
     sizes = {
         make_copy_key(layer, weight, spec): count_weight_bytes(array, weight, spec)
         for layer, spec in specs.items()
@@ -67,11 +67,11 @@ def count_bytes(specs: Mapping[TargetNode, QuantSpec]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class SharedWeight:
-    """What several layers have one rounding for: their first weight.
+    """A first weight that several layers share, with one rounding.
 
     Attributes:
         layers: The layers.
-        parts: The terms of their sums, by what is handled at once.
+        parts: Slices of the terms of their sums, rounded independently.
     """
 
     layers: tuple[TargetNode, ...]
@@ -79,13 +79,13 @@ class SharedWeight:
 
 
 class SharedWeights:
-    """What layers have in common.
+    """Weights that several layers share.
 
     Args:
         weights: The specs of the weights of all layers.
 
     Attributes:
-        rounded: The layers whose weight, of few bits, is rounded by what others read, too.
+        rounded: The layers whose weight is rounded on the inputs of several layers.
         apart: Those whose weights others multiply with other tensors. They are not scaled against
             one of these.
     """
