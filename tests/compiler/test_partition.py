@@ -138,7 +138,7 @@ def test_partition_supports_means():
     ]
     # The table counts what the coverage counts.
     assert compiled.report.coverage.startswith("1 of 1 layer,")
-    assert text.layer_rows(report_compilation(compiled.report, "m"))[-1]["layer"] == "1 layer"
+    assert text.make_layer_rows(report_compilation(compiled.report, "m"))[-1]["layer"] == "1 layer"
 
 
 @pytest.mark.parametrize("border", ["pads = [1, 0, 1, 2]", 'auto_pad = "SAME_LOWER"'])
@@ -353,7 +353,7 @@ def test_partition_gives_codes_and_floats_of_value():
     report = check(network(body), 2).report
     assert [layer.output for layer in report.layers] == ["c", "d"]
     assert report.coverage == "2 of 2 layers, 100 % of MACs"
-    assert text.layer_rows(report_compilation(report, "m"))[-1]["layer"] == "2 layers"
+    assert text.make_layer_rows(report_compilation(report, "m"))[-1]["layer"] == "2 layers"
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_speed_rows_have_times_and_ratios() -> None:
 
 def test_table_rows_add_up_to_whole_run() -> None:
     report = anybit.compile(mixed("N"), time=True).report
-    table = text.layer_rows(report_compilation(report, "m"))
+    table = text.make_layer_rows(report_compilation(report, "m"))
     assert [row["layer"] for row in table[-2:]] == ["between layers", "3 layers"]
     assert report.speed is not None
     assert table[-1]["time"] == format_duration(report.speed.compiled.one_thread)

@@ -34,9 +34,9 @@ def test_summary_lists_qdq_pairs_as_quantizers(style: str) -> None:
     assert (activation.bits, activation.codes, activation.type) == ("3", "-4..3", "int8")
     assert activation.scale is not None
     assert (activation.scale.smallest, activation.scale.granularity) == (0.25, "per-tensor")
-    rows = text.quantizer_rows(contents.quantizers)
+    rows = text.make_quantizer_rows(contents.quantizers)
     assert [row["of"] for row in rows] == ["weight*", "activation"]
-    (note,) = text.quantizer_notes(contents)
+    (note,) = text.make_quantizer_notes(contents)
     assert note.startswith("0 of 2 quantizers run as nodes of the operator library; 1 are folded")
 
 
@@ -141,7 +141,7 @@ def test_quantizers_of_one_kind_share_a_row() -> None:
     proto = model(
         nodes, {"s0": 0.5, "s1": 0.25, "s2": 2.0, "z": 0, "b": 4}, outputs=["y0", "y1", "y2"]
     )
-    (row,) = text.quantizer_rows(summary(proto).quantizers)
+    (row,) = text.make_quantizer_rows(summary(proto).quantizers)
     assert (row["quantizers"], row["bits"], row["scales"]) == ("3 IntQuant", "4", "0.25..2")
     (line,) = [line for line in str(anybit.inspect(proto)).splitlines() if "3 IntQuant" in line]
     assert line.split() == [
@@ -158,7 +158,7 @@ def test_quantizers_of_one_kind_share_a_row() -> None:
 
 
 def test_notes_name_operators_on_codes_and_their_remedy() -> None:
-    first, *weights = text.quantizer_notes(summary(NBits().model()))
+    first, *weights = text.make_quantizer_notes(summary(NBits().model()))
     assert first == (
         "No quantizers, but operators on codes (1 com.microsoft::MatMulNBits); anybit convert "
         "--to qonnx replaces those that it can. The weights:"
@@ -173,7 +173,7 @@ def test_notes_list_the_weights_of_a_float_model() -> None:
         node("MatMul", f"{names[place]} w{place}", names[place + 1], domain="")
         for place in range(14)
     ]
-    notes = text.quantizer_notes(summary(model(nodes, weights)))
+    notes = text.make_quantizer_notes(summary(model(nodes, weights)))
     assert notes[:2] == ["No quantizers. The weights:", "  w0: float32[4, 4]"]
     assert notes[-1] == "  and 2 more (--json has all)"
 

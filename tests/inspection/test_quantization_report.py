@@ -15,7 +15,7 @@ from small_models import model, node, quantized_weight
 import anybit
 from anybit import ModelError
 from anybit.inspection import LayerReport, ModelReport, report_quantization
-from anybit.inspection.advice import with_advice
+from anybit.inspection.advice import add_advice
 from anybit.inspection.model_report import LayerQuality, QuantizationReport, QuantizedTensor
 from anybit.inspection.pages import report_page
 from anybit.inspection.text import conclusion
@@ -177,7 +177,7 @@ def test_conclusion_is_the_quality(sqnr: float, samples: int) -> None:
     ],
 )
 def test_advice_on_few_samples(samples: int, seen: bool, words: str) -> None:
-    report = with_advice(judged(QualityMetrics(30.0, 1.0, samples, seen=seen)))
+    report = add_advice(judged(QualityMetrics(30.0, 1.0, samples, seen=seen)))
     assert [item.text for item in report.advice] == [words]
 
 
@@ -210,7 +210,7 @@ def test_advice_on_noise_depends_on_the_number_of_layers(
     count: int, share: float, is_noisy: bool
 ) -> None:
     others = [(1 - share) / (count - 1)] * (count - 1)
-    advice = with_advice(noisy([share, *others])).advice
+    advice = add_advice(noisy([share, *others])).advice
     assert any("of the noise of all layers" in item.text for item in advice) == is_noisy
 
 

@@ -30,7 +30,7 @@ class _Name:
         self._name, self._style = name, style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        for line in broken(self._name, options.max_width):
+        for line in wrap_name(self._name, options.max_width):
             yield Text(line, style=self._style)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -38,10 +38,10 @@ class _Name:
         return Measurement(min(longest, NARROWEST_NAME), longest)
 
 
-def broken(name: str, width: int) -> list[str]:
+def wrap_name(name: str, width: int) -> list[str]:
     """Return a name in lines of at most `width` characters, which end after dots if possible.
 
-    >>> broken("backbone.layers.3.conv2", 16)
+    >>> wrap_name("backbone.layers.3.conv2", 16)
     ['backbone.layers.', '3.conv2']
     """
     lines = [""]
@@ -77,7 +77,7 @@ def _widest(rows: Rows, heading: str) -> Iterator[dict[str, str]]:
     yield from islice((row for row in rows if row[heading] not in ("", widest[heading])), 1)
 
 
-def spared(
+def omit_columns(
     rows: Rows,
     columns: Sequence[str],
     names: Collection[str],
@@ -122,7 +122,7 @@ def show(
             row | {name: shorten_name(row[name], _LONGEST_NAME) for name in present} for row in rows
         ]
         missing += ["the middle of long names"] if rows != whole else []
-    fitting = spared(rows, columns, names, table, console)
+    fitting = omit_columns(rows, columns, names, table, console)
     console.print(table(fitting))
     missing += [name for name in rows[0] if name not in fitting[0]]
     if missing:

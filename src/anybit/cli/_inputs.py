@@ -117,11 +117,11 @@ def parse_shapes(options: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
             raise OptionError(f"--shape must be NAME=N,N,... such as x=1,3,320,320, got {option!r}")
         if name in shapes:
             raise OptionError(f"--shape: {name!r} is given twice")
-        shapes[name] = tuple(_size(text, name) for text in texts)
+        shapes[name] = tuple(_parse_size(text, name) for text in texts)
     return shapes
 
 
-def _size(text: str, name: str) -> int:
+def _parse_size(text: str, name: str) -> int:
     # Python refuses to parse the longest numbers.
     size = int(text) if len(text) < 100 else _LARGEST_SIZE + 1
     if not 1 <= size <= _LARGEST_SIZE:

@@ -107,11 +107,11 @@ def compare(
     Raises:
         DataError: There is no expected array for an output.
     """
-    pairs = expected_of(outputs, expected)
+    pairs = match_expected(outputs, expected)
     differences = {
         name: difference
         for name, output in outputs.items()
-        if (difference := _difference(output, pairs[name], atol))
+        if (difference := _describe_difference(output, pairs[name], atol))
     }
     if differences:
         text = "; ".join(f"output {name} {words}" for name, words in differences.items())
@@ -125,7 +125,7 @@ def compare(
     console.print(f"[green]as expected[/green]: all {count} elements agree{allowance}")
 
 
-def expected_of(names: Iterable[str], expected: Mapping[str, Array]) -> dict[str, Array]:
+def match_expected(names: Iterable[str], expected: Mapping[str, Array]) -> dict[str, Array]:
     """Return the expected array of each output.
 
     Raises:
@@ -140,7 +140,7 @@ def expected_of(names: Iterable[str], expected: Mapping[str, Array]) -> dict[str
     return pairs
 
 
-def _difference(output: Array, expected: Array, atol: float) -> str | None:
+def _describe_difference(output: Array, expected: Array, atol: float) -> str | None:
     """Return a description of how two arrays differ, or None."""
     if output.shape != expected.shape:
         return f"has shape {list(output.shape)}, expected {list(expected.shape)}"

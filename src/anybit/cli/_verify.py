@@ -13,7 +13,7 @@ from anybit.cli.diff import show
 from anybit.comparison.compare import compare
 from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference, TensorDifference
-from anybit.comparison.sides.network import LoadedNetwork, recorded
+from anybit.comparison.sides.network import LoadedNetwork, load_recorded
 from anybit.compiler.compiled import CompiledModel
 from anybit.errors import ModelError
 from anybit.inputs import Array, bind_batches
@@ -54,7 +54,7 @@ def verify(
         network = LoadedNetwork(clean(model, batch="dynamic", keep_quantizers=True))
     network.label = str(model)
     with percentage("Verifying") as advance:
-        results = recorded(compiled.saved(output).run(feeds), str(output))
+        results = load_recorded(compiled.saved(output).run(feeds), str(output))
         difference = compare(network, results, feeds, ("anybit", ""), Tolerance(0, 0), advance)
     codes = compiled.codes
     rounded = _behind_rounded_sums(network, compiled)

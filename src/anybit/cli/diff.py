@@ -114,7 +114,7 @@ def _sides(
 ) -> tuple[LoadedNetwork, LoadedNetwork | Side, tuple[str, str]]:
     """Return what is compared, and the runners of both."""
     from anybit.comparison import RUNNERS
-    from anybit.comparison.sides.network import LoadedNetwork, recorded
+    from anybit.comparison.sides.network import LoadedNetwork, load_recorded
     from anybit.data.array_files import read_arrays
 
     record = b is not None and b.suffix == ".npz"
@@ -130,7 +130,7 @@ def _sides(
     first = LoadedNetwork(a)
     second: LoadedNetwork | Side = first
     if b is not None:
-        second = recorded(read_arrays(b), str(b)) if record else LoadedNetwork(b)
+        second = load_recorded(read_arrays(b), str(b)) if record else LoadedNetwork(b)
     return first, second, (names[0], names[-1])
 
 

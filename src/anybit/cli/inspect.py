@@ -103,11 +103,11 @@ def _show_contents(report: ModelReport, model: Path, console: Console) -> None:
         table.add_row(name, Text(escape_name(fact)))
     table.add_row("work", Text(text.work(report)))
     console.print(table)
-    rows = text.quantizer_rows(report.summary.quantizers)
+    rows = text.make_quantizer_rows(report.summary.quantizers)
     if rows:
         numbers = ("bits", "scales")
         show(rows, _QUANTIZERS_SPARED, ("quantizers",), numbers, console)
-    for note in text.quantizer_notes(report.summary):
+    for note in text.make_quantizer_notes(report.summary):
         console.print(Text(escape_name(note)))
 
 
@@ -115,8 +115,8 @@ def _show_layers(report: ModelReport, console: Console) -> None:
     from anybit.inspection import text
 
     if report.layers:
-        show(text.layer_rows(report), text.SPARED, ("layer",), text.NUMBERS, console)
-    observed = text.observed_rows(report)
+        show(text.make_layer_rows(report), text.SPARED, ("layer",), text.NUMBERS, console)
+    observed = text.make_observed_rows(report)
     if observed and report.data is not None:
         console.print(Text(f"Observed on {format_count(report.data.observed, 'sample')}:"))
         show(observed, text.OBSERVED_SPARED, ("layer",), text.NUMBERS, console)

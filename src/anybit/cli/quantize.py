@@ -231,7 +231,7 @@ def _show(
             "activations": layer.activations or _FLOAT,
             "smoothed": "yes" if layer.smoothed else "",
             "SQNR": "" if layer.sqnr is None else f"{layer.sqnr:.1f} dB",
-            **_of_outputs(layer),
+            **_describe_outputs(layer),
         }
         for layer in result.layers
     ]
@@ -253,7 +253,7 @@ def _show(
     console.print(f"{output} written, {format_count(len(rows), 'layer')}, {sizes}", markup=False)
     if converted is not None:
         show_remarks(converted, console)
-        if words := _expansion_note(converted):
+        if words := _describe_expansion(converted):
             console.print(Text(words), soft_wrap=True)
     for item in advice:
         console.print(Text(str(item)))
@@ -270,7 +270,7 @@ def _show(
         show_quality(result.verdict, console)
 
 
-def _expansion_note(converted: Conversion) -> str:
+def _describe_expansion(converted: Conversion) -> str:
     """Return a note on quantizers that became standard operators, with the remedy; "" for none."""
     steps = [step for step in converted.steps if step.action == "standard operators"]
     if converted.form.value not in ("qdq", "qcdq") or not steps:
@@ -283,7 +283,7 @@ def _expansion_note(converted: Conversion) -> str:
     )
 
 
-def _of_outputs(layer: LayerResult) -> dict[str, str]:
+def _describe_outputs(layer: LayerResult) -> dict[str, str]:
     if layer.output_sqnr is None:
         return {}
     return {"outputs": f"{layer.output_sqnr:.1f} dB"}

@@ -82,7 +82,7 @@ def run(
     from anybit.cli._outputs import (
         Labels,
         compare,
-        expected_of,
+        match_expected,
         read_labels,
         top_classes,
         write_arrays,
@@ -102,7 +102,7 @@ def run(
     with working("Loading", model):
         network = load_model(model, engine)
     if expected is not None:  # reported now, not after a long run
-        expected_of([tensor.name for tensor in network.outputs], expected)
+        match_expected([tensor.name for tensor in network.outputs], expected)
     declared = override_shapes(network.inputs, parse_shapes(shapes))
     feeds = gather_inputs(network, inputs) if inputs else generate_random_inputs(declared)
     with (
@@ -121,7 +121,7 @@ def run(
         note = describe_random_inputs(declared)
         console.print(f"{note[0].upper()}{note[1:]}; --input gives others.", markup=False)
     if output is not None:
-        console.print(f"written to {output}{_stored_as(outputs)}", markup=False)
+        console.print(f"written to {output}{_describe_storage(outputs)}", markup=False)
     if expected is not None:
         compare(outputs, expected, atol=atol, console=console)
 
@@ -241,7 +241,7 @@ def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
     return table
 
 
-def _stored_as(outputs: dict[str, Array]) -> str:
+def _describe_storage(outputs: dict[str, Array]) -> str:
     """Return a note on outputs whose dtype NumPy lacks, which the file holds as another."""
     from anybit.inputs import to_numpy_dtype
 

@@ -16,7 +16,7 @@ from anybit.comparison.feeds import (
 )
 from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference
-from anybit.comparison.sides.network import LoadedNetwork, Side, recorded
+from anybit.comparison.sides.network import LoadedNetwork, Side, load_recorded
 from anybit.comparison.sides.runners import capture, check_runner
 from anybit.data.random_inputs import (
     describe_random_inputs,
@@ -81,7 +81,7 @@ def diff(
     first = LoadedNetwork(a)
     second: LoadedNetwork | Side = first
     if b is not None:
-        second = recorded(b) if isinstance(b, Mapping) else LoadedNetwork(b)
+        second = load_recorded(b) if isinstance(b, Mapping) else LoadedNetwork(b)
     if runners is None:
         runners = ("anybit", "onnxruntime" if b is None else "anybit")
     return compare(first, second, inputs, runners, Tolerance(steps, atol), progress)
@@ -109,7 +109,7 @@ def compare(
         check_runner(runner)
     other = first if isinstance(second, Side) else second
     if inputs is None and record is not None:
-        inputs = _recorded_inputs(first, record)
+        inputs = _select_recorded_inputs(first, record)
     pairs = input_pairs(first, other)
     common = override_shapes(common_inputs(pairs), shapes or {})
     feeds, rows = (
@@ -126,7 +126,7 @@ def compare(
         if record is None:
             right = _side(other, runners[1], select_feeds_of_b(feeds, pairs, other.label))
         else:
-            right = _first_rows(record, left, rows)
+            right = _select_first_rows(record, left, rows)
         report(2 * _SHARE_OF_A_RUN)
     ran = 2 * _SHARE_OF_A_RUN
     difference = compare_sides(
@@ -146,7 +146,7 @@ def _side(network: LoadedNetwork, runner: str, feeds: Mapping[str, Array]) -> Si
     return Side(label, network.constants() | arrays, network, feeds)
 
 
-def _recorded_inputs(network: LoadedNetwork, record: Side) -> dict[str, Array]:
+def _select_recorded_inputs(network: LoadedNetwork, record: Side) -> dict[str, Array]:
     names = [tensor.name for tensor in network.inputs]
     # A single recorded array is an output rather than the input.
     inputs = match_arrays(names, record.arrays, "x", only=False)
@@ -158,7 +158,7 @@ def _recorded_inputs(network: LoadedNetwork, record: Side) -> dict[str, Array]:
     return inputs
 
 
-def _first_rows(record: Side, side: Side, rows: Rows | None) -> Side:
+def _select_first_rows(record: Side, side: Side, rows: Rows | None) -> Side:
     """Return the recorded tensors, cut to the rows that were run."""
     if rows is None:
         return record

@@ -74,7 +74,7 @@ def measure(a: Array, b: Array, step: QuantizationStep | None, tolerance: Tolera
         largest=float(distance.max()),
         relative=relative,
         sqnr=sqnr,
-        ulps=_largest_ulps(x, y) if same_type else None,
+        ulps=_find_largest_ulps(x, y) if same_type else None,
         steps=float(valid_steps.max()) if valid_steps.size else None,
         nans=int(np.count_nonzero(_nan(x) != _nan(y))),
         zero_signs=zero_signs,
@@ -112,12 +112,12 @@ def ulps_between(a: Array, b: Array) -> Array:
     The result is exact, in uint64. Infinities are the neighbours of the largest numbers. NaN is not
     allowed. For integers and booleans the result is the difference.
     """
-    x, y = _ordered(a), _ordered(b)
+    x, y = _map_to_ordered(a), _map_to_ordered(b)
     # The distance may exceed the signed type; modulo 2^64 it is exact.
     return np.asarray(np.maximum(x, y).view(np.uint64) - np.minimum(x, y).view(np.uint64))
 
 
-def _ordered(array: Array) -> Array:
+def _map_to_ordered(array: Array) -> Array:
     """Return int64 in the order of the values: the bits of floats, reversed for negative ones."""
     if array.dtype == np.uint64:
         return np.asarray((array ^ np.uint64(2**63)).view(np.int64))
@@ -143,11 +143,11 @@ def _distance(x: Array, y: Array) -> Array:
     if x.dtype.kind in "iub":
         return ulps_between(x, y).astype(np.float64)
     with np.errstate(all="ignore"):
-        distance = np.abs(_widened(x) - _widened(y))
+        distance = np.abs(_widen(x) - _widen(y))
     return np.asarray(np.where(np.isnan(distance), np.inf, distance))
 
 
-def _widened(floats: Array) -> Array:
+def _widen(floats: Array) -> Array:
     return floats if floats.dtype.itemsize > 8 else floats.astype(np.float64)
 
 
@@ -187,7 +187,7 @@ def _rounding_slack(step: Spacing, original: Array, x: Array, y: Array) -> Array
         )
 
 
-def _largest_ulps(x: Array, y: Array) -> int | None:
+def _find_largest_ulps(x: Array, y: Array) -> int | None:
     if x.dtype.itemsize > 8:  # extended precision has no integers of its size
         return None
     numbers = ~(_nan(x) | _nan(y))

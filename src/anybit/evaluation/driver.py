@@ -128,7 +128,7 @@ def evaluate(
     totals = [_Totals() for _ in models]
     done = rows = 0
     with open_executor(cluster) as executor:
-        tasks = _labelled_shards(samples, labels, executor.is_local)
+        tasks = _label_shards(samples, labels, executor.is_local)
         for shard_scores in executor.map(make_shard_scorer, scorer, tasks):
             for sample_rows, scores in shard_scores:
                 rows += sample_rows
@@ -205,7 +205,7 @@ def _file_size(source: Source) -> int | None:
     return path.stat().st_size + (external.stat().st_size if external.exists() else 0)
 
 
-def _labelled_shards(
+def _label_shards(
     samples: Dataset, labels: LabelSource | None, is_local: bool
 ) -> Iterator[tuple[Shard, list[RowLabels]]]:
     """Yield the shards, with the rows and labels of their samples."""
@@ -239,7 +239,7 @@ def _common_inputs(scorer: Scorer) -> tuple[TensorInfo, ...]:
     for model, name in zip(others, other_names, strict=True):
         inputs = {tensor.name: tensor for tensor in model.inputs}
         merged = [
-            _merged_sizes(tensor, inputs[tensor.name])
+            _merge_sizes(tensor, inputs[tensor.name])
             for tensor in common.values()
             if tensor.name in inputs
         ]
@@ -252,7 +252,7 @@ def _common_inputs(scorer: Scorer) -> tuple[TensorInfo, ...]:
     return tuple(common.values())
 
 
-def _merged_sizes(a: TensorInfo, b: TensorInfo) -> TensorInfo | None:
+def _merge_sizes(a: TensorInfo, b: TensorInfo) -> TensorInfo | None:
     """Return a with the sizes that a or b fixes, or None if they disagree.
 
     Models may fix different numbers of rows: the result has their least common multiple.

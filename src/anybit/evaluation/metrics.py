@@ -61,7 +61,7 @@ def parse_metric(metric: "str | Function | None", has_labels: bool) -> Metric | 
     if not isinstance(metric, str):
         return Metric(getattr(metric, "__name__", "metric"), metric)
     if metric == "mse" and has_labels:
-        return Metric("mse", _squared_errors)
+        return Metric("mse", _square_errors)
     if metric in COMPARISONS:
         return metric
     if metric in ("top1", "top5"):
@@ -124,7 +124,7 @@ def _scores(outputs: Mapping[str, Array]) -> Array:
     raise ModelError(f"no output has the shape [rows, classes]; the outputs are {shapes}")
 
 
-def _squared_errors(outputs: dict[str, Array], labels: Array | None) -> Array:
+def _square_errors(outputs: dict[str, Array], labels: Array | None) -> Array:
     """Return the squared difference between the first output and the labels."""
     assert labels is not None, "parse_metric checks it"
     name, array = next(iter(outputs.items()))

@@ -83,7 +83,7 @@ class Scorer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         models = [serialize(read_copy(source)) for source in self._sources]
-        return _restored_scorer, (models, *self._spec)
+        return _restore_scorer, (models, *self._spec)
 
     def score(self, sample: Sample, labels: Array | None) -> list[SampleScore]:
         """Return the score of each model on a sample.
@@ -102,7 +102,7 @@ class Scorer:
             if reference is None:
                 reference = outputs
             else:
-                matched = _matched_outputs(reference, outputs, name)
+                matched = _match_outputs(reference, outputs, name)
                 comparison = compare_outputs(reference, matched, self._parts)
             scores.append(SampleScore(comparison, *self._measure(outputs, labels)))
         return scores
@@ -136,7 +136,7 @@ def make_shard_scorer(
     return score_shard
 
 
-def _restored_scorer(models: Sequence[tuple[bytes, dict[str, Array]]], *spec: Any) -> Scorer:
+def _restore_scorer(models: Sequence[tuple[bytes, dict[str, Array]]], *spec: Any) -> Scorer:
     return Scorer([deserialize(*model) for model in models], *spec)
 
 
@@ -168,7 +168,7 @@ def _output_parts(sources: Sequence[Source]) -> dict[str, tuple[OutputPart, ...]
     return find_output_parts(model)
 
 
-def _matched_outputs(
+def _match_outputs(
     reference: dict[str, Array], outputs: dict[str, Array], name: str
 ) -> dict[str, Array]:
     """Return outputs under the names of the reference: by name, else by position."""

@@ -23,7 +23,7 @@ _UNUSED = 4.0
 _NOISY, _TIMES_EQUAL = 0.3, 2.0
 
 
-def with_advice(report: ModelReport) -> ModelReport:
+def add_advice(report: ModelReport) -> ModelReport:
     """Return the report with advice, the worst problem first."""
     advice = [
         *_on_verdict(report),

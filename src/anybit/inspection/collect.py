@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anybit.inspection.advice import with_advice
+from anybit.inspection.advice import add_advice
 from anybit.inspection.factors import find_targets
 from anybit.inspection.model_report import (
     LayerQuality,
     LayerReport,
     ModelReport,
     QuantizationReport,
-    totals_of,
+    compute_totals,
     weight_bytes,
 )
 from anybit.metrics.sqnr import sqnr_to_noise
@@ -73,7 +73,7 @@ def inspect(
     report = ModelReport(
         name,
         summary=summary,
-        totals=totals_of(rows),
+        totals=compute_totals(rows),
         input_ranges={key: str(value) for key, value in index_by_name(input_ranges).items()},
     )
     if not layers and data is None:
@@ -103,7 +103,7 @@ def inspect(
         replace(row, tensors=tuple(tensors[factor] for factor in target.factors))
         for row, target in zip(rows, targets, strict=True)
     ]
-    return with_advice(replace(report, layers=tuple(rows)))
+    return add_advice(replace(report, layers=tuple(rows)))
 
 
 def report_quantization(
@@ -129,13 +129,13 @@ def report_quantization(
     report = inspect(result, data, progress=progress)
     by_layer = {layer.name: layer for layer in result.layers}
     rows = [_quantized(row, by_layer.get(row.name)) for row in report.layers]
-    rows = list(_with_noise_shares(rows))
-    return with_advice(
+    rows = list(_add_noise_shares(rows))
+    return add_advice(
         replace(
             report,
             name=name or report.name,
             command=command,
-            totals=totals_of(rows),
+            totals=compute_totals(rows),
             layers=tuple(rows),
             bytes_before=result.bytes_before,
             bytes_after=result.bytes_after,
@@ -160,7 +160,7 @@ def _quantized(row: LayerReport, layer: "LayerResult | None") -> LayerReport:
     )
 
 
-def _with_noise_shares(rows: Sequence[LayerReport]) -> Iterator[LayerReport]:
+def _add_noise_shares(rows: Sequence[LayerReport]) -> Iterator[LayerReport]:
     """Yield the layers with their shares in the noise of all."""
     at_outputs = all(
         row.quality.output_sqnr is not None
@@ -186,4 +186,4 @@ def report_compilation(compilation: "Report", name: str) -> ModelReport:
     rows = tuple(
         LayerReport(row.layer, weight_bytes(row.layer), compiled=row) for row in compilation.layers
     )
-    return ModelReport(name, totals=totals_of(rows), layers=rows, compilation=compilation)
+    return ModelReport(name, totals=compute_totals(rows), layers=rows, compilation=compilation)

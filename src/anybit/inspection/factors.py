@@ -100,7 +100,7 @@ def find_targets(
         if node.domain == "" and node.op_type in _RECURRENT:
             targets[node] = _recurrent(node, traces)
     ordered = [targets[node] for node in nodes if node in targets]
-    infos = connect_layers(nodes, [_with_widths(target) for target in ordered])
+    infos = connect_layers(nodes, [_add_widths(target) for target in ordered])
     return [replace(target, layer=info) for target, info in zip(ordered, infos, strict=True)]
 
 
@@ -115,7 +115,7 @@ def _recurrent(node: ir.Node, traces: Traces) -> Target:
     return Target(layer, _factors(node, None, traces))
 
 
-def _with_widths(target: Target) -> LayerInfo:
+def _add_widths(target: Target) -> LayerInfo:
     """Return the layer with the widths of grids that the analysis does not follow: floats."""
     layer = target.layer
     weights = [factor for factor in target.factors if factor.is_constant]

@@ -195,7 +195,7 @@ def weight_bytes(layer: LayerInfo) -> int:
     return (layer.parameters * layer.weight_bits + 7) // 8
 
 
-def totals_of(reports: Iterable[LayerReport]) -> Totals:
+def compute_totals(reports: Iterable[LayerReport]) -> Totals:
     """Return the totals of layers; a layer in several regions counts once."""
     rows = list({row.layer.output: row for row in reports if row.layer.macs != 0}.values())
     layers = [row.layer for row in rows]

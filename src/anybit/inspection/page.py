@@ -40,7 +40,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class HtmlTable:
     """A table; `numbers` are aligned right, `classes` are those of the rows."""
 
     headings: Sequence[str]
@@ -98,7 +98,7 @@ class Details:
     kind: str = "details"
 
 
-Block: TypeAlias = Table | Items | Facts | Figure | Strip | Details | str
+Block: TypeAlias = HtmlTable | Items | Facts | Figure | Strip | Details | str
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from anybit.inspection.page import (
     Details,
     Facts,
     Figure,
+    HtmlTable,
     Items,
     Page,
     Section,
     Strip,
-    Table,
     render,
 )
 from anybit.text import (
@@ -91,13 +91,13 @@ def _sections(
     if report.quantization is not None:
         yield Section("The cost of other mixed precisions", _front(report.quantization.front))
     if report.summary is not None:
-        rows = text.quantizer_rows(report.summary.quantizers)
-        notes = text.quantizer_notes(report.summary)
+        rows = text.make_quantizer_rows(report.summary.quantizers)
+        notes = text.make_quantizer_notes(report.summary)
         yield Section("Quantizers", [*([_table(rows)] if rows else []), *notes])
     if report.layers:
         yield Section("The network", [_NETWORK, _strip(report.layers, anchors)])
         yield Section("Layers", [*_meanings(report), _layer_table(report, layers, anchors)])
-    observed = text.observed_rows(report)
+    observed = text.make_observed_rows(report)
     yield Section("Proven and observed", [_table(observed)] if observed else [])
     reasons = text.reasons(report.layers)[:_MAX_REASONS]
     yield Section("Layers that are not exact", [Items(reasons)] if reasons else [])
@@ -158,10 +158,10 @@ def _facts(report: ModelReport) -> dict[str, str]:
     return pairs
 
 
-def _table(rows: Sequence[text.Row]) -> Table:
+def _table(rows: Sequence[text.Row]) -> HtmlTable:
     numbers = [name for name in rows[0] if name in text.NUMBERS]
     cells = [[Cell(shorten_name(cell)) for cell in row.values()] for row in rows]
-    return Table(list(rows[0]), cells, numbers)
+    return HtmlTable(list(rows[0]), cells, numbers)
 
 
 def _meanings(report: ModelReport) -> Iterator[Block]:
@@ -171,8 +171,8 @@ def _meanings(report: ModelReport) -> Iterator[Block]:
 
 def _layer_table(
     report: ModelReport, layers: Sequence[LayerReport], anchors: Mapping[str, str]
-) -> Table:
-    rows = text.layer_rows(report)
+) -> HtmlTable:
+    rows = text.make_layer_rows(report)
     by_layer = dict(zip((id(row) for row in report.layers), rows, strict=False))
     most = max((row.layer.bops or 0 for row in layers), default=0) or 1
     slowest = max((_seconds(row) for row in layers), default=0.0) or 1.0
@@ -197,7 +197,7 @@ def _layer_table(
     cells += [[Cell(shorten_name(cell)) for cell in row.values()] for row in totals]
     classes = [""] * (len(cells) - len(totals)) + ["total"] * len(totals)
     numbers = [name for name in rows[0] if name in text.NUMBERS]
-    return Table(list(rows[0]), cells, numbers, classes, sortable=True)
+    return HtmlTable(list(rows[0]), cells, numbers, classes, sortable=True)
 
 
 def _seconds(row: LayerReport) -> float:

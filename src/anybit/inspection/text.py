@@ -76,16 +76,16 @@ _MAX_CODES, _MAX_WEIGHTS = 4, 12
 _DETAIL = re.compile(r"""-?\d+\.\d\S*|(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
 
-def columns_of(report: ModelReport) -> tuple[str, ...]:
+def select_columns(report: ModelReport) -> tuple[str, ...]:
     """Return the columns of the layer table of a report."""
     if report.compilation is not None:
         return COMPILED_COLUMNS
     return COLUMNS if report.quantization is None else QUANTIZED_COLUMNS
 
 
-def layer_rows(report: ModelReport) -> list[Row]:
+def make_layer_rows(report: ModelReport) -> list[Row]:
     """Return a row per layer, of measured times between layers, and of the totals."""
-    columns = columns_of(report)
+    columns = select_columns(report)
     cells = [_layer(row) for row in report.layers]
     columns = tuple(name for name in columns if any(row[name] for row in cells))
     rows = [{name: row[name] for name in columns} for row in cells]
@@ -97,10 +97,10 @@ def layer_rows(report: ModelReport) -> list[Row]:
             "acc. bits": _number(report.totals.accumulator_bits),
         }
         rows.append({name: total.get(name, "") for name in columns})
-    return _with_times(rows, report)
+    return _add_times(rows, report)
 
 
-def _with_times(rows: list[Row], report: ModelReport) -> list[Row]:
+def _add_times(rows: list[Row], report: ModelReport) -> list[Row]:
     """Return the rows with the time between layers, and that of whole runs as the last."""
     compilation = report.compilation
     if compilation is None or compilation.speed is None or not rows or "time" not in rows[0]:
@@ -176,7 +176,7 @@ def risk_count(layer: CompiledLayer) -> str:
     return f"{len(layer.risks)}{'+' if layer.more_risks else ''}"
 
 
-def observed_rows(report: ModelReport) -> list[Row]:
+def make_observed_rows(report: ModelReport) -> list[Row]:
     """Return proven and observed values side by side, a row per observed layer."""
     return [_observed(row, row.observed) for row in report.layers if row.observed is not None]
 
@@ -256,7 +256,7 @@ def work(report: ModelReport) -> str:
     return ", ".join(parts)
 
 
-def quantizer_rows(quantizers: Iterable[QuantizerSummary]) -> list[Row]:
+def make_quantizer_rows(quantizers: Iterable[QuantizerSummary]) -> list[Row]:
     """Return a row per kind of quantizer, with their number and the range of their scales."""
     groups: dict[tuple[str, ...], list[QuantizerSummary]] = defaultdict(list)
     for quantizer in quantizers:
@@ -304,7 +304,7 @@ def _range(parameters: Iterable[ParameterSummary | None]) -> str:
     return f"{low:.4g}" if low == high else f"{low:.2g}..{high:.2g}"
 
 
-def quantizer_notes(summary: ModelSummary) -> list[str]:
+def make_quantizer_notes(summary: ModelSummary) -> list[str]:
     """Return how the quantizers run, or the weights of a model without quantizers."""
     if summary.quantizers:
         folded = sum(quantizer.constant for quantizer in summary.quantizers)
@@ -428,10 +428,10 @@ def report_text(report: ModelReport) -> str:
         rows = {"file": report.name, **facts(report.summary), "work": work(report)}
         width = max(map(len, rows))
         lines += [f"{name:{width}}  {escape_name(value)}" for name, value in rows.items()]
-        lines += _plain(quantizer_rows(report.summary.quantizers))
-        lines += map(escape_name, quantizer_notes(report.summary))
+        lines += _plain(make_quantizer_rows(report.summary.quantizers))
+        lines += map(escape_name, make_quantizer_notes(report.summary))
     if report.layers:
-        lines += [*_plain(layer_rows(report)), *_plain(observed_rows(report))]
+        lines += [*_plain(make_layer_rows(report)), *_plain(make_observed_rows(report))]
         lines += reasons(report.layers)
         lines += [str(advice) for advice in report.advice]
         lines.append(conclusion(report))

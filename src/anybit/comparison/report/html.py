@@ -6,7 +6,17 @@ from collections.abc import Iterator, Sequence
 from anybit.comparison.report import wording
 from anybit.comparison.report.pictures import heat_map, histogram
 from anybit.comparison.results import Difference, TensorDifference
-from anybit.inspection.page import Block, Cell, Details, Facts, Items, Page, Section, Table, render
+from anybit.inspection.page import (
+    Block,
+    Cell,
+    Details,
+    Facts,
+    HtmlTable,
+    Items,
+    Page,
+    Section,
+    render,
+)
 from anybit.text import format_count
 
 
@@ -71,10 +81,10 @@ def _tensors(difference: Difference) -> Iterator[Section]:
         yield Section("All tensors", [_table(difference.tensors)])
 
 
-def _table(tensors: Sequence[TensorDifference]) -> Table:
+def _table(tensors: Sequence[TensorDifference]) -> HtmlTable:
     rows = wording.make_rows(tensors, shapes=True)
     cells = [[Cell(cell) for cell in row.values()] for row in rows]
-    return Table(list(rows[0]), cells, wording.NUMBERS, [tensor.outcome for tensor in tensors])
+    return HtmlTable(list(rows[0]), cells, wording.NUMBERS, [tensor.outcome for tensor in tensors])
 
 
 def _unmatched(side: str, names: tuple[str, ...]) -> Iterator[Details]:

@@ -94,7 +94,7 @@ def kind_of(value: ir.Value) -> str:
     return f"{node.domain}::{node.op_type}"
 
 
-def recorded(arrays: Mapping[str, Any], label: str = "recorded tensors") -> Side:
+def load_recorded(arrays: Mapping[str, Any], label: str = "recorded tensors") -> Side:
     """Return a side of recorded tensors.
 
     Raises:

@@ -29,7 +29,7 @@ def run_qonnx(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
             for name in ("core.onnx_exec", "core.modelwrapper", "transformation.infer_shapes")
         )
         wrapper = wrappers.ModelWrapper(_proto(model, feeds)).transform(inference.InferShapes())
-        with _accepted_files(executor, model.ir_version or 8):
+        with _list_accepted_files(executor, model.ir_version or 8):
             context = executor.execute_onnx(wrapper, dict(feeds), return_full_exec_context=True)
     computed = {value.name for node in model.graph for value in node.outputs}
     return {name: np.asarray(array) for name, array in context.items() if name in computed}
@@ -60,7 +60,7 @@ def _proto(model: ir.Model, feeds: Mapping[str, Array]) -> onnx.ModelProto:
 
 
 @contextmanager
-def _accepted_files(executor: Any, ir_version: int) -> Iterator[None]:
+def _list_accepted_files(executor: Any, ir_version: int) -> Iterator[None]:
     """Make QONNX write its one-node models in an IR version that ONNX Runtime reads.
 
     QONNX uses the newest version of the onnx package, which ONNX Runtime may not support. There is
