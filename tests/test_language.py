@@ -20,6 +20,7 @@ CHECKED = (
         "src/anybit/ops",
         "src/anybit/parallel",
         "src/anybit/ptq/algorithms",
+        "src/anybit/ptq/calibration",
         "src/anybit/ptq/graph",
         "src/anybit/ptq/insertion",
         "src/anybit/ptq/mixed_precision",

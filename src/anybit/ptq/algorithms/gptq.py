@@ -7,7 +7,7 @@ input, a column w of its weight and values q of a grid, with H = X^T X,
     |X (w - q)|^2 = (w - q)^T H (w - q) = sum_i d_i^2 (w_i - q_i + sum_(j > i) t_ij (w_j - q_j))^2
 
 where H = t^T d^2 t is Cholesky's: d is diagonal, and t unit upper triangular. From the last term to
-the first, parameter is made as small as the grid allows, given the later ones:
+the first, each is made as small as the grid allows, given the later ones:
 
     q_i = nearest(w_i + sum_(j > i) t_ij (w_j - q_j))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What layers read, for samples of the data: as few runs of the model as memory allows."""
+"""Cache of activations: inputs of layers for samples, in as few runs as memory allows."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,10 +28,14 @@ def cache_activations(
     where: str,
     config: CalibrationConfig,
 ) -> tuple[list[list[Sample]], list[dict[int, Sample]]]:
-    """What the layers that read some tensors read: for samples of all tensors, as many as possible
-    in one run, and for each tensor for samples of its own."""
+    """Return the inputs of the layers that read some activations.
+
+    Returns:
+        Samples of all activations, one list per part, and further samples of each activation.
+    """
     read = [
-        [value for layer, _ in each.readers for value in layer.computed_inputs] for each in sources
+        [value for layer, _ in source.readers for value in layer.computed_inputs]
+        for source in sources
     ]
     names = [tuple(dict.fromkeys(str(value.name) for value in values)) for values in read]
     everything = dict.fromkeys(value for values in read for value in values)
@@ -42,8 +46,8 @@ def cache_activations(
     executor = ThreadExecutor(1 if runs.are_large else None)
     common: list[list[Sample]] = [[] for _ in parts]
     alone: list[dict[int, Sample]] = [{} for _ in sources]
-    found = executor.map(make_cacher, (tensors, crops), runs.pieces(tensors.names, names))
-    for sample, (places, number) in zip(found, runs.places, strict=True):
+    results = executor.map(make_cacher, (tensors, crops), runs.iterate(tensors.names, names))
+    for sample, (places, number) in zip(results, runs.places, strict=True):
         for at in places:
             if number is None:
                 common[at].append(sample)
@@ -73,11 +77,10 @@ class ModelRun:
 
 
 class _Runs:
-    """What the model is run on, read as it is asked for if it takes much memory.
+    """Runs of the model, read on demand if samples take much memory.
 
     Attributes:
-        places: Of each piece that was asked for, the part that it belongs to; or the tensors, and
-            the number of the sample.
+        places: The part of each run; or the tensors, and the number of the sample.
         are_large: Whether one run takes much memory.
     """
 
@@ -91,35 +94,35 @@ class _Runs:
     ) -> None:
         self._samples, self._parts, self._farthest = samples, parts, farthest
         self._least_runs, memory = config.least_runs, config.memory_bytes
-        given = sum(array.nbytes for array in next(iter(samples)).values())
-        self._together = max(1, memory // (size + given))
+        input_bytes = sum(array.nbytes for array in next(iter(samples)).values())
+        self._together = max(1, memory // (size + input_bytes))
         numbers = {*chain(*parts), *chain(*farthest)}
         sizes = list(samples.iterate_sizes())
         is_little = sum(sizes[number] for number in numbers) <= memory
         self._known = dict(samples.select(numbers)) if is_little else {}
         most = max(map(self._at_once, parts), default=1)
-        self.are_large = 2 * most * (size + given) > memory
+        self.are_large = 2 * most * (size + input_bytes) > memory
         self.places: list[tuple[tuple[int, ...], int | None]] = []
 
-    def pieces(
+    def iterate(
         self, all_names: Sequence[str], names: Sequence[Sequence[str]]
     ) -> Iterator[ModelRun]:
-        """Those of the parts, of which as many samples as possible are joined, then the others."""
+        """Yield runs of the parts, with samples joined, and then runs of single samples."""
         for at, part in enumerate(self._parts):
             for start in range(0, len(part), self._at_once(part)):
                 numbers = part[start : start + self._at_once(part)]
-                known = dict(self._read(numbers))
-                for feeds, count in self._joined([known[number] for number in numbers]):
+                feeds_by_number = dict(self._read(numbers))
+                for feeds, count in self._joined([feeds_by_number[number] for number in numbers]):
                     self.places.append(((at,), None))
                     yield ModelRun(feeds, all_names, count, numbers[0], False)
         for number, sample in self._read({*chain(*self._farthest)}):
             tensors = tuple(at for at, those in enumerate(self._farthest) if number in those)
             self.places.append((tensors, number))
-            wanted = dict.fromkeys(chain.from_iterable(names[at] for at in tensors))
-            yield ModelRun(sample, tuple(wanted), 1, number, True)
+            own_names = dict.fromkeys(chain.from_iterable(names[at] for at in tensors))
+            yield ModelRun(sample, tuple(own_names), 1, number, True)
 
     def _at_once(self, part: Sequence[int]) -> int:
-        """How many samples of a part are joined."""
+        """Return the number of samples of a part that are joined."""
         return max(min(self._together, math.ceil(len(part) / self._least_runs)), 1)
 
     def _joined(self, samples: list[Sample]) -> Iterator[tuple[Sample, int]]:
@@ -134,18 +137,18 @@ class _Runs:
 
 
 def make_cacher(common: tuple[TapSpec, Mapping[str, Crop | None]]) -> Callable[[ModelRun], Sample]:
-    """Who runs the model for a sample, and keeps some of the tensors."""
+    """Return a function that runs the model and crops its activations."""
     tensors, crops = common
-    recorder = tensors.open()
+    tap = tensors.open()
 
-    def of_piece(piece: ModelRun) -> Sample:
-        found = recorder.run(piece.feeds, piece.names)
-        known = {}
-        for name in piece.names:
-            if name in found:
-                array, crop = found.pop(name), crops.get(name)
-                place = piece.samples, piece.number, piece.alone
-                known[name] = array if crop is None else crop(array, *place)
-        return known
+    def cache(run: ModelRun) -> Sample:
+        outputs = tap.run(run.feeds, run.names)
+        cropped = {}
+        for name in run.names:
+            if name in outputs:
+                array, crop = outputs.pop(name), crops.get(name)
+                place = run.samples, run.number, run.alone
+                cropped[name] = array if crop is None else crop(array, *place)
+        return cropped
 
-    return of_piece
+    return cache

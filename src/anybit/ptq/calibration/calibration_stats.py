@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What samples say of tensors: made in one pass, merged, and kept in files."""
+"""Calibration statistics of tensors: collected in one pass, merged, and cached in files."""
 
 import math
 import os
@@ -39,7 +39,7 @@ _DTYPES = {
 
 @dataclass
 class CalibrationStats:
-    """What samples say of some tensors.
+    """Calibration statistics of some tensors.
 
     Attributes:
         statistics: Of the values of each.
@@ -65,7 +65,7 @@ class CalibrationStats:
             ModelError: One holds NaN or infinity.
         """
         self.size = max(self.size, sum(array.nbytes for array in arrays.values()))
-        reaches = add_arrays(self.statistics, [arrays[each.name] for each in self.statistics])
+        reaches = add_arrays(self.statistics, [arrays[tensor.name] for tensor in self.statistics])
         for place, reach in enumerate(reaches):
             self.farthest[place] = _keep_two_largest([*self.farthest[place], (reach, -number)])
 
@@ -84,20 +84,20 @@ class CalibrationStats:
         Raises:
             OSError: That is not possible; the error names the file.
         """
-        used = [np.flatnonzero(each.counts) for each in self.statistics]
-        channels = [each.channels for each in self.statistics]
+        used = [np.flatnonzero(tensor.counts) for tensor in self.statistics]
+        channels = [tensor.channels for tensor in self.statistics]
         pairs = [(*pair, *[(-1.0, 0)] * (2 - len(pair))) for pair in self.farthest]
         arrays = {
             "bins": np.concatenate(used),
             "counts": np.concatenate(
-                [each.counts[bins] for each, bins in zip(self.statistics, used, strict=True)]
+                [tensor.counts[bins] for tensor, bins in zip(self.statistics, used, strict=True)]
             ),
             "used": [len(bins) for bins in used],
             "channels": np.concatenate(
-                [np.empty(0), *(np.ravel(e) for e in channels if e is not None)]
+                [np.empty(0), *(np.ravel(ends) for ends in channels if ends is not None)]
             ),
-            "widths": [-1 if each is None else each.shape[1] for each in channels],
-            "ranges": [(each.lowest, each.highest) for each in self.statistics],
+            "widths": [-1 if tensor is None else tensor.shape[1] for tensor in channels],
+            "ranges": [(tensor.lowest, tensor.highest) for tensor in self.statistics],
             "reaches": [[reach for reach, _ in pair] for pair in pairs],
             "numbers": [[-number for _, number in pair] for pair in pairs],
             "size": [self.size],
@@ -122,33 +122,34 @@ class CalibrationStats:
         widths: Sequence[int | None],
         samples: int,
     ) -> "CalibrationStats | None":
-        """What a file holds of so many samples and such tensors, with so many channels each; None
-        if it is not there, or damaged, or something else."""
+        """Read the statistics of tensors and samples from a file; None if it is not valid."""
         try:
             arrays = _read_arrays(path)
         except (AnybitError, OSError):
             return None
-        found = cls.empty(names, axes)
+        stats = cls.empty(names, axes)
         if arrays is None or arrays["name"].tobytes() != path.stem.encode():
             return None
         if not _is_sound(arrays, widths, samples):
             return None
         ends = np.cumsum(arrays["used"])
         wide = np.cumsum(2 * np.maximum(arrays["widths"], 0))
-        for place, each in enumerate(found.statistics):
+        for place, tensor in enumerate(stats.statistics):
             part = slice(ends[place] - arrays["used"][place], ends[place])
-            each.counts[arrays["bins"][part]] = arrays["counts"][part]
-            each.count = int(arrays["counts"][part].sum())
-            each.lowest, each.highest = map(float, arrays["ranges"][place])
+            tensor.counts[arrays["bins"][part]] = arrays["counts"][part]
+            tensor.count = int(arrays["counts"][part].sum())
+            tensor.lowest, tensor.highest = map(float, arrays["ranges"][place])
             if arrays["widths"][place] >= 0:
                 width = 2 * arrays["widths"][place]
-                each.channels = arrays["channels"][wide[place] - width : wide[place]].reshape(2, -1)
+                tensor.channels = arrays["channels"][wide[place] - width : wide[place]].reshape(
+                    2, -1
+                )
             pairs = zip(arrays["reaches"][place], arrays["numbers"][place], strict=True)
-            found.farthest[place] = [
+            stats.farthest[place] = [
                 (float(reach), -int(number)) for reach, number in pairs if reach >= 0
             ]
-        found.size = int(arrays["size"][0])
-        return found
+        stats.size = int(arrays["size"][0])
+        return stats
 
 
 def _keep_two_largest(extremes: list[Extreme]) -> list[Extreme]:
@@ -156,27 +157,27 @@ def _keep_two_largest(extremes: list[Extreme]) -> list[Extreme]:
 
 
 def _read_arrays(path: Path) -> dict[str, Array] | None:
-    """The arrays of a file, if their names and types are ours and they are stored as they are."""
+    """Return the arrays of a file, if their names and types match and they are uncompressed."""
     stored = open_arrays(path)
     if {name: array.dtype for name, array in stored.items()} != _DTYPES:
         return None
-    sizes = (math.prod(each.shape, start=each.dtype.itemsize) for each in stored.values())
+    sizes = (math.prod(array.shape, start=array.dtype.itemsize) for array in stored.values())
     if sum(sizes) > path.stat().st_size:  # compressed, by others
         return None
     return {name: array[:] for name, array in stored.items()}
 
 
-def _is_sound(arrays: Mapping[str, Array], asked: Sequence[int | None], samples: int) -> bool:
-    """Whether arrays are what `save` writes of such tensors and so many samples."""
-    pairs, each = (len(asked), 2), (len(asked),)
-    shapes: dict[str, tuple[int, ...]] = {"used": each, "widths": each, "size": (1,)}
+def _is_sound(arrays: Mapping[str, Array], channels: Sequence[int | None], samples: int) -> bool:
+    """Return whether arrays are consistent with the tensors and the number of samples."""
+    pairs, single = (len(channels), 2), (len(channels),)
+    shapes: dict[str, tuple[int, ...]] = {"used": single, "widths": single, "size": (1,)}
     shapes |= dict.fromkeys(("ranges", "reaches", "numbers"), pairs)
     if any(arrays[name].shape != shape for name, shape in shapes.items()):
         return False
     used, widths, counts = arrays["used"], arrays["widths"], arrays["counts"]
     low, high = arrays["ranges"].T
     ends = arrays["channels"]
-    known = np.array([-1 if width is None else width for width in asked], np.int64)
+    expected = np.array([-1 if width is None else width for width in channels], np.int64)
     return bool(
         (used >= 0).all()
         and (used <= BINS).all()
@@ -184,7 +185,7 @@ def _is_sound(arrays: Mapping[str, Array], asked: Sequence[int | None], samples:
         and (arrays["bins"] < BINS).all()
         and (counts > 0).all()
         and (counts < _MAX_COUNT).all()
-        and ((widths == -1) | (widths == known)).all()
+        and ((widths == -1) | (widths == expected)).all()
         and ends.shape == (2 * np.maximum(widths, 0).sum(),)
         and np.isfinite(ends).all()
         and np.where(

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of tensors that are too large to be kept whole: some rows of what a layer multiplies, or a
-strip of an image."""
+"""Crops of large activations: some rows of a product, or a strip of an image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True)
 class Crop:
-    """How a tensor is made smaller.
+    """A crop of a tensor along one axis.
 
     Attributes:
         axis: The axis that is cut.
         least: How much of it is kept at least.
-        largest: The bytes of what is kept.
+        largest: The bytes of the crop.
     """
 
     axis: int
@@ -32,7 +31,7 @@ class Crop:
     largest: int
 
     def __call__(self, x: Array, samples: int, number: int, around_largest: bool) -> Array:
-        """The tensor, or a strip of it.
+        """Return the tensor, or a strip of it.
 
         Args:
             x: The tensor.
@@ -47,7 +46,7 @@ class Crop:
         kept = min(max(self.least, size * self.largest * samples // x.nbytes), size)
         start = int(number * _GOLDEN % 1 * (size - kept + 1))
         if around_largest:
-            others = tuple(each for each in range(x.ndim) if each != axis)
+            others = tuple(other for other in range(x.ndim) if other != axis)
             reach = np.maximum(-x.min(axis=others), x.max(axis=others))
             start = min(max(int(reach.argmax()) - kept // 2, 0), size - kept)
         return np.take(x, np.arange(start, start + kept), axis)
@@ -63,16 +62,16 @@ def make_crops(sources: Sequence[ActivationTensor], most: int) -> dict[str, Crop
     readers: dict[ir.Value, list[tuple[TargetNode, int]]] = {}
     for source in sources:
         readers.setdefault(source.value, []).extend(source.readers)
-    return {str(value.name): _crop_for(each, most) for value, each in readers.items()}
+    return {str(value.name): _crop_for(layers, most) for value, layers in readers.items()}
 
 
 def _crop_for(readers: Sequence[tuple[TargetNode, int]], most: int) -> Crop | None:
     crops = [_crop(layer, most) for layer, _ in readers]
-    known = [each for each in crops if each is not None]
-    if len(known) < len(crops) or len({each.axis for each in known}) != 1:
+    usable = [crop for crop in crops if crop is not None]
+    if len(usable) < len(crops) or len({crop.axis for crop in usable}) != 1:
         return None
-    least, largest = max(each.least for each in known), min(each.largest for each in known)
-    return Crop(known[0].axis, least, largest)
+    least, largest = max(crop.least for crop in usable), min(crop.largest for crop in usable)
+    return Crop(usable[0].axis, least, largest)
 
 
 def _crop(layer: TargetNode, most: int) -> Crop | None:
@@ -90,5 +89,5 @@ def _crop(layer: TargetNode, most: int) -> Crop | None:
 
 
 def _growth(shape: Sequence[int], channels: Sequence[int], inputs: int | None) -> float:
-    """How much larger what comes out may be."""
+    """Return the size of the output over that of the input."""
     return shape[channels[-1]] / shape[inputs] if channels and inputs is not None else 1.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many multiplications layers take, seen on a sample."""
+"""Multiplications of layers, counted on a sample."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from anybit.ptq.graph.targets import TargetNode
 def count_multiplications(
     model: ir.Model, layers: Sequence[TargetNode], sample: Sample, where: str
 ) -> dict[TargetNode, int]:
-    """Those of each layer for one sample, with zeros around a tensor; 0 of one that did not run."""
+    """Return the multiplications of each layer for one sample, padding included."""
     values = [value for layer in layers for value in (*layer.computed_inputs, *layer.node.outputs)]
     names = {str(value.name) for value in values if value.name}
     copy = model.clone()
@@ -28,15 +28,15 @@ def count_multiplications(
     for name, node in shapes.items():
         node.outputs[0].name = editor.unique(f"{name}_shape")
         copy.graph.append(node)
-    found = (
+    results = (
         make_tap_spec(copy, [node.outputs[0] for node in shapes.values()], where)
         .open(alone=False)
         .run(sample)
     )
-    known = {
-        name: tuple(found[str(node.outputs[0].name)].tolist()) for name, node in shapes.items()
+    sizes = {
+        name: tuple(results[str(node.outputs[0].name)].tolist()) for name, node in shapes.items()
     }
-    return {layer: _count_of_layer(layer, known) for layer in layers}
+    return {layer: _count_of_layer(layer, sizes) for layer in layers}
 
 
 def _get_values(model: ir.Model) -> list[ir.Value]:
@@ -46,7 +46,7 @@ def _get_values(model: ir.Model) -> list[ir.Value]:
 def _count_of_layer(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) -> int:
     node, weights = layer.node, [array for _, array in layer.constants]
     x = _get_shape(node.inputs[layer.activations[0]], shapes)
-    y = next((shapes[str(each.name)] for each in node.outputs if each.name in shapes), None)
+    y = next((shapes[str(value.name)] for value in node.outputs if value.name in shapes), None)
     if x is None or y is None:
         return 0
     match node.op_type:
@@ -61,7 +61,7 @@ def _count_of_layer(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) -> in
             first = x if layer.activations[0] == 0 else weights[0].shape
             return math.prod(y) * first[0 if transposed else -1]
         case "GRU" | "LSTM" | "RNN":
-            return math.prod(x[:2]) * sum(each.size for each in weights)
+            return math.prod(x[:2]) * sum(array.size for array in weights)
     return 0
 
 

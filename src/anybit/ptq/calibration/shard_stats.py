@@ -21,13 +21,13 @@ from anybit.ptq.calibration.taps import TapSpec
 
 @dataclass(frozen=True)
 class StatsTask:
-    """What is asked of shards.
+    """Specification of the statistics of a shard.
 
     Attributes:
         recording: The tensors.
-        axes: Those of their channels, from the end; None where nobody asks for them.
-        widths: How many channels there are, where somebody asks.
-        cache: The folder of what was found before; None for none.
+        axes: Their channel axes, from the end; None without statistics of channels.
+        widths: The numbers of channels; None without statistics of channels.
+        cache: The folder of cached statistics; None disables the cache.
     """
 
     recording: TapSpec
@@ -37,39 +37,39 @@ class StatsTask:
 
 
 def make_stats_collector(survey: StatsTask) -> Callable[[Shard], tuple[Shard, CalibrationStats]]:
-    """Who looks at the samples of shards that are not held back, and gives back each with what is
-    found, numbered from its first.
+    """Return a function that collects statistics of a shard, without held-out samples.
 
-    With a cache, what is found of a shard becomes a file there, whose name is a hash of all that
-    determines it: the model, the tensors, the samples, the runtime and the processor. Samples are
-    read twice then, so that no more than one is in memory.
+    Samples are numbered from the first of the shard. With a cache, statistics are stored in a file
+    whose name is a hash of everything that determines them:
+    the model, the tensors, the samples, the runtime and the processor. Samples are read
+    twice then, so that one at a time is in memory.
     """
     recorder = survey.recording.open()
 
-    def found(shard: Shard) -> tuple[Shard, CalibrationStats]:
+    def collect(shard: Shard) -> tuple[Shard, CalibrationStats]:
         path = (
             None if survey.cache is None else survey.cache / f"{_compute_digest(survey, shard)}.npz"
         )
         names = survey.recording.names
         if path is not None:
-            known = CalibrationStats.read(path, names, survey.axes, survey.widths, len(shard))
-            if known is not None:
-                return shard, known
-        made = CalibrationStats.empty(names, survey.axes)
+            cached = CalibrationStats.read(path, names, survey.axes, survey.widths, len(shard))
+            if cached is not None:
+                return shard, cached
+        stats = CalibrationStats.empty(names, survey.axes)
         for number, sample in _read_calibration_samples(shard):
             seen = recorder.run(sample, kept=False)
             with _name_sample_in_errors(shard, number):
-                made.add(number - shard.first, seen)
+                stats.add(number - shard.first, seen)
         if path is not None:
-            made.save(path)
-        return shard, made
+            stats.save(path)
+        return shard, stats
 
-    return found
+    return collect
 
 
 @contextmanager
 def _name_sample_in_errors(shard: Shard, number: int) -> Iterator[None]:
-    """Say which sample it is that is refused."""
+    """Name the sample in errors."""
     try:
         yield
     except AnybitError as error:
@@ -81,7 +81,7 @@ def _read_calibration_samples(shard: Shard) -> Iterator[tuple[int, Sample]]:
 
 
 def _compute_digest(survey: StatsTask, shard: Shard) -> str:
-    """Of what determines what is found in a shard."""
+    """Return a hash of everything that determines the statistics of a shard."""
     versions = (CACHE_FORMAT, onnxruntime.__version__, platform.machine(), isa())
     state = sha256(repr((versions, survey.axes)).encode() + survey.recording.digest)
     for number, sample in _read_calibration_samples(shard):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the float model computes on the way, for the data of a user."""
+"""Taps on activations: inner tensors of a model, computed for samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,29 +44,30 @@ class ActivationTap:
     def run(
         self, sample: Sample, names: Sequence[str] | None = None, *, kept: bool = True
     ) -> dict[str, Array]:
-        """The tensors for one sample, by name: all, or some of them. Constants and texts are not
-        among them. Those that are not kept are not copied out of the runtime's memory.
+        """Return the tensors for one sample by name, without constants and strings.
+
+        Without `kept`, arrays are views of the memory of the runtime.
 
         Raises:
             ModelError: What the runtime reports.
         """
         try:
-            found = run_session(self._session, sample, names, kept=kept)
+            outputs = run_session(self._session, sample, names, kept=kept)
         except Exception as error:  # the runtime's exceptions have no common base
             raise ModelError(f"{self._where} cannot be run: {extract_reason(error)}") from error
-        known = sample | found
-        return {name: known[name] for name in names or self._names if name in known}
+        tensors = sample | outputs
+        return {name: tensors[name] for name in names or self._names if name in tensors}
 
 
 @dataclass(frozen=True)
 class TapSpec:
-    """What a Recorder is made of, also by those whom it is sent to.
+    """Specification of a tap, which may be sent to another process.
 
     Attributes:
-        names: Of the tensors.
+        names: The names of the tensors.
         where: What to call the model in messages.
         message, tensors: The model, as a runtime takes it.
-        nodes: How many it has.
+        nodes: The number of nodes.
     """
 
     names: tuple[str, ...]
@@ -76,7 +77,7 @@ class TapSpec:
     nodes: int
 
     def open(self, alone: bool = True) -> ActivationTap:
-        """It, for one thread at a time.
+        """Open the tap, for one thread at a time.
 
         Raises:
             ModelError: The model cannot be loaded.
@@ -90,7 +91,7 @@ class TapSpec:
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash of the model and of what is recorded of it."""
+        """A hash of the model and of the names of the tensors."""
         state = sha256(repr(self.names).encode())
         state.update(sha256(self.message).digest())
         for name, array in self.tensors.items():
@@ -100,7 +101,7 @@ class TapSpec:
 
 
 def make_tap_spec(model: ir.Model, values: Sequence[ir.Value], where: str) -> TapSpec:
-    """What is to be sent for some tensors of a model."""
+    """Return the specification of a tap on some tensors of a model."""
     names = tuple(str(value.name) for value in values)
     copy = _extract(model, names)
     make_runnable(copy, copy)
@@ -108,31 +109,31 @@ def make_tap_spec(model: ir.Model, values: Sequence[ir.Value], where: str) -> Ta
 
 
 def _extract(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """A copy with those tensors for outputs that it computes."""
+    """Return a copy whose outputs are the tensors, as far as it computes them."""
     copy = model.clone()
     expose_branch_tensors(copy, set(names) - _get_outputs(copy).keys())
     made = _get_outputs(copy)
-    wanted = [made[name] for name in dict.fromkeys(names) if name in made]
-    copy.graph.outputs[:] = wanted or list(copy.graph.outputs)
+    outputs = [made[name] for name in dict.fromkeys(names) if name in made]
+    copy.graph.outputs[:] = outputs or list(copy.graph.outputs)
     _hoist_constants(copy.graph)
     return copy
 
 
 def _hoist_constants(graph: ir.Graph) -> None:
-    """Let what is computed of constants alone stand before the rest.
+    """Move nodes that depend on constants alone to the front.
 
-    Of what a node reads the runtime computes that first which stands last: quantized weights would
-    all be there before the first of them is used.
+    The runtime computes the last input of a node first. Else all quantized weights would be in
+    memory before the first of them is used.
     """
-    known: set[ir.Value] = set()
+    tensors: set[ir.Value] = set()
     first = []
     for node in graph:
         read = [value for value in node.inputs if value is not None]
         if get_inner_graphs(node):  # which read what is around them
             continue
-        if all(value in known or is_constant(value) for value in read):
+        if all(value in tensors or is_constant(value) for value in read):
             first.append(node)
-            known.update(node.outputs)
+            tensors.update(node.outputs)
     if 0 < len(first) < len(graph):
         graph.remove(first)
         graph.insert_before(graph[0], first)

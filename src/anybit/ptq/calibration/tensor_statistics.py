@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of the values of a tensor: in one pass, in bounded memory, and to be merged.
+"""Histogram and extremes of a tensor: one pass, bounded memory, mergeable.
 
 Counts are integers and extremes do not depend on order, so that any split of the data, merged in
 any order, gives the same bits.
@@ -28,7 +28,7 @@ class TensorStatistics:
 
     Attributes:
         name: The tensor's, for messages.
-        axis: The axis of its channels, from the end; None if nobody asks for them.
+        axis: The axis of its channels, from the end; None without statistics of channels.
         count: How many values there were.
         lowest, highest: The extremes.
         channels: The extremes per channel, two rows of them; None until there are some.
@@ -44,7 +44,7 @@ class TensorStatistics:
     counts: Array = field(default_factory=lambda: np.zeros(BINS, np.int64), repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to others: few bins have values."""
+        """Return a compact state: few bins have values."""
         bins = np.flatnonzero(self.counts)
         return vars(self) | {"counts": (bins.astype(np.uint16), self.counts[bins])}
 
@@ -62,7 +62,7 @@ class TensorStatistics:
         return add_arrays([self], [array])[0]
 
     def find_channel_axis(self, array: Array) -> int | None:
-        """Which axis of an array is that of the channels, if somebody asks for them."""
+        """Return the channel axis of an array; None without statistics of channels."""
         return None if self.axis is None else self.axis % array.ndim
 
     def merge(self, other: "TensorStatistics") -> None:
@@ -83,12 +83,11 @@ class TensorStatistics:
 
     @property
     def values_per_channel(self) -> float:
-        """How many values there were of each channel; of all where nobody asks for channels."""
+        """The number of values per channel; of all values without statistics of channels."""
         return self.count / (1 if self.channels is None else self.channels.shape[1])
 
     def iterate_quantile_ranges(self, *shares: float) -> Iterator[tuple[float, float]]:
-        """For each share the range that leaves out so many of the values, at each end; by whole
-        bins."""
+        """Yield the range that leaves out each share of the values at both ends, in whole bins."""
         order = _order_bins()
         below = np.cumsum(self.counts[order])
         total = self.count
@@ -103,7 +102,7 @@ class TensorStatistics:
         """Ascending bounds, and how many of the values lie below each, as even in bins."""
         order = _order_bins()
         order = order[self.counts[order] > 0]
-        low, high = (np.clip(each, self.lowest, self.highest) for each in _compute_edges(order))
+        low, high = (np.clip(edge, self.lowest, self.highest) for edge in _compute_edges(order))
         above = np.cumsum(self.counts[order])
         bounds = np.stack([low, high], axis=1).ravel().astype(np.float64)
         below = np.stack([above - self.counts[order], above], axis=1).ravel()
@@ -119,42 +118,44 @@ def add_arrays(statistics: Sequence[TensorStatistics], arrays: Sequence[Array]) 
     Raises:
         ModelError: NaN or infinity, which no range holds; other numbers of channels than before.
     """
-    plain = [_to_float32(each) for each in arrays]
-    axes = [each.find_channel_axis(array) for each, array in zip(statistics, plain, strict=True)]
+    plain = [_to_float32(array) for array in arrays]
+    axes = [
+        tensor.find_channel_axis(array) for tensor, array in zip(statistics, plain, strict=True)
+    ]
     channels = [
-        _get_extremes(each, array.shape[axis]) if axis is not None and array.size else None
-        for each, array, axis in zip(statistics, plain, axes, strict=True)
+        _get_extremes(tensor, array.shape[axis]) if axis is not None and array.size else None
+        for tensor, array, axis in zip(statistics, plain, axes, strict=True)
     ]
     axes = [None if room is None else axis for axis, room in zip(axes, channels, strict=True)]
-    extremes = count_values(plain, axes, [each.counts for each in statistics], channels)
+    extremes = count_values(plain, axes, [tensor.counts for tensor in statistics], channels)
     reaches = []
-    for each, array, room, (low, high) in zip(statistics, plain, channels, extremes, strict=True):
+    for tensor, array, room, (low, high) in zip(statistics, plain, channels, extremes, strict=True):
         if array.size:
             if not low <= high:
                 raise ModelError(
-                    f"{each.name!r} holds NaN or infinity for these data: keep its layers as "
+                    f"{tensor.name!r} holds NaN or infinity for these data: keep its layers as "
                     "floats (--keep), or leave those data out"
                 )
-            each.count += array.size
-            each.lowest, each.highest = min(each.lowest, low), max(each.highest, high)
-            each.channels = room
+            tensor.count += array.size
+            tensor.lowest, tensor.highest = min(tensor.lowest, low), max(tensor.highest, high)
+            tensor.channels = room
         reaches.append(max(abs(low), abs(high)) if array.size else 0.0)
     return reaches
 
 
 def _to_float32(array: Array) -> Array:
-    """As float32, one value behind the other."""
+    """Convert to contiguous float32."""
     with np.errstate(over="ignore"):  # infinity, then, which is refused
         return np.ascontiguousarray(array, np.float32)
 
 
 def _get_extremes(statistics: TensorStatistics, channels: int) -> Array:
-    """For the extremes of channels: those that are known."""
-    known = statistics.channels
-    if known is None:
+    """Return the extremes of channels so far."""
+    extremes = statistics.channels
+    if extremes is None:
         return np.repeat(np.array([[np.inf], [-np.inf]], np.float32), channels, axis=1)
-    _check_channels(statistics.name, known.shape[1], channels)
-    return known
+    _check_channels(statistics.name, extremes.shape[1], channels)
+    return extremes
 
 
 def _check_channels(name: str, one: int, other: int) -> None:
@@ -172,13 +173,13 @@ def _merge_extremes(name: str, mine: Array, theirs: Array) -> Array:
 
 @cache
 def _order_bins() -> Array:
-    """The bins in the order of their values: the negative ones backwards."""
+    """Return the bins in the order of their values: the negative ones backwards."""
     half = BINS // 2
     return np.concatenate([np.arange(BINS - 1, half - 1, -1), np.arange(half)])
 
 
 def _compute_edges(bins: Array) -> tuple[Array, Array]:
-    """The least and the largest value of bins."""
+    """Return the least and the largest value of bins."""
     first = (bins.astype(np.uint32) << _SHIFT).view(np.float32)
     last = ((bins.astype(np.uint32) << _SHIFT) | np.uint32((1 << _SHIFT) - 1)).view(np.float32)
     return np.minimum(first, last), np.maximum(first, last)
