@@ -31,6 +31,7 @@ CHECKED = (
     ),
     *("src/anybit/ptq/budget.py", "src/anybit/ptq/config.py", "src/anybit/ptq/mixed_precision"),
     "src/anybit/ptq/graph",
+    *("src/anybit/torch/nn/_scale_search.py", "src/anybit/torch/nn/_calibrate.py"),
     "src/anybit/ptq/specs",
     *(f"src/anybit/{module.name}" for module in sorted((ROOT / "src/anybit").glob("*.py"))),
     *("tests/comparison", "tests/evaluation", "tests/inspection", "tests/jax", "tests/parallel"),

@@ -17,9 +17,9 @@ def test_samples_that_nobody_keeps_are_told_apart() -> None:
         model([node("MatMul", "x w", domain="")], {"w": random(4, 3)}, inputs={"x": ("n", 4)})
     )
     (layer,) = find_targets(network).layers
-    piece = LayerRunner(network, layer, 0, parse_quant_spec("int3", "weights"), DEFAULT)
+    runner = LayerRunner(network, layer, 0, parse_quant_spec("int3", "weights"), DEFAULT)
     kept = [{"x": random(2, 4, seed=seed)} for seed in range(100)]
-    found = list(piece.measure_powers(None, None, (dict(each) for each in kept)))
+    found = list(runner.measure_powers(None, None, (dict(each) for each in kept)))
     assert found == list(
-        LayerRunner(network, layer, 0, piece.spec, DEFAULT).measure_powers(None, None, kept)
+        LayerRunner(network, layer, 0, runner.spec, DEFAULT).measure_powers(None, None, kept)
     )

@@ -29,35 +29,35 @@ def product(weights: Array) -> ir.Model:
     return ir.from_proto(model([node("MatMul", "x w", domain="")], {"w": weights}, inputs=shapes))
 
 
-def piece_of(weights: Array, words: str) -> LayerRunner:
+def make_runner(weights: Array, words: str) -> LayerRunner:
     of = product(weights)
     (layer,) = find_targets(of).layers
     return LayerRunner(of, layer, 0, parse_quant_spec(words, "weights"), DEFAULT)
 
 
-def factors_for(piece: LayerRunner, x: Array) -> Array | None:
+def select_factors(runner: LayerRunner, x: Array) -> Array | None:
     samples = [{"x": x}]
-    return select_awq_factors([piece], GptqRounder(None, None, samples), DEFAULT.awq)
+    return select_awq_factors([runner], GptqRounder(None, None, samples), DEFAULT.awq)
 
 
-def noise_of(piece: LayerRunner, x: Array, factors: Array | None) -> float:
+def measure_noise(runner: LayerRunner, x: Array, factors: Array | None) -> float:
     """The squared error of all weights, times the power of what each is multiplied with."""
-    ((weight, array),) = piece.layer.constants
+    ((weight, array),) = runner.layer.constants
     s = np.ones(len(array), np.float32) if factors is None else factors
     power = np.square(x, dtype=np.float64).mean(axis=0)[:, None]
-    assert piece.spec is not None
+    assert runner.spec is not None
     costs = np.broadcast_to(power / np.square(s, dtype=np.float64)[:, None], array.shape)
     scaled = scale_weight(array, weight, s)
-    rounded = round_to_nearest(scaled, weight, piece.spec, DEFAULT.weights, costs).values
+    rounded = round_to_nearest(scaled, weight, runner.spec, DEFAULT.weights, costs).values
     return float((np.square(rounded / s[:, None] - array, dtype=np.float64) * power).sum())
 
 
 def test_what_lies_between_powers_of_two_is_given_back() -> None:
     on_grid = np.random.default_rng(0).choice([-6, -3, -2, -1.5, 1, 1.5, 4, 6], (32, 24))
     weights = (on_grid * np.exp2(np.arange(32) % 8 / 8)[:, None]).astype(np.float32)
-    piece, x = piece_of(weights, "mxfp4"), random(50, 32, seed=1)
-    found = factors_for(piece, x)
-    assert noise_of(piece, x, found) < noise_of(piece, x, None) / 20
+    runner, x = make_runner(weights, "mxfp4"), random(50, 32, seed=1)
+    found = select_factors(runner, x)
+    assert measure_noise(runner, x, found) < measure_noise(runner, x, None) / 20
 
 
 def test_nearly_the_best_of_all_factors() -> None:
@@ -65,11 +65,11 @@ def test_nearly_the_best_of_all_factors() -> None:
     steps = np.exp2(np.arange(-4, 4) / 8).astype(np.float32)
     worse = []
     for seed in range(8):
-        piece, x = piece_of(random(2, 6, seed=seed), "mxfp4"), random(40, 2, seed=seed + 90)
+        runner, x = make_runner(random(2, 6, seed=seed), "mxfp4"), random(40, 2, seed=seed + 90)
         all_there_are = (np.float32(each) for each in itertools.product(steps, repeat=2))
-        best = min(noise_of(piece, x, each) for each in all_there_are)
-        found = noise_of(piece, x, factors_for(piece, x))
-        worse.append((found - best) / noise_of(piece, x, None))
+        best = min(measure_noise(runner, x, each) for each in all_there_are)
+        found = measure_noise(runner, x, select_factors(runner, x))
+        worse.append((found - best) / measure_noise(runner, x, None))
     assert np.mean(worse) < 0.03
 
 
@@ -80,45 +80,47 @@ def test_nearly_the_best_of_all_factors() -> None:
 def test_there_is_less_noise(words: str, share: float, channels: int) -> None:
     shares = []
     for seed in range(5):
-        piece = piece_of(random(channels, 24, seed=seed), words)
+        runner = make_runner(random(channels, 24, seed=seed), words)
         x = random(40, channels, seed=seed + 90)
-        shares.append(noise_of(piece, x, factors_for(piece, x)) / noise_of(piece, x, None))
+        shares.append(
+            measure_noise(runner, x, select_factors(runner, x)) / measure_noise(runner, x, None)
+        )
     assert np.mean(shares) < share
 
 
 def test_the_function_stays_within_rounding() -> None:
     weights = random(96, 40)
-    piece, x = piece_of(weights, "mxfp4"), random(64, 96) * np.exp2(np.arange(96) % 9)
+    runner, x = make_runner(weights, "mxfp4"), random(64, 96) * np.exp2(np.arange(96) % 9)
     x = x.astype(np.float32)
-    found = factors_for(piece, x)
+    found = select_factors(runner, x)
     assert found is not None
     assert found.dtype == np.float32
-    (larger,) = piece.scale_weights(found)
-    (become,) = (piece.make_input_rounding(None, found)(x),)
+    (larger,) = runner.scale_weights(found)
+    (become,) = (runner.make_input_rounding(None, found)(x),)
     y = x.astype(np.float64) @ weights
     assert np.abs(become.astype(np.float64) @ larger - y).max() < 1e-5 * np.abs(y).max()
 
 
 @pytest.mark.parametrize("words", ["int4", "nvfp4", "mxint8", "mxfp8", "int4 per-block 32"])
 def test_floats_for_scales_and_eight_bits_are_fine_without(words: str) -> None:
-    assert factors_for(piece_of(random(64, 40), words), random(64, 64)) is None
+    assert select_factors(make_runner(random(64, 40), words), random(64, 64)) is None
 
 
 def test_nothing_is_enlarged() -> None:
     """So that what is large stays finite."""
-    piece = piece_of(random(64, 40) * np.float32(1e-37), "mxfp4")
+    runner = make_runner(random(64, 40) * np.float32(1e-37), "mxfp4")
     x = (random(50, 64) * np.float32(1e37)).clip(-3.4e38, 3.4e38)
-    found = factors_for(piece, x)
+    found = select_factors(runner, x)
     assert found is not None
     assert 1 <= found.min() < 2
     assert np.isfinite(
-        piece.make_input_rounding(None, found)(np.full((1, 64), 3.4e38, np.float32))
+        runner.make_input_rounding(None, found)(np.full((1, 64), 3.4e38, np.float32))
     ).all()
 
 
 def test_weights_at_the_end_of_float32_stay_finite() -> None:
-    piece = piece_of(random(64, 40).clip(-3, 3) * np.float32(1.1e38), "mxfp4")
-    assert factors_for(piece, random(50, 64)) is None
+    runner = make_runner(random(64, 40).clip(-3, 3) * np.float32(1.1e38), "mxfp4")
+    assert select_factors(runner, random(50, 64)) is None
 
 
 def test_what_is_on_its_grid_needs_no_factors() -> None:
