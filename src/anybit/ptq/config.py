@@ -43,23 +43,19 @@ class RangeConfig:
     """Range candidates of activations, and when one is kept.
 
     Attributes:
-        quantile_shares: Shares of the values that lie outside of a clipped range.
         fractions: Shares of the largest magnitude at which ranges are clipped.
         scaled_fractions: The same for ranges of scaled channels.
         wide_bits: Bits from which on the whole range is taken, and nothing searched.
         wide_factor: The factor on the range then, which leaves room for unseen values.
-        kept_ratio: Error of a kept candidate over that of the whole range, on confirming samples.
         halving: Successive halving: the first rounds use one of n samples, and keep one of n
             candidates.
         reported: Candidates that a report shows beside the whole range.
     """
 
-    quantile_shares: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2)
     fractions: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
     scaled_fractions: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6)
     wide_bits: int = 12
     wide_factor: float = 2.0
-    kept_ratio: float = 0.98
     halving: int = 4
     reported: int = 7
 

@@ -72,7 +72,6 @@ def generate_clipped_ranges(
     """Yield clipped ranges; none if there are no values."""
     if not statistics.count:
         return
-    yield from statistics.iterate_quantile_ranges(*config.quantile_shares)
     for fraction in config.fractions:
         yield clip_range(fraction, statistics.lowest, statistics.highest)
 
@@ -87,7 +86,6 @@ def select_candidate(
     candidates: Sequence[_Candidate],
     first: Callable[[_Candidate], _Measured],
     second: Callable[[_Candidate], _Measured],
-    kept_ratio: float,
 ) -> _Measured:
     """Return the candidate with the least error, or the first one if others do not confirm it.
 
@@ -95,12 +93,11 @@ def select_candidate(
         candidates: The candidates.
         first: Tries a candidate on the samples that candidates are compared on.
         second: Tries a candidate on the samples that confirm it; its result is returned.
-        kept_ratio: Its error over that of the first candidate, at most, on the latter.
     """
     errors = [first(candidate).error for candidate in candidates]
     best = errors.index(min(errors))
     chosen = second(candidates[0])
     if best:
         other = second(candidates[best])
-        chosen = other if other.error <= chosen.error * kept_ratio else chosen
+        chosen = other if other.error < chosen.error else chosen
     return chosen

@@ -5,7 +5,7 @@ Counts are integers and extremes do not depend on order, so that any split of th
 any order, gives the same bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -85,18 +85,6 @@ class TensorStatistics:
     def values_per_channel(self) -> float:
         """The number of values per channel; of all values without statistics of channels."""
         return self.count / (1 if self.channels is None else self.channels.shape[1])
-
-    def iterate_quantile_ranges(self, *shares: float) -> Iterator[tuple[float, float]]:
-        """Yield the range that leaves out each share of the values at both ends, in whole bins."""
-        order = _order_bins()
-        below = np.cumsum(self.counts[order])
-        total = self.count
-        for share in shares:
-            most = int(share * total)
-            first = int(np.searchsorted(below, most, side="right"))
-            last = int(np.searchsorted(below, total - most, side="left"))
-            low, high = _compute_edges(order[[first, min(last, len(order) - 1)]])
-            yield max(self.lowest, float(low.min())), min(self.highest, float(high.max()))
 
     def compute_cumulative_counts(self) -> tuple[Array, Array]:
         """Ascending bounds, and how many of the values lie below each, as even in bins."""

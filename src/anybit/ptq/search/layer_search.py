@@ -115,7 +115,6 @@ class LayerSearch:
             [widest, *self._select_promising(widest, spec, statistics, samples.compare)],
             lambda candidate: self._measure(candidate, samples.compare),
             confirm,
-            self._config.ranges.kept_ratio,
         )
         # The whole range is the first candidate that is confirmed.
         fallbacks = [best] if best is confirmed[0] else [best, confirmed[0]]
@@ -171,9 +170,7 @@ class LayerSearch:
         scaled_nearest = self._round_to_nearest(replace(widest, smoothing=factors), samples.confirm)
         rescale = partial(rounder.round_scaled, by=factors)
         scaled = self._refine([scaled_nearest, nearest], [rescale], samples)
-        return (
-            scaled if scaled.error < unscaled.error * self._config.ranges.kept_ratio else unscaled
-        )
+        return scaled if scaled.error < unscaled.error else unscaled
 
     def _select_promising(
         self,

@@ -86,7 +86,6 @@ class ScaleSearch:
             [range_scale(self._quantizer, *map(np.asarray, bounds)) for bounds in ranges],
             lambda scale: self._evaluate(scale, samples),
             lambda scale: self._evaluate(scale, held_out),
-            _RANGES.kept_ratio,
         )
         return best.scale
 
