@@ -130,8 +130,8 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
   const auto kind = number(0, 3);
   at.target.levels = one_of<std::int64_t>({2, 2, 3, 4, 4, 7, 16, 17, 18, 100, 256});
   if (kind == 0) {
-    // An ordinary quantizer has equally spaced thresholds.
-    const bool even = number(0, 1) == 0;
+    // An ordinary quantizer has equally spaced thresholds; after a bent function they are curved.
+    const bool even = number(0, 1) == 0, curved = number(0, 1) == 0;
     const auto [least, most] = std::minmax_element(sums.begin(), sums.end());
     const auto spread = static_cast<double>(*most - *least);
     for (std::size_t c = 0; c < channels; ++c) {
@@ -142,9 +142,16 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
                               direction * some_sum(), direction * some_sum()}));
       if (even) {
         const double slope = static_cast<double>(at.target.levels) / (spread + 1);
+        const auto curve = [&](std::int64_t i) {
+          const auto x = static_cast<double>(i);
+          return curved ? x + 0.4 * x * x / static_cast<double>(at.target.levels) : x;
+        };
         for (std::int64_t i = 1; i < at.target.levels; ++i)
           own[static_cast<std::size_t>(i - 1)] = static_cast<std::int32_t>(
-              std::ceil((static_cast<double>(i) - 0.5) / slope + static_cast<double>(some)));
+              std::ceil((curve(i) - 0.5) / slope + static_cast<double>(some)));
+        // Codes that no sum reaches, or that every sum does.
+        if (number(0, 3) == 0) own.front() = INT32_MIN;
+        if (number(0, 3) == 0) own.back() = INT32_MAX;
       }
       std::sort(own.begin(), own.end());
       at.integers[0].push_back(direction);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -162,6 +163,30 @@ std::optional<Line> fit_inner_line(const std::int32_t* thresholds, std::int64_t 
   return std::nullopt;
 }
 
+// Fills the buckets of a channel and returns the most thresholds within one; more than `count` if
+// the thresholds are too far apart.
+int fill_buckets(const std::int32_t* thresholds, std::int64_t count, std::uint8_t* codes,
+                 std::int32_t& low, std::int32_t& high, std::int32_t& shift) {
+  // Thresholds at the ends of int32 are reached always, and never.
+  const std::int32_t* const first = std::upper_bound(thresholds, thresholds + count, Int::min());
+  const std::int32_t* const last = std::lower_bound(first, thresholds + count, Int::max());
+  low = first < last ? *first : 0, high = first < last ? last[-1] : 0, shift = 0;
+  const std::int64_t span = std::int64_t{high} - low;
+  if (span > Int::max()) return static_cast<int>(count) + 1;
+  while (span >> shift >= bucket_count) ++shift;
+  std::ptrdiff_t most = 0;
+  for (std::int64_t bucket = 0; bucket < bucket_count; ++bucket) {
+    const std::int64_t start = low + (bucket << shift), end = start + (std::int64_t{1} << shift);
+    // Sums before `low` are in the first bucket.
+    const std::int32_t* const reached =
+        bucket == 0 ? first : std::upper_bound(first, last, start, std::less<std::int64_t>());
+    codes[bucket] = static_cast<std::uint8_t>(reached - thresholds);
+    most =
+        std::max(most, std::lower_bound(reached, last, end, std::less<std::int64_t>()) - reached);
+  }
+  return static_cast<int>(most);
+}
+
 }  // namespace
 
 Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t levels,
@@ -183,6 +208,7 @@ Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t lev
 void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t count,
                           std::int64_t scale, std::int64_t constant) {
   constexpr std::int64_t never = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int64_t always = std::numeric_limits<std::int32_t>::min();
   for (std::int64_t i = 0; i < count; ++i) {
     std::int32_t& threshold = threshold_of(tail, channel, i, count);
     const std::int64_t rest = threshold - constant;
@@ -190,9 +216,30 @@ void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t cou
     const std::int64_t own = scale > 0   ? quotient_up(rest, scale)
                              : scale < 0 ? quotient_up(rest, -scale) - 1
                              : rest > 0  ? never
-                                         : -never;
-    threshold = static_cast<std::int32_t>(std::clamp(own, -never, never));
+                                         : always;
+    threshold = static_cast<std::int32_t>(std::clamp(own, always, never));
   }
+}
+
+void make_buckets(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
+  if (!has_many_thresholds(tail.kind)) return;
+  // Each step is as expensive as one of the eight steps of a search by halving.
+  constexpr int most_steps = 4;
+  const std::int64_t padded = tail.thresholds.size() / 256;
+  Buckets buckets;
+  // A gather of bytes reads three more.
+  buckets.codes = Aligned<std::uint8_t>(padded * bucket_count + 4);
+  for (Aligned<std::int32_t>* array : {&buckets.lows, &buckets.highs, &buckets.shifts})
+    *array = Aligned<std::int32_t>(padded);
+  for (std::int64_t channel = 0; channel < channels; ++channel) {
+    const int steps =
+        fill_buckets(tail.thresholds.data() + channel * 256, levels - 1,
+                     buckets.codes.data() + channel * bucket_count, buckets.lows[channel],
+                     buckets.highs[channel], buckets.shifts[channel]);
+    buckets.steps = std::max(buckets.steps, steps);
+    if (buckets.steps > most_steps) return;
+  }
+  tail.buckets = std::move(buckets);
 }
 
 void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
@@ -218,7 +265,7 @@ void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
   }
   if (without * 8 > channels) return;
   lined.kind = TailKind::lines;
-  lined.thresholds = std::move(tail.thresholds);
+  lined.thresholds = std::move(tail.thresholds), lined.buckets = std::move(tail.buckets);
   tail = std::move(lined);
 }
 

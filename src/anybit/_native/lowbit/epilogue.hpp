@@ -10,6 +10,15 @@
 
 namespace anybit::lowbit {
 
+// Buckets of sums, per channel: (clamp(sum, low, high) - low) >> shift is the bucket, for whose
+// first sum `codes` has the number of thresholds reached. At most `steps` more are reached within a
+// bucket.
+struct Buckets {
+  Aligned<std::uint8_t> codes;  // [channel][bucket_count]
+  Aligned<std::int32_t> lows, highs, shifts;
+  int steps = 0;
+};
+
 // Constants of an epilogue. Arrays are per channel, padded to whole chunks.
 struct Epilogue {
   TailKind kind = TailKind::thresholds;
@@ -17,6 +26,7 @@ struct Epilogue {
   Aligned<float> gains, offsets;
   Aligned<float> limits, bottoms, tops;  // for lines, see TailBlock
   Aligned<std::int32_t> lows, highs;
+  Buckets buckets;  // of many thresholds and lines, where few thresholds share one
   std::int32_t shift = 0;
   Aligned<std::int64_t> first;
   std::vector<std::uint8_t> entries;
@@ -32,6 +42,9 @@ void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t cou
 // Replaces a search of many thresholds by a line fit per channel, if the thresholds are close to a
 // line. Results do not change.
 void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels);
+
+// Divides the sums between many thresholds into buckets. Results do not change.
+void make_buckets(Epilogue& tail, std::int64_t channels, std::int64_t levels);
 
 // Throws Error if the constants exceed `most_bytes`.
 Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t levels,

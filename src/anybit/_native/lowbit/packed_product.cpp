@@ -318,6 +318,7 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
   fold(*at, weights, form, product.tail, task.most_bytes);
   at->tail = make_epilogue(product.tail, task.target.channels, task.target.levels, task.most_bytes);
   simplify(*at, form.largest);
+  make_buckets(at->tail, task.target.channels, task.target.levels);
   fit_lines(at->tail, task.target.channels, task.target.levels);
   at->multiplications =
       static_cast<std::int64_t>(weights.values.size()) * task.target.height * task.target.width;
@@ -513,6 +514,11 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       then.limits = at.tail.limits.from(channel);
       then.bottoms = at.tail.bottoms.from(channel), then.tops = at.tail.tops.from(channel);
       then.lows = at.tail.lows.from(channel), then.highs = at.tail.highs.from(channel);
+      const Buckets& buckets = at.tail.buckets;
+      then.bucket_codes = buckets.codes.from(channel * bucket_count);
+      then.bucket_lows = buckets.lows.from(channel),
+      then.bucket_highs = buckets.highs.from(channel);
+      then.bucket_shifts = buckets.shifts.from(channel), then.bucket_steps = buckets.steps;
       then.first = at.tail.first.from(channel);
       const std::int64_t place = at.to.coding == Coding::bytes    ? channel
                                  : at.to.coding == Coding::planes ? channel / 4
@@ -576,7 +582,7 @@ std::int64_t PackedProduct::bytes() const {
   const State& at = *state_;
   return static_cast<std::int64_t>(at.weights.bytes.bytes() + at.constants.bytes() +
                                    at.scales.bytes() + at.tail.thresholds.bytes() +
-                                   at.tail.entries.size() +
+                                   at.tail.buckets.codes.bytes() + at.tail.entries.size() +
                                    at.tail.operands.size() * at.tail.gains.bytes() +
                                    (at.line_class.size() + at.column_class.size()) * 4);
 }

@@ -97,6 +97,10 @@ struct TailBlock {
   // [low, high). Indices are clamped to [bottom, top].
   const float *limits, *bottoms, *tops;
   const std::int32_t *lows, *highs;
+  // Buckets of sums: see Buckets. Null if many thresholds are searched by halving.
+  const std::uint8_t* bucket_codes;
+  const std::int32_t *bucket_lows, *bucket_highs, *bucket_shifts;
+  int bucket_steps;
   std::int32_t shift;
   const std::int64_t* first;  // per channel: start of its table minus its first accumulator
   const std::uint8_t* entries;
@@ -120,6 +124,9 @@ inline constexpr int tail_count = 7;
 constexpr bool has_many_thresholds(TailKind kind) {
   return kind == TailKind::many_thresholds || kind == TailKind::lines;
 }
+
+// Buckets per channel of many thresholds.
+inline constexpr int bucket_count = 512;
 
 // Up to this number of levels, thresholds are compared one by one.
 inline constexpr int few_levels = 17;

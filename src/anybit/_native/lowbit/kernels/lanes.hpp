@@ -102,6 +102,7 @@ ANYBIT_REGISTERS_OPERATOR(/)
 ANYBIT_REGISTERS_OPERATOR(&)
 ANYBIT_REGISTERS_OPERATOR(|)
 ANYBIT_REGISTERS_OPERATOR(^)
+ANYBIT_REGISTERS_OPERATOR(>>)
 #undef ANYBIT_REGISTERS_OPERATOR
 
 // Comparisons return all ones or 0 per lane.
@@ -117,6 +118,7 @@ ANYBIT_REGISTERS_COMPARISON(<)
 ANYBIT_REGISTERS_COMPARISON(>)
 ANYBIT_REGISTERS_COMPARISON(>=)
 ANYBIT_REGISTERS_COMPARISON(!=)
+ANYBIT_REGISTERS_COMPARISON(==)
 #undef ANYBIT_REGISTERS_COMPARISON
 
 [[gnu::always_inline]] inline Reals negated(const Reals& y) {
@@ -300,6 +302,33 @@ template <class Use>
   for (int i = 0; i < lane_count; ++i) numbers[i] = from[indices[i]];
   return read<Lanes>(numbers);
 #endif
+}
+
+// The same of bytes; three bytes after the last one are read, too.
+[[gnu::always_inline]] inline Lanes gathered(const std::uint8_t* from, const Lanes& places) {
+#if defined(__AVX512F__)
+  const __m512i words = _mm512_i32gather_epi32(__m512i(places.parts[0]), from, 1);
+  return {IntRegister(_mm512_and_si512(words, _mm512_set1_epi32(255)))};
+#elif defined(__AVX2__)
+  return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
+    const __m256i words =
+        _mm256_i32gather_epi32(reinterpret_cast<const int*>(from), __m256i(places.parts[i]), 1);
+    return IntRegister(_mm256_and_si256(words, _mm256_set1_epi32(255)));
+  });
+#else
+  std::int32_t indices[lane_count], numbers[lane_count];
+  write(indices, places);
+  for (int i = 0; i < lane_count; ++i) numbers[i] = from[indices[i]];
+  return read<Lanes>(numbers);
+#endif
+}
+
+[[gnu::always_inline]] inline Lanes smaller(const Lanes& a, const Lanes& b) {
+  return selected(a < b, a, b);
+}
+
+[[gnu::always_inline]] inline Lanes larger(const Lanes& a, const Lanes& b) {
+  return selected(a > b, a, b);
 }
 
 // Packs lanes of 0..255 to bytes.

@@ -121,20 +121,43 @@ void thresholds(const TailBlock& at) {
   else some_thresholds<Settling::general>(at);
 }
 
-// Branchless binary search in 256 thresholds.
-[[gnu::always_inline]] inline Lanes searched(const TailBlock& at, const Lanes& sum, int lane) {
-  alignas(64) static constexpr std::int32_t starts[lane_count] = {
-      0,       1 * 256, 2 * 256,  3 * 256,  4 * 256,  5 * 256,  6 * 256,  7 * 256,
-      8 * 256, 9 * 256, 10 * 256, 11 * 256, 12 * 256, 13 * 256, 14 * 256, 15 * 256};
+alignas(64) constexpr std::int32_t lane_numbers[lane_count] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                               8, 9, 10, 11, 12, 13, 14, 15};
+
+// Searches 256 thresholds from a bucket of sums on.
+[[gnu::always_inline]] inline Lanes search_in_buckets(const TailBlock& at, const Lanes& sum,
+                                                      int lane) {
+  using anybit::lowbit::bucket_count;
+  const auto numbers = read<Lanes>(lane_numbers), low = read<Lanes>(at.bucket_lows + lane);
+  const Lanes offset = smaller(larger(sum, low), read<Lanes>(at.bucket_highs + lane)) - low;
+  const Lanes bucket = offset >> read<Lanes>(at.bucket_shifts + lane);
+  Lanes count = gathered(at.bucket_codes + std::ptrdiff_t{lane} * bucket_count,
+                         numbers * broadcast(bucket_count) + bucket);
+  const std::int32_t* const thresholds = at.thresholds + std::ptrdiff_t{lane} * 256;
+  const Lanes own = numbers * broadcast(256);
+  for (int step = 0; step < at.bucket_steps; ++step)
+    count = counted(count, sum, gathered(thresholds, own + smaller(count, broadcast(255))));
+  // The largest sum reaches thresholds that no other does.
   const Lanes most = broadcast(at.levels - 1);
-  const auto own = read<Lanes>(starts);
+  return selected(sum == broadcast(0x7fffffff), most, smaller(count, most));
+}
+
+// Branchless binary search in 256 thresholds.
+[[gnu::always_inline]] inline Lanes search_by_halving(const TailBlock& at, const Lanes& sum,
+                                                      int lane) {
+  const Lanes own = read<Lanes>(lane_numbers) * broadcast(256);
   const std::int32_t* const thresholds = at.thresholds + std::ptrdiff_t{lane} * 256;
   Lanes count = broadcast(0);
   for (int half = 128; half > 0; half /= 2) {
     const Lanes middle = gathered(thresholds, own + count + broadcast(half - 1));
     count = count + ((sum >= middle) & broadcast(half));
   }
-  return selected(count < most, count, most);
+  return smaller(count, broadcast(at.levels - 1));
+}
+
+[[gnu::always_inline]] inline Lanes searched(const TailBlock& at, const Lanes& sum, int lane) {
+  return at.bucket_codes != nullptr ? search_in_buckets(at, sum, lane)
+                                    : search_by_halving(at, sum, lane);
 }
 
 template <Settling settling>
