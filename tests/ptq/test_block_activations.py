@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed, in blocks of MX whose scales follow from it, against exact arithmetic."""
+"""MX blocks of activations, with scales computed at run time, against exact arithmetic."""
 
 from fractions import Fraction
 
@@ -26,43 +26,47 @@ from anybit.quant_types.block_formats import BLOCK_FORMATS
 FORMATS = ("mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "mxint8")
 
 
-def graph_of(grid: DynamicGrid) -> ir.Model:
-    """The nodes alone, behind x."""
-    sizes = [f"n{axis}" if each is None else each for axis, each in enumerate(grid.sizes)]
+def make_quantizer_graph(grid: DynamicGrid) -> ir.Model:
+    """Return a model that quantizes x."""
+    sizes = [f"n{axis}" if size is None else size for axis, size in enumerate(grid.sizes)]
     proto = model([node("Identity", "x", domain="")], {}, inputs={"x": sizes}, opsets={"": 18})
-    made = ir.from_proto(proto)
-    (last,) = made.graph
-    result = NodeWriter(made, Editor(made), last, "x").quantize_blocks(made.graph.inputs[0], grid)
+    network = ir.from_proto(proto)
+    (last,) = network.graph
+    result = NodeWriter(network, Editor(network), last, "x").quantize_blocks(
+        network.graph.inputs[0], grid
+    )
     last.replace_input_with(0, result)
-    return made
+    return network
 
 
-def answers(made: ir.Model, x: np.ndarray) -> list[np.ndarray]:
-    """Of ONNX Runtime, and of ONNX's own evaluator with our functions."""
-    evaluator = ReferenceEvaluator(ir.to_proto(made), new_ops=reference_ops())
-    return [anybit.load(made).run(x)["y"], evaluator.run(None, {"x": x})[0]]
+def run_both(network: ir.Model, x: np.ndarray) -> list[np.ndarray]:
+    """Return the outputs of ONNX Runtime and of the reference evaluator."""
+    evaluator = ReferenceEvaluator(ir.to_proto(network), new_ops=reference_ops())
+    return [anybit.load(network).run(x)["y"], evaluator.run(None, {"x": x})[0]]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_graph_is_exact(name: str) -> None:
+def test_block_quantization_is_exact(name: str) -> None:
     x = edge_case_blocks(32)
-    wanted = [oracle.mx([Fraction(float(each)) for each in block], name, "floor") for block in x]
+    expected = [
+        oracle.mx([Fraction(float(value)) for value in block], name, "floor") for block in x
+    ]
     for sizes in ((None, 32), (None, None)):
         grid = DynamicGrid(BLOCK_FORMATS[name], 1, sizes)
-        for found in (*answers(graph_of(grid), x), quantize_to_grid(x, grid)):
-            np.testing.assert_array_equal(found, wanted)
+        for output in (*run_both(make_quantizer_graph(grid), x), quantize_to_grid(x, grid)):
+            np.testing.assert_array_equal(output, expected)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_blocks_with_infinities_and_nan(name: str) -> None:
-    """They become NaN, and no other does."""
+def test_block_quantization_makes_nan_of_blocks_that_are_not_finite(name: str) -> None:
+    """Check that other blocks stay finite."""
     x = random(4, 96)
     x[0, 3], x[1, 40], x[2, 95] = np.nan, np.inf, -np.inf
     grid = DynamicGrid(BLOCK_FORMATS[name], 1, (None, 96))
     clean = quantize_to_grid(np.where(np.isfinite(x), x, 0), grid)
     clean[0, :32] = clean[1, 32:64] = clean[2, 64:] = np.nan
-    for found in answers(graph_of(grid), x):
-        np.testing.assert_array_equal(found, clean)
+    for output in run_both(make_quantizer_graph(grid), x):
+        np.testing.assert_array_equal(output, clean)
 
 
 @pytest.mark.parametrize(
@@ -80,62 +84,66 @@ def test_blocks_with_infinities_and_nan(name: str) -> None:
         (0, (40,), (40,)),
     ],
 )
-def test_axes_and_sizes(axis: int, sizes: tuple[int | None, ...], shape: tuple[int, ...]) -> None:
+def test_block_quantization_supports_all_axes_and_sizes(
+    axis: int, sizes: tuple[int | None, ...], shape: tuple[int, ...]
+) -> None:
     x = random(*shape)
     grid = DynamicGrid(BLOCK_FORMATS["mxfp4"], axis, sizes)
     last = np.moveaxis(x, axis, -1)
-    wanted = np.zeros_like(last)
-    for at in range(0, shape[axis], 32):
+    expected = np.zeros_like(last)
+    for start in range(0, shape[axis], 32):
         for row in np.ndindex(last.shape[:-1]):
-            block = [Fraction(float(each)) for each in last[row][at : at + 32]]
-            wanted[row][at : at + 32] = oracle.mx(block, "mxfp4", "floor")
-    for found in (*answers(graph_of(grid), x), quantize_to_grid(x, grid)):
-        np.testing.assert_array_equal(found, np.moveaxis(wanted, -1, axis))
+            block = [Fraction(float(value)) for value in last[row][start : start + 32]]
+            expected[row][start : start + 32] = oracle.mx(block, "mxfp4", "floor")
+    for output in (*run_both(make_quantizer_graph(grid), x), quantize_to_grid(x, grid)):
+        np.testing.assert_array_equal(output, np.moveaxis(expected, -1, axis))
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "least"),
+    ("name", "spec", "least_sqnr"),
     [("attention", "mxint8", 30), ("recurrent", "mxfp8", 20), ("convolutions", "mxfp6", 25)],
 )
-def test_networks(name: str, words: str, least: float) -> None:
-    found = anybit.quantize(NETWORKS[name](), data_for(name), weights=words, activations=words)
-    assert found.verdict is not None
-    assert found.verdict.sqnr > least
-    assert {each.activations for each in found.layers} == {words}
-    onnx.checker.check_model(ir.to_proto(found.model))
-    standard = anybit.convert(found.model, to="standard").model
+def test_quantize_with_block_activations_is_accurate(
+    name: str, spec: str, least_sqnr: float
+) -> None:
+    result = anybit.quantize(NETWORKS[name](), data_for(name), weights=spec, activations=spec)
+    assert result.verdict is not None
+    assert result.verdict.sqnr > least_sqnr
+    assert {layer.activations for layer in result.layers} == {spec}
+    onnx.checker.check_model(ir.to_proto(result.model))
+    standard = anybit.convert(result.model, to="standard").model
     x = data_for(name)[0]
-    a, b = (anybit.load(each).run(x)["y"] for each in (found.model, standard))
+    a, b = (anybit.load(network).run(x)["y"] for network in (result.model, standard))
     np.testing.assert_array_equal(a, b)
 
 
-def test_old_models_are_raised() -> None:
+def test_quantize_with_block_activations_raises_the_opset() -> None:
     proto = model(
         [node("MatMul", "x w", domain="", name="head")],
         {"w": random(40, 3)},
         inputs={"x": ["rows", 40]},
         opsets={"": 9},
     )
-    found = anybit.quantize(proto, random(16, 40), weights="int8", activations="mxfp8")
-    assert found.model.graph.opset_imports[""] == 18
-    assert found.verdict is not None
-    assert found.verdict.sqnr > 25
+    result = anybit.quantize(proto, random(16, 40), weights="int8", activations="mxfp8")
+    assert result.model.graph.opset_imports[""] == 18
+    assert result.verdict is not None
+    assert result.verdict.sqnr > 25
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("spec", "message"),
     [
         ("nvfp4", 'second scale of nvfp4 needs the whole tensor .*; use "mxfp4" or "mxfp8"'),
         ("mxfp4 mse", "the scale rule of mxfp4 cannot be mse; use floor"),
         ("int8 per-block 32", 'blocks of activations need an MX format; use "mxint8"'),
     ],
 )
-def test_words_that_activations_do_not_take(words: str, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        anybit.quantize(NETWORKS["attention"](), data_for("attention"), activations=words)
+def test_quantize_rejects_block_specs_for_activations(spec: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        anybit.quantize(NETWORKS["attention"](), data_for("attention"), activations=spec)
 
 
-def test_tensors_that_are_added_up_along_two_axes() -> None:
+def test_quantize_rejects_block_activations_with_two_reduction_axes() -> None:
     nodes = [
         node("MatMul", "x w", "h", domain="", name="first"),
         node("MatMul", "h h", "y", domain="", name="square"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in blocks: what is said, written, run and refused."""
+"""Block-wise weights: specs, written models, execution and errors."""
 
 import math
 
@@ -25,32 +25,32 @@ from anybit.quant_types.spec import parse_quant_spec
 
 
 @pytest.mark.parametrize(
-    ("words", "opset"), [*((words, 17) for words in WORDS), ("mxfp4", 7), ("int4 per-block 8", 7)]
+    ("spec", "opset"), [*((spec, 17) for spec in WORDS), ("mxfp4", 7), ("int4 per-block 8", 7)]
 )
-def test_what_is_written_is_what_was_rounded(words: str, opset: int) -> None:
-    """In ONNX Runtime and in ONNX's own evaluator with our functions, bit for bit."""
+def test_quantize_writes_the_rounded_block_weights(spec: str, opset: int) -> None:
+    """Compare bits in ONNX Runtime and in the reference evaluator."""
     proto = layers_of_all_kinds(opset)
-    wanted = {
+    expected = {
         layer.name: round_to_nearest(
-            array, weight, parse_quant_spec(words, "weights"), DEFAULT.weights
+            array, weight, parse_quant_spec(spec, "weights"), DEFAULT.weights
         ).values
         for layer in find_targets(ir.from_proto(onnx.shape_inference.infer_shapes(proto))).layers
         for weight, array in layer.constants
     }
-    found = anybit.quantize(proto, weights=words, activations=None)
-    assert len(wanted) == 6
-    assert not found.skipped
-    weights = output_weights(found.model)
+    result = anybit.quantize(proto, weights=spec, activations=None)
+    assert len(expected) == 6
+    assert not result.skipped
+    weights = output_weights(result.model)
     evaluator = ReferenceEvaluator(ir.to_proto(weights), new_ops=reference_ops())
-    by_numpy = dict(zip(wanted, evaluator.run(None, {}), strict=True))
+    by_numpy = dict(zip(expected, evaluator.run(None, {}), strict=True))
     by_runtime = anybit.load(weights).run({})
-    for name, array in wanted.items():
+    for name, array in expected.items():
         assert_array_bits(by_numpy[name], array)
         assert_array_bits(by_runtime[name], array)
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "least"),
+    ("name", "spec", "least_sqnr"),
     [
         ("convolutions", "mxint8", 35),
         ("recurrent", "mxfp6", 25),
@@ -58,14 +58,14 @@ def test_what_is_written_is_what_was_rounded(words: str, opset: int) -> None:
         ("recurrent", "int4 per-block 16", 16),
     ],
 )
-def test_networks_in_blocks(name: str, words: str, least: float) -> None:
-    found = anybit.quantize(NETWORKS[name](), data_for(name), weights=words, activations=None)
-    assert found.verdict is not None
-    assert found.verdict.sqnr > least
-    assert {each.weights for each in found.layers} <= {words, ""}
+def test_quantize_with_block_weights_is_accurate(name: str, spec: str, least_sqnr: float) -> None:
+    result = anybit.quantize(NETWORKS[name](), data_for(name), weights=spec, activations=None)
+    assert result.verdict is not None
+    assert result.verdict.sqnr > least_sqnr
+    assert {layer.weights for layer in result.layers} <= {spec, ""}
 
 
-def test_scales_of_the_least_error_lower_the_error() -> None:
+def test_round_to_nearest_with_searched_scales_lowers_the_error() -> None:
     array = random(64, 256, seed=3)
     weight = WeightInput(1, (0,), 1)
     for plain, chosen, share in (
@@ -75,24 +75,24 @@ def test_scales_of_the_least_error_lower_the_error() -> None:
         errors = [
             np.square(
                 round_to_nearest(
-                    array, weight, parse_quant_spec(words, "weights"), DEFAULT.weights
+                    array, weight, parse_quant_spec(spec, "weights"), DEFAULT.weights
                 ).values
                 - array
             ).sum()
-            for words in (plain, chosen)
+            for spec in (plain, chosen)
         ]
         assert errors[1] < share * errors[0]
 
 
-def test_blocks_and_smoothing_and_activations() -> None:
-    found = anybit.quantize(NETWORKS["attention"](), data_for("attention"), weights="mxfp8")
-    assert found.verdict is not None
-    assert found.verdict.sqnr > 20
-    assert {each.activations for each in found.layers} == {"uint8"}
+def test_quantize_combines_block_weights_with_uint8_activations() -> None:
+    result = anybit.quantize(NETWORKS["attention"](), data_for("attention"), weights="mxfp8")
+    assert result.verdict is not None
+    assert result.verdict.sqnr > 20
+    assert {layer.activations for layer in result.layers} == {"uint8"}
 
 
-def test_how_blocks_lie() -> None:
-    # Along the inputs; of all that is added up where these are few, or none of their own.
+def test_choose_block_layout_follows_the_reduction_axis() -> None:
+    # Blocks lie along input channels, or along the whole reduction if these are few.
     assert choose_block_layout((8, 64, 3, 3), WeightInput(1, (0,), 1), 32) == BlockLayout(
         (8, 64, 3, 3), 1, 1, 32
     )
@@ -123,7 +123,7 @@ def test_how_blocks_lie() -> None:
         (BlockLayout((5, 3), 0, 0, 32), (1, 5, 3)),
     ],
 )
-def test_blocks_are_cut_and_joined(blocks: BlockLayout, cut: tuple[int, ...]) -> None:
+def test_block_layout_splits_and_joins(blocks: BlockLayout, cut: tuple[int, ...]) -> None:
     array = random(*blocks.shape)
     parts = blocks.split(array)
     assert parts.shape == blocks.split_shape == cut
@@ -131,11 +131,11 @@ def test_blocks_are_cut_and_joined(blocks: BlockLayout, cut: tuple[int, ...]) ->
     spread = blocks.expand(scales)
     assert spread.shape == blocks.shape
     np.testing.assert_array_equal(blocks.gather(spread), scales)
-    # Cut and spread, elements and scales still belong together.
+    # Split elements still match their scales.
     np.testing.assert_array_equal(blocks.split(array * spread), parts * scales)
 
 
-def test_bytes_count_scales() -> None:
+def test_result_bytes_include_block_scales() -> None:
     proto = layers_of_all_kinds()
     del proto.graph.node[:5]
     proto.graph.node[0].input[0] = "x"
@@ -148,18 +148,18 @@ def test_bytes_count_scales() -> None:
         "int4 per-block 32": (4, 32, 32),
         "uint4 per-block 16": (4, 16, 36),
     }
-    for words, (bits, block, scale) in sizes.items():
-        found = anybit.quantize(proto, weights=words, activations=None)
+    for spec, (bits, block, scale) in sizes.items():
+        result = anybit.quantize(proto, weights=spec, activations=None)
         saved = sum(
             summed * channels * 4
             - math.ceil((summed * channels * bits + -(-summed // block) * channels * scale) / 8)
             for summed, channels in ((96, 7), (7, 33))
         )
-        assert found.bytes_before - found.bytes_after == saved
+        assert result.bytes_before - result.bytes_after == saved
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("spec", "message"),
     [
         ("int4 per-block", 'per-block needs the number of elements, such as "per-block 32"'),
         ("int4 per-block 0", "per-block needs the number"),
@@ -175,12 +175,12 @@ def test_bytes_count_scales() -> None:
         ("mxfp4 narrow", "narrow is for integers"),
     ],
 )
-def test_words_that_fit_no_blocks(words: str, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        anybit.quantize(layers_of_all_kinds(), weights=words, activations=None)
+def test_quantize_rejects_invalid_block_specs(spec: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        anybit.quantize(layers_of_all_kinds(), weights=spec, activations=None)
 
 
-def test_numbers_that_become_infinite_are_refused() -> None:
+def test_quantize_rejects_block_weights_that_overflow() -> None:
     top = np.finfo(np.float32).max
     proto = model([node("MatMul", "x w", domain="", name="head")], {"w": np.full((32, 4), top)})
     with pytest.raises(ModelError, match="'w' has numbers so near to the end of float32"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of large tensors by which their quantizers are chosen."""
+"""Crops of large activations for the choice of quantizers."""
 
 import numpy as np
 import onnx_ir as ir
@@ -14,7 +14,7 @@ import anybit
 from anybit.ptq.calibration.crop import Crop
 
 
-def test_a_strip_has_so_many_bytes_and_the_largest_magnitude() -> None:
+def test_crop_has_the_byte_size_and_the_largest_magnitude() -> None:
     x = np.random.default_rng(1).standard_normal((1, 2, 100, 5)).astype(np.float32)
     x[0, 1, 71, 3] = -9
     crop = Crop(2, 3, 10 * 2 * 5 * 4)
@@ -25,7 +25,7 @@ def test_a_strip_has_so_many_bytes_and_the_largest_magnitude() -> None:
     assert len(starts) > 10
 
 
-def test_what_is_small_stays_and_layers_get_what_they_need() -> None:
+def test_crop_keeps_small_tensors_and_the_least_length() -> None:
     x = np.ones((1, 2, 100, 5), np.float32)
     assert Crop(2, 3, x.nbytes)(x, 1, 0, around_largest=True) is x
     assert Crop(2, 3, 1)(x, 1, 0, around_largest=True).shape == (1, 2, 3, 5)
@@ -34,7 +34,7 @@ def test_what_is_small_stays_and_layers_get_what_they_need() -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_quantizers_that_are_chosen_by_parts_are_good(
+def test_quantize_with_crops_is_accurate_and_deterministic(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network, data = NETWORKS[name](), data_for(name, 40)
@@ -48,14 +48,14 @@ def test_quantizers_that_are_chosen_by_parts_are_good(
     assert whole.verdict is not None
     assert whole.verdict.sqnr is not None
     assert parts.verdict.sqnr > whole.verdict.sqnr - 3
-    first, second = (ir.to_proto(each.model).SerializeToString() for each in (parts, again))
+    first, second = (ir.to_proto(result.model).SerializeToString() for result in (parts, again))
     assert first == second
 
 
-def test_a_tensor_that_cannot_be_cut_for_all_its_readers_is_not(
+def test_crop_skips_tensors_that_a_reader_cannot_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One of them multiplies it with itself, in integers, and another one in floats."""
+    """Quantize a tensor with a reader that multiplies it by itself, and a float reader."""
     change_thresholds(monkeypatch, "calibration", crop_bytes=2**10)
     nodes = [
         node("Transpose", "x", "turned", domain="", perm=[0, 2, 1]),
@@ -65,7 +65,7 @@ def test_a_tensor_that_cannot_be_cut_for_all_its_readers_is_not(
     ]
     constants = {"w": random(8, 8, seed=1)}
     proto = model(nodes, constants, inputs={"x": ["rows", 200, 8]}, opsets={"": 17})
-    data = [{"x": random(1, 200, 8, seed=each)} for each in range(4)]
-    found = anybit.quantize(proto, data, layers={"layer": "int4/float"})
-    assert found.verdict is not None
-    assert found.verdict.sqnr > 10
+    data = [{"x": random(1, 200, 8, seed=seed)} for seed in range(4)]
+    result = anybit.quantize(proto, data, layers={"layer": "int4/float"})
+    assert result.verdict is not None
+    assert result.verdict.sqnr > 10

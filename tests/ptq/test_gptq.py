@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPTQ against all there is to choose from, and what it does to layers of every kind."""
+"""GPTQ against exhaustive search, and on all types of layers."""
 
 import itertools
 import tracemalloc
@@ -29,49 +29,49 @@ from anybit.quant_types.spec import parse_quant_spec
 Array = np.ndarray
 
 
-def correlated(rows: int, terms: int, seed: int = 0) -> Array:
-    """Rows of few directions, and a mean that is not 0."""
+def make_correlated_rows(rows: int, terms: int, seed: int = 0) -> Array:
+    """Return rows of low rank with some noise and a mean other than 0."""
     return (
         random(rows, 3, seed=seed) @ random(3, terms, seed=seed + 1) + random(rows, terms) / 5 + 1
     )
 
 
-def moments_of(x: Array) -> Moments:
-    """Those of rows, of one group."""
+def compute_moments(x: Array) -> Moments:
+    """Return the second moments of rows, as one group."""
     return Moments((x.T.astype(np.float64) @ x)[None], len(x))
 
 
-def noise(x: Array, w: Array, q: Array) -> Array:
-    """The squared error of the sums, for each column."""
+def measure_noise(x: Array, w: Array, q: Array) -> Array:
+    """Return the squared error of the sums of each column."""
     return np.square(x.astype(np.float64) @ (w - q).T.astype(np.float64)).sum(axis=0)
 
 
-@pytest.mark.parametrize("words", ["int2", "int3", "uint2", "ternary", "bipolar", "e2m1"])
+@pytest.mark.parametrize("spec", ["int2", "int3", "uint2", "ternary", "bipolar", "e2m1"])
 @pytest.mark.parametrize("terms", [1, 2, 4])
-def test_nearly_the_best_of_all_roundings(words: str, terms: int) -> None:
-    x, w = correlated(40, terms), random(60, terms, seed=5)
-    grid = make_grid(parse_quant_spec(words, "weights"), np.float64(-2), np.float64(2))
+def test_gptq_is_near_exhaustive_search(spec: str, terms: int) -> None:
+    x, w = make_correlated_rows(40, terms), random(60, terms, seed=5)
+    grid = make_grid(parse_quant_spec(spec, "weights"), np.float64(-2), np.float64(2))
     values = np.unique(quantize_to_grid(np.linspace(-3, 3, 999, dtype=np.float32), grid))
     best = np.full(len(w), np.inf)
-    for each in itertools.product(values, repeat=terms):
-        best = np.minimum(best, noise(x, w, np.float32(each)[None]))
-    factors = factorize(moments_of(x), DEFAULT.gptq)
-    found = round_columns(
+    for candidate in itertools.product(values, repeat=terms):
+        best = np.minimum(best, measure_noise(x, w, np.float32(candidate)[None]))
+    factors = factorize(compute_moments(x), DEFAULT.gptq)
+    rounded = round_columns(
         w[None], factors, lambda v, _: quantize_to_grid(v.astype(np.float32), grid)
     )[0]
-    assert np.isin(found, values).all()
-    assert (noise(x, w, found) >= best * (1 - 1e-6)).all()
-    by_rounding = noise(x, w, quantize_to_grid(w, grid)).sum()
+    assert np.isin(rounded, values).all()
+    assert (measure_noise(x, w, rounded) >= best * (1 - 1e-6)).all()
+    by_rounding = measure_noise(x, w, quantize_to_grid(w, grid)).sum()
     if terms == 1:
-        np.testing.assert_allclose(noise(x, w, found), best, rtol=1e-4, atol=1e-9)
+        np.testing.assert_allclose(measure_noise(x, w, rounded), best, rtol=1e-4, atol=1e-9)
     else:
-        assert noise(x, w, found).sum() < min(0.9 * by_rounding, 1.9 * best.sum())
+        assert measure_noise(x, w, rounded).sum() < min(0.9 * by_rounding, 1.9 * best.sum())
 
 
-def test_no_error_is_larger_than_that_of_half_a_step_in_each_direction() -> None:
-    """Babai's bound: sum d_i^2 / 4 for a step of 1, as long as nothing is clipped."""
-    x, w = correlated(300, 100), random(20, 100, seed=5)
-    moments = moments_of(x)
+def test_gptq_error_is_within_the_bound_of_babai() -> None:
+    """Check the bound of Babai without clipping: sum d_i^2 / 4 for a step of 1."""
+    x, w = make_correlated_rows(300, 100), random(20, 100, seed=5)
+    moments = compute_moments(x)
     factors = factorize(moments, DEFAULT.gptq)
     off = w - round_columns(w[None], factors, lambda v, _: np.rint(v))[0]
     (sums,) = moments.sums
@@ -81,7 +81,7 @@ def test_no_error_is_larger_than_that_of_half_a_step_in_each_direction() -> None
     assert np.square(x @ off.T).sum() < np.square(x @ (w - np.rint(w)).T).sum() / 20
 
 
-def test_terms_without_correlation_are_rounded_to_nearest() -> None:
+def test_gptq_rounds_uncorrelated_terms_to_nearest() -> None:
     w = random(3, 8, 100, seed=1)
     sizes = np.square(random(3, 100, seed=2)).astype(np.float64)
     sizes[1] = 0
@@ -90,44 +90,44 @@ def test_terms_without_correlation_are_rounded_to_nearest() -> None:
 
 
 @pytest.mark.parametrize("rows", [40, 100])
-def test_what_few_rows_say_is_believed_less(rows: int) -> None:
-    """There is less noise on other rows than if they were as many as one would wish for."""
+def test_factorize_damps_moments_of_few_rows_more(rows: int) -> None:
+    """Compare noise on other rows with that of moments that claim many rows."""
     directions, _ = np.linalg.qr(random(100, 100, seed=9))
     x = random(rows + 1000, 100) * np.arange(1, 101, dtype=np.float32) ** -0.7 @ directions
-    w, known, others = random(20, 100, seed=5), moments_of(x[:rows]), x[rows:]
-    many = Moments(known.sums, 10**6)
-    dampings = [moments.damping(DEFAULT.gptq) for moments in (known, many)]
+    w, few, others = random(20, 100, seed=5), compute_moments(x[:rows]), x[rows:]
+    many = Moments(few.sums, 10**6)
+    dampings = [moments.damping(DEFAULT.gptq) for moments in (few, many)]
     assert dampings == [pytest.approx(10 / rows), 0.01]
-    found = [
+    rounded = [
         round_columns(w[None], factorize(moments, DEFAULT.gptq), lambda v, _: np.rint(v))[0]
-        for moments in (known, many)
+        for moments in (few, many)
     ]
-    careful, believing = (noise(others, w, each).sum() for each in found)
-    assert careful < 0.9 * believing
-    assert careful < 0.6 * noise(others, w, np.rint(w)).sum()
+    careful, confident = (measure_noise(others, w, weights).sum() for weights in rounded)
+    assert careful < 0.9 * confident
+    assert careful < 0.6 * measure_noise(others, w, np.rint(w)).sum()
 
 
 @pytest.mark.parametrize("terms", [1, 31, 33, 200])
-def test_factors_by_pieces_are_those_of_numpy(terms: int) -> None:
-    x = correlated(400, terms).astype(np.float64)
+def test_factorize_in_place_matches_numpy(terms: int) -> None:
+    x = make_correlated_rows(400, terms).astype(np.float64)
     moments = np.stack([x.T @ x + np.eye(terms), np.diag(np.arange(1.0, terms + 1))])
-    found = moments.copy()
-    factorize_in_place(found)
-    np.testing.assert_allclose(found, np.linalg.cholesky(moments), rtol=1e-9, atol=1e-9)
+    factors = moments.copy()
+    factorize_in_place(factors)
+    np.testing.assert_allclose(factors, np.linalg.cholesky(moments), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("terms", [2, 32, 70])
-def test_weights_are_rounded_one_after_the_other(terms: int) -> None:
-    """The formula, term by term."""
-    x, w = correlated(300, terms), random(5, terms, seed=5) * 3
-    factors = factorize(moments_of(x), DEFAULT.gptq)
+def test_round_columns_matches_the_formula(terms: int) -> None:
+    """Compute the formula term by term."""
+    x, w = make_correlated_rows(300, terms), random(5, terms, seed=5) * 3
+    factors = factorize(compute_moments(x), DEFAULT.gptq)
     order, triangle = factors.order[0], factors.triangle[0]
-    wanted = np.zeros((5, terms))
+    expected = np.zeros((5, terms))
     for i in reversed(range(terms)):
-        off = (w - wanted)[:, order[i + 1 :]]
-        wanted[:, order[i]] = np.rint(w[:, order[i]] + off @ triangle[i, i + 1 :])
-    found = round_columns(w[None], factors, lambda v, _: np.rint(v))[0]
-    np.testing.assert_array_equal(found, wanted)
+        off = (w - expected)[:, order[i + 1 :]]
+        expected[:, order[i]] = np.rint(w[:, order[i]] + off @ triangle[i, i + 1 :])
+    rounded = round_columns(w[None], factors, lambda v, _: np.rint(v))[0]
+    np.testing.assert_array_equal(rounded, expected)
 
 
 CONVOLUTIONS = [
@@ -142,7 +142,7 @@ CONVOLUTIONS = [
 
 @pytest.mark.parametrize("options", CONVOLUTIONS)
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_rows_times_columns_are_the_convolution(
+def test_matmul_form_matches_convolution(
     options: dict[str, object], rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {
@@ -159,32 +159,32 @@ def test_rows_times_columns_are_the_convolution(
     nodes = [node("Conv", "x w", domain="", name="conv", **options)]
     proto = model(nodes, {"w": weight}, inputs={"x": ["rows", 6, *sizes]}, opsets=OPSETS)
     x = random(2, 6, *sizes, seed=2)
-    layer = layer_of(proto)
+    layer = find_layer(proto)
     product = find_matmul_form(layer)
     assert product is not None
     monkeypatch.setattr(products, "_ROWS_PER_BATCH", 5)
     rows = np.concatenate(list(product.iterate_rows(x, weight.shape, 10**6)), axis=1)
     columns = product.to_matrix(weight)
     y = np.concatenate(rows @ columns.swapaxes(1, 2), axis=1)
-    wanted = np.moveaxis(anybit.load(proto).run(x)["y"], 1, -1)
-    np.testing.assert_allclose(y.reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4)
+    expected = np.moveaxis(anybit.load(proto).run(x)["y"], 1, -1)
+    np.testing.assert_allclose(y.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)
     assert_array_bits(product.from_matrix(columns, weight.shape), weight)
     few = np.concatenate(list(product.iterate_rows(x, weight.shape, 7)), axis=1)
     assert few.shape[1] == min(7, rows.shape[1])
     assert all((row == rows[0]).all(axis=1).any() for row in few[0])
-    # What stands around images is 0 also where no element becomes that.
+    # Padding stays 0, although the function maps 0 to 1.
     signs = list(product.iterate_rows(np.where(x < 0, -1.0, 1.0), weight.shape, 7))
     read = list(
-        product.iterate_rows(x, weight.shape, 7, lambda each: np.where(each < 0, -1.0, 1.0))
+        product.iterate_rows(x, weight.shape, 7, lambda values: np.where(values < 0, -1.0, 1.0))
     )
     assert_array_bits(np.concatenate(read, axis=1), np.concatenate(signs, axis=1))
 
 
-def layer_of(proto: onnx.ModelProto) -> object:
+def find_layer(proto: onnx.ModelProto) -> object:
     return find_targets(ir.from_proto(onnx.shape_inference.infer_shapes(proto))).layers[0]
 
 
-def lstm() -> onnx.ModelProto:
+def make_lstm() -> onnx.ModelProto:
     constants = {"w": random(2, 20, 16, seed=1) / 3, "r": random(2, 20, 5, seed=2) / 3}
     nodes = [
         node("LSTM", "x w r", domain="", name="n", hidden_size=5, direction="bidirectional"),
@@ -192,7 +192,7 @@ def lstm() -> onnx.ModelProto:
     return model(nodes, constants, inputs={"x": ["t", "n", 16]}, opsets=OPSETS)
 
 
-def multiplying(kind: str, inputs: str, *shape: int, **options: object) -> onnx.ModelProto:
+def make_layer(kind: str, inputs: str, *shape: int, **options: object) -> onnx.ModelProto:
     terms = options.pop("read", 16)
     nodes = [node(kind, inputs, domain="", name="n", **options)]
     read = {"Conv": ["n", 16, 6, 6]}.get(kind, [16, "n"] if options.get("transA") else ["n", terms])
@@ -201,96 +201,98 @@ def multiplying(kind: str, inputs: str, *shape: int, **options: object) -> onnx.
 
 
 LAYERS = {
-    "conv": (multiplying("Conv", "x w", 8, 16, 3, 3), (4, 16, 6, 6)),
-    "grouped": (multiplying("Conv", "x w", 8, 4, 3, 2, group=4), (4, 16, 6, 6)),
-    "depthwise": (multiplying("Conv", "x w", 32, 1, 3, 3, group=16), (4, 16, 6, 6)),
-    "matmul": (multiplying("MatMul", "x w", 16, 12), (50, 16)),
-    "swapped": (multiplying("MatMul", "w x", 12, 16), (16, 50)),
-    "gemm": (multiplying("Gemm", "x w", 16, 12), (50, 16)),
-    "turned": (multiplying("Gemm", "x w", 12, 16, transA=1, transB=1), (16, 50)),
-    "lstm": (lstm(), (20, 2, 16)),
+    "conv": (make_layer("Conv", "x w", 8, 16, 3, 3), (4, 16, 6, 6)),
+    "grouped": (make_layer("Conv", "x w", 8, 4, 3, 2, group=4), (4, 16, 6, 6)),
+    "depthwise": (make_layer("Conv", "x w", 32, 1, 3, 3, group=16), (4, 16, 6, 6)),
+    "matmul": (make_layer("MatMul", "x w", 16, 12), (50, 16)),
+    "swapped": (make_layer("MatMul", "w x", 12, 16), (16, 50)),
+    "gemm": (make_layer("Gemm", "x w", 16, 12), (50, 16)),
+    "turned": (make_layer("Gemm", "x w", 12, 16, transA=1, transB=1), (16, 50)),
+    "lstm": (make_lstm(), (20, 2, 16)),
 }
 KINDS = ["int4", "int3 per-tensor", "uint4", "fp4_e2m1", "ternary", "bipolar", "int8 power-of-two"]
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_elements_may_be_read_once_their_rows_are_taken(name: str) -> None:
+def test_iterate_rows_transforms_elements(name: str) -> None:
     proto, shape = LAYERS[name]
-    layer, x = layer_of(proto), random(*shape, seed=6)
+    layer, x = find_layer(proto), random(*shape, seed=6)
     product, weight = find_matmul_form(layer), layer.constants[0][1]
     assert product is not None
     factors = (
         broadcast_channels(random(16, seed=7), layer) if layer.activation_axis is not None else 2.0
     )
     before = product.iterate_rows(x * factors, weight.shape, 7)
-    after = product.iterate_rows(x, weight.shape, 7, lambda each: each * factors)
+    after = product.iterate_rows(x, weight.shape, 7, lambda rows: rows * factors)
     assert_array_bits(np.concatenate(list(after), 1), np.concatenate(list(before), 1))
 
 
-@pytest.mark.parametrize("words", [*KINDS, "mxfp4", "nvfp4", "int4 per-block 8"])
+@pytest.mark.parametrize("spec", [*KINDS, "mxfp4", "nvfp4", "int4 per-block 8"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_of_all_kinds_and_grids(name: str, words: str) -> None:
-    """Values on the grid, which the quantizer leaves as they are, and less noise."""
+def test_gptq_rounds_all_layers_to_all_grids(name: str, spec: str) -> None:
+    """Check that values lie on the grid and that noise is lower."""
     proto, shape = LAYERS[name]
-    layer = layer_of(proto)
-    x = np.float32(correlated(int(np.prod(shape)) // 16, 16))
+    layer = find_layer(proto)
+    x = np.float32(make_correlated_rows(int(np.prod(shape)) // 16, 16))
     x = np.moveaxis(x.reshape(*np.delete(shape, shape.index(16)), 16), -1, shape.index(16))
-    piece = LayerRunner(
+    runner = LayerRunner(
         ir.from_proto(proto),
         layer,
         layer.activations[0],
-        parse_quant_spec(words, "weights"),
+        parse_quant_spec(spec, "weights"),
         DEFAULT,
     )
     samples = [{"x": x}]
-    found, *others = GptqRounder(None, None, samples).round(piece)
-    np.testing.assert_array_equal(found.values, found.array)
-    plain, *same = piece.round_to_nearest(None)
-    assert found.array.shape == plain.array.shape
-    assert [each is other for each, other in zip(others, same, strict=True)] == [True] * len(same)
-    assert piece.measure_error(None, None, samples, (found, *others)) < piece.measure_error(
+    rounded, *others = GptqRounder(None, None, samples).round(runner)
+    np.testing.assert_array_equal(rounded.values, rounded.array)
+    nearest, *same = runner.round_to_nearest(None)
+    assert rounded.array.shape == nearest.array.shape
+    assert [weight is other for weight, other in zip(others, same, strict=True)] == [True] * len(
+        same
+    )
+    assert runner.measure_error(None, None, samples, (rounded, *others)) < runner.measure_error(
         None, None, samples
     )
 
 
-def test_long_sums_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gptq_splits_long_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     proto, _ = LAYERS["matmul"]
-    layer = layer_of(proto)
-    x = correlated(200, 16)
-    piece = LayerRunner(
+    layer = find_layer(proto)
+    x = make_correlated_rows(200, 16)
+    runner = LayerRunner(
         ir.from_proto(proto), layer, 0, parse_quant_spec("int3", "weights"), DEFAULT
     )
     monkeypatch.setattr(module, "_MOST_TERMS", 6)
-    (found,) = GptqRounder(None, None, [{"x": x[:90]}, {"x": x[90:]}]).round(piece)
+    (rounded,) = GptqRounder(None, None, [{"x": x[:90]}, {"x": x[90:]}]).round(runner)
     apart = [slice(0, 5), slice(5, 10), slice(10, 16)]
-    columns = find_matmul_form(layer).to_matrix(found.array)[0]
-    wanted = find_matmul_form(layer).to_matrix(piece.scale_weights(None)[0])[0]
-    steps = np.broadcast_to(found.grid.scale, found.array.shape).T
+    columns = find_matmul_form(layer).to_matrix(rounded.array)[0]
+    expected = find_matmul_form(layer).to_matrix(runner.scale_weights(None)[0])[0]
+    steps = np.broadcast_to(rounded.grid.scale, rounded.array.shape).T
     for part in apart:
         step = steps[:, part.start]
         on_grid = lambda v, _, step=step: np.clip(np.rint(v / step), -3, 3) * step  # noqa: E731
         alone = round_columns(
-            wanted[None, :, part], factorize(moments_of(x[:, part]), DEFAULT.gptq), on_grid
+            expected[None, :, part], factorize(compute_moments(x[:, part]), DEFAULT.gptq), on_grid
         )[0]
         np.testing.assert_allclose(columns[:, part], alone, rtol=1e-6)
 
 
-def test_long_sums_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three or four matrices of one part's terms, not those of all parts."""
+def test_gptq_with_long_sums_needs_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that memory holds a few matrices of one slice, not of all slices."""
     monkeypatch.setattr(module, "_MOST_TERMS", 400)
-    proto = multiplying("MatMul", "x w", 2000, 2, read=2000)
-    piece = LayerRunner(
-        ir.from_proto(proto), layer_of(proto), 0, parse_quant_spec("int4", "weights"), DEFAULT
+    proto = make_layer("MatMul", "x w", 2000, 2, read=2000)
+    runner = LayerRunner(
+        ir.from_proto(proto), find_layer(proto), 0, parse_quant_spec("int4", "weights"), DEFAULT
     )
     samples = [{"x": random(40, 2000)}]
     tracemalloc.start()
-    GptqRounder(None, None, samples).round(piece)
+    GptqRounder(None, None, samples).round(runner)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 5 * 400**2 * 8, peak
 
 
-def test_weights_alone_are_rounded_by_the_data() -> None:
+def test_gptq_applies_to_weights_without_quantized_activations() -> None:
     constants = {"w": random(64, 32, seed=1)}
     proto = model(
         [node("MatMul", "x w", domain="", name="n")],
@@ -298,46 +300,48 @@ def test_weights_alone_are_rounded_by_the_data() -> None:
         inputs={"x": ["rows", 64]},
         opsets=OPSETS,
     )
-    x = np.float32(correlated(200, 64))
+    x = np.float32(make_correlated_rows(200, 64))
     with_data = anybit.quantize(proto, x, weights="int4", activations=None)
     without = anybit.quantize(proto, weights="int4", activations=None)
     assert with_data.layers[0].activations == ""
     assert with_data.layers[0].sqnr is not None
     y = anybit.load(proto).run(x)["y"]
     errors = [
-        np.square(anybit.load(each.model).run(x)["y"] - y).sum() for each in (with_data, without)
+        np.square(anybit.load(result.model).run(x)["y"] - y).sum()
+        for result in (with_data, without)
     ]
     assert errors[0] < errors[1] / 5
     assert with_data.verdict is not None
     again = anybit.quantize(proto, x, weights="int4", activations=None)
     a, b = (
-        ir.to_proto(each.model).SerializeToString(deterministic=True) for each in (again, with_data)
+        ir.to_proto(result.model).SerializeToString(deterministic=True)
+        for result in (again, with_data)
     )
     assert a == b
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_in_four_bits(name: str) -> None:
-    """One sample, zeros, and plenty: what was judged is what runs."""
+def test_quantize_to_four_bits_handles_one_sample_and_zeros(name: str) -> None:
+    """Quantize with many samples, with one sample, and with zeros."""
     for data in (data_for(name), data_for(name)[:1]):
-        found = anybit.quantize(NETWORKS[name](), data, weights="int4")
-        assert found.verdict is not None
-        assert found.verdict.sqnr > 5
-    zeros = [{key: np.zeros_like(each) for key, each in data[0].items()}]
-    found = anybit.quantize(NETWORKS[name](), zeros, weights="int4")
-    y = anybit.load(found.model).run(data[0])
-    assert all(np.isfinite(each).all() for each in y.values())
-    assert all(layer.sqnr is None or layer.sqnr > 0 for layer in found.layers)
+        result = anybit.quantize(NETWORKS[name](), data, weights="int4")
+        assert result.verdict is not None
+        assert result.verdict.sqnr > 5
+    zeros = [{key: np.zeros_like(array) for key, array in data[0].items()}]
+    result = anybit.quantize(NETWORKS[name](), zeros, weights="int4")
+    y = anybit.load(result.model).run(data[0])
+    assert all(np.isfinite(array).all() for array in y.values())
+    assert all(layer.sqnr is None or layer.sqnr > 0 for layer in result.layers)
 
 
-def test_channels_that_are_dead_in_the_data() -> None:
+def test_gptq_rounds_dead_channels_to_nearest() -> None:
     proto, _ = LAYERS["gemm"]
-    x = correlated(80, 16).astype(np.float32)
+    x = make_correlated_rows(80, 16).astype(np.float32)
     x[:, ::3] = 0
-    layer = layer_of(proto)
-    piece = LayerRunner(
+    layer = find_layer(proto)
+    runner = LayerRunner(
         ir.from_proto(proto), layer, 0, parse_quant_spec("int4", "weights"), DEFAULT
     )
-    (found,) = GptqRounder(None, None, [{"x": x}]).round(piece)
-    array = piece.scale_weights(None)[0]
-    assert_array_bits(found.array[::3], quantize_to_grid(array, found.grid)[::3])
+    (rounded,) = GptqRounder(None, None, [{"x": x}]).round(runner)
+    array = runner.scale_weights(None)[0]
+    assert_array_bits(rounded.array[::3], quantize_to_grid(array, rounded.grid)[::3])

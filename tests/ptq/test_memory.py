@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantize and evaluate take at most: in processes of their own, over what importing takes."""
+"""Peak memory of quantize, measured in a new process and without that of the import."""
 
 import subprocess
 import sys
@@ -10,17 +10,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux says it in a file")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/self/status")
 
-# The peak in bytes that a call adds to what is there after the import. Not by getrusage, which
-# remembers the process that this one was forked from.
+# The peak in bytes that a call adds to the memory after the import. getrusage would include the
+# peak of the parent process.
 _PROGRAM = """
 import anybit
 import onnxruntime
 
 def peak():
     with open("/proc/self/status") as file:
-        (line,) = (each for each in file if each.startswith("VmHWM"))
+        (line,) = (line for line in file if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 before = peak()
@@ -29,18 +29,18 @@ print(peak() - before)
 """
 
 
-def _peak(call: str) -> int:
-    found = subprocess.run(
+def _measure_peak(call: str) -> int:
+    result = subprocess.run(
         [sys.executable, "-c", _PROGRAM.format(call=call)],
         capture_output=True,
         text=True,
         check=True,
     )
-    return int(found.stdout)
+    return int(result.stdout)
 
 
-def _saved(path: Path, size: int, layers: int) -> int:
-    """A chain of square matrices, and how many bytes they have."""
+def _save_chain(path: Path, size: int, layers: int) -> int:
+    """Save a chain of square matrices and return their size in bytes."""
     rng = np.random.default_rng(1)
     nodes, weights, x = [], [], "x"
     for at in range(layers):
@@ -58,13 +58,13 @@ def _saved(path: Path, size: int, layers: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_model_is_not_copied_again_and_again(tmp_path: Path) -> None:
-    """Beside it there is one session of it at a time, and what that leaves behind is given back."""
-    nbytes = _saved(tmp_path / "model.onnx", 2048, 12)
+def test_quantize_holds_few_copies_of_a_large_model(tmp_path: Path) -> None:
+    """Check that one session exists at a time and that its memory is freed."""
+    nbytes = _save_chain(tmp_path / "model.onnx", 2048, 12)
     rows = np.random.default_rng(2).standard_normal((24, 2048)).astype(np.float32)
     np.save(tmp_path / "rows.npy", rows)
-    taken = _peak(
-        "import os\n"  # each thread takes as much again for the layer that it is about
+    taken = _measure_peak(
+        "import os\n"  # each thread needs memory for its layer
         "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])\n"
         f"anybit.quantize({str(tmp_path / 'model.onnx')!r}, {str(tmp_path / 'rows.npy')!r})"
     )
@@ -72,8 +72,8 @@ def test_a_model_is_not_copied_again_and_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_large_images_are_not_all_held(tmp_path: Path) -> None:
-    """Each of them takes 12 MB, and what the first layer makes of it 8 MB."""
+def test_quantize_does_not_hold_all_large_images(tmp_path: Path) -> None:
+    """Quantize with images of 12 MB, for which the first layer outputs 8 MB."""
     rng = np.random.default_rng(3)
     folder = tmp_path / "images"
     folder.mkdir()
@@ -100,4 +100,4 @@ def test_large_images_are_not_all_held(tmp_path: Path) -> None:
     opset = [helper.make_opsetid("", 17)]
     path = tmp_path / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
-    assert _peak(f"anybit.quantize({str(path)!r}, {str(folder)!r})") < 10**9
+    assert _measure_peak(f"anybit.quantize({str(path)!r}, {str(folder)!r})") < 10**9

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of old versions, with constants as nodes, and in float16, need nothing done beforehand."""
+"""Models of old opsets, with Constant nodes, in float16 or with float64 layers."""
 
 import numpy as np
 import onnx
@@ -14,25 +14,27 @@ import anybit
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_float16(name: str) -> None:
+def test_quantize_handles_float16_models(name: str) -> None:
     network, data = change_float_type(NETWORKS[name](), TensorProto.FLOAT16), data_for(name, 8)
-    found = anybit.quantize(network, data)
-    assert found.verdict is not None
-    assert found.verdict.passed
-    assert not found.skipped
-    assert found.remarks[0].startswith("float16 tensors are computed in float32")
-    for value in (*found.model.graph.inputs, *found.model.graph.outputs):
+    result = anybit.quantize(network, data)
+    assert result.verdict is not None
+    assert result.verdict.passed
+    assert not result.skipped
+    assert result.remarks[0].startswith("float16 tensors are computed in float32")
+    for value in (*result.model.graph.inputs, *result.model.graph.outputs):
         assert value.dtype is not None
         assert value.dtype.name == "FLOAT16"
-    (_, second) = anybit.evaluate(network, found, data=data).models
+    (_, second) = anybit.evaluate(network, result, data=data).models
     assert second.sqnr is not None
     assert second.sqnr > 25
 
 
 def test_quantize_refuses_float64_models_with_the_remedy() -> None:
     doubled = change_float_type(NETWORKS["convolutions"](), TensorProto.DOUBLE)
-    said = r"first computes in float64, and no layer in float32; convert the model to float32 first"
-    with pytest.raises(anybit.ModelError, match=said):
+    message = (
+        r"first computes in float64, and no layer in float32; convert the model to float32 first"
+    )
+    with pytest.raises(anybit.ModelError, match=message):
         anybit.quantize(doubled, data_for("convolutions", 8))
 
 
@@ -43,12 +45,12 @@ def test_quantize_takes_float64_inputs_of_float32_layers() -> None:
     ]
     proto = model(nodes, {"w": random(4, 3)}, inputs={"x": ["n", 4]})
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.DOUBLE
-    found = anybit.quantize(proto, random(40, 4, seed=1).astype(np.float64))
-    assert [layer.name for layer in found.layers] == ["product"]
-    assert not found.skipped
+    result = anybit.quantize(proto, random(40, 4, seed=1).astype(np.float64))
+    assert [layer.name for layer in result.layers] == ["product"]
+    assert not result.skipped
 
 
-def test_what_else_is_computed_in_float64_stays() -> None:
+def test_quantize_skips_float64_layers() -> None:
     nodes = [
         node("MatMul", "x w", "p", domain="", name="first"),
         node("Cast", "p", "d", domain="", name="wide", to=TensorProto.DOUBLE),
@@ -57,16 +59,18 @@ def test_what_else_is_computed_in_float64_stays() -> None:
     ]
     constants = {"w": random(4, 3), "v": random(3, 2).astype(np.float64)}
     proto = model(nodes, constants, inputs={"x": ["n", 4]})
-    found = anybit.quantize(proto, random(40, 4, seed=1))
-    assert found.skipped == {"second": "it computes in DOUBLE"}
-    assert not [each for each in found.remarks if "float64" in each]
+    result = anybit.quantize(proto, random(40, 4, seed=1))
+    assert result.skipped == {"second": "it computes in DOUBLE"}
+    assert not [remark for remark in result.remarks if "float64" in remark]
 
 
-def as_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same with all constants as nodes."""
+def convert_constants_to_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Replace the initializers of a model by Constant nodes."""
     constants = [
-        helper.make_node("Constant", [], [each.name], value=each, name=f"constant_{each.name}")
-        for each in proto.graph.initializer
+        helper.make_node(
+            "Constant", [], [constant.name], value=constant, name=f"constant_{constant.name}"
+        )
+        for constant in proto.graph.initializer
     ]
     nodes = [*constants, *proto.graph.node]
     del proto.graph.node[:], proto.graph.initializer[:]
@@ -74,17 +78,17 @@ def as_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def test_constants_as_nodes() -> None:
+def test_quantize_handles_constant_nodes() -> None:
     data = data_for("convolutions", 8)
-    found = anybit.quantize(as_nodes(NETWORKS["convolutions"]()), data)
+    result = anybit.quantize(convert_constants_to_nodes(NETWORKS["convolutions"]()), data)
     same = anybit.quantize(NETWORKS["convolutions"](), data)
-    assert found.verdict == same.verdict
-    assert found.layers == same.layers
+    assert result.verdict == same.verdict
+    assert result.layers == same.layers
 
 
 @pytest.mark.parametrize("rows", ["n", -1, 1])
-def test_opset_7(rows: int | str) -> None:
-    """With constants among the inputs, as files of its time have them, and sizes of -1."""
+def test_quantize_handles_opset_7(rows: int | str) -> None:
+    """Quantize a model of that time: initializers are inputs, and sizes may be -1."""
     constants = {
         "w": random(6, 3, 3, 3, seed=1) / 4,
         **{name: np.abs(random(6, seed=at)) for at, name in enumerate("sbmv", 2)},
@@ -105,12 +109,12 @@ def test_opset_7(rows: int | str) -> None:
     ]
     shapes = {"x": [rows, 3, 8, 8]}
     proto = model(nodes, constants, inputs=shapes, opsets={"": 7}, ir_version=3)
-    for each in proto.graph.initializer:
+    for constant in proto.graph.initializer:
         proto.graph.input.append(
-            helper.make_tensor_value_info(each.name, each.data_type, each.dims)
+            helper.make_tensor_value_info(constant.name, constant.data_type, constant.dims)
         )
-    found = anybit.quantize(proto, random(12, 3, 8, 8))
-    assert found.verdict is not None
-    assert found.verdict.passed
-    assert [each.name for each in found.layers] == ["conv", "head"]
-    assert found.verdict.samples == 3
+    result = anybit.quantize(proto, random(12, 3, 8, 8))
+    assert result.verdict is not None
+    assert result.verdict.passed
+    assert [layer.name for layer in result.layers] == ["conv", "head"]
+    assert result.verdict.samples == 3

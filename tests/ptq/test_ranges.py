@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranges are tried."""
+"""Candidate ranges of activations, and scaling of channels with outliers."""
 
 import numpy as np
 import onnx
@@ -16,7 +16,7 @@ from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.ptq.config import DEFAULT
 
 
-def head(channels: int) -> onnx.ModelProto:
+def make_head(channels: int) -> onnx.ModelProto:
     return model(
         [node("MatMul", "x w", domain="", name="head")],
         {"w": random(channels, 16, seed=1)},
@@ -26,7 +26,7 @@ def head(channels: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("fraction", "low", "high", "wanted"),
+    ("fraction", "low", "high", "expected"),
     [
         (1.0, -3.0, 2.0, (-3.0, 2.0)),
         (0.5, -3.0, 2.0, (-1.5, 1.5)),
@@ -35,14 +35,14 @@ def head(channels: int) -> onnx.ModelProto:
         (0.5, 0.0, 0.0, (0.0, 0.0)),
     ],
 )
-def test_the_longer_side_is_cut_first(
-    fraction: float, low: float, high: float, wanted: tuple[float, float]
+def test_clip_range_clips_the_longer_side_first(
+    fraction: float, low: float, high: float, expected: tuple[float, float]
 ) -> None:
-    assert clip_range(fraction, low, high) == wanted
+    assert clip_range(fraction, low, high) == expected
 
 
-def test_an_outlier_is_brought_back_and_nothing_else_is_scaled() -> None:
-    """Weights whose rows differ in no regular way would lose by what makes all channels alike."""
+def test_outlier_scaling_scales_only_the_outlier() -> None:
+    """Quantize weights with irregular rows, for which equal channel ranges would lose."""
     sizes = np.exp2(np.random.default_rng(1).uniform(-3, 3, (64, 32))).astype(np.float32)
     x = random(400, 64, seed=3)
     x[::5, 5] = 200
@@ -52,29 +52,29 @@ def test_an_outlier_is_brought_back_and_nothing_else_is_scaled() -> None:
         inputs={"x": ["rows", 64]},
         opsets={"": 17},
     )
-    found = anybit.quantize(proto, x, weights="int16")
-    (factor,) = [each for each in found.model.graph if each.op_type == "Mul"]
+    result = anybit.quantize(proto, x, weights="int16")
+    (factor,) = [op for op in result.model.graph if op.op_type == "Mul"]
     values = factor.inputs[1].const_value.numpy().ravel()
     assert np.flatnonzero(values != 1).tolist() == [5]
 
 
-@pytest.mark.parametrize(("rows", "smoothed"), [(12, False), (400, True)])
-def test_channels_of_which_little_is_known_are_not_scaled(rows: int, smoothed: bool) -> None:
-    """The largest of 9 values says little; what goes further would be cut off."""
+@pytest.mark.parametrize(("rows", "scaled"), [(12, False), (400, True)])
+def test_smoothquant_needs_enough_rows(rows: int, scaled: bool) -> None:
+    """Check that 9 values per channel do not suffice, because larger ones would be clipped."""
     x = random(400, 32, seed=4)
     x[:, ::2] *= 10
-    found = anybit.quantize(head(32), x[:rows], weights="int4")
-    assert found.layers[0].smoothed == smoothed
+    result = anybit.quantize(make_head(32), x[:rows], weights="int4")
+    assert result.layers[0].smoothed == scaled
 
 
-def test_how_far_channels_go() -> None:
-    """Few values leave a share of the whole range open, or of a multiple; and zeros all of it."""
+def test_estimate_channel_ranges_widens_ranges_of_few_values() -> None:
+    """Check that few values widen a range by a share of the whole range, and zeros fully."""
     statistics = TensorStatistics("x", -1)
     x = np.zeros((64, 4), np.float32)
     x[5] = [8, -4, 0.125, 0]
     statistics.add(x)
-    wanted = [[-1, -4, -0.5, -4], [8, 2, 0.625, 8]]
-    np.testing.assert_array_equal(estimate_channel_ranges(statistics, DEFAULT.scaling), wanted)
+    expected = [[-1, -4, -0.5, -4], [8, 2, 0.625, 8]]
+    np.testing.assert_array_equal(estimate_channel_ranges(statistics, DEFAULT.scaling), expected)
     few = TensorStatistics("x", -1)
     few.add(x[:16])
     expected = [[-4, -4, -2, -4], [8, 8, 2.125, 8]]
@@ -82,10 +82,10 @@ def test_how_far_channels_go() -> None:
 
 
 @pytest.mark.parametrize("rank", [3, 2])
-def test_few_samples_show_which_candidates_are_tried_on_all(
+def test_range_search_halves_candidates_on_few_samples(
     rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The best is among those; with less work, also where samples are joined for a run."""
+    """Check for less work and a like result, also if samples are joined to batches."""
     proto = model(
         [node("MatMul", "x w", domain="", name="head")],
         {"w": random(64, 32, seed=1)},
@@ -94,21 +94,21 @@ def test_few_samples_show_which_candidates_are_tried_on_all(
     )
     data = [random(1, 3 + at, 64, seed=at) for at in range(40)]
     if rank == 2:
-        data = [np.concatenate([each[0] for each in data])]
-    powers, seen = LayerRunner.measure_powers, []
+        data = [np.concatenate([sample[0] for sample in data])]
+    powers, sizes = LayerRunner.measure_powers, []
 
-    def counted(
-        piece: LayerRunner, grid: object, smoothing: object, samples: list, *others: object
+    def measure_and_count(
+        runner: LayerRunner, grid: object, smoothing: object, samples: list, *others: object
     ):
-        seen.append(sum(array.size for each in samples for array in each.values()))
-        return powers(piece, grid, smoothing, samples, *others)
+        sizes.append(sum(array.size for sample in samples for array in sample.values()))
+        return powers(runner, grid, smoothing, samples, *others)
 
-    monkeypatch.setattr(LayerRunner, "measure_powers", counted)
-    found = []
-    for few in (4, 1):
-        change_thresholds(monkeypatch, "ranges", halving=few)
+    monkeypatch.setattr(LayerRunner, "measure_powers", measure_and_count)
+    results = []
+    for count in (4, 1):
+        change_thresholds(monkeypatch, "ranges", halving=count)
         (layer,) = anybit.quantize(proto, data).layers
-        found.append((sum(seen), layer.sqnr))
-        seen.clear()
-    assert found[0][0] < 0.5 * found[1][0]
-    assert found[0][1] == pytest.approx(found[1][1], abs=0.5)
+        results.append((sum(sizes), layer.sqnr))
+        sizes.clear()
+    assert results[0][0] < 0.5 * results[1][0]
+    assert results[0][1] == pytest.approx(results[1][1], abs=0.5)

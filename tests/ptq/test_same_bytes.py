@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same inputs give the same bytes, however many threads libraries take."""
+"""Equality of bytes for any number of threads of the numerical libraries."""
 
 import os
 import subprocess
@@ -31,20 +31,20 @@ model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir
 moments = Moments(np.zeros((1, 513, 513)))
 moments.add([rng.standard_normal((1, 2047, 513)).astype(np.float32)])
 factors = factorize(moments, DEFAULT.gptq)
-found = anybit.quantize(model, x, weights="int4")
-for each in (moments.sums, factors.triangle, factors.diagonal):
-    print(sha256(each.tobytes()).hexdigest())
-print(sha256(ir.to_proto(found.model).SerializeToString()).hexdigest())
+result = anybit.quantize(model, x, weights="int4")
+for array in (moments.sums, factors.triangle, factors.diagonal):
+    print(sha256(array.tobytes()).hexdigest())
+print(sha256(ir.to_proto(result.model).SerializeToString()).hexdigest())
 """
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="libraries take one thread here anyway")
-def test_threads_of_libraries_change_no_byte() -> None:
-    """Second moments are long sums, which a library for matrices divides among its threads."""
-    found = set()
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPU cores")
+def test_quantize_gives_the_same_bytes_for_any_number_of_threads() -> None:
+    """Compute second moments, long sums that a BLAS divides among its threads."""
+    outputs = set()
     for threads in ("1", "2"):
-        given = os.environ | dict.fromkeys(_VARIABLES, threads)
+        environment = os.environ | dict.fromkeys(_VARIABLES, threads)
         program = [sys.executable, "-c", _PROGRAM]
-        done = subprocess.run(program, env=given, capture_output=True, text=True, check=True)
-        found.add(done.stdout)
-    assert len(found) == 1
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
