@@ -333,7 +333,7 @@ def test_compile_warns_about_a_slower_model(
     speed = Speed(
         Seconds(mine, mine), Seconds(2e-3, 2e-3), Seconds(1e-3, 1e-3), None, "float model"
     )
-    monkeypatch.setattr(_timing, "measured", lambda *_, **__: speed)
+    monkeypatch.setattr(_timing, "measure_speed", lambda *_, **__: speed)
     proto = onnx.load("layer.onnx")
     (last,) = proto.graph.output
     proto.graph.node.append(onnx.helper.make_node("Softmax", [last.name], ["likely"]))

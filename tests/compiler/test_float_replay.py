@@ -14,7 +14,7 @@ from anybit.compiler.partition.element_functions import (
     NodeChain,
 )
 from anybit.compiler.partition.expressions import Accumulators, IntegerRange
-from anybit.compiler.program.reference import result_of
+from anybit.compiler.program.reference import compute_result
 from anybit.compiler.requantize import float_replay
 from anybit.compiler.requantize.float_replay import replay_floats
 from anybit.compiler.requantize.replay_steps import is_defined_by_ieee
@@ -85,7 +85,9 @@ def test_replay_supports_functions_defined_by_operations(line):
     function, of = chain(f"y = {line}"), root(-(2**28), 2**28, scale=2.0**-26)
     tail = replay_floats(function, of)
     points = np.random.default_rng(0).integers(-(2**28), 2**28, (10_000, 1))
-    np.testing.assert_array_equal(result_of(tail, points), function(of.accumulators.values(points)))
+    np.testing.assert_array_equal(
+        compute_result(tail, points), function(of.accumulators.values(points))
+    )
 
 
 @pytest.mark.parametrize("line", FUNCTIONS)

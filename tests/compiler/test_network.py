@@ -30,7 +30,7 @@ def test_records_equal_native_declarations():
     assert native["tails"] == [item.__name__ for item in p.TAILS]
     assert native["operations"] == [item.name for item in sorted(p.Operation)]
     records = [*p.INSTRUCTIONS, *p.TAILS, p.Program, p.Port, p.Tensor, p.Window, p.Step]
-    layouts = {item.__name__: encoding.layout(item) for item in records}
+    layouts = {item.__name__: encoding.list_fields(item) for item in records}
     assert native["layouts"] == layouts
 
 

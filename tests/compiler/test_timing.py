@@ -10,7 +10,7 @@ from text_models import QUANTIZED, parse, parse_lines
 
 import anybit
 from anybit.compiler.report import Report, Seconds, Speed
-from anybit.compiler.timing import _instructions, time_layers
+from anybit.compiler.timing import _assign_instructions, time_layers
 from anybit.inspection import report_compilation, text
 from anybit.text import format_duration
 
@@ -63,7 +63,7 @@ def test_timing_assigns_quantizers_to_their_layer() -> None:
     (program,) = anybit.compile(proto).report.programs
     kinds = [type(item).__name__ for item in program.instructions]
     assert kinds == ["Quantize", "Product", "Quantize", "Quantize", "Product", "Product"]
-    owners = _instructions(program, {1: "c", 4: "d1", 5: "d2"})
+    owners = _assign_instructions(program, {1: "c", 4: "d1", 5: "d2"})
     assert owners == {1: "c", 2: "c", 3: "c", 4: "d1", 5: "d2"}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.report import Speed
-from anybit.compiler.timing import measured
+from anybit.compiler.timing import measure_speed
 from anybit.errors import AnybitError
 from anybit.onnx import Source
 from anybit.onnx.runtime import FAILURES
@@ -23,7 +23,7 @@ def slower(source: Source, compiled: CompiledModel, float_model: Path | None) ->
     if model is None or not compiled.report.programs:
         return None
     try:
-        speed = measured(
+        speed = measure_speed(
             source, compiled, model, float_model=float_model, seconds=_GLANCE, int8=False
         )
     except _FAILURES:

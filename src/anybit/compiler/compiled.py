@@ -86,7 +86,7 @@ class NetworkEngine:
         self.network = region.network
         # Rows are independent, whatever number of them the file declares.
         self.inputs, self.outputs = (
-            tuple(map(_with_any_rows, tensors)) for tensors in (inputs, outputs)
+            tuple(map(_free_rows, tensors)) for tensors in (inputs, outputs)
         )
         self._input_names = [value.name or "" for value in region.inputs]
         self._output_names = [value.name or "" for value in region.outputs]
@@ -107,7 +107,9 @@ class NetworkEngine:
         return {output.name: named[output.name] for output in self.outputs}
 
 
-def network_engine(model: ir.Model, regions: Sequence[Region], where: str) -> NetworkEngine | None:
+def make_network_engine(
+    model: ir.Model, regions: Sequence[Region], where: str
+) -> NetworkEngine | None:
     """Return the engine of a model that is one region; None for other models."""
     if len(regions) != 1:
         return None
@@ -120,6 +122,6 @@ def network_engine(model: ir.Model, regions: Sequence[Region], where: str) -> Ne
     return NetworkEngine(region, list_inputs(graph, where), outputs)
 
 
-def _with_any_rows(tensor: TensorInfo) -> TensorInfo:
+def _free_rows(tensor: TensorInfo) -> TensorInfo:
     assert tensor.shape is not None, "regions have known sizes"
     return replace(tensor, shape=(None, *tensor.shape[1:]), may_be_empty=True)

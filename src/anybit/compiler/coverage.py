@@ -9,7 +9,7 @@ import onnx_ir as ir
 from anybit.compiler.analyze.analysis import AnalyzedModel
 from anybit.compiler.encode import Region
 from anybit.compiler.layer import CompiledLayer, merge_layers
-from anybit.compiler.operators import captures_of, varying_inputs
+from anybit.compiler.operators import get_captures, get_varying_inputs
 from anybit.compiler.partition.partitioner import Partition
 from anybit.onnx.analysis.layers import connect_layers
 from anybit.onnx.graph.names import get_label
@@ -20,7 +20,7 @@ def collect_layers(
 ) -> tuple[CompiledLayer, ...]:
     """Return all layers in the order of the graph."""
     layers = [
-        *_integer_layers(analyzed.model, regions),
+        *_iterate_integer_layers(analyzed.model, regions),
         *partition.float_layers(analyzed),
         *analyzed.nested,
     ]
@@ -43,14 +43,14 @@ def find_float_readers(model: ir.Model, regions: Sequence[Region]) -> dict[str, 
         if node is None or value in computed or value in readers:
             continue
         readers[value] = reader
-        waiting += [(x, get_label(node)) for x in (*varying_inputs(node), *captures_of(node))]
+        waiting += [(x, get_label(node)) for x in (*get_varying_inputs(node), *get_captures(node))]
     return {str(value.name): reader for value, reader in readers.items()}
 
 
-def _integer_layers(model: ir.Model, regions: Sequence[Region]) -> Iterator[CompiledLayer]:
+def _iterate_integer_layers(model: ir.Model, regions: Sequence[Region]) -> Iterator[CompiledLayer]:
     """Yield the layers of regions. Those that float nodes compute, too, do not count."""
     readers = find_float_readers(model, regions)
-    for layer in _merged(_placed_layers(regions)):
+    for layer in _merge_equal_layers(_place_layers(regions)):
         reader = readers.get(layer.output)
         if reader is None:
             yield layer
@@ -59,7 +59,7 @@ def _integer_layers(model: ir.Model, regions: Sequence[Region]) -> Iterator[Comp
             yield replace(layer, guarantee=None, reason=reason)
 
 
-def _placed_layers(regions: Sequence[Region]) -> Iterator[CompiledLayer]:
+def _place_layers(regions: Sequence[Region]) -> Iterator[CompiledLayer]:
     """Yield the layers of regions with their instructions and kernels."""
     for number, region in enumerate(regions):
         stages = region.network.describe()["stages"]
@@ -68,7 +68,7 @@ def _placed_layers(regions: Sequence[Region]) -> Iterator[CompiledLayer]:
             yield replace(layer, kernel=kernel, place=(number, instruction))
 
 
-def _merged(layers: Iterable[CompiledLayer]) -> list[CompiledLayer]:
+def _merge_equal_layers(layers: Iterable[CompiledLayer]) -> list[CompiledLayer]:
     """Return one layer for all instructions that compute the same one."""
     groups: dict[str, list[CompiledLayer]] = {}
     for layer in layers:

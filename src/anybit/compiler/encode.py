@@ -17,7 +17,7 @@ from anybit.compiler.partition.expressions import (
     RegionOutput,
 )
 from anybit.compiler.partition.layout import Layout
-from anybit.compiler.partition.sharing import live_instructions
+from anybit.compiler.partition.sharing import select_live_instructions
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
 
@@ -50,7 +50,7 @@ class Region:
         for number, tensor in enumerate(self.tensors):
             if tensor.value not in self.outputs:
                 inner.setdefault(tensor.value, (number, tensor))
-        ports = [_port(tensor.layout.sizes, tensor.layout) for _, tensor in inner.values()]
+        ports = [_encode_port(tensor.layout.sizes, tensor.layout) for _, tensor in inner.values()]
         first = len(self.program.outputs)
         instructions = [
             p.Dequantize(number, first + position, tensor.grid.values)
@@ -80,13 +80,15 @@ def encode_regions(
     """
     regions = [
         _encode(part)
-        for part in _connected(live_instructions(instructions))
+        for part in _group_connected(select_live_instructions(instructions))
         if any(instruction.layer is not None and instruction.layer.macs for instruction in part)
     ]
     return tuple(replace(region, codes=region.codes - added) for region in regions)
 
 
-def _connected(instructions: Sequence[PlannedInstruction]) -> Iterable[list[PlannedInstruction]]:
+def _group_connected(
+    instructions: Sequence[PlannedInstruction],
+) -> Iterable[list[PlannedInstruction]]:
     """Group the instructions so that groups share no tensor; each keeps its order."""
     sets: DisjointSets[object] = DisjointSets()
     for instruction in instructions:
@@ -140,9 +142,9 @@ def _encode(instructions: Sequence[PlannedInstruction]) -> Region:
     inputs = [read for _, read in encoder.inputs.values()]
     tensors = tuple(tensor for _, tensor in encoder.tensors.values())
     program = p.Program(
-        tuple(_port(read.sizes, read.layout) for read in inputs),
-        tuple(_port(output.layout.sizes, output.layout) for output in encoder.outputs),
-        tuple(map(_tensor, tensors)),
+        tuple(_encode_port(read.sizes, read.layout) for read in inputs),
+        tuple(_encode_port(output.layout.sizes, output.layout) for output in encoder.outputs),
+        tuple(map(_encode_tensor, tensors)),
         encoded,
     )
     layers = {
@@ -160,7 +162,7 @@ def _encode(instructions: Sequence[PlannedInstruction]) -> Region:
     )
 
 
-def _port(sizes: tuple[int, ...], layout: Layout) -> p.Port:
+def _encode_port(sizes: tuple[int, ...], layout: Layout) -> p.Port:
     return p.Port(
         np.array(sizes, np.int32),
         layout.height,
@@ -170,7 +172,7 @@ def _port(sizes: tuple[int, ...], layout: Layout) -> p.Port:
     )
 
 
-def _tensor(tensor: IntegerTensor) -> p.Tensor:
+def _encode_tensor(tensor: IntegerTensor) -> p.Tensor:
     layout, grid = tensor.layout, tensor.grid
     return p.Tensor(
         layout.height, layout.width, layout.channels, grid.lowest, grid.step, grid.levels

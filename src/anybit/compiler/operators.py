@@ -27,7 +27,7 @@ from anybit.onnx.quantizers.quantizer import get_declared_inputs
 from anybit.ops.domain import Role
 
 
-def varying_inputs(node: ir.Node) -> list[ir.Value]:
+def get_varying_inputs(node: ir.Node) -> list[ir.Value]:
     """Return the distinct inputs that are not constant."""
     return list(dict.fromkeys(v for v in node.inputs if v is not None and not is_constant(v)))
 
@@ -51,35 +51,35 @@ def is_quantizer(node: ir.Node) -> bool:
     return is_dequantize(node) or has_grid or is_multi_threshold(node)
 
 
-def constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
+def find_constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
     """Return the axes along which constants of an elementwise node vary; None for other nodes."""
-    if len(node.outputs) != 1 or not varying_inputs(node):
+    if len(node.outputs) != 1 or not get_varying_inputs(node):
         return None
     if is_quantize(node) or is_dequantize(node):
-        return _of_linear(node, rank)
+        return _find_axes_of_linear(node, rank)
     if is_multi_threshold(node):
-        return _of_thresholds(node)
+        return _find_axes_of_thresholds(node)
     if node.domain:
         operator = find_operator(node)
         gives_floats = operator is not None and operator.result_dtype is None
-        is_unary = varying_inputs(node) == [node.inputs[0]]
-        return _of_broadcast(node, rank) if gives_floats and is_unary else None
+        is_unary = get_varying_inputs(node) == [node.inputs[0]]
+        return _find_axes_of_broadcast(node, rank) if gives_floats and is_unary else None
     if node.op_type == "BatchNormalization":
         is_affine = all(value is not None and is_constant(value) for value in node.inputs[1:])
         return {1} if is_affine and not get_attribute(node, "training_mode", 0) else None
     if has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER, opset) or is_identity(node, opset):
-        return _of_broadcast(node, rank)
+        return _find_axes_of_broadcast(node, rank)
     return None
 
 
-def _of_linear(node: ir.Node, rank: int) -> set[int] | None:
-    if varying_inputs(node) != [node.inputs[0]] or get_attribute(node, "block_size", 0):
+def _find_axes_of_linear(node: ir.Node, rank: int) -> set[int] | None:
+    if get_varying_inputs(node) != [node.inputs[0]] or get_attribute(node, "block_size", 0):
         return None
     sizes = {read_array(value).size for value in node.inputs[1:] if value is not None}
     return set() if sizes <= {1} else {get_attribute(node, "axis", 1) % rank}
 
 
-def _of_thresholds(node: ir.Node) -> set[int] | None:
+def _find_axes_of_thresholds(node: ir.Node) -> set[int] | None:
     try:
         axis = find_channel_axis(node)
     except ModelError:  # reported when the model runs
@@ -87,7 +87,7 @@ def _of_thresholds(node: ir.Node) -> set[int] | None:
     return set() if axis is None else {axis}
 
 
-def _of_broadcast(node: ir.Node, rank: int) -> set[int] | None:
+def _find_axes_of_broadcast(node: ir.Node, rank: int) -> set[int] | None:
     axes: set[int] = set()
     for value in node.inputs:
         if value is None or not is_constant(value) or value.const_value is None:
@@ -109,7 +109,7 @@ def is_uniform(node: ir.Node) -> bool:
     return all(value.const_value is not None and value.const_value.size == 1 for value in constants)
 
 
-def captures_of(node: ir.Node) -> list[ir.Value]:
+def get_captures(node: ir.Node) -> list[ir.Value]:
     """Return the values of the outer graph that the graphs in the attributes of a node read."""
     captures: list[ir.Value] = []
     for attribute in node.attributes.values():
@@ -126,23 +126,27 @@ def captures_of(node: ir.Node) -> list[ir.Value]:
 
 def is_monotone(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
     """Return whether a chain of nodes is a monotonic function of x."""
-    return all(direction is not Monotonicity.NONE for direction in _monotonicities(nodes, x))
+    return all(
+        direction is not Monotonicity.NONE for direction in _iterate_monotonicities(nodes, x)
+    )
 
 
 def are_increasing(nodes: Sequence[ir.Node], x: ir.Value) -> bool:
     """Return whether a chain of nodes is an increasing function of x."""
-    return all(direction is Monotonicity.INCREASING for direction in _monotonicities(nodes, x))
+    return all(
+        direction is Monotonicity.INCREASING for direction in _iterate_monotonicities(nodes, x)
+    )
 
 
-def _monotonicities(nodes: Sequence[ir.Node], x: ir.Value) -> Iterator[Monotonicity]:
+def _iterate_monotonicities(nodes: Sequence[ir.Node], x: ir.Value) -> Iterator[Monotonicity]:
     """Yield the monotonicity of the nodes of a chain."""
     for node in nodes:
         varying = [value for value in node.inputs if value is not None and not is_constant(value)]
-        yield _monotonicity(node, x) if varying == [x] else Monotonicity.NONE
+        yield _get_monotonicity(node, x) if varying == [x] else Monotonicity.NONE
         x = node.outputs[0]
 
 
-def _monotonicity(node: ir.Node, x: ir.Value) -> Monotonicity:
+def _get_monotonicity(node: ir.Node, x: ir.Value) -> Monotonicity:
     if is_quantize(node) or is_dequantize(node):
         return Monotonicity.INCREASING if _has_positive_scales(node) else Monotonicity.MONOTONE
     if not node.domain:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from anybit.compiler.analyze.analysis import AnalyzedModel, analyze_model
-from anybit.compiler.compiled import CompiledModel, network_engine
+from anybit.compiler.compiled import CompiledModel, make_network_engine
 from anybit.compiler.coverage import collect_layers
 from anybit.compiler.encode import Region, encode_regions
 from anybit.compiler.layer import CompiledLayer
@@ -26,7 +26,7 @@ from anybit.compiler.prepare.hoist_quantizers import hoist_quantizers
 from anybit.compiler.prepare.input_shapes import fix_shapes
 from anybit.compiler.report import Report
 from anybit.compiler.requantize.requantizer import CachingRequantizer
-from anybit.compiler.rewrite.float_weights import integer_weights, store_integer_weights
+from anybit.compiler.rewrite.float_weights import collect_integer_weights, store_integer_weights
 from anybit.compiler.rewrite.regions import replace_regions
 from anybit.compiler.timing import add_times
 from anybit.errors import ModelError, OptionError
@@ -84,7 +84,7 @@ def compile(
     quantized = fix_shapes(source, shapes or {})
     model = prepare_for_analysis(quantized)
     missing, integer_only = explain_missing_quantizers(model, where), is_integer_only(model)
-    parts = find_regions(model, weakest, _input_values(model, input_ranges), progress)
+    parts = find_regions(model, weakest, _make_input_values(model, input_ranges), progress)
     compiled = _rewrite(parts, quantized, where, integer_only=integer_only)
     if missing and not parts.regions:
         raise ModelError(missing)
@@ -140,14 +140,14 @@ def find_regions(
 def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: bool) -> CompiledModel:
     """Replace the regions by nodes and make the graph runnable."""
     model = parts.analyzed.model
-    network = network_engine(model, parts.regions, where)
+    network = make_network_engine(model, parts.regions, where)
     report = Report(
         parts.layers,
         tuple(region.program for region in parts.regions),
         has_free_sizes=has_free_sizes(model),
         is_integer_only=integer_only,
     )
-    weights = integer_weights(parts.analyzed.analysis)
+    weights = collect_integer_weights(parts.analyzed.analysis)
     regions = replace_regions(model, parts.regions)
     make_runnable(model, quantized)
     store_integer_weights(model, weights)
@@ -156,13 +156,13 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
     return CompiledModel(engine, model, report, regions)
 
 
-def _input_values(model: ir.Model, ranges: Ranges | None) -> dict[str, AbstractValue]:
+def _make_input_values(model: ir.Model, ranges: Ranges | None) -> dict[str, AbstractValue]:
     """Return the values of inputs by name."""
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
     return make_input_values(ranges, inputs)
 
 
-def exposed(source: Source) -> ir.Model:
+def compile_exposed(source: Source) -> ir.Model:
     """Return the compiled model with all tensors of codes as further outputs of its regions."""
     model = prepare_for_analysis(source)
     parts = find_regions(model, Guarantee.BOUNDED)

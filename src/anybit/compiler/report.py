@@ -67,27 +67,30 @@ class Speed:
 
     def rows(self) -> list[dict[str, str]]:
         """Return a table of all times and speedups."""
-        rows = [_row("compiled", self.compiled)]
-        return rows + [_row(name, seconds, self.compiled) for name, seconds in self.peers.items()]
+        rows = [_make_row("compiled", self.compiled)]
+        return rows + [
+            _make_row(name, seconds, self.compiled) for name, seconds in self.peers.items()
+        ]
 
     def __str__(self) -> str:
         name, first = next(iter(self.peers.items()))
         own = self.compiled.one_thread
         return (
-            f"{format_duration(own)} per row on one thread: {_ratio(first.one_thread, own)} x as "
-            f"fast as the {name} in ONNX Runtime ({format_duration(first.one_thread)})"
+            f"{format_duration(own)} per row on one thread: "
+            f"{_format_ratio(first.one_thread, own)} x as fast as the {name} "
+            f"in ONNX Runtime ({format_duration(first.one_thread)})"
         )
 
 
-def _row(name: str, seconds: Seconds, compiled: Seconds | None = None) -> dict[str, str]:
+def _make_row(name: str, seconds: Seconds, compiled: Seconds | None = None) -> dict[str, str]:
     cells = [format_duration(seconds.one_thread), format_duration(seconds.default)]
     if compiled is not None:
-        cells[0] += f" ({_ratio(seconds.one_thread, compiled.one_thread)} x)"
-        cells[1] += f" ({_ratio(seconds.default, compiled.default)} x)"
+        cells[0] += f" ({_format_ratio(seconds.one_thread, compiled.one_thread)} x)"
+        cells[1] += f" ({_format_ratio(seconds.default, compiled.default)} x)"
     return {"one row": name, "1 thread": cells[0], "default threads": cells[1]}
 
 
-def _ratio(seconds: float, compiled: float) -> str:
+def _format_ratio(seconds: float, compiled: float) -> str:
     return f"{seconds / compiled:.3g}"
 
 

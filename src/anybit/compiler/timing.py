@@ -66,7 +66,7 @@ def add_times(
         source: The quantized model with the sizes that it was compiled for.
         float_model: The float model to compare with; by default the one that `source` records.
     """
-    speed = measured(source, compiled, compiled.session_model, float_model=float_model)
+    speed = measure_speed(source, compiled, compiled.session_model, float_model=float_model)
     return replace(time_layers(compiled.report, source, compiled.session_model), speed=speed)
 
 
@@ -75,12 +75,12 @@ def time_layers(report: Report, source: Source, compiled: ir.Model | None = None
 
     Layers that stay float are measured in the graph of the compiled model, if it is given.
     """
-    regions = [_region_seconds(report, number) for number in range(len(report.programs))]
+    regions = [_time_region(report, number) for number in range(len(report.programs))]
     own = {name: seconds for region in regions for name, seconds in region.items()}
     left = tuple(layer for layer in report.layers if layer.place is None)
     if compiled is not None and left:
-        own |= _float_seconds(prepare(compiled), left)
-    floats = _float_seconds(prepare(source), report.layers)
+        own |= _time_float_nodes(prepare(compiled), left)
+    floats = _time_float_nodes(prepare(source), report.layers)
     layers = [
         replace(layer, seconds=own.get(layer.name), float_seconds=floats.get(layer.name))
         for layer in report.layers
@@ -88,7 +88,7 @@ def time_layers(report: Report, source: Source, compiled: ir.Model | None = None
     return replace(report, layers=tuple(layers), measured=_MEASURED)
 
 
-def _region_seconds(report: Report, region: int) -> dict[str, float]:
+def _time_region(report: Report, region: int) -> dict[str, float]:
     """Return the seconds of the layers of a region by name."""
     program = report.programs[region]
     names = {
@@ -100,10 +100,10 @@ def _region_seconds(report: Report, region: int) -> dict[str, float]:
     inputs = [random.standard_normal((1, *port.sizes), dtype=np.float32) for port in program.inputs]
     network = Network(program)
     seconds = np.min([network.run_timed(inputs)[1] for _ in range(_RUNS)], axis=0)
-    return _sum_by_name(_instructions(program, names), dict(enumerate(seconds.tolist())))
+    return _sum_by_name(_assign_instructions(program, names), dict(enumerate(seconds.tolist())))
 
 
-def _instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
+def _assign_instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
     """Return the layer of every instruction: itself one, or the last one before it."""
     order = {name: place for place, name in enumerate(names.values())}
     writers: dict[int, str] = {}  # of tensors; of outputs by negative numbers, the first by -1
@@ -125,7 +125,7 @@ def _instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
     return layers
 
 
-def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[str, float]:
+def _time_float_nodes(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[str, float]:
     """Return the seconds of the nodes of the layers, in a model that is ready to run."""
     owning = find_owners(model.graph, [layer.layer for layer in layers])
     for number, node in enumerate(model.graph):
@@ -134,7 +134,7 @@ def _float_seconds(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dict[s
     feeds = generate_random_inputs(declared)
     rows = max((array.shape[0] for array in feeds.values() if array.ndim), default=1) or 1
     profile = _profile(model, feeds)
-    whole = min(_whole(model, feeds), sum(profile.values()))
+    whole = min(_time_run(model, feeds), sum(profile.values()))
     share = whole / (sum(profile.values()) or 1) / rows
     named = {str(node.name): name for node, name in owning.items()}
     return _sum_by_name(named, {node: seconds * share for node, seconds in profile.items()})
@@ -147,7 +147,7 @@ def _sum_by_name(names: Mapping[Key, str], seconds: Mapping[Key, float]) -> dict
     return sums
 
 
-def _whole(model: ir.Model, feeds: Mapping[str, Array]) -> float:
+def _time_run(model: ir.Model, feeds: Mapping[str, Array]) -> float:
     """Return the seconds of a run."""
     options = exact_session_options()
     options.intra_op_num_threads = 1
@@ -202,7 +202,7 @@ Feeds: TypeAlias = Mapping[str, Array]
 
 
 @silence_onnx_logs()
-def measured(
+def measure_speed(
     source: Source,
     compiled: Model,
     model: ir.Model | None,
@@ -231,7 +231,7 @@ def measured(
     quantized = prepare(source)
     feeds = generate_random_inputs(compiled.inputs)
     floats, name, note = _float_model(source, quantized, float_model)
-    peers = _peers(floats, feeds, int8) if floats is not None else {}
+    peers = _make_peers(floats, feeds, int8) if floats is not None else {}
     if floats is not None and not peers:
         problem = f"{name} does not run in ONNX Runtime on the inputs of the quantized model"
         if float_model is not None:
@@ -240,15 +240,15 @@ def measured(
     sides: dict[str, list[float]] = {}
     for threads in (1, _DEFAULT_THREADS):
         calls: dict[str, Call] = {
-            "compiled": _compiled_call(compiled, model, feeds, threads),
+            "compiled": _make_compiled_call(compiled, model, feeds, threads),
             "quantized_graph": partial(
                 RuntimeEngine(quantized, "the quantized graph", threads).run, feeds
             ),
         }
         for key, peer in peers.items():
-            calls[key] = partial(_session(peer, threads).run, None, feeds)
-        with _threads(threads):
-            for key, best in _best(calls, seconds).items():
+            calls[key] = partial(_make_session(peer, threads).run, None, feeds)
+        with _limit_threads(threads):
+            for key, best in _measure_best(calls, seconds).items():
                 sides.setdefault(key, []).append(best)
     return Speed(**{key: Seconds(*both) for key, both in sides.items()}, float_name=name, note=note)
 
@@ -271,39 +271,41 @@ def _float_model(
     return stripped, _STRIPPED, note
 
 
-def _peers(floats: ir.Model, feeds: Feeds, int8: bool) -> dict[str, ir.Model]:
+def _make_peers(floats: ir.Model, feeds: Feeds, int8: bool) -> dict[str, ir.Model]:
     """Return the models that plain ONNX Runtime runs on the feeds, by their fields in `Speed`."""
     peers: dict[str, ir.Model] = {}
-    if _runs(floats, feeds):
+    if _can_run(floats, feeds):
         peers["float_model"] = floats
         quantized = quantize_static_int8(floats, feeds) if int8 else None
-        if quantized is not None and _runs(quantized, feeds):
+        if quantized is not None and _can_run(quantized, feeds):
             peers["static_int8"] = quantized
     return peers
 
 
-def _runs(model: ir.Model, feeds: Feeds) -> bool:
+def _can_run(model: ir.Model, feeds: Feeds) -> bool:
     try:
-        _session(model, 1).run(None, dict(feeds))
+        _make_session(model, 1).run(None, dict(feeds))
     except _REFUSALS:
         return False
     return True
 
 
-def _session(model: ir.Model, threads: int) -> Any:
+def _make_session(model: ir.Model, threads: int) -> Any:
     """Return a session with default options, except the number of threads."""
     every = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     return make_plain_session(model, {}, every, threads=threads)
 
 
-def _compiled_call(compiled: Model, model: ir.Model | None, feeds: Feeds, threads: int) -> Call:
+def _make_compiled_call(
+    compiled: Model, model: ir.Model | None, feeds: Feeds, threads: int
+) -> Call:
     if threads and model is not None:
         compiled = Model(RuntimeEngine(model, "the compiled model", threads))
     return partial(compiled.run, next(iter(feeds.values())) if len(feeds) == 1 else feeds)
 
 
 @contextmanager
-def _threads(threads: int) -> Iterator[None]:
+def _limit_threads(threads: int) -> Iterator[None]:
     """Let networks without a session run on this number of threads, too."""
     before = num_threads()
     if threads:
@@ -314,9 +316,9 @@ def _threads(threads: int) -> Iterator[None]:
         set_num_threads(before)
 
 
-def _best(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
+def _measure_best(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
     """Return the shortest time of each call; they take turns."""
-    counts = {name: _count(call) for name, call in calls.items()}
+    counts = {name: _count_calls(call) for name, call in calls.items()}
     best = dict.fromkeys(calls, float("inf"))
     start, rounds = time.perf_counter(), 0
     while not rounds or time.perf_counter() - start < seconds * (
@@ -325,21 +327,21 @@ def _best(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
         for name, call in calls.items():
             time.sleep(_SPIN)
             call()
-            best[name] = min(best[name], _seconds(call, counts[name]))
+            best[name] = min(best[name], _measure_seconds(call, counts[name]))
         rounds += 1
     return best
 
 
-def _count(run: Call) -> int:
+def _count_calls(run: Call) -> int:
     """Return how many calls a clock can tell."""
     run()
     count = 1
-    while _seconds(run, count) * count < _BURST:
+    while _measure_seconds(run, count) * count < _BURST:
         count *= 2
     return count
 
 
-def _seconds(run: Call, count: int) -> float:
+def _measure_seconds(run: Call, count: int) -> float:
     """Return the seconds of one call, as the mean of `count`."""
     start = time.perf_counter()
     for _ in range(count):

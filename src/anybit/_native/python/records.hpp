@@ -9,7 +9,7 @@
 
 namespace anybit {
 
-// Fields of a record and their kinds, as in `encoding.layout`.
+// Fields of a record and their kinds, as in `encoding.list_fields`.
 template <class Record>
 nb::list layout_of() {
   nb::list layout;

@@ -94,7 +94,7 @@ def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
 
 def _run_compiled(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """Run the result of `anybit.compile`, including the code tensors inside integer regions."""
-    return run_session(make_session(_exposed(pipeline.exposed(model))), feeds)
+    return run_session(make_session(_exposed(pipeline.compile_exposed(model))), feeds)
 
 
 RUNNERS: dict[str, Runner] = {

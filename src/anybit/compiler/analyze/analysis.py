@@ -57,16 +57,16 @@ def analyze_model(
         ranges: Values of inputs by name, where no quantizer tells them.
     """
     analysis = analyze(model, ranges)
-    layers, nested = _layers(model, analysis)
+    layers, nested = _collect_layers(model, analysis)
     top_level = set(iter_values(model.graph))
     FoldConstants(codes=True)(model)
     InferShapes()(model)
-    values = _of_folded(analysis, top_level, model)
+    values = _map_to_folded(analysis, top_level, model)
     grids = choose_tensor_grids(model, values)
     return AnalyzedModel(model, values, layers, nested, grids, RowShapes(model))
 
 
-def _layers(
+def _collect_layers(
     model: ir.Model, analysis: Analysis
 ) -> tuple[dict[str, LayerInfo], tuple[CompiledLayer, ...]]:
     """Return the layers by their outputs, and those in branches and loops."""
@@ -80,7 +80,7 @@ def _layers(
     return layers, tuple(nested)
 
 
-def _of_folded(analysis: Analysis, top_level: Container[ir.Value], model: ir.Model) -> Analysis:
+def _map_to_folded(analysis: Analysis, top_level: Container[ir.Value], model: ir.Model) -> Analysis:
     """Return the analysis in terms of the values of the folded model.
 
     Values are matched by name. Those of branches and loops are dropped: a name there may be that of

@@ -24,11 +24,11 @@ def choose_tensor_grids(model: ir.Model, analysis: Analysis) -> dict[ir.Value, T
     """Return the grid of every value that can be a tensor of codes."""
     own: dict[ir.Value, TensorGrid] = {}
     for value, abstract in analysis.values.items():
-        grid = None if is_constant(value) else _grid_of(abstract)
+        grid = None if is_constant(value) else _derive_grid(abstract)
         if grid is not None:
             own[value] = grid
     joined = _join_moved(model, own)
-    padded = {joined.find(x) for x in _padded(model)}
+    padded = {joined.find(x) for x in _iterate_padded(model)}
     members: dict[ir.Value, list[ir.Value]] = {}
     for value in own:
         members.setdefault(joined.find(value), []).append(value)
@@ -69,7 +69,7 @@ def explain_missing_grid(value: ir.Value, analysis: Analysis) -> str:
     return f"{name} has codes of more than 8 bits: quantize it to fewer"
 
 
-def _grid_of(abstract: AbstractValue) -> TensorGrid | None:
+def _derive_grid(abstract: AbstractValue) -> TensorGrid | None:
     """Return the grid of codes without zero-point; None if it has several scales or is long."""
     codes = abstract.codes
     if codes is None or not codes.integral:
@@ -108,7 +108,7 @@ def _merge(grids: list[TensorGrid], *, zero: bool) -> TensorGrid | None:
     return TensorGrid(grids[0].scale, lowest, step, levels)
 
 
-def _padded(model: ir.Model) -> Iterator[ir.Value]:
+def _iterate_padded(model: ir.Model) -> Iterator[ir.Value]:
     """Yield the values that a Conv, AveragePool or Pad pads with zeros."""
     for node in model.graph:
         x = node.inputs[0] if node.inputs else None

@@ -130,13 +130,15 @@ class ShapeBlame:
         inputs = [x for x in self._model.graph.inputs if not x.is_initializer()]
         if has_free_sizes(self._model):
             free = [x for x in inputs if self._is_unknown(x)]
-            options = " ".join(f"--shape {x.name}={_sizes_of(x)}" for x in free[:_MOST_INPUTS])
+            options = " ".join(
+                f"--shape {x.name}={_describe_sizes(x)}" for x in free[:_MOST_INPUTS]
+            )
             return f"; give sizes such as {options}{' ...' if len(free) > _MOST_INPUTS else ''}"
         fixed = all(x.shape is not None and x.shape.is_static() for x in inputs)
         return "" if fixed else "; they may follow where rows are fixed: anybit clean --batch 1"
 
 
-def _sizes_of(value: ir.Value) -> str:
+def _describe_sizes(value: ir.Value) -> str:
     """Return sizes as --shape takes them, with examples for free ones."""
     if value.shape is None:
         return "1,3,224,224"

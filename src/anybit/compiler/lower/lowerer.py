@@ -24,7 +24,7 @@ from anybit.compiler.partition.expressions import (
     RegionOutput,
     TensorRoot,
 )
-from anybit.compiler.partition.layout import Layout, reshape_fields
+from anybit.compiler.partition.layout import Layout, make_reshape_fields
 from anybit.compiler.partition.lowering import Lowered
 from anybit.compiler.program import program as p
 from anybit.compiler.program.encoding import pack_weights
@@ -119,7 +119,7 @@ class Lowerer:
         if source.layout == layout:
             return Lowered(source)
         target = replace(source, layout=layout, identity=object())
-        fields = reshape_fields(source.layout, layout)
+        fields = make_reshape_fields(source.layout, layout)
         return Lowered(target, (PlannedInstruction(p.Reshape, (source,), target, fields),))
 
     def broadcast(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor] | Reason:
@@ -177,9 +177,9 @@ class Lowerer:
                     root.output, expression.function(self._model), target, channels
                 )
             case TensorRoot() as root:
-                values = _columns(root.tensor.grid.values, expression)
+                values = _share_columns(root.tensor.grid.values, expression)
                 indices = target.grid.index(expression.function(self._model)(values))
-                fields = {"entries": _entries(indices)}
+                fields = {"entries": _encode_entries(indices)}
                 lookup = PlannedInstruction(p.Lookup, (root.tensor,), target, fields)
                 return Lowered(target, (lookup,))
             case PairRoot() as root:
@@ -191,12 +191,12 @@ class Lowerer:
     ) -> Lowered[IntegerTensor]:
         """Lower a function of two tensors to arithmetic, or else to a table of all pairs."""
         function = expression.function(self._model)
-        pairs = _pairs(root, expression)
+        pairs = _pair_values(root, expression)
         indices = target.grid.index(function(*pairs))
         arithmetic = find_pair_arithmetic(self._model, expression, pairs, target.grid, indices)
         reads = (root.first, root.second)
         if arithmetic is None:
-            fields = {"entries": _entries(indices)}
+            fields = {"entries": _encode_entries(indices)}
             return Lowered(target, (PlannedInstruction(p.Combine, reads, target, fields),))
         instruction = PlannedInstruction(arithmetic.kind, reads, target, arithmetic.fields)
         return Lowered(target, (instruction,))
@@ -242,7 +242,9 @@ class Lowerer:
         self, expression: Expression, source: IntegerTensor, output: RegionOutput
     ) -> Lowered[RegionOutput] | None:
         try:
-            results = expression.function(self._model)(_columns(source.grid.values, expression))
+            results = expression.function(self._model)(
+                _share_columns(source.grid.values, expression)
+            )
         except UNSUPPORTED:  # its nodes cannot be evaluated on single elements
             return None
         if results.dtype != np.float32:
@@ -275,23 +277,23 @@ def _plan_product(
     return PlannedInstruction(p.Product, (root.source,), target, fields, layer, expression)
 
 
-def _columns(values: Array, expression: Expression) -> Array:
+def _share_columns(values: Array, expression: Expression) -> Array:
     """Return values in one column, or one per channel if the function differs between them."""
     channels = 1 if expression.uniform else expression.layout.channels
     return np.repeat(values[:, None], channels, axis=1)
 
 
-def _pairs(root: PairRoot, expression: Expression) -> tuple[Array, Array]:
+def _pair_values(root: PairRoot, expression: Expression) -> tuple[Array, Array]:
     """Return all pairs of values, the second running fastest."""
     first, second = root.first.grid.values, root.second.grid.values
     pairs = np.repeat(first, len(second)), np.tile(second, len(first))
-    columns = _columns(pairs[0], expression), _columns(pairs[1], expression)
+    columns = _share_columns(pairs[0], expression), _share_columns(pairs[1], expression)
     if columns[0].size > _MOST_ENTRIES:
         raise Unsupported("its two inputs have too many codes in too many channels")
     return columns
 
 
-def _entries(indices: Array) -> Array:
+def _encode_entries(indices: Array) -> Array:
     return _merge_rows(indices.T.astype(np.uint8)).ravel()
 
 

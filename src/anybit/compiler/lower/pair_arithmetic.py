@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.lower.requantization import zero_index
+from anybit.compiler.lower.requantization import get_zero_index
 from anybit.compiler.operators import is_quantizer, split_quantizer
 from anybit.compiler.partition.expressions import Expression, PairRoot
 from anybit.compiler.program import program as p
-from anybit.compiler.program.reference import added, multiplied
+from anybit.compiler.program.reference import add_indices, multiply_indices
 from anybit.onnx.graph.constants import Array
 from anybit.quant_types.grids import TensorGrid
 
@@ -68,20 +68,23 @@ def find_pair_arithmetic(
     assert isinstance(root, PairRoot), "checked before"
     sources = root.first.grid, root.second.grid
     indices = np.indices([source.levels for source in sources]).reshape(2, -1)
-    zeros = np.array([zero_index(source) for source in sources], np.int32)
-    values = _unrounded_values(model, expression, pairs, grid)
+    zeros = np.array([get_zero_index(source) for source in sources], np.int32)
+    values = _evaluate_unrounded(model, expression, pairs, grid)
     table = _Table(indices, zeros, index, index if values is None else values)
     scales = [operand.scale * operand.step for operand in (*sources, grid)]
     first, second = (indices - zeros[:, None]).astype(np.float64)
     return (
-        table.fit(p.Add, [first, second], _nearby_sums)
-        or table.fit(p.Multiply, [first * second], _nearby_products)
+        table.fit(p.Add, [first, second], _generate_nearby_sums)
+        or table.fit(p.Multiply, [first * second], _generate_nearby_products)
         or table.try_scales(p.Add, scales)
         or table.try_scales(p.Multiply, scales)
     )
 
 
-_COMPUTED: dict[type[Any], Callable[..., Array]] = {p.Add: added, p.Multiply: multiplied}
+_COMPUTED: dict[type[Any], Callable[..., Array]] = {
+    p.Add: add_indices,
+    p.Multiply: multiply_indices,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +172,7 @@ class _Table:
         return PairArithmetic(kind, fields)
 
 
-def _nearby_sums(weights: Array) -> Iterator[tuple[Array, Array, int]]:
+def _generate_nearby_sums(weights: Array) -> Iterator[tuple[Array, Array, int]]:
     """Yield float32 gains, offset and 0 or 1 to add to the offset, the nearest ones first.
 
     Ties go to the even number, which is an odd index if the graph adds an odd zero-point first.
@@ -180,7 +183,7 @@ def _nearby_sums(weights: Array) -> Iterator[tuple[Array, Array, int]]:
             yield _move(weights[:2], by[:2]), _move(weights[2:] + odd, by[2:]), odd
 
 
-def _nearby_products(weights: Array) -> Iterator[tuple[Array, Array, int]]:
+def _generate_nearby_products(weights: Array) -> Iterator[tuple[Array, Array, int]]:
     """Yield the same for a product; its second gain is 1."""
     offset = np.where(np.abs(weights[1:]) < _NO_OFFSET, 0, weights[1:])
     for by in sorted(range(-_MOST_ULPS_OF_PRODUCT, _MOST_ULPS_OF_PRODUCT + 1), key=abs):
@@ -189,7 +192,7 @@ def _nearby_products(weights: Array) -> Iterator[tuple[Array, Array, int]]:
             yield gains, (offset + odd).astype(np.float32), odd
 
 
-def _unrounded_values(
+def _evaluate_unrounded(
     model: ir.Model, expression: Expression, pairs: tuple[Array, Array], grid: TensorGrid
 ) -> Array | None:
     """Return the inputs of the last quantizer in steps; None if another node is the last."""

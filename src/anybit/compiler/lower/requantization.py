@@ -45,6 +45,6 @@ class Requantizer(Protocol):
         """Return the number of codes and the fields of a Quantize of float32."""
 
 
-def zero_index(grid: TensorGrid) -> int:
+def get_zero_index(grid: TensorGrid) -> int:
     """Return the index that code 0 has or would have, within the bounds of a shift."""
     return max(-p.MOST_SHIFT, min(-round(grid.lowest / grid.step), p.MOST_SHIFT))

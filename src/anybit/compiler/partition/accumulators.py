@@ -46,12 +46,12 @@ def accumulate_product(
     Raises:
         Unsupported: A window that does not fit, or sums of more than 32 bits.
     """
-    weights, window, groups = _window_of_weights(product, source, y)
-    scales = _scales(product, weights, source)
+    weights, window, groups = _derive_weight_window(product, source, y)
+    scales = _compute_scales(product, weights, source)
     if product.error is None:
         raise Unsupported(product.reason or "nothing is known of the rounding of its sums")
     slack = np.broadcast_to(0.0 if product.exact else product.error, (y.channels,))
-    reach = _reach(source, weights, is_padded(window))
+    reach = _compute_reach(source, weights, is_padded(window))
     root = AccumulatorRoot(
         node=product.node,
         source=source,
@@ -61,10 +61,10 @@ def accumulate_product(
         accumulators=Accumulators(scales, reach, slack),
         layer=layer,
     )
-    return root, _with_bias(product, y.channels)
+    return root, _append_bias(product, y.channels)
 
 
-def _window_of_weights(
+def _derive_weight_window(
     product: ProductAnalysis, source: IntegerTensor, y: Layout
 ) -> tuple[Array, p.Window, int]:
     """Return the weights in the order of a program, their window, and the number of groups."""
@@ -83,7 +83,7 @@ def _window_of_weights(
     return weights, window, groups
 
 
-def _scales(product: ProductAnalysis, weights: Array, source: IntegerTensor) -> Array:
+def _compute_scales(product: ProductAnalysis, weights: Array, source: IntegerTensor) -> Array:
     """Return the value of one unit of the accumulators per channel, float32."""
     assert product.scale is not None, "checked before"
     own = product.scale.astype(np.float64).reshape(-1)
@@ -95,7 +95,7 @@ def _scales(product: ProductAnalysis, weights: Array, source: IntegerTensor) -> 
     return scales.astype(np.float32)
 
 
-def _with_bias(product: ProductAnalysis, channels: int) -> ElementFunction:
+def _append_bias(product: ProductAnalysis, channels: int) -> ElementFunction:
     at = product.layout.bias if product.layout is not None else None
     inputs = product.node.inputs
     value = inputs[at] if at is not None and at < len(inputs) else None
@@ -110,7 +110,7 @@ def _with_bias(product: ProductAnalysis, channels: int) -> ElementFunction:
     return ElementFunction().then(part, monotone=True, uniform=False)
 
 
-def _reach(source: IntegerTensor, weights: Array, padded: bool) -> IntegerRange:
+def _compute_reach(source: IntegerTensor, weights: Array, padded: bool) -> IntegerRange:
     """Return the range of the accumulators.
 
     Raises:
@@ -167,7 +167,7 @@ def accumulate_mean(
         Unsupported: Its windows differ in their numbers of elements, or have too many.
     """
     layout = source.layout
-    kernel, window = _mean_window(node, layout, y)
+    kernel, window = _derive_mean_window(node, layout, y)
     count = math.prod(kernel)
     shape = (layout.channels, window.kernel_height, window.kernel_width, 1)
     if count > _MOST_AVERAGED or math.prod(shape) > _MOST_WEIGHTS:
@@ -176,7 +176,7 @@ def accumulate_mean(
     _check_floats(np.array([source.grid.scale]), np.array([count]), source)
     exact = exponent is not None and count * reach <= EXACT * 2.0**exponent
     slack = 0.0 if exact else bound_error(np.asarray(count * reach), np.asarray(count))
-    bounds = _reach(source, weights, is_padded(window))
+    bounds = _compute_reach(source, weights, is_padded(window))
     root = AccumulatorRoot(
         node=node,
         source=source,
@@ -188,7 +188,7 @@ def accumulate_mean(
             bounds,
             np.full(layout.channels, slack),
         ),
-        layer=_mean_layer(node, source, bounds, exact=exact),
+        layer=_describe_mean(node, source, bounds, exact=exact),
     )
     start, result = node.inputs[0], node.outputs[0]
     assert start is not None, "legal means have an input"
@@ -196,7 +196,7 @@ def accumulate_mean(
     return root, ElementFunction().then(Mean(nodes), monotone=True, uniform=True)
 
 
-def _mean_layer(
+def _describe_mean(
     node: ir.Node, source: IntegerTensor, bounds: IntegerRange, *, exact: bool
 ) -> LayerInfo:
     span = int(bounds.lowest.min()), int(bounds.highest.max())
@@ -214,7 +214,7 @@ def _mean_layer(
     )
 
 
-def _mean_window(node: ir.Node, x: Layout, y: Layout) -> tuple[tuple[int, ...], p.Window]:
+def _derive_mean_window(node: ir.Node, x: Layout, y: Layout) -> tuple[tuple[int, ...], p.Window]:
     """Return the sizes of the window of a mean, and the window.
 
     Raises:

@@ -16,9 +16,9 @@ from anybit.compiler.partition.expressions import (
     PlannedInstruction,
     TensorRoot,
 )
-from anybit.compiler.partition.layout import Layout, layout_of, reshape_fields
+from anybit.compiler.partition.layout import Layout, make_layout, make_reshape_fields
 from anybit.compiler.partition.values import Values
-from anybit.compiler.partition.windows import pooling_window
+from anybit.compiler.partition.windows import derive_pooling_window
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
 from anybit.onnx.graph.attributes import get_attribute
@@ -53,21 +53,21 @@ def _reshape(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
         raise Unsupported(f"{node.op_type} moves elements from row to row")
     expression = values.expression(x)
     if isinstance(expression.root, InputRoot):
-        layout = layout_of(after, 1)
+        layout = make_layout(after, 1)
         return _relabel(values, expression, y, layout) if expression.uniform else None
     if expression.layout.single:
         axis = 1 if after[0] == expression.layout.channels else len(after)
-        layout = layout_of(after, axis)
+        layout = make_layout(after, axis)
         if layout.single:
             return _rename(values, expression, y, layout)
-    layout = layout_of(after, 1)
+    layout = make_layout(after, 1)
     if not _is_tensor(expression):
-        fields = reshape_fields(expression.layout, layout)
+        fields = make_reshape_fields(expression.layout, layout)
         move = PendingMove(expression.layout, p.Reshape, fields)
         return _postpone(values, expression, y, move, layout)
     source = values.codes(x, expression.layout.axis)
     target = IntegerTensor(y, layout, source.grid, source.stage)
-    fields = reshape_fields(source.layout, layout)
+    fields = make_reshape_fields(source.layout, layout)
     values.append(PlannedInstruction(p.Reshape, (source,), target, fields))
     return values.set_tensor(y, target)
 
@@ -134,17 +134,17 @@ def _pool(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
     if len(node.outputs) > 1 and node.outputs[1].uses():
         return None
     y = node.outputs[0]
-    layout = layout_of(values.sizes(y), 1)
+    layout = make_layout(values.sizes(y), 1)
     if not _is_tensor(expression):
         if expression.layout.rank > 2 and not expression.layout.channels_first:
             return None
-        window = pooling_window(node, expression.layout, layout)
+        window = derive_pooling_window(node, expression.layout, layout)
         move = PendingMove(expression.layout, p.MaxPool, {"window": window})
         return _postpone(values, expression, y, move, layout)
     source = values.codes(x, 1)
     if source.grid.scale < 0:
         raise Unsupported("its input has a negative scale")
-    window = pooling_window(node, source.layout, layout)
+    window = derive_pooling_window(node, source.layout, layout)
     target = IntegerTensor(y, layout, source.grid, source.stage)
     values.append(PlannedInstruction(p.MaxPool, (source,), target, {"window": window}))
     return values.set_tensor(y, target)
@@ -165,10 +165,10 @@ def _concatenate(values: Values, node: ir.Node, x: ir.Value) -> Expression | Non
     stages = {source.stage for source in sources}
     if grid is None or any(source.grid != grid for source in sources) or len(stages) > 1:
         raise Unsupported("it puts together tensors of different scales")
-    target = IntegerTensor(y, layout_of(sizes, axis), grid, sources[0].stage)
+    target = IntegerTensor(y, make_layout(sizes, axis), grid, sources[0].stage)
     first = 0
     for source in sources:
-        fields = _all_elements(source.layout, first)
+        fields = _select_all_elements(source.layout, first)
         values.append(PlannedInstruction(p.Gather, (source,), target, fields))
         first += source.layout.channels
     return values.set_tensor(y, target)
@@ -179,7 +179,7 @@ def _is_computed(values: Values, value: ir.Value) -> bool:
     return not isinstance(expression.root, InputRoot) or bool(expression.nodes)
 
 
-def _all_elements(layout: Layout, first: int) -> dict[str, object]:
+def _select_all_elements(layout: Layout, first: int) -> dict[str, object]:
     """Return the fields of a Gather of a whole tensor to the channels from `first` on."""
     rows, columns, channels = (
         np.arange(size, dtype=np.int32) for size in (layout.height, layout.width, layout.channels)
@@ -202,7 +202,7 @@ def _gather(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
     numbers = trace_elements(values.model, node, x, values.sizes(x))
     first_output = None
     for y in reversed(node.outputs):
-        layout = layout_of(values.sizes(y), source.layout.axis)
+        layout = make_layout(values.sizes(y), source.layout.axis)
         fields = separate_axes(numbers[str(y.name)], source.layout, layout)
         zero, rest = divmod(-source.grid.lowest, source.grid.step)
         fill = zero if not rest and 0 <= zero < source.grid.levels else None

@@ -117,7 +117,7 @@ class NodeChain:
                 node.attributes.pop("auto_pad", None)
             for output in node.outputs:
                 output.shape = None
-        _own_thresholds(piece, values)
+        _freeze_thresholds(piece, values)
         return make_session(make_runnable(piece, piece), threads=1), constants
 
     def __call__(self, *elements: Array) -> Array:
@@ -150,7 +150,7 @@ class NodeChain:
         return result
 
 
-def _own_thresholds(piece: ir.Model, values: Mapping[str | None, ir.Value]) -> None:
+def _freeze_thresholds(piece: ir.Model, values: Mapping[str | None, ir.Value]) -> None:
     """Turn the thresholds among the inputs of a piece of a graph into constants."""
     for node in piece.graph:
         table = node.inputs[1] if is_multi_threshold(node) else None

@@ -46,7 +46,7 @@ class Layout:
         return self.height == self.width == 1
 
 
-def layout_of(sizes: tuple[int, ...], axis: int) -> Layout:
+def make_layout(sizes: tuple[int, ...], axis: int) -> Layout:
     """Return the layout of a value with these sizes after its rows and this axis of channels."""
     first = axis == 1
     inner = sizes[1:] if first else sizes[:-1]
@@ -54,7 +54,7 @@ def layout_of(sizes: tuple[int, ...], axis: int) -> Layout:
     return Layout(len(sizes) + 1, axis, height, width, sizes[0] if first else sizes[-1])
 
 
-def reshape_fields(source: Layout, target: Layout) -> dict[str, int]:
+def make_reshape_fields(source: Layout, target: Layout) -> dict[str, int]:
     """Return the fields of a Reshape that keeps the order of the elements in the graph."""
     return {
         "source_channels_first": int(source.channels_first),

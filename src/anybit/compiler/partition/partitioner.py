@@ -17,12 +17,12 @@ from anybit.compiler.analyze.analysis import AnalyzedModel
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.legalize import is_mean
 from anybit.compiler.operators import (
-    captures_of,
-    constant_axes,
+    find_constant_axes,
+    get_captures,
+    get_varying_inputs,
     is_quantizer,
     is_uniform,
     split_quantizer,
-    varying_inputs,
 )
 from anybit.compiler.partition.accumulators import accumulate_mean, accumulate_product
 from anybit.compiler.partition.data_movement import move_elements
@@ -32,7 +32,7 @@ from anybit.compiler.partition.expressions import (
     PairRoot,
     PlannedInstruction,
 )
-from anybit.compiler.partition.layout import layout_of
+from anybit.compiler.partition.layout import make_layout
 from anybit.compiler.partition.lowering import Lowering
 from anybit.compiler.partition.sharing import find_shared_values
 from anybit.compiler.partition.values import Values
@@ -154,7 +154,7 @@ class Partitioner:
     def run(self) -> Partition:
         """Visit all nodes, then all outputs of the model."""
         for number, node in enumerate(self._positions):
-            if varying_inputs(node) or captures_of(node):
+            if get_varying_inputs(node) or get_captures(node):
                 self._step(self._visit, node)
             if self._progress is not None:
                 self._progress((number + 1) / len(self._positions))
@@ -226,7 +226,7 @@ class Partitioner:
         is_conv = node.op_type == "Conv"
         source = self._values.codes(x, 1 if is_conv else len(self._values.sizes(x)))
         sizes = self._values.sizes(y)
-        layout = layout_of(sizes, 1 if is_conv else len(sizes))
+        layout = make_layout(sizes, 1 if is_conv else len(sizes))
         layer = self._analyzed.layers[str(y.name)]
         root, before = accumulate_product(self._products[node], layer, source, layout)
         return Expression(root, y, layout, before, (y,))
@@ -234,7 +234,7 @@ class Partitioner:
     def _mean(self, node: ir.Node) -> Expression:
         x, y = node.inputs[0], node.outputs[0]
         assert x is not None, "legal means have an input"
-        layout = layout_of(self._values.sizes(y), 1)
+        layout = make_layout(self._values.sizes(y), 1)
         source = self._values.codes(x, 1)
         abstract = self._analyzed.analysis.values[x]
         root, before = accumulate_mean(
@@ -244,11 +244,11 @@ class Partitioner:
 
     def _elementwise(self, node: ir.Node) -> Expression | None:
         """Return the expression of an elementwise node; None for other nodes."""
-        values = varying_inputs(node)
+        values = get_varying_inputs(node)
         if len(values) > 2 or not values:
             return None
         rank = len(self._values.sizes(values[0])) + 1
-        axes = constant_axes(node, rank, self._analyzed.opset)
+        axes = find_constant_axes(node, rank, self._analyzed.opset)
         if axes is None or node.outputs[0].dtype is None:
             return None
         inputs = [self._read(value, axes) for value in values]
@@ -279,7 +279,7 @@ class Partitioner:
         if self._values.rows(values[0]) != self._values.rows(values[1]):
             raise Unsupported("its two inputs differ in their rows")
         y = node.outputs[0]
-        layout = layout_of(self._values.sizes(y), first.layout.axis)
+        layout = make_layout(self._values.sizes(y), first.layout.axis)
         pair = [self._values.codes(value, first.layout.axis) for value in values]
         if not layout.rank == pair[0].layout.rank == pair[1].layout.rank:
             raise Unsupported("its two inputs differ in their sizes")
@@ -299,7 +299,7 @@ class Partitioner:
         if isinstance(expression.root, InputRoot) and expression.uniform and len(axes) == 1:
             (axis,) = axes
             if axis in (1, expression.layout.rank - 1):
-                return replace(expression, layout=layout_of(self._values.sizes(value), axis))
+                return replace(expression, layout=make_layout(self._values.sizes(value), axis))
         return expression
 
     def _anchor(self, node: ir.Node) -> None:
@@ -321,7 +321,8 @@ class Partitioner:
         """Return whether all readers of a value are elementwise nodes of it alone."""
         rank, opset = expression.layout.rank, self._analyzed.opset
         return not value.is_graph_output() and all(
-            len(varying_inputs(reader)) == 1 and constant_axes(reader, rank, opset) is not None
+            len(get_varying_inputs(reader)) == 1
+            and find_constant_axes(reader, rank, opset) is not None
             for reader, _ in value.uses()
         )
 
@@ -341,7 +342,7 @@ class Partitioner:
 
     def _leave(self, node: ir.Node) -> None:
         """Leave a node in the graph: it reads and computes float32."""
-        values = [*varying_inputs(node), *captures_of(node)]
+        values = [*get_varying_inputs(node), *get_captures(node)]
         stage = max((self._values.stage(value) for value in values), default=0)
         for value in values:
             self._values.require_floats(value, get_label(node))

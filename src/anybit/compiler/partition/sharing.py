@@ -7,7 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from anybit.compiler.layer import CompiledLayer, merge_layers
-from anybit.compiler.operators import is_quantizer, is_uniform, varying_inputs
+from anybit.compiler.operators import get_varying_inputs, is_quantizer, is_uniform
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
     Expression,
@@ -20,7 +20,9 @@ from anybit.compiler.partition.lowering import Lowering
 from anybit.compiler.reason import MustStayFloat
 
 
-def live_instructions(instructions: Sequence[PlannedInstruction]) -> list[PlannedInstruction]:
+def select_live_instructions(
+    instructions: Sequence[PlannedInstruction],
+) -> list[PlannedInstruction]:
     """Return the instructions whose results reach an output."""
     live: set[object] = set()
     kept = []
@@ -46,7 +48,7 @@ def find_shared_values(
     results of the layer.
     """
     groups: dict[ir.Node, list[PlannedInstruction]] = {}
-    for instruction in live_instructions(instructions):
+    for instruction in select_live_instructions(instructions):
         if instruction.origin is not None:
             assert isinstance(instruction.origin.root, AccumulatorRoot), "only products have one"
             groups.setdefault(instruction.origin.root.node, []).append(instruction)
@@ -65,7 +67,7 @@ def _share(
 ) -> dict[ir.Value, CompiledLayer | None]:
     """Return the value to share of one set of accumulators; none if it has no integer code."""
     stems = [
-        {stem.value: stem for stem in _stems(instruction.origin)}
+        {stem.value: stem for stem in _iterate_stems(instruction.origin)}
         for instruction in group
         if instruction.origin
     ]
@@ -82,15 +84,15 @@ def _share(
     return {}
 
 
-def _stems(expression: Expression) -> Iterator[Expression]:
+def _iterate_stems(expression: Expression) -> Iterator[Expression]:
     """Yield the functions that all of an expression depends on, the accumulators first."""
     if expression.moved_from is not None:
-        yield from _stems(expression.moved_from)
+        yield from _iterate_stems(expression.moved_from)
     values = [*expression.starts, *(node.outputs[0] for node in expression.nodes)]
     for count in range(len(values)):
         later = expression.nodes[count:]
         before = set(values[: count + 1])
-        if {x for node in later for x in varying_inputs(node)} & before <= {values[count]}:
+        if {x for node in later for x in get_varying_inputs(node)} & before <= {values[count]}:
             yield replace(
                 expression,
                 value=values[count],
@@ -100,7 +102,7 @@ def _stems(expression: Expression) -> Iterator[Expression]:
             )
 
 
-def float_inputs(expression: Expression, reader: str) -> list[ir.Value]:
+def find_float_inputs(expression: Expression, reader: str) -> list[ir.Value]:
     """Return the floats that an expression needs if its nodes stay in the graph.
 
     Raises:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from anybit.compiler.analyze.analysis import AnalyzedModel
 from anybit.compiler.analyze.tensor_grids import explain_missing_grid
 from anybit.compiler.layer import CompiledLayer
-from anybit.compiler.operators import is_uniform, split_quantizer, varying_inputs
+from anybit.compiler.operators import get_varying_inputs, is_uniform, split_quantizer
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
     Expression,
@@ -25,9 +25,9 @@ from anybit.compiler.partition.expressions import (
     RegionOutput,
     TensorRoot,
 )
-from anybit.compiler.partition.layout import Layout, layout_of
+from anybit.compiler.partition.layout import Layout, make_layout
 from anybit.compiler.partition.lowering import Lowering
-from anybit.compiler.partition.sharing import float_inputs
+from anybit.compiler.partition.sharing import find_float_inputs
 from anybit.compiler.reason import Reason, Unsupported, accept
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.shapes import get_inferred_shape, get_sizes
@@ -97,7 +97,7 @@ class Values:
             raise Unsupported(f"{value.name!r} is not float32")
         sizes = self.sizes(value)
         root = InputRoot(value, sizes, self._float_stages.get(value, 0))
-        return Expression(root, value, layout_of(sizes, 1), starts=(value,))
+        return Expression(root, value, make_layout(sizes, 1), starts=(value,))
 
     def stage(self, value: ir.Value) -> int:
         """Return the number of changes from integers to float32 before a float value."""
@@ -113,7 +113,7 @@ class Values:
         self._expressions[value] = expression
         node = value.producer()
         if node is not None:
-            self._rows[value] = self.rows(varying_inputs(node)[0])
+            self._rows[value] = self.rows(get_varying_inputs(node)[0])
 
     def set_float(self, value: ir.Value, stage: int) -> None:
         """Let a value be one that float nodes compute."""
@@ -159,7 +159,7 @@ class Values:
             MustStayFloat: A layer of a weaker guarantee would compute them.
         """
         expression = self.expression(value)
-        layout = layout_of(self.sizes(value), axis)
+        layout = make_layout(self.sizes(value), axis)
         key = value, layout
         if key in self._tensors:
             return self._tensors[key]
@@ -202,7 +202,7 @@ class Values:
         expression = self._from_quantized(expression)
         lowered = self._lowering.compute_floats(expression)
         if lowered is None:
-            for x in float_inputs(expression, reader):
+            for x in find_float_inputs(expression, reader):
                 self.require_floats(x, reader)
             return
         output = accept(lowered)

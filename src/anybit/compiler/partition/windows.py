@@ -22,7 +22,7 @@ def derive_window(node: ir.Node, kernel: tuple[int, ...], x: Layout, y: Layout) 
     Raises:
         ModelError: An attribute of a wrong type.
     """
-    sides = _sides(node, kernel)
+    sides = _parse_sides(node, kernel)
     if sides is None:
         return None
     count, strides, dilations, pads = len(kernel), *sides
@@ -62,7 +62,7 @@ def derive_window(node: ir.Node, kernel: tuple[int, ...], x: Layout, y: Layout) 
     )
 
 
-def _sides(
+def _parse_sides(
     node: ir.Node, kernel: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
     """Return strides, dilations and pads of a node; None if they do not fit its kernel."""
@@ -85,7 +85,7 @@ def is_padded(window: p.Window) -> bool:
     return any((window.pad_top, window.pad_left, window.pad_bottom, window.pad_right))
 
 
-def pooling_window(node: ir.Node, x: Layout, y: Layout) -> p.Window:
+def derive_pooling_window(node: ir.Node, x: Layout, y: Layout) -> p.Window:
     """Return the window of a pooling: of a global one, all elements.
 
     Raises:

@@ -20,8 +20,8 @@ def replace_channel_shuffles(model: ir.Model) -> None:
     """Replace Reshape, Transpose and Reshape that permute channels by one Gather, in place."""
     shuffles = []
     for node in model.graph:
-        chain = _chain(node)
-        channels = None if chain is None else _channels(chain, model)
+        chain = _match_chain(node)
+        channels = None if chain is None else _trace_channels(chain, model)
         if chain is not None and channels is not None:
             shuffles.append((chain, channels))
     if not shuffles:
@@ -32,7 +32,7 @@ def replace_channel_shuffles(model: ir.Model) -> None:
     InferShapes()(model)
 
 
-def _chain(node: ir.Node) -> list[ir.Node] | None:
+def _match_chain(node: ir.Node) -> list[ir.Node] | None:
     """Return a Reshape and its only readers, a Transpose and a Reshape; None for other nodes."""
     chain = [node]
     for kind in _KINDS:
@@ -50,11 +50,11 @@ def _chain(node: ir.Node) -> list[ir.Node] | None:
     return None
 
 
-def _channels(chain: list[ir.Node], model: ir.Model) -> Array | None:
+def _trace_channels(chain: list[ir.Node], model: ir.Model) -> Array | None:
     """Return the source of every channel; None if more than channels are moved."""
     first, transpose, last = chain
     before, split, after = (
-        _sizes(value, model) for value in (first.inputs[0], first.outputs[0], last.outputs[0])
+        _get_sizes(value, model) for value in (first.inputs[0], first.outputs[0], last.outputs[0])
     )
     if before is None or split is None or before != after or len(before) < 2:
         return None
@@ -71,7 +71,7 @@ def _channels(chain: list[ir.Node], model: ir.Model) -> Array | None:
     return channels if np.array_equal(numbers, whole) else None
 
 
-def _sizes(value: ir.Value | None, model: ir.Model) -> tuple[int, ...] | None:
+def _get_sizes(value: ir.Value | None, model: ir.Model) -> tuple[int, ...] | None:
     """Return the sizes after the rows; None if one is unknown or 0."""
     sizes = None if value is None else get_proven_sizes(value, model)
     inner = tuple(size for size in (sizes or ())[1:] if size)

@@ -3,7 +3,7 @@
 
 import onnx_ir as ir
 
-from anybit.compiler.operators import is_quantizer, varying_inputs
+from anybit.compiler.operators import get_varying_inputs, is_quantizer
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
@@ -45,14 +45,14 @@ def is_integer_only(model: ir.Model) -> bool:
     Either the file says so, or a sum, a mean or a concatenation reads a quantizer.
     """
     return INTEGER_ONLY in model.metadata_props or any(
-        _is_between(node) and any(map(_is_quantized, varying_inputs(node)))
+        _is_between(node) and any(map(_is_quantized, get_varying_inputs(node)))
         for node in iter_nodes(model.graph)
     )
 
 
 def _is_between(node: ir.Node) -> bool:
     combines = not node.domain and (has_trait(node, _BETWEEN) or node.op_type == "Concat")
-    return combines and (len(varying_inputs(node)) > 1 or has_trait(node, OpTrait.MEAN))
+    return combines and (len(get_varying_inputs(node)) > 1 or has_trait(node, OpTrait.MEAN))
 
 
 def _is_quantized(value: ir.Value) -> bool:

@@ -3,7 +3,7 @@
 
 import onnx_ir as ir
 
-from anybit.compiler.operators import constant_axes, is_quantizer, varying_inputs
+from anybit.compiler.operators import find_constant_axes, get_varying_inputs, is_quantizer
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
@@ -24,7 +24,7 @@ def hoist_quantizers(model: ir.Model) -> frozenset[str]:
         The names of the values that are new.
     """
     opset = model.graph.opset_imports.get("", 1)
-    chains = [(node, chain) for node in model.graph if (chain := _chain(node, opset))]
+    chains = [(node, chain) for node in model.graph if (chain := _find_chain(node, opset))]
     if not chains:
         return frozenset()
     editor = Editor(model)
@@ -33,9 +33,9 @@ def hoist_quantizers(model: ir.Model) -> frozenset[str]:
     return frozenset(added)
 
 
-def _moved_inputs(node: ir.Node) -> list[ir.Value]:
+def _get_moved_inputs(node: ir.Node) -> list[ir.Value]:
     """Return the tensors whose elements a node moves; none for other nodes."""
-    values = varying_inputs(node)
+    values = get_varying_inputs(node)
     if node.domain or len(node.outputs) != 1 or not values:
         return []
     if node.op_type == "Concat":
@@ -52,17 +52,17 @@ def _is_fixed(value: ir.Value | None) -> bool:
     return value is None or is_constant(value)
 
 
-def _chain(node: ir.Node, opset: int) -> list[ir.Node]:
+def _find_chain(node: ir.Node, opset: int) -> list[ir.Node]:
     """Return the elementwise nodes from a node to the next quantizer; none if there are others."""
     chain: list[ir.Node] = []
-    y = node.outputs[0] if _moved_inputs(node) else None
+    y = node.outputs[0] if _get_moved_inputs(node) else None
     while y is not None and y.shape is not None and not y.is_graph_output():
         if len(y.uses()) != 1 or len(chain) == _LONGEST:
             return []
         ((reader, _),) = y.uses()
-        if reader.graph is not node.graph or varying_inputs(reader) != [y]:
+        if reader.graph is not node.graph or get_varying_inputs(reader) != [y]:
             return []
-        axes = constant_axes(reader, len(node.outputs[0].shape or ()), opset)
+        axes = find_constant_axes(reader, len(node.outputs[0].shape or ()), opset)
         if axes != set() or reader.outputs[0].dtype is None:
             return []
         chain.append(reader)
@@ -76,7 +76,7 @@ def _hoist(moving: ir.Node, chain: list[ir.Node], editor: Editor) -> list[str]:
     """Move a chain before a data movement, once per tensor; return the new names."""
     last, added = chain[-1], []
     quantized = {}
-    for x in _moved_inputs(moving):
+    for x in _get_moved_inputs(moving):
         y, before = x, moving.outputs[0]
         for node in chain:
             after = node.outputs[0]

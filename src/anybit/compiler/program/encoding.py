@@ -49,17 +49,17 @@ class Encoded:
 def encode(program: Program) -> Encoded:
     """Encode a program."""
     stores = _Stores()
-    words = [VERSION, *_record(program, stores)]
+    words = [VERSION, *_encode_record(program, stores)]
     return Encoded(np.array(words, np.int64), *stores.arrays())
 
 
-def layout(record: type[Any]) -> list[tuple[str, str]]:
+def list_fields(record: type[Any]) -> list[tuple[str, str]]:
     """Return the fields of a record and their kinds, as the native side declares them."""
     hints = get_type_hints(record)
-    return [(field.name, _kind(hints[field.name])) for field in fields(record)]
+    return [(field.name, _name_kind(hints[field.name])) for field in fields(record)]
 
 
-def _kind(hint: Any) -> str:
+def _name_kind(hint: Any) -> str:
     if hint is int:
         return "integer"
     if hint in _STORES:
@@ -102,12 +102,12 @@ class _Stores:
         return bytes_, integers, floats
 
 
-def _record(record: Any, stores: _Stores) -> Iterator[int]:
-    for name, kind in layout(type(record)):
-        yield from _field(getattr(record, name), kind, stores)
+def _encode_record(record: Any, stores: _Stores) -> Iterator[int]:
+    for name, kind in list_fields(type(record)):
+        yield from _encode_field(getattr(record, name), kind, stores)
 
 
-def _field(value: Any, kind: str, stores: _Stores) -> Iterator[int]:
+def _encode_field(value: Any, kind: str, stores: _Stores) -> Iterator[int]:
     if kind == "integer":
         yield int(value)
     elif kind in _STORES.values():
@@ -115,16 +115,16 @@ def _field(value: Any, kind: str, stores: _Stores) -> Iterator[int]:
     elif isinstance(value, tuple):
         yield len(value)
         for record in value:
-            yield from _tagged(record, stores)
+            yield from _encode_tagged(record, stores)
     else:
-        yield from _tagged(value, stores)
+        yield from _encode_tagged(value, stores)
 
 
-def _tagged(record: Any, stores: _Stores) -> Iterator[int]:
+def _encode_tagged(record: Any, stores: _Stores) -> Iterator[int]:
     for family in (INSTRUCTIONS, TAILS):
         if type(record) in family:
             yield family.index(type(record))
-    yield from _record(record, stores)
+    yield from _encode_record(record, stores)
 
 
 _MANY_BITS = 4

@@ -22,7 +22,9 @@ def run(program: p.Program, inputs: Sequence[Array]) -> list[Array]:
     run_ = _Run(program, inputs, rows)
     for instruction in program.instructions:
         getattr(run_, type(instruction).__name__.lower())(instruction)
-    return [_in_graph_order(port, y) for port, y in zip(program.outputs, run_.outputs, strict=True)]
+    return [
+        _restore_graph_order(port, y) for port, y in zip(program.outputs, run_.outputs, strict=True)
+    ]
 
 
 class _Run:
@@ -30,7 +32,7 @@ class _Run:
 
     def __init__(self, program: p.Program, inputs: Sequence[Array], rows: int) -> None:
         self.inputs = [
-            _channels_last(port, x) for port, x in zip(program.inputs, inputs, strict=True)
+            _move_channels_last(port, x) for port, x in zip(program.inputs, inputs, strict=True)
         ]
         self.tensors = program.tensors
         self.indices = [
@@ -62,11 +64,11 @@ class _Run:
         arithmetic = isinstance(at.tail, p.Arithmetic)
         target = self.outputs if arithmetic else self.indices
         channels = target[at.target].shape[-1]
-        weights = weights_of(at, channels, source.channels)
+        weights = unpack_weights(at, channels, source.channels)
         inside = source.channels // at.groups
         group_size = channels // at.groups
         sums = np.zeros(target[at.target].shape, np.int64)
-        for row, column, taken in _windows(codes, at.window, sums.shape[1:3], 0):
+        for row, column, taken in _iterate_windows(codes, at.window, sums.shape[1:3], 0):
             for group in range(at.groups):
                 outer = slice(group * group_size, (group + 1) * group_size)
                 inner = slice(group * inside, (group + 1) * inside)
@@ -78,7 +80,9 @@ class _Run:
     def maxpool(self, at: p.MaxPool) -> None:
         largest = self.indices[at.target]
         largest[:] = -1
-        for _, _, taken in _windows(self.indices[at.source], at.window, largest.shape[1:3], -1):
+        for _, _, taken in _iterate_windows(
+            self.indices[at.source], at.window, largest.shape[1:3], -1
+        ):
             np.maximum(largest, taken, out=largest)
 
     def lookup(self, at: p.Lookup) -> None:
@@ -93,11 +97,11 @@ class _Run:
 
     def add(self, at: p.Add) -> None:
         first, second = self.indices[at.first], self.indices[at.second]
-        self.indices[at.target][:] = added(at, first, second)
+        self.indices[at.target][:] = add_indices(at, first, second)
 
     def multiply(self, at: p.Multiply) -> None:
         first, second = self.indices[at.first], self.indices[at.second]
-        self.indices[at.target][:] = multiplied(at, first, second)
+        self.indices[at.target][:] = multiply_indices(at, first, second)
 
     def gather(self, at: p.Gather) -> None:
         source = self.indices[at.source]
@@ -122,7 +126,7 @@ class _Run:
         self.outputs[at.target][:] = _look_up(at.values, index, levels)
 
 
-def weights_of(product: p.Product, channels: int, source_channels: int) -> Array:
+def unpack_weights(product: p.Product, channels: int, source_channels: int) -> Array:
     """Return the weights, target channel x kernel row x kernel column x source channel."""
     window, bits = product.window, product.weight_bits
     shape = (
@@ -136,7 +140,7 @@ def weights_of(product: p.Product, channels: int, source_channels: int) -> Array
     return product.values.astype(np.int64)[indices].reshape(shape)
 
 
-def _windows(codes: Array, window: p.Window, sizes: tuple[int, ...], outside: int) -> Any:
+def _iterate_windows(codes: Array, window: p.Window, sizes: tuple[int, ...], outside: int) -> Any:
     """Yield row, column and elements of all windows at the positions of a window."""
     w = window
     padded = np.pad(
@@ -167,46 +171,46 @@ def apply_epilogue(tail: p.Tail, sums: Array, levels: int) -> Array:
             reached = (sums * tail.directions)[..., None] >= thresholds
             return np.asarray(reached.sum(axis=-1))
         case p.Affine():
-            return index_of(tail, sums, levels)
+            return compute_index(tail, sums, levels)
         case p.Table():
             entries = tail.entries.reshape(sums.shape[-1], -1)
             chosen = entries[np.arange(sums.shape[-1]), sums - tail.first]
             return np.asarray(chosen, np.int64)
         case p.Arithmetic():
-            return result_of(tail, sums)
+            return compute_result(tail, sums)
         case p.Rounded():
-            return rounded(result_of(tail, sums), tail.shift, levels)
+            return round_to_index(compute_result(tail, sums), tail.shift, levels)
 
 
-def index_of(tail: p.Affine, sums: Array, levels: int) -> Array:
+def compute_index(tail: p.Affine, sums: Array, levels: int) -> Array:
     """Return the indices of accumulators; channels lie along the last axis."""
     with np.errstate(all="ignore"):
         y = sums.astype(np.float32) * tail.gains + tail.offsets
     return np.asarray(np.clip(np.rint(y) + np.float32(tail.shift), 0, levels - 1), np.int64)
 
 
-def rounded(y: Array, shift: int, levels: int) -> Array:
+def round_to_index(y: Array, shift: int, levels: int) -> Array:
     """Return the indices of numbers in steps of the codes."""
     return _round_and_saturate(y, shift, 0, levels - 1)
 
 
-def added(at: p.Add, first: Array, second: Array) -> Array:
+def add_indices(at: p.Add, first: Array, second: Array) -> Array:
     """Return the indices of sums of two tensors from their indices."""
     with np.errstate(all="ignore"):
-        x, other = _scaled(at, first, second)
+        x, other = _scale_operands(at, first, second)
         y = (x + other) / at.divisor[0] + at.offset[0]
     return _round_and_saturate(y, at.shift, at.lowest, at.highest)
 
 
-def multiplied(at: p.Multiply, first: Array, second: Array) -> Array:
+def multiply_indices(at: p.Multiply, first: Array, second: Array) -> Array:
     """Return the indices of products of two tensors from their indices."""
     with np.errstate(all="ignore"):
-        x, other = _scaled(at, first, second)
+        x, other = _scale_operands(at, first, second)
         y = x * other / at.divisor[0] + at.offset[0]
     return _round_and_saturate(y, at.shift, at.lowest, at.highest)
 
 
-def _scaled(at: p.Add | p.Multiply, first: Array, second: Array) -> tuple[Array, Array]:
+def _scale_operands(at: p.Add | p.Multiply, first: Array, second: Array) -> tuple[Array, Array]:
     x, other = (
         (index - zero).astype(np.float32) * gain
         for index, zero, gain in zip((first, second), at.zeros, at.gains, strict=True)
@@ -220,17 +224,17 @@ def _round_and_saturate(y: Array, shift: int, lowest: int, highest: int) -> Arra
     return np.asarray(np.rint(inside) + np.float32(shift), np.int64)
 
 
-def result_of(tail: p.Arithmetic | p.Rounded, sums: Array) -> Array:
+def compute_result(tail: p.Arithmetic | p.Rounded, sums: Array) -> Array:
     """Return the float32 results of accumulators; channels lie along the last axis."""
     with np.errstate(all="ignore"):
         y = sums.astype(np.float32) * tail.scales
         kept = np.zeros_like(y)
         for step in tail.steps:
-            y, kept = after_step(step, y, kept)
+            y, kept = apply_step(step, y, kept)
     return y
 
 
-def after_step(step: p.Step, y: Array, kept: Array) -> tuple[Array, Array]:
+def apply_step(step: p.Step, y: Array, kept: Array) -> tuple[Array, Array]:
     """Return y and the kept value after a step."""
     operation = p.Operation(step.operation)
     if operation is p.Operation.KEEP:
@@ -260,12 +264,12 @@ def _look_up(entries: Array, index: Array, size: int) -> Array:
     return np.asarray(lists[np.arange(index.shape[-1]) if len(lists) > 1 else 0, index])
 
 
-def _channels_last(port: p.Port, x: Array) -> Array:
+def _move_channels_last(port: p.Port, x: Array) -> Array:
     if port.channels_first:
         return x.reshape(len(x), port.channels, port.height, port.width).transpose(0, 2, 3, 1)
     return x.reshape(len(x), port.height, port.width, port.channels)
 
 
-def _in_graph_order(port: p.Port, y: Array) -> Array:
+def _restore_graph_order(port: p.Port, y: Array) -> Array:
     ordered = y.transpose(0, 3, 1, 2) if port.channels_first else y
     return ordered.reshape(len(y), *port.sizes)

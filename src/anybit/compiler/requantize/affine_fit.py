@@ -11,8 +11,8 @@ import numpy as np
 
 from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.program.program import Affine
-from anybit.compiler.program.reference import index_of
-from anybit.compiler.requantize.step_function import StepFunction, oriented
+from anybit.compiler.program.reference import compute_index
+from anybit.compiler.requantize.step_function import StepFunction, orient
 from anybit.onnx.graph.constants import Array
 
 _ROUNDS = 60
@@ -40,17 +40,17 @@ def fit_affine(
         guess: An epilogue with the same shift, which is tried as well.
     """
     stairs = wide.within(reach)
-    lowest, highest = oriented(reach, stairs.directions)
+    lowest, highest = orient(reach, stairs.directions)
     near = np.concatenate([stairs.thresholds, stairs.thresholds - 1, [lowest, highest]])
     points = np.clip(near, lowest, highest) * stairs.directions
     expected = stairs(points)
 
     def missed(tried: Affine) -> Array:
-        different = (index_of(tried, points, levels) != expected).any(axis=0)
+        different = (compute_index(tried, points, levels) != expected).any(axis=0)
         finite = np.isfinite(tried.gains) & np.isfinite(tried.offsets)
         return np.asarray(different | ~finite | (tried.gains * stairs.directions < 0))
 
-    fitted = _middle(wide, far, stairs, reach, shift)
+    fitted = _fit_middle(wide, far, stairs, reach, shift)
     off = missed(fitted)
     if guess is not None and off.any():
         right = ~missed(guess)
@@ -58,23 +58,23 @@ def fit_affine(
         off &= ~right
     for channel in np.flatnonzero(off):
         gain = (fitted if guess is None else guess).gains[channel]
-        near_by = _near(gain, points[:, channel], expected[:, channel], levels, shift)
+        near_by = _search_nearby(gain, points[:, channel], expected[:, channel], levels, shift)
         if near_by is None:
             return None
         fitted.gains[channel], fitted.offsets[channel] = near_by
     return None if missed(fitted).any() else fitted
 
 
-def _middle(
+def _fit_middle(
     wide: StepFunction, far: IntegerRange, stairs: StepFunction, reach: IntegerRange, shift: int
 ) -> Affine:
     """Return the middle of the narrowest strip; a channel without steps is constant."""
-    lowest, highest = oriented(reach, stairs.directions)
-    start, end = oriented(far, stairs.directions)
+    lowest, highest = orient(reach, stairs.directions)
+    start, end = orient(far, stairs.directions)
     inside = (stairs.thresholds > lowest) & (stairs.thresholds <= highest)
     inner_steps = (wide.thresholds > start) & (wide.thresholds <= end)
     # x = width * k + first where index k begins.
-    width, first = _line(
+    width, first = _fit_line(
         wide.thresholds - 0.5, np.where(inner_steps.any(axis=0), inner_steps, True)
     )
     constant = ~inside.any(axis=0)
@@ -83,7 +83,7 @@ def _middle(
     return Affine(gains.astype(np.float32), (offsets - shift).astype(np.float32), shift)
 
 
-def _near(
+def _search_nearby(
     nearest: np.float32, points: Array, expected: Array, levels: int, shift: int
 ) -> tuple[np.float32, np.float32] | None:
     """Return a gain and an offset within some ulps, for a channel with a very narrow strip."""
@@ -99,14 +99,14 @@ def _near(
     for share in np.linspace(-0.5, 0.5, _TRIALS):
         offsets = ((above + below) / 2 + share * width).astype(np.float32)
         tried = Affine(gains, offsets, shift)
-        same = (index_of(tried, points[:, None], levels) == expected[:, None]).all(axis=0)
+        same = (compute_index(tried, points[:, None], levels) == expected[:, None]).all(axis=0)
         if same.any():
             chosen = int(same.argmax())
             return tried.gains[chosen], tried.offsets[chosen]
     return None
 
 
-def _line(points: Array, used: Array) -> tuple[Array, Array]:
+def _fit_line(points: Array, used: Array) -> tuple[Array, Array]:
     """Return slope and intercept of the minimax line through the points at 1, 2, ... of a column.
 
     The largest distance is convex in the slope, so that a golden section search finds its minimum.
@@ -119,7 +119,7 @@ def _line(points: Array, used: Array) -> tuple[Array, Array]:
         bottom = np.where(used, rest, np.inf).min(axis=0)
         return top - bottom, top, bottom
 
-    low, high = _slopes(points, at, used)
+    low, high = _bound_slope(points, at, used)
     for _ in range(_ROUNDS):
         inner = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
         left = spread(inner[0])[0] <= spread(inner[1])[0]
@@ -129,7 +129,7 @@ def _line(points: Array, used: Array) -> tuple[Array, Array]:
     return slope, (top + bottom) / 2
 
 
-def _slopes(points: Array, at: Array, used: Array) -> tuple[Array, Array]:
+def _bound_slope(points: Array, at: Array, used: Array) -> tuple[Array, Array]:
     """Return bounds of the slope: that of the outermost points, plus or minus two units."""
     first, last = used.argmax(axis=0), len(used) - 1 - used[::-1].argmax(axis=0)
     columns = np.arange(points.shape[1])

@@ -18,7 +18,7 @@ from anybit.compiler.partition.expressions import Accumulators, IntegerRange
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import UNSUPPORTED, Unsupported
 from anybit.compiler.requantize.affine_fit import fit_affine
-from anybit.compiler.requantize.lookup_table import evaluate_table, find_risks_in_table, too_large
+from anybit.compiler.requantize.lookup_table import evaluate_table, find_risks_in_table, refuse_size
 from anybit.compiler.requantize.step_function import (
     StepFunction,
     bisect_steps,
@@ -81,24 +81,24 @@ def requantize_exactly(
     if function.monotone:
         stairs, far = _find_steps(indices, levels, sums.reach)
         check_steps(stairs, indices, sums.reach)
-        tail = _cheapest(stairs, far, levels, sums.reach, shift, guess)
+        tail = _select_cheapest(stairs, far, levels, sums.reach, shift, guess)
         return Requantization(tail, *_find_step_risks(stairs, function, index, sums))
     if sums.reach.longest * sums.scales.size > _MOST_EVALUATIONS:
         raise Unsupported("what follows it rises and falls, over too many accumulators")
     table = evaluate_table(indices, sums.reach, _MOST_ENTRIES)
     steps = read_steps(table, levels, sums.reach)
     if steps is None and table.size > _MOST_ENTRIES:
-        raise too_large()
+        raise refuse_size()
     risks = _find_table_risks(table, function, index, sums)
     if steps is not None:
         return Requantization(
-            _cheapest(steps, sums.reach, levels, sums.reach, shift, guess), *risks
+            _select_cheapest(steps, sums.reach, levels, sums.reach, shift, guess), *risks
         )
     first = sums.reach.lowest.astype(np.int32)
     return Requantization(p.Table(first, table.T.astype(np.uint8).ravel()), *risks)
 
 
-def _cheapest(
+def _select_cheapest(
     stairs: StepFunction,
     far: IntegerRange,
     levels: int,
@@ -163,7 +163,7 @@ def _find_step_risks(
     steps = int(real.sum())
     if not np.any(sums.slack > 0):
         return steps, (), False
-    radius = _largest_error(sums)
+    radius = _bound_error(sums)
     # A step just beyond the range can be crossed, too.
     starts = np.concatenate([inside.thresholds, ends[:1], ends[1:] + 1])
     tested = np.concatenate([real, np.ones_like(ends, bool)])
@@ -193,7 +193,7 @@ def _find_table_risks(
         return _is_at_risk(points, function, index, sums)
 
     listed, more = find_risks_in_table(
-        table, is_at_risk, sums.reach, _largest_error(sums), MOST_RISKS
+        table, is_at_risk, sums.reach, _bound_error(sums), MOST_RISKS
     )
     return steps, tuple(sorted(listed)), more
 
@@ -213,7 +213,7 @@ def find_risks_near_zero(
     return Requantization(tail, steps, risks, bool(np.any(sums.slack > 0)))
 
 
-def _largest_error(sums: Accumulators) -> int:
+def _bound_error(sums: Accumulators) -> int:
     """Return the largest error of float32 sums, in accumulators, rounded up."""
     with np.errstate(all="ignore"):
         most = sums.slack / np.abs(sums.scales)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from anybit.compiler.lower.requantization import Requantization, zero_index
+from anybit.compiler.lower.requantization import Requantization, get_zero_index
 from anybit.compiler.operators import is_monotone, split_quantizer
 from anybit.compiler.partition.element_functions import (
     ElementFunction,
@@ -25,13 +25,17 @@ from anybit.compiler.partition.element_functions import (
 )
 from anybit.compiler.partition.expressions import AccumulatorRoot, Accumulators, IntegerRange
 from anybit.compiler.program import program as p
-from anybit.compiler.program.reference import KEPT, after_step, result_of, rounded
+from anybit.compiler.program.reference import KEPT, apply_step, compute_result, round_to_index
 from anybit.compiler.reason import UNSUPPORTED
 from anybit.compiler.requantize.epilogue import (
     MOST_RISKS,
     find_risks_near_zero,
 )
-from anybit.compiler.requantize.replay_steps import is_defined_by_ieee, replay_steps, steps_of_part
+from anybit.compiler.requantize.replay_steps import (
+    is_defined_by_ieee,
+    make_part_steps,
+    replay_steps,
+)
 from anybit.compiler.requantize.thresholds import find_highest_index, find_thresholds
 from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.quantizers.quantizer import get_declared_inputs
@@ -56,7 +60,7 @@ def replay_floats(function: ElementFunction, root: AccumulatorRoot) -> p.Arithme
     tail = p.Arithmetic(root.accumulators.scales, steps)
 
     def same(points: Array) -> bool:
-        expected, got = function(root.accumulators.values(points)), result_of(tail, points)
+        expected, got = function(root.accumulators.values(points)), compute_result(tail, points)
         return np.array_equal(expected, got, equal_nan=True)
 
     return tail if matches_graph(same, function.parts, tail, root) else None
@@ -83,7 +87,7 @@ def matches_graph(
         count = min(count, max(_SAMPLES // channels, _FEWEST_SAMPLES))
     elif count * channels > _MOST_EVALUATIONS:
         return False
-    return all(map(same, blocks(reach, count)))
+    return all(map(same, iterate_blocks(reach, count)))
 
 
 def is_proven(parts: Sequence[Part], replay: p.Arithmetic, reach: IntegerRange) -> bool:
@@ -105,7 +109,7 @@ def propagate_bounds(replay: p.Arithmetic | p.Rounded, lowest: Array, highest: A
             pairs = y[[0, 0, 1, 1]], kept[[0, 1, 0, 1]]
             y, kept = (
                 np.stack([corners.min(axis=0), corners.max(axis=0)])
-                for corners in after_step(step, *pairs)
+                for corners in apply_step(step, *pairs)
             )
             finite &= np.isfinite(y).all(axis=0)
         return np.where(finite, y, np.float32(np.nan))
@@ -118,7 +122,7 @@ def _stays_finite(replay: p.Arithmetic, reach: IntegerRange) -> bool:
     return bool(np.isfinite(propagate_bounds(replay, ends.min(axis=0), ends.max(axis=0))).all())
 
 
-def blocks(reach: IntegerRange, count: int) -> Iterator[Array]:
+def iterate_blocks(reach: IntegerRange, count: int) -> Iterator[Array]:
     """Yield `count` accumulators per channel, both ends included, in blocks, points x channels."""
     length = reach.highest - reach.lowest
     size = max(1, _BLOCK // reach.lowest.size)
@@ -137,24 +141,24 @@ def guess_affine(
     gains = root.accumulators.scales.astype(np.float64)
     offsets = np.zeros_like(gains)
     for part in function.parts:
-        steps = steps_of_part(part, len(root.weights), skip_quantizers=True)
+        steps = make_part_steps(part, len(root.weights), skip_quantizers=True)
         if any(step.operation in _KEEPING for step in steps or ()):
             return None
         for step in steps or ():
             with np.errstate(all="ignore"):
-                gains, offsets = _after_affine_step(step, gains, offsets)
+                gains, offsets = _apply_affine_step(step, gains, offsets)
         if steps is None:
             return None
     unit = grid.scale * grid.step
     with np.errstate(all="ignore"):
         return p.Affine(
             (gains / unit).astype(np.float32),
-            (offsets / unit - grid.lowest / grid.step - zero_index(grid)).astype(np.float32),
-            zero_index(grid),
+            (offsets / unit - grid.lowest / grid.step - get_zero_index(grid)).astype(np.float32),
+            get_zero_index(grid),
         )
 
 
-def _after_affine_step(step: p.Step, gains: Array, offsets: Array) -> tuple[Array, Array]:
+def _apply_affine_step(step: p.Step, gains: Array, offsets: Array) -> tuple[Array, Array]:
     """Return gain and offset after one more step; bounds do not change them."""
     operand = step.operands.astype(np.float64)
     match p.Operation(step.operation):
@@ -210,7 +214,7 @@ def find_replay(
     """
     split = _split(function)
     steps = None if split is None else replay_steps(split[0], root)
-    ending = None if split is None or steps is None else _ending(split[1], grid)
+    ending = None if split is None or steps is None else _find_ending(split[1], grid)
     if split is None or steps is None or ending is None:
         return None
     before = p.Arithmetic(root.accumulators.scales, steps)
@@ -218,13 +222,11 @@ def find_replay(
 
     def same(points: Array) -> bool:
         expected = grid.index(function(root.accumulators.values(points)))
-        got = rounded(result_of(tail, points), tail.shift, grid.levels)
+        got = round_to_index(compute_result(tail, points), tail.shift, grid.levels)
         return np.array_equal(expected, got)
 
     points = (
-        _next_to_thresholds(stairs, root, grid)
-        if function.monotone and _is_monotone(tail)
-        else None
+        _find_neighbors(stairs, root, grid) if function.monotone and _is_monotone(tail) else None
     )
     try:
         if points is not None:
@@ -242,9 +244,7 @@ def _is_monotone(tail: p.Rounded) -> bool:
     return all(step.operation not in (p.Operation.KEEP, *KEPT) for step in tail.steps)
 
 
-def _next_to_thresholds(
-    stairs: p.Tail | None, root: AccumulatorRoot, grid: TensorGrid
-) -> Array | None:
+def _find_neighbors(stairs: p.Tail | None, root: AccumulatorRoot, grid: TensorGrid) -> Array | None:
     """Return the accumulators on both sides of all thresholds, and the ends, per channel."""
     if not isinstance(stairs, p.Thresholds):
         return None
@@ -266,9 +266,9 @@ def add_all_risks(
     if replay is None or not replay.proven:
         return replace(requantization, more_risks=True)
     risks: list[tuple[int, int]] = []
-    for points in blocks(sums.reach, sums.reach.longest):
+    for points in iterate_blocks(sums.reach, sums.reach.longest):
         bounds = propagate_bounds(replay.tail, *sums.bounds(points))
-        lowest, highest = rounded(bounds, replay.tail.shift, levels)
+        lowest, highest = round_to_index(bounds, replay.tail.shift, levels)
         risky = (lowest != highest) | np.isnan(bounds).any(axis=0)
         rows, channels = np.nonzero(risky & (sums.slack > 0))
         risks += zip(channels.tolist(), points[rows, channels].tolist(), strict=True)
@@ -301,11 +301,11 @@ class _Ending:
     def __call__(self, y: Array, levels: int) -> Array:
         with np.errstate(all="ignore"):
             for step in self.steps:
-                y, _ = after_step(step, y, y)
-        return rounded(y, self.shift, levels)
+                y, _ = apply_step(step, y, y)
+        return round_to_index(y, self.shift, levels)
 
 
-def _ending(quantizer: ElementFunction, grid: TensorGrid) -> _Ending | None:
+def _find_ending(quantizer: ElementFunction, grid: TensorGrid) -> _Ending | None:
     """Return steps that equal a quantizer for all float32 numbers; None if none are found."""
     try:
         levels = find_highest_index(quantizer, grid.index, 1) + 1
@@ -319,21 +319,21 @@ def _ending(quantizer: ElementFunction, grid: TensorGrid) -> _Ending | None:
     points = np.clip(near, -_LARGEST, _LARGEST)
     expected = np.searchsorted(thresholds, points, side="right")
     lowest = int(np.searchsorted(thresholds, -_LARGEST, side="right"))
-    for zero in (0.0, _zero_point(quantizer)):
-        ending = _guess(grid, zero, lowest, levels - 1)
+    for zero in (0.0, _get_zero_point(quantizer)):
+        ending = _guess_ending(grid, zero, lowest, levels - 1)
         fits = abs(ending.shift) <= p.MOST_SHIFT
         if fits and np.array_equal(ending(points, grid.levels), expected):
             return ending
     return None
 
 
-def _guess(grid: TensorGrid, zero: float, lowest: int, highest: int) -> _Ending:
+def _guess_ending(grid: TensorGrid, zero: float, lowest: int, highest: int) -> _Ending:
     """Return a division by the scale, a zero-point, and bounds other than those of the grid."""
 
     def step(operation: p.Operation, operand: float) -> p.Step:
         return p.Step(operation, np.array([operand], np.float32))
 
-    shift = zero_index(grid) - round(zero)
+    shift = get_zero_index(grid) - round(zero)
     steps = [step(p.Operation.DIVIDE, grid.scale * grid.step)]
     if zero:
         steps.append(step(p.Operation.ADD, zero))
@@ -344,7 +344,7 @@ def _guess(grid: TensorGrid, zero: float, lowest: int, highest: int) -> _Ending:
     return _Ending(tuple(steps), shift)
 
 
-def _zero_point(quantizer: ElementFunction) -> float:
+def _get_zero_point(quantizer: ElementFunction) -> float:
     (part,) = quantizer.parts
     assert isinstance(part, NodeChain), "it has been made of nodes"
     node = part.nodes[-1]

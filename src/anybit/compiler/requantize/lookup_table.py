@@ -8,7 +8,7 @@ import numpy as np
 
 from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.reason import Unsupported
-from anybit.compiler.requantize.step_function import Indices, directions_of
+from anybit.compiler.requantize.step_function import Indices, find_directions
 from anybit.onnx.graph.constants import Array
 
 Risks: TypeAlias = Callable[[Array], Array]
@@ -36,18 +36,18 @@ def evaluate_table(indices: Indices, reach: IntegerRange, most_bent: int) -> Arr
     count, channels = reach.longest, reach.lowest.size
     if count * channels > most_bent:
         few = min(count, max(2, _SAMPLES // channels))
-        sample = indices(_points(reach, np.linspace(0, count - 1, few).astype(np.int64)))
-        if not np.logical_or(*directions_of(sample)).all():
-            raise too_large()
+        sample = indices(_offset_points(reach, np.linspace(0, count - 1, few).astype(np.int64)))
+        if not np.logical_or(*find_directions(sample)).all():
+            raise refuse_size()
     table = np.empty((count, channels), np.int16)
     rows = max(1, _BLOCK // channels)
     for first in range(0, count, rows):
         block = table[first : first + rows]
-        block[:] = indices(_points(reach, np.arange(first, first + len(block))))
+        block[:] = indices(_offset_points(reach, np.arange(first, first + len(block))))
     return table
 
 
-def too_large() -> Unsupported:
+def refuse_size() -> Unsupported:
     """Return the reason not to use a table."""
     return Unsupported("what follows it rises and falls, and its table would be too large")
 
@@ -66,7 +66,7 @@ def find_risks_in_table(
     for first in range(0, count, size):
         last = min(first + size, count)
         rows = np.arange(first, last)[:, None]
-        near = _near_a_step(table, first, last, radius) | (rows >= lengths - radius)
+        near = _mark_near_steps(table, first, last, radius) | (rows >= lengths - radius)
         near |= rows <= radius
         near &= rows <= lengths
         risks += _select_risks(near, first, is_at_risk, reach)
@@ -75,7 +75,7 @@ def find_risks_in_table(
     return risks, False
 
 
-def _near_a_step(table: Array, first: int, last: int, radius: int) -> Array:
+def _mark_near_steps(table: Array, first: int, last: int, radius: int) -> Array:
     """Return which rows from `first` to before `last` have a step within `radius`."""
     start, stop = max(0, first - radius), min(len(table), last + radius)
     part = table[start:stop]
@@ -103,5 +103,5 @@ def _select_risks(
     return list(zip(channels[sort].tolist(), accumulators[sort].tolist(), strict=True))
 
 
-def _points(reach: IntegerRange, offsets: Array) -> Array:
+def _offset_points(reach: IntegerRange, offsets: Array) -> Array:
     return np.asarray(np.minimum(reach.lowest + offsets[:, None], reach.highest))

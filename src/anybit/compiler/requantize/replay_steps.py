@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.compiler.partition.element_functions import AddConstant, Mean, NodeChain, Part
 from anybit.compiler.partition.expressions import AccumulatorRoot
 from anybit.compiler.program import program as p
-from anybit.compiler.program.reference import after_step
+from anybit.compiler.program.reference import apply_step
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.passes.batch_norm_to_affine import compute_affine, read_parameters
@@ -24,11 +24,11 @@ def replay_steps(parts: Sequence[Part], root: AccumulatorRoot) -> tuple[p.Step, 
     """Return the steps of the parts after a sum; None if a part is not made of operations."""
     steps: list[p.Step] = []
     for part in parts:
-        node_steps = steps_of_part(part, len(root.weights))
+        node_steps = make_part_steps(part, len(root.weights))
         if node_steps is None:
             return None
         steps += node_steps
-    return tuple(map(_narrowed, steps))
+    return tuple(map(_narrow_operands, steps))
 
 
 def is_defined_by_ieee(part: Part) -> bool:
@@ -59,13 +59,13 @@ def _rounds_every_step(part: NodeChain, node: ir.Node) -> bool:
         points = np.linspace(-beta / alpha, (1 - beta) / alpha, _PROBES, dtype=np.float32)[:, None]
         expected, kept = points, points
         for step in (
-            _steps_of_nodes(replace(part, nodes=(node,), xs=(x,)), 1, skip_quantizers=False) or ()
+            _make_chain_steps(replace(part, nodes=(node,), xs=(x,)), 1, skip_quantizers=False) or ()
         ):
-            expected, kept = after_step(step, expected, kept)
+            expected, kept = apply_step(step, expected, kept)
     return np.array_equal(replace(part, nodes=(node,), xs=(x,), y=y)(points), expected)
 
 
-def steps_of_part(
+def make_part_steps(
     part: Part, channels: int, *, skip_quantizers: bool = False
 ) -> list[p.Step] | None:
     """Return the steps of a part, perhaps without quantizers; None if it has none."""
@@ -77,11 +77,11 @@ def steps_of_part(
         case Mean():
             return [p.Step(p.Operation.DIVIDE, np.array([part.count], np.float32))]
         case NodeChain() if len(part.xs) == 1:
-            return _steps_of_nodes(part, channels, skip_quantizers=skip_quantizers)
+            return _make_chain_steps(part, channels, skip_quantizers=skip_quantizers)
     return None
 
 
-def _steps_of_nodes(
+def _make_chain_steps(
     part: NodeChain, channels: int, *, skip_quantizers: bool
 ) -> list[p.Step] | None:
     """Return the steps of a chain of nodes, without quantizers if they are to be skipped.
@@ -101,9 +101,9 @@ def _steps_of_nodes(
         if skip_quantizers and get_declared_inputs(node):
             node_steps = list[p.Step]()
         elif kept is not None and len(node.inputs) == 2 and set(node.inputs) == {x, kept}:
-            node_steps = _with_kept(node)
+            node_steps = _make_kept_steps(node)
         elif x in node.inputs:
-            node_steps = _steps(node, x, channels)
+            node_steps = _make_node_steps(node, x, channels)
         if node_steps is None:
             return None
         steps += node_steps
@@ -111,21 +111,21 @@ def _steps_of_nodes(
     return steps
 
 
-def _with_kept(node: ir.Node) -> list[p.Step] | None:
+def _make_kept_steps(node: ir.Node) -> list[p.Step] | None:
     if node.domain:
         return None
     operation = {"Add": p.Operation.ADD_KEPT, "Mul": p.Operation.MULTIPLY_KEPT}.get(node.op_type)
     return None if operation is None else [p.Step(operation, _UNREAD)]
 
 
-def _narrowed(step: p.Step) -> p.Step:
+def _narrow_operands(step: p.Step) -> p.Step:
     """Return a step with one operand if all channels have the same one."""
     bits = step.operands.view(np.uint32)
     same = np.all(bits == bits[0])
     return p.Step(int(step.operation), step.operands[:1] if same else step.operands)
 
 
-def _steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
+def _make_node_steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
     """Return the steps of a node from x; None if it is not made of operations."""
     if node.domain:
         return None
@@ -139,7 +139,7 @@ def _steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
         return _DEFINED[node.op_type](node)
     rule = _RULES.get(node.op_type)
     others = [value for value in node.inputs if value is not None and value is not x]
-    operands = {value: _operand(value, channels) for value in others}
+    operands = {value: _read_operand(value, channels) for value in others}
     # x as a second operand is not constant. Attributes are inputs in other versions.
     twice = node.inputs.count(x) > 1 or (node.attributes and node.op_type != "Dropout")
     if rule is None or twice or any(operand is None for operand in operands.values()):
@@ -147,7 +147,7 @@ def _steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] | None:
     return rule([None if value is None else operands.get(value) for value in node.inputs])
 
 
-def _operand(value: ir.Value, channels: int) -> Array | None:
+def _read_operand(value: ir.Value, channels: int) -> Array | None:
     """Return a constant as one number, or as one per channel; None for others."""
     if not is_constant(value):
         return None
@@ -157,7 +157,9 @@ def _operand(value: ir.Value, channels: int) -> Array | None:
     return np.asarray(array.reshape(-1))
 
 
-def _binary(operation: p.Operation, swapped: p.Operation) -> Callable[..., list[p.Step] | None]:
+def _make_binary_rule(
+    operation: p.Operation, swapped: p.Operation
+) -> Callable[..., list[p.Step] | None]:
     def rule(operands: Sequence[Array | None]) -> list[p.Step] | None:
         if len(operands) != 2:
             return None
@@ -169,14 +171,14 @@ def _binary(operation: p.Operation, swapped: p.Operation) -> Callable[..., list[
     return rule
 
 
-def _clip(operands: Sequence[Array | None]) -> list[p.Step] | None:
+def _make_clip_steps(operands: Sequence[Array | None]) -> list[p.Step] | None:
     operations = (p.Operation.MAXIMUM, p.Operation.MINIMUM)
     if operands[0] is not None:
         return None
-    return list(_present(operations, operands[1:]))
+    return list(_make_present_steps(operations, operands[1:]))
 
 
-def _present(
+def _make_present_steps(
     operations: Sequence[p.Operation], operands: Sequence[Array | None]
 ) -> Iterator[p.Step]:
     for operation, operand in zip(operations, operands, strict=False):
@@ -187,35 +189,35 @@ def _present(
 _O = p.Operation
 
 
-def _hard_sigmoid(alpha: float, beta: float) -> list[p.Step]:
+def _make_hard_sigmoid_steps(alpha: float, beta: float) -> list[p.Step]:
     steps = (_O.MULTIPLY, alpha), (_O.ADD, beta), (_O.MINIMUM, 1), (_O.MAXIMUM, 0)
     return [p.Step(operation, np.array([operand], np.float32)) for operation, operand in steps]
 
 
 _DEFINED: dict[str, Callable[[ir.Node], list[p.Step]]] = {
-    "HardSigmoid": lambda node: _hard_sigmoid(
+    "HardSigmoid": lambda node: _make_hard_sigmoid_steps(
         get_attribute(node, "alpha", 0.2), get_attribute(node, "beta", 0.5)
     ),
     "HardSwish": lambda node: [
-        *_hard_sigmoid(1 / 6, 0.5),
+        *_make_hard_sigmoid_steps(1 / 6, 0.5),
         p.Step(_O.MULTIPLY_KEPT, _UNREAD),
     ],
 }
 """Functions that ONNX defines by operations; the first two of these multiply and add."""
 
 _RULES: dict[str, Callable[[Sequence[Array | None]], list[p.Step] | None]] = {
-    "Add": _binary(_O.ADD, _O.ADD),
-    "Sub": _binary(_O.SUBTRACT, _O.SUBTRACT_FROM),
-    "Mul": _binary(_O.MULTIPLY, _O.MULTIPLY),
+    "Add": _make_binary_rule(_O.ADD, _O.ADD),
+    "Sub": _make_binary_rule(_O.SUBTRACT, _O.SUBTRACT_FROM),
+    "Mul": _make_binary_rule(_O.MULTIPLY, _O.MULTIPLY),
     "Div": lambda operands: (
         None
         if len(operands) != 2 or operands[1] is None
         else [p.Step(p.Operation.DIVIDE, operands[1])]
     ),
     "Relu": lambda operands: [p.Step(p.Operation.MAXIMUM, np.zeros(1, np.float32))],
-    "Max": _binary(_O.MAXIMUM, _O.MAXIMUM),
-    "Min": _binary(_O.MINIMUM, _O.MINIMUM),
-    "Clip": _clip,
+    "Max": _make_binary_rule(_O.MAXIMUM, _O.MAXIMUM),
+    "Min": _make_binary_rule(_O.MINIMUM, _O.MINIMUM),
+    "Clip": _make_clip_steps,
     "Identity": lambda operands: [],
     "Dropout": lambda operands: [],
 }

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.lower.requantization import Requantization, zero_index
+from anybit.compiler.lower.requantization import Requantization, get_zero_index
 from anybit.compiler.partition.element_functions import ElementFunction
 from anybit.compiler.partition.expressions import AccumulatorRoot, Expression
 from anybit.compiler.program import program as p
@@ -72,7 +72,7 @@ def requantize(
     try:
         guess = guess_affine(function, root, grid)
         requantization = requantize_exactly(
-            function, grid.index, grid.levels, root.accumulators, zero_index(grid), guess
+            function, grid.index, grid.levels, root.accumulators, get_zero_index(grid), guess
         )
     except UNSUPPORTED as error:
         return requantize_by_replay(function, root, grid) or Reason(str(error))

@@ -41,11 +41,11 @@ class StepFunction:
 
     def within(self, reach: IntegerRange) -> "StepFunction":
         """Return the function on a range: thresholds beyond it are moved just outside."""
-        lowest, highest = oriented(reach, self.directions)
+        lowest, highest = orient(reach, self.directions)
         return StepFunction(self.directions, np.clip(self.thresholds, lowest, highest + 1))
 
 
-def oriented(reach: IntegerRange, directions: Array) -> tuple[Array, Array]:
+def orient(reach: IntegerRange, directions: Array) -> tuple[Array, Array]:
     """Return the bounds of direction * point."""
     ends = reach.lowest * directions, reach.highest * directions
     return np.minimum(*ends), np.maximum(*ends)
@@ -55,7 +55,7 @@ def bisect_steps(indices: Indices, levels: int, reach: IntegerRange) -> StepFunc
     """Return the steps of a monotonic function, found in log2(range) evaluations."""
     ends = indices(np.stack([reach.lowest, reach.highest]))
     directions = np.where(ends[1] >= ends[0], 1, -1)
-    lowest, highest = oriented(reach, directions)
+    lowest, highest = orient(reach, directions)
     targets = np.arange(1, levels)[:, None]
     start, end = np.minimum(ends[0], ends[1]), np.maximum(ends[0], ends[1])
     below, above = np.broadcast_arrays(lowest, highest, np.empty(targets.shape))[:2]
@@ -88,7 +88,7 @@ def check_steps(stairs: StepFunction, indices: Indices, reach: IntegerRange) -> 
         raise Unsupported("it neither rises nor falls, although its operators do")
 
 
-def directions_of(table: Array) -> tuple[Array, Array]:
+def find_directions(table: Array) -> tuple[Array, Array]:
     """Return whether the columns increase everywhere, and whether they decrease."""
     before, after = table[:-1], table[1:]
     return np.all(after >= before, axis=0), np.all(after <= before, axis=0)
@@ -103,7 +103,7 @@ def read_steps(table: Array, levels: int, reach: IntegerRange) -> StepFunction |
         levels: Number of indices.
         reach: The points.
     """
-    up, down = directions_of(table)
+    up, down = find_directions(table)
     if not np.all(up | down):
         return None
     above = np.empty((levels - 1, table.shape[1]), np.int64)

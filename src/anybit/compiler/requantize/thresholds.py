@@ -25,7 +25,7 @@ _LARGEST = int(np.array(np.finfo(np.float32).max).view(np.int32))
 _INFINITY = _LARGEST + 1
 
 
-def float_at(keys: Array) -> Array:
+def decode_sorted_floats(keys: Array) -> Array:
     """Return the floats at positions in the sorted order; -0 and 0 are one."""
     bits = np.where(keys >= 0, keys, -keys | -(2**31)).astype(np.int64) & 0xFFFFFFFF
     return bits.astype(np.uint32).view(np.float32)
@@ -43,7 +43,7 @@ def find_thresholds(
         raise Unsupported("what lies before it rises and falls")
 
     def indices(keys: Array) -> Array:
-        return index(function(float_at(keys)))
+        return index(function(decode_sorted_floats(keys)))
 
     finite = IntegerRange(np.full(channels, -_LARGEST), np.full(channels, _LARGEST))
     stairs = bisect_steps(indices, levels, finite)
@@ -61,14 +61,14 @@ def find_thresholds(
     keys = np.where(np.where(falling, always[::-1], never), _INFINITY + 1, keys)
     if np.any(keys > _INFINITY):
         raise Unsupported("it never takes some of the values that it is read with")
-    thresholds = float_at(keys)
+    thresholds = decode_sorted_floats(keys)
     fields = {"directions": stairs.directions.astype(np.int32), "thresholds": thresholds.T}
     if np.all(fields["directions"] == fields["directions"][0]) and np.all(
         fields["thresholds"] == fields["thresholds"][0]
     ):
         fields = {key: array[:1] for key, array in fields.items()}
     thresholds = np.ascontiguousarray(fields["thresholds"], np.float32).ravel()
-    return {**fields, "thresholds": thresholds, "nan": _index_of_nan(function, index, channels)}
+    return {**fields, "thresholds": thresholds, "nan": _find_nan_index(function, index, channels)}
 
 
 def make_quantize_fields(
@@ -82,7 +82,7 @@ def make_quantize_fields(
     Raises:
         Unsupported: As `find_thresholds`.
     """
-    split = _line_per_channel(function) if channels > 1 else None
+    split = _split_line(function) if channels > 1 else None
     if split is not None and function.monotone:
         with suppress(*UNSUPPORTED):
             return {**find_thresholds(split.rest, index, levels, 1), **split.fields(channels)}
@@ -104,7 +104,7 @@ class _Line:
         }
 
 
-def _line_per_channel(function: ElementFunction) -> _Line | None:
+def _split_line(function: ElementFunction) -> _Line | None:
     """Split a function into a line per channel and a uniform rest; None if it is none."""
     part = function.parts[0] if function.parts else None
     if not isinstance(part, NodeChain) or len(part.xs) != 1 or part.window:
@@ -112,7 +112,7 @@ def _line_per_channel(function: ElementFunction) -> _Line | None:
     x, nodes = part.xs[0], list(part.nodes)
     operands = {"Mul": np.zeros(0, np.float32), "Add": np.zeros(0, np.float32)}
     for kind in operands:
-        operand = _operand(nodes[0], x, kind) if len(nodes) > 1 else None
+        operand = _read_operand(nodes[0], x, kind) if len(nodes) > 1 else None
         if operand is not None:
             operands[kind] = operand
             x = nodes.pop(0).outputs[0]
@@ -126,7 +126,7 @@ def _line_per_channel(function: ElementFunction) -> _Line | None:
     return _Line(operands["Mul"], operands["Add"], others)
 
 
-def _operand(node: ir.Node, x: ir.Value, kind: str) -> Array | None:
+def _read_operand(node: ir.Node, x: ir.Value, kind: str) -> Array | None:
     """Return the constant that a node of this kind combines with x, one number or several."""
     others = [value for value in node.inputs if value is not None and value is not x]
     if (node.domain, node.op_type) != ("", kind) or len(node.inputs) != 2 or len(others) != 1:
@@ -138,11 +138,13 @@ def _operand(node: ir.Node, x: ir.Value, kind: str) -> Array | None:
 def find_highest_index(function: ElementFunction, index: Index, channels: int) -> int:
     """Return the largest index of a monotonic function, NaN included."""
     ends = np.broadcast_to(np.array([[-_LARGEST], [_LARGEST]]), (2, channels))
-    finite = int(index(function(float_at(ends))).max())
-    return max(finite, _index_of_nan(function, index, channels))
+    finite = int(index(function(decode_sorted_floats(ends))).max())
+    return max(finite, _find_nan_index(function, index, channels))
 
 
-def _index_of_nan(function: ElementFunction, index: Callable[[Array], Array], channels: int) -> int:
+def _find_nan_index(
+    function: ElementFunction, index: Callable[[Array], Array], channels: int
+) -> int:
     """Return the index of NaN; -1 if the graph gives NaN."""
     result = function(np.full((1, channels), np.nan, np.float32))
     if np.isnan(result).all():

@@ -22,7 +22,7 @@ _OPSET = 7
 """First version of the standard operators whose Mul broadcasts."""
 
 
-def integer_weights(analysis: Analysis) -> dict[str, AbstractValue]:
+def collect_integer_weights(analysis: Analysis) -> dict[str, AbstractValue]:
     """Return the constants whose codes fit int8 without a zero-point, by name."""
     return {
         str(value.name): abstract
@@ -42,7 +42,7 @@ def store_integer_weights(model: ir.Model, weights: Mapping[str, AbstractValue])
     """
     opset = model.graph.opset_imports.get("", 0)
     editor = Editor(model)
-    for weight, node in list(_float_weights(model)):
+    for weight, node in list(_iterate_float_weights(model)):
         abstract = weights.get(str(weight.name))
         if abstract is not None and opset >= _OPSET and _decodes_to(abstract, read_array(weight)):
             _store(weight, node, abstract, editor)
@@ -63,7 +63,7 @@ def _decodes_to(abstract: AbstractValue, array: Array) -> bool:
     return array.dtype == np.float32 and np.array_equal(grid.decode(integers), array)
 
 
-def _float_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Node]]:
+def _iterate_float_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Node]]:
     """Yield constant weights that one product reads, and the product."""
     for node in model.graph:
         weight = node.inputs[1] if len(node.inputs) > 1 else None

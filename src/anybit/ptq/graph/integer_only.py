@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.compiler.operators import is_monotone, varying_inputs
+from anybit.compiler.operators import get_varying_inputs, is_monotone
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.names import get_label
@@ -115,7 +115,7 @@ class _ElementwiseTargets:
 
     def _visit(self, node: ir.Node) -> str:
         """Add the targets of a node; return why it stays float32, or ""."""
-        values = varying_inputs(node)
+        values = get_varying_inputs(node)
         if has_trait(node, OpTrait.RESHAPE):
             values = values[:1]  # the others are sizes
         argument = find_steep_argument(node)
@@ -216,5 +216,5 @@ def _find_nodes_from(x: ir.Value, y: ir.Value) -> set[ir.Node]:
         node = value.producer()
         if value is not x and node is not None and node not in nodes:
             nodes.add(node)
-            waiting += varying_inputs(node)
+            waiting += get_varying_inputs(node)
     return nodes

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.operators import varying_inputs
+from anybit.compiler.operators import get_varying_inputs
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
@@ -55,7 +55,7 @@ class Intervals:
         if math.isnan(interval[0]) or math.isnan(interval[1]):
             return UNKNOWN
         is_function = has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER)
-        is_unary = is_function and len(varying_inputs(node)) == 1
+        is_unary = is_function and len(get_varying_inputs(node)) == 1
         return interval if is_unary else _keep_sign(interval)
 
     def _bound_operator(self, node: ir.Node) -> Interval:

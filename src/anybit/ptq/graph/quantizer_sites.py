@@ -7,7 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from anybit.compiler.analyze.disjoint_sets import DisjointSets
-from anybit.compiler.operators import varying_inputs
+from anybit.compiler.operators import get_varying_inputs
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.ptq.graph.integer_only import keeps_codes
@@ -81,7 +81,7 @@ class _QuantizerSites:
         if node is None or node not in self._nodes or not keeps_codes(node):
             return []
         if node.op_type == "Concat":
-            return varying_inputs(node) if node in self._concats else []
+            return get_varying_inputs(node) if node in self._concats else []
         return [x for x in node.inputs[:1] if x is not None]
 
     def get_concatenated(self, layer: TargetNode) -> tuple[ir.Value, ...]:
@@ -150,7 +150,7 @@ def _assign_uses(tensor: ActivationTensor, nodes: Collection[ir.Node]) -> Activa
 def _is_function_of_two(value: ir.Value) -> bool:
     """Return whether a value is an elementwise function of two computed tensors."""
     while (node := value.producer()) is not None and has_trait(node, _ONE_OR_TWO_INPUTS):
-        values = varying_inputs(node)
+        values = get_varying_inputs(node)
         if len(values) != 1:
             return True
         (value,) = values

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.operators import varying_inputs
+from anybit.compiler.operators import get_varying_inputs
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
@@ -189,7 +189,7 @@ class SteepNodes:
 
 def _get_float_inputs(node: ir.Node) -> list[ir.Value]:
     """Return the computed inputs, without sizes, indices and conditions."""
-    return [value for value in varying_inputs(node) if value.dtype in _FLOAT_TYPES]
+    return [value for value in get_varying_inputs(node) if value.dtype in _FLOAT_TYPES]
 
 
 def _is_steep_power(node: ir.Node) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
-from anybit.compiler.operators import varying_inputs
+from anybit.compiler.operators import get_varying_inputs
 from anybit.onnx.graph.names import get_label
 from anybit.ptq.graph.intervals import Intervals
 from anybit.ptq.graph.steep_nodes import find_steep_argument, is_provably_finite
@@ -48,4 +48,4 @@ def _layers_before(steep: Collection[ir.Node], layers: Collection[ir.Node]) -> I
         if node in layers:
             yield node
         else:
-            waiting += varying_inputs(node)
+            waiting += get_varying_inputs(node)
