@@ -29,7 +29,7 @@ from anybit.onnx.files.reader import read_copy
 from anybit.ptq.calibration import activation_cache as keeping
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph.targets import collect_activations, find_targets
-from anybit.ptq.remarks.constant_inputs import remark_on_constant_inputs
+from anybit.ptq.remarks.constant_inputs import describe_constant_inputs
 
 X = TensorInfo("x", np.dtype(np.float32), ("rows", 4))
 FIXED = TensorInfo("x", np.dtype(np.float32), (2, 4))
@@ -244,10 +244,10 @@ def test_quantize_remarks_on_constant_inputs(x: Any, h: Any, named: str | None) 
     count = max(len(x), len(h), 10)
     items = [{"x": x[at % len(x)][None], "h": h[at % len(h)][None]} for at in range(count)]
     samples = Dataset(items, (X, TensorInfo("h", h.dtype, ("rows", None))))
-    remarks = remark_on_constant_inputs(samples)
+    remarks = describe_constant_inputs(samples)
     assert remarks == () if named is None else named in remarks[0]
     assert (
-        remark_on_constant_inputs(Dataset(items[:1], (X, TensorInfo("h", h.dtype, ("rows", None)))))
+        describe_constant_inputs(Dataset(items[:1], (X, TensorInfo("h", h.dtype, ("rows", None)))))
         == ()
     )
 

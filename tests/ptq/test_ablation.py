@@ -27,7 +27,7 @@ RANGES, PLAIN = LayerParams(None, np.ones(1)), LayerParams(None, np.ones(2))
 ALL = LayerParams(None, fallbacks=(RANGES, PLAIN))
 
 
-def verdict(sqnr: float | None, agreement: float | None = None) -> QualityMetrics:
+def make_verdict(sqnr: float | None, agreement: float | None = None) -> QualityMetrics:
     return QualityMetrics(sqnr, agreement, 40, seen=True)
 
 
@@ -70,8 +70,8 @@ def test_default_effort_is_not_worse_than_fast(rows: int) -> None:
 def test_last_variant_equals_effort_fast(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network, data = NETWORKS[name](), data_for(name, 32)
     fast = anybit.quantize(network, data, weights="int4", effort="fast")
-    verdicts = iter(map(verdict, (30, 31, 32)))
-    monkeypatch.setattr(AblationSet, "verdict", lambda *_: next(verdicts))
+    verdicts = iter(map(make_verdict, (30, 31, 32)))
+    monkeypatch.setattr(AblationSet, "evaluate", lambda *_: next(verdicts))
     result = anybit.quantize(network, data, weights="int4")
     a, b = (ir.to_proto(network.model).SerializeToString() for network in (result, fast))
     assert a == b
@@ -107,11 +107,11 @@ def test_make_variants_drops_more_and_more_choices() -> None:
     ],
 )
 def test_select_best_variant_compares_sqnr(decibels: Sequence[float | None], best: int) -> None:
-    assert select_best_variant([*map(verdict, decibels)]) == best
+    assert select_best_variant([*map(make_verdict, decibels)]) == best
 
 
 def test_select_best_variant_compares_agreement_without_float_outputs() -> None:
-    verdicts = [verdict(None, 0.5), verdict(None, 0.75), verdict(None, 0.6)]
+    verdicts = [make_verdict(None, 0.5), make_verdict(None, 0.75), make_verdict(None, 0.6)]
     assert select_best_variant(verdicts) == 1
     variant = make_variants({"x": ALL})[1]  # type: ignore[dict-item]
     text = describe_ablation(variant, verdicts[1], verdicts[0])
@@ -124,7 +124,7 @@ def test_select_best_variant_compares_agreement_without_float_outputs() -> None:
 def test_describe_ablation_names_outputs_that_are_not_finite() -> None:
     variant = make_variants({"x": ALL})[2]  # type: ignore[dict-item]
     assert "all choices nothing finite" in describe_ablation(
-        variant, verdict(20), verdict(-math.inf)
+        variant, make_verdict(20), make_verdict(-math.inf)
     )
 
 
@@ -133,9 +133,9 @@ def test_ablation_set_starts_with_samples_set_apart(monkeypatch: pytest.MonkeyPa
     verdicts = []
 
     class Noted(AblationSet):
-        def verdict(self, quantized: ir.Model) -> QualityMetrics:
-            verdicts.append((super().verdict(quantized).samples, self._batches))
-            return super().verdict(quantized)
+        def evaluate(self, quantized: ir.Model) -> QualityMetrics:
+            verdicts.append((super().evaluate(quantized).samples, self._batches))
+            return super().evaluate(quantized)
 
     monkeypatch.setattr("anybit.ptq.search.candidates.AblationSet", Noted)
     data = data_for("attention", 32)

@@ -96,7 +96,7 @@ def test_factorize_damps_moments_of_few_rows_more(rows: int) -> None:
     x = random(rows + 1000, 100) * np.arange(1, 101, dtype=np.float32) ** -0.7 @ directions
     w, few, others = random(20, 100, seed=5), compute_moments(x[:rows]), x[rows:]
     many = Moments(few.sums, 10**6)
-    dampings = [moments.damping(DEFAULT.gptq) for moments in (few, many)]
+    dampings = [moments.compute_damping(DEFAULT.gptq) for moments in (few, many)]
     assert dampings == [pytest.approx(10 / rows), 0.01]
     rounded = [
         round_columns(w[None], factorize(moments, DEFAULT.gptq), lambda v, _: np.rint(v))[0]

@@ -18,7 +18,7 @@ from anybit.ptq.layer_rows import ConstantSizes, describe_layer
 from anybit.ptq.mixed_precision.budget_search import SearchResult
 from anybit.ptq.mixed_precision.noise_model import NoiseTable
 from anybit.ptq.options import QuantizeOptions
-from anybit.ptq.remarks.collect import remark_on_candidate, remark_on_data
+from anybit.ptq.remarks.collect import list_candidate_remarks, list_data_remarks
 from anybit.ptq.result import ParetoPoint, QuantizationResult
 from anybit.ptq.search.candidates import QuantizedCandidate
 
@@ -73,9 +73,9 @@ class ResultBuilder:
         if self.options.sensitivity and search.noises is None:
             remarks += (_NOT_MEASURED,)
         remarks += (
-            *remark_on_data(dataset),
+            *list_data_remarks(dataset),
             *candidate.plan.remarks,
-            *remark_on_candidate(candidate, self.model),
+            *list_candidate_remarks(candidate, self.model),
             *search.remarks,
         )
         return self._build(

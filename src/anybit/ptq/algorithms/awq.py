@@ -47,18 +47,18 @@ def select_awq_factors(
     if not all(np.isfinite(cost).all() and cost.any() for cost in costs):
         return None
     search = _FactorSearch(runners, costs, config)
-    starts = [(search.error(start), start) for start in search.starts()]
+    starts = [(search.compute_error(start), start) for start in search.generate_starts()]
     least, factors = min(starts, key=lambda start: start[0])
     for _ in range(config.rounds):
-        others = search.better(factors)
-        error = search.error(others)
+        others = search.improve(factors)
+        error = search.compute_error(others)
         if not error < least:
             break
         least, factors = error, others
     if not math.isfinite(least) or (factors == factors[0]).all():
         return None
     factors = factors * np.exp2(np.ceil(-np.log2(factors.min())))
-    return factors if math.isfinite(search.error(factors)) else None
+    return factors if math.isfinite(search.compute_error(factors)) else None
 
 
 def _can_gain(runner: LayerRunner, config: AwqConfig) -> bool:
@@ -85,7 +85,7 @@ class _FactorSearch:
         self._config, octave = config, config.steps_per_octave
         self._steps = np.exp2(np.arange(-octave, octave + 1) / octave).astype(np.float32)
 
-    def starts(self) -> Iterator[Array]:
+    def generate_starts(self) -> Iterator[Array]:
         """Yield factors that follow from the cost of errors in each channel."""
         of_all = sum(runner.to_channel_rows(costs).mean(axis=1) for runner, costs in self._runners)
         power = np.maximum(of_all, np.max(of_all) * self._config.faintest**2)
@@ -93,17 +93,17 @@ class _FactorSearch:
         for strength in self._config.strengths:
             yield np.exp2(strength * (logarithms - logarithms.mean())).astype(np.float32)
 
-    def error(self, factors: Array) -> float:
+    def compute_error(self, factors: Array) -> float:
         """Return the cost of the errors of all weights."""
-        return float(self._errors(factors, np.ones(1, np.float32)).sum())
+        return float(self._compute_errors(factors, np.ones(1, np.float32)).sum())
 
-    def better(self, factors: Array) -> Array:
+    def improve(self, factors: Array) -> Array:
         """Return factors with less error on the grids of the current ones."""
-        errors, as_is = self._errors(factors, self._steps), len(self._steps) // 2
+        errors, as_is = self._compute_errors(factors, self._steps), len(self._steps) // 2
         gains = errors.min(axis=0) < errors[as_is] * (1 - self._config.least_gain)
         return np.asarray(factors * self._steps[np.where(gains, errors.argmin(axis=0), as_is)])
 
-    def _errors(self, factors: Array, steps: Array) -> Array:
+    def _compute_errors(self, factors: Array, steps: Array) -> Array:
         """Return the cost per channel of the errors of weights, for factors times each step.
 
         The grids are those of the factors. The cost is infinite where float32 overflows.

@@ -110,7 +110,7 @@ class GptqRounder:
         ones = np.ones(runner.layer.constants[0][1].shape)
         s = product.to_matrix(scale_weight(ones, product.weight, by))[:, 0]
         factors = self._factors(runner)
-        return round_weights(runner, by, lambda part: factors(part).divided(s[:, part]))
+        return round_weights(runner, by, lambda part: factors(part).divide(s[:, part]))
 
     def compute_costs(self, runner: LayerRunner) -> Array | None:
         """Return the cost of an error in each element of a first weight.

@@ -47,7 +47,7 @@ class HessianFactors:
     triangle: Array
     diagonal: Array
 
-    def divided(self, by: Array) -> "HessianFactors":
+    def divide(self, by: Array) -> "HessianFactors":
         """Return the factors of X / s, in the same order: with S = diag s, S^-1 H S^-1 is
 
             (S t S^-1)^T (S^-2 d^2) (S t S^-1)
@@ -91,7 +91,7 @@ class Moments:
             self.sums += np.multiply(squares, 4.0**exponent, dtype=np.float64)
             self.rows += block.shape[1]
 
-    def damping(self, config: GptqConfig) -> float:
+    def compute_damping(self, config: GptqConfig) -> float:
         """Return the share of the diagonal's mean that is added to it: more for fewer rows.
 
         Few rows underestimate the cost of errors in some directions. Shrinking
@@ -135,7 +135,7 @@ def factorize(moments: Moments, config: GptqConfig) -> HessianFactors:
     order = np.argsort(sizes, axis=1, kind="stable")
     groups = np.arange(len(sizes))[:, None, None]
     turned = moments.sums[groups, order[:, :, None], order[:, None]]
-    share = moments.damping(config)
+    share = moments.compute_damping(config)
     del moments  # as large as what follows
     damping = share * sizes.mean(axis=1, keepdims=True)
     # Where there is nothing but zeros any rounding is as good as nearest.

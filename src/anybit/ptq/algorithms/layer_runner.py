@@ -63,7 +63,7 @@ class LayerRunner:
     def weight_magnitudes(self) -> Array:
         """The largest magnitude of the weight per channel of x."""
         assert self.weight is not None
-        return np.asarray(self.to_channel_rows(np.abs(self._array(self.weight))).max(axis=1))
+        return np.asarray(self.to_channel_rows(np.abs(self._get_array(self.weight))).max(axis=1))
 
     def to_channel_rows(self, array: Array) -> Array:
         """Reshape an array of the weight's shape to [channels of x, others]."""
@@ -105,7 +105,7 @@ class LayerRunner:
         weights: Sequence[QuantizedWeight] = (),
     ) -> Iterator[tuple[float, float]]:
         """Yield the powers of noise and signal of the layer's output for each sample."""
-        for quantized, reference, power in self._both(grid, smoothing, samples, weights):
+        for quantized, reference, power in self._iterate_outputs(grid, smoothing, samples, weights):
             yield squared_difference(quantized, reference), power
 
     def iterate_differences(
@@ -119,11 +119,11 @@ class LayerRunner:
 
         Weights without `weights` are rounded to nearest.
         """
-        for quantized, reference, power in self._both(grid, smoothing, samples, weights):
+        for quantized, reference, power in self._iterate_outputs(grid, smoothing, samples, weights):
             with np.errstate(all="ignore"):
                 yield np.subtract(quantized, reference, out=quantized), power
 
-    def _both(
+    def _iterate_outputs(
         self,
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
@@ -132,12 +132,14 @@ class LayerRunner:
     ) -> Iterator[tuple[Array, Array, float]]:
         """Yield the quantized output, the float output and its power for each sample."""
         rounded = [weight.values for weight in weights or self.round_to_nearest(smoothing)]
-        names = [self._name(weight) for weight in self.layer.weights]
+        names = [self._get_name(weight) for weight in self.layer.weights]
         constants = dict(zip(names, rounded or self.scale_weights(smoothing), strict=True))
-        become = self.make_input_rounding(grid, smoothing)
+        round_input = self.make_input_rounding(grid, smoothing)
         for sample in samples:
-            reference, power = self._in_floats(sample)
-            quantized = self._run(sample | {self._x: become(self.get_input(sample)), **constants})
+            reference, power = self._run_float(sample)
+            quantized = self._run(
+                sample | {self._x: round_input(self.get_input(sample)), **constants}
+            )
             yield quantized, reference, power
 
     def get_input(self, sample: Sample) -> Array:
@@ -151,18 +153,18 @@ class LayerRunner:
         factors = None if smoothing is None else broadcast_channels(1 / smoothing, self.layer)
         rounded = None if grid is None else make_rounding(grid)
 
-        def become(x: Array) -> Array:
+        def round_input(x: Array) -> Array:
             if factors is None:
                 return x if rounded is None else rounded(x, None)
             with np.errstate(over="ignore"):  # quantizers saturate
                 x = x * factors
             return x if rounded is None else rounded(x, x)
 
-        return become
+        return round_input
 
     def scale_weights(self, smoothing: Array | None) -> list[Array]:
         """Return the float weights times the factors."""
-        arrays = [self._array(weight) for weight in self.layer.weights]
+        arrays = [self._get_array(weight) for weight in self.layer.weights]
         if smoothing is None:
             return arrays
         return [
@@ -170,7 +172,7 @@ class LayerRunner:
             for array, weight in zip(arrays, self.layer.weights, strict=True)
         ]
 
-    def _in_floats(self, sample: dict[str, Array]) -> tuple[Array, float]:
+    def _run_float(self, sample: dict[str, Array]) -> tuple[Array, float]:
         if id(sample) not in self._references:
             y = self._run(sample)
             power = float(np.square(y, dtype=np.float64).sum())
@@ -188,10 +190,10 @@ class LayerRunner:
         (result,) = run_session(self._session, feeds).values()
         return result
 
-    def _array(self, weight: WeightInput) -> Array:
-        return self._constants[self._name(weight)]
+    def _get_array(self, weight: WeightInput) -> Array:
+        return self._constants[self._get_name(weight)]
 
-    def _name(self, weight: WeightInput) -> str:
+    def _get_name(self, weight: WeightInput) -> str:
         value = self.layer.node.inputs[weight.index]
         assert value is not None
         return str(value.name)

@@ -52,7 +52,7 @@ class QuantizedWeight:
         if self.blocks is None:
             return self.array, self.grid
         if self.blocks.count == 1:
-            return self.array, _map_grid(self.blocks.first_block, self.grid)
+            return self.array, _map_grid(self.blocks.get_first_block, self.grid)
         return self.blocks.split(self.array), _map_grid(self.blocks.gather, self.grid)
 
 

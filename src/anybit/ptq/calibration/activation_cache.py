@@ -100,7 +100,7 @@ class _Runs:
         sizes = list(samples.iterate_sizes())
         is_little = sum(sizes[number] for number in numbers) <= memory
         self._known = dict(samples.select(numbers)) if is_little else {}
-        most = max(map(self._at_once, parts), default=1)
+        most = max(map(self._count_joined, parts), default=1)
         self.are_large = 2 * most * (size + input_bytes) > memory
         self.places: list[tuple[tuple[int, ...], int | None]] = []
 
@@ -109,10 +109,10 @@ class _Runs:
     ) -> Iterator[ModelRun]:
         """Yield runs of the parts, with samples joined, and then runs of single samples."""
         for at, part in enumerate(self._parts):
-            for start in range(0, len(part), self._at_once(part)):
-                numbers = part[start : start + self._at_once(part)]
+            for start in range(0, len(part), self._count_joined(part)):
+                numbers = part[start : start + self._count_joined(part)]
                 feeds_by_number = dict(self._read(numbers))
-                for feeds, count in self._joined([feeds_by_number[number] for number in numbers]):
+                for feeds, count in self._join([feeds_by_number[number] for number in numbers]):
                     self.places.append(((at,), None))
                     yield ModelRun(feeds, all_names, count, numbers[0], False)
         for number, sample in self._read({*chain(*self._farthest)}):
@@ -121,11 +121,11 @@ class _Runs:
             own_names = dict.fromkeys(chain.from_iterable(names[at] for at in tensors))
             yield ModelRun(sample, tuple(own_names), 1, number, True)
 
-    def _at_once(self, part: Sequence[int]) -> int:
+    def _count_joined(self, part: Sequence[int]) -> int:
         """Return the number of samples of a part that are joined."""
         return max(min(self._together, math.ceil(len(part) / self._least_runs)), 1)
 
-    def _joined(self, samples: list[Sample]) -> Iterator[tuple[Sample, int]]:
+    def _join(self, samples: list[Sample]) -> Iterator[tuple[Sample, int]]:
         joined = self._samples.concatenate(samples)
         for feeds in joined:
             yield feeds, len(samples) // len(joined)

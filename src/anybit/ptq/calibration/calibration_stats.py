@@ -53,8 +53,8 @@ class CalibrationStats:
     size: int = 1
 
     @classmethod
-    def empty(cls, names: Sequence[str], axes: Sequence[int | None]) -> "CalibrationStats":
-        """Before the first sample."""
+    def make_empty(cls, names: Sequence[str], axes: Sequence[int | None]) -> "CalibrationStats":
+        """Return statistics without samples."""
         statistics = [TensorStatistics(name, axis) for name, axis in zip(names, axes, strict=True)]
         return cls(statistics, [[] for _ in names])
 
@@ -127,7 +127,7 @@ class CalibrationStats:
             arrays = _read_arrays(path)
         except (AnybitError, OSError):
             return None
-        stats = cls.empty(names, axes)
+        stats = cls.make_empty(names, axes)
         if arrays is None or arrays["name"].tobytes() != path.stem.encode():
             return None
         if not _is_sound(arrays, widths, samples):

@@ -74,7 +74,7 @@ def collect_stats(
     widths = tuple(of_tensor.count if of_tensor else None for of_tensor in channels)
     tensors = make_tap_spec(ctx.model, [activation.value for activation in activations], ctx.name)
     task = StatsTask(tensors, axes, widths, folder)
-    total = CalibrationStats.empty(names, axes)
+    total = CalibrationStats.make_empty(names, axes)
     shards = ctx.dataset.iterate_shards(ctx.executor.is_local)
     for shard, stats in ctx.executor.map(make_stats_collector, task, shards):
         total.merge(stats, shard.first)

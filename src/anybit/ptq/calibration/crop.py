@@ -62,11 +62,11 @@ def make_crops(sources: Sequence[ActivationTensor], most: int) -> dict[str, Crop
     readers: dict[ir.Value, list[tuple[TargetNode, int]]] = {}
     for source in sources:
         readers.setdefault(source.value, []).extend(source.readers)
-    return {str(value.name): _crop_for(layers, most) for value, layers in readers.items()}
+    return {str(value.name): _make_common_crop(layers, most) for value, layers in readers.items()}
 
 
-def _crop_for(readers: Sequence[tuple[TargetNode, int]], most: int) -> Crop | None:
-    crops = [_crop(layer, most) for layer, _ in readers]
+def _make_common_crop(readers: Sequence[tuple[TargetNode, int]], most: int) -> Crop | None:
+    crops = [_make_crop(layer, most) for layer, _ in readers]
     usable = [crop for crop in crops if crop is not None]
     if len(usable) < len(crops) or len({crop.axis for crop in usable}) != 1:
         return None
@@ -74,20 +74,22 @@ def _crop_for(readers: Sequence[tuple[TargetNode, int]], most: int) -> Crop | No
     return Crop(usable[0].axis, least, largest)
 
 
-def _crop(layer: TargetNode, most: int) -> Crop | None:
-    """Rows of a product; of a convolution, what lies along the first axis of an image."""
+def _make_crop(layer: TargetNode, most: int) -> Crop | None:
+    """Return a crop of rows, or of the first image axis of a convolution; None if it has none."""
     product = find_matmul_form(layer)
     fixed = layer.bias is not None and layer.bias_axis is None  # it may have rows
     if product is None or fixed or len(layer.weights) > 1 or len(layer.computed_inputs) > 1:
         return None
     ((weight, array),) = layer.constants
-    largest = int(most / max(1.0, _growth(array.shape, weight.channel_axes, weight.input_axis)))
+    largest = int(
+        most / max(1.0, _compute_growth(array.shape, weight.channel_axes, weight.input_axis))
+    )
     if not product.windows:
         return Crop(-2 if layer.activation_axis == -1 else -1, 1, largest)
     dilations = get_attribute(layer.node, "dilations", ()) or (1,)
     return Crop(2, dilations[0] * (array.shape[2] - 1) + 1, largest)
 
 
-def _growth(shape: Sequence[int], channels: Sequence[int], inputs: int | None) -> float:
+def _compute_growth(shape: Sequence[int], channels: Sequence[int], inputs: int | None) -> float:
     """Return the size of the output over that of the input."""
     return shape[channels[-1]] / shape[inputs] if channels and inputs is not None else 1.0

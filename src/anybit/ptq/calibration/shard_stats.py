@@ -55,7 +55,7 @@ def make_stats_collector(survey: StatsTask) -> Callable[[Shard], tuple[Shard, Ca
             cached = CalibrationStats.read(path, names, survey.axes, survey.widths, len(shard))
             if cached is not None:
                 return shard, cached
-        stats = CalibrationStats.empty(names, survey.axes)
+        stats = CalibrationStats.make_empty(names, survey.axes)
         for number, sample in _read_calibration_samples(shard):
             seen = recorder.run(sample, kept=False)
             with _name_sample_in_errors(shard, number):

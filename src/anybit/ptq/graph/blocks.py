@@ -95,7 +95,7 @@ class BlockLayout:
         index[self.first] = slice(None, None, self.size)
         return np.expand_dims(flat[tuple(index)], self.axis)
 
-    def first_block(self, expanded: Array) -> Array:
+    def get_first_block(self, expanded: Array) -> Array:
         """Return the number of the only block, broadcastable to the tensor."""
         axes = range(self.first, self.last + 1)
         index = tuple(slice(1) if axis in axes else slice(None) for axis in range(expanded.ndim))

@@ -173,7 +173,7 @@ class _Inserter:
         result = self._quantize(before, stored, grid, str(value.name))
         if rounded.blocks is None or array.shape == original.shape:
             return result
-        return self._writer(before, str(value.name)).merge_blocks(result, rounded.blocks)
+        return self._make_writer(before, str(value.name)).merge_blocks(result, rounded.blocks)
 
     def _quantize_bias(
         self, layer: TargetNode, params: LayerParams, weights: Sequence[QuantizedWeight]
@@ -205,12 +205,12 @@ class _Inserter:
         self, before: ir.Node, x: ir.Value, grid: Grid | DynamicGrid, name: str
     ) -> ir.Value:
         """Insert a quantizer before a node, and return its output."""
-        writer = self._writer(before, name)
+        writer = self._make_writer(before, name)
         if isinstance(grid, DynamicGrid):
             return writer.quantize_blocks(x, grid)
         return writer.quantize(x, select_operator(grid))
 
-    def _writer(self, before: ir.Node, name: str) -> NodeWriter:
+    def _make_writer(self, before: ir.Node, name: str) -> NodeWriter:
         return NodeWriter(self._model, self._editor, before, name)
 
     def _find_reader(self, value: ir.Value, node: ir.Node) -> ir.Node:

@@ -89,7 +89,7 @@ class NodeWriter:
         rounded = self._quantize_axis(blocks, grid, axis + 1)
         merged = self._reshape_axis(rounded, x, grid, [sizes.padded])
         if sizes.padding != 0:
-            bounds = [self._vector([bound]) for bound in (0, sizes.length, axis)]
+            bounds = [self._make_vector([bound]) for bound in (0, sizes.length, axis)]
             merged = self._insert("Slice", [merged, *bounds], "short")
         merged.shape = None if x.shape is None else x.shape.copy()
         return merged
@@ -141,9 +141,11 @@ class NodeWriter:
             return _AxisSizes(length, count, count * block, count * block - length)
         bounds = [ir.AttrInt64("start", grid.axis), ir.AttrInt64("end", grid.axis + 1)]
         size = self._insert("Shape", [x], "length", dtype=_INT64, attributes=bounds)
-        rounded_up = self._insert("Add", [size, self._vector([block - 1])], "up", dtype=_INT64)
-        number = self._insert("Div", [rounded_up, self._vector([block])], "count", dtype=_INT64)
-        padded = self._insert("Mul", [number, self._vector([block])], "whole", dtype=_INT64)
+        rounded_up = self._insert("Add", [size, self._make_vector([block - 1])], "up", dtype=_INT64)
+        number = self._insert(
+            "Div", [rounded_up, self._make_vector([block])], "count", dtype=_INT64
+        )
+        padded = self._insert("Mul", [number, self._make_vector([block])], "whole", dtype=_INT64)
         padding = self._insert("Sub", [padded, size], "missing", dtype=_INT64)
         return _AxisSizes(size, number, padded, padding)
 
@@ -161,7 +163,7 @@ class NodeWriter:
         # ReduceMax of some runtimes passes NaN over.
         isnan = self._insert("IsNaN", [magnitudes], "isnan", like=blocks, dtype=ir.DataType.BOOL)
         marked = self._insert("Where", [isnan, infinity, magnitudes], "marked", like=blocks)
-        largest = self._insert("ReduceMax", [marked, self._vector([axis])], "reach")
+        largest = self._insert("ReduceMax", [marked, self._make_vector([axis])], "reach")
         limited = self._insert("Max", [largest, smallest], "limited")
         power = self.quantize(limited, select_power_operator(grid))
         scale = self._insert("Mul", [power, factor], "scale")
@@ -169,7 +171,7 @@ class NodeWriter:
 
     def _pad(self, x: ir.Value, grid: DynamicGrid, padding: _Size) -> ir.Value:
         rank, axis = len(grid.sizes), grid.axis
-        pads = self._vector([*[0] * (rank + axis), padding, *[0] * (rank - 1 - axis)])
+        pads = self._make_vector([*[0] * (rank + axis), padding, *[0] * (rank - 1 - axis)])
         return self._insert("Pad", [x, pads], "filled")
 
     def _reshape_axis(
@@ -182,14 +184,14 @@ class NodeWriter:
             start = [ir.AttrInt64("start", grid.axis + 1)]
             last = [self._insert("Shape", [x], "behind", dtype=_INT64, attributes=start)]
         # In the shape of a Reshape, 0 copies the size of the input.
-        shape = self._vector([*[0] * len(leading), *sizes, *last])
+        shape = self._make_vector([*[0] * len(leading), *sizes, *last])
         result = self._insert("Reshape", [value, shape], "blocks")
         result.shape = ir.Shape(
             [*leading, *(size if isinstance(size, int) else None for size in sizes), *trailing]
         )
         return result
 
-    def _vector(self, sizes: Sequence[_Size]) -> ir.Value:
+    def _make_vector(self, sizes: Sequence[_Size]) -> ir.Value:
         """Return a vector of constant and computed sizes."""
         parts = []
         for is_constant, group in groupby(sizes, lambda size: isinstance(size, int)):

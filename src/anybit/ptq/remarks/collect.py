@@ -4,19 +4,19 @@
 import onnx_ir as ir
 
 from anybit.data.dataset import Dataset
-from anybit.ptq.remarks.constant_inputs import remark_on_constant_inputs
-from anybit.ptq.remarks.idle_branches import remark_on_idle_branches
-from anybit.ptq.remarks.logarithms import remark_on_logarithms
-from anybit.ptq.remarks.non_finite import remark_on_non_finite
+from anybit.ptq.remarks.constant_inputs import describe_constant_inputs
+from anybit.ptq.remarks.idle_branches import describe_idle_branches
+from anybit.ptq.remarks.logarithms import describe_logarithms
+from anybit.ptq.remarks.non_finite import describe_non_finite
 from anybit.ptq.search.candidates import MeasuredCandidate
 
 
-def remark_on_data(dataset: Dataset) -> tuple[str, ...]:
+def list_data_remarks(dataset: Dataset) -> tuple[str, ...]:
     """Return the remarks on the samples."""
-    return *dataset.remarks, *remark_on_constant_inputs(dataset)
+    return *dataset.remarks, *describe_constant_inputs(dataset)
 
 
-def remark_on_candidate(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
+def list_candidate_remarks(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
     """Return the remarks on dropped choices, skipped branches and bad outputs.
 
     Args:
@@ -25,7 +25,7 @@ def remark_on_candidate(candidate: MeasuredCandidate, model: ir.Model) -> tuple[
     """
     return (
         *candidate.remarks,
-        *remark_on_idle_branches(candidate),
-        *remark_on_logarithms(candidate, model),
-        *remark_on_non_finite(candidate, model),
+        *describe_idle_branches(candidate),
+        *describe_logarithms(candidate, model),
+        *describe_non_finite(candidate, model),
     )

@@ -12,7 +12,7 @@ from anybit.text import escape_name, join_names
 _SEARCHED = 256
 
 
-def remark_on_constant_inputs(samples: Dataset) -> tuple[str, ...]:
+def describe_constant_inputs(samples: Dataset) -> tuple[str, ...]:
     """Return the remark on inputs that are the same in all samples, or in the first of many.
 
     Integer inputs beside others that change are masks and token types, which often stay the same.

@@ -5,7 +5,7 @@ from anybit.ptq.search.candidates import QuantizedCandidate
 from anybit.text import escape_name, join_names
 
 
-def remark_on_idle_branches(candidate: QuantizedCandidate) -> tuple[str, ...]:
+def describe_idle_branches(candidate: QuantizedCandidate) -> tuple[str, ...]:
     """Return the remark on layers whose activations stay float, because no sample runs them."""
     names = {
         layer.name: None

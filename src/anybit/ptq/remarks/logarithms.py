@@ -19,12 +19,12 @@ _OPERATORS = {
 _EFFECTS = OpTrait.DATA_MOVEMENT | OpTrait.MEAN | OpTrait.REDUCTION | OpTrait.MATMUL
 
 
-def remark_on_logarithms(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
+def describe_logarithms(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
     """Return the remark on quantized layers before a logarithm, if the result fails its check."""
     if candidate.verdict.passed:
         return ()
     layers = {layer.node for layer in candidate.plan.weights}
-    names = [get_label(node) for node in _before_logarithms(model) if node in layers]
+    names = [get_label(node) for node in _find_nodes_before_logarithms(model) if node in layers]
     if not names:
         return ()
     keep = " ".join(f"--keep {escape_name(name)!r}" for name in names[:4])
@@ -36,7 +36,7 @@ def remark_on_logarithms(candidate: MeasuredCandidate, model: ir.Model) -> tuple
     )
 
 
-def _before_logarithms(model: ir.Model) -> Iterator[ir.Node]:
+def _find_nodes_before_logarithms(model: ir.Model) -> Iterator[ir.Node]:
     """Return the nodes with a path to a logarithm on which small values stay small."""
     nodes = list(walk_reachable(model.graph))
     on_the_way: set[ir.Node] = set()

@@ -14,7 +14,7 @@ from anybit.ptq.search.candidates import MeasuredCandidate
 from anybit.text import escape_name, join_names
 
 
-def remark_on_non_finite(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
+def describe_non_finite(candidate: MeasuredCandidate, model: ir.Model) -> tuple[str, ...]:
     """Return the remark, if the outputs of held-out samples are not finite and a node explains it.
 
     Such a node divides by a number that no constant keeps from 0, or takes its root or logarithm.
@@ -24,7 +24,7 @@ def remark_on_non_finite(candidate: MeasuredCandidate, model: ir.Model) -> tuple
     intervals = Intervals(model.graph)
     steep = [node for node in model.graph if not is_provably_finite(node, intervals)]
     layers = {layer.node for layer in candidate.plan.layers}
-    names = list(dict.fromkeys(get_label(node) for node in _layers_before(steep, layers)))
+    names = list(dict.fromkeys(get_label(node) for node in _find_layers_before(steep, layers)))
     if not names:
         return ()
     keep = " ".join(f"--keep {escape_name(name)!r}" for name in names[:4])
@@ -36,7 +36,9 @@ def remark_on_non_finite(candidate: MeasuredCandidate, model: ir.Model) -> tuple
     )
 
 
-def _layers_before(steep: Collection[ir.Node], layers: Collection[ir.Node]) -> Iterator[ir.Node]:
+def _find_layers_before(
+    steep: Collection[ir.Node], layers: Collection[ir.Node]
+) -> Iterator[ir.Node]:
     """Yield the layers whose results lead to an argument without a layer between."""
     waiting = [value for node in steep if (value := find_steep_argument(node)) is not None]
     seen: set[ir.Node] = set()

@@ -72,7 +72,7 @@ class AblationSet:
             for batch in ctx.dataset.read_batches(group, config.batch_bytes)
         ]
         self._floats, size = [], 0
-        for outputs in self._outputs(floats.recording, batches):
+        for outputs in self._iterate_outputs(floats.recording, batches):
             self._floats.append(outputs)
             size += sum(array.nbytes for array in outputs.values())
             if size > config.output_bytes:
@@ -80,15 +80,17 @@ class AblationSet:
         self._batches = batches[: len(self._floats)]
         self._count = sum(map(ctx.dataset.count_samples, self._batches))
 
-    def verdict(self, quantized: TapSpec) -> QualityMetrics:
+    def evaluate(self, quantized: TapSpec) -> QualityMetrics:
         """Return the quality of a quantized model on these samples."""
         judge = QualityAccumulator()
-        outputs = self._outputs(quantized, self._batches)
+        outputs = self._iterate_outputs(quantized, self._batches)
         for expected, actual in zip(self._floats, outputs, strict=True):
             judge.add(compare_outputs(expected, actual, self._parts))
         return replace(judge.compute(seen=True), samples=self._count)
 
-    def _outputs(self, recording: TapSpec, batches: Sequence[Sample]) -> Iterator[dict[str, Array]]:
+    def _iterate_outputs(
+        self, recording: TapSpec, batches: Sequence[Sample]
+    ) -> Iterator[dict[str, Array]]:
         return self._executor.map(make_runner, recording, batches)
 
 
@@ -122,7 +124,7 @@ def ablate(
         variants: All choices, then the choices with some of them dropped.
         outputs: The outputs of the models with these choices.
     """
-    verdicts = [samples.verdict(recording) for recording in outputs]
+    verdicts = [samples.evaluate(recording) for recording in outputs]
     best = select_best_variant(verdicts)
     remarks = (describe_ablation(variants[best], verdicts[best], verdicts[0]),) if best else ()
     return Ablation(best, verdicts[best], remarks)
@@ -134,40 +136,43 @@ def make_variants(choices: Choices) -> list[Variant]:
     return [
         Variant(choices),
         *(
-            Variant({source: _without(choice, level) for source, choice in choices.items()}, *names)
+            Variant(
+                {source: _drop_choices(choice, level) for source, choice in choices.items()}, *names
+            )
             for level, names in enumerate(_ABLATIONS[:most])
         ),
     ]
 
 
-def _without(choice: LayerParams, level: int) -> LayerParams:
+def _drop_choices(choice: LayerParams, level: int) -> LayerParams:
     fallbacks = choice.fallbacks[: level + 1]
     return replace(fallbacks[-1], tried=choice.tried) if fallbacks else choice
 
 
 def select_best_variant(verdicts: Sequence[QualityMetrics]) -> int:
     """Return the index of the first verdict with the highest score; 0 if none has a score."""
-    scores = [_score(verdict) for verdict in verdicts]
+    scores = [_compute_score(verdict) for verdict in verdicts]
     return max(range(len(scores)), key=lambda index: (scores[index], -index))
 
 
-def describe_ablation(variant: Variant, verdict: QualityMetrics, of_all: QualityMetrics) -> str:
+def describe_ablation(variant: Variant, verdict: QualityMetrics, complete: QualityMetrics) -> str:
     """Return the remark on a variant that is kept instead of all choices."""
     return (
         f"{variant.dropped} were dropped: on {format_count(verdict.samples, 'sample')} "
-        f"{variant.replacement} give {_shown(verdict)}, and all choices {_shown(of_all)}."
+        f"{variant.replacement} give {_format_score(verdict)}, "
+        f"and all choices {_format_score(complete)}."
     )
 
 
-def _score(verdict: QualityMetrics) -> float:
+def _compute_score(verdict: QualityMetrics) -> float:
     """Return the SQNR in dB, the agreement in percent if no output is a float, or -inf."""
     if verdict.sqnr is not None:
         return verdict.sqnr
     return -math.inf if verdict.agreement is None else 100 * verdict.agreement
 
 
-def _shown(verdict: QualityMetrics) -> str:
-    score = _score(verdict)
+def _format_score(verdict: QualityMetrics) -> str:
+    score = _compute_score(verdict)
     if math.isinf(score):
         return "nothing finite" if score < 0 else "the same outputs"
     return f"{score:.1f} dB" if verdict.sqnr is not None else f"{score:.1f} % agreement"

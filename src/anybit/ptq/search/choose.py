@@ -46,7 +46,7 @@ def choose_params(
     """
     stats = collect_stats(ctx, activations, scale_progress(progress, 0, _CALIBRATED))
 
-    def layer_samples(selected: Sequence[ActivationTensor]) -> Iterator[LayerSamples]:
+    def collect_samples(selected: Sequence[ActivationTensor]) -> Iterator[LayerSamples]:
         return iterate_samples(ctx, activations, stats, set(selected))
 
     rounding = SharedWeightRounding(ctx.model, plan.weights, ctx.config)
@@ -55,13 +55,13 @@ def choose_params(
     count = len(activations) + len(revisable)
     search = scale_progress(progress, _CALIBRATED, 1)
     params: dict[ActivationTensor, LayerParams] = {}
-    searched = _search_layers(ctx, plan, layer_samples(activations))
+    searched = _search_layers(ctx, plan, collect_samples(activations))
     for activation, (chosen, moments) in zip(activations, searched, strict=True):
         params[activation] = chosen
         rounding.add(activation, chosen, moments)
         search(len(params) / count)
     revised: dict[ActivationTensor, LayerParams] = {}
-    tried = _revise_layers(ctx, plan, rounding.round_weights(), params, layer_samples(revisable))
+    tried = _revise_layers(ctx, plan, rounding.round_weights(), params, collect_samples(revisable))
     for activation, chosen in zip(revisable, tried, strict=True):
         revised[activation] = chosen
         search((len(params) + len(revised)) / count)
@@ -99,15 +99,15 @@ def make_chooser(
         search = LayerSearch(model, samples.activation, weights, shared_weights, config)
         params = search.choose(spec, samples)
         moments = search.compute_moments(params, samples.rounding)
-        return _without_arrays(replace(params, tried=search.candidates)), moments
+        return _drop_arrays(replace(params, tried=search.candidates)), moments
 
     return choose
 
 
-def _without_arrays(params: LayerParams) -> LayerParams:
+def _drop_arrays(params: LayerParams) -> LayerParams:
     """Drop the cached values of quantized weights, which are as large as the weights."""
     weights = {layer: [*map(replace, rounded)] for layer, rounded in params.weights.items()}
-    fallbacks = tuple(map(_without_arrays, params.fallbacks))
+    fallbacks = tuple(map(_drop_arrays, params.fallbacks))
     return replace(params, weights=weights, fallbacks=fallbacks)
 
 
@@ -141,11 +141,11 @@ def make_params_keys(plan: QuantPlan) -> dict[ActivationTensor, Hashable]:
     """
     rounded = SharedWeights(plan.weights).rounded
 
-    def shared_weights(activation: ActivationTensor) -> Iterator[SharedWeight]:
+    def find_shared_weights(activation: ActivationTensor) -> Iterator[SharedWeight]:
         return (rounded[layer] for layer, _ in activation.readers if layer in rounded)
 
     keys: dict[ActivationTensor, Hashable] = {}
-    for group in group_linked(_searched(plan), shared_weights):
+    for group in group_linked(_list_searched_activations(plan), find_shared_weights):
         specs = tuple(
             (
                 plan.activations.get(activation),
@@ -159,7 +159,7 @@ def make_params_keys(plan: QuantPlan) -> dict[ActivationTensor, Hashable]:
     return keys
 
 
-def _searched(plan: QuantPlan) -> tuple[ActivationTensor, ...]:
+def _list_searched_activations(plan: QuantPlan) -> tuple[ActivationTensor, ...]:
     """Return the activations to quantize, and float ones whose layers have weights to round."""
     layers = {layer for activation in plan.activations for layer, _ in activation.readers}
     others = [layer for layer in plan.weights if layer not in layers and find_matmul_form(layer)]

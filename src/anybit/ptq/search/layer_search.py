@@ -92,7 +92,7 @@ class LayerSearch:
                 is taken, and weights are rounded to nearest.
         """
         statistics = samples.statistics
-        widest = self._widest(spec, statistics)
+        widest = self._make_widest(spec, statistics)
         if not samples.confirm:
             return replace(widest, weights=self._round_shared_weights())
         # In a branch, none of the samples for comparison may have run.
@@ -189,7 +189,7 @@ class LayerSearch:
         few, more = (_subsample(samples, share) for share in (halving**2, halving))
         self._measure(widest, few)
         scaled = [
-            self._scale(spec, statistics, factors) for factors in self._scaling_factors(statistics)
+            self._scale(spec, statistics, factors) for factors in self._generate_factors(statistics)
         ]
         clips = may_clip(spec.bits, statistics.values_per_channel)
         candidates = [
@@ -230,7 +230,7 @@ class LayerSearch:
             if error <= max(lowest)
         ]
 
-    def _widest(self, spec: QuantSpec | None, statistics: TensorStatistics) -> LayerParams:
+    def _make_widest(self, spec: QuantSpec | None, statistics: TensorStatistics) -> LayerParams:
         """Return the whole range; float without a spec or values."""
         if spec is None:
             return LayerParams(None)
@@ -287,7 +287,7 @@ class LayerSearch:
                 corrections[runner.layer], errors[runner.layer] = corrected
         return replace(params, errors=errors, corrections=corrections)
 
-    def _scaling_factors(self, statistics: TensorStatistics) -> Iterator[Array]:
+    def _generate_factors(self, statistics: TensorStatistics) -> Iterator[Array]:
         """Yield the SmoothQuant factors of the channels to try."""
         if self._may_scale and all(runner.weight is not None for runner in self._runners):
             weights = np.max([runner.weight_magnitudes for runner in self._runners], axis=0)

@@ -48,12 +48,14 @@ def map_on_copies(
         return
     local = _ModelPickles(model)
     job = serialize(model), make_worker, local.dumps(context)
-    for message in executor.map(_remote_worker, job, map(local.dumps, tasks)):
+    for message in executor.map(_make_remote_worker, job, map(local.dumps, tasks)):
         result: Result = local.loads(message)
         yield result
 
 
-def _remote_worker(job: tuple[Any, MakeWorker[Any, Any, Any], bytes]) -> Callable[[bytes], bytes]:
+def _make_remote_worker(
+    job: tuple[Any, MakeWorker[Any, Any, Any], bytes],
+) -> Callable[[bytes], bytes]:
     message, make_worker, context = job
     remote = _ModelPickles(deserialize(*message))
     worker = make_worker(remote.model, remote.loads(context))

@@ -84,7 +84,7 @@ class SharedWeightRounding:
         """Return the parameters, revised where the layers of a weight have less error together."""
         if not revised:
             return dict(params)
-        before, after = _layer_errors(params), _layer_errors(revised)
+        before, after = _collect_errors(params), _collect_errors(revised)
         # Layers in branches that no sample runs have no errors.
         improved = {
             layer
@@ -107,7 +107,7 @@ def _compute_factors(
     return factorize(by_start[part.start], config)
 
 
-def _layer_errors(params: Mapping[ActivationTensor, LayerParams]) -> dict[TargetNode, float]:
+def _collect_errors(params: Mapping[ActivationTensor, LayerParams]) -> dict[TargetNode, float]:
     return {layer: error for chosen in params.values() for layer, error in chosen.errors.items()}
 
 

@@ -16,7 +16,7 @@ from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.torch.modes import evaluating, unwrap
 from anybit.torch.nn._layers import QuantizedLayer
 from anybit.torch.nn._quantizers import Quantizer
-from anybit.torch.nn._scale_search import Consumer, ScaleSearch, quantize_with, weight_scale
+from anybit.torch.nn._scale_search import Consumer, ScaleSearch, quantize_with, select_weight_scale
 from anybit.torch.nn._scales import FixedScale, StoredScale
 
 # Memory of all samples, in bytes.
@@ -77,17 +77,17 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
             raise ModelError(f"{name!r} has an unknown number of channels: pass channels=")
     layers = [part for part in module.modules() if isinstance(part, QuantizedLayer)]
     with evaluating(module), _restore_random_state(module):
-        scales = _parameter_scales(layers, targets)
+        scales = _select_parameter_scales(layers, targets)
         inputs = {quantizer: name for quantizer, name in targets.items() if quantizer not in scales}
         taps = {
             quantizer: _ActivationTap(quantizer, name, _MEMORY // len(inputs))
             for quantizer, name in inputs.items()
         }
         _run(module, quantizers, taps, batches)
-        consumers = _consumers(layers, scales)
+        consumers = _collect_consumers(layers, scales)
         for quantizer, tap in taps.items():
             if tap.statistics.count:
-                outputs = consumers.get(quantizer, [(_identity, _identity)])
+                outputs = consumers.get(quantizer, [(_return_unchanged, _return_unchanged)])
                 search = ScaleSearch(quantizer, outputs, _count_channels(quantizer, layers))
                 scales[quantizer] = search.select(tap.statistics, *tap.samples.split())
     for quantizer, scale in scales.items():
@@ -120,7 +120,7 @@ class _ActivationTap:
             self.samples.add(x.detach(), has_rows)
 
 
-def _parameter_scales(
+def _select_parameter_scales(
     layers: Iterable[QuantizedLayer], targets: Mapping[Quantizer, str]
 ) -> dict[Quantizer, torch.Tensor]:
     """Return the scales for weights and biases."""
@@ -129,12 +129,12 @@ def _parameter_scales(
         for _, values, quantizer in layer.quantized_parameters():
             if quantizer in targets:
                 _check_finite(values, targets[quantizer], "its layer's parameters")
-                scale = weight_scale(quantizer, values)
+                scale = select_weight_scale(quantizer, values)
                 scales[quantizer] = quantizer.scale.stored() if scale is None else scale
     return scales
 
 
-def _consumers(
+def _collect_consumers(
     layers: Iterable[QuantizedLayer], scales: Mapping[Quantizer, torch.Tensor]
 ) -> dict[Quantizer, list[tuple[Consumer, Consumer]]]:
     """Return, by input quantizer, layers with float weights and with quantized weights."""
@@ -164,7 +164,7 @@ def _count_channels(quantizer: Quantizer, layers: Iterable[QuantizedLayer]) -> i
     return layout.channels or 1 if layout.per_channel else max(widths, default=1)
 
 
-def _identity(x: torch.Tensor) -> torch.Tensor:
+def _return_unchanged(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
@@ -187,7 +187,7 @@ def _run(
     is_single = isinstance(batches, torch.Tensor | Mapping)
     with _replace_quantizers(quantizers, tap):
         for batch in [batches] if is_single else batches:
-            positional, named = _to_device(model, _arguments(batch, parameters))
+            positional, named = _to_device(model, _extract_arguments(batch, parameters))
             model(*positional, **named)
             count += 1
     if not count:
@@ -203,7 +203,7 @@ def _replace_quantizers(quantizers: Iterable[Quantizer], function: Any) -> Itera
         for quantizer in quantizers:
             for module, forward in (
                 (quantizer, partial(function, quantizer)),
-                (quantizer.scale, _one),
+                (quantizer.scale, _return_one),
             ):
                 stack.callback(delattr, module, "forward")
                 # An attribute of the instance hides the method of its class.
@@ -211,11 +211,13 @@ def _replace_quantizers(quantizers: Iterable[Quantizer], function: Any) -> Itera
         yield
 
 
-def _one(x: torch.Tensor) -> torch.Tensor:
+def _return_one(x: torch.Tensor) -> torch.Tensor:
     return x.new_ones(())
 
 
-def _arguments(batch: Any, parameters: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _extract_arguments(
+    batch: Any, parameters: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments for forward in a batch."""
     if isinstance(batch, tuple | list):
         if not batch:

@@ -71,7 +71,7 @@ class ScaleSearch:
         held_out: Sequence[torch.Tensor],
     ) -> torch.Tensor:
         """Return the scale with the least error on samples, if held-out samples confirm it."""
-        bits = bits_of(self._quantizer)
+        bits = get_bits(self._quantizer)
         if self._quantizer.scale.layout.per_channel:
             assert statistics.channels is not None
             low, high = statistics.channels * compute_headroom(bits, statistics, _RANGES)
@@ -83,7 +83,7 @@ class ScaleSearch:
         clips = bits < _RANGES.wide_bits and may_clip(bits, statistics.count / self._channels)
         ranges = [(low, high), *(shorter if clips else ())]
         best = select_candidate(
-            [range_scale(self._quantizer, *map(np.asarray, bounds)) for bounds in ranges],
+            [compute_range_scale(self._quantizer, *map(np.asarray, bounds)) for bounds in ranges],
             lambda scale: self._evaluate(scale, samples),
             lambda scale: self._evaluate(scale, held_out),
         )
@@ -93,14 +93,14 @@ class ScaleSearch:
         """Return the mean error of the consumers."""
         noise, signal = np.zeros(len(self._consumers)), np.zeros(len(self._consumers))
         for x in samples:
-            references = self._float_outputs(x)
+            references = self._get_float_outputs(x)
             quantized = quantize_with(self._quantizer, scale, x)
             for index, (_, consumer) in enumerate(self._consumers):
-                noise[index] += _power(consumer(quantized) - references[index])
-                signal[index] += _power(references[index])
+                noise[index] += _compute_power(consumer(quantized) - references[index])
+                signal[index] += _compute_power(references[index])
         return ScaleCandidate(scale, float(np.mean(noise / np.where(signal > 0, signal, 1.0))))
 
-    def _float_outputs(self, x: torch.Tensor) -> list[torch.Tensor]:
+    def _get_float_outputs(self, x: torch.Tensor) -> list[torch.Tensor]:
         if id(x) not in self._references:
             self._references[id(x)] = [consumer(x) for consumer, _ in self._consumers]
         return self._references[id(x)]
@@ -114,13 +114,13 @@ def quantize_with(quantizer: Quantizer, scale: torch.Tensor, x: torch.Tensor) ->
     return quantizer(x, quantizer.scale.layout.broadcast(restricted, x))
 
 
-def bits_of(quantizer: Quantizer) -> int:
+def get_bits(quantizer: Quantizer) -> int:
     """Return the bit width of the codes."""
-    kind = _kind(quantizer)
+    kind = _get_format(quantizer)
     return 8 if kind is None else kind.bits
 
 
-def range_scale(quantizer: Quantizer, low: np.ndarray, high: np.ndarray) -> torch.Tensor:
+def compute_range_scale(quantizer: Quantizer, low: np.ndarray, high: np.ndarray) -> torch.Tensor:
     """Return the smallest scale that does not clip a range, or the ranges of channels.
 
     Values without codes, such as negative ones of an unsigned quantizer, are ignored.
@@ -137,9 +137,9 @@ def range_scale(quantizer: Quantizer, low: np.ndarray, high: np.ndarray) -> torc
     return torch.from_numpy(np.where(scale > 0, scale, 1 / largest).astype(np.float32))
 
 
-def weight_scale(quantizer: Quantizer, weight: torch.Tensor) -> torch.Tensor | None:
+def select_weight_scale(quantizer: Quantizer, weight: torch.Tensor) -> torch.Tensor | None:
     """Return the scale with the least squared error of a weight; None if it has no search."""
-    kind = _kind(quantizer)
+    kind = _get_format(quantizer)
     layout = quantizer.scale.layout
     one_sided = isinstance(quantizer, IntQuantizer) and (
         not quantizer.signed or quantizer.zeropt != 0
@@ -164,7 +164,7 @@ def weight_scale(quantizer: Quantizer, weight: torch.Tensor) -> torch.Tensor | N
     return torch.where(largest.cpu() == 0, 1 / quantizer.scale.value_range.largest, scale)
 
 
-def _kind(quantizer: Quantizer) -> NumberFormat | None:
+def _get_format(quantizer: Quantizer) -> NumberFormat | None:
     match quantizer:
         case IntQuantizer():
             return IntegerFormat(quantizer.bits, quantizer.signed)
@@ -175,5 +175,5 @@ def _kind(quantizer: Quantizer) -> NumberFormat | None:
     return None
 
 
-def _power(x: torch.Tensor) -> float:
+def _compute_power(x: torch.Tensor) -> float:
     return float(x.double().square().sum())
