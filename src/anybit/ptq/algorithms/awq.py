@@ -15,6 +15,7 @@ scales are floats there is little to gain.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,8 +24,10 @@ from anybit.ptq.algorithms.gptq import GptqRounder
 from anybit.ptq.algorithms.layer_runner import LayerRunner, scale_weight
 from anybit.ptq.algorithms.round_to_nearest import round_to_nearest
 from anybit.ptq.config import AwqConfig
+from anybit.ptq.graph.targets import WeightInput
 from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.block_formats import BlockFormat
+from anybit.quant_types.spec import QuantSpec
 
 
 def select_awq_factors(
@@ -39,14 +42,15 @@ def select_awq_factors(
         rounder: The rounder that computes the costs of errors in weights.
         config: The thresholds.
     """
-    if not all(_can_gain(runner, config) for runner in runners):
+    weights = [weight for runner in runners if (weight := _find_block_weight(runner, config))]
+    if len(weights) < len(runners):
         return None
     costs = [cost for cost in map(rounder.compute_costs, runners) if cost is not None]
     if len(costs) < len(runners):
         return None
     if not all(np.isfinite(cost).all() and cost.any() for cost in costs):
         return None
-    search = _FactorSearch(runners, costs, config)
+    search = _FactorSearch(weights, costs, config)
     starts = [(search.compute_error(start), start) for start in search.generate_starts()]
     least, factors = min(starts, key=lambda start: start[0])
     for _ in range(config.rounds):
@@ -61,34 +65,53 @@ def select_awq_factors(
     return factors if math.isfinite(search.compute_error(factors)) else None
 
 
-def _can_gain(runner: LayerRunner, config: AwqConfig) -> bool:
-    """Return whether a layer has a weight of few bits in blocks whose scales are powers of two."""
-    spec = runner.spec if runner.weight is not None else None
-    if spec is None or not isinstance(spec.format, BlockFormat):
-        return False
-    return spec.bits < config.fine_bits and not spec.format.second_scale
+@dataclass(frozen=True)
+class _BlockWeight:
+    """A weight of few bits in blocks with power-of-two scales.
+
+    Attributes:
+        runner: Runs of its layer, which has no other weight.
+        weight: The input of the layer.
+        spec: The spec of the weight.
+    """
+
+    runner: LayerRunner
+    weight: WeightInput
+    spec: QuantSpec
+
+
+def _find_block_weight(runner: LayerRunner, config: AwqConfig) -> _BlockWeight | None:
+    """Return the weight of a layer that can gain from factors; None without any."""
+    weight, spec = runner.weight, runner.spec
+    if weight is None or spec is None or not isinstance(spec.format, BlockFormat):
+        return None
+    if spec.bits >= config.fine_bits or spec.format.second_scale:
+        return None
+    return _BlockWeight(runner, weight, spec)
 
 
 class _FactorSearch:
     """Search of factors, by the cost of the rounding errors of weights.
 
     Args:
-        runners: The layers.
-        costs: The cost of an error in each element of their weights.
+        weights: The weights that are scaled.
+        costs: The cost of an error in each of their elements.
         config: The thresholds.
     """
 
     def __init__(
-        self, runners: Sequence[LayerRunner], costs: Sequence[Array], config: AwqConfig
+        self, weights: Sequence[_BlockWeight], costs: Sequence[Array], config: AwqConfig
     ) -> None:
-        self._runners = list(zip(runners, costs, strict=True))
+        self._weights = list(zip(weights, costs, strict=True))
         self._config, octave = config, config.steps_per_octave
         self._steps = np.exp2(np.arange(-octave, octave + 1) / octave).astype(np.float32)
 
     def generate_starts(self) -> Iterator[Array]:
         """Yield factors that follow from the cost of errors in each channel."""
-        of_all = sum(runner.to_channel_rows(costs).mean(axis=1) for runner, costs in self._runners)
-        power = np.maximum(of_all, np.max(of_all) * self._config.faintest**2)
+        total = sum(
+            weight.runner.to_channel_rows(costs).mean(axis=1) for weight, costs in self._weights
+        )
+        power = np.maximum(total, np.max(total) * self._config.faintest**2)
         logarithms = np.log2(power) / 2
         for strength in self._config.strengths:
             yield np.exp2(strength * (logarithms - logarithms.mean())).astype(np.float32)
@@ -111,13 +134,12 @@ class _FactorSearch:
         totals = np.zeros((len(steps), len(factors)))
         with np.errstate(all="ignore"):
             squares = np.square(factors, dtype=np.float64)
-            for runner, costs in self._runners:
-                assert runner.weight is not None, "asked before"
-                assert runner.spec is not None, "it has a weight"
+            for weight, costs in self._weights:
+                runner = weight.runner
                 (array,) = runner.scale_weights(factors)
-                costs = scale_weight(costs, runner.weight, 1 / squares)
+                costs = scale_weight(costs, weight.weight, 1 / squares)
                 grid = round_to_nearest(
-                    array, runner.weight, runner.spec, runner.config.weights, costs
+                    array, weight.weight, weight.spec, runner.config.weights, costs
                 ).grid
                 for at, step in enumerate(steps):
                     noise = quantize_to_grid(array * step, grid) / step - array

@@ -18,6 +18,7 @@ first, and H is damped, more so where it comes of few rows.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -81,6 +82,34 @@ def is_wide(spec: QuantSpec) -> bool:
     return spec.bits > _MOST_BITS
 
 
+@dataclass(frozen=True)
+class GptqLayer:
+    """A layer whose first weight GPTQ can round.
+
+    Attributes:
+        runner: Runs of the layer.
+        product: The layer as a matrix product with its first weight.
+        spec: The spec of its weights.
+    """
+
+    runner: LayerRunner
+    product: MatMulForm
+    spec: QuantSpec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the first weight."""
+        return self.runner.layer.constants[0][1].shape
+
+
+def find_gptq_layer(runner: LayerRunner) -> GptqLayer | None:
+    """Return a layer for GPTQ; None if it is not a product or its weights have no spec."""
+    product = find_matmul_form(runner.layer)
+    if product is None or runner.spec is None:
+        return None
+    return GptqLayer(runner, product, runner.spec)
+
+
 class GptqRounder:
     """Rounds the weights of layers that read the same tensor, quantized in the same way.
 
@@ -98,93 +127,90 @@ class GptqRounder:
 
     def round(self, runner: LayerRunner) -> tuple[QuantizedWeight, ...]:
         """Return the weights of a layer, rounded by GPTQ; none if the layer is not a product."""
-        if find_matmul_form(runner.layer) is None or runner.spec is None:
-            return ()
-        return round_weights(runner, self._smoothing, self._factors(runner))
+        layer = find_gptq_layer(runner)
+        return (
+            ()
+            if layer is None
+            else round_weights(layer, self._smoothing, self._make_factors(layer))
+        )
 
     def round_scaled(self, runner: LayerRunner, by: Array) -> tuple[QuantizedWeight, ...]:
         """Return the rounded weights of a layer whose float input is divided by factors."""
-        product = find_matmul_form(runner.layer)
-        if product is None or runner.spec is None:
+        layer = find_gptq_layer(runner)
+        if layer is None:
             return ()
-        ones = np.ones(runner.layer.constants[0][1].shape)
-        s = product.to_matrix(scale_weight(ones, product.weight, by))[:, 0]
-        factors = self._factors(runner)
-        return round_weights(runner, by, lambda part: factors(part).divide(s[:, part]))
+        weight = layer.product.weight
+        s = layer.product.to_matrix(scale_weight(np.ones(layer.shape), weight, by))[:, 0]
+        factors = self._make_factors(layer)
+        return round_weights(layer, by, lambda part: factors(part).divide(s[:, part]))
 
     def compute_costs(self, runner: LayerRunner) -> Array | None:
         """Return the cost of an error in each element of a first weight.
 
-        Return None if the layer is not a product.
+        Return None if GPTQ does not apply to the layer.
         """
-        product = find_matmul_form(runner.layer)
-        if product is None:
-            return None
-        return _compute_element_costs(
-            product, runner.layer.constants[0][1].shape, self._factors(runner)
-        )
+        layer = find_gptq_layer(runner)
+        return None if layer is None else _compute_element_costs(layer, self._make_factors(layer))
 
-    def _factors(self, runner: LayerRunner) -> Callable[[slice], HessianFactors]:
-        product = find_matmul_form(runner.layer)
-        assert product is not None, "asked before"
-        reads = product.get_rows_key(runner.layer.constants[0][1].shape)
-        moments = make_moments(runner, self._grid, self._smoothing, self._samples)
+    def _make_factors(self, layer: GptqLayer) -> Callable[[slice], HessianFactors]:
+        rows_key = layer.product.get_rows_key(layer.shape)
+        compute_moments = make_moments(layer, self._grid, self._smoothing, self._samples)
 
-        def factors(part: slice) -> HessianFactors:
+        def get_factors(part: slice) -> HessianFactors:
             """Return the factors of some terms; the last ones are cached."""
-            key = reads, part.start
+            key = rows_key, part.start
             if self._last is None or self._last[0] != key:
                 self._last = None
-                self._last = key, factorize(moments(part), runner.config.gptq)
+                self._last = key, factorize(compute_moments(part), layer.runner.config.gptq)
             return self._last[1]
 
-        return factors
+        return get_factors
 
 
 def make_moments(
-    runner: LayerRunner,
+    layer: GptqLayer,
     grid: Grid | DynamicGrid | None,
     smoothing: Array | None,
     samples: Sequence[Sample],
 ) -> Callable[[slice], Moments]:
     """Return a function that computes X^T X of the input of a layer, for a slice of terms."""
-    product = find_matmul_form(runner.layer)
-    assert product is not None, "asked before"
-    shape = runner.layer.constants[0][1].shape
+    runner, product, shape = layer.runner, layer.product, layer.shape
 
-    def moments(part: slice) -> Moments:
+    def compute_moments(part: slice) -> Moments:
         terms = part.stop - part.start
         config = runner.config.gptq
         most = -(-max(config.least_rows, config.rows_per_term * terms) // len(samples))
         result = Moments(np.zeros((product.groups, terms, terms)))
-        become = runner.make_input_rounding(grid, smoothing)
-        read = map(runner.get_input, samples)
-        if isinstance(grid, DynamicGrid):  # what becomes of an element depends on its block
-            rows = (few for x in read for few in product.iterate_rows(become(x), shape, most))
+        round_input = runner.make_input_rounding(grid, smoothing)
+        inputs = map(runner.get_input, samples)
+        if isinstance(grid, DynamicGrid):  # the rounding of an element depends on its block
+            batches = (
+                rows for x in inputs for rows in product.iterate_rows(round_input(x), shape, most)
+            )
         else:
-            rows = (few for x in read for few in product.iterate_rows(x, shape, most, become))
-        result.add(few[..., part] for few in rows)
+            batches = (
+                rows for x in inputs for rows in product.iterate_rows(x, shape, most, round_input)
+            )
+        result.add(rows[..., part] for rows in batches)
         return result
 
-    return moments
+    return compute_moments
 
 
 def round_weights(
-    runner: LayerRunner, smoothing: Array | None, factors: Callable[[slice], HessianFactors]
+    layer: GptqLayer, smoothing: Array | None, factors: Callable[[slice], HessianFactors]
 ) -> tuple[QuantizedWeight, ...]:
-    """Round the weights of a product by GPTQ, with Hessian factors per slice of terms."""
-    product = find_matmul_form(runner.layer)
-    assert product is not None, "asked before"
-    assert runner.spec is not None, "asked before"
+    """Round the weights of a layer by GPTQ, with Hessian factors per slice of terms."""
+    runner, product = layer.runner, layer.product
     array = runner.scale_weights(smoothing)[0]
     matrix = product.to_matrix(array)
     factors = _cache_last(factors)
-    costs = _compute_element_costs(product, array.shape, factors)
-    best = round_to_nearest(array, product.weight, runner.spec, runner.config.weights, costs)
-    on_grid = _make_column_rounding(product, best)
+    costs = _compute_element_costs(layer, factors)
+    best = round_to_nearest(array, product.weight, layer.spec, runner.config.weights, costs)
+    round_terms = _make_column_rounding(product, best)
     # Backwards: the factors of the last part are still cached.
     result = [
-        round_columns(matrix[..., part], factors(part), partial(on_grid, part.start))
+        round_columns(matrix[..., part], factors(part), partial(round_terms, part.start))
         for part in reversed(split_terms(matrix.shape[2]))
     ]
     stored = product.from_matrix(np.concatenate(result[::-1], axis=2), array.shape).astype(
@@ -200,13 +226,13 @@ def _cache_last(factors: Callable[[slice], HessianFactors]) -> Callable[[slice],
     """Return the function with a cache of its last result; factors are large."""
     cached: dict[int, HessianFactors] = {}
 
-    def kept(part: slice) -> HessianFactors:
+    def get_factors(part: slice) -> HessianFactors:
         if part.start not in cached:
             cached.clear()
             cached[part.start] = factors(part)
         return cached[part.start]
 
-    return kept
+    return get_factors
 
 
 def split_terms(terms: int) -> list[slice]:
@@ -215,10 +241,9 @@ def split_terms(terms: int) -> list[slice]:
     return [slice(*ends) for ends in pairwise(terms * at // count for at in range(count + 1))]
 
 
-def _compute_element_costs(
-    product: MatMulForm, shape: tuple[int, ...], factors: Callable[[slice], HessianFactors]
-) -> Array:
+def _compute_element_costs(layer: GptqLayer, factors: Callable[[slice], HessianFactors]) -> Array:
     """Return the cost of an error in each element of a weight."""
+    product, shape = layer.product, layer.shape
     matrix = product.to_matrix(np.broadcast_to(np.zeros(()), shape))
     parts = split_terms(matrix.shape[2])
     costs = np.concatenate([_compute_term_costs(factors(part)) for part in parts], axis=2)
@@ -254,8 +279,8 @@ def _make_column_rounding(
             others[name] = of_all
     groups = np.arange(product.groups)
 
-    def on_grid(start: int, x: Array, terms: Array) -> Array:
+    def round_terms(start: int, x: Array, terms: Array) -> Array:
         of_terms = {name: parameter[groups, :, start + terms] for name, parameter in others.items()}
         return np.asarray(result.operator.function(x.astype(np.float32), **of_terms, **same))
 
-    return on_grid
+    return round_terms

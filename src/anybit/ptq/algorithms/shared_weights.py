@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from anybit.ptq.algorithms.gptq import is_wide, split_terms
 from anybit.ptq.algorithms.round_to_nearest import count_weight_bytes
-from anybit.ptq.graph.matmul_form import find_matmul_form
+from anybit.ptq.graph.matmul_form import MatMulForm, find_matmul_form
 from anybit.ptq.graph.targets import TargetNode, WeightInput
 from anybit.quant_types.spec import QuantSpec
 
@@ -70,12 +70,17 @@ class SharedWeight:
     """A first weight that several layers share, with one rounding.
 
     Attributes:
-        layers: The layers.
+        products: The layers, each as a matrix product with the weight.
         parts: Slices of the terms of their sums, rounded independently.
     """
 
-    layers: tuple[TargetNode, ...]
+    products: Mapping[TargetNode, MatMulForm]
     parts: tuple[slice, ...]
+
+    @property
+    def layers(self) -> tuple[TargetNode, ...]:
+        """The layers that share the weight."""
+        return tuple(self.products)
 
 
 class SharedWeights:
@@ -107,5 +112,7 @@ class SharedWeights:
             product = find_matmul_form(layer)
             if product and weight is product.weight and not is_wide(weights[layer]):
                 (_, array), *_ = layer.constants
-                shared = SharedWeight(layers, tuple(split_terms(product.to_matrix(array).shape[2])))
+                products = {layer: form for layer in layers if (form := find_matmul_form(layer))}
+                parts = split_terms(product.to_matrix(array).shape[2])
+                shared = SharedWeight(products, tuple(parts))
                 self.rounded.update(dict.fromkeys(layers, shared))

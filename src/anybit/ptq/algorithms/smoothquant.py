@@ -14,7 +14,7 @@ import numpy as np
 from anybit.onnx.graph.constants import Array
 from anybit.ptq.algorithms.range_clipping import compute_headroom
 from anybit.ptq.calibration.tensor_statistics import TensorStatistics
-from anybit.ptq.config import QuantizeConfig, ScalingConfig
+from anybit.ptq.config import RangeConfig, ScalingConfig
 
 
 def generate_smoothquant_factors(
@@ -54,16 +54,17 @@ def _compute_magnitudes(
     statistics: TensorStatistics, weights: Array, config: ScalingConfig
 ) -> Array | None:
     """Return the largest magnitude of each channel; None if the tensor cannot be scaled."""
-    if statistics.channels is None:
+    channels = estimate_channel_ranges(statistics, config)
+    if channels is None:
         return None
-    reach = np.abs(estimate_channel_ranges(statistics, config)).max(axis=0)
+    reach = np.abs(channels).max(axis=0)
     if weights.shape != reach.shape or not (reach.any() and weights.any()):
         return None
     return np.asarray(reach)
 
 
-def estimate_channel_ranges(statistics: TensorStatistics, config: ScalingConfig) -> Array:
-    """Return the estimated lowest and highest value of each channel.
+def estimate_channel_ranges(statistics: TensorStatistics, config: ScalingConfig) -> Array | None:
+    """Return the estimated lowest and highest value of each channel; None without statistics.
 
     One that is divided has a range of its own, and loses what goes further; in that of the whole
     tensor it would fit. The next value goes further than n others once in n + 1 times: that share,
@@ -71,7 +72,8 @@ def estimate_channel_ranges(statistics: TensorStatistics, config: ScalingConfig)
     the whole. A channel that was always 0 gets the whole range.
     """
     seen = statistics.channels
-    assert seen is not None, "who smooths asked for them"
+    if seen is None:
+        return None
     whole = np.array([[min(statistics.lowest, 0.0)], [max(statistics.highest, 0.0)]])
     most = config.headroom_times * np.abs(seen).max(axis=0).astype(np.float64)
     added = np.clip(whole, -most, most) * min(config.headroom / statistics.values_per_channel, 1.0)
@@ -80,9 +82,20 @@ def estimate_channel_ranges(statistics: TensorStatistics, config: ScalingConfig)
 
 
 def compute_scaled_range(
-    bits: int, statistics: TensorStatistics, smoothing: Array, config: QuantizeConfig
+    bits: int,
+    statistics: TensorStatistics,
+    channels: Array,
+    smoothing: Array,
+    config: RangeConfig,
 ) -> tuple[float, float]:
-    """Return the range that holds all channels as far as they go, once they are divided."""
-    room = compute_headroom(bits, statistics, config.ranges)
-    channels = estimate_channel_ranges(statistics, config.scaling) / smoothing * room
-    return float(channels.min()), float(channels.max())
+    """Return the range of a tensor whose channels are divided by factors.
+
+    Args:
+        bits: The bit width of the tensor.
+        statistics: The statistics of the tensor.
+        channels: The estimated lowest and highest value of each channel.
+        smoothing: The factors.
+        config: The thresholds.
+    """
+    scaled = channels / smoothing * compute_headroom(bits, statistics, config)
+    return float(scaled.min()), float(scaled.max())

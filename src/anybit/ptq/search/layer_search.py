@@ -19,7 +19,7 @@ from anybit.ops.grids import Grid
 from anybit.ptq.algorithms import registry
 from anybit.ptq.algorithms.awq import select_awq_factors
 from anybit.ptq.algorithms.bias_correction import correct_bias
-from anybit.ptq.algorithms.gptq import GptqRounder, is_wide, make_moments
+from anybit.ptq.algorithms.gptq import GptqRounder, find_gptq_layer, is_wide, make_moments
 from anybit.ptq.algorithms.hessian import Moments
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, compute_noise_ratio
@@ -32,7 +32,7 @@ from anybit.ptq.algorithms.range_clipping import (
 )
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.algorithms.shared_weights import SharedWeights
-from anybit.ptq.algorithms.smoothquant import compute_scaled_range
+from anybit.ptq.algorithms.smoothquant import compute_scaled_range, estimate_channel_ranges
 from anybit.ptq.calibration.collect import LayerSamples
 from anybit.ptq.calibration.tensor_statistics import TensorStatistics
 from anybit.ptq.config import QuantizeConfig
@@ -126,9 +126,10 @@ class LayerSearch:
         """Return X^T X of the inputs of layers with shared weights, one per slice of terms."""
         moments: dict[TargetNode, list[Moments]] = {}
         for runner in self._runners if samples else ():
-            if shared := self._shared.rounded.get(runner.layer):
-                of_terms = make_moments(runner, params.grid, params.smoothing, samples)
-                moments[runner.layer] = [of_terms(part) for part in shared.parts]
+            shared, layer = self._shared.rounded.get(runner.layer), find_gptq_layer(runner)
+            if shared and layer:
+                compute_part = make_moments(layer, params.grid, params.smoothing, samples)
+                moments[runner.layer] = [compute_part(part) for part in shared.parts]
         return moments
 
     def revise(
@@ -188,8 +189,11 @@ class LayerSearch:
         ranges, halving = self._config.ranges, self._config.ranges.halving
         few, more = (_subsample(samples, share) for share in (halving**2, halving))
         self._measure(widest, few)
+        channels = estimate_channel_ranges(statistics, self._config.scaling)
         scaled = [
-            self._scale(spec, statistics, factors) for factors in self._generate_factors(statistics)
+            self._scale(spec, statistics, channels, factors)
+            for factors in self._generate_factors(statistics)
+            if channels is not None
         ]
         clips = may_clip(spec.bits, statistics.values_per_channel)
         candidates = [
@@ -199,21 +203,29 @@ class LayerSearch:
         ]
         for candidate in self._select_best(scaled, few, halving):
             candidates.append(candidate)
-            if clips:
-                candidates += self._clip_scaled(candidate, spec, statistics)
+            if clips and channels is not None:
+                candidates += self._clip_scaled(candidate, spec, statistics, channels)
         return self._select_best(self._select_best(candidates, few, halving), more, 2)
 
-    def _scale(self, spec: QuantSpec, statistics: TensorStatistics, factors: Array) -> LayerParams:
-        ends = compute_scaled_range(spec.bits, statistics, factors, self._config)
+    def _scale(
+        self, spec: QuantSpec, statistics: TensorStatistics, channels: Array, factors: Array
+    ) -> LayerParams:
+        ends = compute_scaled_range(spec.bits, statistics, channels, factors, self._config.ranges)
         return LayerParams(_make_scalar_grid(spec, *ends), factors)
 
     def _clip_scaled(
-        self, scaled: LayerParams, spec: QuantSpec, statistics: TensorStatistics
+        self,
+        scaled: LayerParams,
+        spec: QuantSpec,
+        statistics: TensorStatistics,
+        channels: Array,
     ) -> Iterator[LayerParams]:
         """Yield a candidate with scaled channels at several clipped ranges."""
         if scaled.smoothing is None:
             return
-        low, high = compute_scaled_range(spec.bits, statistics, scaled.smoothing, self._config)
+        low, high = compute_scaled_range(
+            spec.bits, statistics, channels, scaled.smoothing, self._config.ranges
+        )
         for fraction in self._config.ranges.scaled_fractions:
             grid = _make_scalar_grid(spec, *clip_range(fraction, low, high))
             yield LayerParams(grid, scaled.smoothing)

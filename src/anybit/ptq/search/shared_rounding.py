@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.ptq.algorithms.gptq import round_weights
+from anybit.ptq.algorithms.gptq import GptqLayer, round_weights
 from anybit.ptq.algorithms.hessian import HessianFactors, Moments, factorize
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.layer_runner import LayerRunner
@@ -66,12 +66,15 @@ class SharedWeightRounding:
         while self._sums:
             shared, sums = self._sums.popitem()
             layer, index, params = self._readers[shared]
-            runner = LayerRunner(self._model, layer, index, self._weights[layer], self._config)
+            spec = self._weights[layer]
+            runner = LayerRunner(self._model, layer, index, spec, self._config)
             by_start = {
                 part.start: moments for part, moments in zip(shared.parts, sums, strict=True)
             }
             rounded, *_ = round_weights(
-                runner, params.smoothing, partial(_compute_factors, by_start, self._config.gptq)
+                GptqLayer(runner, shared.products[layer], spec),
+                params.smoothing,
+                partial(_compute_factors, by_start, self._config.gptq),
             )
             weights.update(dict.fromkeys(shared.layers, rounded))
         return weights
