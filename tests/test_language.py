@@ -60,7 +60,7 @@ FUNCTIONS_CHECKED = (
         "src/anybit/metrics",
         "src/anybit/onnx",
     ),
-    *("src/anybit/ptq", "src/anybit/quant_types"),
+    *("src/anybit/ptq", "src/anybit/quant_types", "src/anybit/torch"),
 )
 
 

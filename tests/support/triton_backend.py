@@ -12,14 +12,14 @@ from torch_backend import as_array, as_tensors
 
 from anybit.ops import OPERATORS
 from anybit.torch import triton
-from anybit.torch.dispatch.parameters import as_parameter
+from anybit.torch.dispatch.parameters import convert_to_parameter
 
 BY_NAME = {operator.name: operator for operator in OPERATORS}
 FORWARD: dict[str, Callable[..., torch.Tensor]] = {
-    name: triton.forward_kernel(operator) for name, operator in BY_NAME.items()
+    name: triton.make_forward_kernel(operator) for name, operator in BY_NAME.items()
 }
 BACKWARD: dict[str, Callable[..., list[torch.Tensor]]] = {
-    name: triton.backward_kernel(operator) for name, operator in BY_NAME.items()
+    name: triton.make_backward_kernel(operator) for name, operator in BY_NAME.items()
 }
 DEVICE = "cuda" if torch.cuda.is_available() and "TRITON_INTERPRET" not in os.environ else "cpu"
 
@@ -54,7 +54,7 @@ def as_device_tensors(operator: str, inputs: tuple[Any, ...]) -> list[torch.Tens
     return [
         x,
         *(
-            as_parameter(value, parameter, x)
+            convert_to_parameter(value, parameter, x)
             for value, parameter in zip(rest, declared, strict=False)
         ),
     ]

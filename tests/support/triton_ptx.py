@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from anybit.ops import Operator
-from anybit.torch.triton import backward_plan, forward_plan
+from anybit.torch.triton import make_backward_plan, make_forward_plan
 from anybit.torch.triton.plan import Plan
 from anybit.torch.triton.source import compile_kernel
 
@@ -31,7 +31,7 @@ INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+ )?([a-z]+[0-9]*\.[a-z0-9.:_]+)", re.M
 
 def forward_instructions(operator: Operator, x: torch.Tensor, **attributes: Any) -> set[str]:
     inputs = [x, *parameters(operator, x)]
-    plan = forward_plan(operator, inputs, attributes)
+    plan = make_forward_plan(operator, inputs, attributes)
     return _instructions(plan, inputs)
 
 
@@ -40,7 +40,7 @@ def backward_instructions(
 ) -> set[str]:
     inputs = [x, *parameters(operator, x)]
     gradient = x if x.is_floating_point() else torch.empty_like(x, dtype=torch.float32)
-    plan = backward_plan(operator, gradient, inputs, names, attributes)
+    plan = make_backward_plan(operator, gradient, inputs, names, attributes)
     return _instructions(plan, [*inputs, gradient])
 
 

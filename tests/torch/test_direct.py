@@ -29,7 +29,7 @@ Call = Callable[[], Any]
 NAMES = [operator.name for operator in OPERATORS]
 DIFFERENTIABLE = {operator.name: operator.differentiable for operator in OPERATORS}
 X = torch.tensor([0.5, 1.4, -7.0])
-ASKED = direct.direct_call(anybit.int_quant.operator, lambda ctx, gradient: ())
+ASKED = direct.make_direct_call(anybit.int_quant.operator, lambda ctx, gradient: ())
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def test_direct_caches_gpu_numbers_except_in_graphs(monkeypatch: pytest.MonkeyPa
     captured = False
     monkeypatch.setattr(gpu, "_current_stream", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
-    as_tensors = gpu._with_constants(anybit.int_quant.operator)
+    as_tensors = gpu._make_constant_converter(anybit.int_quant.operator)
     _, *first = as_tensors((X, 0.1, 0, 4))
     captured = True
     _, *of_graph = as_tensors((X, 0.1, 0, 4))
@@ -370,7 +370,7 @@ def test_direct_is_off_without_private_functions(owner: Any, name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(owner, name)
         fresh.__spec__.loader.exec_module(fresh)
-    call = fresh.direct_call(anybit.int_quant.operator, lambda ctx, gradient: ())
+    call = fresh.make_direct_call(anybit.int_quant.operator, lambda ctx, gradient: ())
     assert direct.are_direct(X)
     assert not fresh.are_direct(X)
     assert call((X, 0.5, 0, 4), {}) is None

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import anybit.torch  # noqa: E402  after the check for torch
 from anybit.torch import nn, quantize_model  # noqa: E402
-from anybit.torch.nn._words import words  # noqa: E402
+from anybit.torch.nn._words import format_spec  # noqa: E402
 
 SPEC = {"weight": "int4 per-channel narrow", "activation": "uint4"}
 
@@ -47,7 +47,7 @@ def quantizers(model: Any) -> dict[str, tuple[str, ...]]:
     for name, module in model.named_modules():
         if isinstance(module, nn.QuantizedLayer):
             attached = (getattr(module, f"{role}_quantizer") for role in names)
-            result[name] = tuple("" if part is None else words(part) for part in attached)
+            result[name] = tuple("" if part is None else format_spec(part) for part in attached)
     return result
 
 
@@ -393,14 +393,14 @@ def test_quantize_model_refuses_models_without_layers() -> None:
     ],
 )
 def test_words_round_trip(text: str) -> None:
-    assert words(nn.quantizer(text)) == text
+    assert format_spec(nn.quantizer(text)) == text
 
 
 def test_words_are_canonical() -> None:
-    assert words(nn.quantizer("ternary")) == "int2 narrow learned"
-    assert words(nn.quantizer("int4 per-tensor absmax narrow")) == "int4 narrow absmax"
+    assert format_spec(nn.quantizer("ternary")) == "int2 narrow learned"
+    assert format_spec(nn.quantizer("int4 per-tensor absmax narrow")) == "int4 narrow absmax"
 
 
 def test_words_of_other_quantizers() -> None:
     quantizer = nn.IntQuantizer(4, zeropt=3, rounding_mode="FLOOR", scale=0.5)
-    assert words(quantizer) == "int4 zeropt=3 floor scale=0.5"
+    assert format_spec(quantizer) == "int4 zeropt=3 floor scale=0.5"

@@ -21,8 +21,8 @@ from x_types import x_dtypes  # noqa: E402
 import anybit.torch  # noqa: E402
 from anybit.ops import powers  # noqa: E402
 from anybit.ops.rounding import RoundingMode, round_to_integer  # noqa: E402
-from anybit.torch.triton import forward_plan, namespace  # noqa: E402
-from anybit.torch.triton.plan import Plan, Result, layouts_of  # noqa: E402
+from anybit.torch.triton import make_forward_plan, namespace  # noqa: E402
+from anybit.torch.triton.plan import Plan, Result, get_layouts  # noqa: E402
 from anybit.torch.triton.source import compile_kernel  # noqa: E402
 
 FLOATS = (np.float32, np.float64)
@@ -31,9 +31,9 @@ FLOATS = (np.float32, np.float64)
 def computed(function: Callable[..., Any], x: np.ndarray, *columns: np.ndarray) -> np.ndarray:
     """function(x, *columns), traced and run as a kernel; a count comes as float64."""
     tensors = [torch.from_numpy(item).to(DEVICE) for item in (x, *columns)]
-    layouts = layouts_of(tensors)
+    layouts = get_layouts(tensors)
     traced = [
-        namespace.array_input(place, layout.dtype_name, layout.shape, varies=place == 0)
+        namespace.make_input(place, layout.dtype_name, layout.shape, varies=place == 0)
         for place, layout in enumerate(layouts)
     ]
     value = function(*traced)
@@ -115,8 +115,8 @@ class TestParts:
 
 
 def test_traced_refuses_sums_of_unbounded_integers() -> None:
-    x = namespace.array_input(0, "float32", (4,), varies=True)
-    column = namespace.array_input(1, "int64", (), varies=False)
+    x = namespace.make_input(0, "float32", (4,), varies=True)
+    column = namespace.make_input(1, "int64", (), varies=False)
     exponent = powers.floor_log2(x)
     assert (exponent + column).varies
     with pytest.raises(NotImplementedError, match="two unbounded integers"):
@@ -158,7 +158,7 @@ def test_forward_kernels_support_all_layouts(seed: int) -> None:
 def test_plan_merges_contiguous_axes() -> None:
     def sizes(x: Any, *parameters: Any) -> list[int]:
         rest = (torch.zeros(()), torch.tensor(4))
-        plan = forward_plan(BY_NAME["int_quant"], [x, *parameters, *rest], {})
+        plan = make_forward_plan(BY_NAME["int_quant"], [x, *parameters, *rest], {})
         size_n, size_m, _, _, *leads = plan.numbers
         return [*leads[: plan.text.count("size_0)") and 1], size_m, size_n]
 
@@ -178,10 +178,10 @@ def test_plan_source_is_deterministic(name: str) -> None:
     dtype = getattr(torch, x_dtypes(BY_NAME[name])[0])
     x = torch.empty(4096, dtype=dtype, device="meta")
     inputs = [x, *triton_ptx.parameters(BY_NAME[name], x)]
-    first, second = (forward_plan(BY_NAME[name], inputs, {}) for _ in range(2))
+    first, second = (make_forward_plan(BY_NAME[name], inputs, {}) for _ in range(2))
     assert first.text == second.text
     longer = [torch.empty(8192, dtype=dtype, device="meta"), *inputs[1:]]
-    assert forward_plan(BY_NAME[name], longer, {}).text == first.text
+    assert make_forward_plan(BY_NAME[name], longer, {}).text == first.text
 
 
 def test_kernels_check_values_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from anybit.ops import Operator
 from anybit.ops.domain import FLOATING, Domain
-from anybit.torch.results import result_dtype
+from anybit.torch.results import get_result_dtype
 
 _REAL = frozenset(
     {
@@ -63,7 +63,7 @@ def check_backward(
 def check_out(
     operator: Operator, x: torch.Tensor, out: torch.Tensor, attributes: Mapping[str, Any]
 ) -> None:
-    dtype = result_dtype(operator, x, attributes)
+    dtype = get_result_dtype(operator, x, attributes)
     if tuple(out.shape) != tuple(x.shape) or out.dtype != dtype or out.device != x.device:
         raise ValueError(
             f"out must have shape {tuple(x.shape)} and dtype {dtype} on {x.device}, "

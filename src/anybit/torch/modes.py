@@ -20,7 +20,7 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
 
 
 @contextmanager
-def evaluating(module: torch.nn.Module) -> Iterator[None]:
+def switch_to_eval(module: torch.nn.Module) -> Iterator[None]:
     """Set eval mode without gradients; afterwards restore the mode of every part."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()

@@ -9,23 +9,25 @@ import torch
 from anybit.ops import Operator
 
 
-def result_dtype(operator: Operator, x: torch.Tensor, attributes: Mapping[str, Any]) -> torch.dtype:
+def get_result_dtype(
+    operator: Operator, x: torch.Tensor, attributes: Mapping[str, Any]
+) -> torch.dtype:
     if operator.result_dtype is None:
         return x.dtype
     # The dispatcher drops attributes with their default value.
     return getattr(torch, operator.result_dtype(operator.complete(attributes)))
 
 
-def empty_result(
+def make_empty_result(
     operator: Operator, x: torch.Tensor, attributes: Mapping[str, Any]
 ) -> torch.Tensor:
     """Return an empty result in x's memory format, as `torch.empty_like` has it."""
     if operator.result_dtype is None:
         return torch.empty_like(x)
-    return torch.empty_like(x, dtype=result_dtype(operator, x, attributes))
+    return torch.empty_like(x, dtype=get_result_dtype(operator, x, attributes))
 
 
-def empty_gradients(
+def make_empty_gradients(
     operator: Operator, inputs: Sequence[Any], wanted: Sequence[str]
 ) -> list[torch.Tensor]:
     """Return empty gradients: x's in x's memory format, those of parameters contiguous."""

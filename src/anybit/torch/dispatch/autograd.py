@@ -14,7 +14,7 @@ import torch
 from torch.autograd import forward_ad
 
 from anybit.ops import Operator
-from anybit.torch.dispatch.parameters import as_tensors, join_call
+from anybit.torch.dispatch.parameters import convert_to_tensors, join_call
 
 Call = Callable[..., Any]
 
@@ -64,7 +64,7 @@ def register(operator: Operator, overload: Any, backward: Any, library: Any) -> 
         ctx.attributes = keyword_only_inputs or {}
 
     def differentiate(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        return _gradients(operator, backward, ctx, gradient)
+        return _compute_gradients(operator, backward, ctx, gradient)
 
     def refuse(ctx: Any, *gradients: Any) -> NoReturn:
         del ctx, gradients
@@ -76,13 +76,13 @@ def register(operator: Operator, overload: Any, backward: Any, library: Any) -> 
     torch.library.register_autograd(backward.name(), refuse, lib=library)
 
 
-def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tuple[Call, Call]:
+def make_differentiable_call(operator: Operator, overload: Any, backward: Any) -> tuple[Call, Call]:
     """Return the operator for eager calls with gradients, and its derivative.
 
     The operator is a function of (call, *tensors), see `split_call`. The derivative is a function
     of (ctx, gradient), where `ctx.call` is the call, and its tensors are saved in ctx.
     """
-    second = _backward_function(operator, backward)
+    second = _make_backward_function(operator, backward)
     names = [declared.name for declared in operator.inputs]
 
     def differentiate(gradient: torch.Tensor, *inputs: Any, **keywords: Any) -> Any:
@@ -92,7 +92,7 @@ def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tup
 
     def carry_back(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         attributes, _, places = ctx.call
-        inputs = as_tensors(operator, join_call(ctx.call, ctx.saved_tensors))
+        inputs = convert_to_tensors(operator, join_call(ctx.call, ctx.saved_tensors))
         needs = ctx.needs_input_grad[1:]
         wanted = [names[place] for place, need in zip(places, needs, strict=True) if need]
         gradients = iter(differentiate(gradient, *inputs, wanted=wanted, **attributes))
@@ -103,7 +103,7 @@ def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tup
 
         @staticmethod
         def forward(call: Any, *tensors: Any) -> Any:
-            return overload(*as_tensors(operator, join_call(call, tensors)), **call[0])
+            return overload(*convert_to_tensors(operator, join_call(call, tensors)), **call[0])
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -118,7 +118,7 @@ def differentiable_call(operator: Operator, overload: Any, backward: Any) -> tup
     return Forward.apply, carry_back
 
 
-def _backward_function(operator: Operator, backward: Any) -> type[torch.autograd.Function]:
+def _make_backward_function(operator: Operator, backward: Any) -> type[torch.autograd.Function]:
     class Backward(torch.autograd.Function):
         generate_vmap_rule = True
 
@@ -137,7 +137,7 @@ def _backward_function(operator: Operator, backward: Any) -> type[torch.autograd
     return Backward
 
 
-def _gradients(
+def _compute_gradients(
     operator: Operator, backward: Call, ctx: Any, gradient: torch.Tensor
 ) -> tuple[Any, ...]:
     """Return the gradients of all inputs, None for those that are not needed."""

@@ -13,8 +13,8 @@ from torch import empty_like
 from anybit import _native
 from anybit.ops import Operator
 from anybit.torch.checks import check, check_backward, check_out
-from anybit.torch.dispatch.reference import backward_by_partials
-from anybit.torch.results import empty_result
+from anybit.torch.dispatch.reference import make_partials_backward
+from anybit.torch.results import make_empty_result
 
 Array: TypeAlias = npt.NDArray[Any]
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -25,8 +25,8 @@ _FORWARD_KEYWORDS, _BACKWARD_KEYWORDS = ("out", "exchange"), ("wanted", "out", "
 _MIN_PARALLEL = 4096
 
 
-def forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
-    call = native_result(operator)
+def make_forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
+    call = make_native_result(operator)
 
     def kernel(*inputs: Any, **attributes: Any) -> torch.Tensor:
         try:
@@ -38,7 +38,7 @@ def forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
     return kernel
 
 
-def out_kernel(operator: Operator) -> Callable[..., None]:
+def make_out_kernel(operator: Operator) -> Callable[..., None]:
     native = _native.kernel(operator.name)
 
     def kernel(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
@@ -57,11 +57,11 @@ def out_kernel(operator: Operator) -> Callable[..., None]:
     return kernel
 
 
-def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
+def make_backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     """Return the backward kernel: native for x and real parameters, else the reference."""
-    native = native_gradients(operator)
+    native = make_native_gradients(operator)
     fast = _native.differentiable(operator.name)
-    slow = backward_by_partials(operator)
+    slow = make_partials_backward(operator)
 
     def kernel(
         gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
@@ -83,7 +83,7 @@ def backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     return kernel
 
 
-def native_result(
+def make_native_result(
     operator: Operator,
 ) -> Callable[[tuple[Any, ...], Mapping[str, Any]], torch.Tensor]:
     """Return the operator for a tensor and parameters that are tensors or numbers."""
@@ -92,7 +92,7 @@ def native_result(
 
     def call(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> torch.Tensor:
         x = inputs[0]
-        result = empty_like(x) if has_dtype_of_x else empty_result(operator, x, attributes)
+        result = empty_like(x) if has_dtype_of_x else make_empty_result(operator, x, attributes)
         if x.numel() < _MIN_PARALLEL:
             native(inputs, attributes, _FORWARD_KEYWORDS, result, _EXCHANGE)
         else:
@@ -102,7 +102,7 @@ def native_result(
     return call
 
 
-def native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
+def make_native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
     """Return the function for the gradients of inputs that native kernels differentiate."""
     native = _native.spread(_native.backward_kernel(operator.name))
     x_name = operator.inputs[0].name

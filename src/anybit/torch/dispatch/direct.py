@@ -31,7 +31,7 @@ _Layout = tuple[tuple[int, ...], Pick, tuple[int, ...]]
 CarryBack = Callable[[Any, torch.Tensor], tuple[Any, ...]]
 
 
-def _plain_keys(device: str) -> int:
+def _get_plain_keys(device: str) -> int:
     """Return, as bits, the keys with which a dense tensor reaches the kernel of its device."""
     keys = 0
     names = (device, "ADInplaceOrView", f"Autograd{device}", f"Autocast{device}", "BackendSelect")
@@ -54,7 +54,7 @@ def _make_plain_tensors() -> Callable[[tuple[Any, ...]], tuple[Any, ...] | None]
             torch._C._dispatch_tls_local_include_set,
             # The function itself; a method object would add a call.
             getattr(as_bits, "__func__", as_bits),
-            [_plain_keys("CPU"), _plain_keys("CUDA")],
+            [_get_plain_keys("CPU"), _get_plain_keys("CUDA")],
             (torch._C._len_torch_function_stack, torch._C._autograd._profiler_enabled),
             forward_ad,
             "_current_level",
@@ -73,11 +73,11 @@ def are_direct(*tensors: torch.Tensor) -> bool:
     return plain_tensors(tensors) is not None
 
 
-def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
+def make_direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
     """Return the operator for plain tensors. `carry_back` is its derivative for others."""
-    on_cpu, on_gpu = cpu.native_result(operator), gpu.result(operator)
-    apply = carry_back and _differentiable(operator, on_cpu, on_gpu, carry_back)
-    layout_of = _layouts(operator)
+    on_cpu, on_gpu = cpu.make_native_result(operator), gpu.make_result(operator)
+    apply = carry_back and _make_differentiable(operator, on_cpu, on_gpu, carry_back)
+    layout_of = _cache_layouts(operator)
 
     def direct(inputs: tuple[Any, ...], attributes: Attributes) -> torch.Tensor | None:
         tensors = plain_tensors(inputs)
@@ -105,7 +105,7 @@ def direct_call(operator: Operator, carry_back: CarryBack | None) -> Direct:
     return direct
 
 
-def _layouts(operator: Operator) -> Callable[[tuple[type, ...]], _Layout]:
+def _cache_layouts(operator: Operator) -> Callable[[tuple[type, ...]], _Layout]:
     """Return a cached form of `split_call`, by the types of the inputs.
 
     A layout has the indices of tensors, a function that selects the parameters from None and the
@@ -118,19 +118,19 @@ def _layouts(operator: Operator) -> Callable[[tuple[type, ...]], _Layout]:
         places = tuple(place for place, kind in enumerate(types) if kind not in NUMBERS)
         order = [0 if place in places else place + 1 for place in range(1, len(types))]
         fixed = tuple(place for place in places[1:] if names[place] not in operator.differentiable)
-        return places, _item_selector(order), fixed
+        return places, _make_item_selector(order), fixed
 
     return layout_of
 
 
-def _item_selector(order: Sequence[int]) -> Pick:
+def _make_item_selector(order: Sequence[int]) -> Pick:
     """Return a function that selects items of a tuple, as a tuple."""
     if len(order) == 1:
         return lambda items: (items[order[0]],)
     return itemgetter(*order)
 
 
-def _backward_plans(operator: Operator) -> Callable[..., _BackwardPlan | None]:
+def _cache_backward_plans(operator: Operator) -> Callable[..., _BackwardPlan | None]:
     """Return a cached function from the tensors and those with a gradient to a backward plan.
 
     A plan has the names of the inputs to differentiate, a function that sorts tensors and
@@ -151,16 +151,20 @@ def _backward_plans(operator: Operator) -> Callable[..., _BackwardPlan | None]:
         ]
         gradients = [None, *targets]
         order = [gradients.index(place if place in targets else None) for place in (None, *places)]
-        return tuple(names[place] for place in targets), _item_selector(call), _item_selector(order)
+        return (
+            tuple(names[place] for place in targets),
+            _make_item_selector(call),
+            _make_item_selector(order),
+        )
 
     return plan_of
 
 
-def _differentiable(
+def _make_differentiable(
     operator: Operator, on_cpu: Result, on_gpu: Result, carry_back: CarryBack
 ) -> Callable[..., torch.Tensor]:
-    back_on_cpu, back_on_gpu = cpu.native_gradients(operator), gpu.gradients(operator)
-    plan_of = _backward_plans(operator)
+    back_on_cpu, back_on_gpu = cpu.make_native_gradients(operator), gpu.make_gradients(operator)
+    plan_of = _cache_backward_plans(operator)
     alone = plan_of((0,), (False, True))
     only_x = alone and alone[0]
 

@@ -12,25 +12,25 @@ from torch.compiler import is_compiling
 from anybit.ops import Operator
 from anybit.torch.checks import check_out
 from anybit.torch.dispatch.autograd import (
-    differentiable_call,
+    make_differentiable_call,
     refuse_gradients,
     refuse_tangents,
 )
-from anybit.torch.dispatch.direct import direct_call
+from anybit.torch.dispatch.direct import make_direct_call
 from anybit.torch.dispatch.library import define, define_out
-from anybit.torch.dispatch.parameters import NUMBERS, as_tensors, split_call
+from anybit.torch.dispatch.parameters import NUMBERS, convert_to_tensors, split_call
 
 
-def function_of(operator: Operator) -> Callable[..., Any]:
+def make_function(operator: Operator) -> Callable[..., Any]:
     """Return the public function, which converts numbers, lists and arrays to tensors."""
     overload, backward = define(operator)
     writing = define_out(operator)
     differentiable, carry_back = (
-        differentiable_call(operator, overload, backward) if backward else (None, None)
+        make_differentiable_call(operator, overload, backward) if backward else (None, None)
     )
-    direct = direct_call(operator, carry_back)
+    direct = make_direct_call(operator, carry_back)
     names = {attribute.name for attribute in operator.attributes}
-    read = _attribute_reader(operator)
+    read = _make_attribute_reader(operator)
     count = len(operator.inputs)
 
     @functools.wraps(operator.function)
@@ -44,12 +44,12 @@ def function_of(operator: Operator) -> Callable[..., Any]:
             if result is not None:
                 return result
         _check_tensor(x, operator.inputs[0].name, operator)
-        _, *parameters = as_tensors(operator, arguments)
+        _, *parameters = convert_to_tensors(operator, arguments)
         if out is not None:
             _check_tensor(out, "out", operator)
         if differentiable is not None:
             refuse_tangents(operator, (x, *parameters))
-        hidden = differentiable is not None and out is None and _inside_functional_gradient()
+        hidden = differentiable is not None and out is None and _is_inside_functional_gradient()
         if not hidden and not _needs_gradient(x, *parameters, out) and not _is_lazy(out):
             if out is None:
                 return overload(x, *parameters, **attributes)
@@ -71,7 +71,7 @@ def function_of(operator: Operator) -> Callable[..., Any]:
     return function
 
 
-def _attribute_reader(operator: Operator) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _make_attribute_reader(operator: Operator) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return a function that converts attributes, unless all have the type of their default."""
     kinds = {attribute.name: type(attribute.default) for attribute in operator.attributes}
     readers = {attribute.name: attribute.parse for attribute in operator.attributes}
@@ -117,7 +117,7 @@ def _is_lazy(out: torch.Tensor | None) -> bool:
     return bool(out.is_neg() or out.is_conj())
 
 
-def _inside_functional_gradient() -> bool:
+def _is_inside_functional_gradient() -> bool:
     """Return whether `torch.func` differentiates, which vmap hides for batched tensors."""
     # Compilers cannot trace these calls, and handle all tensors anyway.
     if is_compiling() or not torch._C._are_functorch_transforms_active():

@@ -8,7 +8,7 @@ import torch
 
 from anybit.ops import Operator
 from anybit.torch import triton
-from anybit.torch.dispatch.parameters import as_parameter
+from anybit.torch.dispatch.parameters import convert_to_parameter
 
 try:
     from torch._C import _cuda_getCurrentRawStream as _current_stream
@@ -23,9 +23,9 @@ except ImportError:
 _MAX_CACHED = 4096
 
 
-def result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any]], torch.Tensor]:
+def make_result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any]], torch.Tensor]:
     """Return the operator for a tensor and parameters that are tensors or numbers."""
-    kernel, as_tensors = triton.forward_kernel(operator), _with_constants(operator)
+    kernel, as_tensors = triton.make_forward_kernel(operator), _make_constant_converter(operator)
 
     def call(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> torch.Tensor:
         return kernel(*as_tensors(inputs), **attributes)
@@ -33,9 +33,9 @@ def result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any]], t
     return call
 
 
-def gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
+def make_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
     """Return the function for the gradients of the inputs that it is called for."""
-    kernel, as_tensors = triton.backward_kernel(operator), _with_constants(operator)
+    kernel, as_tensors = triton.make_backward_kernel(operator), _make_constant_converter(operator)
 
     def call(
         gradient: torch.Tensor,
@@ -48,7 +48,7 @@ def gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
     return call
 
 
-def _with_constants(operator: Operator) -> Callable[[Sequence[Any]], list[Any]]:
+def _make_constant_converter(operator: Operator) -> Callable[[Sequence[Any]], list[Any]]:
     """Return a function that converts numbers to tensors, and caches these.
 
     Conversion launches a kernel, so that a cached tensor is for one stream: on another it might not
@@ -66,7 +66,7 @@ def _with_constants(operator: Operator) -> Callable[[Sequence[Any]], list[Any]]:
         if constants is None:
             rows = zip(texts, parameters, operator.inputs[1:], strict=True)
             constants = [
-                None if text is None else as_parameter(value, declared, x)
+                None if text is None else convert_to_parameter(value, declared, x)
                 for text, value, declared in rows
             ]
             if not captured:

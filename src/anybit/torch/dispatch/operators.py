@@ -7,11 +7,11 @@ They are in a module of their own, so that the package can import modules that u
 from typing import TYPE_CHECKING, Any
 
 from anybit.ops import OPERATORS
-from anybit.torch.dispatch.functions import function_of
+from anybit.torch.dispatch.functions import make_function
 
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any: ...
 
 
-globals().update({operator.name: function_of(operator) for operator in OPERATORS})
+globals().update({operator.name: make_function(operator) for operator in OPERATORS})

@@ -32,11 +32,11 @@ ONLY_X: tuple[int, ...] = (0,)
 NUMBERS = frozenset({float, int, bool, NoneType})
 
 
-def as_tensors(operator: Operator, inputs: Sequence[Any]) -> list[torch.Tensor | None]:
+def convert_to_tensors(operator: Operator, inputs: Sequence[Any]) -> list[torch.Tensor | None]:
     """Convert the inputs of a call; x is a tensor."""
     x = inputs[0]
     parameters = zip(inputs[1:], operator.inputs[1:], strict=True)
-    return [x, *[as_parameter(value, declared, x) for value, declared in parameters]]
+    return [x, *[convert_to_parameter(value, declared, x) for value, declared in parameters]]
 
 
 def split_call(
@@ -71,7 +71,7 @@ def join_call(call: Call, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     return tuple(inputs)
 
 
-def as_parameter(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor | None:
+def convert_to_parameter(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor | None:
     """Convert a value to a tensor on x's device; errors are those of the NumPy function."""
     if isinstance(value, torch.Tensor):
         return value
@@ -79,49 +79,49 @@ def as_parameter(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor |
         return None
     if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
         if declared.domain.integer:
-            return _integer(value, declared, x)
-        return _real(value, declared, x)
-    return _array(value, declared, x)
+            return _convert_integer(value, declared, x)
+        return _convert_real(value, declared, x)
+    return _convert_array(value, declared, x)
 
 
-def _integer(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
+def _convert_integer(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
     domain = declared.domain
     if isinstance(value, float):
         if not value.is_integer():  # NaN and infinities are not integers
-            raise ValueError(_refusal(declared, value))
+            raise ValueError(_describe_refusal(declared, value))
         value = int(value)
     if not domain.minimum <= value <= domain.maximum:
-        raise ValueError(_refusal(declared, value))
+        raise ValueError(_describe_refusal(declared, value))
     if abs(value) > _MAX_INTEGER:
         value = _MAX_INTEGER if value > 0 else -_MAX_INTEGER
-    return torch.full((), value, dtype=_integer_type(domain), device=x.device)
+    return torch.full((), value, dtype=_get_integer_type(domain), device=x.device)
 
 
-def _real(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
+def _convert_real(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
     if declared.domain.minimum > -math.inf and not value >= declared.domain.minimum:
-        raise ValueError(_refusal(declared, value))
+        raise ValueError(_describe_refusal(declared, value))
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     if not isinstance(value, (float, torch.SymFloat)) and abs(value) > _EXACT:
         if abs(value) < 2**63:
             return torch.full((), value, dtype=torch.int64, device=x.device).to(dtype)
-        value = _as_float(value, declared)
+        value = _convert_to_float(value, declared)
     if dtype == torch.float32 and abs(value) > LARGEST_FLOAT32:  # which PyTorch refuses to round
         magnitude = math.inf if abs(value) >= _ROUNDS_TO_INFINITY else LARGEST_FLOAT32
         value = magnitude if value > 0 else -magnitude
     return torch.full((), value, dtype=dtype, device=x.device)
 
 
-def _array(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
+def _convert_array(value: Any, declared: Input, x: torch.Tensor) -> torch.Tensor:
     domain, wide = declared.domain, x.dtype == torch.float64
     if torch.compiler.is_compiling():
-        return _traced_array(value, domain, x)
+        return _convert_traced_array(value, domain, x)
     like = np.empty(0, np.float64 if wide else np.float32)
     with np.errstate(all="ignore"):
         tensor = torch.from_numpy(np.asarray(convert_parameter(value, domain, like, declared.name)))
-    return tensor.to(x.device, _integer_type(domain) if domain.integer else tensor.dtype)
+    return tensor.to(x.device, _get_integer_type(domain) if domain.integer else tensor.dtype)
 
 
-def _traced_array(value: Any, domain: Domain, x: torch.Tensor) -> torch.Tensor:
+def _convert_traced_array(value: Any, domain: Domain, x: torch.Tensor) -> torch.Tensor:
     """Convert an array in a traced program, without NumPy; the kernel checks the values."""
     if hasattr(value, "dtype"):
         return torch.as_tensor(value, device=x.device)
@@ -129,20 +129,20 @@ def _traced_array(value: Any, domain: Domain, x: torch.Tensor) -> torch.Tensor:
         exact = torch.as_tensor(value, dtype=torch.float64)
         return exact.to(x.device, torch.float64 if x.dtype == torch.float64 else torch.float32)
     tensor = torch.as_tensor(value, device=x.device)
-    return tensor if tensor.is_floating_point() else tensor.to(_integer_type(domain))
+    return tensor if tensor.is_floating_point() else tensor.to(_get_integer_type(domain))
 
 
-def _integer_type(domain: Domain) -> torch.dtype:
+def _get_integer_type(domain: Domain) -> torch.dtype:
     return getattr(torch, domain.dtypes[-1]) if domain.dtypes else torch.int64
 
 
-def _as_float(value: int, declared: Input) -> float:
+def _convert_to_float(value: int, declared: Input) -> float:
     try:
         return float(value)
     except OverflowError:
         raise ValueError(f"{declared.name} is an integer beyond every float") from None
 
 
-def _refusal(declared: Input, value: Any) -> str:
-    text = f"{_as_float(value, declared):.17g}"
+def _describe_refusal(declared: Input, value: Any) -> str:
+    text = f"{_convert_to_float(value, declared):.17g}"
     return f"{declared.name} must be {declared.domain.description}, got {text}"

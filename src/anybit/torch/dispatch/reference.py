@@ -9,19 +9,19 @@ import torch
 from anybit.ops import Operator
 from anybit.ops.gradient import propagate_gradients
 from anybit.torch.checks import check, check_backward, check_out
-from anybit.torch.results import empty_gradients, empty_result
+from anybit.torch.results import make_empty_gradients, make_empty_result
 
 
-def forward_by_reference(operator: Operator) -> Callable[..., torch.Tensor]:
+def make_reference_forward(operator: Operator) -> Callable[..., torch.Tensor]:
     def kernel(*inputs: Any, **attributes: Any) -> torch.Tensor:
         check(operator, inputs, attributes)
-        result = empty_result(operator, inputs[0], attributes)
+        result = make_empty_result(operator, inputs[0], attributes)
         return result.copy_(operator.reference(*inputs, **attributes))
 
     return kernel
 
 
-def out_by_reference(operator: Operator) -> Callable[..., None]:
+def make_reference_out(operator: Operator) -> Callable[..., None]:
     def kernel(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
         check(operator, inputs, attributes)
         check_out(operator, inputs[0], out, attributes)
@@ -31,7 +31,7 @@ def out_by_reference(operator: Operator) -> Callable[..., None]:
     return kernel
 
 
-def batched_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
+def make_batched_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     """Return the backward kernel for `torch.autograd.grad(..., is_grads_batched=True)`.
 
     The gradient has a hidden batch, so that this kernel consists of PyTorch operations and creates
@@ -53,14 +53,14 @@ def batched_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     return kernel
 
 
-def backward_by_partials(operator: Operator) -> Callable[..., list[torch.Tensor]]:
-    gradients = batched_backward(operator)
+def make_partials_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
+    gradients = make_batched_backward(operator)
 
     def kernel(
         gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
     ) -> list[torch.Tensor]:
         values = gradients(gradient, *inputs, wanted=wanted, **attributes)
-        results = empty_gradients(operator, inputs, wanted)
+        results = make_empty_gradients(operator, inputs, wanted)
         return [result.copy_(value) for result, value in zip(results, values, strict=True)]
 
     return kernel

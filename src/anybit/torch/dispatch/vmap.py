@@ -9,20 +9,22 @@ import torch
 
 from anybit.ops import Operator
 from anybit.torch.checks import check, check_backward
-from anybit.torch.results import empty_gradients, empty_result
+from anybit.torch.results import make_empty_gradients, make_empty_result
 
 
-def forward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
+def make_forward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
     def rule(info: Any, in_dims: Sequence[Any], *inputs: Any, **attributes: Any) -> Any:
         if not operator.broadcasts:
-            return _one_by_one(operator, overload, info.batch_size, in_dims, inputs, attributes)
-        aligned = _aligned(operator, info.batch_size, in_dims, inputs, attributes)
+            return _call_one_by_one(
+                operator, overload, info.batch_size, in_dims, inputs, attributes
+            )
+        aligned = _align_inputs(operator, info.batch_size, in_dims, inputs, attributes)
         return overload(*aligned, **attributes), 0
 
     return rule
 
 
-def backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
+def make_backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
     """Return the rule for gradients, which are per element also for shared parameters."""
 
     def rule(
@@ -37,17 +39,17 @@ def backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
         if not operator.broadcasts:
             keywords = {"wanted": wanted, **attributes}
             every = (gradient, *inputs)
-            return _gradients_one_by_one(operator, overload, size, in_dims, every, keywords)
+            return _differentiate_one_by_one(operator, overload, size, in_dims, every, keywords)
         by_name = operator.name_inputs(inputs)
         dims = dict(zip(by_name, in_dims[1:], strict=False))
         batched = [
-            _batched(value, dims[name], size) if name in wanted else value
+            _move_batch_first(value, dims[name], size) if name in wanted else value
             for name, value in by_name.items()
         ]
         batched_dims = [0 if name in wanted else dims[name] for name in by_name]
-        aligned = _aligned(operator, size, batched_dims, batched, attributes)
+        aligned = _align_inputs(operator, size, batched_dims, batched, attributes)
         gradients = overload(
-            _batched(gradient, in_dims[0], size), *aligned, wanted=wanted, **attributes
+            _move_batch_first(gradient, in_dims[0], size), *aligned, wanted=wanted, **attributes
         )
         shapes = {name: value.shape for name, value in zip(by_name, batched, strict=True)}
         results = [
@@ -58,7 +60,7 @@ def backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
     return rule
 
 
-def _aligned(
+def _align_inputs(
     operator: Operator,
     size: int,
     in_dims: Sequence[Any],
@@ -67,7 +69,7 @@ def _aligned(
 ) -> list[Any]:
     """Return x with the batch first, and parameters that broadcast as without a batch."""
     x_dim = in_dims[0]
-    x = _batched(inputs[0], x_dim, size)
+    x = _move_batch_first(inputs[0], x_dim, size)
     one = SimpleNamespace(shape=x.shape[1:])
     aligned = [x]
     for declared, value, dim in zip(operator.inputs[1:], inputs[1:], in_dims[1:], strict=False):
@@ -85,13 +87,13 @@ def _aligned(
     return aligned
 
 
-def _batched(value: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
+def _move_batch_first(value: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
     if dim is None:
         return value.unsqueeze(0).expand(size, *value.shape)
     return value.movedim(dim, 0)
 
 
-def _one_by_one(
+def _call_one_by_one(
     operator: Operator,
     overload: Any,
     size: int,
@@ -101,12 +103,12 @@ def _one_by_one(
 ) -> Any:
     """Call per element, for operators whose parameters have an axis attribute."""
     if size == 0:
-        return _empty_results(operator, in_dims, inputs, attributes), 0
-    calls = _calls(size, in_dims, inputs)
+        return _make_empty_results(operator, in_dims, inputs, attributes), 0
+    calls = _iterate_calls(size, in_dims, inputs)
     return torch.stack([overload(*call, **attributes) for call in calls]), 0
 
 
-def _gradients_one_by_one(
+def _differentiate_one_by_one(
     operator: Operator,
     overload: Any,
     size: int,
@@ -117,20 +119,20 @@ def _gradients_one_by_one(
     """Compute gradients per element. The first input is the gradient of the result."""
     wanted = keywords["wanted"]
     if size == 0:
-        gradient, *one = _one_call(in_dims, inputs)
+        gradient, *one = _make_one_call(in_dims, inputs)
         attributes = {name: value for name, value in keywords.items() if name != "wanted"}
         check_backward(operator, gradient, one, wanted, attributes)
         results = [
             result.new_empty((0, *result.shape))
-            for result in empty_gradients(operator, one, wanted)
+            for result in make_empty_gradients(operator, one, wanted)
         ]
     else:
-        gradients = [overload(*call, **keywords) for call in _calls(size, in_dims, inputs)]
+        gradients = [overload(*call, **keywords) for call in _iterate_calls(size, in_dims, inputs)]
         results = [torch.stack(column) for column in zip(*gradients, strict=True)]
     return results, [0] * len(wanted)
 
 
-def _calls(size: int, in_dims: Sequence[Any], inputs: Sequence[Any]) -> Iterator[list[Any]]:
+def _iterate_calls(size: int, in_dims: Sequence[Any], inputs: Sequence[Any]) -> Iterator[list[Any]]:
     """Yield the inputs of each element of the batch."""
     for index in range(size):
         yield [
@@ -139,7 +141,7 @@ def _calls(size: int, in_dims: Sequence[Any], inputs: Sequence[Any]) -> Iterator
         ]
 
 
-def _one_call(in_dims: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+def _make_one_call(in_dims: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
     """Return the inputs of an element of an empty batch, uninitialized."""
     return [
         value if dim is None else value.new_empty(value.movedim(dim, 0).shape[1:])
@@ -147,11 +149,11 @@ def _one_call(in_dims: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _empty_results(
+def _make_empty_results(
     operator: Operator, in_dims: Sequence[Any], inputs: Sequence[Any], attributes: dict[str, Any]
 ) -> torch.Tensor:
     """Return the results for an empty batch, after a check of the arguments."""
-    one = _one_call(in_dims, inputs)
+    one = _make_one_call(in_dims, inputs)
     check(operator, one, attributes)
-    result = empty_result(operator, one[0], attributes)
+    result = make_empty_result(operator, one[0], attributes)
     return result.new_empty((0, *result.shape))

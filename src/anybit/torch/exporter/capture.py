@@ -91,7 +91,7 @@ def capture(
     except Exception as error:  # torch.export has no error class of its own
         fixed = "Constraints violated" in str(error)
         raise ModelError(
-            f"{type(module).__name__} cannot be captured: {reason(error)}; "
+            f"{type(module).__name__} cannot be captured: {get_reason(error)}; "
             f"{_FIXED_SIZE if fixed else _NO_GRAPH}"
         ) from error
     _check_writes(module, program)
@@ -117,7 +117,7 @@ def _check_writes(module: torch.nn.Module, program: torch.export.ExportedProgram
             )
 
 
-def shapes_by_argument(
+def bind_shapes(
     bound: inspect.BoundArguments, shapes: Shapes | Sequence[Any] | None
 ) -> Shapes | None:
     """Return free sizes by the names of the arguments, from either form of torch.export.
@@ -139,7 +139,7 @@ def shapes_by_argument(
     )
 
 
-def batch_shapes(bound: inspect.BoundArguments) -> Shapes | None:
+def make_batch_shapes(bound: inspect.BoundArguments) -> Shapes | None:
     """Return shapes with a free first axis in tensors where it is as long as in the first one.
 
     None if no tensor has an axis.
@@ -172,7 +172,7 @@ def name_sizes(bound: inspect.BoundArguments, shapes: Shapes | None) -> list[dic
     return names
 
 
-def reason(error: BaseException) -> str:
+def get_reason(error: BaseException) -> str:
     """Return the first line of the original error."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -32,11 +32,11 @@ from anybit.onnx.preparation import apply_passes
 from anybit.onnx.process import silence_onnx_logs
 from anybit.torch.exporter.capture import (
     Shapes,
-    batch_shapes,
+    bind_shapes,
     capture,
+    get_reason,
+    make_batch_shapes,
     name_sizes,
-    reason,
-    shapes_by_argument,
     silence,
 )
 from anybit.torch.exporter.fold import fold_constants
@@ -45,7 +45,7 @@ from anybit.torch.exporter.options import export_options
 from anybit.torch.exporter.refuse import RefuseUnknown, RefuseVersions
 from anybit.torch.exporter.report import ExportResult
 from anybit.torch.exporter.verify import compare_with_module, number_calls
-from anybit.torch.modes import evaluating, unwrap
+from anybit.torch.modes import switch_to_eval, unwrap
 
 # The version of PyTorch's translations; models are converted to others.
 _OPSET = 18
@@ -105,11 +105,11 @@ def export(
     module = unwrap(module)
     args = args if isinstance(args, tuple) else (args,)
     bound = inspect.signature(module.forward).bind(*args, **(kwargs or {}))
-    with evaluating(module):
+    with switch_to_eval(module):
         outputs = module(*bound.args, **bound.kwargs)
-        shapes = shapes_by_argument(bound, dynamic_shapes)
+        shapes = bind_shapes(bound, dynamic_shapes)
         if shapes is None and dynamic_batch:
-            shapes = batch_shapes(bound)
+            shapes = make_batch_shapes(bound)
         program = capture(module, bound, shapes)
         fold_constants(program)
         model = _translate(module, program, opset)
@@ -118,7 +118,7 @@ def export(
     named_outputs = list(output_names or name_outputs(outputs, inputs))
     _check_names(model, inputs, named_outputs)
     sizes = name_sizes(bound, shapes)
-    apply_passes(model, model, *_passes(sizes, module.state_dict(), inputs, named_outputs))
+    apply_passes(model, model, *_make_passes(sizes, module.state_dict(), inputs, named_outputs))
     findings = _check(model, module)
     difference = compare_with_module(model, program, bound, outputs) if verify else None
     if path is None:
@@ -145,7 +145,8 @@ def _translate(
             )
     except Exception as error:  # the exporter has several classes, and does not wrap others
         raise ModelError(
-            f"{type(module).__name__} cannot be translated: {reason(error)}; use other operations"
+            f"{type(module).__name__} cannot be translated: {get_reason(error)}; "
+            "use other operations"
         ) from error
     model: ir.Model = translated.model
     if model.graph.opset_imports.get("", opset) != opset:
@@ -153,18 +154,18 @@ def _translate(
             f"the model cannot be converted from opset {model.graph.opset_imports['']} to "
             f"{opset}; pass opset={model.graph.opset_imports['']}"
         )
-    model.producer_name, model.producer_version = "anybit", _version()
+    model.producer_name, model.producer_version = "anybit", _get_version()
     model.graph.name = type(module).__name__
     return model
 
 
-def _version() -> str:
+def _get_version() -> str:
     import anybit
 
     return str(anybit.__version__)
 
 
-def _passes(
+def _make_passes(
     sizes: list[dict[int, str]], stored: Iterable[str], inputs: list[str], outputs: list[str]
 ) -> list[InPlacePass]:
     """Return the passes from the output of PyTorch's exporter to the final model."""

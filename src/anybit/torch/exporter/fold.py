@@ -13,13 +13,14 @@ from torch.utils import _pytree
 
 from anybit.onnx.graph.names import NameGenerator
 from anybit.ops import OPERATORS
-from anybit.torch.exporter.options import overload_of
+from anybit.torch.exporter.options import get_overload
 
 # Larger constants, in bytes, are stored only if they are not larger than their operands.
 _MAX_BYTES = 2**26
 
 _INPUTS = {
-    overload_of(operator): [declared.name for declared in operator.inputs] for operator in OPERATORS
+    get_overload(operator): [declared.name for declared in operator.inputs]
+    for operator in OPERATORS
 }
 
 
@@ -30,12 +31,12 @@ def fold_constants(program: torch.export.ExportedProgram) -> None:
     quantizers: the scale of a scale is folded.
     """
     graph = program.graph
-    values = _constant_values(graph, _stored(program))
-    quantized = _quantized(graph, values)
+    values = _evaluate_constants(graph, _collect_stored(program))
+    quantized = _find_quantized(graph, values)
     waiting = [node for node in graph.nodes if node not in values]
     reached = set(waiting)
     folded: dict[torch.fx.Node, torch.fx.Node] = {}
-    unique = _names(program)
+    unique = _make_names(program)
     while waiting:
         node = waiting.pop()
         for value in list(node.all_input_nodes):
@@ -58,7 +59,7 @@ def is_call(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and node.target in _INPUTS
 
 
-def _stored(program: torch.export.ExportedProgram) -> dict[str, Any]:
+def _collect_stored(program: torch.export.ExportedProgram) -> dict[str, Any]:
     """Return parameters, buffers and constants by the name of their node."""
     tensors = {**program.constants, **program.state_dict}
     return {
@@ -68,7 +69,7 @@ def _stored(program: torch.export.ExportedProgram) -> dict[str, Any]:
     }
 
 
-def _constant_values(graph: torch.fx.Graph, stored: dict[str, Any]) -> dict[torch.fx.Node, Any]:
+def _evaluate_constants(graph: torch.fx.Graph, stored: dict[str, Any]) -> dict[torch.fx.Node, Any]:
     """Return the values of all nodes that depend on stored tensors only."""
     values: dict[torch.fx.Node, Any] = {}
     for node in graph.nodes:
@@ -107,7 +108,7 @@ def _is_small(value: Any, sources: list[Any]) -> bool:
     return nbytes(value) <= max(_MAX_BYTES, nbytes(sources))
 
 
-def _quantized(graph: torch.fx.Graph, values: dict[torch.fx.Node, Any]) -> set[torch.fx.Node]:
+def _find_quantized(graph: torch.fx.Graph, values: dict[torch.fx.Node, Any]) -> set[torch.fx.Node]:
     """Return the constant nodes that are quantizers or depend on one."""
     quantized: set[torch.fx.Node] = set()
     for node in graph.nodes:
@@ -125,7 +126,7 @@ def _is_parameter(node: torch.fx.Node, value: torch.fx.Node) -> bool:
     return x is not value
 
 
-def _names(program: torch.export.ExportedProgram) -> NameGenerator:
+def _make_names(program: torch.export.ExportedProgram) -> NameGenerator:
     """Return a generator of names for new constants, distinct from those of the module.
 
     PyTorch's exporter names the node of a constant `c_NAME`, which must be unused, too.
@@ -144,7 +145,7 @@ def _store(
     kinds = [spec.kind is graph_signature.InputKind.USER_INPUT for spec in specs]
     place = kinds.index(True) if True in kinds else len(kinds)
     placeholders = [placeholder for placeholder in graph.nodes if placeholder.op == "placeholder"]
-    after = placeholders[place] if place < len(placeholders) else _after(placeholders, graph)
+    after = placeholders[place] if place < len(placeholders) else _find_end(placeholders, graph)
     with graph.inserting_before(after):
         stored = graph.placeholder(f"c_{name}")
     stored.meta["val"] = node.meta["val"]
@@ -155,5 +156,5 @@ def _store(
     return stored
 
 
-def _after(placeholders: list[torch.fx.Node], graph: torch.fx.Graph) -> torch.fx.Node:
+def _find_end(placeholders: list[torch.fx.Node], graph: torch.fx.Graph) -> torch.fx.Node:
     return placeholders[-1].next if placeholders else next(iter(graph.nodes))

@@ -36,7 +36,7 @@ class NameAfterModules(InPlacePass):
         renamed: dict[ir.Value, str] = {}
         opset = graph.opset_imports[""]
         for node in graph:
-            node.name = unique(_joined(_path(node), node.op_type))
+            node.name = unique(_join_path(_get_path(node), node.op_type))
             results = [value for value in node.outputs if value.name]
             for index, result in enumerate(results):
                 if not result.is_graph_output():
@@ -45,7 +45,9 @@ class NameAfterModules(InPlacePass):
                 if value is None or not value.is_initializer() or value.is_graph_output():
                     continue
                 if value.name not in self._stored and value not in renamed:
-                    renamed[value] = unique(_joined(_path(node), _role(node, index, opset)))
+                    renamed[value] = unique(
+                        _join_path(_get_path(node), _get_role(node, index, opset))
+                    )
         renamed |= zip((*graph.inputs, *graph.outputs), self._interface, strict=True)
         # Two steps, because a new name may be the old name of another value.
         for number, value in enumerate(renamed):
@@ -66,12 +68,12 @@ def name_outputs(outputs: Any, inputs: Collection[str]) -> list[str]:
         if isinstance(leaf, torch.Tensor)
     ]
     unique = NameGenerator(inputs)
-    if len(paths) == 1 and not _keys(paths[0]):
+    if len(paths) == 1 and not _join_keys(paths[0]):
         return [unique("output")]
-    return [unique(_keys(path) or f"output_{index}") for index, path in enumerate(paths)]
+    return [unique(_join_keys(path) or f"output_{index}") for index, path in enumerate(paths)]
 
 
-def _keys(path: Sequence[Any]) -> str:
+def _join_keys(path: Sequence[Any]) -> str:
     """Return the keys of the path to a tensor, "" if none of them is a printable name."""
     # Entries of a path have `key` for mappings, `name` for objects, and `idx` for sequences.
     keys = [
@@ -83,7 +85,7 @@ def _keys(path: Sequence[Any]) -> str:
     return ".".join(map(str, keys)) if names and printable else ""
 
 
-def _path(node: ir.Node) -> str:
+def _get_path(node: ir.Node) -> str:
     """Return the innermost part of the module that has the node; "" for the module itself."""
     origin = node.meta.get("node")
     stack = origin.meta.get("nn_module_stack") if origin is not None else None
@@ -92,7 +94,7 @@ def _path(node: ir.Node) -> str:
     return "" if path.startswith("_") else str(path)
 
 
-def _role(node: ir.Node, index: int, opset: int) -> str:
+def _get_role(node: ir.Node, index: int, opset: int) -> str:
     """Return the name of an input of a node in its schema."""
     operator = find_operator(node)
     if operator is not None:
@@ -101,5 +103,5 @@ def _role(node: ir.Node, index: int, opset: int) -> str:
     return f"{node.op_type}.{declared[min(index, len(declared) - 1)].name}"
 
 
-def _joined(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name

@@ -25,17 +25,17 @@ def export_options() -> dict[str, Any]:
     """
     return {
         "custom_translation_table": {
-            overload_of(operator): _translation(operator) for operator in OPERATORS
+            get_overload(operator): _make_translation(operator) for operator in OPERATORS
         }
     }
 
 
-def overload_of(operator: Operator) -> Any:
+def get_overload(operator: Operator) -> Any:
     """Return the operator in `torch.ops.anybit`."""
     return getattr(torch.ops.anybit, operator.name).default
 
 
-def _translation(operator: Operator) -> Callable[..., Any]:
+def _make_translation(operator: Operator) -> Callable[..., Any]:
     opset = onnxscript.values.Opset(operator.onnx_domain, operator.version)
     # Without a schema, onnxscript would look for one in onnx's registry.
     node = onnxscript.values.Op(opset, operator.onnx_name, make_schema(operator))
@@ -52,7 +52,9 @@ def _translation(operator: Operator) -> Callable[..., Any]:
         while values[-1] is None:
             values.pop()
         attributes = {
-            attribute.onnx_name: _stored(attribute, keywords.get(attribute.name, attribute.default))
+            attribute.onnx_name: _encode_attribute(
+                attribute, keywords.get(attribute.name, attribute.default)
+            )
             for attribute in operator.attributes
         }
         return node(*values, **attributes)
@@ -72,5 +74,5 @@ def _is_integer(dtype: ir.DataType | None) -> bool:
     return dtype is not None and dtype.name.startswith(("INT", "UINT", "BOOL"))
 
 
-def _stored(attribute: Attribute, value: bool | int | str) -> int | str:
+def _encode_attribute(attribute: Attribute, value: bool | int | str) -> int | str:
     return attribute.encode(RoundingMode.parse(str(value)).value if attribute.is_mode else value)

@@ -55,7 +55,7 @@ class ExportResult(ModelResult):
         nodes, quantizers = self.model.graph.num_nodes(), len(find_operators(self.model))
         lines = [f"{where}: {nodes} nodes, {quantizers} of them quantizers"]
         if self.difference is not None:
-            lines.append(f"run: {_summary(self.difference)}")
+            lines.append(f"run: {_summarize(self.difference)}")
             lines += [f"  {_describe(tensor)}" for tensor in self.difference.different]
         lines += [
             f"{finding.severity}: {finding.node}: {finding.problem}" for finding in self.findings
@@ -63,7 +63,7 @@ class ExportResult(ModelResult):
         return "\n".join(lines)
 
 
-def _summary(difference: Difference) -> str:
+def _summarize(difference: Difference) -> str:
     count = len(difference.tensors)
     tensors = f"{count} tensor{'s' * (count != 1)} compared with the module"
     return f"{tensors}, {'all' if difference.equal else count - len(difference.different)} equal"

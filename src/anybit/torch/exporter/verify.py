@@ -23,7 +23,7 @@ def number_calls(model: ir.Model) -> None:
 
     This is done after the translation, because passes may remove nodes.
     """
-    for number, node in enumerate(_calls(model)):
+    for number, node in enumerate(_iterate_calls(model)):
         node.meta[_CALL] = number
 
 
@@ -38,25 +38,25 @@ def compare_with_module(
     Raises:
         ModelError: The model cannot be run.
     """
-    inputs = _arrays(dict(bound.arguments))
-    feeds = {_name(value): x for value, x in zip(model.graph.inputs, inputs, strict=True)}
-    outputs = _arrays(outputs)
-    expected = {_name(value): y for value, y in zip(model.graph.outputs, outputs, strict=True)}
+    inputs = _convert_to_arrays(dict(bound.arguments))
+    feeds = {_get_name(value): x for value, x in zip(model.graph.inputs, inputs, strict=True)}
+    outputs = _convert_to_arrays(outputs)
+    expected = {_get_name(value): y for value, y in zip(model.graph.outputs, outputs, strict=True)}
     results = _record(program, bound)
-    for node in _calls(model):
-        expected.setdefault(_name(node.outputs[0]), results[node.meta[_CALL]])
+    for node in _iterate_calls(model):
+        expected.setdefault(_get_name(node.outputs[0]), results[node.meta[_CALL]])
     return diff(model, expected, feeds)
 
 
-def _calls(model: ir.Model) -> Iterator[ir.Node]:
+def _iterate_calls(model: ir.Model) -> Iterator[ir.Node]:
     return (node for node in model.graph if find_operator(node) is not None)
 
 
-def _name(value: ir.Value) -> str:
+def _get_name(value: ir.Value) -> str:
     return str(value.name)
 
 
-def _arrays(values: Any) -> list[np.ndarray[Any, Any]]:
+def _convert_to_arrays(values: Any) -> list[np.ndarray[Any, Any]]:
     leaves = _pytree.tree_leaves(values)
     return [TorchTensor(leaf.detach()).numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
@@ -74,7 +74,7 @@ class _Recorder(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         result = super().run_node(n)
         if n in self._numbers:
-            self.results[self._numbers[n]] = _arrays(result)[0]
+            self.results[self._numbers[n]] = _convert_to_arrays(result)[0]
         return result
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from anybit.torch.nn._functions import additive_mask, attention, copy_for_factor
+from anybit.torch.nn._functions import compute_attention, convert_mask, copy_for_factor
 from anybit.torch.nn._layers import QuantizedLayer, QuantLinear, apply_quantizer, match_layer
 from anybit.torch.nn._quantizers import Quantizer
 from anybit.torch.nn._scales import FixedScale
@@ -104,10 +104,10 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
         if is_causal and attn_mask is None:
             raise RuntimeError("is_causal is a hint about attn_mask: pass attn_mask, too")
         batched = query.dim() == 3
-        mask = _mask(attn_mask, key_padding_mask, query.dtype, self.num_heads)
+        mask = _merge_masks(attn_mask, key_padding_mask, query.dtype, self.num_heads)
         q, k, v = self._project(*self._quantize_inputs(query, key, value))
         dropout = (self.dropout, self.training)
-        heads, probabilities = attention(
+        heads, probabilities = compute_attention(
             q, k, v, mask, self.head_dim**-0.5, self.probability_quantizer, dropout
         )
         output = self.out_proj(heads.transpose(1, 2).flatten(2))
@@ -161,7 +161,7 @@ class QuantMultiheadAttention(QuantizedLayer, torch.nn.MultiheadAttention):
         return factors
 
 
-def _mask(
+def _merge_masks(
     attn_mask: torch.Tensor | None,
     padding: torch.Tensor | None,
     dtype: torch.dtype,
@@ -170,9 +170,9 @@ def _mask(
     """Return the sum of an attention mask and a padding mask, to be added to the scores."""
     mask = None
     if attn_mask is not None:
-        mask = additive_mask(attn_mask, dtype)
+        mask = convert_mask(attn_mask, dtype)
         mask = mask.unflatten(0, (-1, heads)) if mask.dim() == 3 else mask
     if padding is not None:
-        padding = additive_mask(padding, dtype).reshape(-1, 1, 1, padding.shape[-1])
+        padding = convert_mask(padding, dtype).reshape(-1, 1, 1, padding.shape[-1])
         mask = padding if mask is None else mask + padding
     return mask

@@ -13,7 +13,7 @@ from torch.utils import _pytree
 
 from anybit.errors import ModelError
 from anybit.ptq.calibration.tensor_statistics import TensorStatistics
-from anybit.torch.modes import evaluating, unwrap
+from anybit.torch.modes import switch_to_eval, unwrap
 from anybit.torch.nn._layers import QuantizedLayer
 from anybit.torch.nn._quantizers import Quantizer
 from anybit.torch.nn._scale_search import Consumer, ScaleSearch, quantize_with, select_weight_scale
@@ -76,7 +76,7 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
         if quantizer.scale.state is None:
             raise ModelError(f"{name!r} has an unknown number of channels: pass channels=")
     layers = [part for part in module.modules() if isinstance(part, QuantizedLayer)]
-    with evaluating(module), _restore_random_state(module):
+    with switch_to_eval(module), _restore_random_state(module):
         scales = _select_parameter_scales(layers, targets)
         inputs = {quantizer: name for quantizer, name in targets.items() if quantizer not in scales}
         taps = {
@@ -187,7 +187,7 @@ def _run(
     is_single = isinstance(batches, torch.Tensor | Mapping)
     with _replace_quantizers(quantizers, tap):
         for batch in [batches] if is_single else batches:
-            positional, named = _to_device(model, _extract_arguments(batch, parameters))
+            positional, named = _move_to_device(model, _extract_arguments(batch, parameters))
             model(*positional, **named)
             count += 1
     if not count:
@@ -229,7 +229,7 @@ def _extract_arguments(
     return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
 
 
-def _to_device(model: torch.nn.Module, arguments: Any) -> Any:
+def _move_to_device(model: torch.nn.Module, arguments: Any) -> Any:
     """Move tensors and arrays to the device of the model."""
     tensors = [*model.parameters(), *model.buffers()]
 

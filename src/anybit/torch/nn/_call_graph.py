@@ -49,7 +49,7 @@ def has_hooks(module: Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def call_graph(model: Module, name: str = "") -> CallGraph:
+def make_call_graph(model: Module, name: str = "") -> CallGraph:
     """Return the pairs that hold in training and in eval mode.
 
     The children of a model that cannot be traced are traced by themselves.
@@ -62,7 +62,7 @@ def call_graph(model: Module, name: str = "") -> CallGraph:
             message = (str(error).strip() or type(error).__name__).splitlines()[0]
             where = name or type(model).__name__
             return _merge_children(model, name, f"forward of {where} cannot be traced: {message}")
-        graphs.append(_graph_of_mode(model, name, nodes))
+        graphs.append(_trace_mode(model, name, nodes))
     graph, other = graphs
     for module in set(graph.producers) | set(other.producers):
         if graph.producers.get(module) is not other.producers.get(module):
@@ -74,7 +74,7 @@ def call_graph(model: Module, name: str = "") -> CallGraph:
     return graph
 
 
-def _graph_of_mode(model: Module, name: str, nodes: list[torch.fx.Node]) -> CallGraph:
+def _trace_mode(model: Module, name: str, nodes: list[torch.fx.Node]) -> CallGraph:
     """Return the pairs in one graph of the forward pass."""
     modules = dict(model.named_modules(remove_duplicate=False))
     graph = CallGraph()
@@ -84,7 +84,7 @@ def _graph_of_mode(model: Module, name: str, nodes: list[torch.fx.Node]) -> Call
     accessed = {modules[owner] for owner in owners if owner in modules}
     for node, module in calls.items():
         first = node.args[0] if node.args else None
-        if reason := _obstacle(node, first, calls, counts, accessed):
+        if reason := _explain_obstacle(node, first, calls, counts, accessed):
             graph.reasons[module] = reason
         else:
             graph.producers[module] = calls[first]
@@ -110,14 +110,14 @@ def _merge_children(model: Module, name: str, reason: str) -> CallGraph:
         elif _Tracer().is_leaf_module(child, inner):
             part = CallGraph(reasons={child: reason})
         else:
-            part = call_graph(child, inner)
+            part = make_call_graph(child, inner)
         graph.producers |= part.producers
         graph.reasons |= part.reasons
         graph.functional += part.functional
     return graph
 
 
-def _obstacle(
+def _explain_obstacle(
     node: torch.fx.Node, first: Any, calls: Any, counts: Counter[Module], accessed: set[Module]
 ) -> str:
     """Return why a call is not the only user of a module's output; "" if it is."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from anybit.text import join_names
-from anybit.torch.nn._call_graph import CallGraph, call_graph, has_hooks
+from anybit.torch.nn._call_graph import CallGraph, has_hooks, make_call_graph
 from anybit.torch.nn._layers import QuantizedLayer
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -59,9 +59,9 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False, strict: bool = Fa
     if not inplace:
         model = copy.deepcopy(model)
     names = {module: name for name, module in model.named_modules()}
-    graph = call_graph(model)
+    graph = make_call_graph(model)
     norms = [module for module in names if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    obstacles = {norm: _obstacle(norm, graph, names) for norm in norms}
+    obstacles = {norm: _explain_obstacle(norm, graph, names) for norm in norms}
     pairs = [(graph.producers[norm], norm) for norm in norms if not obstacles[norm]]
     # All pairs are checked before any module is changed.
     for layer, norm in pairs:
@@ -72,7 +72,7 @@ def fold_batchnorm(model: nn.Module, *, inplace: bool = False, strict: bool = Fa
         for norm, obstacle in obstacles.items()
         if obstacle
     ]
-    if reasons := [*reasons, *_functional(graph)]:
+    if reasons := [*reasons, *_find_functional(graph)]:
         text = f"batch normalization stays in {join_names(reasons)}"
         if strict:
             raise ValueError(text)
@@ -96,11 +96,11 @@ class FoldedRows(nn.Identity):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return _checked_rows(input)
+        return _check_rows(input)
 
 
 @torch.fx.wrap
-def _checked_rows(x: torch.Tensor) -> torch.Tensor:
+def _check_rows(x: torch.Tensor) -> torch.Tensor:
     if x.ndim != 2:
         raise ValueError(
             f"batch normalization was folded into a linear layer for inputs of 2 dimensions, got "
@@ -109,7 +109,7 @@ def _checked_rows(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _obstacle(norm: Any, graph: CallGraph, names: dict[nn.Module, str]) -> str:
+def _explain_obstacle(norm: Any, graph: CallGraph, names: dict[nn.Module, str]) -> str:
     """Return why the normalization cannot be folded; "" if it can."""
     if type(norm) not in _NORMS:
         return f"its type {type(norm).__name__} may compute something else"
@@ -129,38 +129,42 @@ def _obstacle(norm: Any, graph: CallGraph, names: dict[nn.Module, str]) -> str:
             return f"{names[module]!r} has hooks, which may use what folding changes"
     if isinstance(layer, nn.Linear) and not isinstance(norm, nn.BatchNorm1d | nn.SyncBatchNorm):
         return f"the channels of layer {name!r} are on the last axis, not on the second"
-    if _outputs(layer) != norm.num_features:
-        return f"layer {name!r} has {_outputs(layer)} output channels, not {norm.num_features}"
+    if _count_outputs(layer) != norm.num_features:
+        return (
+            f"layer {name!r} has {_count_outputs(layer)} output channels, not {norm.num_features}"
+        )
     return ""
 
 
-def _functional(graph: CallGraph) -> list[str]:
+def _find_functional(graph: CallGraph) -> list[str]:
     reason = "forward calls it as a function: use a module"
     return [f"{name or 'the model'} ({reason})" for name in dict.fromkeys(graph.functional)]
 
 
-def _outputs(layer: Any) -> int:
+def _count_outputs(layer: Any) -> int:
     return int(layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)
 
 
 @torch.no_grad()
 def _fold(layer: Any, norm: Any) -> None:
     """Replace weight and bias of the layer, so that they include the normalization."""
-    weight, factor = layer.weight, _factor(norm)
+    weight, factor = layer.weight, _compute_factor(norm)
     bias = torch.zeros_like(norm.running_mean) if layer.bias is None else layer.bias
     shift = 0 if norm.bias is None else norm.bias
     bias = ((bias - norm.running_mean) * factor + shift).to(weight.dtype)
     requires_grad = weight.requires_grad
-    layer.weight = nn.Parameter(_times(layer, weight, factor).to(weight.dtype), requires_grad)
+    layer.weight = nn.Parameter(
+        _scale_weight(layer, weight, factor).to(weight.dtype), requires_grad
+    )
     layer.bias = nn.Parameter(bias, requires_grad)
 
 
-def _factor(norm: Any) -> torch.Tensor:
+def _compute_factor(norm: Any) -> torch.Tensor:
     factor = torch.rsqrt(norm.running_var + norm.eps)
     return factor if norm.weight is None else factor * norm.weight
 
 
-def _times(layer: Any, weight: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def _scale_weight(layer: Any, weight: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Return the weight of a layer with its output channels multiplied by factors."""
     if not isinstance(layer, _TRANSPOSED):
         return weight * factor.reshape([-1] + [1] * (weight.ndim - 1))
@@ -180,7 +184,7 @@ def _check(layer: QuantizedLayer, norm: nn.Module, name: str) -> None:
         )
     if layer.weight_quantizer is None or layer.weight.is_meta:
         return
-    expected = _times(layer, layer.weight_quantizer(layer.weight), _factor(norm))
+    expected = _scale_weight(layer, layer.weight_quantizer(layer.weight), _compute_factor(norm))
     folded = copy.deepcopy(layer)
     _fold(folded, norm)
     assert folded.weight_quantizer is not None

@@ -158,14 +158,16 @@ class QuantScaledDotProductAttention(QuantizedFunction):
             attn_mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
         if attn_mask is not None:
             is_bool = attn_mask.dtype == torch.bool
-            attn_mask = additive_mask(~attn_mask if is_bool else attn_mask, q.dtype)
+            attn_mask = convert_mask(~attn_mask if is_bool else attn_mask, q.dtype)
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         dropout = (dropout_p, dropout_p > 0)
-        output, _ = attention(q, k, v, attn_mask, scale, self.probability_quantizer, dropout)
+        output, _ = compute_attention(
+            q, k, v, attn_mask, scale, self.probability_quantizer, dropout
+        )
         return self._quantize_output(output)
 
 
-def attention(
+def compute_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -215,7 +217,7 @@ def _make_unsigned(quantizer: Quantizer) -> None:
         quantizer.scale.value_range = ValueRange(2.0**quantizer.bits - 1)
 
 
-def additive_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def convert_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a mask to add to scores; True in a boolean mask stands for positions left out."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)

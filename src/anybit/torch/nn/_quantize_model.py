@@ -23,9 +23,9 @@ from anybit.torch.nn._recurrent import QuantGRU, QuantLSTM, QuantRNN
 from anybit.torch.nn._report import (
     FloatOperation,
     FloatWeights,
-    float_operations,
-    float_weights,
-    percentage,
+    find_float_operations,
+    find_float_weights,
+    format_percentage,
 )
 from anybit.torch.nn._specification import Roles, plan
 from anybit.torch.nn._words import quantizer as make_quantizer
@@ -113,17 +113,17 @@ def quantize_model(
     >>> quantized(torch.randn(4, 8)).shape
     torch.Size([4, 2])
     """
-    layers = _layers(model)
+    layers = _list_layers(model)
     if not layers:
         types = ", ".join(kind.__name__ for kind in LAYERS)
         done = any(isinstance(module, QuantizedLayer) for module in model.modules())
         also = " that is not quantized already" if done else ""
         raise ValueError(f"the model has no layer of the types {types}{also}: nothing to quantize")
-    quantizers, unquantized = _planned(model, spec, layers)
+    quantizers, unquantized = _make_quantizers(model, spec, layers)
     _report(model, unquantized, strict)
     if not inplace:
         model = copy.deepcopy(model)
-        layers = _layers(model)
+        layers = _list_layers(model)
     for (layer, names), by_keyword in zip(layers, quantizers, strict=True):
         if by_keyword:
             # The object stays, and with it hooks and other references to it.
@@ -135,7 +135,7 @@ def quantize_model(
     return model
 
 
-def _planned(
+def _make_quantizers(
     model: torch.nn.Module, spec: Mapping[str, Any], layers: Sequence[NamedLayer]
 ) -> tuple[list[dict[str, Quantizer]], list[FloatWeights | FloatOperation]]:
     """Return the quantizers of layers by keyword, and what has none and is not skipped."""
@@ -145,12 +145,12 @@ def _planned(
         )
     quantizable = {part for layer, _ in layers for part in layer.modules()}
     others: list[FloatWeights | FloatOperation] = [
-        *(weights for weights in float_weights(model) if weights.module not in quantizable),
-        *float_operations(model),
+        *(weights for weights in find_float_weights(model) if weights.module not in quantizable),
+        *find_float_operations(model),
     ]
     plans, unskipped = plan(spec, [names for _, names in layers], [other.names for other in others])
     quantizers = [
-        _quantizers(layer, names[0], roles)
+        _make_layer_quantizers(layer, names[0], roles)
         for (layer, names), roles in zip(layers, plans, strict=True)
     ]
     if not any(quantizers):
@@ -176,7 +176,9 @@ def _report(
         floats = {weight for module in weights for weight in module.parameters.values()}
         share = sum(weight.numel() for weight in floats) / total
         names = join_names([str(module) for module in weights])
-        sentences.append(f"{percentage(share)} of the weights stay in floating point: {names}")
+        sentences.append(
+            f"{format_percentage(share)} of the weights stay in floating point: {names}"
+        )
     if operations:
         replacements = {
             replacement: join_names(
@@ -208,7 +210,7 @@ def _disable_fast_paths(model: torch.nn.Module) -> None:
             module.use_nested_tensor = False
 
 
-def _layers(model: torch.nn.Module) -> list[NamedLayer]:
+def _list_layers(model: torch.nn.Module) -> list[NamedLayer]:
     """Return the layers that can be quantized, in order."""
     layers: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -217,7 +219,9 @@ def _layers(model: torch.nn.Module) -> list[NamedLayer]:
     return list(layers.items())
 
 
-def _quantizers(layer: torch.nn.Module, name: str, roles: Roles | None) -> dict[str, Quantizer]:
+def _make_layer_quantizers(
+    layer: torch.nn.Module, name: str, roles: Roles | None
+) -> dict[str, Quantizer]:
     """Return the quantizers of a layer by keyword."""
     quantizers = {}
     for role, words in (roles or {}).items():

@@ -90,7 +90,7 @@ class Quantizer(torch.nn.Module):
                 f'granularity must be "per-tensor" or "per-channel", got {granularity!r}'
             )
         layout = Layout(granularity == "per-channel", axis, channels)
-        self.scale = _scale(scale, value_range, layout, power_of_two, momentum)
+        self.scale = _make_scale(scale, value_range, layout, power_of_two, momentum)
 
     def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
         if scale is None:
@@ -126,7 +126,7 @@ class Quantizer(torch.nn.Module):
         self.scale.set_layout(layout)
 
 
-def _scale(
+def _make_scale(
     policy: str | float | torch.Tensor,
     value_range: ValueRange,
     layout: Layout,
@@ -193,7 +193,7 @@ class IntQuantizer(Quantizer):
         momentum: float = 0.9,
     ) -> None:
         super().__init__(
-            ValueRange(_largest(bits, signed, narrow, zeropt)),
+            ValueRange(_get_largest(bits, signed, narrow, zeropt)),
             granularity=granularity,
             axis=axis,
             channels=channels,
@@ -312,7 +312,7 @@ class BipolarQuantizer(Quantizer):
         return operators.bipolar_quant(x, scale)
 
 
-def _largest(bits: int, signed: bool, narrow: bool, zeropt: int) -> float:
+def _get_largest(bits: int, signed: bool, narrow: bool, zeropt: int) -> float:
     """Return the largest code minus the zero-point; ValueError for invalid arguments."""
     if not (isinstance(bits, numbers.Integral) and 1 <= bits <= 32):
         raise ValueError(f"bits must be an integer in 1 .. 32, got {bits!r}")

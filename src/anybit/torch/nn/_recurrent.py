@@ -70,7 +70,7 @@ class QuantizedRecurrent(QuantizedLayer):
         super().check(layer, weight_quantizer, None, *others, **more)
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        x = _with_data(input, apply_quantizer(self.input_quantizer, _data(input))[0])
+        x = _replace_data(input, apply_quantizer(self.input_quantizer, _get_data(input))[0])
         self._update_flat_weights()
         # PyTorch computes with this list of the parameters.
         weights = self._flat_weights
@@ -82,7 +82,9 @@ class QuantizedRecurrent(QuantizedLayer):
             output, states = super(QuantizedLayer, self).forward(x, hx)
         finally:
             self._flat_weights = weights
-        return _with_data(output, apply_quantizer(self.output_quantizer, _data(output))[0]), states
+        return _replace_data(
+            output, apply_quantizer(self.output_quantizer, _get_data(output))[0]
+        ), states
 
     def channels(self) -> tuple[int, int]:
         states = self.proj_size or self.hidden_size
@@ -94,12 +96,12 @@ class QuantizedRecurrent(QuantizedLayer):
         return torch.cat([functional.linear(x, values[name]) for name in names], dim=-1)
 
 
-def _data(x: Any) -> torch.Tensor:
+def _get_data(x: Any) -> torch.Tensor:
     data: torch.Tensor = x.data if isinstance(x, PackedSequence) else x
     return data
 
 
-def _with_data(x: Any, data: torch.Tensor) -> Any:
+def _replace_data(x: Any, data: torch.Tensor) -> Any:
     return x._replace(data=data) if isinstance(x, PackedSequence) else data
 
 

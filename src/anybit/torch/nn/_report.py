@@ -18,7 +18,7 @@ from anybit.torch.nn._functions import QuantizedFunction
 from anybit.torch.nn._layers import QUANTIZERS, QuantizedLayer
 from anybit.torch.nn._quantizers import Quantizer
 from anybit.torch.nn._tracing import StrictTracer, trace
-from anybit.torch.nn._words import words
+from anybit.torch.nn._words import format_spec
 
 _MODULES: dict[Any, str] = {
     **dict.fromkeys((operator.add, operator.iadd, torch.add, "add", "add_"), "QuantAdd"),
@@ -40,16 +40,20 @@ def describe(model: torch.nn.Module) -> str:
     headings = [keyword.removesuffix("_quantizer") for keyword in QUANTIZERS]
     for heading in ("layer", "type", *headings):
         table.add_column(heading, no_wrap=True)
-    floats = {weights.module for weights in float_weights(model)}
+    floats = {weights.module for weights in find_float_weights(model)}
     for name, module in model.named_modules():
         if isinstance(module, QuantizedLayer | QuantizedFunction) or module in floats:
             quantizers = (getattr(module, keyword, None) for keyword in QUANTIZERS)
-            cells = ("-" if quantizer is None else words(quantizer) for quantizer in quantizers)
+            cells = (
+                "-" if quantizer is None else format_spec(quantizer) for quantizer in quantizers
+            )
             table.add_row(name or "(model)", type(module).__name__, *cells)
     text = io.StringIO()
     Console(file=text, width=1000, markup=False).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
-    return "\n".join([*lines, f"in float: {percentage(_float_share(model))} of the weights"])
+    return "\n".join(
+        [*lines, f"in float: {format_percentage(_compute_float_share(model))} of the weights"]
+    )
 
 
 @dataclass(frozen=True)
@@ -97,19 +101,19 @@ class FloatOperation:
         return [self.name, self.module]
 
 
-def float_weights(model: torch.nn.Module) -> Iterator[FloatWeights]:
+def find_float_weights(model: torch.nn.Module) -> Iterator[FloatWeights]:
     """Yield the weights that are read without a quantizer, in the order of the modules."""
     for name, module in model.named_modules():
         weights = {
             weight_name: weight
-            for weight_name, weight in _weights(module)
+            for weight_name, weight in _iterate_weights(module)
             if not _is_quantized(module, weight_name)
         }
         if weights:
             yield FloatWeights(name, module, weights)
 
 
-def float_operations(model: torch.nn.Module) -> Iterator[FloatOperation]:
+def find_float_operations(model: torch.nn.Module) -> Iterator[FloatOperation]:
     """Yield the functional operations that a module of `anybit.torch.nn` could compute.
 
     The forward pass of each module outside of PyTorch is traced with default arguments. Nothing is
@@ -120,10 +124,10 @@ def float_operations(model: torch.nn.Module) -> Iterator[FloatOperation]:
         if is_library and not isinstance(module, torch.fx.GraphModule):
             continue
         try:
-            graph = trace(module, _CallTracer(), module.training, _default_switches(module))
+            graph = trace(module, _CallTracer(), module.training, _get_default_switches(module))
         except Exception:  # whatever the user's forward raises when it is called with proxies
             continue
-        for node in _operations(graph):
+        for node in _iterate_operations(graph):
             yield FloatOperation(name, _join(name, node.name), _MODULES[node.target])
 
 
@@ -134,7 +138,7 @@ class _CallTracer(StrictTracer):
         return True
 
 
-def _default_switches(module: torch.nn.Module) -> dict[str, Any]:
+def _get_default_switches(module: torch.nn.Module) -> dict[str, Any]:
     """Return the optional arguments and flags of forward with their defaults."""
     parameters = inspect.signature(module.forward).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items()}
@@ -145,7 +149,7 @@ def _default_switches(module: torch.nn.Module) -> dict[str, Any]:
     }
 
 
-def _operations(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+def _iterate_operations(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     """Yield the nodes that combine several activations, sizes and masks aside."""
     activations: set[torch.fx.Node] = set()
     for node in graph.nodes:
@@ -170,21 +174,23 @@ def _is_size(node: torch.fx.Node) -> bool:
     return node.target is getattr and node.args[1] in _SIZE_ATTRIBUTES
 
 
-def percentage(share: float) -> str:
+def format_percentage(share: float) -> str:
     """Return a share in per cent; neither 0 nor 100 unless it is."""
     text = f"{100 * share:.1f}".removesuffix(".0")
     edge = {"0": "less than 0.1", "100": "more than 99.9"}
     return f"{edge.get(text, text) if 0 < share < 1 else text} %"
 
 
-def _float_share(model: torch.nn.Module) -> float:
+def _compute_float_share(model: torch.nn.Module) -> float:
     """Return the share of the weights, by elements, that are read without a quantizer."""
-    every = {weight for module in model.modules() for _, weight in _weights(module)}
-    floats = {weight for module in float_weights(model) for weight in module.parameters.values()}
+    every = {weight for module in model.modules() for _, weight in _iterate_weights(module)}
+    floats = {
+        weight for module in find_float_weights(model) for weight in module.parameters.values()
+    }
     return _count(floats) / max(_count(every), 1)
 
 
-def _weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+def _iterate_weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Yield the module's own weights: neither scales nor vectors with one number per channel."""
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.ndim >= 2:

@@ -28,7 +28,7 @@ from anybit.ptq.graph.targets import WeightInput
 from anybit.quant_types.spec import QuantSpec
 from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat, NumberFormat
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer, Quantizer
-from anybit.torch.nn._words import words
+from anybit.torch.nn._words import format_spec
 
 _RANGES = DEFAULT.ranges
 # Fractions of the range per channel, and others besides those of `anybit.quantize`.
@@ -148,7 +148,7 @@ def select_weight_scale(quantizer: Quantizer, weight: torch.Tensor) -> torch.Ten
         return None
     scheme = QuantSpec(
         kind,
-        words(quantizer),
+        format_spec(quantizer),
         per_channel=layout.per_channel,
         narrow=getattr(quantizer, "narrow", False),
         power_of_two=quantizer.scale.power_of_two,

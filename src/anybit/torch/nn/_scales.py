@@ -34,9 +34,9 @@ class ValueRange:
 
     def absmax_scale(self, x: torch.Tensor, dims: list[int]) -> torch.Tensor:
         """Return max |x| / largest, at which no element is clipped; mean |x| if `by_mean`."""
-        magnitude = _magnitude(x)
+        magnitude = _get_magnitude(x)
         if self.by_mean:
-            return _mean(magnitude, dims)
+            return _average(magnitude, dims)
         # Without axes torch would reduce all of them. An empty tensor has a sum, but no maximum.
         reduce = magnitude.amax if magnitude.numel() else magnitude.sum
         maximum = reduce(dim=dims) if dims else magnitude
@@ -53,7 +53,7 @@ class ValueRange:
         """
         scale = self.absmax_scale(x, dims)
         if not self.by_mean:
-            mean = _mean(_magnitude(x), dims)
+            mean = _average(_get_magnitude(x), dims)
             scale = torch.minimum(scale, 2 * mean / self.largest**0.5)
         return torch.where(scale == 0, torch.full_like(scale, 1 / self.largest), scale)
 
@@ -63,16 +63,16 @@ def zero_nonfinite(x: torch.Tensor) -> torch.Tensor:
     return x.detach().nan_to_num(0.0, 0.0, 0.0)
 
 
-def _magnitude(x: torch.Tensor) -> torch.Tensor:
+def _get_magnitude(x: torch.Tensor) -> torch.Tensor:
     x = x.detach()
     return (x if x.dtype == torch.float64 else x.float()).abs()
 
 
-def _mean(magnitude: torch.Tensor, dims: list[int]) -> torch.Tensor:
+def _average(magnitude: torch.Tensor, dims: list[int]) -> torch.Tensor:
     return magnitude.mean(dim=dims) if dims else magnitude
 
 
-def mean_over_ranks(statistic: torch.Tensor) -> torch.Tensor:
+def average_over_ranks(statistic: torch.Tensor) -> torch.Tensor:
     """Return the mean over the ranks of the default process group, if there is one."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -393,7 +393,7 @@ class LearnedScale(StoredScale):
 
     def compute(self, x: torch.Tensor) -> torch.Tensor:
         if self.training and self.can_initialize(x):
-            self.set(mean_over_ranks(self.initial_scale(x)))
+            self.set(average_over_ranks(self.initial_scale(x)))
         scale = self.stored()
         if not self.training:
             return scale

@@ -36,14 +36,16 @@ def plan(
     kept = [index for index in range(len(layers)) if index not in skipped]
     if not kept:
         raise ValueError("every layer is skipped: nothing would be quantized")
-    everywhere = _roles({role: spec[role] for role in ROLES if role in spec}, "the specification")
+    everywhere = _parse_roles(
+        {role: spec[role] for role in ROLES if role in spec}, "the specification"
+    )
     plans = {index: dict(everywhere) for index in kept}
     if "first/last" in spec:
-        roles = _roles(spec["first/last"], "first/last")
+        roles = _parse_roles(spec["first/last"], "first/last")
         plans[kept[0]] |= roles
         plans[kept[-1]] |= roles
-    for pattern, value in _mapping(spec.get("layers", {}), '"layers"').items():
-        roles = _roles(value, f"layers: {pattern}")
+    for pattern, value in _check_mapping(spec.get("layers", {}), '"layers"').items():
+        roles = _parse_roles(value, f"layers: {pattern}")
         matches = match_names(pattern, layers, "layers")
         if matches <= skipped:
             raise ValueError(f"layers: every match of {pattern!r} is skipped")
@@ -53,11 +55,11 @@ def plan(
     return [plans.get(index) for index in range(len(layers))], unskipped
 
 
-def _roles(value: Any, where: str) -> Roles:
+def _parse_roles(value: Any, where: str) -> Roles:
     """Return the words by role; a string is for weight and activation."""
     if isinstance(value, str):
         return {"weight": value, "activation": value}
-    roles = _mapping(value, where)
+    roles = _check_mapping(value, where)
     _check_keys(roles, ROLES, where)
     for role, words in roles.items():
         if not isinstance(words, str):
@@ -67,7 +69,7 @@ def _roles(value: Any, where: str) -> Roles:
     return dict(roles)
 
 
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+def _check_mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} must be a mapping, got {value!r}")
     return value

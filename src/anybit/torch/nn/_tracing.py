@@ -54,7 +54,7 @@ def trace(
     copied = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
     for part in copied.modules():
         part.training = training
-    with _no_random_numbers():
+    with _refuse_random_numbers():
         graph = tracer.trace(copied, concrete_args=dict(concrete or {}))
     for part in copied.modules():
         for name, value in vars(part).items():
@@ -64,7 +64,7 @@ def trace(
 
 
 @contextmanager
-def _no_random_numbers() -> Iterator[None]:
+def _refuse_random_numbers() -> Iterator[None]:
     """Restore random states; NotImplementedError if numbers were drawn outside of the graph."""
     python, state = random.getstate(), torch.get_rng_state()
     try:

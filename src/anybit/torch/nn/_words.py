@@ -40,12 +40,12 @@ def quantizer(words: str) -> Quantizer:
     """
     kind, options = parse_format_spec(words, _WORDS, ("scale",))
     try:
-        return _of_kind(kind, options)
+        return _make_quantizer(kind, options)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{words!r}: {error}") from None
 
 
-def _of_kind(kind: NumberFormat, options: dict[str, Any]) -> Quantizer:
+def _make_quantizer(kind: NumberFormat, options: dict[str, Any]) -> Quantizer:
     if isinstance(kind, BlockFormat) or options.get("granularity") == PER_BLOCK:
         raise ValueError(
             'block scales cannot be trained; use "per-channel", or give the float model to '
@@ -60,13 +60,13 @@ def _of_kind(kind: NumberFormat, options: dict[str, Any]) -> Quantizer:
             return FloatQuantizer(kind, **options)
 
 
-def words(quantizer: Quantizer) -> str:
+def format_spec(quantizer: Quantizer) -> str:
     """Return the format spec of a quantizer, with unusual zero-points and rounding modes.
 
-    >>> words(quantizer("uint4 ema"))
+    >>> format_spec(quantizer("uint4 ema"))
     'uint4 ema'
     """
-    spec = [_kind(quantizer)]
+    spec = [_format_kind(quantizer)]
     if isinstance(quantizer, IntQuantizer):
         spec += ["narrow"] * quantizer.narrow
         spec += [f"zeropt={quantizer.zeropt}"] * (quantizer.zeropt != 0)
@@ -75,10 +75,10 @@ def words(quantizer: Quantizer) -> str:
     spec += ["power-of-two"] * scale.power_of_two
     mode = getattr(quantizer, "rounding_mode", "ROUND")
     spec += [mode.lower()] * (mode != "ROUND")
-    return " ".join([*spec, _policy(scale)])
+    return " ".join([*spec, _format_policy(scale)])
 
 
-def _kind(quantizer: Quantizer) -> str:
+def _format_kind(quantizer: Quantizer) -> str:
     if isinstance(quantizer, IntQuantizer):
         return f"{'' if quantizer.signed else 'u'}int{quantizer.bits}"
     if isinstance(quantizer, FloatQuantizer):
@@ -86,7 +86,7 @@ def _kind(quantizer: Quantizer) -> str:
     return "bipolar" if isinstance(quantizer, BipolarQuantizer) else type(quantizer).__name__
 
 
-def _policy(scale: Scale) -> str:
+def _format_policy(scale: Scale) -> str:
     if isinstance(scale, FixedScale):
         value = scale.stored()
         return "fixed" if value.ndim else f"scale={float(value):g}"

@@ -19,8 +19,8 @@ from anybit.ops import Operator
 from anybit.ops.arrays import check_values
 from anybit.ops.gradient import propagate_gradients
 from anybit.torch.checks import check, check_backward
-from anybit.torch.triton.namespace import array_input
-from anybit.torch.triton.plan import Layout, Plan, Result, layouts_of
+from anybit.torch.triton.namespace import make_input
+from anybit.torch.triton.plan import Layout, Plan, Result, get_layouts
 from anybit.torch.triton.tiles import Sizes
 from anybit.torch.triton.traced import Traced
 
@@ -34,24 +34,24 @@ _CHECKED_VERSIONS: Any = WeakTensorKeyDictionary()
 
 
 @functools.cache
-def forward_kernel(operator: Operator) -> Forward:
+def make_forward_kernel(operator: Operator) -> Forward:
     """Return the operator for tensors of a GPU, with the arguments of the reference."""
     plans: dict[Any, Plan] = {}
 
     def kernel(*inputs: Any, **attributes: Any) -> torch.Tensor:
-        key = (layouts_of(inputs), *attributes.items())
+        key = (get_layouts(inputs), *attributes.items())
         plan = plans.get(key)
         if plan is None:
             check(operator, inputs, attributes)
-            plan = _cached(plans, key, forward_plan(operator, inputs, attributes))
-        check_values_of(operator, inputs)
+            plan = _cache_plan(plans, key, make_forward_plan(operator, inputs, attributes))
+        check_input_values(operator, inputs)
         return plan.run(inputs)[0]
 
     return kernel
 
 
 @functools.cache
-def backward_kernel(operator: Operator) -> Backward:
+def make_backward_kernel(operator: Operator) -> Backward:
     """Return the function that computes the gradients of the inputs named in `wanted`.
 
     Its arguments are the gradient of the result, then those of the reference. Gradients of
@@ -62,31 +62,33 @@ def backward_kernel(operator: Operator) -> Backward:
     def kernel(
         gradient: torch.Tensor, *inputs: Any, wanted: Sequence[str], **attributes: Any
     ) -> list[torch.Tensor]:
-        key = (layouts_of((*inputs, gradient)), tuple(wanted), *attributes.items())
+        key = (get_layouts((*inputs, gradient)), tuple(wanted), *attributes.items())
         plan = plans.get(key)
         if plan is None:
             check_backward(operator, gradient, inputs, wanted, attributes)
-            new = backward_plan(operator, gradient, inputs, wanted, attributes)
-            plan = _cached(plans, key, new)
-        check_values_of(operator, inputs)
+            new = make_backward_plan(operator, gradient, inputs, wanted, attributes)
+            plan = _cache_plan(plans, key, new)
+        check_input_values(operator, inputs)
         return plan.run((*inputs, gradient))
 
     return kernel
 
 
-def forward_plan(operator: Operator, inputs: Sequence[Any], attributes: dict[str, Any]) -> Plan:
+def make_forward_plan(
+    operator: Operator, inputs: Sequence[Any], attributes: dict[str, Any]
+) -> Plan:
     """Return the forward kernel for checked inputs of these layouts."""
-    layouts = layouts_of(inputs)
-    traced = [_recorded(layout, place, place == 0) for place, layout in enumerate(layouts)]
+    layouts = get_layouts(inputs)
+    traced = [_record_input(layout, place, place == 0) for place, layout in enumerate(layouts)]
     value = operator.reference(*traced, **attributes)
     names = [declared.name for declared in operator.inputs[: len(inputs)]]
-    result = _result(value, "result", value.shape, like_x=True)
+    result = _make_result(value, "result", value.shape, like_x=True)
     shapes = operator.broadcast_shapes(traced, attributes)
     views = [shapes.get(name) for name in names]
     return Plan(f"{operator.name}_forward", names, layouts, [result], views)
 
 
-def backward_plan(
+def make_backward_plan(
     operator: Operator,
     gradient: Any,
     inputs: Sequence[Any],
@@ -94,10 +96,10 @@ def backward_plan(
     attributes: dict[str, Any],
 ) -> Plan:
     """Return the backward kernel for checked inputs of these layouts."""
-    layouts = layouts_of((*inputs, gradient))
+    layouts = get_layouts((*inputs, gradient))
     varying = (0, len(inputs))
     *traced, upstream = (
-        _recorded(layout, place, place in varying) for place, layout in enumerate(layouts)
+        _record_input(layout, place, place in varying) for place, layout in enumerate(layouts)
     )
     names = [declared.name for declared in operator.inputs[: len(inputs)]]
     shapes = operator.broadcast_shapes(traced, attributes)
@@ -109,27 +111,27 @@ def backward_plan(
         shapes,
     )
     results = [
-        _result(gradients[name], f"{name}_gradient", shapes[name], like_x=name == names[0])
+        _make_result(gradients[name], f"{name}_gradient", shapes[name], like_x=name == names[0])
         for name in wanted
     ]
     views = [*(shapes.get(name) for name in names), tuple(gradient.shape)]
     return Plan(f"{operator.name}_backward", [*names, "gradient"], layouts, results, views)
 
 
-def _cached(plans: dict[Any, Plan], key: Any, plan: Plan) -> Plan:
+def _cache_plan(plans: dict[Any, Plan], key: Any, plan: Plan) -> Plan:
     if len(plans) >= _MAX_PLANS:
         plans.clear()
     plans[key] = plan
     return plan
 
 
-def _recorded(layout: Layout | None, place: int, varies: bool) -> Traced | None:
+def _record_input(layout: Layout | None, place: int, varies: bool) -> Traced | None:
     if layout is None:
         return None
-    return array_input(place, layout.dtype_name, layout.shape, varies=varies)
+    return make_input(place, layout.dtype_name, layout.shape, varies=varies)
 
 
-def _result(value: Traced, name: str, shape: Sizes, like_x: bool) -> Result:
+def _make_result(value: Traced, name: str, shape: Sizes, like_x: bool) -> Result:
     """Return a result without the last casts, sums and reshapes, which kernels do themselves.
 
     `shape` is the shape in which the value broadcasts to x.
@@ -148,7 +150,7 @@ def _result(value: Traced, name: str, shape: Sizes, like_x: bool) -> Result:
     return Result(name, value, dtype, shape, like_x, delivered)
 
 
-def check_values_of(operator: Operator, inputs: Sequence[torch.Tensor | None]) -> None:
+def check_input_values(operator: Operator, inputs: Sequence[torch.Tensor | None]) -> None:
     """Raise ValueError for values outside of an input's domain, such as fractional bit-widths.
 
     Reading values waits for the GPU. It is done once per tensor, and again after a change of the

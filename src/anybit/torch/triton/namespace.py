@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Array-API namespace of `Traced`: the functions that the references use.
 
-Names are those of the array API. `array_input` creates the inputs of an expression. The last four
+Names are those of the array API. `make_input` creates the inputs of an expression. The last four
 replace portable formulas of `anybit.ops`: exact powers, exponents and roundings, computed from the
 bits of the numbers. They avoid `floor`, `ceil` and the mathematical library, which flush subnormal
 numbers in Triton.
@@ -13,7 +13,7 @@ import sys
 from typing import Any, NamedTuple
 
 from anybit.ops.rounding import RoundingMode
-from anybit.torch.triton.traced import Shape, Traced, constant, expression
+from anybit.torch.triton.traced import Shape, Traced, make_constant, make_expression
 
 bool = "bool"
 float32, float64 = "float32", "float64"
@@ -41,7 +41,7 @@ class _Layout(NamedTuple):
 _LAYOUTS = {"float32": _Layout("bits32", 23, 127), "float64": _Layout("bits64", 52, 1023)}
 
 
-def array_input(place: int, dtype: str, shape: Shape, *, varies: builtins.bool) -> Traced:
+def make_input(place: int, dtype: str, shape: Shape, *, varies: builtins.bool) -> Traced:
     """Return the kernel argument with that index."""
     return Traced("input", (), dtype, shape, literal=place, varies=varies)
 
@@ -56,7 +56,7 @@ def astype(x: Traced, dtype: str) -> Traced:
 
 
 def full_like(x: Traced, value: float, *, dtype: str | None = None) -> Traced:
-    return constant(value, x.dtype if dtype is None else dtype)
+    return make_constant(value, x.dtype if dtype is None else dtype)
 
 
 def ones_like(x: Traced) -> Traced:
@@ -72,7 +72,7 @@ def any(x: Traced) -> Traced:
 
 
 def abs(x: Traced) -> Traced:
-    return expression("abs", x)
+    return make_expression("abs", x)
 
 
 def isnan(x: Traced) -> Traced:
@@ -101,7 +101,7 @@ def maximum(x: Traced, other: Any) -> Traced:
     if x.range[0] >= other.range[1]:
         return x
     highest = max(x.range[1], other.range[1])
-    return expression("maximum", x, other, range=(max(x.range[0], other.range[0]), highest))
+    return make_expression("maximum", x, other, range=(max(x.range[0], other.range[0]), highest))
 
 
 def minimum(x: Traced, other: Any) -> Traced:
@@ -110,7 +110,7 @@ def minimum(x: Traced, other: Any) -> Traced:
     if x.range[1] <= other.range[0]:
         return x
     lowest = min(x.range[0], other.range[0])
-    return expression("minimum", x, other, range=(lowest, min(x.range[1], other.range[1])))
+    return make_expression("minimum", x, other, range=(lowest, min(x.range[1], other.range[1])))
 
 
 def clip(x: Traced, lowest: float, highest: float) -> Traced:
@@ -125,21 +125,21 @@ def where(condition: Traced, x: Traced, other: Traced) -> Traced:
     if condition.operation == "constant":
         return x if condition.literal else other
     both = (min(x.range[0], other.range[0]), max(x.range[1], other.range[1]))
-    return expression("where", condition, x, other, dtype=x.dtype, range=both)
+    return make_expression("where", condition, x, other, dtype=x.dtype, range=both)
 
 
 def bitwise_left_shift(x: Traced, count: Traced) -> Traced:
-    return expression("shl", x, count)
+    return make_expression("shl", x, count)
 
 
 def reshape(x: Traced, shape: tuple[int, ...]) -> Traced:
-    return x if x.shape == shape else expression("reshape", x, shape=shape)
+    return x if x.shape == shape else make_expression("reshape", x, shape=shape)
 
 
 def sum(x: Traced, *, axis: tuple[int, ...]) -> Traced:
     """Return the sum over axes, which only `reshape` and `astype` may follow."""
     kept = tuple(size for place, size in enumerate(x.shape) if place not in axis)
-    return expression("sum", x, shape=kept, literal=axis)
+    return make_expression("sum", x, shape=kept, literal=axis)
 
 
 def power_of_two(exponent: Traced, dtype: str) -> Traced:
@@ -150,8 +150,8 @@ def power_of_two(exponent: Traced, dtype: str) -> Traced:
     normal = (counts << layout.mantissa) + (layout.bias << layout.mantissa)
     # One place too far and back, so that the exponent below the last subnormal results in 0.
     places = minimum(counts - below, layout.mantissa + 1)
-    subnormal = bitwise_left_shift(constant(1, layout.bits), places) >> 1
-    return _float(where(counts > -layout.bias, normal, subnormal), dtype)
+    subnormal = bitwise_left_shift(make_constant(1, layout.bits), places) >> 1
+    return _get_float(where(counts > -layout.bias, normal, subnormal), dtype)
 
 
 def floor_log2(y: Traced) -> Traced:
@@ -160,12 +160,12 @@ def floor_log2(y: Traced) -> Traced:
     magnitude = abs(y)
     subnormal = magnitude < 2.0 ** (1 - layout.bias)
     shift = layout.mantissa + 1
-    representation = _bits(where(subnormal, magnitude * 2.0**shift, magnitude))
+    representation = _get_bits(where(subnormal, magnitude * 2.0**shift, magnitude))
     lowered = full_like(representation, layout.bias + shift)
     bias = where(subnormal, lowered, full_like(representation, layout.bias))
     exponent = (representation >> layout.mantissa) - bias
     possible = (-layout.bias - shift, layout.bias + 1)
-    return expression("cast", exponent, dtype="int64", range=possible)
+    return make_expression("cast", exponent, dtype="int64", range=possible)
 
 
 def times_power_of_two(y: Traced, exponent: Traced) -> Traced:
@@ -175,7 +175,7 @@ def times_power_of_two(y: Traced, exponent: Traced) -> Traced:
     half = counts >> 1
     for part in (half, counts - half):
         # In this order shift and sum are one instruction.
-        y = y * _float((part << layout.mantissa) + (layout.bias << layout.mantissa), y.dtype)
+        y = y * _get_float((part << layout.mantissa) + (layout.bias << layout.mantissa), y.dtype)
     return y
 
 
@@ -202,7 +202,7 @@ def round_to_integer(y: Traced, mode: str) -> Traced:
         case RoundingMode.UP:
             rounded = up()
         case RoundingMode.FLOOR | RoundingMode.CEIL as directed:
-            signed = _with_sign(nearest, y)
+            signed = _copy_sign(nearest, y)
             if directed is RoundingMode.FLOOR:
                 return signed - where(signed > y, one, none)
             rounded = abs(signed + where(signed < y, one, none))
@@ -210,21 +210,21 @@ def round_to_integer(y: Traced, mode: str) -> Traced:
             rounded = down() + where(magnitude - down() >= 0.5, one, none)
         case RoundingMode.HALF_DOWN:
             rounded = down() + where(magnitude - down() > 0.5, one, none)
-    return _with_sign(rounded, y)
+    return _copy_sign(rounded, y)
 
 
-def _bits(y: Traced) -> Traced:
-    return expression("bitcast", y, dtype=_LAYOUTS[y.dtype].bits)
+def _get_bits(y: Traced) -> Traced:
+    return make_expression("bitcast", y, dtype=_LAYOUTS[y.dtype].bits)
 
 
-def _float(bits: Traced, dtype: str) -> Traced:
-    return expression("bitcast", bits, dtype=dtype)
+def _get_float(bits: Traced, dtype: str) -> Traced:
+    return make_expression("bitcast", bits, dtype=dtype)
 
 
-def _with_sign(number: Traced, y: Traced) -> Traced:
+def _copy_sign(number: Traced, y: Traced) -> Traced:
     """Return a number >= 0, or of the sign of y already, with the sign of y."""
-    sign = _bits(y) & _LAYOUTS[y.dtype].sign
-    return _float(_bits(number) | sign, y.dtype)
+    sign = _get_bits(y) & _LAYOUTS[y.dtype].sign
+    return _get_float(_get_bits(number) | sign, y.dtype)
 
 
 Traced.functions = sys.modules[__name__]

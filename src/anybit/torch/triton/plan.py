@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from anybit.torch.triton.source import Output, Pointer, Shape, compile_kernel, kernel_source
+from anybit.torch.triton.source import Output, Pointer, Shape, compile_kernel, generate_kernel
 from anybit.torch.triton.tiles import (
     Axes,
     Sizes,
     Tiles,
-    broadcast_strides,
-    contiguous_strides,
-    merged,
-    tiles,
+    get_broadcast_strides,
+    get_contiguous_strides,
+    make_tiles,
+    merge_axes,
 )
 from anybit.torch.triton.traced import Traced
 
@@ -75,7 +75,7 @@ class ParameterSums:
             size if step else 1 for size, step in zip(axes.sizes, strides, strict=True)
         )
         # Axes of one element may have any stride.
-        steps = zip(self._kept, strides, contiguous_strides(self._kept), strict=True)
+        steps = zip(self._kept, strides, get_contiguous_strides(self._kept), strict=True)
         self._in_order = all(size == 1 or step == expected for size, step, expected in steps)
         self._strides = strides
         self._shape = shape
@@ -126,20 +126,20 @@ class Plan:
         layouts: Sequence[Layout | None],
         views: Sequence[Sizes | None],
     ) -> None:
-        like_x = _like(layouts[0])
+        like_x = _get_like_strides(layouts[0])
         inputs = {
-            place: _viewed(layout, views[place], shape)
+            place: _view_strides(layout, views[place], shape)
             for place, layout in enumerate(layouts)
             if layout is not None
         }
         results = [
             like_x
             if result.like_x
-            else broadcast_strides(result.shape, contiguous_strides(result.shape), shape)
+            else get_broadcast_strides(result.shape, get_contiguous_strides(result.shape), shape)
             for result in self._results
         ]
-        axes = merged(shape, [like_x, *inputs.values(), *results])
-        self.tiles = tiles(axes)
+        axes = merge_axes(shape, [like_x, *inputs.values(), *results])
+        self.tiles = make_tiles(axes)
         steps = iter(axes.strides[1:])
         moving = {place: next(steps) for place in inputs}
         pointers = [
@@ -157,7 +157,7 @@ class Plan:
             for output, result in zip(outputs, self._results, strict=True)
         ]
         form = Shape(len(axes.leads), axes.sizes[-2] > 1, self.tiles.uneven)
-        self.text = kernel_source(self.name, form, pointers, outputs)
+        self.text = generate_kernel(self.name, form, pointers, outputs)
         self.numbers = [*axes.sizes[:-3:-1], self.tiles.blocks_n, self.tiles.blocks_m, *axes.leads]
         for pointer in (*pointers, *outputs):
             if pointer is not None:
@@ -171,14 +171,14 @@ class Plan:
         x = inputs[0]
         if self._empty:
             return [
-                _delivered(x.new_zeros(result.shape, dtype=result.dtype), result)
+                _deliver(x.new_zeros(result.shape, dtype=result.dtype), result)
                 for result in self._results
             ]
         buffers = self._buffers(x)
-        start = _interpret if interpreted() else _start
+        start = _interpret if is_interpreted() else _start
         start(self, inputs, buffers)
         return [
-            _delivered(buffer if sums is None else sums.finish(buffer, result.dtype), result)
+            _deliver(buffer if sums is None else sums.finish(buffer, result.dtype), result)
             for buffer, result, sums in zip(buffers, self._results, self._sums, strict=True)
         ]
 
@@ -211,7 +211,7 @@ class Plan:
         if aligned and self._kernel is not None:
             self._kernel[self._grid](*tensors, *self.numbers)
             return
-        kernel = compile_kernel(self.name, self.text, interpreted())[self._grid](
+        kernel = compile_kernel(self.name, self.text, is_interpreted())[self._grid](
             *tensors,
             *self.numbers,
             num_warps=self.tiles.warps,
@@ -222,13 +222,13 @@ class Plan:
             self._kernel = kernel
 
 
-def layouts_of(tensors: Iterable[torch.Tensor | None]) -> tuple[Layout | None, ...]:
+def get_layouts(tensors: Iterable[torch.Tensor | None]) -> tuple[Layout | None, ...]:
     return tuple(
         [None if x is None else Layout(x.dtype, x.shape, x.stride(), x.device) for x in tensors]
     )
 
 
-def interpreted() -> bool:
+def is_interpreted() -> bool:
     """Return whether kernels run on the CPU, in Triton's interpreter."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
@@ -250,7 +250,7 @@ def _start(plan: Plan, inputs: Sequence[torch.Tensor], buffers: Sequence[torch.T
 
 def _interpret(plan: Plan, inputs: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -> None:
     """Launch with float32 for bfloat16, which the interpreter truncates and flushes."""
-    wide = [_widened(tensor) for tensor in (*inputs, *buffers)]
+    wide = [_widen(tensor) for tensor in (*inputs, *buffers)]
     with np.errstate(all="ignore"):
         plan.launch(wide)
     for buffer, computed in zip(buffers, wide[len(inputs) :], strict=True):
@@ -258,7 +258,7 @@ def _interpret(plan: Plan, inputs: Sequence[torch.Tensor], buffers: Sequence[tor
             buffer.copy_(computed)
 
 
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
     """Return a bfloat16 tensor as float32 with the same strides, even if elements overlap."""
     if tensor.dtype != torch.bfloat16:
         return tensor
@@ -267,22 +267,22 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def _like(layout: Layout | None) -> Sizes:
+def _get_like_strides(layout: Layout | None) -> Sizes:
     """Return the strides of `torch.empty_like`."""
     assert layout is not None
     meta = torch.empty_strided(layout.shape, layout.strides, device="meta")
     return tuple(torch.empty_like(meta).stride())
 
 
-def _viewed(layout: Layout, view: Sizes | None, shape: Sizes) -> Sizes:
+def _view_strides(layout: Layout, view: Sizes | None, shape: Sizes) -> Sizes:
     """Return the strides of an input, in the shape that broadcasts to x, along the axes of x."""
     meta = torch.empty_strided(layout.shape, layout.strides, device="meta")
     if view is not None:
         meta = meta.view(view)
-    return broadcast_strides(tuple(meta.shape), tuple(meta.stride()), shape)
+    return get_broadcast_strides(tuple(meta.shape), tuple(meta.stride()), shape)
 
 
-def _delivered(tensor: torch.Tensor, result: Result) -> torch.Tensor:
+def _deliver(tensor: torch.Tensor, result: Result) -> torch.Tensor:
     """Return the tensor in the shape that the result is delivered in."""
     if result.delivered is None or result.delivered == tuple(tensor.shape):
         return tensor

@@ -107,7 +107,7 @@ class Shape:
     uneven: bool
 
 
-def kernel_source(
+def generate_kernel(
     name: str, shape: Shape, inputs: Iterable[Pointer | None], outputs: list[Output]
 ) -> str:
     """Return the source of a kernel.
@@ -299,13 +299,13 @@ def compile_kernel(name: str, text: str, interpret: bool) -> Any:
         ) from error
     names = {
         "tl": tl,
-        "add": triton.jit(_function("add", _ADD, {"tl": tl})),
-        "divide": triton.jit(_function("divide", _DIVIDE, {"tl": tl})),
+        "add": triton.jit(_define_function("add", _ADD, {"tl": tl})),
+        "divide": triton.jit(_define_function("divide", _DIVIDE, {"tl": tl})),
     }
-    return triton.jit(_function(name, text, names))
+    return triton.jit(_define_function(name, text, names))
 
 
-def _function(name: str, text: str, names: dict[str, Any]) -> Any:
+def _define_function(name: str, text: str, names: dict[str, Any]) -> Any:
     """Define a function. Triton reads its text from `linecache`, as tracebacks do."""
     file = f"<anybit {name} {sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

@@ -51,7 +51,7 @@ class Tiles:
         return max(1, self.tile_m * self.tile_n // _PER_WARP)
 
 
-def merged(shape: Sizes, strides: Sequence[Sizes]) -> Axes:
+def merge_axes(shape: Sizes, strides: Sequence[Sizes]) -> Axes:
     """Merge axes, in the order of the strides of the first array, as far as possible.
 
     `strides` has the strides of each array along the axes of `shape`, 0 where it is repeated.
@@ -74,18 +74,18 @@ def merged(shape: Sizes, strides: Sequence[Sizes]) -> Axes:
     return Axes(tuple(sizes), tuple(zip(*columns, strict=True)))
 
 
-def tiles(axes: Axes) -> Tiles:
+def make_tiles(axes: Axes) -> Tiles:
     """Return tiles that fit the last two axes with little waste."""
     size_m, size_n = axes.sizes[-2:]
     by_column = size_m > 1 and any(array[-1] and not array[-2] for array in axes.strides)
-    tile_n = _power_within(size_n, _NARROW if by_column else _TILE)
-    tile_m = min(_TILE // tile_n, _power_above(size_m))
+    tile_n = _find_power_within(size_n, _NARROW if by_column else _TILE)
+    tile_m = min(_TILE // tile_n, _round_up_to_power(size_m))
     blocks_m, blocks_n = -(-size_m // tile_m), -(-size_n // tile_n)
     uneven = tile_m * blocks_m != size_m or tile_n * blocks_n != size_n
     return Tiles(tile_m, tile_n, blocks_m, blocks_n, uneven)
 
 
-def broadcast_strides(shape: Sizes, strides: Sizes, target: Sizes) -> Sizes:
+def get_broadcast_strides(shape: Sizes, strides: Sizes, target: Sizes) -> Sizes:
     """Return the strides of an array along the axes of the shape to which it broadcasts."""
     aligned = [0] * (len(target) - len(shape))
     return (
@@ -94,17 +94,17 @@ def broadcast_strides(shape: Sizes, strides: Sizes, target: Sizes) -> Sizes:
     )
 
 
-def contiguous_strides(shape: Sizes) -> Sizes:
+def get_contiguous_strides(shape: Sizes) -> Sizes:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def _power_above(size: int) -> int:
+def _round_up_to_power(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def _power_within(size: int, limit: int) -> int:
+def _find_power_within(size: int, limit: int) -> int:
     """Return the largest power of two up to the limit that divides the size with little waste."""
-    power = min(_power_above(size), limit)
+    power = min(_round_up_to_power(size), limit)
     while power > 16 and -(-size // power) * power > _WASTE * size:
         power //= 2
     return power

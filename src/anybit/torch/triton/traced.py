@@ -76,50 +76,50 @@ class Traced(RecordingArray):
         raise TypeError("the value does not exist before the kernel runs")
 
     def lift(self, value: Any) -> "Traced":
-        return value if isinstance(value, Traced) else constant(value, self.dtype)
+        return value if isinstance(value, Traced) else make_constant(value, self.dtype)
 
     def compare(self, relation: str, other: Any) -> "Traced":
-        return expression(relation, self, self.lift(other), dtype="bool")
+        return make_expression(relation, self, self.lift(other), dtype="bool")
 
     def astype(self, dtype: str) -> "Traced":
         if dtype == self.dtype:
             return self
         if self.operation == "constant":
-            return constant(self.literal, dtype)
-        return expression("cast", self, dtype=dtype)
+            return make_constant(self.literal, dtype)
+        return make_expression("cast", self, dtype=dtype)
 
     def __neg__(self) -> "Traced":
         if self.operation == "constant" and self.literal:
-            return constant(-self.literal, self.dtype)
+            return make_constant(-self.literal, self.dtype)
         # Triton's minus may be 0 - x, which loses the sign of 0.
         return self * -1 if self.dtype.startswith("float") else 0 - self
 
     def __add__(self, other: Any) -> "Traced":
-        return _sum("add", self, other)
+        return _add("add", self, other)
 
     def __sub__(self, other: Any) -> "Traced":
-        return _sum("sub", self, other)
+        return _add("sub", self, other)
 
     def __mul__(self, other: Any) -> "Traced":
-        return expression("mul", self, self.lift(other))
+        return make_expression("mul", self, self.lift(other))
 
     def __truediv__(self, other: Any) -> "Traced":
-        return expression("div", self, self.lift(other))
+        return make_expression("div", self, self.lift(other))
 
     def __lshift__(self, places: int) -> "Traced":
-        return expression("shl", self, self.lift(places))
+        return make_expression("shl", self, self.lift(places))
 
     def __rshift__(self, places: int) -> "Traced":
-        return expression("shr", self, self.lift(places))
+        return make_expression("shr", self, self.lift(places))
 
     def __and__(self, other: Any) -> "Traced":
-        return expression("and", self, self.lift(other))
+        return make_expression("and", self, self.lift(other))
 
     def __or__(self, other: Any) -> "Traced":
-        return expression("or", self, self.lift(other))
+        return make_expression("or", self, self.lift(other))
 
 
-def constant(value: Any, dtype: str) -> Traced:
+def make_constant(value: Any, dtype: str) -> Traced:
     """Return a number as a scalar, which broadcasts to arrays."""
     if dtype == "bool":
         number: Any = bool(value)
@@ -130,7 +130,7 @@ def constant(value: Any, dtype: str) -> Traced:
     return Traced("constant", (), dtype, (), literal=number, range=(number, number))
 
 
-def expression(
+def make_expression(
     operation: str,
     *operands: Traced,
     dtype: str | None = None,
@@ -143,14 +143,14 @@ def expression(
         operation,
         operands,
         operands[0].dtype if dtype is None else dtype,
-        broadcast(*operands) if shape is None else shape,
+        broadcast_shapes(*operands) if shape is None else shape,
         literal=literal,
         varies=any(operand.varies for operand in operands),
         range=range,
     )
 
 
-def broadcast(*operands: Traced) -> Shape:
+def broadcast_shapes(*operands: Traced) -> Shape:
     """Return the shape to which the operands broadcast."""
     rank = max(operand.ndim for operand in operands)
     aligned = [(1,) * (rank - operand.ndim) + operand.shape for operand in operands]
@@ -159,12 +159,12 @@ def broadcast(*operands: Traced) -> Shape:
     )
 
 
-def _sum(operation: str, first: Traced, other: Any) -> Traced:
+def _add(operation: str, first: Traced, other: Any) -> Traced:
     second = first.lift(other)
     if first.dtype != "int64":
-        return expression(operation, first, second)
+        return make_expression(operation, first, second)
     low, high = second.range if operation == "add" else (-second.range[1], -second.range[0])
-    result = expression(
+    result = make_expression(
         operation, first, second, range=(first.range[0] + low, first.range[1] + high)
     )
     if result.varies and not (first.small or second.small):
