@@ -41,7 +41,7 @@ CHECKED = (
     *(f"src/anybit/ptq/{file.name}" for file in sorted((ROOT / "src/anybit/ptq").glob("*.py"))),
     *(f"tests/{module.name}" for module in sorted((ROOT / "tests").glob("test_[!l]*.py"))),
     *("tests/conftest.py", "tests/test_layout.py"),  # this file has examples of faults
-    *("tests/cli/test_inputs.py", "tests/data", "tests/metrics", "tests/ptq", "tests/quant_types"),
+    *("tests/cli", "tests/data", "tests/metrics", "tests/ptq", "tests/quant_types"),
     "ARCHITECTURE.md",
     "README.md",
     "CHANGELOG.md",

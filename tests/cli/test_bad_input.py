@@ -31,7 +31,7 @@ def shaped(shape: str, dtype: str = "<f4") -> bytes:
 
 
 def zipped(at: int, in_directory: int, bits: int) -> bytes:
-    """An .npz with other bits in two places: of its first entry, and of its directory's."""
+    """Return an .npz with flipped bits in the headers of its first entry and its directory."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", shaped("(16,)"))

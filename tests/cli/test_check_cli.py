@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit check`, and what it says to hostile files and to the reader of its page."""
+"""Tests of `anybit check`, with hostile files, and of the codes on its page."""
 
 import ast
 import contextlib
@@ -41,11 +41,11 @@ def test_check_prints_json(shell: Shell) -> None:
     onnx.save(quantizer(scale=0), "bad.onnx")
     code, out, err = shell("check", "bad.onnx", "--target", "finn", "--json")
     assert (code, err) == (1, "")
-    found = json.loads(out)
-    assert set(found[0]) == {
+    findings = json.loads(out)
+    assert set(findings[0]) == {
         *("severity", "node", "operator", "problem", "remedy", "code", "nodes")
     }
-    assert {"scale-not-positive", "name"} <= {each["code"] for each in found}
+    assert {"scale-not-positive", "name"} <= {finding["code"] for finding in findings}
     onnx.save(quantizer(), "good.onnx")
     assert json.loads(shell("check", "good.onnx", "--json")[1]) == []
 
@@ -65,11 +65,13 @@ def test_check_escapes_names(shell: Shell) -> None:
     assert f"error: [red]\\x1b[2J name{'x' * 200} (IntQuant): scale" in out.splitlines()[0]
 
 
-@pytest.mark.parametrize("proto", [each[0] for each in BAD_MODELS.values()], ids=BAD_MODELS.keys())
+@pytest.mark.parametrize(
+    "proto", [bad_model[0] for bad_model in BAD_MODELS.values()], ids=BAD_MODELS.keys()
+)
 def test_check_reports_bad_models(proto: onnx.ModelProto) -> None:
     for target in (None, *TARGETS):
         with contextlib.suppress(ModelError):
-            assert any(each.severity == "error" for each in check(proto, target)), target
+            assert any(finding.severity == "error" for finding in check(proto, target)), target
 
 
 GOOD = product(bias=1.0).SerializeToString()
@@ -80,29 +82,29 @@ GOOD = product(bias=1.0).SerializeToString()
     st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=4), st.sampled_from(list(TARGETS))
 )
 def test_check_reports_damaged_files(at: int, damage: bytes, target: str) -> None:
-    """Bytes overwritten anywhere: there are findings or a ModelError."""
+    """Overwrite bytes anywhere: check returns findings or raises ModelError."""
     with contextlib.suppress(ModelError):
         check(GOOD[:at] + damage + GOOD[at + len(damage) :], target)
 
 
-def test_docs_list_every_code() -> None:
+def test_check_page_lists_every_code() -> None:
     listed = re.findall(r"`([a-z-]+)`", (ROOT / "docs" / "check.md").read_text(encoding="utf-8"))
     package = ROOT / "src" / "anybit"
     used = {
-        each.value
+        constant.value
         for path in (package / "onnx" / "checks").rglob("*.py")
-        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(each, ast.Constant)
-        and isinstance(each.value, str)
-        and re.fullmatch(r"[a-z]+(-[a-z]+)+", each.value)
+        for constant in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(constant, ast.Constant)
+        and isinstance(constant.value, str)
+        and re.fullmatch(r"[a-z]+(-[a-z]+)+", constant.value)
     }
     used |= {
-        each.args[0].value
+        call.args[0].value
         for path in (package / "ops").rglob("*.py")
-        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(each, ast.Call)
-        and getattr(each.func, "id", "") == "Remark"
-        and isinstance(each.args[0], ast.Constant)
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and getattr(call.func, "id", "") == "Remark"
+        and isinstance(call.args[0], ast.Constant)
     }
     assert len(used) > 30
     assert used <= set(listed), used - set(listed)

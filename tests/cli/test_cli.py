@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`anybit run`, and what all commands share, in this process and as the installed program."""
+"""Tests of `anybit run` and of features common to all commands."""
 
 import io
 import json
@@ -21,9 +21,9 @@ import anybit
 from anybit.cli import _console
 
 
-@pytest.mark.parametrize("given", ["x.npy", "both.npz", "x=x.npy"])
-def test_run_compares_and_writes(shell: Shell, given: str) -> None:
-    arguments = ["--input", given, "--expect", "both.npz", "--output", "out.npz"]
+@pytest.mark.parametrize("file_argument", ["x.npy", "both.npz", "x=x.npy"])
+def test_run_compares_and_writes(shell: Shell, file_argument: str) -> None:
+    arguments = ["--input", file_argument, "--expect", "both.npz", "--output", "out.npz"]
     code, out, err = shell("run", "model.onnx", *arguments)
     assert (code, err) == (0, "")
     assert "as expected: all 4 elements agree exactly" in out
@@ -50,16 +50,16 @@ def test_run_prints_classes_and_accuracy(shell: Shell) -> None:
     onnx.save(classifier(), "c.onnx")
     x = np.eye(4, dtype=np.float32)[[2, 0, 3] * 5]
     np.save("x15.npy", x)
-    given = ["run", "c.onnx", "--input", "x15.npy"]
-    assert "y is largest at 2 0 3 2 0 3 2 0 3 2 0 3 ...\n" in shell(*given)[1]
-    assert f"y is largest at {' '.join(['2 0 3'] * 5)}\n" in shell(*given, "--top1")[1]
+    command = ["run", "c.onnx", "--input", "x15.npy"]
+    assert "y is largest at 2 0 3 2 0 3 2 0 3 2 0 3 ...\n" in shell(*command)[1]
+    assert f"y is largest at {' '.join(['2 0 3'] * 5)}\n" in shell(*command, "--top1")[1]
     Path("names.txt").write_text("ant\nbee\ncat\nd\x1bog\n")
-    out = shell(*given, "--labels", "names.txt")[1]
+    out = shell(*command, "--labels", "names.txt")[1]
     assert "y is largest at cat, ant, d\\x1bog, cat" in out
     right = np.array([2, 0, 3] * 5)
     right[:3] = 1
     np.save("right.npy", right)
-    assert "y: 12 of 15 rows right, 80.00 %" in shell(*given, "--labels", "right.npy")[1]
+    assert "y: 12 of 15 rows right, 80.00 %" in shell(*command, "--labels", "right.npy")[1]
     np.save("few.npy", right[:4])
     np.save("floats.npy", right / 2)
     Path("three.txt").write_text("a\nb\nc\n")
@@ -69,7 +69,7 @@ def test_run_prints_classes_and_accuracy(shell: Shell) -> None:
         ("three.txt", "--labels has 3 names, output y 4 classes"),
         ("none.txt", "none.txt: no such file"),
     ):
-        assert message in shell.fails(*given, "--labels", labels, "--output", "o.npz")
+        assert message in shell.fails(*command, "--labels", labels, "--output", "o.npz")
         assert not Path("o.npz").exists()
     onnx.save(model([node("Neg", "x", domain="")], inputs={"x": [4]}), "flat.onnx")
     assert "no output has rows of classes" in shell.fails("run", "flat.onnx", "--top1")
@@ -102,8 +102,8 @@ def test_run_takes_shapes_of_random_inputs(shell: Shell) -> None:
         ("z=6,4", "z is not an input; inputs: x"),
     ):
         assert message in shell.fails("run", "r.onnx", "--shape", shape)
-    given = ["--shape", "x=6,4", "--input", "x.npy"]
-    assert "--shape is for random inputs" in shell.fails("run", "r.onnx", *given)
+    options = ["--shape", "x=6,4", "--input", "x.npy"]
+    assert "--shape is for random inputs" in shell.fails("run", "r.onnx", *options)
 
 
 def test_json_and_report_hold_the_same_document(shell: Shell) -> None:
@@ -172,9 +172,9 @@ def test_run_reports_shapes_dtypes_and_nan_that_differ(
 ) -> None:
     np.savez("other.npz", **expected)
     arguments = ["--input", "x.npy", "--expect", "other.npz"]
-    said = shell.fails("run", "model.onnx", *arguments, code=1)
-    assert message in said
-    assert ("--atol" in said) == message.startswith("differs")
+    error = shell.fails("run", "model.onnx", *arguments, code=1)
+    assert message in error
+    assert ("--atol" in error) == message.startswith("differs")
 
 
 def test_run_treats_nan_and_signed_zeros_as_equal(shell: Shell) -> None:
@@ -277,7 +277,7 @@ def test_inspect_refuses_text_as_a_scale(shell: Shell) -> None:
 
 @needs_pipes
 def test_pipes_are_written_to_and_not_replaced(shell: Shell) -> None:
-    """A pipe here; a device, as /dev/null, is the same."""
+    """Write to a pipe, as a stand-in for devices such as /dev/null."""
     onnx.save(quantized_input(), "m.onnx")
     os.mkfifo("pipe")
     with open(os.open("pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
@@ -332,7 +332,7 @@ def test_version_option_prints_the_version(shell: Shell) -> None:
 
 
 def test_progress_is_shown_only_for_slow_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, and only of what takes a while."""
+    """Show progress on a terminal only, and only after a delay."""
     seen = io.StringIO()
     terminal = Console(file=seen, force_terminal=True, width=80)
     monkeypatch.setattr(_console, "Console", lambda **_: terminal)

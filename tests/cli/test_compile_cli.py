@@ -120,7 +120,7 @@ def test_verify_passes_on_equal_results(shell: Shell) -> None:
 
 
 def test_verify_allows_last_bits_after_bounded_layers(shell: Shell) -> None:
-    """One multiplication and a float sum round differently; so does what follows them."""
+    """Accept rounding differences of a float sum and of the layers that follow it."""
     for last, differ in (("Relu", "y differs"), ("Softmax", "sum, y differ")):
         onnx.save(ending_in_floats(last), "floats.onnx")
         code, out, _ = shell("compile", "floats.onnx", "-o", "f.onnx", "--verify", "rows.npy")
@@ -156,7 +156,7 @@ def test_verify_fails_on_differing_codes(shell: Shell) -> None:
 
 def test_verify_counts_compared_tensors(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Model.run
-    monkeypatch.setattr(Model, "run", lambda *given: {"y": run(*given)["y"]})
+    monkeypatch.setattr(Model, "run", lambda *arguments: {"y": run(*arguments)["y"]})
     code, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx", "--verify", "rows.npy")
     assert code == 0
     assert "Verified: 0 of 2 tensors of codes compared; all else is equal." in out
@@ -186,7 +186,7 @@ def test_verify_explains_nan(shell: Shell) -> None:
 
 @pytest.mark.parametrize("kind", ["name", "path", "symbolic", "hard"])
 def test_compile_never_replaces_its_input(shell: Shell, kind: str) -> None:
-    """A file that is compared with itself is equal, whatever it holds."""
+    """Refuse the input as output: a file compared with itself is always equal."""
     output = {"name": "layer.onnx", "path": "./../" + Path.cwd().name + "/layer.onnx"}.get(kind)
     if output is None:
         output = "other.onnx"
@@ -202,7 +202,7 @@ def test_compile_never_replaces_its_input(shell: Shell, kind: str) -> None:
 
 
 def test_verify_runs_the_written_file(shell: Shell, monkeypatch) -> None:
-    """With the ranges and the guarantee that it was compiled with, and as it lies on the disk."""
+    """Verify the file on disk, with the input ranges and the guarantee of the compilation."""
     plain = layer()
     plain.graph.node.pop(0)
     plain.graph.node[1].input[0] = "x"
@@ -213,7 +213,7 @@ def test_verify_runs_the_written_file(shell: Shell, monkeypatch) -> None:
     assert code == 0
     assert re.search(r"yq .*Quant", out)
     assert "2 tensors compared: 2 equal, 0 different" in out
-    # Beside the range the file gives what it gives: the nearest codes.
+    # Outside the range the file returns the nearest codes.
     code, out, _ = shell(*arguments, "rows.npy")
     assert code == 1
     assert re.search(r"But input 'x' holds 0\.\d+, outside its range", out)
@@ -222,7 +222,9 @@ def test_verify_runs_the_written_file(shell: Shell, monkeypatch) -> None:
         other = Path("other.onnx")
         save(self, other)
         file = onnx.load(other)
-        (words,) = [each for each in file.graph.initializer if each.name.endswith("_integers")]
+        (words,) = [
+            tensor for tensor in file.graph.initializer if tensor.name.endswith("_integers")
+        ]
         threshold = np.frombuffer(words.raw_data, np.int32).copy()
         threshold[-1] += 1
         words.raw_data = threshold.tobytes()
@@ -326,9 +328,9 @@ def test_time_option_measures(shell: Shell) -> None:
     assert product["place"] == [0, 1]
 
 
-@pytest.mark.parametrize(("mine", "said"), [(3e-3, True), (0.9e-3, False)])
+@pytest.mark.parametrize(("mine", "slower"), [(3e-3, True), (0.9e-3, False)])
 def test_compile_warns_about_a_slower_model(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, mine: float, said: bool
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, mine: float, slower: bool
 ) -> None:
     speed = Speed(
         Seconds(mine, mine), Seconds(2e-3, 2e-3), Seconds(1e-3, 1e-3), None, "float model"
@@ -341,7 +343,7 @@ def test_compile_warns_about_a_slower_model(
     onnx.save(proto, "mixed.onnx")
     code, out, _ = shell("compile", "mixed.onnx", "-o", "f.onnx")
     assert code == 0
-    assert ("slower than the float model: 3 ms per row" in out) == said
-    assert ("run the model as it is" in out) == said
+    assert ("slower than the float model: 3 ms per row" in out) == slower
+    assert ("run the model as it is" in out) == slower
     _, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx")
     assert "slower" not in out

@@ -57,7 +57,7 @@ def test_convert_respects_opset_limit(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["absent.onnx", "--to", "qdq", "-o", "out.onnx"], "absent.onnx"),
         (["x.npy", "--to", "qdq", "-o", "out.onnx"], "x.npy"),
@@ -66,8 +66,8 @@ def test_convert_respects_opset_limit(shell: Shell) -> None:
         (["model.onnx", "--to", "qdq", "-o", "out.onnx", "--report", "absent/r.json"], "absent"),
     ],
 )
-def test_convert_rejects_invalid_options(shell: Shell, arguments: list[str], told: str) -> None:
-    assert told in shell.fails("convert", *arguments)
+def test_convert_rejects_invalid_options(shell: Shell, arguments: list[str], message: str) -> None:
+    assert message in shell.fails("convert", *arguments)
     assert not Path("out.onnx").exists()
 
 

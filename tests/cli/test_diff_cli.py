@@ -94,28 +94,30 @@ def test_diff_compares_recorded_tensors(shell: Shell) -> None:
 def test_diff_prints_json(shell: Shell) -> None:
     np.savez("nan.npz", x=X, y=np.array([[0.5, -1, 1, np.nan]], np.float32))
     code, out, _ = shell("diff", "model.onnx", "nan.npz", "--json")
-    found = json.loads(out)
+    document = json.loads(out)
     assert code == 1
-    assert (found["equal"], found["first"], found["worst"]) == (False, "y", "y")
-    assert found["counts"] == {"compared": 1, "equal": 0, "tolerated": 0, "different": 1}
-    (tensor,) = found["tensors"]
+    assert (document["equal"], document["first"], document["worst"]) == (False, "y", "y")
+    assert document["counts"] == {"compared": 1, "equal": 0, "tolerated": 0, "different": 1}
+    (tensor,) = document["tensors"]
     assert tensor["differing"] == tensor["nans"] == 1
     assert (tensor["largest"], tensor["ulps"], tensor["outcome"]) == (None, None, "different")
     assert tensor["samples"] == [{"index": [0, 3], "a": 3.5, "b": None, "steps": None}]
     assert shell("diff", "model.onnx", "nan.npz", "--report", "out.json")[1] != ""
-    assert json.loads(Path("out.json").read_text()) == found
+    assert json.loads(Path("out.json").read_text()) == document
     assert not list(Path().glob("*.part"))
 
 
 def test_diff_writes_no_unrequested_report(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record of a long network is megabytes."""
-    asked = []
+    """Build the JSON document on request only: for a long network it takes megabytes."""
+    documents = []
     record = Difference.to_json
-    monkeypatch.setattr(Difference, "to_json", lambda found: asked.append(1) or record(found))
+    monkeypatch.setattr(
+        Difference, "to_json", lambda difference: documents.append(1) or record(difference)
+    )
     shell("diff", "model.onnx", "up.onnx")
-    assert not asked
+    assert not documents
     shell("diff", "model.onnx", "up.onnx", "--json")
-    assert asked
+    assert documents
 
 
 def test_diff_writes_html(shell: Shell) -> None:
@@ -136,7 +138,7 @@ def test_report_suffix_selects_the_format(shell: Shell, name: str, start: str) -
 
 
 def evil(mode: str) -> onnx.ModelProto:
-    """Names as a stranger might choose them."""
+    """Return a model with HTML in its names."""
     name = "<script>alert('&')</script>"
     made = quantized_input(rounding_mode=mode)
     made.graph.node[0].name = made.graph.node[0].output[0] = name
@@ -145,8 +147,8 @@ def evil(mode: str) -> onnx.ModelProto:
 
 
 def test_diff_page_escapes_names() -> None:
-    found = diff(evil("ROUND"), evil("HALF_UP"), TIES)
-    text = page(found)
+    difference = diff(evil("ROUND"), evil("HALF_UP"), TIES)
+    text = page(difference)
     Tags(text)
     assert "&lt;script&gt;alert(" in text
 
@@ -181,14 +183,16 @@ def test_diff_rejects_bad_input(shell: Shell, arguments: list[str], message: str
 
 
 def narrow(shell: Shell, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
-    """The lines on a terminal of 80 columns."""
+    """Return the lines of `anybit diff` on a terminal of 80 columns."""
     monkeypatch.setattr(
         "anybit.cli.diff.stdout", lambda: Console(width=80, highlight=False, force_terminal=False)
     )
     return shell("diff", *arguments)[1].splitlines()
 
 
-def test_diff_keeps_the_star_beside_its_name(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diff_keeps_the_star_next_to_its_name(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = narrow(shell, monkeypatch, "model.onnx", "up.onnx", "--input", "ties.npy")
     assert max(map(len, lines)) <= 80
     assert any(re.match(r" \*  y ", line) for line in lines)
@@ -230,14 +234,14 @@ def test_diff_wraps_long_names_in_few_lines(shell: Shell, monkeypatch: pytest.Mo
 
 
 def test_diff_runs_one_model_under_two_runners(shell: Shell) -> None:
-    for given, runner in (((), "onnxruntime"), (("--with", "reference"), "reference")):
-        code, out, _ = shell("diff", "model.onnx", *given)
+    for options, runner in (((), "onnxruntime"), (("--with", "reference"), "reference")):
+        code, out, _ = shell("diff", "model.onnx", *options)
         assert code == 0
         assert out.splitlines()[:2] == ["A  model.onnx (anybit)", f"B  model.onnx ({runner})"]
 
 
 def chain(factor: float, count: int = 30) -> onnx.ModelProto:
-    """x -> Mul by two constants in turn, many times: tensors t0, t1, ..."""
+    """Return a chain of `count` Mul nodes with tensors t0, t1, ..."""
     nodes = []
     for i in range(count):
         inputs = f"t{i - 1} {'f' if i == 3 else 'one'}" if i else "x one"
@@ -279,21 +283,21 @@ def test_diff_takes_shapes_of_random_inputs(shell: Shell) -> None:
 
 
 def difference(y: np.ndarray) -> Difference:
-    """A model that copies its input, against a record of something else."""
+    """Compare a model that copies its input, zeros, with a recorded output y."""
     proto = model([node("Identity", "x", domain="")], inputs={"x": list(y.shape)})
     return diff(proto, {"x": np.zeros(y.shape, np.float32), "y": y})
 
 
-def test_histogram_of_whole_steps() -> None:
-    found = diff(quantized_input(), {"x": TIES, "y": array([[0, 1, -1, np.nan]])})
-    figure = histogram(found["y"])
+def test_histogram_counts_whole_steps() -> None:
+    differences = diff(quantized_input(), {"x": TIES, "y": array([[0, 1, -1, np.nan]])})
+    figure = histogram(differences["y"])
     words = "2 elements with a difference, B minus A, steps; 1 more where a number meets"
     assert figure.title.startswith(words)
     titles = re.findall(r"<title>(\S+: \d+)</title></rect>", figure.chart)
     assert titles == ["-2: 1", "-1: 0", "0: 0", "1: 1", "2: 0"]
 
 
-def test_histogram_of_small_differences() -> None:
+def test_histogram_bins_small_differences() -> None:
     y = np.array([[1e-7, -1e-7, 5e-8, 0]], np.float32)
     chart = histogram(difference(y)["y"]).chart
     counts = [int(text) for text in re.findall(r": (\d+)</title></rect>", chart)]
@@ -313,7 +317,9 @@ def test_histogram_of_small_differences() -> None:
         ((64, 32, 1, 1), "axis 0 (64)", "axis 1 (32)"),
     ],
 )
-def test_views(shape: tuple[int, ...], down: str, across: str) -> None:
+def test_rectangle_flattens_axes_and_names_them(
+    shape: tuple[int, ...], down: str, across: str
+) -> None:
     y = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     view = rectangle(y)
     assert (view.down, view.across) == (down, across)
@@ -322,7 +328,7 @@ def test_views(shape: tuple[int, ...], down: str, across: str) -> None:
         ET.fromstring(heat_map(difference(y)["y"]).chart)
 
 
-def test_blocks_keep_the_largest() -> None:
+def test_blockwise_keeps_the_largest_value() -> None:
     grid = np.zeros((300, 1000))
     grid[299, 999] = 7
     cells, block = blockwise(grid, (64, 128))
@@ -331,7 +337,7 @@ def test_blocks_keep_the_largest() -> None:
     assert cells[-1, -1] == cells.max() == 7
 
 
-def test_levels() -> None:
+def test_graded_levels_double_up_to_infinity() -> None:
     levels, limits = graded(np.array([[0, 1, 2, 4, 8, 15, 16, np.inf]]))
     assert limits.tolist() == [1, 2, 4, 8, 16]
     assert levels.tolist() == [[0, 1, 2, 3, 4, 5, 5, 5]]
@@ -346,9 +352,9 @@ def test_heat_map_names_its_axes() -> None:
     assert 'class="level5" d="M3 1h1v1h-1z"' in figure.chart
 
 
-def test_rows_that_differ_look_different() -> None:
-    found = diff(quantized_input(), quantized_input(rounding_mode="HALF_UP"), TIES)
-    text = page(found)
-    assert text.count('<tr class="different">') == len(found.different) == 1
+def test_diff_page_highlights_rows_that_differ() -> None:
+    differences = diff(quantized_input(), quantized_input(rounding_mode="HALF_UP"), TIES)
+    text = page(differences)
+    assert text.count('<tr class="different">') == len(differences.different) == 1
     assert text.count('<tr class="equal">') == 3
     assert "tr.different td { background" in text

@@ -17,13 +17,13 @@ import anybit
 @pytest.fixture
 def files(shell: Shell) -> Shell:
     onnx.save(convolutions(), "net.onnx")
-    rows = np.concatenate([each["x"] for each in data_for("convolutions")])
+    rows = np.concatenate([batch["x"] for batch in data_for("convolutions")])
     np.savez("data.npz", x=rows, label=np.zeros(24, np.int64))
     anybit.quantize("net.onnx", activations=None).save("q.onnx")
     return shell
 
 
-def test_what_is_shown(files: Shell) -> None:
+def test_evaluate_prints_a_row_per_model(files: Shell) -> None:
     code, out, err = files(
         "evaluate", "net.onnx", "q.onnx", "--data", "data.npz", "--labels", "label"
     )
@@ -38,19 +38,21 @@ def test_what_is_shown(files: Shell) -> None:
     assert "24 samples, 24 rows; the others are compared with the first" in out
 
 
-def test_json(files: Shell) -> None:
+def test_evaluate_prints_json(files: Shell) -> None:
     arguments = ["evaluate", "net.onnx", "q.onnx", "--data", "data.npz", "--engine", "compiled"]
     code, out, _ = files(*arguments, "--metric", "mse", "--json")
-    found = json.loads(out)
+    document = json.loads(out)
     assert code == 0
-    assert found["metric"] == "mse"
-    first, second = found["models"]
+    assert document["metric"] == "mse"
+    first, second = document["models"]
     assert first["metric"] is None
     assert 0 < second["metric"] == second["mse"]
     assert second["bytes"] == Path("q.onnx").stat().st_size
 
 
-def test_a_metric_beside_the_data(files: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_imports_a_metric_from_the_working_directory(
+    files: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("metric_beside.py").write_text("def rows(outputs, labels):\n    return len(labels)\n")
     arguments = ["evaluate", "net.onnx", "--data", "data.npz", "--labels", "label"]
@@ -70,5 +72,7 @@ def test_a_metric_beside_the_data(files: Shell, monkeypatch: pytest.MonkeyPatch)
         (["net.onnx", "--data", "data.npz", "--metric", "there:f"], "there cannot be imported"),
     ],
 )
-def test_errors(files: Shell, arguments: list[str], message: str) -> None:
+def test_evaluate_rejects_invalid_arguments(
+    files: Shell, arguments: list[str], message: str
+) -> None:
     assert message in files.fails("evaluate", *arguments)

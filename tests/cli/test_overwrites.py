@@ -55,7 +55,7 @@ def test_output_that_replaces_an_input_is_refused(files: Shell, command: str) ->
 
 
 def test_page_that_replaces_an_input_is_refused(files: Shell) -> None:
-    """A model or a folder of data may have any suffix."""
+    """Refuse the overwrite for any suffix: models and data may end in .html."""
     shutil.copy("model.onnx", "model.html")
     shutil.copy("x.npy", "x.html")
     before = contents()

@@ -26,7 +26,7 @@ from anybit.ptq.calibration import calibration_stats as stats
 @pytest.fixture
 def files(shell: Shell) -> Shell:
     onnx.save(convolutions(), "net.onnx")
-    np.savez("data.npz", x=np.concatenate([each["x"] for each in data_for("convolutions")]))
+    np.savez("data.npz", x=np.concatenate([batch["x"] for batch in data_for("convolutions")]))
     return shell
 
 
@@ -50,11 +50,16 @@ def test_quantize_omits_empty_columns(files: Shell) -> None:
 def test_quantize_prints_json(files: Shell) -> None:
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--json"]
     code, out, _ = files(*arguments, "--keep", "head")
-    found = json.loads(out)
+    document = json.loads(out)
     assert code == 0
-    assert found["verdict"]["passed"] is True
-    assert found["skipped"] == {"head": "float was requested"}
-    assert [each["name"] for each in found["layers"]] == ["first", "depthwise", "pointwise", "up"]
+    assert document["verdict"]["passed"] is True
+    assert document["skipped"] == {"head": "float was requested"}
+    assert [layer["name"] for layer in document["layers"]] == [
+        "first",
+        "depthwise",
+        "pointwise",
+        "up",
+    ]
 
 
 def test_quantize_never_replaces_the_float_model(files: Shell) -> None:
@@ -68,12 +73,12 @@ def test_layer_option_sets_formats(files: Shell) -> None:
     words = ["--layer", "*wise=int4/uint4", "--layer", "head=float", "--keep", "*elu"]
     arguments = ["quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npz", "--json"]
     code, out, _ = files(*arguments, *words)
-    found = json.loads(out)
+    document = json.loads(out)
     assert code == 0
-    assert [(each["weights"], each["activations"]) for each in found["layers"]] == [
+    assert [(layer["weights"], layer["activations"]) for layer in document["layers"]] == [
         *(("int8", "uint8"), ("int4", "uint4"), ("int4", "uint4"), ("int8", "uint8")),
     ]
-    assert found["skipped"] == {"head": "float was requested"}
+    assert document["skipped"] == {"head": "float was requested"}
 
 
 def test_budget_option_searches_mixed_precision(files: Shell) -> None:
@@ -133,15 +138,15 @@ def test_to_option_converts_the_result(files: Shell) -> None:
     code, out, _ = files(*arguments)
     assert code == 0
     assert "note: needs ONNX Runtime" in out
-    domains = {each.domain for each in onnx.load("q.onnx").graph.node}
+    domains = {node.domain for node in onnx.load("q.onnx").graph.node}
     assert domains == {""}
     code, out, _ = files(*arguments, "--json")
     conversion = json.loads(out)["conversion"]
     assert (code, conversion["form"], conversion["exact"]) == (0, "qdq", True)
     assert conversion["remarks"][0].startswith("needs ONNX Runtime")
     assert "is not one of" in files.fails(*arguments[:-1], "qlinear")
-    found = anybit.quantize("net.onnx", weights="int8", activations=None)
-    anybit.convert(found, to="qdq").save("c.onnx")
+    result = anybit.quantize("net.onnx", weights="int8", activations=None)
+    anybit.convert(result, to="qdq").save("c.onnx")
     assert Path("c.onnx").read_bytes() == Path("q.onnx").read_bytes()
 
 
@@ -157,7 +162,7 @@ def test_to_option_notes_quantizers_that_expand(files: Shell) -> None:
 
 def test_quality_check_fails_below_the_threshold(shell: Shell) -> None:
     onnx.save(attention(), "net.onnx")
-    np.save("data.npy", np.concatenate([each["x"] for each in data_for("attention")]))
+    np.save("data.npy", np.concatenate([batch["x"] for batch in data_for("attention")]))
     words = ["--weights", "bipolar", "--activations", "bipolar"]
     code, out, _ = shell("quantize", "net.onnx", "-o", "q.onnx", "--data", "data.npy", *words)
     assert code == 1
@@ -216,11 +221,11 @@ def test_quality_fits_the_terminal(columns: int, count: int) -> None:
         OutputQuality(f"scores_and_boxes[..., {at}:{at + 1}]", kinds[at % 4], -at, 0.5, 0.25)
         for at in range(count)
     )
-    found = QualityMetrics(
+    quality = QualityMetrics(
         *(-63.0, 0.25, 1234, False), correlation=0.5, logits_agreement=0.25, outputs=outputs
     )
     console = Console(width=columns, file=StringIO(), highlight=False)
-    show_quality(found, console)
+    show_quality(quality, console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert max(map(len, lines)) <= columns
     rows = [line.split()[1] for line in lines if line.startswith(" scores_and_boxes")]
