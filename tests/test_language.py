@@ -60,6 +60,7 @@ FUNCTIONS_CHECKED = (
         "src/anybit/metrics",
         "src/anybit/onnx",
     ),
+    *("src/anybit/jax", "src/anybit/model.py", "src/anybit/ops", "src/anybit/parallel"),
     *("src/anybit/ptq", "src/anybit/quant_types", "src/anybit/torch"),
 )
 

@@ -201,7 +201,7 @@ def test_functions_refuse_integers_beyond_32_bits_without_x64() -> None:
 def test_reference_program_equals_numpy(name: str, parameters: Any, wide: bool) -> None:
     """Run the reference program on the CPU, without subnormal values."""
     from anybit.jax import _programs
-    from anybit.jax._rounded_once import rounded_once
+    from anybit.jax._rounded_once import round_once
 
     operator = getattr(anybit, name).operator
     dtype = np.float64 if wide else np.float32
@@ -209,9 +209,9 @@ def test_reference_program_equals_numpy(name: str, parameters: Any, wide: bool) 
         x = (np.random.default_rng(0).standard_normal(100_000) * 100).astype(dtype)
         arguments = [value if isinstance(value, int) else dtype(value) for value in parameters]
 
-        @rounded_once
+        @round_once
         def reference(x: Any, *arguments: Any) -> Any:
-            return operator.reference(*_programs._unfolded(operator, (x, *arguments)))
+            return operator.reference(*_programs._hide_repeats(operator, (x, *arguments)))
 
         result = jax.jit(reference)(x, *map(jnp.asarray, arguments))
     assert_same(result, operator.function(x, *arguments))
@@ -219,14 +219,14 @@ def test_reference_program_equals_numpy(name: str, parameters: Any, wide: bool) 
 
 def test_rounded_once_divides_and_sums_in_float64() -> None:
     """Include functions inside of the function, derivatives, and 32-bit integers."""
-    from anybit.jax._rounded_once import rounded_once
+    from anybit.jax._rounded_once import round_once
 
     def function(x: Any, y: Any) -> Any:
         return {"quotient": jnp.where(x > 0, x / y, jax.jit(jnp.divide)(y, x)), "sum": x.sum()}
 
     with jax.enable_x64(False):
-        program = jax.make_jaxpr(rounded_once(function))(X, X)
-        result = jax.jit(rounded_once(function))(X, X + 1)
+        program = jax.make_jaxpr(round_once(function))(X, X)
+        result = jax.jit(round_once(function))(X, X + 1)
     widened = [
         eqn for eqn in program.eqns if eqn.primitive in (jax.lax.div_p, jax.lax.reduce_sum_p)
     ]

@@ -260,7 +260,7 @@ _WIDEST_EXPONENT = 62
 
 def _convert_to_floats(x: Any) -> Any:
     """Return x as an array; NumPy integers become float64, as in a division."""
-    x = arrays.as_array(x)
+    x = arrays.convert_to_array(x)
     integral = isinstance(x, np.ndarray) and x.dtype.kind in "biu"
     return x.astype(np.float64) if integral else x
 

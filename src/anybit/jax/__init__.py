@@ -11,7 +11,7 @@ Array([0.5, 1.5, 3.5], dtype=float32)
 
 from typing import TYPE_CHECKING, Any
 
-from anybit.jax._functions import function_of
+from anybit.jax._functions import make_function
 from anybit.jax._programs import register
 from anybit.ops import OPERATORS
 
@@ -24,6 +24,6 @@ if TYPE_CHECKING:
 # Programs exported by another process need the kernels before any call.
 register()
 
-globals().update({operator.name: function_of(operator) for operator in OPERATORS})
+globals().update({operator.name: make_function(operator) for operator in OPERATORS})
 
 __all__ = [operator.name for operator in OPERATORS]

@@ -26,7 +26,7 @@ _READABLE = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32,
 _READABLE |= {"bool", "float16", "bfloat16", "float32", "float64"}
 
 
-def function_of(operator: Operator) -> Callable[..., Any]:
+def make_function(operator: Operator) -> Callable[..., Any]:
     """Return the public function of an operator."""
     signature = inspect.signature(operator.function)
 
@@ -38,15 +38,15 @@ def function_of(operator: Operator) -> Callable[..., Any]:
         if values.pop("out") is not None:
             raise TypeError("out must be None: JAX arrays cannot be written to")
         inputs = [values.pop(declared.name) for declared in operator.inputs]
-        attributes = _static_attributes(operator, values)
-        arrays = _vary_alike(_as_arrays(operator, inputs))
-        return _differentiable(operator, attributes)(*arrays)
+        attributes = _freeze_attributes(operator, values)
+        arrays = _vary_alike(_convert_to_arrays(operator, inputs))
+        return _make_differentiable(operator, attributes)(*arrays)
 
     return function
 
 
 @functools.cache
-def _differentiable(operator: Operator, attributes: Attributes) -> Callable[..., Any]:
+def _make_differentiable(operator: Operator, attributes: Attributes) -> Callable[..., Any]:
     """Return the operator with its gradient, for fixed attributes."""
     keywords = dict(attributes)
 
@@ -55,7 +55,7 @@ def _differentiable(operator: Operator, attributes: Attributes) -> Callable[...,
         return _programs.evaluate(operator, keywords, inputs)
 
     def forward(*inputs: Any) -> tuple[Any, Any]:
-        names = _perturbed_names(operator, [primal.perturbed for primal in inputs])
+        names = _get_perturbed_names(operator, [primal.perturbed for primal in inputs])
         values = tuple(primal.value for primal in inputs)
         return evaluate(*values), (values, _Names(tuple(names)))
 
@@ -63,7 +63,7 @@ def _differentiable(operator: Operator, attributes: Attributes) -> Callable[...,
         inputs, targets = residuals
         if isinstance(gradient, jax.custom_derivatives.SymbolicZero) or not targets.names:
             return (None,) * len(inputs)
-        gradients = _programs.gradients(operator, keywords, targets.names, gradient, inputs)
+        gradients = _programs.compute_gradients(operator, keywords, targets.names, gradient, inputs)
         return tuple(gradients.get(declared.name) for declared in operator.inputs[: len(inputs)])
 
     evaluate.defvjp(forward, backward, symbolic_zeros=True)
@@ -79,7 +79,7 @@ class _Names:
     names: tuple[str, ...]
 
 
-def _perturbed_names(operator: Operator, perturbed: list[bool]) -> list[str]:
+def _get_perturbed_names(operator: Operator, perturbed: list[bool]) -> list[str]:
     """Return the names of the inputs with a tangent; TypeError for one without a derivative.
 
     Integer results have no derivatives, which is not an error: their cotangents are dropped.
@@ -97,7 +97,7 @@ def _perturbed_names(operator: Operator, perturbed: list[bool]) -> list[str]:
     return names
 
 
-def _as_arrays(operator: Operator, values: list[Any]) -> list[jax.Array]:
+def _convert_to_arrays(operator: Operator, values: list[Any]) -> list[jax.Array]:
     """Convert x and its parameters, without optional ones that are missing at the end."""
     first = operator.inputs[0]
     if hasattr(values[0], "dtype"):  # before JAX narrows it
@@ -107,24 +107,26 @@ def _as_arrays(operator: Operator, values: list[Any]) -> list[jax.Array]:
     while values[-1] is None and operator.inputs[len(values) - 1].optional:
         values = values[:-1]
     parameters = zip(operator.inputs[1:], values[1:], strict=False)
-    return [x, *(_parameter(value, declared, x) for declared, value in parameters)]
+    return [x, *(_convert_parameter(value, declared, x) for declared, value in parameters)]
 
 
-def _parameter(value: Any, declared: Input, x: jax.Array) -> jax.Array:
+def _convert_parameter(value: Any, declared: Input, x: jax.Array) -> jax.Array:
     if value is None:
         raise TypeError(f"{declared.name} is missing")
     if isinstance(value, np.ndarray | np.generic):
-        value = _readable(value, declared)
+        value = _make_readable(value, declared)
     if not is_foreign(value):
-        return _from_host(convert_values(value, declared.domain, declared.name), declared, x)
+        return _convert_from_host(
+            convert_values(value, declared.domain, declared.name), declared, x
+        )
     # NumPy, because computations with a concrete JAX array would become part of the program.
     is_concrete = not isinstance(value, jax.core.Tracer) and value.is_fully_addressable
-    array = _readable(np.asarray(value) if is_concrete else value, declared)
+    array = _make_readable(np.asarray(value) if is_concrete else value, declared)
     convert_values(array, declared.domain, declared.name)
-    return _readable(value, declared)
+    return _make_readable(value, declared)
 
 
-def _readable(values: Any, declared: Input) -> Any:
+def _make_readable(values: Any, declared: Input) -> Any:
     """Convert narrow types, such as float8 and int4, to a common type; exact."""
     if declared.domain.dtypes or values.dtype.name in _READABLE:
         return values
@@ -133,7 +135,7 @@ def _readable(values: Any, declared: Input) -> Any:
     return values.astype(np.float32) if jnp.isdtype(values.dtype, "real floating") else values
 
 
-def _from_host(values: np.ndarray, declared: Input, x: jax.Array) -> jax.Array:
+def _convert_from_host(values: np.ndarray, declared: Input, x: jax.Array) -> jax.Array:
     """Convert a NumPy array: round it to the compute type of x, or to integers."""
     if not declared.domain.integer:
         wide = x.dtype == np.float64
@@ -153,7 +155,7 @@ def _from_host(values: np.ndarray, declared: Input, x: jax.Array) -> jax.Array:
     )
 
 
-def _static_attributes(operator: Operator, values: dict[str, Any]) -> Attributes:
+def _freeze_attributes(operator: Operator, values: dict[str, Any]) -> Attributes:
     """Return the attributes as hashable pairs; TypeError for invalid types."""
     return tuple(
         (attribute.name, attribute.parse(values[attribute.name]))
@@ -161,7 +163,7 @@ def _static_attributes(operator: Operator, values: dict[str, Any]) -> Attributes
     )
 
 
-def _varying_axes(x: Any) -> frozenset[str]:
+def _get_varying_axes(x: Any) -> frozenset[str]:
     kind: Any = jax.typeof(x) if hasattr(jax, "typeof") else None
     if hasattr(kind, "manual_axis_type"):
         return frozenset(kind.manual_axis_type.varying)
@@ -174,8 +176,8 @@ def _vary_alike(arrays: list[Any]) -> list[Any]:
     Custom calls require that. JAX has tracked these axes since 0.7; nothing is done in older
     versions. The cotangent of an array that did not vary is summed along those axes.
     """
-    union = frozenset().union(*map(_varying_axes, arrays))
-    return [_vary_along(x, tuple(sorted(union - _varying_axes(x)))) for x in arrays]
+    union = frozenset().union(*map(_get_varying_axes, arrays))
+    return [_vary_along(x, tuple(sorted(union - _get_varying_axes(x)))) for x in arrays]
 
 
 def _vary_along(x: Any, axes: tuple[str, ...]) -> Any:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from anybit._native import differentiable, xla_handlers
-from anybit.jax._rounded_once import rounded_once
+from anybit.jax._rounded_once import round_once
 from anybit.ops import Operator
 from anybit.ops.arrays import cast, get_compute_dtype
 from anybit.ops.gradient import propagate_gradients
@@ -21,7 +21,7 @@ from anybit.ops.gradient import propagate_gradients
 def register() -> None:
     """Register the kernels with XLA, under names that exported programs refer to."""
     for name, handler in xla_handlers.items():
-        jax.ffi.register_ffi_target(_target(name), handler, platform="cpu")
+        jax.ffi.register_ffi_target(_name_target(name), handler, platform="cpu")
 
 
 def evaluate(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Any:
@@ -30,14 +30,14 @@ def evaluate(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence
     def native(*inputs: Any) -> Any:
         return _call_kernel(operator, attributes, inputs)
 
-    @rounded_once
+    @round_once
     def traced(*inputs: Any) -> Any:
-        return _without_weak_type(operator.reference(*_unfolded(operator, inputs), **attributes))
+        return _remove_weak_type(operator.reference(*_hide_repeats(operator, inputs), **attributes))
 
     return jax.lax.platform_dependent(*inputs, cpu=native, default=traced)
 
 
-def gradients(
+def compute_gradients(
     operator: Operator,
     attributes: Mapping[str, Any],
     names: Collection[str],
@@ -51,12 +51,12 @@ def gradients(
     def by_reference(
         targets: Collection[str], gradient: Any, inputs: Sequence[Any]
     ) -> dict[str, Any]:
-        partials = operator.partials(*_unfolded(operator, inputs), **attributes)
+        partials = operator.partials(*_hide_repeats(operator, inputs), **attributes)
         shapes = operator.broadcast_shapes(inputs, attributes)
         results = propagate_gradients(
             gradient, operator.name_inputs(inputs), partials, targets, shapes
         )
-        return {name: _without_weak_type(result) for name, result in results.items()}
+        return {name: _remove_weak_type(result) for name, result in results.items()}
 
     def native(gradient: Any, *inputs: Any) -> dict[str, Any]:
         results = by_reference(others, gradient, inputs) if others else {}
@@ -64,7 +64,7 @@ def gradients(
             results |= _call_backward_kernel(operator, attributes, kernels, gradient, inputs)
         return results
 
-    @rounded_once
+    @round_once
     def traced(gradient: Any, *inputs: Any) -> dict[str, Any]:
         return by_reference(names, gradient, inputs)
 
@@ -81,12 +81,12 @@ def gradients(
     return results
 
 
-def _without_weak_type(array: Any) -> Any:
+def _remove_weak_type(array: Any) -> Any:
     """Remove a weak type, because results of kernels do not have one."""
     return jax.lax.convert_element_type(array, array.dtype)
 
 
-def _unfolded(operator: Operator, inputs: Sequence[Any]) -> list[Any]:
+def _hide_repeats(operator: Operator, inputs: Sequence[Any]) -> list[Any]:
     """Return inputs for the reference in a form that hides repeated parameters from XLA.
 
     Otherwise XLA would replace x / scale by x * (1 / scale), which rounds twice. Operators with
@@ -109,8 +109,10 @@ def _call_kernel(operator: Operator, attributes: Mapping[str, Any], inputs: Sequ
     x = inputs[0]
     dtype = operator.result_dtype(attributes) if operator.result_dtype else x.dtype
     # Under vmap, inputs without the batch axis, x included, get one of size 1.
-    compute = jax.ffi.ffi_call(_target(operator.name), _like(x, dtype), vmap_method="expand_dims")
-    return compute(*_aligned(operator, attributes, inputs), **attributes)
+    compute = jax.ffi.ffi_call(
+        _name_target(operator.name), _make_result_type(x, dtype), vmap_method="expand_dims"
+    )
+    return compute(*_align_inputs(operator, attributes, inputs), **attributes)
 
 
 def _call_backward_kernel(
@@ -121,12 +123,12 @@ def _call_backward_kernel(
     inputs: Sequence[Any],
 ) -> dict[str, Any]:
     """Return the gradients of the named inputs, which must be `differentiable`."""
-    aligned = _aligned(operator, attributes, inputs)
+    aligned = _align_inputs(operator, attributes, inputs)
     places = [place for place, declared in enumerate(operator.inputs) if declared.name in names]
     # Under vmap gradients are sums per element of the batch, so that all inputs get the axis.
     compute = jax.ffi.ffi_call(
-        _target(f"{operator.name}_backward"),
-        tuple(_like(aligned[place], aligned[place].dtype) for place in places),
+        _name_target(f"{operator.name}_backward"),
+        tuple(_make_result_type(aligned[place], aligned[place].dtype) for place in places),
         vmap_method="broadcast_all",
     )
     bits = sum(1 << place for place in places)
@@ -137,11 +139,11 @@ def _call_backward_kernel(
     }
 
 
-def _target(name: str) -> str:
+def _name_target(name: str) -> str:
     return f"anybit_{name}"
 
 
-def _like(array: Any, dtype: Any) -> Any:
+def _make_result_type(array: Any, dtype: Any) -> Any:
     """Return the type of a result: the array's shape and, under shard_map, its devices.
 
     There is no computation. It also removes a weak type, which custom calls do not support.
@@ -149,7 +151,9 @@ def _like(array: Any, dtype: Any) -> Any:
     return jax.lax.convert_element_type(array, dtype)
 
 
-def _aligned(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
+def _align_inputs(
+    operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]
+) -> list[Any]:
     """Return x, and parameters of the same rank, so that vmap adds the first axis of all."""
     x = inputs[0]
     parameters = [

@@ -24,7 +24,7 @@ _WIDENED = (jax.lax.div_p, jax.lax.reduce_sum_p)
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call")
 
 
-def rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
+def round_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function of arrays that returns a tree of arrays.
 
     Loops and custom derivatives are not supported; references do not have any.

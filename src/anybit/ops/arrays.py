@@ -24,7 +24,7 @@ def is_foreign(x: Any) -> bool:
     return bool(is_array_api_obj(x))
 
 
-def as_array(x: Any) -> Any:
+def convert_to_array(x: Any) -> Any:
     return x if is_foreign(x) else np.asarray(x)
 
 
@@ -116,8 +116,8 @@ def convert_parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
     xp = get_namespace(x)
     values = convert_values(value, domain, name)
     if domain.integer:
-        return _move_to_device_of(convert_to_integers(values), xp, get_integer_dtype(xp), x)
-    return _move_to_device_of(values, xp, get_compute_dtype(x), x)
+        return _move_to_device(convert_to_integers(values), xp, get_integer_dtype(xp), x)
+    return _move_to_device(values, xp, get_compute_dtype(x), x)
 
 
 def convert_values(value: Any, domain: Domain, name: str) -> Any:
@@ -152,7 +152,7 @@ def convert_to_integers(values: Any) -> Any:
     return cast(host.clip(wide, -float(limit), float(limit)), get_integer_dtype(host))
 
 
-def _move_to_device_of(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
+def _move_to_device(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
     """Return `values` as an array of x's library on x's device."""
     from array_api_compat import device
 

@@ -7,7 +7,7 @@ from anybit.ops.arrays import get_namespace
 from anybit.ops.domain import Floating, Scale
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, Grid, IntegerGrid
-from anybit.ops.operator import operator
+from anybit.ops.operator import define_operator
 
 _SIGNS = range(-1, 2, 2)
 
@@ -29,7 +29,7 @@ def _partials(x: Any, scale: Any) -> tuple[Any, ...]:
     return xp.where(inside, one, none), xp.where(x >= 0, one, -one)
 
 
-@operator(
+@define_operator(
     "BipolarQuant",
     gradient=Gradient(("x", "scale"), _partials),
     grid=_grid,

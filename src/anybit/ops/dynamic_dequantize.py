@@ -8,7 +8,7 @@ from anybit.ops.dynamic_quantize import DEFAULT_AXIS, reshape_along_axis
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call
 from anybit.ops.int_quant import generate_zeropt_remarks
-from anybit.ops.operator import operator
+from anybit.ops.operator import define_operator
 from anybit.ops.remark import Remark
 
 # Of either type: a call does not contain the type.
@@ -43,7 +43,7 @@ def _remarks(call: Call) -> Iterator[Remark]:
         yield from generate_zeropt_remarks(call.parameters["zps"], _CODES)
 
 
-@operator(
+@define_operator(
     "DynamicDequantize",
     domain="anybit",
     place=reshape_along_axis,

@@ -7,7 +7,7 @@ from anybit.ops.arrays import get_namespace
 from anybit.ops.domain import Float32, Float32Scale, SmallZeroPoint
 from anybit.ops.grids import Call
 from anybit.ops.int_quant import generate_zeropt_remarks
-from anybit.ops.operator import operator
+from anybit.ops.operator import define_operator
 from anybit.ops.remark import Remark
 
 DEFAULT_AXIS = 1
@@ -51,7 +51,7 @@ def _remarks(call: Call) -> Iterator[Remark]:
         yield from generate_zeropt_remarks(call.parameters["zps"], range(lowest, highest + 1))
 
 
-@operator(
+@define_operator(
     "DynamicQuantize",
     domain="anybit",
     attribute_names={"dtype": ("dst",)},

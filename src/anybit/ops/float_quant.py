@@ -16,7 +16,7 @@ from anybit.ops.domain import (
 )
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, FloatGrid, Grid, get_single_integer
-from anybit.ops.operator import operator
+from anybit.ops.operator import define_operator
 from anybit.ops.powers import floor_log2, power_of_two, times_power_of_two
 from anybit.ops.remark import Remark
 from anybit.ops.rounding import RoundingMode, round_to_integer
@@ -126,7 +126,7 @@ def _partials(
     )
 
 
-@operator(
+@define_operator(
     "FloatQuant",
     attribute_names={"has_infinity": ("has_infinity", "has_inf")},
     gradient=Gradient(("x", "scale", "max_val"), _partials),

@@ -9,7 +9,7 @@ from anybit.ops.arrays import get_namespace
 from anybit.ops.domain import BitWidth, Floating, Scale, ZeroPoint
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, get_single_integer
-from anybit.ops.operator import operator
+from anybit.ops.operator import define_operator
 from anybit.ops.powers import power_of_two
 from anybit.ops.remark import Remark
 from anybit.ops.rounding import RoundingMode, round_to_integer
@@ -128,7 +128,7 @@ def _partials(
     )
 
 
-@operator(
+@define_operator(
     "IntQuant",
     aliases=("Quant",),
     gradient=Gradient(("x", "scale", "zeropt", "bitwidth"), _partials),

@@ -4,8 +4,8 @@
 An operator is a function whose positional parameters are its ONNX inputs and whose keyword-only
 parameters are its ONNX attributes. The annotations define the domain and the role of each input
 (`Scale`, `BitWidth`, ...), the docstring is the specification, and the body is the readable
-reference, written for any array-API library. The decorator `operator` turns it into the public
-function.
+reference, written for any array-API library. The decorator `define_operator` turns it into the
+public function.
 """
 
 import functools
@@ -130,7 +130,7 @@ class Operator:
         return self.place is arrays.make_broadcastable
 
 
-def operator(
+def define_operator(
     onnx_name: str,
     *,
     domain: str = "qonnx.custom_op.general",
@@ -196,7 +196,7 @@ class _Declared:
             for attribute in self.attributes
         }
         values = [arguments[value.name] for value in self.inputs]
-        x, first = arrays.as_array(values[0]), self.inputs[0]
+        x, first = arrays.convert_to_array(values[0]), self.inputs[0]
         operands = [arrays.widen(x, first.domain, first.name)]
         for declared, value in zip(self.inputs[1:], values[1:], strict=True):
             if value is not None:

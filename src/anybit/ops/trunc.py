@@ -9,7 +9,7 @@ from anybit.ops.domain import BitWidth, Floating, InBitWidth, InScale, Scale, Ze
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call, Coding, Grid, IntegerGrid, get_single_integer
 from anybit.ops.int_quant import get_codes, get_integer_range, get_range_derivatives
-from anybit.ops.operator import operator
+from anybit.ops.operator import define_operator
 from anybit.ops.powers import floor_log2, power_of_two, times_power_of_two
 from anybit.ops.remark import Remark
 from anybit.ops.rounding import round_to_integer
@@ -102,7 +102,7 @@ def _partials(
     )
 
 
-@operator(
+@define_operator(
     "Trunc",
     version=2,
     aliases=("TruncQuant",),

@@ -7,7 +7,7 @@ import numpy as np
 from anybit.ops.domain import BitWidth, Floating, InBitWidth, Scale, ZeroPoint
 from anybit.ops.gradient import Gradient
 from anybit.ops.grids import Call
-from anybit.ops.operator import operator
+from anybit.ops.operator import define_operator
 from anybit.ops.powers import power_of_two
 from anybit.ops.remark import Remark
 from anybit.ops.rounding import round_to_integer
@@ -40,7 +40,7 @@ def _partials(
     return 1 / factor, codes - quotient / factor, scale / factor - scale
 
 
-@operator(
+@define_operator(
     "Trunc",
     version=1,
     aliases=("TruncQuant",),

@@ -81,14 +81,14 @@ class ThreadExecutor:
             return
         pool = ThreadPoolExecutor(self._threads)
         try:
-            yield from ordered_results(
+            yield from iterate_ordered(
                 lambda task: pool.submit(worker, task), Future.result, tasks, 2 * self._threads
             )
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def ordered_results(
+def iterate_ordered(
     submit: Callable[[Task], Handle],
     result: Callable[[Handle], Result],
     tasks: Iterable[Task],

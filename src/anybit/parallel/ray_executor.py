@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from anybit.errors import ModelError
-from anybit.parallel.executor import Context, Result, Task, ordered_results
+from anybit.parallel.executor import Context, Result, Task, iterate_ordered
 
 # How often Ray repeats a task whose process ended.
 _RETRIES = 3
@@ -89,7 +89,7 @@ class RayExecutor:
         cores = int(ray.cluster_resources().get("CPU", 1))
         # Tasks are not cancelled if the caller stops early: Ray (2.60) may end this process if it
         # cancels a task at the moment when that ends.
-        yield from ordered_results(submit, result, tasks, _TASKS_PER_CORE * cores)
+        yield from iterate_ordered(submit, result, tasks, _TASKS_PER_CORE * cores)
 
     def close(self) -> None:
         """Close the connection if it was opened here; that ends a cluster started by "local"."""
@@ -129,7 +129,7 @@ def _check_answers(address: str) -> None:
 
 
 @lru_cache(maxsize=1)
-def _worker_of(job: Any) -> Callable[[Any], Any]:
+def _make_worker(job: Any) -> Callable[[Any], Any]:
     """Return the worker of a job, made once per process."""
     import ray
 
@@ -139,4 +139,4 @@ def _worker_of(job: Any) -> Callable[[Any], Any]:
 
 
 def _run_task(job: list[Any], task: object) -> object:
-    return _worker_of(job[0])(task)
+    return _make_worker(job[0])(task)
