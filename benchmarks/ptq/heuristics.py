@@ -78,7 +78,7 @@ _MAKE_VARIANTS = candidates.make_variants
 
 SWITCHES = {
     EVERYTHING: Switch(),
-    "GPTQ": Switch(functions=((layer_search, "is_wide", lambda spec: True),)),
+    "GPTQ": Switch(functions=((layer_search, "is_wide", lambda *arguments: True),)),
     "GPTQ damping by rows": Switch({"gptq": {"damping_per_term": 0.0}}),
     "costs from GPTQ": Switch(functions=((gptq, "round_to_nearest", _round_without_costs),)),
     "AWQ": Switch(functions=((layer_search, "select_awq_factors", lambda *arguments: None),)),

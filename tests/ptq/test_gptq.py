@@ -3,6 +3,7 @@
 
 import itertools
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -14,7 +15,6 @@ from pass_checks import random
 from small_models import model, node
 
 import anybit
-from anybit.ptq.algorithms import gptq as module
 from anybit.ptq.algorithms.gptq import GptqRounder, round_columns
 from anybit.ptq.algorithms.hessian import Moments, factorize, factorize_in_place
 from anybit.ptq.algorithms.layer_runner import LayerRunner, broadcast_channels
@@ -255,14 +255,14 @@ def test_gptq_rounds_all_layers_to_all_grids(name: str, spec: str) -> None:
     )
 
 
-def test_gptq_splits_long_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gptq_splits_long_sums() -> None:
     proto, _ = LAYERS["matmul"]
     layer = find_layer(proto)
     x = make_correlated_rows(200, 16)
+    config = replace(DEFAULT, gptq=replace(DEFAULT.gptq, max_terms=6))
     runner = LayerRunner(
-        ir.from_proto(proto), layer, 0, parse_quant_spec("int3", "weights"), DEFAULT
+        ir.from_proto(proto), layer, 0, parse_quant_spec("int3", "weights"), config
     )
-    monkeypatch.setattr(module, "_MOST_TERMS", 6)
     (rounded,) = GptqRounder(None, None, [{"x": x[:90]}, {"x": x[90:]}]).round(runner)
     apart = [slice(0, 5), slice(5, 10), slice(10, 16)]
     columns = find_matmul_form(layer).to_matrix(rounded.array)[0]
@@ -277,12 +277,12 @@ def test_gptq_splits_long_sums(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(columns[:, part], alone, rtol=1e-6)
 
 
-def test_gptq_with_long_sums_needs_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gptq_with_long_sums_needs_little_memory() -> None:
     """Check that memory holds a few matrices of one slice, not of all slices."""
-    monkeypatch.setattr(module, "_MOST_TERMS", 400)
+    config = replace(DEFAULT, gptq=replace(DEFAULT.gptq, max_terms=400))
     proto = make_layer("MatMul", "x w", 2000, 2, read=2000)
     runner = LayerRunner(
-        ir.from_proto(proto), find_layer(proto), 0, parse_quant_spec("int4", "weights"), DEFAULT
+        ir.from_proto(proto), find_layer(proto), 0, parse_quant_spec("int4", "weights"), config
     )
     samples = [{"x": random(40, 2000)}]
     tracemalloc.start()

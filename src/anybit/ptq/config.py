@@ -97,12 +97,17 @@ class GptqConfig:
     """Weight rounding by GPTQ.
 
     Attributes:
+        max_bits: The most bits of weights for GPTQ; wider weights are rounded to nearest.
+        max_terms: The most terms of a sum that are rounded together. Longer sums are split, and
+            the correlation of their parts is ignored.
         rows_per_term: Rows of activations per term of a sum that are looked at.
         least_rows: The fewest rows that are looked at.
         damping: The least share of the mean of the Hessian's diagonal that is added to it.
         damping_per_term: That share times terms per row, if more: few rows know little.
     """
 
+    max_bits: int = 8
+    max_terms: int = 2048
     rows_per_term: int = 8
     least_rows: int = 1024
     damping: float = 0.01

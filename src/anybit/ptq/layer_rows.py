@@ -10,6 +10,7 @@ from anybit.metrics.sqnr import noise_to_sqnr
 from anybit.onnx.graph.walk import iter_nodes, iter_tensors
 from anybit.ptq.algorithms.round_to_nearest import count_weight_bytes
 from anybit.ptq.algorithms.shared_weights import count_bytes
+from anybit.ptq.config import GptqConfig
 from anybit.ptq.graph.targets import TargetNode
 from anybit.ptq.mixed_precision.noise_model import NoiseTable
 from anybit.ptq.mixed_precision.widths import FLOAT_BITS
@@ -23,12 +24,14 @@ class ConstantSizes:
 
     Args:
         model: The float model.
+        config: The thresholds of GPTQ, on which the copies of shared weights depend.
 
     Attributes:
         total: The size of the constants of the float model, in bytes.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, config: GptqConfig) -> None:
+        self._config = config
         self.total = sum(tensor.nbytes for tensor in iter_tensors(model))
         self._readers: dict[ir.Value, set[tuple[ir.Node, int]]] = {}
         for node in iter_nodes(model.graph):
@@ -50,7 +53,7 @@ class ConstantSizes:
             for value, readers in self._readers.items()
             if value.const_value and readers <= quantized and not value.is_graph_output()
         )
-        return self.total - removed + count_bytes(plan.weights)
+        return self.total - removed + count_bytes(plan.weights, self._config)
 
 
 def describe_layer(

@@ -47,7 +47,7 @@ class ResultBuilder:
     @cached_property
     def sizes(self) -> ConstantSizes:
         """Return the sizes of the constants by plan."""
-        return ConstantSizes(self.model)
+        return ConstantSizes(self.model, self.options.config.gptq)
 
     def build_unmeasured(self, candidate: QuantizedCandidate) -> QuantizationResult:
         """Return the result of a quantization without data."""

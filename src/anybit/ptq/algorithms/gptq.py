@@ -36,15 +36,11 @@ from anybit.ptq.algorithms.hessian import (
 )
 from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, scale_weight
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, round_to_nearest
+from anybit.ptq.config import GptqConfig
 from anybit.ptq.graph.matmul_form import MatMulForm, find_matmul_form
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
 from anybit.ptq.specs.quantize import select_operator
 from anybit.quant_types.spec import QuantSpec
-
-# Weights of more bits are rounded to nearest.
-_MOST_BITS = 8
-# Sums of more terms are handled in parts, as if these had nothing to do with one another.
-_MOST_TERMS = 2048
 
 ColumnRounding = Callable[[Array, Array], Array]
 
@@ -77,9 +73,9 @@ def round_columns(
     return result.swapaxes(1, 2)
 
 
-def is_wide(spec: QuantSpec) -> bool:
+def is_wide(spec: QuantSpec, config: GptqConfig) -> bool:
     """Return whether weights are too wide for GPTQ, so that rounding to nearest suffices."""
-    return spec.bits > _MOST_BITS
+    return spec.bits > config.max_bits
 
 
 @dataclass(frozen=True)
@@ -211,7 +207,7 @@ def round_weights(
     # Backwards: the factors of the last part are still cached.
     result = [
         round_columns(matrix[..., part], factors(part), partial(round_terms, part.start))
-        for part in reversed(split_terms(matrix.shape[2]))
+        for part in reversed(split_terms(matrix.shape[2], runner.config.gptq))
     ]
     stored = product.from_matrix(np.concatenate(result[::-1], axis=2), array.shape).astype(
         np.float32
@@ -235,9 +231,9 @@ def _cache_last(factors: Callable[[slice], HessianFactors]) -> Callable[[slice],
     return get_factors
 
 
-def split_terms(terms: int) -> list[slice]:
+def split_terms(terms: int, config: GptqConfig) -> list[slice]:
     """Split the terms of long sums into slices that are rounded independently."""
-    count = -(-terms // _MOST_TERMS)
+    count = -(-terms // config.max_terms)
     return [slice(*ends) for ends in pairwise(terms * at // count for at in range(count + 1))]
 
 
@@ -245,7 +241,7 @@ def _compute_element_costs(layer: GptqLayer, factors: Callable[[slice], HessianF
     """Return the cost of an error in each element of a weight."""
     product, shape = layer.product, layer.shape
     matrix = product.to_matrix(np.broadcast_to(np.zeros(()), shape))
-    parts = split_terms(matrix.shape[2])
+    parts = split_terms(matrix.shape[2], layer.runner.config.gptq)
     costs = np.concatenate([_compute_term_costs(factors(part)) for part in parts], axis=2)
     return product.from_matrix(np.broadcast_to(costs, matrix.shape), shape)
 

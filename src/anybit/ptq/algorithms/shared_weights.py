@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from anybit.ptq.algorithms.gptq import is_wide, split_terms
 from anybit.ptq.algorithms.round_to_nearest import count_weight_bytes
+from anybit.ptq.config import GptqConfig
 from anybit.ptq.graph.matmul_form import MatMulForm, find_matmul_form
 from anybit.ptq.graph.targets import TargetNode, WeightInput
 from anybit.quant_types.spec import QuantSpec
@@ -45,20 +46,22 @@ def get_weight_values(layer: TargetNode) -> list[ir.Value]:
     return [value for value in values if value is not None]
 
 
-def make_copy_key(layer: TargetNode, weight: WeightInput, spec: QuantSpec) -> Hashable:
+def make_copy_key(
+    layer: TargetNode, weight: WeightInput, spec: QuantSpec, config: GptqConfig
+) -> Hashable:
     """Return a key that is equal for weights that share one stored copy."""
     value = layer.node.inputs[weight.index]
-    if is_wide(spec) and not (spec.per_channel or spec.block_size):
+    if is_wide(spec, config) and not (spec.per_channel or spec.block_size):
         return value
     product = find_matmul_form(layer) if weight is layer.weights[0] else None
     way = product and (product.groups, product.windows)
     return value, weight.channel_axes, weight.input_axis, weight.repeats, way
 
 
-def count_bytes(specs: Mapping[TargetNode, QuantSpec]) -> int:
+def count_bytes(specs: Mapping[TargetNode, QuantSpec], config: GptqConfig) -> int:
     """Return the bytes of the weights of layers, each stored copy once."""
     sizes = {
-        make_copy_key(layer, weight, spec): count_weight_bytes(array, weight, spec)
+        make_copy_key(layer, weight, spec, config): count_weight_bytes(array, weight, spec)
         for layer, spec in specs.items()
         for weight, array in layer.constants
     }
@@ -88,6 +91,7 @@ class SharedWeights:
 
     Args:
         weights: The specs of the weights of all layers.
+        config: The thresholds of GPTQ.
 
     Attributes:
         rounded: The layers whose weight is rounded on the inputs of several layers.
@@ -95,13 +99,14 @@ class SharedWeights:
             one of these.
     """
 
-    def __init__(self, weights: Mapping[TargetNode, QuantSpec]) -> None:
+    def __init__(self, weights: Mapping[TargetNode, QuantSpec], config: GptqConfig) -> None:
         self.rounded: dict[TargetNode, SharedWeight] = {}
         self.apart: set[TargetNode] = set()
         readers: dict[Hashable, list[tuple[TargetNode, WeightInput]]] = {}
         for layer, spec in weights.items():
             for weight in layer.weights:
-                readers.setdefault(make_copy_key(layer, weight, spec), []).append((layer, weight))
+                key = make_copy_key(layer, weight, spec, config)
+                readers.setdefault(key, []).append((layer, weight))
         for several in readers.values():
             layers = tuple(layer for layer, _ in several)
             if len(layers) == 1:
@@ -110,9 +115,9 @@ class SharedWeights:
                 self.apart.update(layers)
             layer, weight = several[0]
             product = find_matmul_form(layer)
-            if product and weight is product.weight and not is_wide(weights[layer]):
+            if product and weight is product.weight and not is_wide(weights[layer], config):
                 (_, array), *_ = layer.constants
                 products = {layer: form for layer in layers if (form := find_matmul_form(layer))}
-                parts = split_terms(product.to_matrix(array).shape[2])
+                parts = split_terms(product.to_matrix(array).shape[2], config)
                 shared = SharedWeight(products, tuple(parts))
                 self.rounded.update(dict.fromkeys(layers, shared))

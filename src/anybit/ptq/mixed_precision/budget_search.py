@@ -128,7 +128,7 @@ def _measure(
     limits_noise = budget.kind is BudgetKind.NOISE
     # With float activations, bit operations are proportional to the bytes of weights.
     by_bytes = budget.kind is BudgetKind.BYTES or (limits_noise and not activations)
-    costs = CostModel(macs, by_bytes, avoids_wide=limits_noise, config=config.budget)
+    costs = CostModel(macs, by_bytes, limits_noise, config.budget, config.gptq)
     tensors = () if by_bytes else tuple(activations)
     least_bits = base_bits = config.budget.base_bits
     base = set_widths(plan, tuple((target, base_bits) for target in (*weights, *tensors)))

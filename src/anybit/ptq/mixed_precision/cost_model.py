@@ -10,7 +10,7 @@ from itertools import product
 import onnx_ir as ir
 
 from anybit.ptq.algorithms.shared_weights import count_bytes, get_weight_values, group_linked
-from anybit.ptq.config import BudgetConfig
+from anybit.ptq.config import BudgetConfig, GptqConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.mixed_precision.noise_model import NoiseTable
 from anybit.ptq.mixed_precision.pareto import Assignment, Widths, compute_front
@@ -36,12 +36,14 @@ class CostModel:
         avoids_wide: Whether widths above the base width, for which there are no integer kernels,
             cost more than any others.
         config: The thresholds.
+        gptq: The thresholds of GPTQ, on which the copies of shared weights depend.
     """
 
     macs: Mapping[TargetNode, int]
     by_bytes: bool
     avoids_wide: bool
     config: BudgetConfig
+    gptq: GptqConfig
 
     def count_bit_operations(self, plan: QuantPlan) -> float:
         """Return the bit operations of a plan."""
@@ -53,7 +55,7 @@ class CostModel:
     def evaluate(self, base: QuantPlan, widths: Widths, noises: NoiseTable) -> Assignment:
         """Return the cost and the predicted noise of a plan with other widths."""
         plan = set_widths(base, widths)
-        cost: float = count_bytes(plan.weights) if self.by_bytes else 0
+        cost: float = count_bytes(plan.weights, self.gptq) if self.by_bytes else 0
         for layer, inputs in () if self.by_bytes else get_input_widths(plan).items():
             cost += self._compute_layer(layer, plan.weights.get(layer), inputs)
         return Assignment(cost, noises.predict(plan), widths)
@@ -72,7 +74,7 @@ class CostModel:
             input_widths: The widths of the quantized activations of each layer, in bits.
         """
         if self.by_bytes:
-            return count_bytes(dict.fromkeys(layers, weights)) if weights else 0
+            return count_bytes(dict.fromkeys(layers, weights), self.gptq) if weights else 0
         return sum(self._compute_layer(layer, weights, input_widths[layer]) for layer in layers)
 
     def _compute_layer(

@@ -93,7 +93,7 @@ class CandidateBuilder:
 
     def choose(self, plan: QuantPlan, progress: Progress) -> dict[ActivationTensor, LayerParams]:
         """Return the parameters of each activation, searched once for the same specs."""
-        keys = make_params_keys(plan)
+        keys = make_params_keys(plan, self.ctx.config.gptq)
         new = [activation for activation, key in keys.items() if key not in self._params]
         if new:
             for activation, params in choose_params(self.ctx, plan, new, progress).items():

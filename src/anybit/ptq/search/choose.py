@@ -15,7 +15,7 @@ from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.algorithms.shared_weights import SharedWeight, SharedWeights, group_linked
 from anybit.ptq.calibration.collect import LayerSamples, collect_stats, iterate_samples
-from anybit.ptq.config import QuantizeConfig
+from anybit.ptq.config import GptqConfig, QuantizeConfig
 from anybit.ptq.context import Context, Progress, scale_progress
 from anybit.ptq.graph.matmul_form import find_matmul_form
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode, collect_activations
@@ -92,7 +92,7 @@ def make_chooser(
 ) -> Callable[[tuple[LayerSamples, QuantSpec | None]], tuple[LayerParams, LayerMoments]]:
     """Return a function that searches the parameters of an activation on its samples."""
     weights, config = common
-    shared_weights = SharedWeights(weights)
+    shared_weights = SharedWeights(weights, config.gptq)
 
     def choose(task: tuple[LayerSamples, QuantSpec | None]) -> tuple[LayerParams, LayerMoments]:
         samples, spec = task
@@ -119,7 +119,7 @@ def make_reviser(
 ) -> Callable[[tuple[LayerSamples, LayerParams]], LayerParams]:
     """Return a function that tries the common rounding of weights that several layers share."""
     weights, rounded, config = common
-    shared_weights = SharedWeights(weights)
+    shared_weights = SharedWeights(weights, config.gptq)
 
     def revise(task: tuple[LayerSamples, LayerParams]) -> LayerParams:
         samples, params = task
@@ -134,12 +134,12 @@ def make_reviser(
     return revise
 
 
-def make_params_keys(plan: QuantPlan) -> dict[ActivationTensor, Hashable]:
+def make_params_keys(plan: QuantPlan, config: GptqConfig) -> dict[ActivationTensor, Hashable]:
     """Return a key of everything that the parameters of each activation depend on.
 
     Activations whose layers share the rounding of a weight have the specs of all of them in it.
     """
-    rounded = SharedWeights(plan.weights).rounded
+    rounded = SharedWeights(plan.weights, config).rounded
 
     def find_shared_weights(activation: ActivationTensor) -> Iterator[SharedWeight]:
         return (rounded[layer] for layer, _ in activation.readers if layer in rounded)

@@ -271,7 +271,7 @@ class LayerSearch:
         params = replace(fallbacks[0], fallbacks=tuple(fallbacks))
         weights, errors = dict(params.weights), dict(params.errors)
         for runner in self._runners:
-            if not runner.spec or is_wide(runner.spec):
+            if not runner.spec or is_wide(runner.spec, self._config.gptq):
                 continue
             if runner.layer in self._shared.rounded:
                 continue

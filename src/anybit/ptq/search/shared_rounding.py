@@ -38,7 +38,7 @@ class SharedWeightRounding:
     def __init__(
         self, model: ir.Model, weights: Mapping[TargetNode, QuantSpec], config: QuantizeConfig
     ) -> None:
-        self._shared = SharedWeights(weights).rounded
+        self._shared = SharedWeights(weights, config.gptq).rounded
         self._model, self._weights, self._config = model, weights, config
         self._sums: dict[SharedWeight, list[Moments]] = {}
         self._readers: dict[SharedWeight, tuple[TargetNode, int, LayerParams]] = {}

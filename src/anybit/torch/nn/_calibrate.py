@@ -4,6 +4,7 @@
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,10 +20,23 @@ from anybit.torch.nn._quantizers import Quantizer
 from anybit.torch.nn._scale_search import Consumer, ScaleSearch, quantize_with, select_weight_scale
 from anybit.torch.nn._scales import FixedScale, StoredScale
 
-# Memory of all samples, in bytes.
-_MEMORY = 2**28
-# The largest number of batches to keep. One in _PERIOD is held out to confirm a choice.
-_MAX_BATCHES, _PERIOD = 18, 3
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """Limits of the samples that calibration keeps.
+
+    Attributes:
+        memory_bytes: The memory of the samples of all quantizers.
+        max_batches: The most batches per quantizer.
+        held_out_one_of: One of n batches is held out to confirm a choice.
+    """
+
+    memory_bytes: int = 2**28
+    max_batches: int = 18
+    held_out_one_of: int = 3
+
+
+_CONFIG = SampleConfig()
 
 
 def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
@@ -80,7 +94,7 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
         scales = _select_parameter_scales(layers, targets)
         inputs = {quantizer: name for quantizer, name in targets.items() if quantizer not in scales}
         taps = {
-            quantizer: _ActivationTap(quantizer, name, _MEMORY // len(inputs))
+            quantizer: _ActivationTap(quantizer, name, _CONFIG.memory_bytes // len(inputs))
             for quantizer, name in inputs.items()
         }
         _run(module, quantizers, taps, batches)
@@ -265,10 +279,11 @@ class Samples:
 
     Args:
         memory: Bytes for all samples; more if two rows need more.
+        config: The limits.
     """
 
-    def __init__(self, memory: int) -> None:
-        self._memory = memory
+    def __init__(self, memory: int, config: SampleConfig = _CONFIG) -> None:
+        self._memory, self._config = memory, config
         self._count, self._stride = 0, 1
         self._has_rows = False
         self._kept: list[tuple[int, torch.Tensor]] = []
@@ -278,10 +293,10 @@ class Samples:
         """Add samples of a tensor; rows are samples if `has_rows`, else all of it is one."""
         self._has_rows = has_rows
         if self._count % self._stride == 0:
-            step = max(1, -(-x.nbytes * _MAX_BATCHES // self._memory))
+            step = max(1, -(-x.nbytes * self._config.max_batches // self._memory))
             self._kept.append((self._count, (x[::step] if has_rows else x).clone()))
         self._count += 1
-        while len(self._kept) > _MAX_BATCHES or (
+        while len(self._kept) > self._config.max_batches or (
             len(self._kept) > 2 and self.nbytes > self._memory
         ):
             self._stride *= 2
@@ -301,11 +316,11 @@ class Samples:
 
     def split(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return samples to select by, and held-out samples, disjoint if there are several."""
-        kept = [sample for _, sample in self._kept]
+        kept, period = [sample for _, sample in self._kept], self._config.held_out_one_of
         if len(kept) == 1 and self._has_rows:
-            parts = [kept[0][start::_PERIOD] for start in range(_PERIOD)]
+            parts = [kept[0][start::period] for start in range(period)]
             kept = [part for part in parts if len(part)]
-        held_out = kept[1::_PERIOD] or kept
-        selection = [sample for index, sample in enumerate(kept) if index % _PERIOD != 1]
+        held_out = kept[1::period] or kept
+        selection = [sample for index, sample in enumerate(kept) if index % period != 1]
         extremes = [row for _, row in self._extremes]
         return [*selection, *extremes[:1]], [*held_out, *extremes[-1:]]

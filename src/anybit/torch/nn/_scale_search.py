@@ -23,20 +23,36 @@ from anybit.ptq.algorithms.range_clipping import (
 )
 from anybit.ptq.algorithms.round_to_nearest import round_to_nearest
 from anybit.ptq.calibration.tensor_statistics import TensorStatistics
-from anybit.ptq.config import DEFAULT
+from anybit.ptq.config import DEFAULT, RangeConfig
 from anybit.ptq.graph.targets import WeightInput
 from anybit.quant_types.spec import QuantSpec
 from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat, NumberFormat
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer, Quantizer
 from anybit.torch.nn._words import format_spec
 
-_RANGES = DEFAULT.ranges
-# Fractions of the range per channel, and others besides those of `anybit.quantize`.
-_FRACTIONS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
-_SHORTER = (0.32, 0.25, 0.2, 0.16, 0.125, 0.1, 0.08, 0.064, 0.05, 0.04, 0.032, 0.025, 0.02)
-
 Consumer = Callable[[torch.Tensor], torch.Tensor]
 """A layer that uses a quantized tensor, as a function of it."""
+
+
+@dataclass(frozen=True)
+class ScaleSearchConfig:
+    """Range candidates of the scales of activations.
+
+    Attributes:
+        ranges: The candidates of `anybit.quantize`, for quantizers with one scale.
+        channel_fractions: Shares of the largest magnitude of each channel at which it is clipped.
+        short_fractions: Further shares, since channels with outliers are not scaled down.
+    """
+
+    ranges: RangeConfig = DEFAULT.ranges
+    channel_fractions: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+    short_fractions: tuple[float, ...] = (
+        *(0.32, 0.25, 0.2, 0.16, 0.125, 0.1, 0.08),
+        *(0.064, 0.05, 0.04, 0.032, 0.025, 0.02),
+    )
+
+
+_CONFIG = ScaleSearchConfig()
 
 
 @dataclass(frozen=True)
@@ -54,11 +70,17 @@ class ScaleSearch:
         quantizer: The quantizer.
         consumers: The layers that use its tensor, with float weights and with quantized weights.
         channels: The number of channels that the consumers see.
+        config: The candidates.
     """
 
     def __init__(
-        self, quantizer: Quantizer, consumers: Sequence[tuple[Consumer, Consumer]], channels: int
+        self,
+        quantizer: Quantizer,
+        consumers: Sequence[tuple[Consumer, Consumer]],
+        channels: int,
+        config: ScaleSearchConfig = _CONFIG,
     ) -> None:
+        self._config = config
         self._quantizer = quantizer
         self._consumers = consumers
         self._channels = channels
@@ -71,16 +93,16 @@ class ScaleSearch:
         held_out: Sequence[torch.Tensor],
     ) -> torch.Tensor:
         """Return the scale with the least error on samples, if held-out samples confirm it."""
-        bits = get_bits(self._quantizer)
+        bits, config, limits = get_bits(self._quantizer), self._config, self._config.ranges
         if self._quantizer.scale.layout.per_channel:
             assert statistics.channels is not None
-            low, high = statistics.channels * compute_headroom(bits, statistics, _RANGES)
-            shorter = [(low * fraction, high * fraction) for fraction in _FRACTIONS]
+            low, high = statistics.channels * compute_headroom(bits, statistics, limits)
+            shorter = [(low * fraction, high * fraction) for fraction in config.channel_fractions]
         else:
-            low, high = compute_whole_range(bits, statistics, _RANGES)
-            shorter = [*generate_clipped_ranges(statistics, _RANGES)]
-        shorter += [(low * fraction, high * fraction) for fraction in _SHORTER]
-        clips = bits < _RANGES.wide_bits and may_clip(bits, statistics.count / self._channels)
+            low, high = compute_whole_range(bits, statistics, limits)
+            shorter = [*generate_clipped_ranges(statistics, limits)]
+        shorter += [(low * fraction, high * fraction) for fraction in config.short_fractions]
+        clips = bits < limits.wide_bits and may_clip(bits, statistics.count / self._channels)
         ranges = [(low, high), *(shorter if clips else ())]
         best = select_candidate(
             [compute_range_scale(self._quantizer, *map(np.asarray, bounds)) for bounds in ranges],
