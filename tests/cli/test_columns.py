@@ -4,7 +4,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from anybit.cli._columns import width
+from anybit.cli._columns import measure_width
 
 
 def test_width_measures_the_widest_rows_only() -> None:
@@ -20,6 +20,6 @@ def test_width_measures_the_widest_rows_only() -> None:
         return table
 
     console = Console(width=80)
-    narrow = width(rows, {"node"}, table, console)
+    narrow = measure_width(rows, {"node"}, table, console)
     assert narrow == console.measure(table(rows), options=console.options.update(width=999)).maximum
     assert measured[0] <= 6

@@ -15,7 +15,13 @@ from shell import Shell, X
 from small_models import array, model, node, quantized_input
 
 from anybit.comparison import Difference, diff, page
-from anybit.comparison.report.pictures import blockwise, graded, heat_map, histogram, rectangle
+from anybit.comparison.report.pictures import (
+    assign_levels,
+    blockwise,
+    heat_map,
+    histogram,
+    rectangle,
+)
 
 TIES = np.array([[0.25, 0.5, -0.25, 0.75]], np.float32)
 
@@ -338,10 +344,10 @@ def test_blockwise_keeps_the_largest_value() -> None:
 
 
 def test_graded_levels_double_up_to_infinity() -> None:
-    levels, limits = graded(np.array([[0, 1, 2, 4, 8, 15, 16, np.inf]]))
+    levels, limits = assign_levels(np.array([[0, 1, 2, 4, 8, 15, 16, np.inf]]))
     assert limits.tolist() == [1, 2, 4, 8, 16]
     assert levels.tolist() == [[0, 1, 2, 3, 4, 5, 5, 5]]
-    assert graded(np.array([[0.0, np.inf]]))[0].tolist() == [[0, 5]]
+    assert assign_levels(np.array([[0.0, np.inf]]))[0].tolist() == [[0, 5]]
 
 
 def test_heat_map_names_its_axes() -> None:

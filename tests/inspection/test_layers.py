@@ -258,20 +258,20 @@ def test_inputs_are_the_preceding_layers() -> None:
         "its input 'the \"layer\\'s\" {0}' is not quantized: quantize it",
     ],
 )
-def test_reasons_that_differ_in_numbers_or_names_are_grouped(template: str) -> None:
+def test_group_reasons_joins_those_that_differ_in_numbers_or_names(template: str) -> None:
     layers = [
         LayerReport(LayerInfo(f"layer{n}", "MatMul", f"y{n}", reason=template.format(f"{n}")))
         for n in range(6)
     ]
-    (reason,) = text.reasons(layers)
+    (reason,) = text.group_reasons(layers)
     first = layers[0].reason
     assert reason == f"layer0, layer1, layer2, layer3 and 2 more: float; of the first, {first}"
 
 
 @pytest.mark.parametrize("which", ["a tensor's neighbour is a {}; so is another's", "it is {}"])
-def test_reasons_that_differ_in_words_are_not_grouped(which: str) -> None:
+def test_group_reasons_that_differ_in_words_are_not_grouped(which: str) -> None:
     layers = [
         LayerReport(LayerInfo(word, "MatMul", word, reason=which.format(word)))
         for word in ("sum", "mean")
     ]
-    assert len(text.reasons(layers)) == 2
+    assert len(text.group_reasons(layers)) == 2

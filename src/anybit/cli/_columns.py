@@ -54,7 +54,7 @@ def wrap_name(name: str, width: int) -> list[str]:
     return lines
 
 
-def width(
+def measure_width(
     rows: Rows,
     names: Collection[str],
     table: Callable[[Rows], Table],
@@ -86,7 +86,7 @@ def omit_columns(
 ) -> Rows:
     """Return the rows without the first of these columns, as many as have no room."""
     for column in columns:
-        if width(rows, names, table, console, NARROWEST_NAME) <= console.width:
+        if measure_width(rows, names, table, console, NARROWEST_NAME) <= console.width:
             break
         rows = [{heading: row[heading] for heading in row if heading != column} for row in rows]
     return rows
@@ -96,7 +96,7 @@ def fits(
     rows: Rows, names: Collection[str], table: Callable[[Rows], Table], console: Console
 ) -> bool:
     """Return whether the whole table fits without wrapping."""
-    return width(rows, names, table, console) <= console.width
+    return measure_width(rows, names, table, console) <= console.width
 
 
 def show(

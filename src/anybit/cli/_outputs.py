@@ -13,7 +13,7 @@ from rich.console import Console
 from anybit.cli._files import replacing
 from anybit.comparison.arrays import is_number
 from anybit.comparison.measure import Tolerance, measure
-from anybit.comparison.report.wording import value
+from anybit.comparison.report.wording import format_value
 from anybit.data.array_files import read_arrays, write_members
 from anybit.errors import DataError
 from anybit.inputs import Array, match_arrays, to_numpy_dtype
@@ -152,6 +152,6 @@ def _describe_difference(output: Array, expected: Array, atol: float) -> str | N
     worst = difference.samples[0]
     return (
         f"differs in {difference.differing} of {output.size} elements, most by "
-        f"{difference.largest:.6g} at {list(worst.index)}: got {value(worst.a)}, "
-        f"expected {value(worst.b)}"
+        f"{difference.largest:.6g} at {list(worst.index)}: got {format_value(worst.a)}, "
+        f"expected {format_value(worst.b)}"
     )

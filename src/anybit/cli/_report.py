@@ -90,23 +90,23 @@ def deliver(record: Any, as_json: bool, report: Path | None) -> None:
     """Print a record as JSON and write it to a file, as the options say."""
     if not as_json and report is None:
         return
-    text = json.dumps(plain(record), indent=2, allow_nan=False)
+    text = json.dumps(replace_nonfinite(record), indent=2, allow_nan=False)
     if report is not None:
         write_text(report, text + "\n")
     if as_json:
         print(text)
 
 
-def plain(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """Return the value with None for NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: replace_nonfinite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [replace_nonfinite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def typed(context: typer.Context, *without: str) -> str:
+def format_command(context: typer.Context, *without: str) -> str:
     """Return the command line of a call for a shell, without some parameters."""
     words = ["anybit", str(context.command.name)]
     for parameter in context.command.params:

@@ -66,7 +66,8 @@ def verify(
     if not quiet:
         show(difference, show_all=True)
         verified = "Not verified" if faults else "Verified"
-        sentence = f"{verified}: {_codes(difference, codes)}; {_others(difference, codes, faults)}."
+        compared = _count_compared_codes(difference, codes)
+        sentence = f"{verified}: {compared}; {_others(difference, codes, faults)}."
         risky = [tensor for tensor in faults if tensor.name in codes & rounded]
         if risky:
             sentence += (
@@ -99,7 +100,7 @@ def _behind_rounded_sums(network: LoadedNetwork, compiled: CompiledModel) -> fro
     return frozenset(tensors)
 
 
-def _codes(difference: Difference, codes: Collection[str]) -> str:
+def _count_compared_codes(difference: Difference, codes: Collection[str]) -> str:
     seen = [tensor for tensor in difference.tensors if tensor.name in codes]
     differing = [tensor for tensor in difference.different if tensor.name in codes]
     compared = f"{len(seen)} of {format_count(len(codes), 'tensor')} of codes compared"

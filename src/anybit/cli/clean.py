@@ -43,7 +43,7 @@ def clean(
     from anybit.onnx import read
 
     check_folder(output, "--output")
-    rows = None if batch is None else _rows(batch)
+    rows = None if batch is None else _parse_batch(batch)
     with working("Cleaning", model):
         nodes_before = sum(1 for _ in read(model).graph.all_nodes())
         size = file_size(model)
@@ -70,7 +70,7 @@ def _print(line: str) -> None:
     stdout().print(escape_name(line), markup=False, highlight=False, soft_wrap=True)
 
 
-def _rows(text: str) -> int | str:
+def _parse_batch(text: str) -> int | str:
     if text == "dynamic":
         return text
     # Longer numbers are not sizes, and Python refuses to parse the longest.

@@ -142,7 +142,7 @@ def _show(report: ModelReport, compiled: CompiledModel, model: Path, output: Pat
     console = stdout()
     if report.layers:
         show(text.make_layer_rows(report), _SPARED, ("layer",), text.NUMBERS, console)
-    for reason in text.reasons(report.layers):
+    for reason in text.group_reasons(report.layers):
         console.print(Text(reason))
     console.print(Text(text.conclusion(report), style="bold"))
     sizes = f"{file_size(output)} (was {file_size(model)})"

@@ -120,11 +120,11 @@ def _show_layers(report: ModelReport, console: Console) -> None:
     if observed and report.data is not None:
         console.print(Text(f"Observed on {format_count(report.data.observed, 'sample')}:"))
         show(observed, text.OBSERVED_SPARED, ("layer",), text.NUMBERS, console)
-    for reason in text.reasons(report.layers):
+    for reason in text.group_reasons(report.layers):
         console.print(Text(reason))
     for advice in report.advice:
         console.print(Text(str(advice)))
-    if text.unknown_sizes(report):
+    if text.describe_unknown_sizes(report):
         console.print(Text(f"note: {text.unknown_sizes(report)}"))
     every = bool(report.totals.layers) and report.totals.exact == report.totals.layers
     console.print(Text(text.conclusion(report), style="green" if every else "bold"))

@@ -21,8 +21,8 @@ from anybit.cli._report import (
     Reports,
     check_reports,
     deliver,
+    format_command,
     report_paths,
-    typed,
     write_model_report,
 )
 from anybit.cli.convert import show_remarks
@@ -171,7 +171,7 @@ def quantize(
             data,
             weights=weights,
             activations=activation_spec,
-            layers=_by_name(layer or ()),
+            layers=_parse_layer_options(layer or ()),
             keep=keep or (),
             scales=scales,
             integer_only=integer_only,
@@ -192,7 +192,9 @@ def quantize(
         converted.save(output)
     advice: Sequence[Advice] = ()
     if reports:
-        advice = _report(result, model, data, reports, typed(context, "reports", "as_json"))
+        advice = _report(
+            result, model, data, reports, format_command(context, "reports", "as_json")
+        )
     conversion = None if converted is None else converted.to_json()
     deliver(result.to_json() | {"conversion": conversion}, as_json, None)
     if not as_json:
@@ -201,7 +203,7 @@ def quantize(
         raise typer.Exit(1)
 
 
-def _by_name(options: Iterable[str]) -> dict[str, str]:
+def _parse_layer_options(options: Iterable[str]) -> dict[str, str]:
     """Return the formats of --layer options by pattern, in order."""
     specs: dict[str, str] = {}
     for option in options:

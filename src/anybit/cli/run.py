@@ -107,9 +107,9 @@ def run(
     feeds = gather_inputs(network, inputs) if inputs else generate_random_inputs(declared)
     with (
         report_assumed_sizes(() if inputs else declared),
-        _limited(network, timeout) as check_time,
+        _limit_time(network, timeout) as check_time,
     ):
-        times, outputs = _timed(network, feeds, repeat, check_time)
+        times, outputs = _measure_runs(network, feeds, repeat, check_time)
     class_lines = list(top_classes(outputs, classes, whole=top1 or labels is not None))
     if output is not None:
         write_arrays(output, outputs)
@@ -150,7 +150,7 @@ def _check_options(
 
 
 @contextmanager
-def _limited(network: Model, seconds: float | None) -> Iterator[Callable[[], None]]:
+def _limit_time(network: Model, seconds: float | None) -> Iterator[Callable[[], None]]:
     """Stop runs of the model after some seconds, and yield a check for the time between runs.
 
     ONNX Runtime is interrupted between two nodes, also in the body of a Loop.
@@ -196,7 +196,7 @@ def _limited(network: Model, seconds: float | None) -> Iterator[Callable[[], Non
         timer.cancel()
 
 
-def _timed(
+def _measure_runs(
     network: Model, feeds: dict[str, Array], repeat: int, check_time: Callable[[], None]
 ) -> tuple[list[float], dict[str, Array]]:
     """Return the seconds of each run, and the outputs."""

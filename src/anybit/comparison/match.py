@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from anybit.comparison.arrays import squeeze_shape
 from anybit.comparison.results import Match
-from anybit.comparison.sides.network import Side, kind_of
+from anybit.comparison.sides.network import Side, describe_producer
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Matcher:
         a, b = self._computed_a.get(name), self._computed_b.get(name)
         if not name.isdigit() or a is None or b is None:
             return True
-        return kind_of(a) == kind_of(b)
+        return describe_producer(a) == describe_producer(b)
 
     def _outputs(self) -> Iterator[tuple[str, str]]:
         outputs_a = self._a.network.outputs if self._a.network is not None else []
@@ -109,4 +109,4 @@ class _Matcher:
         if name not in free:
             return "matched", names_b.get(name, name)
         array = side.arrays[name]
-        return kind_of(value), array.shape, array.dtype.name
+        return describe_producer(value), array.shape, array.dtype.name

@@ -96,7 +96,7 @@ def differing_elements(a: Array, b: Array) -> Array:
     return unequal
 
 
-def differences(a: Array, b: Array, step: QuantizationStep | None) -> Array:
+def subtract_arrays(a: Array, b: Array, step: QuantizationStep | None) -> Array:
     """Return b - a, in steps if there is one, else absolute; infinite for NaN against a number."""
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
@@ -197,7 +197,7 @@ def _find_largest_ulps(x: Array, y: Array) -> int | None:
 def _samples(
     unequal: Array, x: Array, y: Array, distance: Array, steps: Array | None
 ) -> tuple[ElementDifference, ...]:
-    order = _largest(distance if steps is None else np.where(np.isnan(steps), -1, steps))
+    order = _find_largest(distance if steps is None else np.where(np.isnan(steps), -1, steps))
     places = np.flatnonzero(unequal)[order]
     axes = np.unravel_index(places, unequal.shape) if unequal.ndim else ()
     indices = zip(*(axis.tolist() for axis in axes), strict=True) if axes else [()]
@@ -209,7 +209,7 @@ def _samples(
     )
 
 
-def _largest(values: Array) -> Array:
+def _find_largest(values: Array) -> Array:
     """Return the indices of the largest values, ties by index. Sorting all would be slow."""
     if len(values) <= _MAX_SAMPLES:
         return np.argsort(-values, kind="stable")

@@ -190,7 +190,7 @@ class Difference:
             "worst": self.worst.name if self.worst else None,
             "ranked": [tensor.name for tensor in self.ranked],
         }
-        plain: dict[str, Any] = _plain(record)
+        plain: dict[str, Any] = _to_plain(record)
         return plain
 
 
@@ -201,13 +201,13 @@ def _entries(record: Any) -> Iterator[tuple[str, Any]]:
             yield entry.name, getattr(record, entry.name)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, ElementDifference | NodeInput):
-        return {name: _plain(item) for name, item in _entries(value)}
+        return {name: _to_plain(item) for name, item in _entries(value)}
     if isinstance(value, float | np.floating) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, StrEnum) else value

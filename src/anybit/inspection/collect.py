@@ -128,7 +128,7 @@ def report_quantization(
     """
     report = inspect(result, data, progress=progress)
     by_layer = {layer.name: layer for layer in result.layers}
-    rows = [_quantized(row, by_layer.get(row.name)) for row in report.layers]
+    rows = [_add_quantization(row, by_layer.get(row.name)) for row in report.layers]
     rows = list(_add_noise_shares(rows))
     return add_advice(
         replace(
@@ -144,7 +144,7 @@ def report_quantization(
     )
 
 
-def _quantized(row: LayerReport, layer: "LayerResult | None") -> LayerReport:
+def _add_quantization(row: LayerReport, layer: "LayerResult | None") -> LayerReport:
     """Return a layer with the results of `quantize`, and its work where sizes are free."""
     if layer is None:
         return row

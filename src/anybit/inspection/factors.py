@@ -110,7 +110,7 @@ def _recurrent(node: ir.Node, traces: Traces) -> Target:
         operator=node.op_type,
         output=next((str(value.name) for value in node.outputs if value.name), ""),
         reason="the values of its states are unknown",
-        parameters=sum(_size(get_input(node, index)) for index in (1, 2)),
+        parameters=sum(_count_stored(get_input(node, index)) for index in (1, 2)),
     )
     return Target(layer, _factors(node, None, traces))
 
@@ -122,7 +122,7 @@ def _add_widths(target: Target) -> LayerInfo:
     others = [factor for factor in target.factors if not factor.is_constant]
     weight_bits = max((factor.grid.bits for factor in weights), default=layer.weight_bits)
     input_bits = max((factor.grid.bits for factor in others), default=layer.input_bits)
-    parameters = layer.parameters or sum(_size(factor.x) for factor in weights)
+    parameters = layer.parameters or sum(_count_stored(factor.x) for factor in weights)
     if not weights and len(others) == 2:
         weight_bits = min(factor.grid.bits for factor in others)
     bops = None if layer.macs is None else layer.macs * weight_bits * input_bits
@@ -164,7 +164,7 @@ def _factor(
             x, grid = quantizer.x, quantizer.grid
             if x is None or grid is None:
                 return None
-            axis = None if moved else _axis(node, index, layout, quantizer.constant)
+            axis = None if moved else _find_axis(node, index, layout, quantizer.constant)
             return Factor(quantizer, x, grid, axis)
         if not has_trait(producer, OpTrait.DATA_MOVEMENT):
             return None
@@ -172,7 +172,9 @@ def _factor(
     return None
 
 
-def _axis(node: ir.Node, index: int, layout: ProductLayout | None, constant: bool) -> int | None:
+def _find_axis(
+    node: ir.Node, index: int, layout: ProductLayout | None, constant: bool
+) -> int | None:
     """Return the output channel axis of a weight, the reduction axis of activations."""
     if layout is None:
         return -2 if constant else -1
@@ -193,7 +195,7 @@ def _producers(value: ir.Value | None) -> Iterator[ir.Node]:
         value = get_input(node, 0)
 
 
-def _size(value: ir.Value | None) -> int:
+def _count_stored(value: ir.Value | None) -> int:
     stored = value
     for node in _producers(value):
         stored = get_input(node, 0)

@@ -61,7 +61,7 @@ class Gauge:
         return QuantizedTensor(
             name=str(self._factor.x.name),
             role="weights" if self._factor.is_constant else "activations",
-            kind=kind_of(grid),
+            kind=describe_format(grid),
             scales=grid.scale.size,
             in_steps=self._in_steps,
             lowest=low,
@@ -118,7 +118,7 @@ def measure_weights(factor: Factor) -> QuantizedTensor:
     return gauge.tensor()
 
 
-def kind_of(grid: Grid) -> str:
+def describe_format(grid: Grid) -> str:
     """Return the format of a grid: "uint8", "ternary"."""
     if not isinstance(grid, IntegerGrid):
         return str(grid.format)

@@ -184,7 +184,7 @@ class _Observer:
         if quantized is None or not quantized.size:
             return
         codes = encode_nearest(quantized, grid)
-        self.codes.add(_by_channel(codes, self._axis()))
+        self.codes.add(_split_channels(codes, self._axis()))
         values, counts = np.unique(codes, return_counts=True)
         if len(self.counts) <= _MAX_SHARES:
             self.counts.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
@@ -245,7 +245,7 @@ class _Observer:
         return next((axis for axis in axes if axis is not None), product.layout.y_axis)
 
 
-def _by_channel(array: Array, axis: int | None) -> Array:
+def _split_channels(array: Array, axis: int | None) -> Array:
     """Return channels x the rest; without a channel axis, columns of a matrix, else one channel."""
     if axis is None or -axis > array.ndim:
         if array.ndim != 2:

@@ -75,7 +75,7 @@ def report_page(report: ModelReport) -> str:
                 section
                 for section in (
                     *_sections(report, layers, anchors),
-                    Section("Layer by layer", _limited(details, report)),
+                    Section("Layer by layer", _make_details(details, report)),
                 )
                 if section.blocks
             ],
@@ -96,10 +96,10 @@ def _sections(
         yield Section("Quantizers", [*([_table(rows)] if rows else []), *notes])
     if report.layers:
         yield Section("The network", [_NETWORK, _strip(report.layers, anchors)])
-        yield Section("Layers", [*_meanings(report), _layer_table(report, layers, anchors)])
+        yield Section("Layers", [*_meanings(report), _make_layer_table(report, layers, anchors)])
     observed = text.make_observed_rows(report)
     yield Section("Proven and observed", [_table(observed)] if observed else [])
-    reasons = text.reasons(report.layers)[:_MAX_REASONS]
+    reasons = text.group_reasons(report.layers)[:_MAX_REASONS]
     yield Section("Layers that are not exact", [Items(reasons)] if reasons else [])
     if report.quantization is not None:
         skipped = [
@@ -154,7 +154,7 @@ def _facts(report: ModelReport) -> dict[str, str]:
     if report.data is not None:
         data = report.data
         pairs["data"] = f"{data.observed} of {format_count(data.samples, 'sample')} were run"
-    pairs["note"] = text.unknown_sizes(report)
+    pairs["note"] = text.describe_unknown_sizes(report)
     return pairs
 
 
@@ -169,7 +169,7 @@ def _meanings(report: ModelReport) -> Iterator[Block]:
     yield Facts({kind: meaning for kind, meaning in text.MEANINGS.items() if kind in kinds})
 
 
-def _layer_table(
+def _make_layer_table(
     report: ModelReport, layers: Sequence[LayerReport], anchors: Mapping[str, str]
 ) -> HtmlTable:
     rows = text.make_layer_rows(report)
@@ -310,7 +310,7 @@ def _cost_chart(
     )
 
 
-def _limited(details: list[Details], report: ModelReport) -> list[Block]:
+def _make_details(details: list[Details], report: ModelReport) -> list[Block]:
     if not details:
         return []
     more = len(report.layers) - len(details)

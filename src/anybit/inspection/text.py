@@ -86,7 +86,7 @@ def select_columns(report: ModelReport) -> tuple[str, ...]:
 def make_layer_rows(report: ModelReport) -> list[Row]:
     """Return a row per layer, of measured times between layers, and of the totals."""
     columns = select_columns(report)
-    cells = [_layer(row) for row in report.layers]
+    cells = [_make_layer_row(row) for row in report.layers]
     columns = tuple(name for name in columns if any(row[name] for row in cells))
     rows = [{name: row[name] for name in columns} for row in cells]
     if len(rows) > 1:
@@ -121,7 +121,7 @@ def _add_times(rows: list[Row], report: ModelReport) -> list[Row]:
     ]
 
 
-def _layer(row: LayerReport) -> Row:
+def _make_layer_row(row: LayerReport) -> Row:
     layer = row.layer
     return {
         "layer": layer.name,
@@ -142,7 +142,7 @@ def _layer(row: LayerReport) -> Row:
         "codes out": span(layer.output_codes),
         "class": row.kind,
         **_quality(row.quality),
-        **_compiled(row.compiled),
+        **_make_compiled_cells(row.compiled),
     }
 
 
@@ -156,7 +156,7 @@ def _quality(quality: LayerQuality | None) -> Row:
     }
 
 
-def _compiled(layer: CompiledLayer | None) -> Row:
+def _make_compiled_cells(layer: CompiledLayer | None) -> Row:
     if layer is None:
         return {}
     results = f"{layer.levels} codes" if layer.levels else "floats"
@@ -178,10 +178,12 @@ def risk_count(layer: CompiledLayer) -> str:
 
 def make_observed_rows(report: ModelReport) -> list[Row]:
     """Return proven and observed values side by side, a row per observed layer."""
-    return [_observed(row, row.observed) for row in report.layers if row.observed is not None]
+    return [
+        _make_observed_row(row, row.observed) for row in report.layers if row.observed is not None
+    ]
 
 
-def _observed(row: LayerReport, observed: Observation) -> Row:
+def _make_observed_row(row: LayerReport, observed: Observation) -> Row:
     layer = row.layer
     ranked = sorted(observed.shares.items(), key=lambda item: -item[1])[:_MAX_CODES]
     channels = f"{len(observed.constant_channels)} of {observed.channels}"
@@ -201,16 +203,16 @@ def _observed(row: LayerReport, observed: Observation) -> Row:
     }
 
 
-def reasons(layers: Iterable[LayerReport]) -> list[str]:
+def group_reasons(layers: Iterable[LayerReport]) -> list[str]:
     """Return why layers are not exact; reasons that differ in numbers or names are grouped."""
     groups: dict[tuple[str, str], list[LayerReport]] = defaultdict(list)
     for layer in layers:
         if layer.reason:
             groups[layer.kind, _DETAIL.sub("", layer.reason)].append(layer)
-    return [_reason(kind, group) for (kind, _), group in groups.items()]
+    return [_format_reason(kind, group) for (kind, _), group in groups.items()]
 
 
-def _reason(kind: str, layers: Sequence[LayerReport]) -> str:
+def _format_reason(kind: str, layers: Sequence[LayerReport]) -> str:
     names, first = join_names([shorten_name(layer.name) for layer in layers], 4), layers[0].reason
     which = "," if all(layer.reason == first for layer in layers) else "; of the first,"
     return f"{names}: {kind}{which} {escape_name(first)}"
@@ -362,7 +364,7 @@ def coverage(compilation: Report) -> str:
     return f"{compilation.coverage} on integers" + (f": {classes}" if classes else "")
 
 
-def unknown_sizes(report: ModelReport) -> str:
+def describe_unknown_sizes(report: ModelReport) -> str:
     """Return a note on layers that the totals do not count; empty if there is none."""
     names = [shorten_name(row.name) for row in report.layers if row.layer.macs is None]
     return f"MACs do not count layers of unknown size: {join_names(names, 4)}" if names else ""
@@ -428,17 +430,20 @@ def report_text(report: ModelReport) -> str:
         rows = {"file": report.name, **facts(report.summary), "work": work(report)}
         width = max(map(len, rows))
         lines += [f"{name:{width}}  {escape_name(value)}" for name, value in rows.items()]
-        lines += _plain(make_quantizer_rows(report.summary.quantizers))
+        lines += _format_plain_table(make_quantizer_rows(report.summary.quantizers))
         lines += map(escape_name, make_quantizer_notes(report.summary))
     if report.layers:
-        lines += [*_plain(make_layer_rows(report)), *_plain(make_observed_rows(report))]
-        lines += reasons(report.layers)
+        lines += [
+            *_format_plain_table(make_layer_rows(report)),
+            *_format_plain_table(make_observed_rows(report)),
+        ]
+        lines += group_reasons(report.layers)
         lines += [str(advice) for advice in report.advice]
         lines.append(conclusion(report))
     return "\n".join(lines)
 
 
-def _plain(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+def _format_plain_table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yield the lines of a table of strings."""
     if not rows:
         return

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.comparison.arrays import same_bits
 from anybit.comparison.measure import differing_elements
-from anybit.comparison.report.wording import value
+from anybit.comparison.report.wording import format_value
 from anybit.comparison.results import TensorDifference
 from anybit.comparison.steps import Arrays
 from anybit.onnx.operators.registry import find_operator
@@ -32,11 +32,11 @@ def explain_first_difference(
     node_a, node_b = (None if value is None else value.producer() for value in (a, b))
     if node_a is None:
         if a is not None:
-            yield from _readers(a)
+            yield from _describe_readers(a)
         return
     if node_b is not None and node_b.op_identifier() == node_a.op_identifier():
         yield from _attributes(node_a, node_b)
-        yield from _parameters(node_a, node_b, arrays_a, arrays_b)
+        yield from _compare_parameters(node_a, node_b, arrays_a, arrays_b)
     if _only_ties(tensor, node_a, arrays_a):
         count = tensor.differing + tensor.tolerated
         which = "the element that differs" if count == 1 else f"all {count} elements that differ"
@@ -49,10 +49,10 @@ def compare_parameters(a: ir.Node, b: ir.Node, arrays_a: Arrays, arrays_b: Array
         return
     if find_operator(a) is not None:  # all attributes are explicit
         yield from _attributes(a, b)
-    yield from _parameters(a, b, arrays_a, arrays_b)
+    yield from _compare_parameters(a, b, arrays_a, arrays_b)
 
 
-def _readers(constant: ir.Value) -> Iterator[str]:
+def _describe_readers(constant: ir.Value) -> Iterator[str]:
     """Yield the first node that reads a constant."""
     readers = [(node, index) for node, index in constant.uses() if node.name]
     if not readers:
@@ -64,7 +64,7 @@ def _readers(constant: ir.Value) -> Iterator[str]:
     yield f"{node.op_type} {escape_name(node.name or '')} reads it{use}{more}"
 
 
-def _parameters(
+def _compare_parameters(
     node_a: ir.Node, node_b: ir.Node, arrays_a: Arrays, arrays_b: Arrays
 ) -> Iterator[str]:
     inputs = zip(
@@ -88,7 +88,8 @@ def _parameters(
                 f" and {format_count(len(indices) - 1, 'more place')}" if len(indices) > 1 else ""
             )
             where = f" at {list(index)}{more}" if a.size > 1 else ""
-            yield f"{name} is {value(a[index])} in A and {value(b[index])} in B{where}"
+            values = f"{format_value(a[index])} in A and {format_value(b[index])} in B"
+            yield f"{name} is {values}{where}"
 
 
 def _attributes(a: ir.Node, b: ir.Node) -> Iterator[str]:

@@ -23,12 +23,15 @@ from anybit.text import format_count
 def page(difference: Difference) -> str:
     """Return the comparison as an HTML page that works offline."""
     sections = [
-        *_first(difference),
+        *_make_first_section(difference),
         *_pictures(difference),
-        *_tensors(difference),
+        *_make_tensor_sections(difference),
         Section(
             "Tensors without a counterpart",
-            [*_unmatched("A", difference.unmatched_a), *_unmatched("B", difference.unmatched_b)],
+            [
+                *_list_unmatched("A", difference.unmatched_a),
+                *_list_unmatched("B", difference.unmatched_b),
+            ],
         ),
     ]
     return render(
@@ -46,7 +49,7 @@ def page(difference: Difference) -> str:
     )
 
 
-def _first(difference: Difference) -> Iterator[Section]:
+def _make_first_section(difference: Difference) -> Iterator[Section]:
     if difference.first is not None:
         hints = [f"Hint: {hint}" for hint in difference.hints]
         samples = [wording.element(sample) for sample in difference.first.samples]
@@ -72,7 +75,7 @@ def _pictures(difference: Difference) -> Iterator[Section]:
         yield Section(f"{title} tensor: {tensor.name}", [f"{origin}{of}.", *charts])
 
 
-def _tensors(difference: Difference) -> Iterator[Section]:
+def _make_tensor_sections(difference: Difference) -> Iterator[Section]:
     """Yield the most harmful tensors, and all of them."""
     worst = difference.ranked[: wording.MAX_ROWS]
     if len(worst) > 1:
@@ -87,6 +90,6 @@ def _table(tensors: Sequence[TensorDifference]) -> HtmlTable:
     return HtmlTable(list(rows[0]), cells, wording.NUMBERS, [tensor.outcome for tensor in tensors])
 
 
-def _unmatched(side: str, names: tuple[str, ...]) -> Iterator[Details]:
+def _list_unmatched(side: str, names: tuple[str, ...]) -> Iterator[Details]:
     if names:
         yield Details(f"{format_count(len(names), 'tensor')} of {side}", "", [Items(names)])

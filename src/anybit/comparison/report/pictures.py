@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from anybit.comparison.arrays import Array
-from anybit.comparison.measure import differences
+from anybit.comparison.measure import subtract_arrays
 from anybit.comparison.report.wording import number
 from anybit.comparison.results import TensorDifference
 from anybit.inspection import charts
@@ -31,7 +31,7 @@ class Picture:
 
 def histogram(tensor: TensorDifference) -> Figure:
     """Return the histogram of differences B minus A, in quantization steps if there are any."""
-    values = differences(tensor.a, tensor.b, tensor.step)
+    values = subtract_arrays(tensor.a, tensor.b, tensor.step)
     distances = values[(values != 0) & np.isfinite(values)]
     counts, edges, are_integers = _bins(distances)
     unit = "steps" if tensor.step is not None else "absolute"
@@ -66,9 +66,9 @@ def _bins(distances: Array) -> tuple[Array, Array, bool]:
 
 def heat_map(tensor: TensorDifference) -> Figure:
     """Return where the differences are; large tensors show the largest one of each block."""
-    view = rectangle(np.abs(differences(tensor.a, tensor.b, tensor.step)))
+    view = rectangle(np.abs(subtract_arrays(tensor.a, tensor.b, tensor.step)))
     cells, blocks = blockwise(view.grid, _CELLS)
-    levels, limits = graded(cells)
+    levels, limits = assign_levels(cells)
     unit = "steps" if tensor.step is not None else "absolute"
     merged = "" if blocks == (1, 1) else f"; a cell is the largest of {blocks[0]} x {blocks[1]}"
     labels = [
@@ -103,7 +103,7 @@ def blockwise(grid: Array, max_blocks: tuple[int, int]) -> tuple[Array, tuple[in
     return grid, (sizes[0], sizes[1])
 
 
-def graded(cells: Array) -> tuple[Array, Array]:
+def assign_levels(cells: Array) -> tuple[Array, Array]:
     """Return levels from 0 (no difference) to LEVELS, and the upper limit of each level.
 
     A limit is half the next. Infinite differences have the highest level.

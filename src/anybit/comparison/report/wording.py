@@ -90,7 +90,7 @@ def summarize(difference: Difference) -> str:
     origins = sum(tensor.is_origin for tensor in difference.different)
     if origins:
         parts[-1] += f" ({origins} of them, marked {START}, computed from equal tensors)"
-    others = [f"{len(names)} of {side}" for side, names in _unmatched(difference) if names]
+    others = [f"{len(names)} of {side}" for side, names in _collect_unmatched(difference) if names]
     missing = f" Without a counterpart: {' and '.join(others)}." if others else ""
     positions = sum(tensor.matched is not Match.NAME for tensor in difference.tensors)
     by = f" {positions} of them matched by position, not by name." if positions else ""
@@ -130,10 +130,10 @@ def describe_first_difference(difference: Difference) -> str:
 def element(sample: ElementDifference) -> str:
     """Return the values of an element on both sides."""
     apart = "" if sample.steps is None else f", {_steps(sample.steps)} apart"
-    return f"{list(sample.index)}: A {value(sample.a)}, B {value(sample.b)}{apart}"
+    return f"{list(sample.index)}: A {format_value(sample.a)}, B {format_value(sample.b)}{apart}"
 
 
-def value(number: float) -> str:
+def format_value(number: float) -> str:
     """Return a number in enough digits to tell float32 values apart."""
     return str(number) if isinstance(number, int) else f"{number:.9g}"
 
@@ -153,5 +153,5 @@ def _steps(count: float) -> str:
     return f"{text} step{'' if text == '1' else 's'}"
 
 
-def _unmatched(difference: Difference) -> list[tuple[str, tuple[str, ...]]]:
+def _collect_unmatched(difference: Difference) -> list[tuple[str, tuple[str, ...]]]:
     return [("A", difference.unmatched_a), ("B", difference.unmatched_b)]

@@ -82,7 +82,7 @@ class Side:
         ]
 
 
-def kind_of(value: ir.Value) -> str:
+def describe_producer(value: ir.Value) -> str:
     """Return the operator that computes a value; "quantizer" for all quantizers."""
     node = value.producer()
     if node is None:

@@ -35,7 +35,7 @@ _DEFAULTS = {"session.disable_quant_qdq": "0", "session.qdq_matmulnbits_accuracy
 
 def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """Run the graph as `anybit.load` does, and return folded constants, too."""
-    exposed, folded = _fold_constants(_exposed(model))
+    exposed, folded = _fold_constants(_expose_outputs(model))
     if not exposed.graph.outputs:
         return folded
     return folded | run_session(
@@ -45,7 +45,7 @@ def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
 
 def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """Run the nodes without optimization or constant folding."""
-    exposed = _exposed(model)
+    exposed = _expose_outputs(model)
     return run_session(make_session(make_runnable(exposed, exposed)), feeds)
 
 
@@ -55,7 +55,7 @@ def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     ONNX Runtime does not fuse nodes around graph outputs. So it optimizes the model as it is, and
     the tensors are those of the optimized file. The model's outputs come from the first session.
     """
-    _, constants = _fold_constants(_exposed(model))
+    _, constants = _fold_constants(_expose_outputs(model))
     folded = model.clone()
     make_runnable(folded, folded)
     FoldConstants()(folded)
@@ -67,7 +67,7 @@ def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
         path = Path(folder) / "optimized.onnx"
         options.optimized_model_filepath = str(path)
         session = make_session(folded, options)
-        optimized = make_session(_exposed(read(path)))
+        optimized = make_session(_expose_outputs(read(path)))
     results = run_session(optimized, feeds) | run_session(session, feeds)
     names = {value.name for node in model.graph for value in node.outputs}
     return constants | {name: array for name, array in results.items() if name in names}
@@ -79,7 +79,7 @@ def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
 
     from anybit.onnx import reference_ops
 
-    exposed = _exposed(model)
+    exposed = _expose_outputs(model)
     make_runnable(exposed, exposed)
     evaluator = ReferenceEvaluator(ir.to_proto(exposed), new_ops=reference_ops())
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -94,7 +94,7 @@ def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
 
 def _run_compiled(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     """Run the result of `anybit.compile`, including the code tensors inside integer regions."""
-    return run_session(make_session(_exposed(pipeline.compile_exposed(model))), feeds)
+    return run_session(make_session(_expose_outputs(pipeline.compile_exposed(model))), feeds)
 
 
 RUNNERS: dict[str, Runner] = {
@@ -147,7 +147,7 @@ def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str
     return {name: array for name, array in results.items() if is_number(array)}
 
 
-def _exposed(model: ir.Model) -> ir.Model:
+def _expose_outputs(model: ir.Model) -> ir.Model:
     """Return a copy whose outputs are those of all nodes of the main graph."""
     exposed = model.clone()
     outputs = exposed.graph.outputs
