@@ -125,6 +125,6 @@ def _show_layers(report: ModelReport, console: Console) -> None:
     for advice in report.advice:
         console.print(Text(str(advice)))
     if text.describe_unknown_sizes(report):
-        console.print(Text(f"note: {text.unknown_sizes(report)}"))
+        console.print(Text(f"note: {text.describe_unknown_sizes(report)}"))
     every = bool(report.totals.layers) and report.totals.exact == report.totals.layers
     console.print(Text(text.conclusion(report), style="green" if every else "bold"))
