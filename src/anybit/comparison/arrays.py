@@ -20,7 +20,7 @@ def is_float(array: Array) -> bool:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Return whether two arrays have the same shape, dtype and bits, as most pairs have."""
+    """Return whether two arrays have the same shape, dtype and bits."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     bits = f"u{math.gcd(a.dtype.itemsize, 8)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Legalization: which sums have integer kernels, whatever is computed before them."""
+"""Legalization: sums without an integer kernel, and the reasons."""
 
 from collections.abc import Mapping
 

@@ -12,7 +12,7 @@ from anybit.inputs import Array
 
 Run: TypeAlias = Callable[[Sample], Mapping[str, Array]]
 IndependenceTest: TypeAlias = Callable[[Sample, Sample, Sample], bool | None]
-"""A function of two samples and of their concatenation, as `Dataset.join_rows_unless` takes it."""
+"""A function of two samples and their concatenation, for `Dataset.verify_row_independence`."""
 
 _MAX_KEPT_BYTES = 2**28
 """Bytes of samples of different shapes that are kept until another one has the same shape."""

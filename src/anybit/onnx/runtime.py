@@ -66,7 +66,7 @@ def exact_session_options() -> onnxruntime.SessionOptions:
 
     The price is small, since constants have been folded before: 1 to 3 us per run of the small
     networks against ENABLE_BASIC, 1 to 3 % of the CNNs. ENABLE_ALL would run their convolutions
-    1.2 to 2 times faster, in another memory layout; who prefers that passes options to
+    1.2 to 2 times faster, in another memory layout; callers that prefer this pass options to
     `anybit.onnxruntime.session`.
 
     The runtime raises everything that it would log, so logging is off.

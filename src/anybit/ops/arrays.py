@@ -121,7 +121,7 @@ def convert_parameter(value: Any, domain: Domain, x: Any, name: str) -> Any:
 
 
 def convert_values(value: Any, domain: Domain, name: str) -> Any:
-    """Return the parameter as an array of its own dtype, with the checks of `parameter`.
+    """Return the parameter as an array of its own dtype, with the checks of `convert_parameter`.
 
     Unknown values, of traced arrays, are not checked.
     """

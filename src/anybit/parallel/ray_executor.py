@@ -25,7 +25,7 @@ class RayExecutor:
     """Processes of a Ray cluster, one core each.
 
     Args:
-        address: An address of Ray's ("auto", "HOST:PORT", "ray://HOST:PORT"), or "local" to start
+        address: A Ray address ("auto", "HOST:PORT", "ray://HOST:PORT"), or "local" to start
             a cluster on this machine that ends with this process or `close`. If the program is
             connected to Ray already, that connection is used and stays open.
 

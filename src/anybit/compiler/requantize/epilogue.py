@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact epilogues: integer code for float functions of accumulators.
 
-Only sums depend on an order. The nodes after one are a function of a single number, which is
-evaluated on float32(accumulator) * scale for the accumulators that can occur. An epilogue equals it
-on all of them; the cheapest one is chosen.
+The nodes after a sum are a function of a single number. It is evaluated on
+float32(accumulator) * scale for all reachable accumulators. The cheapest epilogue that equals it on
+all of them is chosen.
 """
 
 from collections.abc import Callable
@@ -136,8 +136,8 @@ def _find_steps(
 ) -> tuple[StepFunction, IntegerRange]:
     """Return the step function of a monotonic function, and the range on which it is found.
 
-    Steps far beyond the accumulators that can occur tell more of the line on which they lie. Few
-    levels have no line.
+    With many levels, steps are also searched far beyond the reachable accumulators: more steps
+    determine an affine fit better.
     """
     if levels > _FEW_LEVELS:
         far = IntegerRange(np.minimum(reach.lowest, -_WIDE), np.maximum(reach.highest, _WIDE))

@@ -12,9 +12,9 @@ the first, each is made as small as the grid allows, given the later ones:
     q_i = nearest(w_i + sum_(j > i) t_ij (w_j - q_j))
 
 Frantar et al. (2022, https://arxiv.org/abs/2210.17323) compute the same from the inverse of H, from
-the first term to the last. That it is the same, and Babai's nearest plane, was shown by Chen et al.
-(2025, https://arxiv.org/abs/2507.18553). Terms with large x come last here, and so are rounded
-first, and H is damped, more so where it comes of few rows.
+the first term to the last. Chen et al. (2025, https://arxiv.org/abs/2507.18553) prove that both are
+Babai's nearest plane algorithm. Terms with large x come last here, so they are rounded first. H is
+damped, more strongly for few rows.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -48,13 +48,13 @@ ColumnRounding = Callable[[Array, Array], Array]
 def round_columns(
     weights: Array, factors: HessianFactors, round_to_nearest: ColumnRounding
 ) -> Array:
-    """Weights on a grid, for which the sums of products have a small error.
+    """Round weights to a grid so that the sums of products have a small error.
 
     Args:
-        weights: As [groups, columns, terms].
-        factors: Those of the rows that they are multiplied with.
-        nearest: Rounds an array [groups, columns] to the grid of one term per group, whose numbers
-            are the second argument.
+        weights: The weights as [groups, columns, terms].
+        factors: The Hessian factors of the input rows.
+        round_to_nearest: Rounds an array [groups, columns] to the grid of one term per group; the
+            second argument has the numbers of these terms.
     """
     order, triangle = factors.order, factors.triangle
     w = np.take_along_axis(weights.swapaxes(1, 2).astype(np.float64), order[..., None], axis=1)

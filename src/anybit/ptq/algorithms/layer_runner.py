@@ -29,7 +29,7 @@ class LayerRunner:
         model: The float model.
         layer: The layer.
         index: The input that is quantized.
-        spec: That of its weights; None leaves them as they are.
+        spec: The spec of its weights; None keeps them float.
         config: The thresholds of the search.
     """
 
@@ -84,7 +84,7 @@ class LayerRunner:
                     self.layer.weights, self.scale_weights(smoothing), strict=True
                 )
             ]
-            self._nearest = {key: tuple(quantized)}  # of one smoothing after the other
+            self._nearest = {key: tuple(quantized)}  # cached for the last scaling only
         return self._nearest[key]
 
     def measure_error(
@@ -176,7 +176,7 @@ class LayerRunner:
         if id(sample) not in self._references:
             y = self._run(sample)
             power = float(np.square(y, dtype=np.float64).sum())
-            self._references[id(sample)] = sample, y, power  # which keeps its number
+            self._references[id(sample)] = sample, y, power  # the reference keeps the id unique
         return self._references[id(sample)][1:]
 
     def _run(self, feeds: dict[str, Array]) -> Array:
@@ -186,7 +186,7 @@ class LayerRunner:
                 array = feeds[str(value.name)]
                 value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
                 value.shape = ir.Shape([None] * array.ndim)
-            self._session = make_session(self._fragment, threads=1)  # layers are tried side by side
+            self._session = make_session(self._fragment, threads=1)  # layers run in parallel
         (result,) = run_session(self._session, feeds).values()
         return result
 
@@ -222,7 +222,7 @@ def broadcast_channels(values: Array, layer: TargetNode) -> Array:
     weight = layer.node.inputs[layer.weights[0].index]
     assert weight is not None
     assert weight.const_value is not None
-    # Axes that count from the end need no others before them; images have as many as their weights.
+    # A negative axis needs only the axes after it; images have the rank of their weights.
     rank = -layer.activation_axis if layer.activation_axis < 0 else len(weight.const_value.shape)
     shape = [1] * rank
     shape[layer.activation_axis] = -1

@@ -51,8 +51,9 @@ def make_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
 def _make_constant_converter(operator: Operator) -> Callable[[Sequence[Any]], list[Any]]:
     """Return a function that converts numbers to tensors, and caches these.
 
-    Conversion launches a kernel, so that a cached tensor is for one stream: on another it might not
-    be written yet. A captured graph has tensors of its own, because the cache may drop tensors.
+    Conversion launches a kernel, so a cached tensor is valid on one stream only: on another it
+    might not be written yet. A captured graph has tensors of its own, because the cache may drop
+    tensors.
     """
     cache: dict[Any, list[torch.Tensor | None]] = {}
 
