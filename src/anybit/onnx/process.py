@@ -35,9 +35,9 @@ def relax_gc() -> Iterator[None]:
 def trim_heap(freed: int) -> None:
     """Return free memory of the C library to the system, on Linux with glibc.
 
-    glibc keeps freed blocks of up to 32 MB between those in use. A session of a model leaves as
-    much behind: of 200 MB, `quantize` peaks at 0.8 GB instead of 1.1 GB. Small models gain nothing
-    and take 8 % more CPU time.
+    glibc keeps freed blocks of up to 32 MB between those in use. A session leaves about
+    the size of its model behind: for 200 MB, `quantize` peaks at 0.8 GB instead
+    of 1.1 GB. Small models gain nothing and take 8 % more CPU time.
 
     Args:
         freed: The bytes of the model whose session was freed.

@@ -17,7 +17,7 @@ class CalibrationConfig:
         compare_samples: Samples on which candidates of a tensor are compared.
         confirm_samples: Further samples on which the best candidate has to win, too.
         small_bytes: Bytes up to which more of both are kept, if samples are small.
-        most_times: The most times as many samples that are kept then.
+        most_times: The largest multiple of these sample counts that is kept then.
         rounding_samples: The most samples for weight rounding.
         ablation_one_of: One of n calibration samples is set apart for the ablation.
         most_ablation: The most samples that are set apart for it.
@@ -68,8 +68,10 @@ class ScalingConfig:
         strengths: SmoothQuant's alpha, from weights to activations.
         outlier_shares: Channels beyond these shares of the largest magnitude are scaled down.
         largest_exponent: The largest power of two of a factor.
-        headroom: Over the number of values, the share of the range added to that of a channel.
-        headroom_times: The most times the range of a channel that this is a share of.
+        headroom: Divided by the number of values of a channel, the share of the tensor's range
+            that is added to the channel's range.
+        headroom_times: The limit of the tensor's range here, in multiples of the largest
+            magnitude of the channel.
     """
 
     strengths: tuple[float, ...] = (0.3, 0.5, 0.7, 0.85, 1.0)

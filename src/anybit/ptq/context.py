@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model, data and means of one quantization, which the stages share."""
+"""Model, data and executor of one quantization, shared by all stages."""
 
 import os
 from collections.abc import Callable

@@ -110,9 +110,9 @@ class GptqRounder:
     """Rounds the weights of layers that read the same tensor, quantized in the same way.
 
     Args:
-        grid: The tensor's; None if it stays as it is.
-        smoothing: As for runners.
-        samples: What to learn from.
+        grid: The grid of the tensor; None if it stays float.
+        smoothing: The scaling factors of its channels; None without scaling.
+        samples: The samples from which the Hessian is computed.
     """
 
     def __init__(

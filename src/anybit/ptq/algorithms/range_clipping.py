@@ -15,10 +15,10 @@ class RangeCandidate:
     """A candidate range of a tensor.
 
     Attributes:
-        tensor: Its name.
+        tensor: The name of the tensor.
         lowest, highest: The ends of its grid.
         smoothed: Whether channels are scaled.
-        error: Of the layers that read it, noise over signal, as a power.
+        error: Noise power over signal power of the outputs of the layers that read it.
     """
 
     tensor: str

@@ -62,11 +62,11 @@ class ModelRun:
     """A run of the model.
 
     Attributes:
-        feeds: What it gets.
-        names: What is kept.
-        samples: How many samples that are.
-        number: Of the first of them.
-        alone: Whether it is run for the sake of its largest magnitudes.
+        feeds: The inputs of the run.
+        names: The names of the tensors to keep.
+        samples: The number of samples in the run.
+        number: The index of the first sample.
+        alone: Whether the sample is run because it has the largest magnitudes.
     """
 
     feeds: Sample

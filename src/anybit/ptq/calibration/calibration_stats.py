@@ -42,9 +42,9 @@ class CalibrationStats:
     """Calibration statistics of some tensors.
 
     Attributes:
-        statistics: Of the values of each.
-        farthest: For each, its largest magnitude in two samples, and the number of the sample
-            times -1: the two with the largest, and of equal ones the first.
+        statistics: The statistics of the values of each tensor.
+        farthest: For each tensor, its largest magnitude in two samples, and the number of the
+            sample times -1: the two with the largest, and of equal ones the first.
         size: The most bytes that all take for one sample.
     """
 
