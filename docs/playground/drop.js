@@ -65,7 +65,7 @@ function headerOf(name, size, summary) {
   const tensors = Object.keys(summary.weights).length;
   const rows = {
     file: `${name} (${sizeText(size)}, constants ${sizeText(summary.constant_bytes)})`,
-    "made by": summary.producer || "unknown",
+    producer: summary.producer || "unknown",
     format: `IR ${summary.ir_version}; opsets ${
       each(summary.opsets, ([domain, version]) => `${domain || "ai.onnx"} ${version}`) || "not declared"}`,
     nodes: `${summary.nodes}: ${each(summary.domains, ([domain, count]) => `${count} ${domain || "ai.onnx"}`)}`,

@@ -265,7 +265,7 @@ def test_group_reasons_joins_those_that_differ_in_numbers_or_names(template: str
     ]
     (reason,) = text.group_reasons(layers)
     first = layers[0].reason
-    assert reason == f"layer0, layer1, layer2, layer3 and 2 more: float; of the first, {first}"
+    assert reason == f"layer0, layer1, layer2, layer3 and 2 more: float; for layer0, {first}"
 
 
 @pytest.mark.parametrize("which", ["a tensor's neighbour is a {}; so is another's", "it is {}"])

@@ -9,7 +9,6 @@ Cluster: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, or local to start one on "
-        "this machine (default: threads in this process). Results are identical.",
+        help="Run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT or local (default: none).",
     ),
 ]

@@ -19,8 +19,7 @@ Inputs: TypeAlias = Annotated[
     typer.Option(
         "--input",
         metavar="FILE",
-        help="Inputs: FILE.npz (arrays by input name; `x` for a single input), FILE.npy or "
-        "NAME=FILE.npy (default: random numbers). Repeatable.",
+        help="Inputs: FILE.npz, FILE.npy or NAME=FILE.npy (default: random numbers). Repeatable.",
     ),
 ]
 Shapes: TypeAlias = Annotated[
@@ -37,8 +36,7 @@ Ranges: TypeAlias = Annotated[
     typer.Option(
         "--input-range",
         metavar="NAME=RANGE",
-        help="Range of an input: x=uint8 (all integers of a type), x=uint8/255 or x=int8*0.5 "
-        "(integers times a float32 scale), x=-1,1 (an interval). Repeatable.",
+        help="Range of an input: x=uint8, x=uint8/255, x=int8*0.5 or x=-1,1. Repeatable.",
     ),
 ]
 

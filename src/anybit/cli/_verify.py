@@ -120,8 +120,8 @@ def _others(
         largest = max(tensor.relative for tensor in differing)
         return (
             f"{_differ(differing)} in the last bits, by at most {largest:.1g} of the largest "
-            "value, as floats behind bounded layers may: float32 rounds their sums, and integers "
-            "do not"
+            "value. This is expected after bounded layers: float32 rounds their sums, integers do "
+            "not"
         )
     return "all else is equal"
 

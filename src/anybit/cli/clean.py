@@ -30,8 +30,7 @@ def clean(
         str | None,
         typer.Option(
             metavar="finn|hls4ml",
-            help="Write what this compiler reads: its names of quantizers, a fixed batch, no Gemm; "
-            "for hls4ml channels last and C++ identifiers.",
+            help="Write a model for this FPGA compiler: operator names, layout, fixed batch.",
         ),
     ] = None,
 ) -> None:

@@ -53,16 +53,14 @@ def compile(
         typer.Option(
             "--verify",
             metavar="FILE",
-            help="Compare all integer tensors and outputs with the float graph on these inputs, as "
-            "for `anybit run --input`. Repeatable.",
+            help="Compare integer tensors and outputs with the float graph on inputs. Repeatable.",
         ),
     ] = None,
     time: Annotated[
         bool,
         typer.Option(
             "--time",
-            help="Time layers and whole runs on one row; compare with the float model, static int8 "
-            "and the quantized graph in ONNX Runtime.",
+            help="Time layers and the model on one row, and compare with ONNX Runtime.",
         ),
     ] = False,
     float_model: Annotated[
@@ -70,7 +68,7 @@ def compile(
         typer.Option(
             "--float",
             metavar="FLOAT.onnx",
-            help="Float model to compare times with (default: the one that MODEL records).",
+            help="Float model for --time (default: the one that MODEL names).",
         ),
     ] = None,
     as_json: Json = False,
@@ -78,12 +76,12 @@ def compile(
 ) -> None:
     """Compile the quantized layers of a model to integer code.
 
-    FAST.onnx is an ordinary ONNX file with one node per region of integer layers. Layers that stay
-    float are listed with the reason. Every compiled layer has a guarantee:
+    FAST.onnx is an ONNX file with one node per region of integer layers. Layers that stay float are
+    listed with the reason. Every compiled layer has a guarantee:
 
-    * **exact**: its results are those of the float graph
-    * **certified**: its quantized results are those of every float32 evaluation
-    * **bounded**: its sums are exact; float32 may differ from itself at values in the report
+    * **exact**: the results equal those of the float graph
+    * **certified**: the codes equal those of every float32 evaluation
+    * **bounded**: the sums are exact; codes may differ at the accumulators that the report lists
     """
     from anybit.cli._timing import slower
     from anybit.cli._verify import verification_inputs, verify

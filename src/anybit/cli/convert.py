@@ -31,15 +31,14 @@ def convert(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.onnx", help="The result.")],
     to: Annotated[
         Form | None,
-        typer.Option("--to", metavar="FORM", help="Form of the result, one of those above."),
+        typer.Option("--to", metavar="FORM", help="Form of the result (see above)."),
     ] = None,
     runtime: Annotated[
         str | None,
         typer.Option(
             "--for",
             metavar="RUNTIME",
-            help="Runtime that will run the result: onnxruntime, onnxruntime=1.20, web, openvino "
-            "or any. It selects the form and the opset.",
+            help="Select form and opset for onnxruntime, onnxruntime=1.20, web, openvino or any.",
         ),
     ] = None,
     allow_approximate: Annotated[

@@ -31,8 +31,7 @@ Other: TypeAlias = Annotated[
     Path | None,
     typer.Argument(
         metavar="B",
-        help="Another .onnx file, or an .npz of recorded tensors by name (default: compare A "
-        "under two runners).",
+        help="Another .onnx file, or .npz of tensors by name (default: A under another runner).",
     ),
 ]
 Runners: TypeAlias = Annotated[
@@ -40,8 +39,7 @@ Runners: TypeAlias = Annotated[
     typer.Option(
         "--with",
         metavar="RUNNER[,RUNNER]",
-        help="Runners of A and B: anybit, compiled, onnxruntime, onnxruntime-optimized, reference "
-        "or qonnx (default: anybit; without B: anybit,onnxruntime).",
+        help="anybit (default), compiled, onnxruntime, onnxruntime-optimized, reference or qonnx.",
     ),
 ]
 Report: TypeAlias = Annotated[
@@ -81,7 +79,8 @@ def diff(
 ) -> None:
     """Find the first tensor in which two models or two runtimes differ.
 
-    Tensors are matched by name or by position; those that add the most noise are listed.
+    Tensors are matched by name or position. Those that add the most noise are listed. Without B, A
+    runs with anybit and ONNX Runtime.
 
     Exit status: 0 if all tensors are equal, 1 if not, 2 for bad input.
     """

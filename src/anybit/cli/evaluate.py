@@ -37,23 +37,21 @@ def evaluate(
         Path,
         typer.Option(
             metavar="DATA",
-            help="Inputs: FILE.npz (arrays by input name), FILE.npy, or a folder of them.",
+            help="Inputs: FILE.npz (arrays by input name), FILE.npy or a folder.",
         ),
     ],
     labels: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Labels: the name of an array in the data, or FILE.npy with one per row.",
+            help="Labels: the name of an array in the data, or FILE.npy with a label per row.",
         ),
     ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
             metavar="METRIC",
-            help="Metric: top1, top5, mse, sqnr, agreement, or module:function, called with the "
-            "outputs of a sample by name and its labels or None (default: top1 if there are "
-            "labels).",
+            help="top1, top5, mse, sqnr, agreement or module:function (default: top1 with labels).",
         ),
     ] = None,
     engine: Engine = RunBy.ONNXRUNTIME,
@@ -62,7 +60,8 @@ def evaluate(
 ) -> None:
     """Measure models on data: metric, similarity to the first, time, size.
 
-    Data are read a few rows at a time, as by anybit quantize. Each sample is run by itself.
+    Data are read in batches. Each sample runs separately. A module:function gets the outputs by
+    name and the labels of a sample.
     """
     if metric is not None and ":" in metric and "" not in sys.path:
         sys.path.append("")  # modules in the current folder, after all others

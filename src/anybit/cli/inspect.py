@@ -33,8 +33,7 @@ def inspect(
         list[Path] | None,
         typer.Option(
             metavar="DATA",
-            help="Samples to run the model on: FILE.npz (arrays by input name), FILE.npy, or a "
-            "folder of them. Repeatable. Shows observed ranges and clipping of each layer.",
+            help="Show observed ranges and clipping on FILE.npz, FILE.npy or a folder. Repeatable.",
         ),
     ] = None,
     ranges: Ranges = None,

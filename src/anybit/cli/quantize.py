@@ -48,16 +48,14 @@ def quantize(
         Path | None,
         typer.Option(
             metavar="DATA",
-            help="Calibration inputs: FILE.npz (arrays by input name), FILE.npy, or a folder of "
-            "them. No labels.",
+            help="Calibration inputs: FILE.npz (arrays by input name), FILE.npy or a folder.",
         ),
     ] = None,
     weights: Annotated[
         str,
         typer.Option(
             metavar="SPEC",
-            help="Format of weights: int8, int4, ternary, fp8_e4m3, mxfp4, nvfp4, "
-            "'int4 per-block 32', 'int4 per-tensor power-of-two'.",
+            help="Format of weights: int8, int4, 'int4 per-block 32', ternary, fp8_e4m3, mxfp4.",
         ),
     ] = "int8",
     activations: Annotated[
@@ -71,8 +69,8 @@ def quantize(
         list[str] | None,
         typer.Option(
             metavar="NAME=SPEC",
-            help="Formats of a layer or pattern: `head.*=int8` (weights), `head.*=int4/uint8` "
-            "(weights and activations) or `head.*=float`. Repeatable.",
+            help="Formats of a layer or pattern, as WEIGHTS[/ACTIVATIONS]: 'head.*=int4/uint8'. "
+            "Repeatable.",
         ),
     ] = None,
     keep: Annotated[
@@ -81,14 +79,15 @@ def quantize(
     ] = None,
     scales: Annotated[
         str | None,
-        typer.Option(metavar="power-of-two", help="Restrict all scales (default: any float)."),
+        typer.Option(
+            metavar="power-of-two", help="Restrict the values of all scales (default: any float)."
+        ),
     ] = None,
     integer_only: Annotated[
         bool,
         typer.Option(
             "--integer-only",
-            help="Also quantize elementwise and pooling operators, so that anybit compile computes "
-            "everything with integers.",
+            help="Also quantize elementwise and pooling operators, for integer-only execution.",
         ),
     ] = False,
     target: Annotated[
@@ -102,8 +101,7 @@ def quantize(
         str | None,
         typer.Option(
             metavar="4MB|30dB|50%bops",
-            help="Search mixed precision within a budget: constant size (4MB), output SQNR (30dB) "
-            "or relative bit operations (50%bops).",
+            help="Search mixed precision within a budget: size, SQNR or bit operations.",
         ),
     ] = None,
     sensitivity: Annotated[
@@ -117,7 +115,7 @@ def quantize(
         str,
         typer.Option(
             metavar="fast|default",
-            help="fast: one pass over the data, whole ranges, weights rounded to nearest.",
+            help="fast: one pass over the data, full ranges, round-to-nearest weights.",
         ),
     ] = "default",
     cluster: Cluster = None,
@@ -133,8 +131,8 @@ def quantize(
         str | None,
         typer.Option(
             metavar="10dB|95%|none",
-            help="Quality thresholds: SQNR, agreement, or both as 10dB,95% (default: 10dB, and 90% "
-            "for integer and classifier outputs).",
+            help="Least SQNR, agreement, or both: 10dB,95% (default: 10dB, and 90% for integer and "
+            "classifier outputs).",
         ),
     ] = None,
     to: Annotated[
@@ -142,8 +140,7 @@ def quantize(
         typer.Option(
             "--to",
             metavar="FORM",
-            help=f"Form of the file, as for anybit convert ({'|'.join(Form)}): qdq for other "
-            "runtimes, qonnx for QONNX tools (default: compact; with --target: qonnx).",
+            help=f"Form of the file: {', '.join(Form)} (default: compact; with --target: qonnx).",
         ),
     ] = None,
     as_json: Json = False,
@@ -151,12 +148,12 @@ def quantize(
 ) -> None:
     """Quantize a float model and report the effect on its outputs.
 
-    Quantizers are inserted at the inputs of MatMul-like operators only. Ranges minimize the output
-    error of these layers. Quality is measured on held-out samples, one in four (a budget search
-    does look at them).
+    Only inputs of MatMul-like operators are quantized, with ranges that minimize the output error.
+    Quality is measured on one sample in four, held out from calibration. (A budget search uses
+    these samples.)
 
-    Exit status: 0 if the quality check passes or there are no data, 1 if it fails (the file is
-    written all the same), 2 for bad input.
+    Exit status: 0 if the quality check passes or there are no data, 1 if it fails, 2 for bad input.
+    A failed check does not prevent writing the file.
     """
     check_folder(output, "--output")
     check_other(output, model, "whose floats cannot be had back")

@@ -50,8 +50,7 @@ LabelFile: TypeAlias = Annotated[
     typer.Option(
         "--labels",
         metavar="FILE",
-        help="Class names (FILE.txt, one per line), or the class of each row (FILE.npy, integers) "
-        "to compute the accuracy.",
+        help="Class names (FILE.txt, one per line), or labels to score (FILE.npy, integers).",
     ),
 ]
 
@@ -71,13 +70,13 @@ def run(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Stop with an error if the runs take longer in total (for endless Loops).",
+            help="Stop with an error if the runs take longer in total.",
         ),
     ] = None,
 ) -> None:
     """Run a model on given or random inputs and check its outputs.
 
-    Where the model fixes the number of rows, the rows of the input are run slice by slice.
+    If the model fixes the number of rows, inputs with more rows run in slices.
     """
     from anybit.cli._outputs import (
         Labels,

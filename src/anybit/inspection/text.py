@@ -214,7 +214,8 @@ def group_reasons(layers: Iterable[LayerReport]) -> list[str]:
 
 def _format_reason(kind: str, layers: Sequence[LayerReport]) -> str:
     names, first = join_names([shorten_name(layer.name) for layer in layers], 4), layers[0].reason
-    which = "," if all(layer.reason == first for layer in layers) else "; of the first,"
+    same = all(layer.reason == first for layer in layers)
+    which = "," if same else f"; for {shorten_name(layers[0].name)},"
     return f"{names}: {kind}{which} {escape_name(first)}"
 
 
@@ -222,7 +223,7 @@ def facts(summary: ModelSummary) -> Row:
     """Return the contents of a model file by heading."""
     opsets = ", ".join(f"{name or 'ai.onnx'} {version}" for name, version in summary.opsets.items())
     rows = {
-        "made by": summary.producer or "unknown",
+        "producer": summary.producer or "unknown",
         "format": f"IR {summary.ir_version}; opsets {opsets or 'not declared'}",
         "inputs": ", ".join(f"{name}: {kind}" for name, kind in summary.inputs.items()),
         "outputs": ", ".join(f"{name}: {kind}" for name, kind in summary.outputs.items()),
