@@ -12,6 +12,7 @@ from anybit.errors import ModelError
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.reductions import get_reduced_axes
+from anybit.onnx.graph.require import require_input
 
 _WEIGHTS = range(-128, 128)
 
@@ -44,9 +45,7 @@ def _check_product(product: ProductAnalysis, shapes: RowShapes) -> Reason | None
         )
     if product.layout is not None and product.sum is None and product.x is not None:
         return Reason(f"{product.reason}; kernels multiply with constants")
-    x = product.node.inputs[0]
-    assert x is not None, "a product has two inputs"
-    sizes = shapes.sizes(x)
+    sizes = shapes.sizes(require_input(product.node))
     return sizes if isinstance(sizes, Reason) else check_weights(product, len(sizes) + 1)
 
 

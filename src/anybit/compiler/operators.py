@@ -16,6 +16,7 @@ from anybit.onnx.graph.op_traits import (
     has_trait,
     is_identity,
 )
+from anybit.onnx.graph.require import require_input
 from anybit.onnx.operators.multi_threshold import (
     find_channel_axis,
     is_increasing,
@@ -35,12 +36,11 @@ def get_varying_inputs(node: ir.Node) -> list[ir.Value]:
 def split_quantizer(node: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     """Return the float input and the nodes of a quantizer; two nodes have integers between."""
     nodes: tuple[ir.Node, ...] = (node,)
-    while (x := nodes[0].inputs[0]) is not None and x.dtype != ir.DataType.FLOAT:
+    while (x := require_input(nodes[0])).dtype != ir.DataType.FLOAT:
         producer = x.producer()
         if producer is None:
             break
         nodes = (producer, *nodes)
-    assert x is not None, "a quantizer has an input"
     return x, nodes
 
 

@@ -193,7 +193,9 @@ class Lowerer:
         function = expression.function(self._model)
         pairs = _pair_values(root, expression)
         indices = target.grid.index(function(*pairs))
-        arithmetic = find_pair_arithmetic(self._model, expression, pairs, target.grid, indices)
+        arithmetic = find_pair_arithmetic(
+            self._model, expression, root, pairs, target.grid, indices
+        )
         reads = (root.first, root.second)
         if arithmetic is None:
             fields = {"entries": _encode_entries(indices)}

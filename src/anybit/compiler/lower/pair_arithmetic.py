@@ -49,6 +49,7 @@ class PairArithmetic:
 def find_pair_arithmetic(
     model: ir.Model,
     expression: Expression,
+    root: PairRoot,
     pairs: tuple[Array, Array],
     grid: TensorGrid,
     index: Array,
@@ -58,15 +59,14 @@ def find_pair_arithmetic(
     Args:
         model: The graph.
         expression: A function of two tensors of codes.
+        root: The two tensors.
         pairs: The values of all pairs of codes, the second running fastest, in one column each.
         grid: The grid of the results.
         index: The index of the result of each pair, pairs x channels.
     """
     if index.shape[1] != 1:
         return None
-    root, index = expression.root, index[:, 0]
-    assert isinstance(root, PairRoot), "checked before"
-    sources = root.first.grid, root.second.grid
+    index, sources = index[:, 0], (root.first.grid, root.second.grid)
     indices = np.indices([source.levels for source in sources]).reshape(2, -1)
     zeros = np.array([get_zero_index(source) for source in sources], np.int32)
     values = _evaluate_unrounded(model, expression, pairs, grid)

@@ -22,12 +22,14 @@ from anybit.compiler.partition.layout import Layout
 from anybit.compiler.partition.windows import SINGLE, derive_window, is_padded
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
+from anybit.onnx.analysis.layouts import ProductLayout
 from anybit.onnx.analysis.products import ProductAnalysis, count_bits
 from anybit.onnx.analysis.sums import bound_error
 from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.require import require_input
 from anybit.quant_types.layer_info import Guarantee, LayerInfo
 from anybit.text import format_count
 
@@ -46,8 +48,11 @@ def accumulate_product(
     Raises:
         Unsupported: A window that does not fit, or sums of more than 32 bits.
     """
-    weights, window, groups = _derive_weight_window(product, source, y)
-    scales = _compute_scales(product, weights, source)
+    layout, codes, scale = product.layout, product.codes, product.scale
+    if layout is None or codes is None or scale is None:
+        raise Unsupported(product.reason or "its weights are not integers with scales")
+    weights, window, groups = _derive_weight_window(product.node, layout, codes, source, y)
+    scales = _compute_scales(scale, weights, source)
     if product.error is None:
         raise Unsupported(product.reason or "nothing is known of the rounding of its sums")
     slack = np.broadcast_to(0.0 if product.exact else product.error, (y.channels,))
@@ -65,13 +70,10 @@ def accumulate_product(
 
 
 def _derive_weight_window(
-    product: ProductAnalysis, source: IntegerTensor, y: Layout
+    node: ir.Node, layout: ProductLayout, codes: Array, source: IntegerTensor, y: Layout
 ) -> tuple[Array, p.Window, int]:
     """Return the weights in the order of a program, their window, and the number of groups."""
-    node, layout = product.node, product.layout
-    assert layout is not None, "checked before"
-    assert product.codes is not None, "checked before"
-    codes = product.codes.astype(np.int64)
+    codes = codes.astype(np.int64)
     kernel = codes.shape[2:] if node.op_type == "Conv" else ()
     window = derive_window(node, kernel, source.layout, y) if kernel else SINGLE
     groups = layout.groups if kernel else 1
@@ -83,10 +85,9 @@ def _derive_weight_window(
     return weights, window, groups
 
 
-def _compute_scales(product: ProductAnalysis, weights: Array, source: IntegerTensor) -> Array:
+def _compute_scales(scale: Array, weights: Array, source: IntegerTensor) -> Array:
     """Return the value of one unit of the accumulators per channel, float32."""
-    assert product.scale is not None, "checked before"
-    own = product.scale.astype(np.float64).reshape(-1)
+    own = scale.astype(np.float64).reshape(-1)
     scales = source.grid.scale * np.broadcast_to(own, weights.shape[:1])
     sizes = np.abs(weights).sum(axis=(1, 2, 3))
     # A channel that quantizes to zeros may have the smallest scale there is: its sums are 0.
@@ -190,8 +191,7 @@ def accumulate_mean(
         ),
         layer=_describe_mean(node, source, bounds, exact=exact),
     )
-    start, result = node.inputs[0], node.outputs[0]
-    assert start is not None, "legal means have an input"
+    start, result = require_input(node), node.outputs[0]
     nodes = NodeChain(model, (node,), (start,), result, layout.rank, layout.axis, kernel)
     return root, ElementFunction().then(Mean(nodes), monotone=True, uniform=True)
 

@@ -61,7 +61,7 @@ def _reshape(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
         if layout.single:
             return _rename(values, expression, y, layout)
     layout = make_layout(after, 1)
-    if not _is_tensor(expression):
+    if _get_tensor(expression) is None:
         fields = make_reshape_fields(expression.layout, layout)
         move = PendingMove(expression.layout, p.Reshape, fields)
         return _postpone(values, expression, y, move, layout)
@@ -92,10 +92,10 @@ def _transpose(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
 
 def _rename(values: Values, expression: Expression, y: ir.Value, layout: Layout) -> Expression:
     """Give the same elements another name and layout; a tensor of codes stays the tensor."""
-    if _is_tensor(expression):
-        assert isinstance(expression.root, TensorRoot), "checked before"
-        return values.set_tensor(y, replace(expression.root.tensor, value=y, layout=layout))
-    return _relabel(values, expression, y, layout)
+    tensor = _get_tensor(expression)
+    if tensor is None:
+        return _relabel(values, expression, y, layout)
+    return values.set_tensor(y, replace(tensor, value=y, layout=layout))
 
 
 def _postpone(
@@ -122,10 +122,12 @@ def _relabel(values: Values, expression: Expression, y: ir.Value, layout: Layout
     )
 
 
-def _is_tensor(expression: Expression) -> bool:
-    """Return whether a value is a tensor of codes itself, not a function of one."""
+def _get_tensor(expression: Expression) -> IntegerTensor | None:
+    """Return the value as a tensor of codes; None for a function of one."""
     root = expression.root
-    return isinstance(root, TensorRoot) and root.tensor.value is expression.value
+    if isinstance(root, TensorRoot) and root.tensor.value is expression.value:
+        return root.tensor
+    return None
 
 
 def _pool(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
@@ -135,7 +137,7 @@ def _pool(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
         return None
     y = node.outputs[0]
     layout = make_layout(values.sizes(y), 1)
-    if not _is_tensor(expression):
+    if _get_tensor(expression) is None:
         if expression.layout.rank > 2 and not expression.layout.channels_first:
             return None
         window = derive_pooling_window(node, expression.layout, layout)
@@ -196,7 +198,7 @@ def _select_all_elements(layout: Layout, first: int) -> dict[str, object]:
 def _gather(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
     """Select elements as Slice, Pad, Split or Resize do, by tracing their numbers."""
     expression = values.expression(x)
-    if not _is_tensor(expression):
+    if _get_tensor(expression) is None:
         return None
     source = values.codes(x, expression.layout.axis)
     numbers = trace_elements(values.model, node, x, values.sizes(x))

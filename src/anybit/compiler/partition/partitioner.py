@@ -39,6 +39,7 @@ from anybit.compiler.partition.values import Values
 from anybit.compiler.reason import MustStayFloat, Reason, Unsupported
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.require import require_input
 
 T = TypeVar("T")
 
@@ -221,8 +222,7 @@ class Partitioner:
         return move_elements(self._values, node) if expression is None else expression
 
     def _product(self, node: ir.Node) -> Expression:
-        x, y = node.inputs[0], node.outputs[0]
-        assert x is not None, "a product has two inputs"
+        x, y = require_input(node), node.outputs[0]
         is_conv = node.op_type == "Conv"
         source = self._values.codes(x, 1 if is_conv else len(self._values.sizes(x)))
         sizes = self._values.sizes(y)
@@ -232,8 +232,7 @@ class Partitioner:
         return Expression(root, y, layout, before, (y,))
 
     def _mean(self, node: ir.Node) -> Expression:
-        x, y = node.inputs[0], node.outputs[0]
-        assert x is not None, "legal means have an input"
+        x, y = require_input(node), node.outputs[0]
         layout = make_layout(self._values.sizes(y), 1)
         source = self._values.codes(x, 1)
         abstract = self._analyzed.analysis.values[x]

@@ -18,6 +18,7 @@ from anybit.compiler.partition.expressions import (
 )
 from anybit.compiler.partition.lowering import Lowering
 from anybit.compiler.reason import MustStayFloat
+from anybit.onnx.graph.require import require_producer
 
 
 def select_live_instructions(
@@ -115,6 +116,5 @@ def find_float_inputs(expression: Expression, reader: str) -> list[ir.Value]:
         return [expression.starts[0]]
     if expression.moved_from is not None:
         return [expression.moved_from.value]
-    node = root.node if isinstance(root, AccumulatorRoot) else expression.value.producer()
-    assert node is not None, "expressions come from nodes"
+    node = root.node if isinstance(root, AccumulatorRoot) else require_producer(expression.value)
     raise MustStayFloat(node, f"{reader} needs its floats, which no instruction gives")

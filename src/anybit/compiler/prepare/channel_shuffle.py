@@ -9,6 +9,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.require import require_graph
 from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.passes import InferShapes
 
@@ -22,13 +23,14 @@ def replace_channel_shuffles(model: ir.Model) -> None:
     for node in model.graph:
         chain = _match_chain(node)
         channels = None if chain is None else _trace_channels(chain, model)
-        if chain is not None and channels is not None:
-            shuffles.append((chain, channels))
+        dtype = None if chain is None else chain[-1].outputs[0].dtype
+        if chain is not None and channels is not None and dtype is not None:
+            shuffles.append((chain, channels, dtype))
     if not shuffles:
         return
     editor = Editor(model)
-    for chain, channels in shuffles:
-        _replace(chain, channels, editor)
+    for chain, channels, dtype in shuffles:
+        _replace(chain, channels, dtype, editor)
     InferShapes()(model)
 
 
@@ -59,7 +61,7 @@ def _trace_channels(chain: list[ir.Node], model: ir.Model) -> Array | None:
     if before is None or split is None or before != after or len(before) < 2:
         return None
     count, order = math.prod(before), tuple(get_attribute(transpose, "perm", ()))
-    if math.prod(split) != count or count > _MOST_ELEMENTS or last.outputs[0].dtype is None:
+    if math.prod(split) != count or count > _MOST_ELEMENTS:
         return None
     if order[:1] != (0,) or sorted(order) != list(range(len(split) + 1)):
         return None
@@ -78,21 +80,19 @@ def _get_sizes(value: ir.Value | None, model: ir.Model) -> tuple[int, ...] | Non
     return None if sizes is None or len(inner) + 1 != len(sizes) else inner
 
 
-def _replace(chain: list[ir.Node], channels: Array, editor: Editor) -> None:
+def _replace(chain: list[ir.Node], channels: Array, dtype: ir.DataType, editor: Editor) -> None:
     first, transpose, last = chain
     name = str(last.name or "shuffle")
     order = editor.add_constant(f"{name}_channels", ir.tensor(channels.astype(np.int64)))
-    assert last.outputs[0].dtype is not None, "checked before"
     y = editor.insert(
         last,
         "Gather",
         [first.inputs[0], order],
         name,
         like=last.outputs[0],
-        dtype=last.outputs[0].dtype,
+        dtype=dtype,
         attributes=[ir.AttrInt64("axis", 1)],
     )
     editor.replace(last, y)
     for node in (transpose, first):
-        assert node.graph is not None, "it has one until here"
-        node.graph.remove(node, safe=True)
+        require_graph(node).remove(node, safe=True)

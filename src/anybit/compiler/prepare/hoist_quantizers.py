@@ -8,6 +8,7 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.require import require_graph
 from anybit.onnx.passes import InferShapes
 
 _LONGEST = 8
@@ -52,9 +53,12 @@ def _is_fixed(value: ir.Value | None) -> bool:
     return value is None or is_constant(value)
 
 
-def _find_chain(node: ir.Node, opset: int) -> list[ir.Node]:
-    """Return the elementwise nodes from a node to the next quantizer; none if there are others."""
-    chain: list[ir.Node] = []
+def _find_chain(node: ir.Node, opset: int) -> list[tuple[ir.Node, ir.DataType]]:
+    """Return the elementwise nodes from a node to the next quantizer, and their dtypes.
+
+    The list is empty if there are other nodes.
+    """
+    chain: list[tuple[ir.Node, ir.DataType]] = []
     y = node.outputs[0] if _get_moved_inputs(node) else None
     while y is not None and y.shape is not None and not y.is_graph_output():
         if len(y.uses()) != 1 or len(chain) == _LONGEST:
@@ -63,36 +67,36 @@ def _find_chain(node: ir.Node, opset: int) -> list[ir.Node]:
         if reader.graph is not node.graph or get_varying_inputs(reader) != [y]:
             return []
         axes = find_constant_axes(reader, len(node.outputs[0].shape or ()), opset)
-        if axes != set() or reader.outputs[0].dtype is None:
-            return []
-        chain.append(reader)
         y = reader.outputs[0]
+        if axes != set() or y.dtype is None:
+            return []
+        chain.append((reader, y.dtype))
         if is_quantizer(reader):
             return chain
     return []
 
 
-def _hoist(moving: ir.Node, chain: list[ir.Node], editor: Editor) -> list[str]:
+def _hoist(moving: ir.Node, chain: list[tuple[ir.Node, ir.DataType]], editor: Editor) -> list[str]:
     """Move a chain before a data movement, once per tensor; return the new names."""
-    last, added = chain[-1], []
+    added = []
+    nodes = [node for node, _ in chain]
+    last = nodes[-1]
     quantized = {}
     for x in _get_moved_inputs(moving):
         y, before = x, moving.outputs[0]
-        for node in chain:
-            after = node.outputs[0]
-            assert after.dtype is not None, "checked before"
+        for node, dtype in chain:
             y = editor.insert(
                 last,
                 node.op_type,
                 [y if value is before else value for value in node.inputs],
                 str(node.name or node.op_type),
                 like=x,
-                dtype=after.dtype,
+                dtype=dtype,
                 attributes=list(node.attributes.values()),
                 domain=node.domain,
             )
             added.append(str(y.name))
-            before = after
+            before = node.outputs[0]
         quantized[x] = y
     whole = editor.insert(
         last,
@@ -104,7 +108,6 @@ def _hoist(moving: ir.Node, chain: list[ir.Node], editor: Editor) -> list[str]:
         attributes=list(moving.attributes.values()),
     )
     editor.replace(last, whole)
-    for node in (*chain[-2::-1], moving):
-        assert node.graph is not None, "it has one until here"
-        node.graph.remove(node, safe=True)
+    for node in (*nodes[-2::-1], moving):
+        require_graph(node).remove(node, safe=True)
     return added

@@ -13,6 +13,7 @@ from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import apply_step
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.require import require_input
 from anybit.onnx.passes.batch_norm_to_affine import compute_affine, read_parameters
 from anybit.onnx.quantizers.quantizer import get_declared_inputs
 
@@ -52,8 +53,7 @@ def _rounds_every_step(part: NodeChain, node: ir.Node) -> bool:
     """
     if node.op_type not in _DEFINED:
         return False
-    (x,), (y,) = node.inputs, node.outputs
-    assert x is not None, "it has one input"
+    x, (y,) = require_input(node), node.outputs
     alpha, beta = (step.operands[0] for step in _DEFINED[node.op_type](node)[:2])
     with np.errstate(all="ignore"):
         points = np.linspace(-beta / alpha, (1 - beta) / alpha, _PROBES, dtype=np.float32)[:, None]

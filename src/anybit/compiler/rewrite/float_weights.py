@@ -44,8 +44,11 @@ def store_integer_weights(model: ir.Model, weights: Mapping[str, AbstractValue])
     editor = Editor(model)
     for weight, node in list(_iterate_float_weights(model)):
         abstract = weights.get(str(weight.name))
-        if abstract is not None and opset >= _OPSET and _decodes_to(abstract, read_array(weight)):
-            _store(weight, node, abstract, editor)
+        if abstract is None or opset < _OPSET:
+            continue
+        encoded = _encode(abstract, read_array(weight))
+        if encoded is not None:
+            _store(weight, node, *encoded, editor)
 
 
 def _fits_int8(abstract: AbstractValue) -> bool:
@@ -55,12 +58,14 @@ def _fits_int8(abstract: AbstractValue) -> bool:
     return int(integers.min()) in _BYTES and int(integers.max()) in _BYTES
 
 
-def _decodes_to(abstract: AbstractValue, array: Array) -> bool:
-    """Return whether codes give the values of a float32 array, up to the sign of zeros."""
-    integers, grid = abstract.integers, abstract.grid
-    if integers is None or grid is None or integers.shape != array.shape:
-        return False
-    return array.dtype == np.float32 and np.array_equal(grid.decode(integers), array)
+def _encode(abstract: AbstractValue, array: Array) -> tuple[Array, Array] | None:
+    """Return int8 codes and scales that give a float32 array, up to the sign of zeros."""
+    integers, codes, grid = abstract.integers, abstract.codes, abstract.grid
+    if integers is None or codes is None or grid is None or integers.shape != array.shape:
+        return None
+    if array.dtype != np.float32 or not np.array_equal(grid.decode(integers), array):
+        return None
+    return integers.astype(np.int8), abstract.broadcast(codes.scale)
 
 
 def _iterate_float_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Node]]:
@@ -76,15 +81,10 @@ def _iterate_float_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Node]
             yield weight, node
 
 
-def _store(weight: ir.Value, node: ir.Node, abstract: AbstractValue, editor: Editor) -> None:
-    codes = abstract.codes
-    assert codes is not None, "checked before"
-    assert abstract.integers is not None, "checked before"
+def _store(weight: ir.Value, node: ir.Node, codes: Array, scales: Array, editor: Editor) -> None:
     name = str(weight.name)
-    stored = editor.add_constant(f"{name}_codes", ir.Tensor(abstract.integers.astype(np.int8)))
-    scale = editor.share_parameter(
-        name, "scale", abstract.broadcast(codes.scale), ir.DataType.FLOAT
-    )
+    stored = editor.add_constant(f"{name}_codes", ir.Tensor(codes))
+    scale = editor.share_parameter(name, "scale", scales, ir.DataType.FLOAT)
     to = [ir.AttrInt64("to", ir.DataType.FLOAT.value)]
     floats = editor.insert(
         node,

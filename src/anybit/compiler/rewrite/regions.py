@@ -12,6 +12,7 @@ from anybit.compiler.program.encoding import encode
 from anybit.errors import ModelError
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.require import require_graph
 from anybit.onnx.operators.integer_network import DOMAIN, PROGRAM, is_integer_network
 
 
@@ -56,8 +57,7 @@ def expose_tensors(model: ir.Model, regions: Mapping[str, Region]) -> None:
 
 
 def _expose(node: ir.Node, exposed: Region, editor: Editor) -> None:
-    graph = node.graph
-    assert graph is not None, "it is a node of the model"
+    graph = require_graph(node)
     inputs = [value for value in node.inputs[len(PROGRAM) :] if value is not None]
     more = make_node(exposed.program, inputs, editor)
     graph.insert_before(node, more)

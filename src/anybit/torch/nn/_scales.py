@@ -258,7 +258,8 @@ class StoredScale(Scale):
     def set(self, scale: torch.Tensor) -> None:
         """Store a scale of shape () or (channels,)."""
         state = self.state
-        assert state is not None
+        if state is None:
+            raise ValueError("the number of channels is unknown: pass channels=")
         state.copy_(scale)
         if not self.is_initialized:
             self.is_initialized = True

@@ -117,16 +117,16 @@ class Plan:
         self._empty = 0 in x.shape
         self._kernel: Any = None
         if not self._empty:
-            self._prepare(x.shape, names, layouts, views or [None] * len(layouts))
+            self._prepare(x, names, layouts, views or [None] * len(layouts))
 
     def _prepare(
         self,
-        shape: Sizes,
+        x: Layout,
         names: Sequence[str],
         layouts: Sequence[Layout | None],
         views: Sequence[Sizes | None],
     ) -> None:
-        like_x = _get_like_strides(layouts[0])
+        shape, like_x = x.shape, _get_like_strides(x)
         inputs = {
             place: _view_strides(layout, views[place], shape)
             for place, layout in enumerate(layouts)
@@ -267,9 +267,8 @@ def _widen(tensor: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def _get_like_strides(layout: Layout | None) -> Sizes:
+def _get_like_strides(layout: Layout) -> Sizes:
     """Return the strides of `torch.empty_like`."""
-    assert layout is not None
     meta = torch.empty_strided(layout.shape, layout.strides, device="meta")
     return tuple(torch.empty_like(meta).stride())
 
