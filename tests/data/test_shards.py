@@ -250,7 +250,7 @@ def test_cache_distinguishes_models_and_data(tmp_path: Path) -> None:
 
 
 def findings(samples: int = 5) -> CalibrationStats:
-    result = CalibrationStats.empty(["a", "b", "c"], [-1, None, None])
+    result = CalibrationStats.make_empty(["a", "b", "c"], [-1, None, None])
     for number in range(samples):
         array = random(6, 4, seed=number)
         result.add(number, {"a": array, "b": array[:0], "c": array.ravel() * 100})
