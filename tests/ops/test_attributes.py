@@ -82,7 +82,7 @@ def test_attributes_are_equal_in_all_libraries(flag: Any, library: str) -> None:
 
 def test_attribute_reads_dtypes_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    assert [NAME.read(item) for item in (torch.int8, torch.uint8)] == ["int8", "uint8"]
+    assert [NAME.parse(item) for item in (torch.int8, torch.uint8)] == ["int8", "uint8"]
 
 
 @pytest.mark.parametrize(
