@@ -18,6 +18,7 @@ const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::ANYBIT_ISA
   static const ProductKernels all = [] {
     auto kernels = compiled<ProductKernels, without_integer_extensions(Level::ANYBIT_ISA)>();
     set_dots(kernels);
+    set_short_dots(kernels);
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     sums_of(kernels, Scheme::depthwise4) = depthwise_dots;
 #endif

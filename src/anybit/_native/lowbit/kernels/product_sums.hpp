@@ -34,7 +34,9 @@ constexpr void set_dots(ProductKernels& kernels) {
 template <class = void>
 constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-  // Adds to 32 bits at once.
+  // Dot products add to 32 bits at once; the level below does not.
+  kernels.short_dots = {};
+  kernels.split_pairs = nullptr;
 #elif defined(__AVX512F__)
   kernels.short_dots = {sums<Avx512Short, Dot8, 8, 2, 4>, sums<Avx512Short, Dot4, 8, 2, 4>,
                         sums<Avx512Short, Dot2, 8, 2, 4>};
