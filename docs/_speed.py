@@ -42,7 +42,7 @@ def speed_table() -> str:
         lines.append(f"| {words} | {' | '.join(ratios)} |")
     lines += [
         "",
-        "With AVX2 alone, large CNNs of 4 and 8 bits gain little over float32 and are slower than "
+        "With AVX2 alone, large CNNs of 4 and 8 bits are about as fast as "
         f"int8. Machine: {machine}",
     ]
     return "\n".join(lines)
