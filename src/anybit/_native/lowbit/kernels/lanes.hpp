@@ -288,6 +288,15 @@ template <class Use>
 #endif
 }
 
+template <class Number>
+[[maybe_unused, gnu::always_inline]] inline Lanes gathered_one_by_one(const Number* from,
+                                                                      const Lanes& places) {
+  std::int32_t indices[lane_count], numbers[lane_count];
+  write(indices, places);
+  for (int i = 0; i < lane_count; ++i) numbers[i] = from[indices[i]];
+  return read<Lanes>(numbers);
+}
+
 // Gathers numbers at indices, which are not negative.
 [[gnu::always_inline]] inline Lanes gathered(const std::int32_t* from, const Lanes& places) {
 #if defined(__AVX512F__)
@@ -297,10 +306,7 @@ template <class Use>
     return IntRegister(_mm256_i32gather_epi32(from, __m256i(places.parts[i]), 4));
   });
 #else
-  std::int32_t indices[lane_count], numbers[lane_count];
-  write(indices, places);
-  for (int i = 0; i < lane_count; ++i) numbers[i] = from[indices[i]];
-  return read<Lanes>(numbers);
+  return gathered_one_by_one(from, places);
 #endif
 }
 
@@ -316,10 +322,7 @@ template <class Use>
     return IntRegister(_mm256_and_si256(words, _mm256_set1_epi32(255)));
   });
 #else
-  std::int32_t indices[lane_count], numbers[lane_count];
-  write(indices, places);
-  for (int i = 0; i < lane_count; ++i) numbers[i] = from[indices[i]];
-  return read<Lanes>(numbers);
+  return gathered_one_by_one(from, places);
 #endif
 }
 
