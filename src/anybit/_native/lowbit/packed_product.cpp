@@ -7,6 +7,7 @@
 #include "damage.hpp"
 #include "epilogue.hpp"
 #include "packed_weights.hpp"
+#include "tap_sums.hpp"
 #include "taps.hpp"
 
 namespace anybit::lowbit {
@@ -26,6 +27,7 @@ struct PackedProduct::State {
   FloatStrides floats;
 
   Scheme scheme = Scheme::dot8;
+  TapOrder tap_order = TapOrder::single;
   const ProductKernels* kernels = nullptr;
   std::vector<std::ptrdiff_t> segments;
   // Number of windows at the same stride between the last window of a line and the first of the
@@ -55,47 +57,6 @@ namespace {
 using State = PackedProduct::State;
 
 bool reads_planes(const State& at) { return at.from.coding == Coding::planes; }
-
-// Sums of the weights of a channel over rectangles of taps.
-class TapSums {
- public:
-  explicit TapSums(const Window& window)
-      : height_(window.kernel_height),
-        width_(window.kernel_width),
-        sums_(static_cast<std::size_t>((height_ + 1) * (width_ + 1))) {}
-
-  void read(const Weights& weights, std::int64_t channel) {
-    positive_ = 0;
-    const std::int8_t* weight = weights.of(channel);
-    for (std::int64_t y = 0; y < height_; ++y) {
-      std::int64_t line = 0;
-      for (std::int64_t x = 0; x < width_; ++x) {
-        for (std::int64_t i = 0; i < weights.inner; ++i, ++weight) {
-          line += *weight;
-          positive_ += *weight > 0 ? 1 : 0;
-        }
-        before(y + 1, x + 1) = before(y, x + 1) + line;
-      }
-    }
-  }
-
-  std::int64_t positive() const { return positive_; }  // number of positive weights
-  std::int64_t all() { return before(height_, width_); }
-  std::int64_t of(const Taps& rows, const Taps& columns) {
-    return before(rows.last, columns.last) - before(rows.first, columns.last) -
-           before(rows.last, columns.first) + before(rows.first, columns.first);
-  }
-
- private:
-  // Sum over the taps above and left of a corner.
-  std::int64_t& before(std::int64_t y, std::int64_t x) {
-    return sums_[static_cast<std::size_t>(y * (width_ + 1) + x)];
-  }
-
-  const std::int64_t height_, width_;
-  std::vector<std::int64_t> sums_;
-  std::int64_t positive_ = 0;
-};
 
 // Coefficients that turn the sum of a scheme into the accumulator, for a channel with the weight
 // unit `unit` (see `Scheme`). Indices in the border and after the last channel are 0.
@@ -226,7 +187,10 @@ Runs plan_segments(State& at, std::int64_t groups) {
                             x * w.dilation_width * at.from.pixel);
   const auto count = static_cast<std::int64_t>(at.segments.size());
   // Repeated segments have weights of 0.
-  while (at.scheme == Scheme::depthwise4 && at.segments.size() % taps_together != 0)
+  const std::size_t together = at.scheme == Scheme::depthwise4    ? taps_together
+                               : at.tap_order == TapOrder::single ? 1
+                                                                  : 2;
+  while (is_depthwise(at.scheme) && at.segments.size() % together != 0)
     at.segments.push_back(at.segments.back());
   return {count, taps / count};
 }
@@ -239,6 +203,13 @@ int gap_of(const State& at) {
     return -1;
   const std::int64_t gap = at.from.line / at.from.pixel - at.target.width;
   return gap < at.target.width ? static_cast<int>(gap) : -1;
+}
+
+TapOrder tap_order_of(const State& at, std::int64_t terms) {
+  if (at.kernels->short_tap_pairs == nullptr) return TapOrder::single;
+  // Sums of fewer pairs would be widened too often.
+  constexpr std::int64_t least_terms = 4;
+  return terms < least_terms ? TapOrder::pairs : TapOrder::byte_pairs;
 }
 
 // Numbers of weights that share a byte.
@@ -282,11 +253,22 @@ void simplify(State& at, std::int64_t largest_weight) {
   at.settling = Settling::raw;
 }
 
+// Selects the kernel of depthwise sums.
+void select_depthwise_sums(State& at, std::int64_t terms) {
+  const std::int64_t taps = at.window.kernel_height * at.window.kernel_width;
+  if (at.tap_order == TapOrder::byte_pairs) {
+    at.sums = at.kernels->short_tap_pairs;
+    terms = terms < taps ? terms / 2 : taps;
+  }
+  if (at.tap_order == TapOrder::pairs) terms = taps;
+  at.narrow_steps = static_cast<int>(terms);
+}
+
 // Selects the kernel of the sums; `terms` products fit 16 bits.
 void select_sums(State& at, std::int64_t terms) {
   const auto scheme = static_cast<std::size_t>(at.scheme);
   at.sums = at.kernels->sums[scheme];
-  if (is_depthwise(at.scheme)) at.narrow_steps = static_cast<int>(terms);
+  if (is_depthwise(at.scheme)) return select_depthwise_sums(at, terms);
   if (scheme >= at.kernels->short_dots.size()) return;
   // A lane adds two products in each phase of a step. Few steps would be widened too often.
   constexpr std::int64_t least_steps = 4;
@@ -307,11 +289,13 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
   at->scheme = select_scheme(task, form, source.coding, level);
   at->kernels = &kernels_of<ProductKernels>(level);
   at->gap = gap_of(*at);
+  const std::int64_t terms = terms_in_16_bits(task, form);
+  at->tap_order = tap_order_of(*at, terms);
   const std::vector<PanelChannels> panels = plan_panels(*at, product.groups);
   at->weights = pack_weights(at->scheme, weights, form, plan_segments(*at, product.groups), panels,
-                             at->kernels->dot_bytes, task.most_bytes);
+                             {at->kernels->dot_bytes, at->tap_order}, task.most_bytes);
   at->block_pixels = block_pixels_of(*at);
-  select_sums(*at, terms_in_16_bits(task, form));
+  select_sums(*at, terms);
   if (at->scheme == Scheme::wide8 && at->kernels->split_pairs != nullptr &&
       split_pairs(at->weights, static_cast<std::int64_t>(panels.size()), at->segments, task))
     at->sums = at->kernels->split_pairs;

@@ -309,6 +309,33 @@ void pack_depthwise(const Weights& weights, const std::vector<PanelChannels>& pa
       }
 }
 
+// Place of a weight of 16 or 8 bits in a pair of taps, of channel `lane` of 32 and tap 0.
+constexpr std::int64_t place_in_pair(std::int64_t lane, bool in_bytes) {
+  const std::int64_t half = lane / 16, within = lane % 16;
+  const std::int64_t together = in_bytes ? 8 : 4;  // channels of half a register
+  return ((within / together * 2 + half) * together + within % together) * 2;
+}
+
+// Two panels after another; a padding tap has weights of 0.
+void pack_tap_pairs(const Weights& weights, const std::vector<PanelChannels>& panels, bool in_bytes,
+                    std::int64_t most_bytes, PackedWeights& to) {
+  const std::int64_t pairs = (weights.taps + 1) / 2, weight_bytes = in_bytes ? 1 : 2;
+  const std::int64_t pair_bytes = 2 * 2 * panel_channels * weight_bytes;
+  to.panel = pairs * pair_bytes / 2;
+  to.bytes =
+      room_for(to.panel * 2 * ((static_cast<std::int64_t>(panels.size()) + 1) / 2), most_bytes);
+  for (std::size_t p = 0; p < panels.size(); ++p)
+    for (int lane = 0; lane < panels[p].count; ++lane)
+      for (std::int64_t tap = 0; tap < weights.taps; ++tap) {
+        const std::int16_t weight = *weights.of(panels[p].first + lane, tap);
+        const std::int64_t channel = static_cast<std::int64_t>(p % 2) * panel_channels + lane;
+        std::byte* const pair = to.bytes.data() + static_cast<std::int64_t>(p / 2) * 2 * to.panel +
+                                tap / 2 * pair_bytes;
+        std::memcpy(pair + (place_in_pair(channel, in_bytes) + tap % 2) * weight_bytes, &weight,
+                    static_cast<std::size_t>(weight_bytes));
+      }
+}
+
 // Panel by panel; padding taps have weights of 0.
 void pack_taps(const Weights& weights, const std::vector<PanelChannels>& panels,
                std::int64_t most_bytes, PackedWeights& to) {
@@ -400,12 +427,15 @@ bool split_pairs(PackedWeights& weights, std::int64_t panels,
 
 PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
                            const Runs& runs, const std::vector<PanelChannels>& panels,
-                           int dot_bytes, std::int64_t most_bytes) {
+                           const Packing& packing, std::int64_t most_bytes) {
   PackedWeights to;
-  if (scheme == Scheme::depthwise) pack_depthwise(weights, panels, most_bytes, to);
+  if (scheme == Scheme::depthwise && packing.tap_order == TapOrder::single)
+    pack_depthwise(weights, panels, most_bytes, to);
+  else if (scheme == Scheme::depthwise)
+    pack_tap_pairs(weights, panels, packing.tap_order == TapOrder::byte_pairs, most_bytes, to);
   else if (scheme == Scheme::depthwise4) pack_taps(weights, panels, most_bytes, to);
   else if (is_dot(scheme))
-    pack_dots(scheme, weights, form, runs, panels, dot_bytes, most_bytes, to);
+    pack_dots(scheme, weights, form, runs, panels, packing.dot_bytes, most_bytes, to);
   else pack_bits(scheme, weights, form, runs, panels, most_bytes, to);
   return to;
 }

@@ -94,10 +94,23 @@ struct PanelChannels {
   int count = 0;
 };
 
+// Order of the weights of `depthwise`. Pairs of taps are interleaved, and stored in the order in
+// which kernels/depthwise_pairs.hpp holds 32 channels.
+enum class TapOrder : std::uint8_t {
+  single,      // 16 bits: [32 channels][tap][32]
+  pairs,       // 16 bits
+  byte_pairs,  // 8 bits
+};
+
+struct Packing {
+  int dot_bytes = 4;  // see ProductKernels
+  TapOrder tap_order = TapOrder::single;
+};
+
 // Throws Error if the packed weights exceed `most_bytes`.
 PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
                            const Runs& runs, const std::vector<PanelChannels>& panels,
-                           int dot_bytes, std::int64_t most_bytes);
+                           const Packing& packing, std::int64_t most_bytes);
 
 // Splits the steps of 8-bit weights in which the sum of two adjacent products may exceed 16 bits:
 // half of each weight stays, the other halves follow as extra steps. A panel ends with the extra

@@ -29,7 +29,7 @@ enum class Scheme : std::uint8_t {
   signs12,  // w is -v or v, q - 1 is -1, 0 or 1: twice the ones where (q - 1) * w < 0
   and21,    // w is v * (m0 - 2 m1): ones of q & m0, less twice those of q & m1
   and22,
-  depthwise,   // groups of one channel; w in 16 bits, tap by tap
+  depthwise,   // groups of one channel; w in 16 bits, tap by tap or in pairs of taps
   depthwise4,  // the same, w in bytes, four taps together
 };
 inline constexpr int scheme_count = 13;
@@ -150,6 +150,9 @@ struct ProductKernels {
   // `dot8`, `dot4` and `dot2` in sums of 16 bits, which hold `narrow_steps`. Null where the level
   // has instructions that add to 32 bits at once.
   std::array<void (*)(const SumBlock&), 3> short_dots{};
+  // `depthwise` of two taps at a time, of weights in bytes, in sums of 16 bits. Where it is not
+  // null, the weights of `depthwise` are pairs of taps as well.
+  void (*short_tap_pairs)(const SumBlock&) = nullptr;
   // `wide8` where pairs of products that may exceed 16 bits are split. Null where no instruction
   // adds pairs in 16 bits, or where none is needed.
   void (*split_pairs)(const SumBlock&) = nullptr;

@@ -9,10 +9,14 @@
 #include "_native/lowbit/product_kernels.hpp"
 
 #include "_native/isa/levels.hpp"
-#include "depthwise.hpp"
 #include "product_sums.hpp"
 #include "steps.hpp"
 #include "tails.hpp"
+#if defined(__AVX2__) && !defined(__AVX512BW__)
+#include "depthwise_pairs.hpp"
+#else
+#include "depthwise.hpp"
+#endif
 
 namespace {
 
@@ -22,7 +26,12 @@ constexpr ProductKernels all = [] {
   set_short_dots(kernels);
   set_wides(kernels);
   set_bits(kernels);
+#if defined(__AVX2__) && !defined(__AVX512BW__)
+  sums_of(kernels, Scheme::depthwise) = depthwise_pairs<WideTaps>;
+  kernels.short_tap_pairs = depthwise_pairs<ShortTaps>;
+#else
   sums_of(kernels, Scheme::depthwise) = depthwise;
+#endif
   kernels.tails = {thresholds, many_thresholds, lines, affine, table, arithmetic, rounded};
   return kernels;
 }();
