@@ -148,7 +148,7 @@ class Model:
                 are rounded to the input's dtype as by NumPy (float64 to float32); integers and
                 booleans are converted if the dtype holds them exactly. Types that NumPy lacks, such
                 as int4 and float8, have the dtypes of ml_dtypes. If the model fixes the first size
-                of its inputs to n, any multiple of n rows runs, slice by slice, and the outputs are
+                of its inputs to n, any multiple of n rows runs, n at a time, and the outputs are
                 concatenated. This assumes that rows (the first axis) are independent.
             progress: Called after each slice with the number of slices done and of all slices.
 
@@ -176,6 +176,6 @@ def _join_runs(name: str, parts: list[dict[str, Array]], rows: set[int]) -> Arra
     if any(array.ndim == 0 or len(array) not in rows for array in arrays):
         raise ModelError(
             f"output {name!r} does not have one row per input row, so that the results of "
-            f"{len(parts)} slices cannot be joined: pass one slice at a time"
+            f"{len(parts)} runs cannot be joined: pass the rows of one run at a time"
         )
     return np.concatenate(arrays)

@@ -316,6 +316,12 @@ def test_control_characters_in_names_are_escaped(shell: Shell) -> None:
     assert "output \\x1b[31m[bold]red" in error
 
 
+def test_help_lists_common_options_before_rare_ones(shell: Shell) -> None:
+    _, out, _ = shell("quantize", "--help")
+    common, rare = out.split("Single layers and mixed precision")
+    assert "--integer-only" in common and "--cluster" in rare
+
+
 def test_help_shows_no_value_type_for_flags(shell: Shell) -> None:
     """Versions of typer differ in that; what has a value is named in words that fit a line."""
     _, out, _ = shell("--help")

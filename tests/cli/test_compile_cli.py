@@ -84,7 +84,7 @@ def test_compile_prints_layers(shell: Shell) -> None:
     code, out, err = shell("compile", "layer.onnx", "-o", "fast.onnx")
     assert (code, err) == (0, "")
     heading, _, row = (line.split() for line in out.splitlines()[1:4])
-    assert heading[:5] == ["layer", "operator", "class", "bits", "MACs"]
+    assert heading[:5] == ["layer", "operator", "guarantee", "bits", "MACs"]
     assert row[:7] == ["product", "MatMul", "exact", "4", "x", "4", "12"]
     assert "4 codes by thresholds" in out
     assert "1 of 1 layer, 100 % of MACs on integers: 1 exact" in out
@@ -195,7 +195,7 @@ def test_compile_never_replaces_its_input(shell: Shell, kind: str) -> None:
     before = Path("layer.onnx").read_bytes()
     arguments = ["--verify", "rows.npy", "--time", "--report", "r.json"]
     line = shell.fails("compile", "layer.onnx", "-o", output, *arguments)
-    assert "--output is the model itself" in line
+    assert "--output would overwrite the quantized model" in line
     assert "another name" in line
     assert Path("layer.onnx").read_bytes() == before
     assert not Path("r.json").exists()

@@ -79,13 +79,13 @@ def test_output_is_compared_as_a_file(files: Shell, link: Callable[[str, str], N
     output = "other.npz" if Path("other.npz").exists() else f"../{Path.cwd().name}/data.npz"
     before = contents()
     line = files.fails("quantize", "net.onnx", "--data", "data.npz", "-o", output)
-    assert f"{output}: --output would replace the file that --data reads" in line
+    assert f"{output}: --output would overwrite an input (--data)" in line
     assert contents() == before
 
 
 def test_outputs_are_different_files(files: Shell) -> None:
     line = files.fails("convert", "model.onnx", "--to", "qdq", "-o", "new", "--report", "./new")
-    assert "--report would replace the file that --output writes" in line
+    assert "--report would overwrite the file of --output" in line
     assert not Path("new").exists()
 
 

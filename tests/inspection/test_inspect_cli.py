@@ -48,7 +48,7 @@ def test_inspect_prints_the_contents(shell: Shell, file: str) -> None:
     assert facts["work"].startswith("1 layer, 12 MACs, 1.15 k bit operations, weights of 3 bits")
     row = next(line.split() for line in out.splitlines() if line.startswith(" 1 IntQuant"))
     assert " ".join(row) == "1 IntQuant weight* 3 -4..3 0.25 tensor 0 ROUND"
-    assert "class" not in out
+    assert "guarantee" not in out
 
 
 def test_inspect_prints_the_layers(shell: Shell, file: str) -> None:
@@ -68,7 +68,7 @@ def test_inspect_fits_terminals(
     out = shown_at(shell, width, monkeypatch, "inspect", path, "--data", data)
     assert max(map(len, out.splitlines())) <= width
     assert "…" not in out
-    for heading in ("quantizers", "bits", "acc. bits", "class", "sums seen"):
+    for heading in ("quantizers", "bits", "acc. bits", "guarantee", "sums seen"):
         assert heading in out
     assert width > 120 or "Columns omitted to fit the terminal" in out
 

@@ -281,6 +281,13 @@ def test_bad_multi_threshold_is_refused(case: str) -> None:
     assert any(finding.code == "bad-thresholds" for finding in check(proto)), check(proto)
 
 
+def test_check_warns_of_multi_threshold_with_infinite_results() -> None:
+    table = np.zeros((1, 2), np.float32)
+    for scale in (np.inf, np.nan, 3e38):
+        (finding,) = check(thresholded(table, [1, 4], out_scale=float(scale)))
+        assert (finding.severity, finding.code) == ("warning", "result-not-finite")
+
+
 def test_multi_threshold_other_operators_of_qonnx_are_refused_by_name() -> None:
     for name in ("XnorPopcountMatMul", "QuantAvgPool2d", "Im2Col"):
         proto = model([node(name, "x")])

@@ -37,7 +37,7 @@ def make_runner(weights: Array, spec: str) -> LayerRunner:
 
 def select_factors(runner: LayerRunner, x: Array) -> Array | None:
     samples = [{"x": x}]
-    return select_awq_factors([runner], GptqRounder(None, None, samples), DEFAULT.awq)
+    return select_awq_factors([runner], GptqRounder(None, None, samples), DEFAULT)
 
 
 def measure_noise(runner: LayerRunner, x: Array, factors: Array | None) -> float:

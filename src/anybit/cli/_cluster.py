@@ -5,10 +5,6 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-Cluster: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT or local (default: none).",
-    ),
-]
+CLUSTER_HELP = "Run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT or local (default: none)."
+
+Cluster: TypeAlias = Annotated[str | None, typer.Option(metavar="ADDRESS", help=CLUSTER_HELP)]

@@ -52,10 +52,10 @@ def check_folder(path: Path, option: str) -> None:
         raise OptionError(f"{path}: {option} must be a file in a folder that exists")
 
 
-def check_other(path: Path, model: Path, reason: str) -> None:
-    """Raise OptionError if a result would replace the model that it is made of."""
+def check_other(path: Path, model: Path, role: str) -> None:
+    """Raise OptionError if a result would replace its source. `role` describes that model."""
     if path.exists() and model.exists() and path.samefile(model):
-        raise OptionError(f"{path}: --output is the model itself, {reason}; give it another name")
+        raise OptionError(f"{path}: --output would overwrite {role}; choose another name")
 
 
 def check_overwrites(
@@ -83,14 +83,12 @@ def check_overwrites(
         for other, source in read:
             if _holds(source, path):
                 raise OptionError(
-                    f"{path}: {option} would replace the file that {other} reads; "
-                    "give it another name"
+                    f"{path}: {option} would overwrite an input ({other}); choose another name"
                 )
         for other, second in written[:index]:
             if path.resolve() == second.resolve() or _holds(second, path):
                 raise OptionError(
-                    f"{path}: {option} would replace the file that {other} writes; "
-                    "give it another name"
+                    f"{path}: {option} would overwrite the file of {other}; choose another name"
                 )
 
 

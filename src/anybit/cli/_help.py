@@ -49,7 +49,8 @@ def print_command_help(command: Any, context: Any) -> None:
             usage.append(words if parameter.required else f"[{words}]")
             sections["Arguments"].append((names, help_text))
         elif names:
-            sections["Options"].append((names, help_text))
+            group = getattr(parameter, "rich_help_panel", None) or "Options"
+            sections.setdefault(group, []).append((names, help_text))
     print_help(" ".join(usage), command.help or "", sections)
 
 

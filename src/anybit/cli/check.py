@@ -32,15 +32,14 @@ def check(
             "or hls4ml.",
         ),
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit status 1 for warnings, too.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     as_json: Json = False,
     report: Report = None,
 ) -> None:
     """List what is wrong with a model, one line each, with the remedy.
 
-    Exit status: 1 if there are errors. The model is not run.
+    The model is not run. Exit status: 0 without errors, 1 with errors (with --strict also with
+    warnings), 2 for bad input.
     """
     check_report(report)
     check_overwrites([("--report", report)], [("MODEL", model)])

@@ -36,7 +36,7 @@ def compile(
         str,
         typer.Option(
             metavar="exact|certified|bounded",
-            help="Weakest guarantee of compiled layers; others stay float.",
+            help="Weakest guarantee to accept; layers below it stay float.",
         ),
     ] = "bounded",
     ranges: Ranges = None,
@@ -82,6 +82,8 @@ def compile(
     * **exact**: the results equal those of the float graph
     * **certified**: the codes equal those of every float32 evaluation
     * **bounded**: the sums are exact; codes may differ at the accumulators that the report lists
+
+    Exit status: 0, also if layers stay float; 1 if --verify finds a difference; 2 for bad input.
     """
     from anybit.cli._timing import slower
     from anybit.cli._verify import verification_inputs, verify
@@ -91,7 +93,7 @@ def compile(
     from anybit.onnx.analysis.ranges import parse_ranges
 
     check_folder(output, "--output")
-    check_other(output, model, "beside which the result is measured and verified")
+    check_other(output, model, "the quantized model, which the result is compared with")
     check_reports(reports or ())
     read = [("MODEL", model), *input_paths("--verify", inputs)]
     check_overwrites([("--output", output), *report_paths(reports)], read)

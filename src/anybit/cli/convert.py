@@ -58,6 +58,7 @@ def convert(
     """Convert a model to another form with bit-identical results.
 
     * **qonnx**: QONNX's operators under their canonical names
+    * **compact**: the same, with weights stored as codes; the smallest file
     * **standard**: standard operators only
     * **portable**: QONNX's operators, with local functions for runtimes that lack them
     * **qdq**: QuantizeLinear and DequantizeLinear on the narrowest native types

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.text import Text
 
 import anybit
-from anybit.cli._cluster import Cluster
+from anybit.cli._cluster import CLUSTER_HELP
 from anybit.cli._columns import show
 from anybit.cli._console import percentage, stdout
 from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from anybit.ptq import LayerResult, QuantizationResult
 
 _FLOAT = "float"
+# Groups of options in --help.
+_PER_LAYER = "Single layers and mixed precision"
+_RUNTIMES = "Runtimes and hardware"
+_LARGE = "Large models and data"
 _SPARED = ("operator", "parameters", "smoothed")
 _NUMBERS = ("parameters", "SQNR", "outputs")
 
@@ -65,24 +69,6 @@ def quantize(
             help="Format of activations, or float (default: uint8 with --data, else float).",
         ),
     ] = None,
-    layer: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=SPEC",
-            help="Formats of a layer or pattern, as WEIGHTS[/ACTIVATIONS]: 'head.*=int4/uint8'. "
-            "Repeatable.",
-        ),
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Layer or pattern to keep in float. Repeatable."),
-    ] = None,
-    scales: Annotated[
-        str | None,
-        typer.Option(
-            metavar="power-of-two", help="Restrict the values of all scales (default: any float)."
-        ),
-    ] = None,
     integer_only: Annotated[
         bool,
         typer.Option(
@@ -90,43 +76,6 @@ def quantize(
             help="Also quantize elementwise and pooling operators, for integer-only execution.",
         ),
     ] = False,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="finn|hls4ml",
-            help="Use quantizers that this FPGA compiler supports.",
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="4MB|30dB|50%bops",
-            help="Search mixed precision within a budget: size, SQNR or bit operations.",
-        ),
-    ] = None,
-    sensitivity: Annotated[
-        bool,
-        typer.Option(
-            "--sensitivity",
-            help="Measure the effect of quantizing each layer alone; implied by --budget.",
-        ),
-    ] = False,
-    effort: Annotated[
-        str,
-        typer.Option(
-            metavar="fast|default",
-            help="fast: one pass over the data, full ranges, round-to-nearest weights.",
-        ),
-    ] = "default",
-    cluster: Cluster = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            file_okay=False,
-            help="Cache calibration statistics in DIR; an interrupted run resumes from it.",
-        ),
-    ] = None,
     fail_below: Annotated[
         str | None,
         typer.Option(
@@ -135,28 +84,99 @@ def quantize(
             "classifier outputs).",
         ),
     ] = None,
+    as_json: Json = False,
+    reports: Reports = None,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SPEC",
+            help="Formats of a layer or pattern, as WEIGHTS[/ACTIVATIONS]: 'head.*=int4/uint8'. "
+            "Repeatable.",
+            rich_help_panel=_PER_LAYER,
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Layer or pattern to keep in float. Repeatable.",
+            rich_help_panel=_PER_LAYER,
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="4MB|30dB|50%bops",
+            help="Search mixed precision within a budget: size, SQNR or bit operations.",
+            rich_help_panel=_PER_LAYER,
+        ),
+    ] = None,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Measure the effect of quantizing each layer alone; implied by --budget.",
+            rich_help_panel=_PER_LAYER,
+        ),
+    ] = False,
     to: Annotated[
         Form | None,
         typer.Option(
             "--to",
             metavar="FORM",
             help=f"Form of the file: {', '.join(Form)} (default: compact; with --target: qonnx).",
+            rich_help_panel=_RUNTIMES,
         ),
     ] = None,
-    as_json: Json = False,
-    reports: Reports = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="finn|hls4ml",
+            help="Use quantizers that this FPGA compiler supports.",
+            rich_help_panel=_RUNTIMES,
+        ),
+    ] = None,
+    scales: Annotated[
+        str | None,
+        typer.Option(
+            metavar="power-of-two",
+            help="Use only powers of two as scales (default: any float).",
+            rich_help_panel=_RUNTIMES,
+        ),
+    ] = None,
+    effort: Annotated[
+        str,
+        typer.Option(
+            metavar="fast|default",
+            help="fast: one pass over the data, full ranges, round-to-nearest weights.",
+            rich_help_panel=_LARGE,
+        ),
+    ] = "default",
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Cache calibration statistics in DIR; an interrupted run resumes from it.",
+            rich_help_panel=_LARGE,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help=CLUSTER_HELP, rich_help_panel=_LARGE),
+    ] = None,
 ) -> None:
     """Quantize a float model and report the effect on its outputs.
 
-    Only inputs of MatMul-like operators are quantized, with ranges that minimize the output error.
-    Quality is measured on one sample in four, held out from calibration. (A budget search uses
-    these samples.)
+    Weights and inputs of MatMul-like operators are quantized, with ranges that minimize the output
+    error; --integer-only adds other operators. Quality is measured on one sample in four, held out
+    from calibration. (A budget search uses these samples.)
 
     Exit status: 0 if the quality check passes or there are no data, 1 if it fails, 2 for bad input.
     A failed check does not prevent writing the file.
     """
     check_folder(output, "--output")
-    check_other(output, model, "whose floats cannot be had back")
+    check_other(output, model, "the float model")
     check_reports(reports or ())
     check_overwrites(
         [("--output", output), *report_paths(reports)], [("MODEL", model), ("--data", data)]

@@ -76,7 +76,8 @@ def run(
 ) -> None:
     """Run a model on given or random inputs and check its outputs.
 
-    If the model fixes the number of rows, inputs with more rows run in slices.
+    If the model fixes the number of rows (the batch size), inputs with a multiple of it run in
+    several calls.
     """
     from anybit.cli._outputs import (
         Labels,

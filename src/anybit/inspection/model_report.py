@@ -143,7 +143,7 @@ class LayerReport:
 
     @property
     def kind(self) -> str:
-        """Return the class of the layer: its guarantee, or "float"."""
+        """Return the guarantee of the layer, or "float"."""
         return "float" if self.guarantee is None else self.guarantee.value
 
     @property

@@ -54,15 +54,15 @@ MEANINGS = {
 }
 COLUMNS = (
     *("layer", "operator", "result", "weight", "MACs", "BOPs", "bits", "zeros", "codes in"),
-    *("weight codes", "accumulator", "acc. bits", "any weights", "codes out", "class"),
+    *("weight codes", "accumulator", "acc. bits", "any weights", "codes out", "guarantee"),
 )
 COMPILED_COLUMNS = (
-    *("layer", "operator", "class", "bits", "MACs", "acc. bits", "results", "at risk", "kernel"),
-    *("time", "float time"),
+    *("layer", "operator", "guarantee", "bits", "MACs", "acc. bits", "results", "at risk"),
+    *("kernel", "time", "float time"),
 )
 QUANTIZED_COLUMNS = (
-    *("layer", "operator", "class", "bits", "bytes", "MACs", "SQNR, dB", "output, dB", "noise"),
-    *("acc. bits", "sums", "zeros", "result"),
+    *("layer", "operator", "guarantee", "bits", "bytes", "MACs", "SQNR, dB", "output, dB"),
+    *("noise", "acc. bits", "sums", "zeros", "result"),
 )
 # The first of these are left out where a terminal is narrow.
 SPARED = (
@@ -72,6 +72,14 @@ SPARED = (
 )
 OBSERVED_SPARED = ("most frequent codes", "codes in", "in seen", "sums", "codes out")
 _MAX_CODES, _MAX_WEIGHTS = 4, 12
+# How accumulators become results, by the record of the program.
+_EPILOGUES = {
+    "Thresholds": "thresholds",
+    "Affine": "affine map",
+    "Table": "table",
+    "Arithmetic": "replay",
+    "Rounded": "replay",
+}
 # Differences between reasons of one kind: a number, or a quoted name.
 _DETAIL = re.compile(r"""-?\d+\.\d\S*|(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
@@ -140,7 +148,7 @@ def _make_layer_row(row: LayerReport) -> Row:
         "any weights": _number(layer.accumulator_bits_any),
         "sums": reals(layer.sums),
         "codes out": span(layer.output_codes),
-        "class": row.kind,
+        "guarantee": row.kind,
         **_quality(row.quality),
         **_make_compiled_cells(row.compiled),
     }
@@ -161,7 +169,7 @@ def _make_compiled_cells(layer: CompiledLayer | None) -> Row:
         return {}
     results = f"{layer.levels} codes" if layer.levels else "floats"
     return {
-        "results": f"{results} by {layer.tail.lower()}" if layer.tail else "",
+        "results": f"{results} by {_EPILOGUES[layer.tail]}" if layer.tail else "",
         "at risk": risk_count(layer),
         "kernel": layer.kernel,
         "time": "" if layer.seconds is None else format_duration(layer.seconds),
@@ -360,9 +368,9 @@ def conclusion(report: ModelReport) -> str:
 
 
 def coverage(compilation: Report) -> str:
-    """Return coverage and classes: "9 of 9 layers, 100 % of MACs on integers: 9 exact"."""
-    classes = ", ".join(f"{count} {kind.value}" for kind, count in compilation.guarantees.items())
-    return f"{compilation.coverage} on integers" + (f": {classes}" if classes else "")
+    """Return coverage and guarantees: "9 of 9 layers, 100 % of MACs on integers: 9 exact"."""
+    counts = ", ".join(f"{count} {kind.value}" for kind, count in compilation.guarantees.items())
+    return f"{compilation.coverage} on integers" + (f": {counts}" if counts else "")
 
 
 def describe_unknown_sizes(report: ModelReport) -> str:

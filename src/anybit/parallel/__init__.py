@@ -26,7 +26,8 @@ def open_executor(cluster: str | None = None) -> Iterator[Executor]:
             threads.
 
     Raises:
-        ModelError: Ray is not installed, or the address does not answer.
+        DependencyError: Ray is not installed.
+        ModelError: The address does not answer.
         ConnectionError: "auto" finds no cluster.
     """
     if cluster is None:

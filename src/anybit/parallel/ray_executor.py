@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self
 
-from anybit.errors import ModelError
+from anybit.errors import DependencyError, ModelError
 from anybit.parallel.executor import Context, Result, Task, iterate_ordered
 
 # How often Ray repeats a task whose process ended.
@@ -30,7 +30,8 @@ class RayExecutor:
             connected to Ray already, that connection is used and stays open.
 
     Raises:
-        ModelError: Ray is not installed, or the address does not answer.
+        DependencyError: Ray or its client is not installed.
+        ModelError: The address does not answer.
         ConnectionError: "auto" finds no cluster.
     """
 
@@ -43,7 +44,7 @@ class RayExecutor:
         try:
             import ray
         except ImportError as error:
-            raise ModelError('a cluster needs Ray: pip install "anybit[ray]"') from error
+            raise DependencyError('a cluster needs Ray: pip install "anybit[ray]"') from error
         self._ray: Any = ray
         self._connected_here = not ray.is_initialized()
         if self._connected_here:
@@ -53,7 +54,7 @@ class RayExecutor:
                     address=address, log_to_driver=False, logging_level=logging.ERROR, **options
                 )
             except ImportError as error:  # ray:// needs more packages than ray itself
-                raise ModelError(
+                raise DependencyError(
                     f'{address} needs the client of Ray ({error}): pip install "anybit[ray]"'
                 ) from error
             except ConnectionError:

@@ -13,7 +13,7 @@ from anybit.onnx.graph.op_traits import OpTrait, list_operators
 from anybit.ptq.graph.targets import ActivationTensor
 from anybit.ptq.plan import FLOAT, QuantPlan
 from anybit.quant_types.spec import QuantSpec
-from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat
+from anybit.quant_types.spec_parser import BipolarFormat, IntegerFormat, NumberFormat
 from anybit.quant_types.suggestions import describe_unknown
 
 # Operators that commute with an increasing quantizer: maxima and data movement.
@@ -96,17 +96,8 @@ def _adapt_weight(spec: QuantSpec, rules: _Rules, name: str) -> QuantSpec:
         spec.format if spec.text.startswith("ternary") else IntegerFormat(bits, signed=True)
     )
     per_channel = spec.per_channel and not rules.power_of_two
-    power_of_two = spec.power_of_two or rules.power_of_two
-    granularity = None if per_channel else "per-tensor"
-    return replace(
-        spec,
-        format=number_format,
-        text=_format_spec(spec, number_format, power_of_two, granularity),
-        per_channel=per_channel,
-        narrow=True,
-        power_of_two=power_of_two,
-        asymmetric=False,
-    )
+    adapted = _replace_format(spec, number_format, rules, None if per_channel else "per-tensor")
+    return replace(adapted, per_channel=per_channel, narrow=True)
 
 
 def _adapt_activation(spec: QuantSpec, rules: _Rules, rectified: bool, name: str) -> QuantSpec:
@@ -114,15 +105,7 @@ def _adapt_activation(spec: QuantSpec, rules: _Rules, rectified: bool, name: str
     if bits < 2 and not rectified:
         raise OptionError(f"{name}: signed activations are {spec.text!r}; use 2 bits or more")
     number_format = IntegerFormat(bits, signed=not rectified)
-    power_of_two = spec.power_of_two or rules.power_of_two
-    return replace(
-        spec,
-        format=number_format,
-        text=_format_spec(spec, number_format, power_of_two, None),
-        narrow=False,
-        power_of_two=power_of_two,
-        asymmetric=False,
-    )
+    return replace(_replace_format(spec, number_format, rules, None), narrow=False)
 
 
 def _get_width(spec: QuantSpec, name: str) -> int:
@@ -138,11 +121,25 @@ def _get_width(spec: QuantSpec, name: str) -> int:
     return spec.bits
 
 
+def _replace_format(
+    spec: QuantSpec, number_format: NumberFormat, rules: _Rules, granularity: str | None
+) -> QuantSpec:
+    """Return a symmetric spec with another format, and with the scales and text that belong to it.
+
+    `granularity` is the word for it in the text; None keeps that of the spec.
+    """
+    power_of_two = spec.power_of_two or rules.power_of_two
+    text = _format_spec(spec.text, number_format, power_of_two, granularity)
+    return replace(
+        spec, format=number_format, text=text, power_of_two=power_of_two, asymmetric=False
+    )
+
+
 def _format_spec(
-    spec: QuantSpec, number_format: object, power_of_two: bool, granularity: str | None
+    text: str, number_format: NumberFormat, power_of_two: bool, granularity: str | None
 ) -> str:
     """Return the text of a spec with another format, scale and granularity."""
-    first, *others = spec.text.split()
+    first, *others = text.split()
     first = first if first == "ternary" else str(number_format)
     dropped = {"narrow", "power-of-two"} | (_GRANULARITIES if granularity else set())
     words = [first, *(word for word in others if word not in dropped)]

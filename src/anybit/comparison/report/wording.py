@@ -89,7 +89,7 @@ def summarize(difference: Difference) -> str:
     parts.append(f"{counts[Outcome.DIFFERENT]} different")
     origins = sum(tensor.is_origin for tensor in difference.different)
     if origins:
-        parts[-1] += f" ({origins} of them, marked {START}, computed from equal tensors)"
+        parts[-1] += f" ({origins} with equal inputs, marked {START})"
     others = [f"{len(names)} of {side}" for side, names in _collect_unmatched(difference) if names]
     missing = f" Without a counterpart: {' and '.join(others)}." if others else ""
     positions = sum(tensor.matched is not Match.NAME for tensor in difference.tensors)

@@ -41,10 +41,15 @@ def check(subject: Subject) -> Iterator[Finding]:
 
 def _check_thresholds(node: ir.Node) -> Iterator[Finding]:
     try:
-        read_staircase(node)
+        values = read_staircase(node).values
     except ModelError as refusal:
         problem, _, remedy = str(refusal).removeprefix(describe(node)).lstrip(": ").partition("; ")
         yield make_error(node, "bad-thresholds", problem, remedy or "export the model again")
+        return
+    wrong = values[~np.isfinite(values)]
+    if wrong.size:
+        problem = f"out_scale and out_bias give {wrong[0]:g} as a result"
+        yield make_warning(node, "result-not-finite", problem, "export it with finite numbers")
 
 
 def _check_values(quantizer: OwnQuantizer, declared: Input, array: Array) -> Iterator[Finding]:

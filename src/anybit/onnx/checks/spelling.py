@@ -13,7 +13,7 @@ from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.known import find_unknown_operators
 from anybit.onnx.operators.registry import CANONICAL_DOMAINS, find_versions
 
-# The newest versions that ONNX Runtime 1.31 loads.
+# The newest versions that ONNX Runtime 1.32 loads.
 NEWEST_IR_VERSION = 13
 NEWEST_OPSET = 26
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrites of a QuantizeLinear and its neighbours by ONNX Runtime's optimizer.
 
-`REWRITES` is the table of rewrites that change values, or fail to load, in 1.17 to 1.31. They apply
-to quantizers with one scale, from ORT_ENABLE_BASIC on, whatever the other options. A node with an
-effect in between prevents them. Nodes without one do not: the optimizer removes them first.
+`REWRITES` is the table of rewrites that change values, or fail to load, in a supported version (see
+`integer_kernels`). They apply to quantizers with one scale, from ORT_ENABLE_BASIC on, whatever the
+other options. A node with an effect in between prevents them. Nodes without one do not: the
+optimizer removes them first.
 """
 
 from collections.abc import Callable, Iterable, Iterator

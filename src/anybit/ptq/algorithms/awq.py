@@ -21,17 +21,16 @@ import numpy as np
 
 from anybit.onnx.graph.constants import Array
 from anybit.ptq.algorithms.gptq import GptqRounder
-from anybit.ptq.algorithms.layer_runner import LayerRunner, scale_weight
+from anybit.ptq.algorithms.layer_runner import ChannelWeight, LayerRunner, scale_weight
 from anybit.ptq.algorithms.round_to_nearest import round_to_nearest
-from anybit.ptq.config import AwqConfig
-from anybit.ptq.graph.targets import WeightInput
+from anybit.ptq.config import AwqConfig, QuantizeConfig
 from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec
 
 
 def select_awq_factors(
-    runners: Sequence[LayerRunner], rounder: GptqRounder, config: AwqConfig
+    runners: Sequence[LayerRunner], rounder: GptqRounder, config: QuantizeConfig
 ) -> Array | None:
     """Return the factors of a tensor's channels, in float32; None if none help.
 
@@ -42,7 +41,8 @@ def select_awq_factors(
         rounder: The rounder that computes the costs of errors in weights.
         config: The thresholds.
     """
-    weights = [weight for runner in runners if (weight := _find_block_weight(runner, config))]
+    thresholds = config.awq
+    weights = [weight for runner in runners if (weight := _find_block_weight(runner, thresholds))]
     if len(weights) < len(runners):
         return None
     costs = [cost for cost in map(rounder.compute_costs, runners) if cost is not None]
@@ -50,10 +50,10 @@ def select_awq_factors(
         return None
     if not all(np.isfinite(cost).all() and cost.any() for cost in costs):
         return None
-    search = _FactorSearch(weights, costs, config)
+    search = _FactorSearch(weights, costs, thresholds)
     starts = [(search.compute_error(start), start) for start in search.generate_starts()]
     least, factors = min(starts, key=lambda start: start[0])
-    for _ in range(config.rounds):
+    for _ in range(thresholds.rounds):
         others = search.improve(factors)
         error = search.compute_error(others)
         if not error < least:
@@ -71,12 +71,12 @@ class _BlockWeight:
 
     Attributes:
         runner: Runs of its layer, which has no other weight.
-        weight: The input of the layer.
+        weight: The weight.
         spec: The spec of the weight.
     """
 
     runner: LayerRunner
-    weight: WeightInput
+    weight: ChannelWeight
     spec: QuantSpec
 
 
@@ -109,7 +109,7 @@ class _FactorSearch:
     def generate_starts(self) -> Iterator[Array]:
         """Yield factors that follow from the cost of errors in each channel."""
         total = sum(
-            weight.runner.to_channel_rows(costs).mean(axis=1) for weight, costs in self._weights
+            weight.weight.to_channel_rows(costs).mean(axis=1) for weight, costs in self._weights
         )
         power = np.maximum(total, np.max(total) * self._config.faintest**2)
         logarithms = np.log2(power) / 2
@@ -135,14 +135,14 @@ class _FactorSearch:
         with np.errstate(all="ignore"):
             squares = np.square(factors, dtype=np.float64)
             for weight, costs in self._weights:
-                runner = weight.runner
+                runner, source = weight.runner, weight.weight.weight
                 (array,) = runner.scale_weights(factors)
-                costs = scale_weight(costs, weight.weight, 1 / squares)
+                costs = scale_weight(costs, source, 1 / squares)
                 grid = round_to_nearest(
-                    array, weight.weight, weight.spec, runner.config.weights, costs
+                    array, source, weight.spec, runner.config.weights, costs
                 ).grid
                 for at, step in enumerate(steps):
                     noise = quantize_to_grid(array * step, grid) / step - array
                     square = np.square(noise, dtype=np.float64) * costs
-                    totals[at] += runner.to_channel_rows(square).sum(axis=1)
+                    totals[at] += weight.weight.to_channel_rows(square).sum(axis=1)
         return np.where(np.isfinite(totals), totals, np.inf)

@@ -2,6 +2,7 @@
 """Runs of a single layer, quantized and in float."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,31 @@ from anybit.ptq.specs.quantize import make_rounding
 from anybit.quant_types.spec import QuantSpec
 
 Sample = dict[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelWeight:
+    """The only weight of a layer, each element of which belongs to a channel of the activation.
+
+    Attributes:
+        weight: Its input of the layer.
+        axis: Axis of the channels.
+        values: The float weight.
+    """
+
+    weight: WeightInput
+    axis: int
+    values: Array
+
+    @property
+    def magnitudes(self) -> Array:
+        """The largest magnitude per channel."""
+        return np.asarray(self.to_channel_rows(np.abs(self.values)).max(axis=1))
+
+    def to_channel_rows(self, array: Array) -> Array:
+        """Reshape an array of the weight's shape to [channels, others]."""
+        channels = array.shape[self.axis] // self.weight.repeats
+        return np.moveaxis(array, self.axis, 0).reshape(channels, -1)
 
 
 class LayerRunner:
@@ -56,21 +82,17 @@ class LayerRunner:
             if value is not None and value.is_initializer()
         }
         self._nearest: dict[bytes | None, tuple[QuantizedWeight, ...]] = {}
-        single = layer.weights[0] if spec and len(layer.weights) == 1 else None
-        self.weight = single if single is not None and single.input_axis is not None else None
+        inputs = [node.inputs[weight.index] for weight in layer.weights]
+        self._names = [str(value.name) for value in inputs if value is not None]
+        self.weight = self._find_channel_weight()
 
-    @property
-    def weight_magnitudes(self) -> Array:
-        """The largest magnitude of the weight per channel of x."""
-        assert self.weight is not None
-        return np.asarray(self.to_channel_rows(np.abs(self._get_array(self.weight))).max(axis=1))
-
-    def to_channel_rows(self, array: Array) -> Array:
-        """Reshape an array of the weight's shape to [channels of x, others]."""
-        assert self.weight is not None
-        assert self.weight.input_axis is not None
-        channels = array.shape[self.weight.input_axis] // self.weight.repeats
-        return np.moveaxis(array, self.weight.input_axis, 0).reshape(channels, -1)
+    def _find_channel_weight(self) -> ChannelWeight | None:
+        """Return the only weight, if it has a spec and its elements belong to channels."""
+        if self.spec is None or len(self.layer.weights) != 1:
+            return None
+        (weight,), (name,) = self.layer.weights, self._names
+        axis = weight.input_axis
+        return None if axis is None else ChannelWeight(weight, axis, self._constants[name])
 
     def round_to_nearest(self, smoothing: Array | None) -> tuple[QuantizedWeight, ...]:
         """Return the scaled weights, rounded to nearest; none if they have no spec."""
@@ -132,8 +154,7 @@ class LayerRunner:
     ) -> Iterator[tuple[Array, Array, float]]:
         """Yield the quantized output, the float output and its power for each sample."""
         rounded = [weight.values for weight in weights or self.round_to_nearest(smoothing)]
-        names = [self._get_name(weight) for weight in self.layer.weights]
-        constants = dict(zip(names, rounded or self.scale_weights(smoothing), strict=True))
+        constants = dict(zip(self._names, rounded or self.scale_weights(smoothing), strict=True))
         round_input = self.make_input_rounding(grid, smoothing)
         for sample in samples:
             reference, power = self._run_float(sample)
@@ -164,7 +185,7 @@ class LayerRunner:
 
     def scale_weights(self, smoothing: Array | None) -> list[Array]:
         """Return the float weights times the factors."""
-        arrays = [self._get_array(weight) for weight in self.layer.weights]
+        arrays = [self._constants[name] for name in self._names]
         if smoothing is None:
             return arrays
         return [
@@ -190,14 +211,6 @@ class LayerRunner:
         (result,) = run_session(self._session, feeds).values()
         return result
 
-    def _get_array(self, weight: WeightInput) -> Array:
-        return self._constants[self._get_name(weight)]
-
-    def _get_name(self, weight: WeightInput) -> str:
-        value = self.layer.node.inputs[weight.index]
-        assert value is not None
-        return str(value.name)
-
 
 def compute_noise_ratio(powers: Iterable[tuple[float, float]]) -> float:
     """Return noise power over signal power, summed over samples."""
@@ -209,21 +222,28 @@ def compute_noise_ratio(powers: Iterable[tuple[float, float]]) -> float:
 
 
 def scale_weight(array: Array, weight: WeightInput, smoothing: Array) -> Array:
-    """Return a weight times the factors of its input channels."""
-    assert weight.input_axis is not None
+    """Return a weight times the factors of its input channels.
+
+    Raises:
+        ValueError: The weight has no axis of input channels.
+    """
+    if weight.input_axis is None:
+        raise ValueError(f"the weight at input {weight.index} has no axis of input channels")
     shape = [1] * array.ndim
     shape[weight.input_axis] = -1
     return np.asarray(array * np.repeat(smoothing, weight.repeats).reshape(shape))
 
 
 def broadcast_channels(values: Array, layer: TargetNode) -> Array:
-    """Reshape numbers per channel to broadcast to the layer's input."""
-    assert layer.activation_axis is not None
-    weight = layer.node.inputs[layer.weights[0].index]
-    assert weight is not None
-    assert weight.const_value is not None
+    """Reshape numbers per channel to broadcast to the layer's input.
+
+    Raises:
+        ValueError: The input has no known axis of channels.
+    """
+    axis, weight = layer.activation_axis, layer.node.inputs[layer.weights[0].index]
+    if axis is None or weight is None or weight.const_value is None:
+        raise ValueError(f"{layer.name}: its input has no known axis of channels")
     # A negative axis needs only the axes after it; images have the rank of their weights.
-    rank = -layer.activation_axis if layer.activation_axis < 0 else len(weight.const_value.shape)
-    shape = [1] * rank
-    shape[layer.activation_axis] = -1
+    shape = [1] * (-axis if axis < 0 else len(weight.const_value.shape))
+    shape[axis] = -1
     return values.reshape(shape)

@@ -9,13 +9,15 @@ from typing import Protocol
 
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
+from anybit.ptq.algorithms.awq import select_awq_factors
+from anybit.ptq.algorithms.bias_correction import correct_bias
 from anybit.ptq.algorithms.gptq import GptqRounder
 from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample
 from anybit.ptq.algorithms.range_clipping import generate_clipped_ranges
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.algorithms.smoothquant import generate_outlier_factors, generate_smoothquant_factors
 from anybit.ptq.calibration.tensor_statistics import TensorStatistics
-from anybit.ptq.config import RangeConfig, ScalingConfig
+from anybit.ptq.config import QuantizeConfig, RangeConfig, ScalingConfig
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
 
 RangeGenerator = Callable[[TensorStatistics, RangeConfig], Iterator[tuple[float, float]]]
@@ -37,6 +39,27 @@ RounderFactory = Callable[
 ]
 """Makes the rounder for an input's grid, channel factors and samples."""
 
+WeightScaling = Callable[[Sequence[LayerRunner], GptqRounder, QuantizeConfig], Array | None]
+"""Selects factors of a float activation's channels, which weights are multiplied with."""
+
+BiasCorrection = Callable[
+    [
+        LayerRunner,
+        Grid | DynamicGrid | None,
+        Array | None,
+        Sequence[QuantizedWeight],
+        Sequence[Sample],
+        Sequence[Sample],
+    ],
+    tuple[Array, float] | None,
+]
+"""Computes what to add to a layer's bias from samples, and the error on others; None if no gain.
+
+Further arguments are the grid of the input, its channel factors and the rounded weights.
+"""
+
 RANGE_GENERATORS: list[RangeGenerator] = [generate_clipped_ranges]
 FACTOR_GENERATORS: list[FactorGenerator] = [generate_smoothquant_factors, generate_outlier_factors]
 WEIGHT_ROUNDERS: list[RounderFactory] = [GptqRounder]
+WEIGHT_SCALINGS: list[WeightScaling] = [select_awq_factors]
+BIAS_CORRECTIONS: list[BiasCorrection] = [correct_bias]

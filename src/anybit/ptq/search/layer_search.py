@@ -17,8 +17,6 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.ptq.algorithms import registry
-from anybit.ptq.algorithms.awq import select_awq_factors
-from anybit.ptq.algorithms.bias_correction import correct_bias
 from anybit.ptq.algorithms.gptq import GptqRounder, find_gptq_layer, is_wide, make_moments
 from anybit.ptq.algorithms.hessian import Moments
 from anybit.ptq.algorithms.layer_params import LayerParams
@@ -165,13 +163,16 @@ class LayerSearch:
         # The Hessian of a registered GPTQ is computed already.
         gptq = (rounder for rounder in rounders if isinstance(rounder, GptqRounder))
         rounder = next(gptq, None) or GptqRounder(None, None, samples.rounding)
-        factors = select_awq_factors(self._runners, rounder, self._config.awq)
-        if factors is None:
-            return unscaled
-        scaled_nearest = self._round_to_nearest(replace(widest, smoothing=factors), samples.confirm)
-        rescale = partial(rounder.round_scaled, by=factors)
-        scaled = self._refine([scaled_nearest, nearest], [rescale], samples)
-        return scaled if scaled.error < unscaled.error else unscaled
+        best = unscaled
+        for select_factors in registry.WEIGHT_SCALINGS:
+            factors = select_factors(self._runners, rounder, self._config)
+            if factors is None:
+                continue
+            scaled = self._round_to_nearest(replace(widest, smoothing=factors), samples.confirm)
+            rescale = partial(rounder.round_scaled, by=factors)
+            scaled = self._refine([scaled, nearest], [rescale], samples)
+            best = scaled if scaled.error < best.error else best
+        return best
 
     def _select_promising(
         self,
@@ -292,19 +293,21 @@ class LayerSearch:
         errors, corrections = dict(params.errors), {}
         for runner in self._runners:
             weights = params.weights.get(runner.layer, ())
-            corrected = correct_bias(
-                runner, params.grid, params.smoothing, weights, compare, confirm
-            )
-            if corrected is not None:
-                corrections[runner.layer], errors[runner.layer] = corrected
+            arguments = runner, params.grid, params.smoothing, weights, compare, confirm
+            results = [correct(*arguments) for correct in registry.BIAS_CORRECTIONS]
+            lower = [result for result in results if result is not None]
+            if lower:
+                best = min(lower, key=lambda result: result[1])
+                corrections[runner.layer], errors[runner.layer] = best
         return replace(params, errors=errors, corrections=corrections)
 
     def _generate_factors(self, statistics: TensorStatistics) -> Iterator[Array]:
         """Yield the SmoothQuant factors of the channels to try."""
-        if self._may_scale and all(runner.weight is not None for runner in self._runners):
-            weights = np.max([runner.weight_magnitudes for runner in self._runners], axis=0)
+        weights = [runner.weight for runner in self._runners if runner.weight is not None]
+        if self._may_scale and len(weights) == len(self._runners):
+            magnitudes = np.max([weight.magnitudes for weight in weights], axis=0)
             for generate in registry.FACTOR_GENERATORS:
-                yield from generate(statistics, weights, self._config.scaling)
+                yield from generate(statistics, magnitudes, self._config.scaling)
 
     def _round_to_nearest(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
         """Return a candidate with its errors, and weights rounded to nearest."""

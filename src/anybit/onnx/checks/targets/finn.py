@@ -47,7 +47,9 @@ def check(subject: Subject) -> Iterator[Finding]:
         names = NAMES.intersection((quantizer.operator.onnx_name, *quantizer.operator.onnx_aliases))
         if not names:
             problem = f"FINN has no {quantizer.spelled}"
-            remedy = "quantize to integers with a zero-point of 0"
+            remedy = (
+                "quantize it to integers: anybit quantize --target finn does, from the float model"
+            )
             yield make_error(quantizer.node, "operator", problem, remedy)
             continue
         if quantizer.spelled not in NAMES:
@@ -74,13 +76,13 @@ def _check_quantizer(quantizer: OwnQuantizer) -> Iterator[Finding]:
         return
     if zeropt is not None and (zeropt != 0).any():
         problem = f"zero-point {zeropt[zeropt != 0][0]:g}; FINN supports only 0"
-        yield make_error(node, "zero-point", problem, "train with symmetric quantization")
+        yield make_error(node, "zero-point", problem, "quantize again with a zero-point of 0")
     if _requantizes(quantizer):
         yield from _check_trunc(quantizer)
         return
     if not isinstance(quantizer.grid, IntegerGrid):
         problem = "FINN supports one bit-width per tensor"
-        yield make_error(node, "granularity", problem, "use one bit-width")
+        yield make_error(node, "granularity", problem, "use one bit-width for the whole tensor")
         return
     findings_of = _check_weight if quantizer.constant else _check_activation
     yield from findings_of(quantizer, quantizer.grid)
@@ -95,27 +97,25 @@ def _check_activation(quantizer: OwnQuantizer, grid: IntegerGrid) -> Iterator[Fi
         is_one = grid.scale.size == 1 and grid.scale.item() == 1
         if quantizer.before not in ("Relu", "Selu") and not is_one:
             problem = "scale is not 1, which FINN requires of bipolar activations"
-            yield make_error(node, "scale", problem, "train with a scale of 1")
+            yield make_error(node, "scale", problem, "quantize again with a scale of 1")
         return
     if grid.coding is Coding.OTHER:
         mode = quantizer.attributes.get("rounding_mode")
         problem = f"rounding mode {mode}; FINN's thresholds silently round to nearest"
-        yield make_error(node, "rounding-mode", problem, "train with ROUND")
+        yield make_error(node, "rounding-mode", problem, "quantize again with ROUND")
     signed, narrow = grid.lowest < 0, quantizer.attributes.get("narrow", False)
     if quantizer.before == "Relu" and (signed or narrow):
         problem = "signed or narrow after Relu; FINN requires unsigned, full-range quantizers there"
-        yield make_error(node, "range", problem, "train with an unsigned quantizer")
+        yield make_error(node, "range", problem, "quantize again without signed and narrow")
     elif quantizer.before not in ("Relu", "Selu") and not signed:
         before = quantizer.before or "an input"
         problem = f"unsigned after {before}; FINN requires signed quantizers there"
-        yield make_error(
-            node, "range", problem, "train with a signed quantizer, or with Relu before it"
-        )
+        yield make_error(node, "range", problem, "use a signed quantizer, or put a Relu before it")
     bits = grid.bits
     if bits > _WIDEST_ACTIVATION:
         problem = f"{bits} bits; FINN makes thresholds of at most {_WIDEST_ACTIVATION} by default"
         yield make_warning(
-            node, "too-wide", problem, "raise max_multithreshold_bit_width, or use less"
+            node, "too-wide", problem, "quantize to 8 bits, or raise max_multithreshold_bit_width"
         )
 
 
@@ -131,7 +131,9 @@ def _check_weight(quantizer: OwnQuantizer, grid: IntegerGrid) -> Iterator[Findin
     reader = readers[0]
     if reader.op_type not in _READERS:
         problem = f"FINN cannot move the scale of a weight past {reader.op_type}"
-        yield make_error(node, "reader", problem, "use a scale of 1, or quantize elsewhere")
+        yield make_error(
+            node, "reader", problem, f"use a scale of 1, or quantize after {reader.op_type}"
+        )
     if reader.op_type == "Conv" and not _is_per_channel(grid.scale, 0, grid.scale.ndim):
         problem = f"scale of shape {list(grid.scale.shape)}; FINN supports one per output channel"
         yield make_error(node, "granularity", problem, "use a scale per tensor or output channel")
@@ -144,12 +146,14 @@ def _check_trunc(quantizer: OwnQuantizer) -> Iterator[Finding]:
         yield make_error(node, "version", problem, "export with version 1 (five inputs) for FINN")
     if quantizer.attributes["rounding_mode"] != "FLOOR":
         problem = f"rounding mode {quantizer.attributes['rounding_mode']}; FINN supports FLOOR"
-        yield make_error(node, "rounding-mode", problem, "export with FLOOR")
+        yield make_error(node, "rounding-mode", problem, "export with rounding mode FLOOR")
     product = None if quantizer.x is None else quantizer.x.producer()
     mean = product.inputs[0].producer() if product and product.inputs[0] else None
     if quantizer.before != "Mul" or mean is None or mean.op_type != "AveragePool":
         problem = "FINN supports it after AveragePool and Mul only"
-        yield make_error(node, "place", problem, "use a quantizer instead")
+        yield make_error(
+            node, "place", problem, "replace it by a Quant of the result's scale and width"
+        )
 
 
 def _requantizes(quantizer: OwnQuantizer) -> bool:

@@ -19,6 +19,7 @@ from anybit.onnx.forms import Form
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import are_powers_of_two, is_constant
 from anybit.onnx.graph.layout import CHANNELS_LAST, CHANNELS_LAST_OPERATORS
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.quantizers.quantizer import OwnQuantizer
 from anybit.ops.domain import Role
@@ -31,6 +32,7 @@ _JOINED_WITH_SIGNS = {"Add", "BatchNormalization", "Div", "Mul", "Sub"}
 _GLOBAL_POOLS = {"GlobalAveragePool", "GlobalMaxPool"}
 _MERGES = {"Add", "Sub", "Mul", "Div", "Max", "Min", "Concat", "Sum"}
 _TABLES = {"Tanh", "Sigmoid", "Elu", "Selu", "Softmax", "Softsign", "Softplus"}
+_POOL = "pool over 2^k values, so that anybit clean --target hls4ml writes it as a convolution"
 _LAYERS = {
     *("MatMul", "Conv", "BatchNormalization", "AveragePool", "MaxPool", *_GLOBAL_POOLS),
     *("Transpose", "Reshape", "Flatten", "Resize", *_MERGES),
@@ -45,7 +47,8 @@ def check(subject: Subject) -> Iterator[Finding]:
     for quantizer in subject.quantizers:
         if quantizer.spelled not in NAMES:
             problem = f"hls4ml has no {quantizer.spelled}"
-            yield make_error(quantizer.node, "operator", problem, "quantize to integers")
+            remedy = "quantize the float model with anybit quantize --target hls4ml"
+            yield make_error(quantizer.node, "operator", problem, remedy)
             continue
         yield from _check_quantizer(quantizer)
         if quantizer.static and not _is_fixed_point(quantizer):
@@ -53,7 +56,7 @@ def check(subject: Subject) -> Iterator[Finding]:
                 "no fixed-point type has this scale and zero-point; hls4ml multiplies, in its "
                 "default precision, which has to hold the codes"
             )
-            remedy = "train with one power-of-two scale per tensor and zero-point 0"
+            remedy = "quantize again with one power of two as scale, and a zero-point of 0"
             yield make_warning(quantizer.node, "scale", problem, remedy)
 
 
@@ -69,11 +72,11 @@ def _check_layers(subject: Subject) -> Iterator[Finding]:
             yield make_error(node, "gemm", problem, hls4ml_names.CLEAN)
         elif node.op_type in _GLOBAL_POOLS:
             problem = f"hls4ml reads sizes and data of {node.op_type} in different layouts"
-            remedy = "average 2^k values, which anybit clean --target hls4ml makes a convolution"
+            remedy = hls4ml_names.CLEAN if node.op_type == "GlobalMaxPool" else _POOL
             yield make_error(node, "layout", problem, remedy)
         elif node.op_type == "Pad":
             problem = "hls4ml pads images with channels last; Pad has them first"
-            yield make_error(node, "layout", problem, "let the convolution pad")
+            yield make_error(node, "layout", problem, "move the padding into the next Conv")
         elif node.op_type not in _LAYERS:
             yield _report_missing_layer(node)
         elif node.op_type in _IN_CHANNELS_LAST and CHANNELS_LAST not in node.meta:
@@ -86,8 +89,10 @@ def _check_layers(subject: Subject) -> Iterator[Finding]:
 
 
 def _report_missing_layer(node: ir.Node) -> Finding:
-    remedy = "use layers that hls4ml has"
-    if foreign.is_quantized(node):
+    remedy = "replace it by layers such as Conv, MatMul, BatchNormalization, Relu, Add or MaxPool"
+    if is_multi_threshold(node):
+        remedy = "start from the model before FINN's transformations, in which it was a Quant"
+    elif foreign.is_quantized(node):
         remedy = foreign.suggest_remedy(node, Form.QONNX)
     return make_error(
         node, "layer", f"hls4ml has no layer for {foreign.format_operator(node)}", remedy
@@ -97,18 +102,18 @@ def _report_missing_layer(node: ir.Node) -> Finding:
 def _check_operands(node: ir.Node) -> Iterator[Finding]:
     """Yield operands that hls4ml refuses, or stores in another type."""
     if None in node.inputs:
-        problem = "an input is left out, which hls4ml looks for"
-        yield make_error(node, "layer", problem, "give all inputs, or use another layer")
+        problem = "an optional input is missing, but hls4ml reads all inputs"
+        yield make_error(node, "layer", problem, "export the layer with all of its inputs")
     shape = _get_shape(node)
     if node.op_type == "MatMul" and shape is not None and len(shape) != 2:
         problem = f"hls4ml treats an input of shape {list(shape)} as a vector"
-        yield make_error(node, "rank", problem, "multiply matrices [batch, features]")
+        yield make_error(node, "rank", problem, "reshape it to [batch, features] before")
     if node.op_type == "MatMul" and (_is_constant(node, 0) or not _is_constant(node, 1)):
         problem = "hls4ml multiplies with constants from the right only"
-        yield make_error(node, "reader", problem, "let the second factor be the constant")
+        yield make_error(node, "reader", problem, "rewrite it as x @ constant")
     if node.op_type in _MERGES and len(node.inputs) > 2:
         problem = f"{len(node.inputs)} inputs; hls4ml merges two"
-        yield make_error(node, "layer", problem, "merge two at a time")
+        yield make_error(node, "layer", problem, f"split it into several {node.op_type}")
     if node.op_type in ("Conv", "MatMul"):
         for value in node.inputs[1:]:
             yield from _check_float(node, value)
@@ -120,7 +125,7 @@ def _check_operands(node: ir.Node) -> Iterator[Finding]:
         yield from _check_constant_operand(node, constants)
     if node.op_type in _TABLES:
         problem = f"hls4ml reads {node.op_type} from a table of rounded values"
-        yield make_warning(node, "table", problem, "compare results, or use Relu")
+        yield make_warning(node, "table", problem, "compare the results (anybit diff), or use Relu")
 
 
 def _check_constant_operand(node: ir.Node, constants: list[int]) -> Iterator[Finding]:
@@ -151,7 +156,7 @@ def _comes_from_conv(value: ir.Value | None) -> bool:
 def _check_float(node: ir.Node, value: ir.Value | None) -> Iterator[Finding]:
     if value is not None and is_constant(value):
         problem = "a constant is not quantized; hls4ml rounds it to its default precision"
-        remedy = "quantize it, or give default_precision to hls4ml's configuration"
+        remedy = "quantize it, or set default_precision in the configuration of hls4ml"
         yield make_warning(node, "float-constant", problem, remedy)
 
 
@@ -162,7 +167,7 @@ def _check_convolution(node: ir.Node) -> Iterator[Finding]:
     group, shape = get_attribute(node, "group", 1), _get_shape(node)
     if group != 1 and shape is not None and shape[1] != group:
         problem = f"{group} groups of {shape[1]} channels; hls4ml has 1 group or one per channel"
-        yield make_error(node, "layer", problem, "use a convolution of one group")
+        yield make_error(node, "layer", problem, "use one group, or one per channel")
 
 
 def _get_shape(node: ir.Node) -> ir.Shape | None:
@@ -183,7 +188,7 @@ def _is_constant(node: ir.Node, index: int) -> bool:
 def _report_channels_first(node: ir.Node) -> Finding:
     remedy = hls4ml_names.CLEAN
     if node.op_type not in CHANNELS_LAST_OPERATORS:
-        remedy = "use another kind of pooling: QONNX has none of this kind with channels last"
+        remedy = _POOL
     problem = f"hls4ml reads {node.op_type} with channels last"
     return make_error(node, "channels-first", problem, remedy)
 
@@ -198,10 +203,12 @@ def _check_quantizer(quantizer: OwnQuantizer) -> Iterator[Finding]:
     width = quantizer.get_parameter(Role.BITWIDTH)
     if width is not None and width.size != 1:
         problem = f"bitwidth of shape {list(width.shape)}; hls4ml supports one per tensor"
-        yield make_error(node, "granularity", problem, "use one bit-width")
+        yield make_error(node, "granularity", problem, "use one bit-width for the whole tensor")
     if quantizer.spelled == "BipolarQuant" and quantizer.before in _JOINED_WITH_SIGNS:
         problem = f"hls4ml joins it with {quantizer.before} and rounds the threshold down"
-        yield make_error(node, "threshold", problem, "quantize the input of the sign")
+        yield make_error(
+            node, "threshold", problem, f"put a Quant between {quantizer.before} and it"
+        )
     scale = quantizer.get_parameter(Role.SCALE)
     if scale is not None and scale.ndim > 1 and scale.size == 1:
         problem = f"scale of shape {list(scale.shape)}; hls4ml supports a scalar"
@@ -212,10 +219,10 @@ def _check_quantizer(quantizer: OwnQuantizer) -> Iterator[Finding]:
     mode = quantizer.attributes.get("rounding_mode", "ROUND")
     if mode not in ("ROUND", "FLOOR"):
         problem = f"rounding mode {mode}; hls4ml supports ROUND and FLOOR"
-        yield make_error(node, "rounding-mode", problem, "train with one of them")
+        yield make_error(node, "rounding-mode", problem, "quantize again with one of these")
     if quantizer.attributes.get("narrow") and not quantizer.attributes.get("signed"):
         problem = "narrow and unsigned; hls4ml supports narrow ranges of signed quantizers only"
-        yield make_error(node, "range", problem, "train with the full range")
+        yield make_error(node, "range", problem, "quantize again without narrow")
 
 
 def _is_fixed_point(quantizer: OwnQuantizer) -> bool:

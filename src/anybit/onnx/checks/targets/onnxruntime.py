@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime with the operator library, running the file as it is.
 
-Measured with ONNX Runtime 1.17 to 1.31. The installed version loads and runs files of only standard
-operators that include QuantizeLinear or DequantizeLinear, with default options. Nodes that may
-become integer operators with other values are named, whatever the installed version does.
+Files of only standard operators that include QuantizeLinear or DequantizeLinear are loaded and run
+in the installed version, with default options. Nodes that may become integer operators with other
+values in any supported version (see `anybit.onnx.qdq.integer_kernels`) are named as well.
 """
 
 from collections.abc import Iterator
