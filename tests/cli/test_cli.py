@@ -319,7 +319,8 @@ def test_control_characters_in_names_are_escaped(shell: Shell) -> None:
 def test_help_lists_common_options_before_rare_ones(shell: Shell) -> None:
     _, out, _ = shell("quantize", "--help")
     common, rare = out.split("Single layers and mixed precision")
-    assert "--integer-only" in common and "--cluster" in rare
+    assert "--integer-only" in common
+    assert "--cluster" in rare
 
 
 def test_help_shows_no_value_type_for_flags(shell: Shell) -> None:

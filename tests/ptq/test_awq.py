@@ -11,13 +11,13 @@ from pass_checks import random
 from small_models import model, node
 
 import anybit
+from anybit.ptq.algorithms import registry
 from anybit.ptq.algorithms.awq import select_awq_factors
 from anybit.ptq.algorithms.gptq import GptqRounder
 from anybit.ptq.algorithms.layer_runner import LayerRunner, scale_weight
 from anybit.ptq.algorithms.round_to_nearest import round_to_nearest
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph.targets import find_targets
-from anybit.ptq.search import layer_search as search
 from anybit.quant_types.spec import parse_quant_spec
 
 Array = np.ndarray
@@ -168,5 +168,5 @@ def test_awq_raises_the_sqnr_of_layers(spec: str, monkeypatch: pytest.MonkeyPatc
 def _quantize(
     monkeypatch: pytest.MonkeyPatch, rescaled: object, name: str, spec: str
 ) -> anybit.QuantizationResult:
-    monkeypatch.setattr(search, "select_awq_factors", rescaled)
+    monkeypatch.setattr(registry, "WEIGHT_SCALINGS", [rescaled])
     return anybit.quantize(NETWORKS[name](), data_for(name, 48), weights=spec, activations=None)
