@@ -25,7 +25,7 @@ Sample = dict[str, Array]
 
 @dataclass(frozen=True, eq=False)
 class ChannelWeight:
-    """The only weight of a layer, each element of which belongs to a channel of the activation.
+    """The only weight of a layer, with an axis along which the channels of the activation lie.
 
     Attributes:
         weight: Its input of the layer.
