@@ -360,7 +360,7 @@ def test_partition_gives_codes_and_floats_of_value():
     ("body", "reason"),
     [
         ("c = Conv <pads = [1, 1, 1, 1]> (x, w)\ny = Q(c)", "its input 'x' is not quantized"),
-        ("a = Q(x)\nc = ConvTranspose <pads = [1, 1, 1, 1]> (a, wt)\ny = Q(c)", "transposed"),
+        ('a = Q(x)\nc = ConvTranspose <auto_pad = "SAME_UPPER"> (a, wt)\ny = Q(c)', "automatic"),
     ],
 )
 def test_partition_reports_reasons(body, reason):
@@ -368,6 +368,61 @@ def test_partition_reports_reasons(body, reason):
     weights = np.ones((4, 3, 3, 3), np.float32)
     compiled = check(give(model, wt=weights), 0, regions=0, of=1)
     assert reason in compiled.report.layers[0].reason
+
+
+@pytest.mark.parametrize("after", ["", "r = Relu (t)\n q = U(r)\n y = Conv (q, one)"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "strides = [2, 2]",
+        "strides = [2, 2], pads = [1, 1, 1, 1], output_padding = [1, 1]",
+        "strides = [3, 1], pads = [2, 0, 1, 3], output_padding = [2, 0]",
+        "strides = [2, 3], dilations = [2, 1], pads = [0, 1, 2, 1]",
+        "strides = [1, 2], group = 2, pads = [3, 1, 3, 0]",
+        "pads = [1, 1, 1, 1]",
+    ],
+)
+def test_transposed_convolution_equals_graph(attributes, after):
+    body = f"""
+        a = Q(x)
+        {"t" if after else "y"} = ConvTranspose <{attributes}> (a, wt, bt)
+        {after}"""
+    model = network(body, y="n, c, h, w")
+    random = np.random.default_rng(2)
+    outputs = 2 if "group" in attributes else 3
+    channels = 4 if "group" in attributes else 3
+    weights = random.integers(-7, 8, (4, outputs, 4, 3)).astype(np.float32) / 4
+    one = random.integers(-7, 8, (2, channels, 1, 1)).astype(np.float32)
+    bias = random.integers(-7, 8, channels).astype(np.float32) / 4
+    check(give(model, wt=weights, bt=bias, one=one), 2 if after else 1)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        'DepthToSpace <blocksize = 2, mode = "CRD"> (c)',
+        'DepthToSpace <blocksize = 2, mode = "CRD"> (q)',
+        "DepthToSpace <blocksize = 2> (c)",
+        "SpaceToDepth <blocksize = 2> (q)",
+        "Transpose <perm = [0, 1, 3, 2]> (c)",
+        "Transpose <perm = [0, 2, 1, 3]> (q)",
+        "Expand (top, sizes)",
+    ],
+)
+def test_partition_moves_elements(move):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w8)
+        q = Q(c)
+        top = Slice (q, zeros, ones, axes)
+        d = {move}
+        r = Relu (d)
+        e = U(r)
+        y = GlobalAveragePool (e)"""
+    weights = np.random.default_rng(2).integers(-7, 8, (8, 4, 3, 3)).astype(np.float32) / 4
+    constants = {"zeros": [0], "ones": [1], "axes": [1], "sizes": [1, 5, 1, 1]}
+    model = network(body, y="n, c, 1, 1")
+    check(give(model, w8=weights, **{key: np.int64(item) for key, item in constants.items()}), 1)
 
 
 def test_partition_leaves_sixteen_bits():

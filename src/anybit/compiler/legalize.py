@@ -38,11 +38,6 @@ def is_mean(node: ir.Node) -> bool:
 
 def _check_product(product: ProductAnalysis, shapes: RowShapes) -> Reason | None:
     """Return why no kernel computes a product; None if one does."""
-    if product.node.op_type == "ConvTranspose":
-        return Reason(
-            "transposed convolutions are not among the kernels; a Resize to the nearest and a Conv "
-            "in their place are"
-        )
     if product.layout is not None and product.sum is None and product.x is not None:
         return Reason(f"{product.reason}; kernels multiply with constants")
     sizes = shapes.sizes(require_input(product.node))
@@ -66,7 +61,7 @@ def check_weights(product: ProductAnalysis, rank: int) -> Reason | None:
     if layout.x != 0 or layout.weight != 1 or product.codes.ndim < 2:
         return Reason("its weights are not its second input")
     axis = layout.x_axis % rank
-    if axis != (1 if node.op_type == "Conv" else rank - 1) or axis == 0:
+    if axis != (1 if has_trait(node, OpTrait.CONVOLUTION) else rank - 1) or axis == 0:
         return Reason("it sums over another axis than that of the channels")
     if node.op_type == "MatMul" and product.codes.ndim != 2:
         return Reason("its weights are a batch of matrices")

@@ -12,6 +12,7 @@ from anybit.compiler.lower.pair_arithmetic import find_pair_arithmetic
 from anybit.compiler.lower.requantization import Requantizer
 from anybit.compiler.operators import are_increasing
 from anybit.compiler.partition.element_functions import ElementFunction
+from anybit.compiler.partition.element_moves import plan_moves
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
     Expression,
@@ -19,6 +20,7 @@ from anybit.compiler.partition.expressions import (
     IntegerTensor,
     OutputRoot,
     PairRoot,
+    PendingMove,
     PlannedInstruction,
     RegionInput,
     RegionOutput,
@@ -89,11 +91,10 @@ class Lowerer:
             grid.scale > 0 and are_increasing(expression.nodes, expression.starts[0])
         ):
             return Reason("what follows its pooling does not rise everywhere")
-        if pending.kind is p.Reshape and not expression.same:
-            return Reason("what follows its Reshape differs between channels")
+        if pending.kind is not p.MaxPool and not expression.same:
+            return Reason("what follows its data movement differs between channels")
         moved = replace(target, layout=expression.layout, identity=object())
-        move = PlannedInstruction(pending.kind, (target,), moved, pending.fields)
-        return Lowered(moved, (*lowered.instructions, move))
+        return Lowered(moved, (*lowered.instructions, *_plan_move(target, moved, pending)))
 
     def compute_floats(self, expression: Expression) -> Lowered[RegionOutput] | Reason | None:
         """Lower an expression to float32; None if only the float nodes compute it."""
@@ -258,6 +259,15 @@ class Lowerer:
         return Reason(
             f"{guarantee}, and only {self._guarantee} was asked for: {root.layer.reason}", root.node
         )
+
+
+def _plan_move(
+    source: IntegerTensor, target: IntegerTensor, pending: PendingMove
+) -> list[PlannedInstruction]:
+    """Return the instructions of a data movement that has waited for codes."""
+    if pending.kind is p.Gather:
+        return plan_moves(source, target, pending.fields["numbers"])
+    return [PlannedInstruction(pending.kind, (source,), target, pending.fields)]
 
 
 def _plan_product(

@@ -19,10 +19,10 @@ from anybit.compiler.partition.expressions import (
     IntegerTensor,
 )
 from anybit.compiler.partition.layout import Layout
+from anybit.compiler.partition.transposed import Convolution
 from anybit.compiler.partition.windows import SINGLE, derive_window, is_padded
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
-from anybit.onnx.analysis.layouts import ProductLayout
 from anybit.onnx.analysis.products import ProductAnalysis, count_bits
 from anybit.onnx.analysis.sums import bound_error
 from anybit.onnx.analysis.units import EXACT
@@ -41,9 +41,20 @@ _SMALLEST_FLOAT = 2.0**-126
 
 
 def accumulate_product(
-    product: ProductAnalysis, layer: LayerInfo, source: IntegerTensor, y: Layout
+    product: ProductAnalysis,
+    layer: LayerInfo,
+    source: IntegerTensor,
+    y: Layout,
+    transposed: Convolution | None = None,
 ) -> tuple[AccumulatorRoot, ElementFunction]:
     """Return the accumulators of a product, and the addition of its bias.
+
+    Args:
+        product: The product.
+        layer: Its layer, for the report.
+        source: Its activations.
+        y: Layout of its output.
+        transposed: The convolution that computes a ConvTranspose; None for other products.
 
     Raises:
         Unsupported: A window that does not fit, or sums of more than 32 bits.
@@ -51,11 +62,14 @@ def accumulate_product(
     layout, codes, scale = product.layout, product.codes, product.scale
     if layout is None or codes is None or scale is None:
         raise Unsupported(product.reason or "its weights are not integers with scales")
-    weights, window, groups = _derive_weight_window(product.node, layout, codes, source, y)
-    scales = _compute_scales(scale, weights, source)
+    window = None if transposed is None else transposed.window
+    channels = np.arange(y.channels) if transposed is None else transposed.channels
+    count = int(channels.max()) + 1
+    weights, window, groups = _derive_weight_window(product, window, codes, source, y)
+    scales = _compute_scales(scale, count, channels, weights, source)
     if product.error is None:
         raise Unsupported(product.reason or "nothing is known of the rounding of its sums")
-    slack = np.broadcast_to(0.0 if product.exact else product.error, (y.channels,))
+    slack = np.broadcast_to(0.0 if product.exact else product.error, (count,))[channels]
     reach = _compute_reach(source, weights, is_padded(window))
     root = AccumulatorRoot(
         node=product.node,
@@ -66,16 +80,24 @@ def accumulate_product(
         accumulators=Accumulators(scales, reach, slack),
         layer=layer,
     )
-    return root, _append_bias(product, y.channels)
+    return root, _append_bias(product, count, channels)
 
 
 def _derive_weight_window(
-    node: ir.Node, layout: ProductLayout, codes: Array, source: IntegerTensor, y: Layout
+    product: ProductAnalysis,
+    window: p.Window | None,
+    codes: Array,
+    source: IntegerTensor,
+    y: Layout,
 ) -> tuple[Array, p.Window, int]:
     """Return the weights in the order of a program, their window, and the number of groups."""
+    node, layout = product.node, product.layout
+    if layout is None:
+        raise Unsupported(product.reason)
     codes = codes.astype(np.int64)
-    kernel = codes.shape[2:] if node.op_type == "Conv" else ()
-    window = derive_window(node, kernel, source.layout, y) if kernel else SINGLE
+    kernel = codes.shape[2:] if layout.kind == "Conv" else ()
+    if window is None:
+        window = derive_window(node, kernel, source.layout, y) if kernel else SINGLE
     groups = layout.groups if kernel else 1
     split = layout.canonical(codes)
     weights = split.reshape(y.channels, split.shape[2], *((1, *kernel)[-2:] if kernel else (1, 1)))
@@ -85,10 +107,12 @@ def _derive_weight_window(
     return weights, window, groups
 
 
-def _compute_scales(scale: Array, weights: Array, source: IntegerTensor) -> Array:
+def _compute_scales(
+    scale: Array, count: int, channels: Array, weights: Array, source: IntegerTensor
+) -> Array:
     """Return the value of one unit of the accumulators per channel, float32."""
     own = scale.astype(np.float64).reshape(-1)
-    scales = source.grid.scale * np.broadcast_to(own, weights.shape[:1])
+    scales = source.grid.scale * np.broadcast_to(own, (count,))[channels]
     sizes = np.abs(weights).sum(axis=(1, 2, 3))
     # A channel that quantizes to zeros may have the smallest scale there is: its sums are 0.
     scales = np.where((sizes == 0) & (np.abs(scales) < _SMALLEST_FLOAT), 0.0, scales)
@@ -96,7 +120,7 @@ def _compute_scales(scale: Array, weights: Array, source: IntegerTensor) -> Arra
     return scales.astype(np.float32)
 
 
-def _append_bias(product: ProductAnalysis, channels: int) -> ElementFunction:
+def _append_bias(product: ProductAnalysis, count: int, channels: Array) -> ElementFunction:
     at = product.layout.bias if product.layout is not None else None
     inputs = product.node.inputs
     value = inputs[at] if at is not None and at < len(inputs) else None
@@ -105,9 +129,9 @@ def _append_bias(product: ProductAnalysis, channels: int) -> ElementFunction:
     if not is_constant(value) or read_array(value).dtype != np.float32:
         raise Unsupported("its bias is not a constant of float32")
     bias = read_array(value)
-    if bias.size != 1 and not bias.size == bias.shape[-1] == channels:
+    if bias.size != 1 and not bias.size == bias.shape[-1] == count:
         raise Unsupported("its bias is not one number per channel")
-    part = AddConstant(np.broadcast_to(bias.reshape(-1), (channels,)))
+    part = AddConstant(np.broadcast_to(bias.reshape(-1), (count,))[channels])
     return ElementFunction().then(part, monotone=True, uniform=False)
 
 

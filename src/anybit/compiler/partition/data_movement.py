@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from anybit.compiler.partition.element_moves import plan_moves
 from anybit.compiler.partition.expressions import (
     Expression,
     InputRoot,
@@ -73,7 +74,7 @@ def _reshape(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
 
 
 def _transpose(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
-    """Move the channels to the front or the end: only the layout changes."""
+    """Move the channels to the front or the end: only the layout changes. Else move elements."""
     y, rank = node.outputs[0], len(values.sizes(x)) + 1
     order = get_attribute(node, "perm", ()) or tuple(range(rank))[::-1]
     expression = values.expression(x)
@@ -87,7 +88,7 @@ def _transpose(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
             return _rename(values, expression, y, replace(expression.layout, axis=axis))
     if rank == 2 and tuple(order) == (0, 1):
         return _rename(values, expression, y, expression.layout)
-    raise Unsupported(f"Transpose by {list(order)} is none of channels alone")
+    return _gather(values, node, x)
 
 
 def _rename(values: Values, expression: Expression, y: ir.Value, layout: Layout) -> Expression:
@@ -196,32 +197,40 @@ def _select_all_elements(layout: Layout, first: int) -> dict[str, object]:
 
 
 def _gather(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
-    """Select elements as Slice, Pad, Split or Resize do, by tracing their numbers."""
+    """Move elements as Slice, Pad or DepthToSpace do, by tracing their numbers."""
     expression = values.expression(x)
     if _get_tensor(expression) is None:
-        return None
+        return _postpone_gather(values, node, expression)
     source = values.codes(x, expression.layout.axis)
     numbers = trace_elements(values.model, node, x, values.sizes(x))
     first_output = None
     for y in reversed(node.outputs):
-        layout = make_layout(values.sizes(y), source.layout.axis)
-        fields = separate_axes(numbers[str(y.name)], source.layout, layout)
-        zero, rest = divmod(-source.grid.lowest, source.grid.step)
-        fill = zero if not rest and 0 <= zero < source.grid.levels else None
-        if fill is None and any((fields[key] < 0).any() for key in ("rows", "columns", "channels")):
-            raise Unsupported("it fills in zeros, which are none of the codes")
+        sizes = values.sizes(y)
+        layout = make_layout(sizes, 1 if source.layout.axis == 1 else len(sizes))
         target = IntegerTensor(y, layout, source.grid, source.stage)
-        fixed = {"first_channel": 0, "fill": fill or 0}
-        values.append(PlannedInstruction(p.Gather, (source,), target, {**fields, **fixed}))
+        values.append(*plan_moves(source, target, numbers[str(y.name)]))
         first_output = values.set_tensor(y, target)
     return first_output
 
 
-_INDEXED = ("Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
+def _postpone_gather(values: Values, node: ir.Node, expression: Expression) -> Expression | None:
+    """Let a permutation of elements wait for codes; None for other nodes."""
+    y = node.outputs[0]
+    sizes, before = values.sizes(y), expression.layout
+    if node.op_type not in _PERMUTATIONS or isinstance(expression.root, InputRoot):
+        return None
+    layout = make_layout(sizes, 1 if before.axis == 1 else len(sizes))
+    numbers = trace_elements(values.model, node, expression.value, before.sizes)
+    move = PendingMove(before, p.Gather, {"numbers": numbers[str(y.name)]})
+    return _postpone(values, expression, y, move, layout)
+
+
+_PERMUTATIONS = ("DepthToSpace", "SpaceToDepth", "Transpose")
+_TRACED = ("Expand", "Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
 
 _RULES: dict[str, Callable[[Values, ir.Node, ir.Value], Expression | None]] = {
     **dict.fromkeys(list_operators(OpTrait.RESHAPE), _reshape),
-    **dict.fromkeys(_INDEXED, _gather),
+    **dict.fromkeys((*_PERMUTATIONS, *_TRACED), _gather),
     **dict.fromkeys(("GlobalMaxPool", "MaxPool"), _pool),
     "Concat": _concatenate,
     "Transpose": _transpose,
@@ -289,36 +298,3 @@ def _check_sizes(piece: ir.Model, feeds: Mapping[str, Array], x: ir.Value) -> No
             raise Unsupported("its sizes are not known before it runs")
         if math.prod(size for size in sizes if size is not None) > 2 * _MOST_ELEMENTS:
             raise Unsupported("its result has too many elements")
-
-
-def separate_axes(numbers: Array, source: Layout, target: Layout) -> dict[str, Array]:
-    """Split numbers of elements into indices of rows, of columns and of channels.
-
-    Raises:
-        Unsupported: An index depends on more than its own axis.
-    """
-    if target.channels_first:
-        numbers = numbers.reshape(target.channels, target.height, target.width).transpose(1, 2, 0)
-    numbers = numbers.reshape(target.height, target.width, target.channels)
-    if source.channels_first:
-        channel, position = np.divmod(numbers, source.height * source.width)
-        row, column = np.divmod(position, source.width)
-    else:
-        position, channel = np.divmod(numbers, source.channels)
-        row, column = np.divmod(position, source.width)
-    missing = numbers < 0
-    lines = []
-    for axis, index in enumerate((row, column, channel)):
-        others = tuple(other for other in range(3) if other != axis)
-        filled = np.where(missing, -1, index).max(axis=others)
-        lines.append(np.asarray(filled, np.int32))
-    rows, columns, channels = lines
-    whole = np.ix_(rows, columns, channels)
-    empty = (whole[0] < 0) | (whole[1] < 0) | (whole[2] < 0)
-    fits = all(
-        np.array_equal(np.where(missing, 0, index), np.where(empty, 0, line))
-        for index, line in zip((row, column, channel), np.broadcast_arrays(*whole), strict=True)
-    )
-    if not fits or not np.array_equal(missing, empty):
-        raise Unsupported("it moves elements otherwise than by rows, columns and channels")
-    return {"rows": rows, "columns": columns, "channels": channels}

@@ -203,7 +203,7 @@ class PendingMove:
 
     Attributes:
         layout: Layout before the movement.
-        kind, fields: Its instruction.
+        kind, fields: Its instruction. A Gather has the `numbers` of its elements in place of lines.
     """
 
     layout: Layout

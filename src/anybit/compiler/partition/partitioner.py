@@ -29,17 +29,24 @@ from anybit.compiler.partition.data_movement import move_elements
 from anybit.compiler.partition.expressions import (
     Expression,
     InputRoot,
+    IntegerTensor,
     PairRoot,
+    PendingMove,
     PlannedInstruction,
 )
-from anybit.compiler.partition.layout import make_layout
+from anybit.compiler.partition.layout import Layout, make_layout
 from anybit.compiler.partition.lowering import Lowering
 from anybit.compiler.partition.sharing import find_shared_values
+from anybit.compiler.partition.transposed import make_convolution
 from anybit.compiler.partition.values import Values
+from anybit.compiler.program import program as p
 from anybit.compiler.reason import MustStayFloat, Reason, Unsupported
 from anybit.errors import ModelError
+from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.require import require_input
+from anybit.quant_types.layer_info import LayerInfo
 
 T = TypeVar("T")
 
@@ -223,13 +230,45 @@ class Partitioner:
 
     def _product(self, node: ir.Node) -> Expression:
         x, y = require_input(node), node.outputs[0]
-        is_conv = node.op_type == "Conv"
+        product = self._products[node]
+        is_conv = has_trait(node, OpTrait.CONVOLUTION)
         source = self._values.codes(x, 1 if is_conv else len(self._values.sizes(x)))
         sizes = self._values.sizes(y)
         layout = make_layout(sizes, 1 if is_conv else len(sizes))
         layer = self._analyzed.layers[str(y.name)]
-        root, before = accumulate_product(self._products[node], layer, source, layout)
+        if node.op_type == "ConvTranspose":
+            return self._transposed(product, layer, source, layout)
+        root, before = accumulate_product(product, layer, source, layout)
         return Expression(root, y, layout, before, (y,))
+
+    def _transposed(
+        self, product: ProductAnalysis, layer: LayerInfo, source: IntegerTensor, layout: Layout
+    ) -> Expression:
+        """Return the expression of a ConvTranspose."""
+        y = product.node.outputs[0]
+        as_codes = self._leads_to_quantizers(y, layout.rank)
+        form = make_convolution(product, source, layout, as_codes=as_codes)
+        self._values.append(*form.instructions)
+        root, before = accumulate_product(form.product, layer, form.source, form.layout, form)
+        move = None
+        if form.numbers is not None:
+            move = PendingMove(form.layout, p.Gather, {"numbers": form.numbers})
+        return Expression(root, y, layout, before, (y,), pending=move)
+
+    def _leads_to_quantizers(self, value: ir.Value, rank: int) -> bool:
+        """Return whether all uses of a value are chains of one function for all channels."""
+        waiting = [value]
+        while waiting:
+            x = waiting.pop()
+            if x.is_graph_output() or not x.uses():
+                return False
+            for reader, _ in x.uses():
+                axes = find_constant_axes(reader, rank, self._analyzed.opset)
+                if get_varying_inputs(reader) != [x] or axes != set():
+                    return False
+                if not is_quantizer(reader):
+                    waiting.append(reader.outputs[0])
+        return True
 
     def _mean(self, node: ir.Node) -> Expression:
         x, y = require_input(node), node.outputs[0]

@@ -22,7 +22,7 @@ def derive_window(node: ir.Node, kernel: tuple[int, ...], x: Layout, y: Layout) 
     Raises:
         ModelError: An attribute of a wrong type.
     """
-    sides = _parse_sides(node, kernel)
+    sides = parse_sides(node, kernel)
     if sides is None:
         return None
     count, strides, dilations, pads = len(kernel), *sides
@@ -62,7 +62,7 @@ def derive_window(node: ir.Node, kernel: tuple[int, ...], x: Layout, y: Layout) 
     )
 
 
-def _parse_sides(
+def parse_sides(
     node: ir.Node, kernel: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
     """Return strides, dilations and pads of a node; None if they do not fit its kernel."""
