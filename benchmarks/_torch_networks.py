@@ -180,7 +180,7 @@ def yolo() -> Network:
 
 
 def yolo_transposed() -> Network:
-    """The same with a transposed convolution."""
+    """YOLO-like detector with a transposed convolution."""
     return Yolo(nn.ConvTranspose2d(32, 32, 4, 2, 1, bias=False)), (1, 3, 64, 64)
 
 
