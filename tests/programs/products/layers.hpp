@@ -215,6 +215,76 @@ void random_layer(Layer& at) {
   at.fill_weights();
 }
 
+// A dense layer whose rows reach every accumulator of a range that ends close to the limits of 16
+// bits, or beyond.
+void edge_layer(Layer& at, std::vector<std::uint8_t>& indices) {
+  const std::int64_t most = 127;  // largest index and weight
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(one_of({1, 2, 2, 4})), most);
+  sizes.push_back(one_of<std::int64_t>({2, 3, 4, 7, 8}));
+  sizes.push_back(1);
+  const auto inputs = static_cast<std::int64_t>(sizes.size());
+  at.source = {1, 1, inputs, one_of<std::int64_t>({0, 0, 1, -64, -127}), 1, most + 1};
+  at.target = {1, 1, one_of<std::int64_t>({16, 32, 47, 64, 80}), 0, 1, 0};
+  at.product.window = {1, 1, 1, 1, 1, 1, 0, 0, 0, 0};
+  at.product.groups = 1, at.product.weight_bits = 8;
+  for (std::int64_t value = -128; value < 128; ++value)
+    at.values.push_back(static_cast<std::int32_t>(value));
+  for (std::int64_t channel = 0; channel < at.target.channels; ++channel) {
+    const bool negative = number(0, 2) == 0;
+    for (const std::int64_t size : sizes)
+      at.weights.push_back(static_cast<std::int8_t>(negative ? -size : size));
+  }
+  for (const std::int8_t weight : at.weights)
+    at.bits.push_back(static_cast<std::uint8_t>(weight + 128));
+  at.product.weights = at.bits, at.product.values = at.values;
+  std::int64_t total = 0;
+  for (const std::int64_t size : sizes) total += size * most;
+  at.rows = total + 1;
+  for (std::int64_t row = 0; row < at.rows; ++row) {
+    std::int64_t rest = row;
+    for (const std::int64_t size : sizes) {
+      indices.push_back(static_cast<std::uint8_t>(std::min(most, rest / size)));
+      rest -= indices.back() * size;
+    }
+  }
+}
+
+// Epilogues close to a line, with steps between the least and the largest sum.
+void edge_tail(Layer& at, const std::vector<std::int64_t>& sums) {
+  const auto [least, largest] = std::minmax_element(sums.begin(), sums.end());
+  const auto spread = static_cast<double>(*largest - *least + 1);
+  at.target.levels = one_of<std::int64_t>({2, 3, 4, 7, 15, 16, 16, 17, 18, 100, 256});
+  const bool is_affine = number(0, 1) == 0;
+  const std::int64_t shift = one_of<std::int64_t>({0, 0, 8, at.target.levels / 2});
+  for (std::int64_t c = 0; c < at.target.channels; ++c) {
+    const double slope = static_cast<double>(at.target.levels) / spread *
+                         std::exp2(static_cast<double>(number(-20, 40)) / 10);
+    const auto middle = static_cast<double>(
+        sums[static_cast<std::size_t>(number(0, std::int64_t(sums.size()) - 1))]);
+    const std::int32_t direction = number(0, 2) == 0 ? -1 : 1;
+    const double offset = static_cast<double>(number(0, at.target.levels - 1)) - slope * middle;
+    if (is_affine) {
+      at.floats[0].push_back(static_cast<float>(direction * slope));
+      at.floats[1].push_back(
+          static_cast<float>(direction < 0 ? offset + 2 * slope * middle : offset) -
+          static_cast<float>(shift));
+      continue;
+    }
+    std::vector<std::int32_t> own;
+    const bool is_bent = number(0, 7) == 0;
+    for (std::int64_t i = 1; i < at.target.levels; ++i)
+      own.push_back(
+          static_cast<std::int32_t>(direction * (is_bent ? number(0, 9) : 0) +
+                                    std::ceil((static_cast<double>(i) - 0.5 - offset) / slope) +
+                                    (direction < 0 ? -2 * middle : 0)));
+    std::sort(own.begin(), own.end());
+    at.integers[0].push_back(direction);
+    at.integers[1].insert(at.integers[1].end(), own.begin(), own.end());
+  }
+  if (is_affine) at.product.tail = Affine{at.floats[0], at.floats[1], shift};
+  else at.product.tail = Thresholds{at.integers[0], at.integers[1]};
+}
+
 float after(Operation operation, float y, float c, float& kept) {
   switch (operation) {
     case Operation::add:

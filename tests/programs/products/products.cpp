@@ -138,12 +138,16 @@ int test(unsigned seed, int count) {
   for (int i = 0; i < count; ++i) {
     random_bits.seed(seed + static_cast<unsigned>(i));
     Layer at;
-    random_layer(at);
-    std::vector<std::uint8_t> indices(static_cast<std::size_t>(
-        at.rows * at.source.height * at.source.width * at.source.channels));
-    for (auto& index : indices)
-      index = static_cast<std::uint8_t>(number(0, 3) == 0 ? at.source.levels - 1
-                                                          : number(0, at.source.levels - 1));
+    std::vector<std::uint8_t> indices;
+    const bool at_edges = number(0, 19) == 0;
+    if (at_edges) edge_layer(at, indices);
+    else random_layer(at);
+    indices.resize(static_cast<std::size_t>(at.rows * at.source.height * at.source.width *
+                                            at.source.channels));
+    if (!at_edges)
+      for (auto& index : indices)
+        index = static_cast<std::uint8_t>(number(0, 3) == 0 ? at.source.levels - 1
+                                                            : number(0, at.source.levels - 1));
     std::vector<std::int64_t> sums;
     for (std::int64_t row = 0; row < at.rows; ++row)
       for (std::int64_t y = 0; y < at.target.height; ++y)
@@ -151,7 +155,8 @@ int test(unsigned seed, int count) {
           for (std::int64_t c = 0; c < at.target.channels; ++c)
             sums.push_back(at.sum(indices.data(), row, y, x, c));
     const std::vector<std::int64_t> none{0};
-    random_tail(at, sums.empty() ? none : sums);
+    if (at_edges) edge_tail(at, sums);
+    else random_tail(at, sums.empty() ? none : sums);
     for (const std::string_view name : all_levels) {
       try {
         select_level(name);

@@ -7,6 +7,7 @@
 #include "damage.hpp"
 #include "epilogue.hpp"
 #include "packed_weights.hpp"
+#include "short_tail.hpp"
 #include "tap_sums.hpp"
 #include "taps.hpp"
 
@@ -49,6 +50,8 @@ struct PackedProduct::State {
   std::int32_t column_classes = 1;
 
   Epilogue tail;
+  ShortTail short_tail;
+  void (*short_sums)(const SumBlock&) = nullptr;  // for chunks that the short tail covers
   std::int64_t multiplications = 0;
 };
 
@@ -301,6 +304,11 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
     at->sums = at->kernels->split_pairs;
   fold(*at, weights, form, product.tail, task.most_bytes);
   at->tail = make_epilogue(product.tail, task.target.channels, task.target.levels, task.most_bytes);
+  at->short_sums = at->kernels->short_sums[static_cast<std::size_t>(at->scheme)];
+  if (at->short_sums != nullptr)
+    at->short_tail = make_short_tail(
+        task, weights, {at->scales, at->constants, at->padded, at->scheme == Scheme::signs12},
+        target.coding);
   simplify(*at, form.largest);
   make_buckets(at->tail, task.target.channels, task.target.levels);
   fit_lines(at->tail, task.target.channels, task.target.levels);
@@ -461,6 +469,10 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   sum.stride = stride, sum.fresh_weights = true;
   TailBlock then = tail_block(at);
   then.stride = stride, then.targets = targets, then.floats = outputs;
+  auto* const shorts = reinterpret_cast<std::int16_t*>(scratch);
+  const std::int16_t* constants[most_block_pixels];
+  ShortTailBlock short_then = at.short_tail.block(at.to.coding, at.target.levels, at.tail.shift);
+  short_then.stride = stride, short_then.targets = targets, short_then.constants = constants;
 
   Pixels pixels;
   PixelBlocks walk(at, part, source, target, floats);
@@ -476,13 +488,15 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
     for (std::int64_t channel = part.first_channel; channel < part.last_channel;
          channel += chunk_channels) {
       const auto chunk = static_cast<std::size_t>(channel / chunk_channels);
+      const bool is_short = at.short_tail.covers(chunk);
+      const auto sums = is_short ? at.short_sums : at.sums;
       for (std::size_t r = at.first_run[chunk]; r < at.first_run[chunk + 1]; ++r) {
         const State::PanelRun& run = at.runs[r];
         for (int i = 0; i < pixels.count; ++i) windows[i] = pixels.windows[i] + run.source;
         sum.weights = at.weights.bytes.data() + run.panel * at.weights.panel;
         sum.panels = run.panels;
-        sum.sums = scratch + run.channel;
-        at.sums(sum);
+        sum.sums = scratch + run.channel, sum.shorts = shorts + run.channel;
+        sums(sum);
       }
       // A single run of panels: all calls use the same weights.
       sum.fresh_weights = part.last_channel - part.first_channel > chunk_channels ||
@@ -490,6 +504,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       then.channels =
           static_cast<int>(std::min<std::int64_t>(chunk_channels, part.last_channel - channel));
       then.first_channel = channel;
+      if (is_short) at.short_tail.set_chunk(short_then, at.tail, channel);
       then.scales = at.scales.data() + channel;
       const std::int64_t thresholds = has_many_thresholds(at.tail.kind) ? 256 : then.levels - 1;
       then.thresholds = at.tail.thresholds.from(channel * thresholds);
@@ -512,6 +527,16 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
         for (int i = 0; i < count; ++i) {
           if (target != nullptr) targets[i] = pixels.targets[first + i] + place;
           else outputs[i] = pixels.floats[first + i] + channel * at.floats.channel;
+        }
+        if (is_short) {
+          for (int i = 0; i < count; ++i)
+            constants[i] = at.short_tail.constants.from(pixels.constants[first + i] -
+                                                        at.constants.data() + channel);
+          short_then.count = count, short_then.channels = then.channels;
+          short_then.sums = shorts + first * stride;
+          short_then.addends = pixels.addends + first;
+          at.kernels->short_tail(short_then);
+          continue;
         }
         then.count = count, then.sums = scratch + first * stride;
         then.constants = pixels.constants + first, then.addends = pixels.addends + first;
@@ -564,11 +589,11 @@ std::string_view PackedProduct::kernel() const {
 
 std::int64_t PackedProduct::bytes() const {
   const State& at = *state_;
-  return static_cast<std::int64_t>(at.weights.bytes.bytes() + at.constants.bytes() +
-                                   at.scales.bytes() + at.tail.thresholds.bytes() +
-                                   at.tail.buckets.codes.bytes() + at.tail.entries.size() +
-                                   at.tail.operands.size() * at.tail.gains.bytes() +
-                                   (at.line_class.size() + at.column_class.size()) * 4);
+  return static_cast<std::int64_t>(
+      at.weights.bytes.bytes() + at.constants.bytes() + at.scales.bytes() +
+      at.tail.thresholds.bytes() + at.short_tail.bytes() + at.tail.buckets.codes.bytes() +
+      at.tail.entries.size() + at.tail.operands.size() * at.tail.gains.bytes() +
+      (at.line_class.size() + at.column_class.size()) * 4);
 }
 
 std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }

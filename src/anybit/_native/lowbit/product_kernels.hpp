@@ -52,6 +52,7 @@ struct SumBlock {
   int most_extras;            // of split pairs, see packed_weights.hpp
   const std::int8_t* values;  // table of 16 weights for indices
   std::int32_t* sums;         // [pixel][stride]
+  std::int16_t* shorts;       // the same for kernels that store the low 16 bits of the sums
   std::ptrdiff_t stride;
   bool fresh_weights;  // whether weights may differ from the previous call of this thread
 };
@@ -110,6 +111,42 @@ struct TailBlock {
   std::ptrdiff_t float_channel;
 };
 
+// Epilogues of a block of 32 channels whose accumulators, less a center per channel, fit 16 bits.
+enum class ShortForm : std::uint8_t {
+  none,        // computed in 32 bits
+  scaled,      // upper 16 bits of (clamp(x) * factor + term) * multiplier, shifted right
+  thresholds,  // number of thresholds below x
+  affine,      // as Affine, in float32
+};
+inline constexpr int short_channels = 32;  // of a block
+
+// Arguments of an epilogue on the low 16 bits of sums. Arrays start at the chunk and are padded to
+// chunks. The accumulator less its center is x = (sum + addend) * scale + constant.
+struct ShortTailBlock {
+  const std::int16_t* sums;
+  std::ptrdiff_t stride;
+  int count;
+  int channels;
+  bool plain;  // scales are 1 and addends 0
+  const std::int16_t* scales;
+  const std::int16_t* const* constants;  // per pixel: constants of its class
+  const std::int32_t* addends;           // per pixel
+
+  std::byte* const* targets;  // per pixel: at the first channel of the chunk
+  Coding coding;
+  int levels;
+
+  const ShortForm* forms;               // per block
+  const std::int16_t *lows, *highs;     // scaled: bounds of x
+  const std::int16_t *factors, *terms;  // unsigned, as the multipliers
+  const std::int16_t* multipliers;
+  int right_shift;
+  const std::int16_t* thresholds;  // [block][threshold][32], each less 1
+  const float *gains, *offsets;
+  const std::int32_t* centers;
+  std::int32_t shift;
+};
+
 enum class TailKind : std::uint8_t {
   thresholds,
   many_thresholds,
@@ -159,6 +196,9 @@ struct ProductKernels {
   // Null for schemes that the level lacks.
   std::array<void (*)(const SumBlock&), scheme_count> sums{};
   std::array<void (*)(const TailBlock&), tail_count> tails{};
+  // Sums whose low 16 bits are exact, and their epilogue. Null where the level computes in 32 bits.
+  std::array<void (*)(const SumBlock&), scheme_count> short_sums{};
+  void (*short_tail)(const ShortTailBlock&) = nullptr;
   // For `signs12`, per pixel: minus the number of nonzero activations in its window, including the
   // padding after the last channel.
   void (*less_signs)(const SumBlock&, std::int32_t* addends) = nullptr;

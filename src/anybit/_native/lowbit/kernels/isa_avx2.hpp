@@ -69,7 +69,11 @@ struct Avx2 : Avx2Base {
 
 // The same in sums of 16 bits, which hold a number of steps that depends on the operands.
 struct Avx2Short : Avx2Base {
-  static constexpr bool narrow = true;
+  static constexpr bool narrow = true, wraps_at_16_bits = true;
+  // Stores the low 16 bits of the sums of a panel.
+  static void store_shorts(void* at, const Vector (&sums)[2]) {
+    store(at, _mm256_permute4x64_epi64(_mm256_hadd_epi16(sums[0], sums[1]), 0xd8));
+  }
   static Vector dot(Vector sum, Vector u8, Vector s8) {
     Vector next = _mm256_add_epi16(sum, _mm256_maddubs_epi16(u8, s8));
     // GCC 12 would spill the sums of a tile of 6 x 2 registers.

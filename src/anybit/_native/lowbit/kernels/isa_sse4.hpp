@@ -68,7 +68,12 @@ struct Sse4 : Sse4Base {
 
 // The same in sums of 16 bits, which hold a number of steps that depends on the operands.
 struct Sse4Short : Sse4Base {
-  static constexpr bool narrow = true;
+  static constexpr bool narrow = true, wraps_at_16_bits = true;
+  // Stores the low 16 bits of the sums of a panel.
+  static void store_shorts(void* at, const Vector (&sums)[4]) {
+    auto* const to = static_cast<Vector*>(at);
+    for (int i = 0; i < 2; ++i) store(to + i, _mm_hadd_epi16(sums[2 * i], sums[2 * i + 1]));
+  }
   static Vector dot(Vector sum, Vector u8, Vector s8) {
     return _mm_add_epi16(sum, _mm_maddubs_epi16(u8, s8));
   }

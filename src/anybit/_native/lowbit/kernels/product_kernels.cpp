@@ -10,6 +10,9 @@
 
 #include "_native/isa/levels.hpp"
 #include "product_sums.hpp"
+#if defined(__SSE4_1__) && !defined(__AVX512F__)
+#include "short_tails.hpp"
+#endif
 #include "steps.hpp"
 #include "tails.hpp"
 #if defined(__AVX2__) && !defined(__AVX512BW__)
@@ -33,6 +36,9 @@ constexpr ProductKernels all = [] {
   sums_of(kernels, Scheme::depthwise) = depthwise;
 #endif
   kernels.tails = {thresholds, many_thresholds, lines, affine, table, arithmetic, rounded};
+#if defined(__SSE4_1__) && !defined(__AVX512F__)
+  kernels.short_tail = short_tail;
+#endif
   return kernels;
 }();
 

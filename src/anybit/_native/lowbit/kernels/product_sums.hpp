@@ -16,6 +16,10 @@ constexpr auto& sums_of(ProductKernels& kernels, Scheme scheme) {
   return kernels.sums[static_cast<std::size_t>(scheme)];
 }
 
+constexpr auto& short_sums_of(ProductKernels& kernels, Scheme scheme) {
+  return kernels.short_sums[static_cast<std::size_t>(scheme)];
+}
+
 // Templates, so that a level compiles only what it uses.
 template <class = void>
 constexpr void set_dots(ProductKernels& kernels) {
@@ -36,6 +40,8 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
   // Dot products add to 32 bits at once; the level below does not.
   kernels.short_dots = {};
+  for (const Scheme scheme : {Scheme::dot8, Scheme::dot4, Scheme::dot2})
+    short_sums_of(kernels, scheme) = nullptr;
   kernels.split_pairs = nullptr;
 #elif defined(__AVX512F__)
   kernels.short_dots = {sums<Avx512Short, Dot8, 8, 2, 4>, sums<Avx512Short, Dot4, 8, 2, 4>,
@@ -43,10 +49,16 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
 #elif defined(__AVX2__)
   kernels.short_dots = {sums<Avx2Short, Dot8, 6, 1, 1>, sums<Avx2Short, Dot4, 6, 1, 1>,
                         sums<Avx2Short, Dot2, 6, 1, 1>};
+  short_sums_of(kernels, Scheme::dot8) = sums<Avx2Short, Dot8, 6, 1, 1, std::int16_t>;
+  short_sums_of(kernels, Scheme::dot4) = sums<Avx2Short, Dot4, 6, 1, 1, std::int16_t>;
+  short_sums_of(kernels, Scheme::dot2) = sums<Avx2Short, Dot2, 6, 1, 1, std::int16_t>;
   kernels.block_pixels = kernels.near_pixels = 36;  // whole tiles of 6 pixels
 #elif defined(__SSE4_1__)
   kernels.short_dots = {sums<Sse4Short, Dot8, 2, 1, 1>, sums<Sse4Short, Dot4, 2, 1, 1>,
                         sums<Sse4Short, Dot2, 2, 1, 1>};
+  short_sums_of(kernels, Scheme::dot8) = sums<Sse4Short, Dot8, 2, 1, 1, std::int16_t>;
+  short_sums_of(kernels, Scheme::dot4) = sums<Sse4Short, Dot4, 2, 1, 1, std::int16_t>;
+  short_sums_of(kernels, Scheme::dot2) = sums<Sse4Short, Dot2, 2, 1, 1, std::int16_t>;
 #endif
 }
 

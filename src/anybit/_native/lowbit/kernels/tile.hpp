@@ -16,11 +16,22 @@ using anybit::lowbit::SumBlock;
 
 constexpr int vector_block = 64;  // bytes of a packed vector: 16 channels of 32 bits
 
+// Whether sums in registers are exact modulo 2^16: results of 16 bits need no wider ones.
+template <class Isa>
+constexpr bool wraps_at_16_bits = requires { Isa::wraps_at_16_bits; };
+
+template <class Sum>
+[[gnu::always_inline]] inline Sum* sums_in(const SumBlock& at) {
+  if constexpr (sizeof(Sum) == 2) return at.shorts;
+  else return at.sums;
+}
+
 // Sums over all segments and steps, and stores sums[row][16 * panel + channel]. Loops have
 // compile-time indices (unroll.hpp), so that all sums are in registers.
-template <class Isa, template <class> class SchemeOf, int rows, int panels>
+template <class Isa, template <class> class SchemeOf, int rows, int panels, class Sum>
 [[gnu::noinline]] void tile(const SumBlock& at, const std::byte* const* pixels, const std::byte* b,
-                            std::int32_t* out) {
+                            Sum* out) {
+  constexpr bool is_short = sizeof(Sum) == 2;
   using Scheme = SchemeOf<Isa>;
   using Vector = typename Isa::Vector;
   constexpr int words = Scheme::words, vectors = Scheme::vectors, sums = Scheme::sums;
@@ -77,7 +88,7 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels>
     }
   };
 
-  if constexpr (!Isa::narrow) {
+  if constexpr (!Isa::narrow || (is_short && wraps_at_16_bits<Isa>)) {
     for (int segment = 0; segment < at.segment_count; ++segment)
       run(at.segments[segment], at.steps);
     if constexpr (Scheme::has_extras) {
@@ -118,26 +129,36 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels>
           wide[n / sums / columns][n / sums % columns][n % sums];
     });
   }
-  repeat<rows * columns>([&](int n) __attribute__((always_inline)) {
-    const int i = n / columns, j = n % columns;
-    Isa::store(out + i * at.stride + j * Isa::lanes, Scheme::result(sum[i][j]));
-  });
+  if constexpr (is_short) {
+    repeat<rows * panels>([&](int n) __attribute__((always_inline)) {
+      const int i = n / panels, panel_of = n % panels;
+      Vector results[parts];
+      repeat<parts>([&](int j) __attribute__((always_inline)) {
+        results[j] = Scheme::result(sum[i][panel_of * parts + j]);
+      });
+      Isa::store_shorts(out + i * at.stride + panel_of * panel_channels, results);
+    });
+  } else {
+    repeat<rows * columns>([&](int n) __attribute__((always_inline)) {
+      const int i = n / columns, j = n % columns;
+      Isa::store(out + i * at.stride + j * Isa::lanes, Scheme::result(sum[i][j]));
+    });
+  }
 }
 
 // Sums of a block of pixels and adjacent panels, tile by tile; the weights of a tile stay cached
 // for all pixels.
 template <class Isa, template <class> class SchemeOf, int most_rows, int most_panels,
-          int single_panels>
+          int single_panels, class Sum = std::int32_t>
 void sums(const SumBlock& at) {
-  const auto some_rows =
-      [&]<int rows, int panels>(const std::byte* b, int& pixel, std::int32_t* out)
-          __attribute__((always_inline)) {
-            for (; pixel + rows <= at.count; pixel += rows)
-              tile<Isa, SchemeOf, rows, panels>(at, at.pixels + pixel, b, out + pixel * at.stride);
-          };
+  const auto some_rows = [&]<int rows, int panels>(const std::byte* b, int& pixel,
+                                                   Sum* out) __attribute__((always_inline)) {
+    for (; pixel + rows <= at.count; pixel += rows)
+      tile<Isa, SchemeOf, rows, panels, Sum>(at, at.pixels + pixel, b, out + pixel * at.stride);
+  };
   const auto some_panels = [&]<int panels>(int panel) __attribute__((always_inline)) {
     const std::byte* const b = at.weights + panel * at.panel;
-    std::int32_t* const out = at.sums + panel * panel_channels;
+    Sum* const out = sums_in<Sum>(at) + panel * panel_channels;
     int pixel = 0;
     some_rows.template operator()<most_rows, panels>(b, pixel, out);
     if constexpr (most_rows > 4) some_rows.template operator()<4, panels>(b, pixel, out);
@@ -149,7 +170,7 @@ void sums(const SumBlock& at) {
     int pixel = 0;
     for (; panel + single_panels <= at.panels; panel += single_panels, pixel = 0)
       some_rows.template operator()<1, single_panels>(at.weights + panel * at.panel, pixel,
-                                                      at.sums + panel * panel_channels);
+                                                      sums_in<Sum>(at) + panel * panel_channels);
   }
   for (; panel + most_panels <= at.panels; panel += most_panels)
     some_panels.template operator()<most_panels>(panel);
