@@ -47,6 +47,13 @@ struct ShortTaps {
                                             : _mm256_extracti128_si256(sums[i % 2], 1));
     });
   }
+
+  // Stores the low 16 bits, which are exact after any number of pairs.
+  [[gnu::always_inline]] static void store_shorts(const __m256i (&sums)[registers],
+                                                  std::int16_t* to) {
+    write(to, _mm256_permute2x128_si256(sums[0], sums[1], 0x20));
+    write(to + 16, _mm256_permute2x128_si256(sums[0], sums[1], 0x31));
+  }
 };
 
 // Adds products in 32 bits, of weights in 16 bits.
@@ -74,7 +81,7 @@ struct WideTaps {
 };
 
 // Computes the sums of pairs [start, end), on top of those that are stored if `start` is not 0.
-template <class Taps, int pixels>
+template <class Taps, class Sum, int pixels>
 [[gnu::always_inline]] inline void add_pairs(const anybit::lowbit::SumBlock& at, int first,
                                              int channel, const std::byte* weights, int start,
                                              int end) {
@@ -89,6 +96,8 @@ template <class Taps, int pixels>
     });
   }
   repeat<pixels>([&](int p) __attribute__((always_inline)) {
+    if constexpr (sizeof(Sum) == 2)
+      return Taps::store_shorts(sums[p], at.shorts + (first + p) * at.stride + channel);
     __m256i wide[4];
     Taps::widen(sums[p], wide);
     std::int32_t* const to = at.sums + (first + p) * at.stride + channel;
@@ -99,17 +108,18 @@ template <class Taps, int pixels>
   });
 }
 
-template <class Taps>
+template <class Taps, class Sum = std::int32_t>
 void depthwise_pairs(const anybit::lowbit::SumBlock& at) {
-  const int pairs = at.segment_count / 2;
+  const int pairs = at.segment_count / 2, most = sizeof(Sum) == 2 ? pairs : at.narrow_steps;
   for (int panel = 0; panel < at.panels; panel += 2) {
     const std::byte* const weights = at.weights + panel * at.panel;
-    for (int start = 0; start < pairs; start += at.narrow_steps) {
-      const int end = std::min(start + at.narrow_steps, pairs), channel = panel * lane_count;
+    for (int start = 0; start < pairs; start += most) {
+      const int end = std::min(start + most, pairs), channel = panel * lane_count;
       int pixel = 0;
       for (; pixel + Taps::most_pixels <= at.count; pixel += Taps::most_pixels)
-        add_pairs<Taps, Taps::most_pixels>(at, pixel, channel, weights, start, end);
-      for (; pixel < at.count; ++pixel) add_pairs<Taps, 1>(at, pixel, channel, weights, start, end);
+        add_pairs<Taps, Sum, Taps::most_pixels>(at, pixel, channel, weights, start, end);
+      for (; pixel < at.count; ++pixel)
+        add_pairs<Taps, Sum, 1>(at, pixel, channel, weights, start, end);
     }
   }
 }

@@ -32,6 +32,7 @@ constexpr ProductKernels all = [] {
 #if defined(__AVX2__) && !defined(__AVX512BW__)
   sums_of(kernels, Scheme::depthwise) = depthwise_pairs<WideTaps>;
   kernels.short_tap_pairs = depthwise_pairs<ShortTaps>;
+  short_sums_of(kernels, Scheme::depthwise) = depthwise_pairs<ShortTaps, std::int16_t>;
 #else
   sums_of(kernels, Scheme::depthwise) = depthwise;
 #endif

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of pixels whose sums a product computes together.
+#pragma once
+
+#include <algorithm>
+
+#include "packed_state.hpp"
+
+namespace anybit::lowbit {
+
+// Pixels of a block with their addresses. Windows between the runs are not pixels of the target.
+struct Pixels {
+  struct Run {
+    int first, count;
+  };
+  int count = 0, run_count = 0;
+  Run runs[most_block_pixels];
+  const std::byte* windows[most_block_pixels];
+  const std::int32_t* constants[most_block_pixels];
+  std::byte* targets[most_block_pixels];
+  float* floats[most_block_pixels];
+  std::int32_t addends[most_block_pixels];
+};
+
+// Iterates over the pixels of a part in blocks.
+class PixelBlocks {
+ public:
+  PixelBlocks(const PackedProduct::State& at, const Part& part, const std::byte* source,
+              std::byte* target, float* floats)
+      : at_(at),
+        part_(part),
+        source_(source),
+        target_(target),
+        floats_(floats),
+        row_(part.first_row),
+        line_(part.first_line),
+        block_(at.block_pixels) {
+    done_ = part.first_row >= part.last_row || part.first_line >= part.last_line;
+    if (done_) row_ = part.last_row;
+    if (!done_) begin_line();
+  }
+
+  bool next(Pixels& pixels) {
+    pixels.count = pixels.run_count = 0;
+    if (at_.target.width == 1 && at_.target.height == 1) return next_rows(pixels);
+    while (!done_ && pixels.count < block_) {
+      const auto here = static_cast<int>(
+          std::min<std::int64_t>(block_ - pixels.count, at_.target.width - column_));
+      add_run(pixels, here);
+      for (int i = 0; i < here; ++i, ++column_, window_ += window_step_, ++pixels.count) {
+        pixels.windows[pixels.count] = window_;
+        pixels.constants[pixels.count] =
+            constants_ + at_.column_class[static_cast<std::size_t>(column_)] * at_.padded;
+        if (target_ != nullptr)
+          pixels.targets[pixels.count] = line_target_ + column_ * at_.to.pixel;
+        else pixels.floats[pixels.count] = line_floats_ + column_ * at_.floats.pixel;
+      }
+      if (column_ == at_.target.width) {
+        const bool more = at_.gap > 0 && line_ + 1 < part_.last_line;
+        const int gap = more && at_.gap < block_ - pixels.count ? at_.gap : 0;
+        for (int i = 0; i < gap; ++i, window_ += window_step_)
+          pixels.windows[pixels.count++] = window_;
+        end_line();
+      }
+    }
+    return pixels.count > 0;
+  }
+
+ private:
+  static void add_run(Pixels& pixels, int count) {
+    if (pixels.run_count > 0) {
+      Pixels::Run& last = pixels.runs[pixels.run_count - 1];
+      if (last.first + last.count == pixels.count) return static_cast<void>(last.count += count);
+    }
+    pixels.runs[pixels.run_count++] = {pixels.count, count};
+  }
+
+  // The block for rows of a single pixel.
+  bool next_rows(Pixels& pixels) {
+    const auto here = static_cast<int>(std::min<std::int64_t>(block_, part_.last_row - row_));
+    if (here <= 0) return false;
+    add_run(pixels, here);
+    for (; pixels.count < here; ++row_, ++pixels.count) {
+      pixels.windows[pixels.count] = window_;
+      pixels.constants[pixels.count] = constants_;
+      pixels.targets[pixels.count] = line_target_;
+      pixels.floats[pixels.count] = line_floats_;
+      window_ += at_.from.row;
+      if (target_ != nullptr) line_target_ += at_.to.row;
+      else line_floats_ += at_.floats.row;
+    }
+    return true;
+  }
+
+  void begin_line() {
+    const Window& w = at_.window;
+    window_step_ = w.stride_width * at_.from.pixel;
+    window_ = source_ + row_ * at_.from.row +
+              at_.from.offset(line_ * w.stride_height - w.pad_top, -w.pad_left);
+    if (target_ != nullptr) line_target_ = target_ + row_ * at_.to.row + at_.to.offset(line_, 0);
+    else
+      line_floats_ = floats_ + row_ * at_.floats.row + line_ * at_.target.width * at_.floats.pixel;
+    constants_ = at_.constants.data() +
+                 at_.line_class[static_cast<std::size_t>(line_)] * at_.column_classes * at_.padded;
+    column_ = 0;
+  }
+
+  void end_line() {
+    if (++line_ == part_.last_line) {
+      line_ = part_.first_line;
+      if (++row_ == part_.last_row) done_ = true;
+    }
+    if (!done_) begin_line();
+  }
+
+  const PackedProduct::State& at_;
+  const Part& part_;
+  const std::byte* const source_;
+  std::byte* const target_;
+  float* const floats_;
+  std::int64_t row_, line_, column_ = 0;
+  const int block_;
+  bool done_ = false;
+  std::ptrdiff_t window_step_ = 0;
+  const std::byte* window_ = nullptr;
+  std::byte* line_target_ = nullptr;
+  float* line_floats_ = nullptr;
+  const std::int32_t* constants_ = nullptr;
+};
+
+}  // namespace anybit::lowbit
