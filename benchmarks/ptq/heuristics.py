@@ -9,14 +9,12 @@ raises, or whose outputs are not finite, has failed. FOLDER keeps exported model
 which accumulates several calls. `_tasks.py` and `_signals.py` have the models.
 """
 
-import argparse
 import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -27,13 +25,13 @@ import _sentences
 import _signals
 import numpy as np
 import onnxruntime
-from _tasks import Array, Task
+from _tasks import Array, Task, make_parser
 from rich.console import Console
 from rich.table import Table
 
 import anybit
 from anybit.ptq import config
-from anybit.ptq.algorithms import gptq
+from anybit.ptq.algorithms import gptq, registry
 from anybit.ptq.calibration import collect
 from anybit.ptq.search import candidates, layer_search
 
@@ -44,11 +42,11 @@ EVERYTHING = "everything"
 
 @dataclass(frozen=True)
 class Switch:
-    """Fields of the configuration, and functions, that switch a heuristic off.
+    """Fields of the configuration, and names in modules, that switch a heuristic off.
 
     Attributes:
         fields: Values by the part of the configuration and its field.
-        functions: Module, name and substitute.
+        functions: Module, name and substitute of a function or list.
     """
 
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -81,7 +79,7 @@ SWITCHES = {
     "GPTQ": Switch(functions=((layer_search, "is_wide", lambda *arguments: True),)),
     "GPTQ damping by rows": Switch({"gptq": {"damping_per_term": 0.0}}),
     "costs from GPTQ": Switch(functions=((gptq, "round_to_nearest", _round_without_costs),)),
-    "AWQ": Switch(functions=((layer_search, "select_awq_factors", lambda *arguments: None),)),
+    "AWQ": Switch(functions=((registry, "WEIGHT_SCALINGS", []),)),
     "SmoothQuant": Switch({"scaling": {"strengths": ()}}),
     "outlier scaling": Switch({"scaling": {"outlier_shares": ()}}),
     "headroom of channels": Switch({"scaling": {"headroom": 0}}),
@@ -92,7 +90,7 @@ SWITCHES = {
     ),
     "wider range at 12 bits": Switch({"ranges": {"wide_factor": 1.0}}),
     "weight clipping": Switch({"weights": {"shares": (1.0,)}}),
-    "bias correction": Switch(functions=((layer_search, "correct_bias", lambda *arguments: None),)),
+    "bias correction": Switch(functions=((registry, "BIAS_CORRECTIONS", []),)),
     "more small samples": Switch({"calibration": {"most_times": 1}}),
     "samples of largest magnitude": Switch(
         functions=((collect, "_select_largest", lambda *arguments: ((), ())),)
@@ -160,13 +158,10 @@ def render(runs: Mapping[str, float | None]) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="folder of exported models and runs")
-    parser.add_argument("--only", default="", help="tasks whose name contains this")
+    parser = make_parser(__doc__)
     parser.add_argument("--switch", default="", help="switches whose name contains this")
     options = parser.parse_args()
-    folder = options.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = options.folder
     tasks = {
         "digits": _signals.make_digits,
         "speech": _signals.make_speech,

@@ -9,7 +9,6 @@ against the float model; the score is the accuracy of the task. Seconds are thos
 alone. `--docs` updates the table of the documentation with the figures in FOLDER.
 """
 
-import argparse
 import json
 import tempfile
 import time
@@ -25,7 +24,7 @@ import numpy as np
 import onnxruntime
 from _peers import TOOLS, Tool
 from _table import update_table
-from _tasks import Array, Task
+from _tasks import Array, Task, make_parser
 from rich.console import Console
 from rich.table import Table
 
@@ -106,14 +105,11 @@ def render(figures: Figures) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="folder of exported models and figures")
-    parser.add_argument("--only", default="", help="tasks whose name contains this")
+    parser = make_parser(__doc__)
     parser.add_argument("--tool", default="", help="tools whose name contains this")
     parser.add_argument("--docs", action="store_true", help=f"update the table in {PAGE.name}")
     options = parser.parse_args()
-    folder = options.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = options.folder
     tasks = {
         "magika": _magika.task,
         "direction": _direction.task,

@@ -211,7 +211,7 @@ def test_dataset_remarks_on_a_single_sample() -> None:
     blank = np.ones((10, 4), np.float32)
     for graph, data, reason in (
         (mean, ROWS, "rows do not give together what they give apart"),
-        (product, blank, "rows are all the same, as far as they were compared"),
+        (product, blank, "all compared rows are the same"),
     ):
         network = model(graph, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
         (remark,) = of_data(network, data)

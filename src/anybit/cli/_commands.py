@@ -20,7 +20,7 @@ _OBJECTS = 20_000
 
 
 class _Command(TyperCommand):
-    """A command with help in our layout: that of typer takes 0.1 s to import."""
+    """A command with help in our layout. The layout of typer takes 0.1 s to import."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         print_command_help(self, ctx)

@@ -57,7 +57,7 @@ def verify(
         results = load_recorded(compiled.saved(output).run(feeds), str(output))
         difference = compare(network, results, feeds, ("anybit", ""), Tolerance(0, 0), advance)
     codes = compiled.codes
-    rounded = _behind_rounded_sums(network, compiled)
+    rounded = _find_tensors_after_bounded_layers(network, compiled)
     faults = [
         tensor
         for tensor in difference.different
@@ -86,7 +86,9 @@ def verify(
     return not faults
 
 
-def _behind_rounded_sums(network: LoadedNetwork, compiled: CompiledModel) -> frozenset[str]:
+def _find_tensors_after_bounded_layers(
+    network: LoadedNetwork, compiled: CompiledModel
+) -> frozenset[str]:
     """Return the tensors after bounded layers, up to and including the next integer tensors."""
     layers = compiled.report.layers
     sums = {layer.output for layer in layers if layer.guarantee is Guarantee.BOUNDED}

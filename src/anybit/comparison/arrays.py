@@ -10,7 +10,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def is_number(array: Array) -> bool:
-    """Return whether an array holds real numbers, those of ml_dtypes included."""
+    """Return whether an array holds real numbers, in a dtype of NumPy or ml_dtypes."""
     return array.dtype.kind in "fiub" or (array.dtype.kind == "V" and array.dtype.names is None)
 
 

@@ -76,7 +76,7 @@ def select_feeds_of_a(
 def select_feeds_of_b(
     feeds: Mapping[str, Array], pairs: Iterable[tuple[TensorInfo, TensorInfo]], label: str
 ) -> dict[str, Array]:
-    """Return the inputs of B from those of A. Messages name B by its label.
+    """Return the inputs of B, made from the inputs of A. Messages name B by its label.
 
     Raises:
         DataError: An array does not fit B.

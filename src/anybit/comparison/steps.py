@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quantization step of a tensor: that of the quantizer that computes or reads it."""
+"""Quantization steps of tensors: the scale of the quantizer that computes or reads each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

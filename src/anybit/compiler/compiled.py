@@ -93,7 +93,7 @@ class NetworkEngine:
 
     @property
     def has_one_input_and_output(self) -> bool:
-        """True if the network has one input and one output, which is that of the model."""
+        """True if the network has one input and one output, the output of the model."""
         return len(self._input_names) == len(self._output_names) == 1
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -62,7 +62,7 @@ def check_weights(product: ProductAnalysis, rank: int) -> Reason | None:
         return Reason("its weights are not its second input")
     axis = layout.x_axis % rank
     if axis != (1 if has_trait(node, OpTrait.CONVOLUTION) else rank - 1) or axis == 0:
-        return Reason("it sums over another axis than that of the channels")
+        return Reason("it sums over another axis than the channels")
     if node.op_type == "MatMul" and product.codes.ndim != 2:
         return Reason("its weights are a batch of matrices")
     lowest, highest = product.codes.min(initial=0), product.codes.max(initial=0)

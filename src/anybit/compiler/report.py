@@ -165,7 +165,7 @@ class Report:
         floats = [layer for layer in self.products if layer.guarantee is None]
         unknown = [layer for layer in floats if layer.macs is None]
         if unknown and self.has_free_sizes:
-            return "layers of unknown sizes stay floats: say those of inputs with --shape"
+            return "layers of unknown sizes stay float; give the sizes of inputs with --shape"
         if len(floats) > len(unknown) or len(self.programs) > 1:
             requantize = "" if self.is_integer_only else "quantize with --integer-only, or "
             return (

@@ -228,7 +228,7 @@ class Dataset:
                 self._reader.count_samples(arrays) is not None
                 for _, arrays, _ in self._open_items()
             ):
-                self._reason = "rows are all the same, as far as they were compared"
+                self._reason = "all compared rows are the same"
             self._reader = replace(self._reader, rows_are_samples=result is not False)
             self._can_batch = result is True
             self._count = None

@@ -32,7 +32,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """A quantized factor of a layer: its grid, and its values as far as they were observed.
+    """A quantized factor of a layer: its grid, and its observed values.
 
     Values and grid are in steps of their channel's scale, zero-point included, if there are
     several scales.
@@ -138,7 +138,7 @@ class LayerReport:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """Return the guarantee of the compiled layer, else that of the analysis."""
+        """Return the guarantee of the compiled layer, or else of the value analysis."""
         return self.layer.guarantee if self.compiled is None else self.compiled.guarantee
 
     @property

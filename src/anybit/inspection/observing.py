@@ -234,7 +234,7 @@ class _Observer:
     def _axis(self) -> int | None:
         """Return the channel axis of the quantized result from the end; None if unknown.
 
-        It is that of several scales, of values known per channel, or that of the layer.
+        Several scales or values per channel show it, otherwise the layer.
         """
         after, product = self.target.after, self.target.product
         if after is None or product is None or product.layout is None:

@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class HtmlTable:
-    """A table; `numbers` are aligned right, `classes` are those of the rows."""
+    """A table; `numbers` are aligned right, `classes` are the CSS classes of rows."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]

@@ -109,7 +109,7 @@ def make_layer_rows(report: ModelReport) -> list[Row]:
 
 
 def _add_times(rows: list[Row], report: ModelReport) -> list[Row]:
-    """Return the rows with the time between layers, and that of whole runs as the last."""
+    """Return the rows, a row for the time between layers, and a last row for whole runs."""
     compilation = report.compilation
     if compilation is None or compilation.speed is None or not rows or "time" not in rows[0]:
         return rows

@@ -2,8 +2,8 @@
 """Parts of concatenated outputs, which are evaluated separately.
 
 A detector may return boxes and scores in one tensor. Boxes are hundreds of times as large, so that
-the SQNR of the tensor is that of the boxes. An output is therefore traced back through data
-movement (Transpose, Reshape, Squeeze, ...) to Concat, Split and Slice, as far as sizes are known.
+the boxes determine the SQNR of the tensor. An output is therefore traced back through data
+movement (Transpose, Reshape, Squeeze, ...) to Concat, Split and Slice where sizes are known.
 """
 
 from collections.abc import Mapping, Sequence

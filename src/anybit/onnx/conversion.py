@@ -103,7 +103,7 @@ def convert(
 
     Values are compared as numbers: the sign of a zero may differ. Integer types have no NaN: the
     code of a NaN in `qdq` and `qcdq` depends on the runtime. The opset and the IR version are
-    lifted only as far as necessary. The source is not changed.
+    raised only if necessary. The source is not changed.
 
     Models in the forms `qdq` and `qcdq` keep their values in ONNX Runtime with default options, on
     every x86 and ARM CPU. A Min after a DequantizeLinear, or before a QuantizeLinear, prevents the
@@ -292,7 +292,7 @@ class _Work:
         self._run(UseStandardPair(self._options.opset_limit))
 
     def name_foreign(self) -> None:
-        """Report the operators that the result requires besides those of ONNX and this package."""
+        """Report required operators that neither ONNX nor this package defines."""
         counts: Counter[str] = Counter()
         for node in iter_nodes(self._model.graph):
             ours = find_versions(node.domain, node.op_type) or is_multi_threshold(node)

@@ -13,7 +13,7 @@ from anybit.onnx.graph.constants import Array
 
 
 def is_numpy_dtype(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype is NumPy's own instead of that of ml_dtypes, also after pickling."""
+    """Return whether a dtype is NumPy's own, not one of ml_dtypes, also after pickling."""
     return dtype.type.__module__ == np.__name__
 
 

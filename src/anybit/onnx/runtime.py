@@ -241,7 +241,7 @@ def extract_reason(error: Exception) -> str:
 
 
 def _embed_tensors(message: bytes, tensors: dict[str, Array]) -> tuple[bytes, dict[str, Array]]:
-    """Return the model with its tensors inside, as far as one message can hold them.
+    """Return the model with its tensors inside, if one message can hold them.
 
     Options that hold a model's tensors fail with every other model, so the caller's options, which
     may be reused, get none if possible.

@@ -82,7 +82,7 @@ def _broadcast_to(array: Array, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True)
 class Spacing:
-    """Distances of the values of a grid: one scale, or those of a minifloat times the scale.
+    """Distances of the values of a grid: one scale, or the gaps of a minifloat times the scale.
 
     The parameters broadcast to the tensor; each channel may have its own.
     """

@@ -84,7 +84,7 @@ class QuantizationResult(ModelResult):
         layers: The quantized layers, in order.
         skipped: Operators that stay float although they multiply or hold weights, with the reasons.
         remarks: Remarks on the options, the data and the result.
-        front: The mixed precisions that a budget search considered, and those of one width.
+        front: The mixed precisions that a budget search considered, and the uniform widths.
         verdict: The quality of the outputs; None without data.
         bytes_before, bytes_after: Sizes of the constants of the float model, and of this model with
             weights at their bit width.

@@ -125,7 +125,7 @@ def trunc(
         t = 2^(the integer nearest to log2(out_scale / scale))
         result = (round(clip(y / t, lowest, highest)) - zeropt / t) * out_scale
 
-    The range is that of `int_quant` for out_bitwidth.
+    The range is the same as in `int_quant` for out_bitwidth.
 
     Args:
         x: float32, float64, float16 or bfloat16, any shape; multiples of scale. Computed in

@@ -148,7 +148,7 @@ def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str
 
 
 def _expose_outputs(model: ir.Model) -> ir.Model:
-    """Return a copy whose outputs are those of all nodes of the main graph."""
+    """Return a copy in which all results of nodes of the main graph are outputs."""
     exposed = model.clone()
     outputs = exposed.graph.outputs
     present = set(outputs)

@@ -137,7 +137,7 @@ def where(condition: TracedValue, x: TracedValue, other: TracedValue) -> TracedV
 
 
 def log2(x: TracedValue) -> TracedValue:
-    """Return a number whose floor is at most one off from that of the logarithm, for x > 0."""
+    """Return an estimate of log2(x), for x > 0; its floor is off by one at most."""
     if x.constant is not None:
         return make_literal(np.log2(x.constant))
     small = x < 2.0**-_AWAY_FROM_SUBNORMALS

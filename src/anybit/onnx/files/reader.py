@@ -62,7 +62,7 @@ def read(source: Source) -> ir.Model:
     elif not isinstance(source, str | os.PathLike):
         raise TypeError(
             "a model is a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model, or a "
-            f"result that holds one such as that of anybit.clean, not {type(source).__name__}"
+            f"result such as that of anybit.clean, not {type(source).__name__}"
         )
     else:
         path = Path(source)

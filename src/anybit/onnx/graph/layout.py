@@ -58,7 +58,7 @@ def get_transpose_order(node: ir.Node) -> Order | None:
 
 
 def make_transpose(x: ir.Value, order: Order, name: str) -> ir.Node:
-    """Create a Transpose; the name is also that of its output, whose shape is set."""
+    """Create a Transpose. Its output has the same name, and a known shape."""
     node = ir.Node("", "Transpose", [x], [ir.AttrInt64s("perm", order)], name=name)
     node.outputs[0].name = name
     node.outputs[0].type = x.type

@@ -56,7 +56,7 @@ def name_nodes(model: ir.Model, *, unnamed: bool) -> bool:
 
 
 def get_label(node: ir.Node) -> str:
-    """Return the name of a node, or else that of its first named output."""
+    """Return the name of a node, or else of its first named output."""
     return node.name or next((value.name for value in node.outputs if value.name), "")
 
 

@@ -46,7 +46,7 @@ class OpTrait(Flag):
     SOFTMAX = auto()
     """A distribution along one axis."""
     NORMALIZATION = auto()
-    """The magnitude of the output does not depend on that of the input."""
+    """The magnitude of the output does not depend on the magnitude of the input."""
     CAST = auto()
     """A conversion to another dtype."""
     STEP = auto()

@@ -77,6 +77,6 @@ def _find_standard_schema(name: str, opset: int) -> onnx.defs.OpSchema | None:
 
 @cache
 def _list_contributed_schemas() -> dict[str, onnx.defs.OpSchema]:
-    """Return the operators of ONNX Runtime's domain, as far as it lists them."""
+    """Return the operators that ONNX Runtime lists for its domain."""
     listed = getattr(onnxruntime_pybind11_state, "get_all_operator_schema", list)
     return {schema.name: schema for schema in listed() if schema.domain == "com.microsoft"}

@@ -119,7 +119,7 @@ def _round_up(node: ir.Node, array: Array) -> Array:
 
 
 def _get_shape(node: ir.Node) -> ir.Shape:
-    """Return the shape of x, which is also that of the output."""
+    """Return the shape of x, which the output has, too."""
     x = require_input(node)
     shape = x.shape if x.shape is not None else node.outputs[0].shape
     if shape is None:

@@ -21,7 +21,7 @@ def reference_ops() -> list[type["OpRun"]]:
 
     They have all names and domains that occur in files, so models need not be normalized; the
     evaluator requires an import of each used domain. The number of inputs distinguishes versions.
-    Results are bit-identical to those of the operators' functions.
+    Results are bit-identical to the functions of the operators.
 
     Invalid inputs raise `ModelError`; a wrong number of inputs does so when the evaluator is
     created.

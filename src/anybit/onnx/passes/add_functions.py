@@ -96,7 +96,7 @@ def _select_nodes(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
 
 
 def _check_constants(node: ir.Node, operator: Operator, expansions: Expansions) -> None:
-    """Check the constants of an operator, as far as the other types are known."""
+    """Check the constants of an operator if the other types are known."""
     if all(value is None or is_constant(value) or value.dtype is not None for value in node.inputs):
         expansions.expand(node, operator)
 

@@ -287,5 +287,5 @@ def _check_follows(value: ir.Value, batch: ir.SymbolicDim, requested: int | str)
         shape = "unknown" if value.shape is None else str(value.shape)
         raise ModelError(
             f"with batch {requested} the output {value.name!r} has the shape {shape}, which does "
-            "not follow the batch as far as shape inference shows; export the model with that batch"
+            "not follow the batch in shape inference; export the model with that batch"
         )

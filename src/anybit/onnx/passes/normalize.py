@@ -133,7 +133,7 @@ def _spell_out(node: ir.Node, operator: Operator) -> bool:
 
 
 def _make_key(attribute: ir.Attr) -> tuple[object, ...]:
-    """Return a key of an attribute. Comparing those of onnx_ir is slow."""
+    """Return a key for comparisons of an attribute, because those of onnx_ir are slow."""
     return attribute.name, attribute.type, attribute.value, attribute.doc_string
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Separation of the names of outputs from those of inputs and initializers."""
+"""Separate names for outputs, inputs and initializers."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult

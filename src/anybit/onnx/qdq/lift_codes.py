@@ -102,7 +102,8 @@ def lift_constant(
 ) -> tuple[GridMatch, Array, str]:
     """Return the quantizer of a constant, its values, and a remark on a range without a quantizer.
 
-    The range is `span`, else that of the metadata if it contains the codes, else the type's.
+    The range is `span`; without it, the range in the metadata if that contains the codes, else the
+    range of the type.
 
     Raises:
         Inexpressible: No operator maps these values to themselves.

@@ -54,7 +54,7 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
     The weight becomes float32 values of shape [blocks, block size, N]. A quantizer with a scale and
     a zero-point of shape [blocks, 1, N] follows, then a Reshape, and a Slice if the last block is
     shorter. A weight of one block is a matrix [K, N] with a scale per channel. The weights equal
-    those of the operator bit for bit; the order of its sums may differ, as that of MatMul may.
+    those of the operator bit for bit; as in MatMul, the order of sums may differ.
 
     Nodes without an equivalent quantizer stay. Without `allow_approximate`, so do nodes that
     compute with less than float32, or whose weights differ in the last bit. Such a node still runs

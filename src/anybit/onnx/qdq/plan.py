@@ -158,7 +158,7 @@ def _get_grid(node: ir.Node, operator: Operator) -> Grid:
     if grid is None and operator.grid is not None and not quantizer.static:
         raise Inexpressible(f"its {quantizer.computed[0]} is computed when the model runs")
     if grid is None:
-        raise Inexpressible("its values are those of no single integer range or float format")
+        raise Inexpressible("no single integer range or float format has its values")
     return grid
 
 

@@ -114,7 +114,7 @@ class _Parts:
     y_zeropt: Array
 
     def usual(self) -> bool:
-        """Return whether types and shapes are those of the ONNX standard for 8 bits."""
+        """Return whether the ONNX standard has these types and shapes for 8 bits."""
         single = (self.x_scale, self.x_zeropt, self.y_scale, self.y_zeropt)
         codes = (self.x_zeropt, self.weights, self.y_zeropt)
         channels = self.weights.shape[self.axis]

@@ -33,7 +33,7 @@ def match_grid(grid: Grid) -> GridMatch | None:
 
 
 def match_containing_grid(grid: IntegerGrid) -> GridMatch | None:
-    """Return the match of the smallest range that contains that of the grid."""
+    """Return the match with the smallest range that contains the grid."""
     for bits in range(1, 33):
         half = 2 ** (bits - 1)
         codes = range(-half, half) if grid.lowest < 0 else range(2 * half)

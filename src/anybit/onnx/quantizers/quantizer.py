@@ -80,7 +80,7 @@ class Quantizer:
 
     @property
     def role(self) -> Use:
-        """Return the use of the output, as far as its readers show it."""
+        """Return the use of the output, judged by its readers."""
         if not self.constant:
             return "input" if self.x is not None and self.x.is_graph_input() else "activation"
         readers = self.node.outputs[0].uses()

@@ -75,8 +75,8 @@ class Moments:
     def add(self, rows: Iterable[Array]) -> None:
         """Add the moments of rows, in blocks of [groups, rows, terms].
 
-        A session with one thread adds up those of a block in float32: a library for matrices would
-        divide sums among its threads, which changes their last bits.
+        A session with one thread adds the products of a block in float32. A library for matrices
+        would divide sums among its threads, which changes their last bits.
         """
         for block in _join_blocks(rows):
             reach = _find_largest(block)

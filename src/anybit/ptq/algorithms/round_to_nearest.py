@@ -143,7 +143,7 @@ def _generate_grids(
 
 
 def _merge_grids(mask: Array, one: Grid, other: Grid) -> Grid:
-    """Return a grid with the numbers of `one` where the mask is true, else those of `other`."""
+    """Return a grid that is `one` where the mask is true, and `other` elsewhere."""
     scale = np.where(mask, one.scale, other.scale)
     if isinstance(other, IntegerGrid):
         return replace(other, scale=scale, zeropt=np.where(mask, one.zeropt, other.zeropt))

@@ -70,7 +70,7 @@ class CalibrationStats:
             self.farthest[place] = _keep_two_largest([*self.farthest[place], (reach, -number)])
 
     def merge(self, other: "CalibrationStats", first: int) -> None:
-        """Add those of other samples, whose numbers start from there."""
+        """Add the statistics of more samples, numbered from there on."""
         self.size = max(self.size, other.size)
         for mine, theirs in zip(self.statistics, other.statistics, strict=True):
             mine.merge(theirs)

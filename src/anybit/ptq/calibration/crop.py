@@ -91,5 +91,5 @@ def _make_crop(layer: TargetNode, most: int) -> Crop | None:
 
 
 def _compute_growth(shape: Sequence[int], channels: Sequence[int], inputs: int | None) -> float:
-    """Return the size of the output over that of the input."""
+    """Return the ratio of the sizes of output and input."""
     return shape[channels[-1]] / shape[inputs] if channels and inputs is not None else 1.0

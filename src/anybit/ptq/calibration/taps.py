@@ -109,7 +109,7 @@ def make_tap_spec(model: ir.Model, values: Sequence[ir.Value], where: str) -> Ta
 
 
 def _extract(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """Return a copy whose outputs are the tensors, as far as it computes them."""
+    """Return a copy with these tensors as outputs; tensors that it lacks are left out."""
     copy = model.clone()
     expose_branch_tensors(copy, set(names) - _get_outputs(copy).keys())
     made = _get_outputs(copy)

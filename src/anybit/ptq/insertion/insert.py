@@ -75,7 +75,7 @@ def insert_quantizers(
 
 
 def _pair_values(node: ir.Node, copied: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Yield the values of a node with those of its copy."""
+    """Yield pairs of values of a node and of its copy."""
     values, others = (*node.inputs, *node.outputs), (*copied.inputs, *copied.outputs)
     for value, other in zip(values, others, strict=True):
         if value is not None and other is not None:

@@ -2,7 +2,7 @@
 """Search of the best assignment of widths within a budget of noise, bytes or bit operations.
 
 Assignments are predicted by the noise and cost models, evaluated, and compared with uniform widths.
-Predictions are those of rounding to nearest, and sometimes too pessimistic for few bits.
+Predictions assume rounding to nearest, which is sometimes too pessimistic for few bits.
 """
 
 import math

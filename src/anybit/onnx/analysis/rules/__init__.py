@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfer functions: the abstract value of a node's output, from those of its inputs."""
+"""Transfer functions: from abstract values of inputs to the abstract value of the output."""

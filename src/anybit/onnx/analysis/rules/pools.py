@@ -152,7 +152,7 @@ def _infer_mean(x: AbstractValue, count: int | None, node: ir.Node) -> AbstractV
 def _bound_mean(
     x: AbstractValue, count: int | None, node: ir.Node, *, with_zero: bool
 ) -> AbstractValue:
-    """Return bounds of means: those of the elements, up to rounding, unless sums are infinite."""
+    """Return bounds of means: the bounds of the elements, up to rounding, unless sums overflow."""
     low, high = x.lowest, x.highest
     if with_zero:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
