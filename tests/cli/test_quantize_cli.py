@@ -105,8 +105,8 @@ def test_quantize_weights_without_data(files: Shell) -> None:
     code, out, _ = files("quantize", "net.onnx", "-o", "q.onnx", "--weights", "int4")
     assert code == 0
     assert out.splitlines()[-1] == (
-        "Not judged: there were no data. Quantize with --data DATA, or compare both models with "
-        "`anybit evaluate`."
+        "Quality not measured: there are no data. Quantize with --data DATA, or compare both "
+        "models with `anybit evaluate`."
     )
 
 

@@ -185,7 +185,7 @@ def test_evaluate_runs_either_engine() -> None:
 @pytest.mark.parametrize(
     ("others", "arguments", "message"),
     [
-        ([], {}, "one model is like itself: give another model, or labels"),
+        ([], {}, "nothing to measure on one model: give a second model, or labels"),
         ([], {"metric": "sqnr"}, "metric sqnr compares models"),
         ([], {"metric": "top5"}, "metric top5 needs labels"),
         ([product()], {"engine": "fast"}, "engine must be one of onnxruntime, compiled"),

@@ -53,7 +53,7 @@ def compile(
         typer.Option(
             "--verify",
             metavar="FILE",
-            help="Compare integer tensors and outputs with the float graph on inputs. Repeatable.",
+            help="Inputs: compare all codes and outputs with the float graph. Repeatable.",
         ),
     ] = None,
     time: Annotated[
@@ -68,7 +68,7 @@ def compile(
         typer.Option(
             "--float",
             metavar="FLOAT.onnx",
-            help="Float model for --time (default: the one that MODEL names).",
+            help="Float model for --time (default: the source recorded in MODEL).",
         ),
     ] = None,
     as_json: Json = False,

@@ -39,7 +39,8 @@ Runners: TypeAlias = Annotated[
     typer.Option(
         "--with",
         metavar="RUNNER[,RUNNER]",
-        help="anybit (default), compiled, onnxruntime, onnxruntime-optimized, reference or qonnx.",
+        help="Runners of A and B: anybit (default), compiled, onnxruntime, onnxruntime-optimized, "
+        "reference or qonnx.",
     ),
 ]
 Report: TypeAlias = Annotated[

@@ -60,8 +60,8 @@ def evaluate(
 ) -> None:
     """Measure models on data: metric, similarity to the first, time, size.
 
-    Data are read in batches. Each sample runs separately. A module:function gets the outputs by
-    name and the labels of a sample.
+    Data are read in batches; each sample runs separately. A metric module:function is called with
+    the outputs of a sample, by name, and with its label.
     """
     if metric is not None and ":" in metric and "" not in sys.path:
         sys.path.append("")  # modules in the current folder, after all others

@@ -278,8 +278,8 @@ def _show(
         console.print(Text(str(item)))
     if result.verdict is None:
         console.print(
-            "Not judged: there were no data. Quantize with --data DATA, or compare both models "
-            "with `anybit evaluate`.",
+            "Quality not measured: there are no data. Quantize with --data DATA, or compare both "
+            "models with `anybit evaluate`.",
             markup=False,
             soft_wrap=True,
         )
@@ -314,13 +314,13 @@ def _mix(result: QuantizationResult) -> str:
     wide = [layer for layer in result.layers if max(layer.weight_bits, layer.activation_bits) > 8]
     share = format_percent(sum(layer.macs or 0 for layer in wide) / macs) if macs else "0 %"
     parts = [f"{share} of MACs in more than 8 bits"]
-    parts += [f"{format_amount(mix.bops)} operations on bits" for mix in result.front if mix.chosen]
+    parts += [f"{format_amount(mix.bops)} bit operations" for mix in result.front if mix.chosen]
     parts += [
-        f"{mix.name} would take {format_amount(mix.bops)} for some {mix.sqnr:.0f} dB"
+        f"{mix.name}: {format_amount(mix.bops)}, about {mix.sqnr:.0f} dB"
         for mix in result.front
         if mix.name.startswith("int8")
     ]
-    return f"Mix: {', '.join(parts)}"
+    return f"Mixed precision: {'; '.join(parts)}"
 
 
 def _report(

@@ -36,7 +36,8 @@ Expected: TypeAlias = Annotated[
     ),
 ]
 Output: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="OUT.npz", help="Write the outputs, by name.")
+    Path | None,
+    typer.Option("--output", "-o", metavar="OUT.npz", help="Write the outputs, by name."),
 ]
 Tolerance: TypeAlias = Annotated[
     float, typer.Option(min=0, metavar="X", help="Absolute tolerance of --expect.")

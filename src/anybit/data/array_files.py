@@ -199,4 +199,4 @@ def _convert_errors(path: Path) -> Iterator[None]:
     ) as error:
         if isinstance(error, OSError) and error.filename is not None:  # it cannot be opened
             raise
-        raise DataError(f"{path} is not an .npy or .npz file of numbers: {error}") from error
+        raise DataError(f"{path} is not an .npy or .npz file of numbers ({error})") from error

@@ -188,8 +188,8 @@ def _check_comparable(models: Sequence[Source], metric: Metric | str | None) -> 
     if not models:
         raise ModelError("there is no model to evaluate")
     if len(models) == 1 and not isinstance(metric, Metric):
-        reason = f"metric {metric} compares models" if metric else "one model is like itself"
-        raise ModelError(f"{reason}: give another model, or labels")
+        reason = f"metric {metric} compares models" if metric else "nothing to measure on one model"
+        raise ModelError(f"{reason}: give a second model, or labels")
 
 
 def _name(source: Source, index: int) -> str:

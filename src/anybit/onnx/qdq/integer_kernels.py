@@ -40,7 +40,7 @@ _WIDE = {*_SIXTEEN, ir.DataType.INT32}
 class RewriteReason(Enum):
     """The effect of a rewrite that may change values."""
 
-    ROUNDS = "rounds results in another way"
+    ROUNDS = "rounds results differently"
     SATURATES = "may saturate sums of 8-bit products on CPUs with AVX2 or AVX-512 without VNNI"
     NARROW = "may use MatMulNBits, which rounds the other input to 8 bits"
     MERGED = "merges it with a node before it, which changes values"

@@ -47,9 +47,7 @@ def check(subject: Subject) -> Iterator[Finding]:
         names = NAMES.intersection((quantizer.operator.onnx_name, *quantizer.operator.onnx_aliases))
         if not names:
             problem = f"FINN has no {quantizer.spelled}"
-            remedy = (
-                "quantize it to integers: anybit quantize --target finn does, from the float model"
-            )
+            remedy = "quantize the float model with anybit quantize --target finn"
             yield make_error(quantizer.node, "operator", problem, remedy)
             continue
         if quantizer.spelled not in NAMES:
