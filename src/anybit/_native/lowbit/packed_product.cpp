@@ -7,6 +7,7 @@
 #include "damage.hpp"
 #include "packed_state.hpp"
 #include "pixel_blocks.hpp"
+#include "rows.hpp"
 #include "tap_sums.hpp"
 #include "taps.hpp"
 
@@ -41,6 +42,7 @@ Folding folding_of(const State& at, std::int64_t unit, std::int64_t positive) {
     case Scheme::xor12:
     case Scheme::ternary11:
     case Scheme::ternary12:
+    case Scheme::rows11:
       return {-step * unit, (reads_planes(at) ? 3 : 1) * step * unit * positive, low, 0};
     case Scheme::signs12: {
       // After the last channel an index of 0 counts as a sign, but has no weight.
@@ -229,6 +231,7 @@ void select_sums(State& at, std::int64_t terms) {
   const auto scheme = static_cast<std::size_t>(at.scheme);
   at.sums = at.kernels->sums[scheme];
   if (is_depthwise(at.scheme)) return select_depthwise_sums(at, terms);
+  if (is_rows(at.scheme)) at.narrow_steps = fill_rows(at.scheme, at.rows);
   if (scheme >= at.kernels->short_dots.size()) return;
   // A lane adds two products in each phase of a step. Few steps would be widened too often.
   constexpr std::int64_t least_steps = 4;
@@ -303,7 +306,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   sum.segments = at.segments.data(), sum.segment_count = static_cast<int>(at.segments.size());
   sum.steps = at.weights.steps, sum.narrow_steps = at.narrow_steps;
   sum.most_extras = at.weights.most_extras;
-  sum.values = at.weights.values;
+  sum.values = at.weights.values, sum.rows = at.rows.entries[0];
   sum.stride = stride, sum.fresh_weights = true;
   TailBlock then = tail_block(at);
   then.stride = stride, then.targets = targets, then.floats = outputs;
@@ -420,8 +423,8 @@ PackedProduct::PackedProduct(PackedProduct&&) noexcept = default;
 
 std::string_view PackedProduct::kernel() const {
   constexpr std::string_view names[scheme_count] = {
-      "dot8",      "dot4",    "dot2",  "wide8", "xor11",     "xor12",    "ternary11",
-      "ternary12", "signs12", "and21", "and22", "depthwise", "depthwise"};
+      "dot8",      "dot4",    "dot2",  "wide8", "xor11",  "xor12",     "ternary11",
+      "ternary12", "signs12", "and21", "and22", "rows11", "depthwise", "depthwise"};
   return names[static_cast<std::size_t>(state_->scheme)];
 }
 

@@ -35,6 +35,7 @@ struct PackedProduct::State {
   int block_pixels = 32;
   PackedWeights weights;
   int narrow_steps = 31;  // bit schemes: 8-bit sums hold 31 steps of 8 ones
+  RowTable rows;          // of schemes that select rows
   void (*sums)(const SumBlock&) = nullptr;
   std::vector<PanelRun> runs;          // in the order of chunks
   std::vector<std::size_t> first_run;  // per chunk, and the end

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "damage.hpp"
+#include "rows.hpp"
 
 namespace anybit::lowbit {
 
@@ -106,7 +107,18 @@ std::int64_t inner_channels(const ProductTask& task) {
   return task.source.channels / task.product->groups;
 }
 
-std::optional<Scheme> bit_scheme(const ProductTask& task, const WeightForm& form, Coding coding) {
+// Whether a level has a scheme that selects rows, and it is exact.
+bool has_rows(Scheme scheme, const ProductTask& task, Level level) {
+  // Few channels leave lanes unused.
+  if (task.product->groups > 1 || task.target.channels <= panel_channels) return false;
+  const Window& window = task.product->window;
+  const auto& sums = kernels_of<ProductKernels>(level).sums;
+  return sums[static_cast<std::size_t>(scheme)] != nullptr &&
+         rows_hold(scheme, task.source.channels * window.kernel_height * window.kernel_width);
+}
+
+std::optional<Scheme> bit_scheme(const ProductTask& task, const WeightForm& form, Coding coding,
+                                 Level level) {
   const std::int64_t levels = task.source.levels;
   if (levels > most_levels_of(coding)) return std::nullopt;
   // Groups must not share words.
@@ -114,6 +126,7 @@ std::optional<Scheme> bit_scheme(const ProductTask& task, const WeightForm& form
   const bool planes = coding == Coding::planes;
   // The count of signs is per pixel, not per group.
   if (planes && levels == 3 && form.bipolar && task.product->groups == 1) return Scheme::signs12;
+  if (!planes && form.bipolar && has_rows(Scheme::rows11, task, level)) return Scheme::rows11;
   if (form.bipolar) return planes ? Scheme::xor12 : Scheme::xor11;
   if (form.ternary) return planes ? Scheme::ternary12 : Scheme::ternary11;
   if (form.two_bits) return planes ? Scheme::and22 : Scheme::and21;
@@ -152,7 +165,7 @@ std::int64_t terms_in_16_bits(const ProductTask& task, const WeightForm& form) {
 
 Scheme select_scheme(const ProductTask& task, const WeightForm& form, Coding coding, Level level) {
   if (coding == Coding::bytes) return dot_scheme(task, form, level);
-  const std::optional<Scheme> scheme = bit_scheme(task, form, coding);
+  const std::optional<Scheme> scheme = bit_scheme(task, form, coding, level);
   if (!scheme)
     throw Error(Error::Kind::value, "no kernel takes these weights and bits; use bytes instead");
   return *scheme;
@@ -160,7 +173,7 @@ Scheme select_scheme(const ProductTask& task, const WeightForm& form, Coding cod
 
 Coding select_coding(const ProductTask& task, const WeightForm& form, Level level) {
   const Coding coding = task.source.levels <= 2 ? Coding::bits : Coding::planes;
-  const std::optional<Scheme> scheme = bit_scheme(task, form, coding);
+  const std::optional<Scheme> scheme = bit_scheme(task, form, coding, level);
   if (!scheme || is_depthwise(task)) return Coding::bytes;
   const std::int64_t pixels = task.target.height * task.target.width;
   // Tiles pay off for many pixels only.
@@ -177,12 +190,12 @@ Coding select_coding(const ProductTask& task, const WeightForm& form, Level leve
   return bits <= dots ? coding : Coding::bytes;
 }
 
-namespace {
-
 Aligned<std::byte> room_for(std::int64_t bytes, std::int64_t most) {
   need_room(bytes, most);
   return Aligned<std::byte>(bytes);
 }
+
+namespace {
 
 int bits_of_index(Scheme scheme) {
   return scheme == Scheme::dot4 ? 4 : scheme == Scheme::dot2 ? 2 : 8;
@@ -436,6 +449,7 @@ PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightFo
   else if (scheme == Scheme::depthwise4) pack_taps(weights, panels, most_bytes, to);
   else if (is_dot(scheme))
     pack_dots(scheme, weights, form, runs, panels, packing.dot_bytes, most_bytes, to);
+  else if (is_rows(scheme)) pack_rows(scheme, weights, form, runs, panels, most_bytes, to);
   else pack_bits(scheme, weights, form, runs, panels, most_bytes, to);
   return to;
 }

@@ -107,6 +107,9 @@ struct Packing {
   TapOrder tap_order = TapOrder::single;
 };
 
+// Returns zeroed memory. Throws Error if it exceeds `most`.
+Aligned<std::byte> room_for(std::int64_t bytes, std::int64_t most);
+
 // Throws Error if the packed weights exceed `most_bytes`.
 PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
                            const Runs& runs, const std::vector<PanelChannels>& panels,

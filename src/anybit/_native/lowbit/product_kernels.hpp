@@ -29,14 +29,22 @@ enum class Scheme : std::uint8_t {
   signs12,  // w is -v or v, q - 1 is -1, 0 or 1: twice the ones where (q - 1) * w < 0
   and21,    // w is v * (m0 - 2 m1): ones of q & m0, less twice those of q & m1
   and22,
+  rows11,      // the sums of xor11: nibbles of the source select rows of a table, see RowTable
   depthwise,   // groups of one channel; w in 16 bits, tap by tap or in pairs of taps
   depthwise4,  // the same, w in bytes, four taps together
 };
-inline constexpr int scheme_count = 13;
+inline constexpr int scheme_count = 14;
 inline constexpr int taps_together = 4;
 
 constexpr bool is_dot(Scheme scheme) { return scheme <= Scheme::wide8; }
 constexpr bool is_depthwise(Scheme scheme) { return scheme >= Scheme::depthwise; }
+constexpr bool is_rows(Scheme scheme) { return scheme == Scheme::rows11; }
+
+// Partial sums of a nibble of the source, for all nibbles of weights: a row of 16 bytes per nibble
+// of the source.
+struct RowTable {
+  alignas(64) std::uint8_t entries[16][16];
+};
 
 // A block of pixels times adjacent panels.
 struct SumBlock {
@@ -51,6 +59,7 @@ struct SumBlock {
   int narrow_steps;           // steps until narrow sums must be widened
   int most_extras;            // of split pairs, see packed_weights.hpp
   const std::int8_t* values;  // table of 16 weights for indices
+  const std::uint8_t* rows;   // see RowTable
   std::int32_t* sums;         // [pixel][stride]
   std::int16_t* shorts;       // the same for kernels that store the low 16 bits of the sums
   std::ptrdiff_t stride;

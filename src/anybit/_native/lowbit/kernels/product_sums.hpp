@@ -4,6 +4,7 @@
 #pragma once
 #include "_native/lowbit/product_kernels.hpp"
 #include "instructions.hpp"
+#include "rows.hpp"
 #include "schemes.hpp"
 #include "tile.hpp"
 
@@ -110,6 +111,9 @@ constexpr void set_bits(ProductKernels& kernels) {
   sums_of(kernels, Scheme::signs12) = sums<Bits, Signs12, 4, 1, 1>;
   sums_of(kernels, Scheme::and21) = sums<Bits, And21, 2, 1, 1>;
   sums_of(kernels, Scheme::and22) = sums<Bits, And22, 1, 1, 1>;
+#endif
+#if defined(__SSE4_1__) && !defined(__AVX512F__)
+  sums_of(kernels, Scheme::rows11) = row_sums;
 #endif
   kernels.less_signs = less_signs;
 }

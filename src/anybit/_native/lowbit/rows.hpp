@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products whose source codes select rows of partial sums. A nibble of the source holds the codes
+// of a few channels, a nibble of the weights those of the same channels in one output.
+#pragma once
+
+#include "packed_weights.hpp"
+
+namespace anybit::lowbit {
+
+// Whether 16-bit sums hold all terms of an output.
+bool rows_hold(Scheme scheme, std::int64_t terms);
+
+// Fills the table of a scheme, and returns the bytes of the source whose sums fit 8 bits.
+int fill_rows(Scheme scheme, RowTable& table);
+
+// Packs the weights of pairs of panels together: for each byte of the source, 32 bytes with the
+// weights of its lower and of its upper nibble.
+void pack_rows(Scheme scheme, const Weights& weights, const WeightForm& form, const Runs& runs,
+               const std::vector<PanelChannels>& panels, std::int64_t most_bytes,
+               PackedWeights& to);
+
+}  // namespace anybit::lowbit
