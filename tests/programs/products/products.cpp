@@ -74,7 +74,7 @@ bool holds(const Layer& at, const std::vector<std::uint8_t>& indices,
   border.left += 1, border.bottom += 2;  // a border may be larger than the window needs
   std::vector<Coding> codings = {Coding::bytes};
   if (preferred != Coding::bytes) codings.push_back(preferred);
-  for (const Coding coding : {Coding::bits, Coding::planes})
+  for (const Coding coding : {Coding::bits, Coding::planes, Coding::nibbles})
     if (coding != preferred && at.source.levels <= most_levels_of(coding))
       codings.push_back(coding);
   for (const Coding coding : codings) {
@@ -96,7 +96,7 @@ bool holds(const Layer& at, const std::vector<std::uint8_t>& indices,
           if (!same_floats(at, packed, source, strides, sums)) return describe(packed.kernel());
         }
       } else {
-        for (const Coding to : {Coding::bytes, Coding::bits, Coding::planes})
+        for (const Coding to : {Coding::bytes, Coding::bits, Coding::planes, Coding::nibbles})
           if (at.target.levels <= most_levels_of(to)) {
             const Storage storage(to, at.target, {1, 0, 0, 2});
             const PackedProduct packed(at.task(), from, storage, level);

@@ -118,10 +118,7 @@ int time_all(std::string_view level, const std::string& filter) {
       fill_epilogue(at, kind.curve);
       const Storage from(PackedProduct::preferred_coding(at.task(), selected_level()), at.source,
                          Border::of(at.product.window));
-      const Storage to(kind.out_levels == 2   ? Coding::bits
-                       : kind.out_levels <= 4 ? Coding::planes
-                                              : Coding::bytes,
-                       at.target, {});
+      const Storage to(from.coding, at.target, {});
       std::vector<std::uint8_t> indices(static_cast<std::size_t>(
           at.rows * at.source.height * at.source.width * at.source.channels));
       for (auto& index : indices) index = static_cast<std::uint8_t>(number(0, kind.levels - 1));

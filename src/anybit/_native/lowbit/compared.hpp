@@ -58,11 +58,13 @@ void store(std::byte* to, std::uint32_t mask) {
   std::memcpy(to, &low, sizeof low);
 }
 
-// Compares words of 32 numbers with `count` thresholds, and writes one or two planes of bits. For a
+// Compares words of 32 numbers with `count` thresholds, and writes bits, planes or nibbles. For a
 // decreasing index the masks are inverted and the last threshold comes first, so that each mask is
 // again a subset of the previous one.
-template <int count, int planes, bool falls>
+template <int count, Coding coding, bool falls>
 class Compared {
+  static constexpr int planes = coding == Coding::bits ? 1 : 2;
+
  public:
   explicit Compared(const Levels& levels) {
     for (int k = 0; k < count; ++k)
@@ -100,10 +102,12 @@ class Compared {
   template <int turn>
   static void put(const std::uint32_t (&masks)[count], std::byte* to) {
     to += turn / 2 * planes * 4 + turn % 2 * 2;
-    if constexpr (count == 1) store(to, masks[0]);
-    if constexpr (count == 2) store(to, masks[0] ^ masks[1]);
-    if constexpr (count == 3) store(to, masks[0] ^ masks[1] ^ masks[2]);
-    if constexpr (planes == 2) store(to + 4, count == 1 ? 0 : masks[1 % count]);
+    std::uint32_t low = masks[0], high = count == 1 ? 0 : masks[1 % count];
+    if constexpr (count >= 2) low ^= masks[1];
+    if constexpr (count == 3) low ^= masks[2];
+    if constexpr (coding == Coding::nibbles) mix_planes(low, high);
+    store(to, low);
+    if constexpr (planes == 2) store(to + 4, high);
   }
 
   // Handles the end, where fewer numbers or none are left.
@@ -126,20 +130,21 @@ class Compared {
   Part limits_[count], sums_[4] = {};
 };
 
-template <int count, int planes>
+template <int count, Coding coding>
 bool packed(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
-  return levels.falls ? Compared<count, planes, true>(levels).write(x, n, to)
-                      : Compared<count, planes, false>(levels).write(x, n, to);
+  return levels.falls ? Compared<count, coding, true>(levels).write(x, n, to)
+                      : Compared<count, coding, false>(levels).write(x, n, to);
 }
 
-bool planes(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
+template <Coding coding>
+bool two_bits(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
   switch (levels.levels) {
     case 2:
-      return packed<1, 2>(levels, x, n, to);
+      return packed<1, coding>(levels, x, n, to);
     case 3:
-      return packed<2, 2>(levels, x, n, to);
+      return packed<2, coding>(levels, x, n, to);
     default:
-      return packed<3, 2>(levels, x, n, to);
+      return packed<3, coding>(levels, x, n, to);
   }
 }
 

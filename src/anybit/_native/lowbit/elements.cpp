@@ -187,6 +187,19 @@ void either(const WindowRow& row, std::byte* to) {
 
 void largest_planes(const WindowRow& row, std::byte* to) { pool<0>(row, to, LargestPlanes()); }
 
+// The same of nibbles with two low bits, then two high bits.
+struct LargestNibbles {
+  using Unit = std::uint64_t;
+  Unit operator()(Unit a, Unit b) const {
+    constexpr std::uint64_t lows = 0x3333333333333333u;
+    const std::uint64_t a_high = a >> 2 & lows, b_high = b >> 2 & lows;
+    const std::uint64_t low = (a & (a_high | ~b_high)) | (b & (b_high | ~a_high));
+    return (low & lows) | (a_high | b_high) << 2;
+  }
+};
+
+void largest_nibbles(const WindowRow& row, std::byte* to) { pool<0>(row, to, LargestNibbles()); }
+
 void values(const float* table, const std::uint8_t* from, std::int64_t n, float* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = table[from[i]];
 }
@@ -227,9 +240,19 @@ namespace anybit {
 template <>
 const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() {
   using namespace lowbit;
-  static constexpr ElementLoops loops{indices, packed<1, 1>,   planes,      largest,
-                                      either,  largest_planes, lookup,      values,
-                                      combine, choose<false>,  choose<true>};
+  static constexpr ElementLoops loops{indices,
+                                      packed<1, Coding::bits>,
+                                      two_bits<Coding::planes>,
+                                      two_bits<Coding::nibbles>,
+                                      largest,
+                                      either,
+                                      largest_planes,
+                                      largest_nibbles,
+                                      lookup,
+                                      values,
+                                      combine,
+                                      choose<false>,
+                                      choose<true>};
   return loops;
 }
 

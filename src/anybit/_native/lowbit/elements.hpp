@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "_native/isa/levels.hpp"
+#include "storage.hpp"
 
 namespace anybit::lowbit {
 
@@ -52,15 +53,17 @@ struct ElementLoops {
   // Computes the indices of n numbers; returns whether one is NaN, whose index is undefined.
   bool (*indices)(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to);
 
-  // Packs indices as bits (2 levels) or planes (up to 4 levels); padding bits are 0. Returns
-  // whether a number is NaN.
+  // Packs indices as bits (2 levels), planes or nibbles (up to 4 levels); padding bits are 0.
+  // Returns whether a number is NaN.
   bool (*bits)(const Levels& levels, const float* x, std::int64_t n, std::byte* to);
   bool (*planes)(const Levels& levels, const float* x, std::int64_t n, std::byte* to);
+  bool (*nibbles)(const Levels& levels, const float* x, std::int64_t n, std::byte* to);
 
   // Maximum over adjacent windows, per coding.
   void (*largest)(const WindowRow& windows, std::byte* to);
   void (*either)(const WindowRow& windows, std::byte* to);
   void (*largest_planes)(const WindowRow& windows, std::byte* to);
+  void (*largest_nibbles)(const WindowRow& windows, std::byte* to);
 
   // to[i] = table[from[i]]; the table of bytes has 256 entries.
   void (*lookup)(const std::uint8_t* table, const std::uint8_t* from, std::int64_t n,

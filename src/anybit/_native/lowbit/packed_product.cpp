@@ -42,8 +42,10 @@ Folding folding_of(const State& at, std::int64_t unit, std::int64_t positive) {
     case Scheme::xor12:
     case Scheme::ternary11:
     case Scheme::ternary12:
-    case Scheme::rows11:
       return {-step * unit, (reads_planes(at) ? 3 : 1) * step * unit * positive, low, 0};
+    case Scheme::rows11:
+    case Scheme::rows22:
+      return {-step * unit, largest_row_code(at.source.levels) * step * unit * positive, low, 0};
     case Scheme::signs12: {
       // After the last channel an index of 0 counts as a sign, but has no weight.
       const std::int64_t words = (at.source.channels + 31) / 32;
@@ -84,7 +86,8 @@ void fold(State& at, const Weights& weights, const WeightForm& form, const Tail&
   at.constants = Aligned<std::int32_t>(constants);
   at.scales = Aligned<std::int32_t>(at.padded);
   const auto* const thresholds = std::get_if<Thresholds>(&tail);
-  const bool two_bits = at.scheme == Scheme::and21 || at.scheme == Scheme::and22;
+  const bool two_bits = at.scheme == Scheme::and21 || at.scheme == Scheme::and22 ||
+                        (at.scheme == Scheme::rows22 && !form.ternary);
   TapSums sums(at.window);
   for (std::int64_t channel = 0; channel < weights.channels; ++channel) {
     sums.read(weights, channel);
@@ -126,7 +129,7 @@ std::vector<PanelChannels> plan_panels(State& at, std::int64_t groups) {
       run.channel = channel - chunk;
       if (depthwise) run.source = channel;
       else if (at.from.coding == Coding::bytes) run.source = group * inner;
-      else run.source = group * (inner / 32) * (reads_planes(at) ? 8 : 4);
+      else run.source = group * (inner / 32) * word_bytes(at.from.coding);
       for (; channel < last; channel += panels.back().count, ++run.panels)
         panels.push_back(
             {channel, static_cast<int>(std::min<std::int64_t>(panel_channels, last - channel))});
@@ -227,11 +230,11 @@ void select_depthwise_sums(State& at, std::int64_t terms) {
 }
 
 // Selects the kernel of the sums; `terms` products fit 16 bits.
-void select_sums(State& at, std::int64_t terms) {
+void select_sums(State& at, const WeightForm& form, std::int64_t terms) {
   const auto scheme = static_cast<std::size_t>(at.scheme);
   at.sums = at.kernels->sums[scheme];
   if (is_depthwise(at.scheme)) return select_depthwise_sums(at, terms);
-  if (is_rows(at.scheme)) at.narrow_steps = fill_rows(at.scheme, at.rows);
+  if (is_rows(at.scheme)) at.narrow_steps = fill_rows(at.scheme, at.source.levels, form, at.rows);
   if (scheme >= at.kernels->short_dots.size()) return;
   // A lane adds two products in each phase of a step. Few steps would be widened too often.
   constexpr std::int64_t least_steps = 4;
@@ -258,7 +261,7 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
   at->weights = pack_weights(at->scheme, weights, form, plan_segments(*at, product.groups), panels,
                              {at->kernels->dot_bytes, at->tap_order}, task.most_bytes);
   at->block_pixels = block_pixels_of(*at);
-  select_sums(*at, terms);
+  select_sums(*at, form, terms);
   if (at->scheme == Scheme::wide8 && at->kernels->split_pairs != nullptr &&
       split_pairs(at->weights, static_cast<std::int64_t>(panels.size()), at->segments, task))
     at->sums = at->kernels->split_pairs;
@@ -360,9 +363,8 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       then.bucket_highs = buckets.highs.from(channel);
       then.bucket_shifts = buckets.shifts.from(channel), then.bucket_steps = buckets.steps;
       then.first = at.tail.first.from(channel);
-      const std::int64_t place = at.to.coding == Coding::bytes    ? channel
-                                 : at.to.coding == Coding::planes ? channel / 4
-                                                                  : channel / 8;
+      const std::int64_t place =
+          at.to.coding == Coding::bytes ? channel : channel / 32 * word_bytes(at.to.coding);
       for (int r = 0; r < pixels.run_count; ++r) {
         const auto [first, count] = pixels.runs[r];
         for (int i = 0; i < count; ++i) {
@@ -423,8 +425,8 @@ PackedProduct::PackedProduct(PackedProduct&&) noexcept = default;
 
 std::string_view PackedProduct::kernel() const {
   constexpr std::string_view names[scheme_count] = {
-      "dot8",      "dot4",    "dot2",  "wide8", "xor11",  "xor12",     "ternary11",
-      "ternary12", "signs12", "and21", "and22", "rows11", "depthwise", "depthwise"};
+      "dot8",    "dot4",  "dot2",  "wide8",  "xor11",  "xor12",     "ternary11", "ternary12",
+      "signs12", "and21", "and22", "rows11", "rows22", "depthwise", "depthwise"};
   return names[static_cast<std::size_t>(state_->scheme)];
 }
 

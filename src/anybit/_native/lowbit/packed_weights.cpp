@@ -61,22 +61,23 @@ namespace {
 // Cycles per 32 values of the reduction axis and panel of 16 channels, with data in L1. Measured on
 // processors of the level, or estimated from instruction throughput.
 struct Cost {
-  double dot;   // dot product of bytes
-  double pair;  // one plane of weights and one of activations
+  double dot;      // dot product of bytes
+  double pair;     // one plane of weights and one of activations
+  double row = 0;  // rows selected by 8 nibbles
 };
 
 constexpr Cost cost_of(Level level) {
   switch (level) {
     case Level::baseline:
-      return {40, 11};
+      return {40, 11, 9};
 #ifdef ANYBIT_ARM_KERNELS
     case Level::dotprod:
       return {16, 11};
 #endif
     case Level::avx2:
-      return {14, 5};
+      return {14, 5, 3.6};
     case Level::avxvnni:
-      return {8, 5.5};
+      return {8, 5.5, 3.6};
     case Level::avx512:
       return {12, 4};
     case Level::avx512vnni:
@@ -108,13 +109,14 @@ std::int64_t inner_channels(const ProductTask& task) {
 }
 
 // Whether a level has a scheme that selects rows, and it is exact.
-bool has_rows(Scheme scheme, const ProductTask& task, Level level) {
+bool has_rows(Scheme scheme, const ProductTask& task, const WeightForm& form, Level level) {
   // Few channels leave lanes unused.
   if (task.product->groups > 1 || task.target.channels <= panel_channels) return false;
   const Window& window = task.product->window;
   const auto& sums = kernels_of<ProductKernels>(level).sums;
   return sums[static_cast<std::size_t>(scheme)] != nullptr &&
-         rows_hold(scheme, task.source.channels * window.kernel_height * window.kernel_width);
+         task.source.channels * window.kernel_height * window.kernel_width <=
+             most_row_terms(task.source.levels, form);
 }
 
 std::optional<Scheme> bit_scheme(const ProductTask& task, const WeightForm& form, Coding coding,
@@ -123,10 +125,14 @@ std::optional<Scheme> bit_scheme(const ProductTask& task, const WeightForm& form
   if (levels > most_levels_of(coding)) return std::nullopt;
   // Groups must not share words.
   if (task.product->groups > 1 && inner_channels(task) % 32 != 0) return std::nullopt;
+  if (coding == Coding::nibbles)
+    return (form.ternary || form.two_bits) && has_rows(Scheme::rows22, task, form, level)
+               ? std::optional(Scheme::rows22)
+               : std::nullopt;
   const bool planes = coding == Coding::planes;
   // The count of signs is per pixel, not per group.
   if (planes && levels == 3 && form.bipolar && task.product->groups == 1) return Scheme::signs12;
-  if (!planes && form.bipolar && has_rows(Scheme::rows11, task, level)) return Scheme::rows11;
+  if (!planes && form.bipolar && has_rows(Scheme::rows11, task, form, level)) return Scheme::rows11;
   if (form.bipolar) return planes ? Scheme::xor12 : Scheme::xor11;
   if (form.ternary) return planes ? Scheme::ternary12 : Scheme::ternary11;
   if (form.two_bits) return planes ? Scheme::and22 : Scheme::and21;
@@ -172,9 +178,7 @@ Scheme select_scheme(const ProductTask& task, const WeightForm& form, Coding cod
 }
 
 Coding select_coding(const ProductTask& task, const WeightForm& form, Level level) {
-  const Coding coding = task.source.levels <= 2 ? Coding::bits : Coding::planes;
-  const std::optional<Scheme> scheme = bit_scheme(task, form, coding, level);
-  if (!scheme || is_depthwise(task)) return Coding::bytes;
+  if (is_depthwise(task)) return Coding::bytes;
   const std::int64_t pixels = task.target.height * task.target.width;
   // Tiles pay off for many pixels only.
   const bool tiles = level == Level::amx && pixels >= 16;
@@ -183,11 +187,20 @@ Coding select_coding(const ProductTask& task, const WeightForm& form, Level leve
   const auto words = static_cast<double>((inner + 31) / 32);
   // A single pixel has less instruction parallelism, and does not share the unpacking of weights.
   const bool single = pixels == 1;
-  const double bits = cost.pair * pairs_of(*scheme) * words;
   // Weights are unpacked and loaded into tiles once for all pixels: worth 64 pixels.
   const double unpacking = tiles ? 64.0 / static_cast<double>(pixels) : single ? 1 : 0;
-  const double dots = cost.dot * static_cast<double>(inner) / 32 * (1 + unpacking);
-  return bits <= dots ? coding : Coding::bytes;
+  double least = cost.dot * static_cast<double>(inner) / 32 * (1 + unpacking);
+  Coding fastest = Coding::bytes;
+  for (const Coding coding : {Coding::bits, Coding::planes, Coding::nibbles}) {
+    if ((coding == Coding::bits) != (task.source.levels <= 2)) continue;
+    const std::optional<Scheme> scheme = bit_scheme(task, form, coding, level);
+    if (!scheme) continue;
+    const double steps = is_rows(*scheme) ? cost.row * static_cast<double>(word_bytes(coding)) / 4
+                                          : cost.pair * pairs_of(*scheme);
+    if (steps * words > least) continue;
+    least = steps * words, fastest = coding;
+  }
+  return fastest;
 }
 
 Aligned<std::byte> room_for(std::int64_t bytes, std::int64_t most) {

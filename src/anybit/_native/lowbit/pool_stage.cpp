@@ -26,9 +26,10 @@ class MaxPoolStage final : public TensorStage {
       : TensorStage(MaxPool::name, &from, to), window_(at.window) {
     const Coding coding = to.storage.coding;
     if (from.storage.coding == coding)
-      largest_ = coding == Coding::bytes  ? loops.largest
-                 : coding == Coding::bits ? loops.either
-                                          : loops.largest_planes;
+      largest_ = coding == Coding::bytes    ? loops.largest
+                 : coding == Coding::bits   ? loops.either
+                 : coding == Coding::planes ? loops.largest_planes
+                                            : loops.largest_nibbles;
   }
 
  protected:

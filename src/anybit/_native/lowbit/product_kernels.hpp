@@ -30,15 +30,18 @@ enum class Scheme : std::uint8_t {
   and21,    // w is v * (m0 - 2 m1): ones of q & m0, less twice those of q & m1
   and22,
   rows11,      // the sums of xor11: nibbles of the source select rows of a table, see RowTable
+  rows22,      // w is v * (-2, -1, 0 or 1): sums of -w q, or of w (levels - 1 - q) where w > 0
   depthwise,   // groups of one channel; w in 16 bits, tap by tap or in pairs of taps
   depthwise4,  // the same, w in bytes, four taps together
 };
-inline constexpr int scheme_count = 14;
+inline constexpr int scheme_count = 15;
 inline constexpr int taps_together = 4;
 
 constexpr bool is_dot(Scheme scheme) { return scheme <= Scheme::wide8; }
 constexpr bool is_depthwise(Scheme scheme) { return scheme >= Scheme::depthwise; }
-constexpr bool is_rows(Scheme scheme) { return scheme == Scheme::rows11; }
+constexpr bool is_rows(Scheme scheme) {
+  return scheme == Scheme::rows11 || scheme == Scheme::rows22;
+}
 
 // Partial sums of a nibble of the source, for all nibbles of weights: a row of 16 bytes per nibble
 // of the source.

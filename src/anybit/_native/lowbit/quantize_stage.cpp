@@ -60,7 +60,9 @@ class QuantizeStage final : public TensorStage {
         refuses_nan_(at.nan < 0) {
     const bool together = from.channels_last() && !quantizer_.per_channel() && !has_lines();
     if (together && tensor.levels > 1 && !in_bytes(to))
-      compare_ = to.storage.coding == Coding::bits ? loops.bits : loops.planes;
+      compare_ = to.storage.coding == Coding::bits     ? loops.bits
+                 : to.storage.coding == Coding::planes ? loops.planes
+                                                       : loops.nibbles;
     // Words of 32 channels are contiguous if those of a pixel are.
     whole_lines_ =
         together && (in_bytes(to) || (compare_ != nullptr && to.storage.channels % 32 == 0));

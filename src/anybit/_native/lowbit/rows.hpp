@@ -7,11 +7,16 @@
 
 namespace anybit::lowbit {
 
-// Whether 16-bit sums hold all terms of an output.
-bool rows_hold(Scheme scheme, std::int64_t terms);
+// Largest code of the source in the table of rows.
+constexpr std::int64_t largest_row_code(std::int64_t levels) {
+  return levels <= 2 ? 1 : levels - 1;
+}
+
+// Returns the number of terms that 16-bit sums hold.
+std::int64_t most_row_terms(std::int64_t levels, const WeightForm& form);
 
 // Fills the table of a scheme, and returns the bytes of the source whose sums fit 8 bits.
-int fill_rows(Scheme scheme, RowTable& table);
+int fill_rows(Scheme scheme, std::int64_t levels, const WeightForm& form, RowTable& table);
 
 // Packs the weights of pairs of panels together: for each byte of the source, 32 bytes with the
 // weights of its lower and of its upper nibble.

@@ -15,7 +15,7 @@ std::int64_t times(std::int64_t a, std::int64_t b) {
 
 std::int64_t bytes_per_pixel(Coding coding, std::int64_t channels) {
   if (coding == Coding::bytes) return channels;
-  return (channels + 31) / 32 * (coding == Coding::planes ? 8 : 4);
+  return (channels + 31) / 32 * word_bytes(coding);
 }
 
 }  // namespace

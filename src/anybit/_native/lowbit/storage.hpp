@@ -32,11 +32,17 @@ enum class Coding : std::uint8_t {
   bytes,   // one byte per channel
   bits,    // words of 32 channels: channel c is bit c % 32 of word c / 32; up to 2 levels
   planes,  // two words per 32 channels, low bits then high bits; up to 4 levels
+  // The same bits with whole codes in nibbles: nibble i of the first word has the low bits, then
+  // the high bits of channels 4 i and 4 i + 1, that of the second word those of the next two.
+  nibbles,
 };
 
 constexpr std::int64_t most_levels_of(Coding coding) {
-  return coding == Coding::bytes ? 256 : coding == Coding::planes ? 4 : 2;
+  return coding == Coding::bytes ? 256 : coding == Coding::bits ? 2 : 4;
 }
+
+// Bytes of 32 channels of a coding other than bytes.
+constexpr std::int64_t word_bytes(Coding coding) { return coding == Coding::bits ? 4 : 8; }
 
 // Padding pixels around a row of the batch.
 struct Border {
@@ -91,6 +97,14 @@ ANYBIT_INLINE void store_word(std::byte* at, std::uint32_t word) {
   std::memcpy(at, &word, sizeof word);
 }
 
+// Turns two words of `planes` into those of `nibbles`, and back.
+ANYBIT_INLINE void mix_planes(std::uint32_t& first, std::uint32_t& second) {
+  constexpr std::uint32_t low = 0x33333333u;
+  const std::uint32_t both = (first >> 2 & low) | (second & ~low);
+  first = (first & low) | (second & low) << 2;
+  second = both;
+}
+
 // Returns the index of a channel.
 ANYBIT_INLINE std::uint8_t take(Coding coding, const std::byte* pixel, std::int64_t channel) {
   const auto bit = [&](std::int64_t word) { return word_at(pixel + word * 4) >> channel % 32 & 1; };
@@ -100,7 +114,13 @@ ANYBIT_INLINE std::uint8_t take(Coding coding, const std::byte* pixel, std::int6
     case Coding::bits:
       return static_cast<std::uint8_t>(bit(channel / 32));
     case Coding::planes:
+    case Coding::nibbles:
       break;
+  }
+  if (coding == Coding::nibbles) {
+    const std::uint32_t word = word_at(pixel + (channel / 32 * 2 + channel / 2 % 2) * 4);
+    const std::uint32_t code = word >> (channel % 32 / 4 * 4 + channel % 2);
+    return static_cast<std::uint8_t>((code & 1) | (code >> 1 & 2));
   }
   return static_cast<std::uint8_t>(bit(channel / 32 * 2) | bit(channel / 32 * 2 + 1) << 1);
 }
@@ -108,10 +128,12 @@ ANYBIT_INLINE std::uint8_t take(Coding coding, const std::byte* pixel, std::int6
 // Sets the index of a channel; it must be 0 before unless the coding is bytes. Threads must not
 // share words.
 ANYBIT_INLINE void put(Coding coding, std::byte* pixel, std::int64_t channel, std::uint8_t index) {
-  const auto set = [&](std::int64_t word, std::uint32_t bit) {
+  const auto set_at = [&](std::int64_t word, std::uint32_t bit, std::int64_t place) {
     std::byte* const at = pixel + word * 4;
-    store_word(at, word_at(at) | (bit & 1) << channel % 32);
+    store_word(at, word_at(at) | (bit & 1) << place);
   };
+  const auto set = [&](std::int64_t word, std::uint32_t bit) { set_at(word, bit, channel % 32); };
+  const auto high = static_cast<std::uint32_t>(index >> 1);
   switch (coding) {
     case Coding::bytes:
       pixel[channel] = static_cast<std::byte>(index);
@@ -120,7 +142,12 @@ ANYBIT_INLINE void put(Coding coding, std::byte* pixel, std::int64_t channel, st
       return set(channel / 32, index);
     case Coding::planes:
       set(channel / 32 * 2, index);
-      set(channel / 32 * 2 + 1, static_cast<std::uint32_t>(index >> 1));
+      return set(channel / 32 * 2 + 1, high);
+    case Coding::nibbles: {
+      const std::int64_t word = channel / 32 * 2 + channel / 2 % 2;
+      const std::int64_t place = channel % 32 / 4 * 4 + channel % 2;
+      set_at(word, index, place), set_at(word, high, place + 2);
+    }
   }
 }
 
@@ -143,7 +170,7 @@ ANYBIT_INLINE void put_run(Coding coding, std::byte* pixel, std::int64_t first,
     std::memcpy(pixel + first, indices, static_cast<std::size_t>(count));
     return;
   }
-  const std::int64_t planes = coding == Coding::planes ? 2 : 1;
+  const std::int64_t planes = coding == Coding::bits ? 1 : 2;
   for (std::int64_t done = 0; done < count; done += 32) {
     std::uint8_t few[32] = {};
     const std::int64_t here = count - done < 32 ? count - done : 32;
@@ -152,15 +179,16 @@ ANYBIT_INLINE void put_run(Coding coding, std::byte* pixel, std::int64_t first,
       std::memcpy(few, from, static_cast<std::size_t>(here));
       from = few;
     }
-    for (std::int64_t plane = 0; plane < planes; ++plane) {
-      std::uint32_t word = 0;
+    std::uint32_t words[2] = {};
+    for (std::int64_t plane = 0; plane < planes; ++plane)
       for (int eight = 0; eight < 4; ++eight) {
         std::uint64_t bytes;
         std::memcpy(&bytes, from + eight * 8, sizeof bytes);
-        word |= packed_eight(bytes >> plane) << eight * 8;
+        words[plane] |= packed_eight(bytes >> plane) << eight * 8;
       }
-      store_word(pixel + ((first + done) / 32 * planes + plane) * 4, word);
-    }
+    if (coding == Coding::nibbles) mix_planes(words[0], words[1]);
+    std::memcpy(pixel + (first + done) / 32 * planes * 4, words,
+                static_cast<std::size_t>(planes * 4));
   }
 }
 
@@ -171,12 +199,13 @@ ANYBIT_INLINE void take_run(Coding coding, const std::byte* pixel, std::int64_t 
     std::memcpy(indices, pixel + first, static_cast<std::size_t>(count));
     return;
   }
-  const std::int64_t planes = coding == Coding::planes ? 2 : 1;
+  const std::int64_t planes = coding == Coding::bits ? 1 : 2;
   for (std::int64_t done = 0; done < count; done += 8) {
     const std::byte* const at = pixel + (first + done) / 32 * planes * 4;
     const std::int64_t shift = done % 32;
-    std::uint64_t bytes = spread_eight(word_at(at) >> shift);
-    if (planes == 2) bytes |= spread_eight(word_at(at + 4) >> shift) << 1;
+    std::uint32_t low = word_at(at), high = planes == 2 ? word_at(at + 4) : 0;
+    if (coding == Coding::nibbles) mix_planes(low, high);
+    const std::uint64_t bytes = spread_eight(low >> shift) | spread_eight(high >> shift) << 1;
     const std::int64_t here = count - done < 8 ? count - done : 8;
     std::memcpy(indices + done, &bytes, static_cast<std::size_t>(here));
   }

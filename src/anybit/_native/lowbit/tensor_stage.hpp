@@ -7,7 +7,7 @@
 namespace anybit::lowbit {
 
 constexpr std::string_view name_of(Coding coding) {
-  constexpr std::string_view names[] = {"bytes", "bits", "planes"};
+  constexpr std::string_view names[] = {"bytes", "bits", "planes", "nibbles"};
   return names[static_cast<int>(coding)];
 }
 

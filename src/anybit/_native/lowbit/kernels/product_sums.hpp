@@ -113,7 +113,7 @@ constexpr void set_bits(ProductKernels& kernels) {
   sums_of(kernels, Scheme::and22) = sums<Bits, And22, 1, 1, 1>;
 #endif
 #if defined(__SSE4_1__) && !defined(__AVX512F__)
-  sums_of(kernels, Scheme::rows11) = row_sums;
+  sums_of(kernels, Scheme::rows11) = sums_of(kernels, Scheme::rows22) = row_sums;
 #endif
   kernels.less_signs = less_signs;
 }

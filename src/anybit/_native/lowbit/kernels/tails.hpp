@@ -77,7 +77,7 @@ template <Settling settling>
 }
 
 // For three or four levels; with three, the last threshold is unreachable.
-template <Settling settling>
+template <Settling settling, Coding coding>
 [[gnu::always_inline]] inline void to_planes(const TailBlock& at) {
   each_word(at, [&](int pixel, int lane, std::uint32_t mask) __attribute__((always_inline)) {
     std::uint32_t low = 0, high = 0;
@@ -92,9 +92,11 @@ template <Settling settling>
       low |= (one ^ two ^ three) << i * lane_count;
       high |= two << i * lane_count;
     });
+    low &= mask, high &= mask;
+    if constexpr (coding == Coding::nibbles) anybit::lowbit::mix_planes(low, high);
     std::byte* const target = at.targets[pixel] + lane / 4;
-    anybit::lowbit::store_word(target, low & mask);
-    anybit::lowbit::store_word(target + 4, high & mask);
+    anybit::lowbit::store_word(target, low);
+    anybit::lowbit::store_word(target + 4, high);
   });
 }
 
@@ -102,7 +104,9 @@ template <Settling settling>
 void some_thresholds(const TailBlock& block) {
   const TailBlock at = block;
   if (at.coding == Coding::bits && at.levels == 2) return to_bits<settling>(at);
-  if (at.coding == Coding::planes && at.levels >= 3) return to_planes<settling>(at);
+  if (at.coding == Coding::planes && at.levels >= 3) return to_planes<settling, Coding::planes>(at);
+  if (at.coding == Coding::nibbles && at.levels >= 3)
+    return to_planes<settling, Coding::nibbles>(at);
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     const Lanes sum = accumulators<settling>(at, pixel, lane);
     const std::int32_t* threshold = at.thresholds + lane * (at.levels - 1);
