@@ -113,7 +113,9 @@ constexpr void set_bits(ProductKernels& kernels) {
   sums_of(kernels, Scheme::and22) = sums<Bits, And22, 1, 1, 1>;
 #endif
 #if defined(__SSE4_1__) && !defined(__AVX512F__)
-  sums_of(kernels, Scheme::rows11) = sums_of(kernels, Scheme::rows22) = row_sums;
+  sums_of(kernels, Scheme::rows11) = sums_of(kernels, Scheme::rows22) = row_sums<>;
+  short_sums_of(kernels, Scheme::rows11) = short_sums_of(kernels, Scheme::rows22) =
+      row_sums<std::int16_t>;
 #endif
   kernels.less_signs = less_signs;
 }

@@ -6,6 +6,7 @@
 
 #include "_native/lowbit/product_kernels.hpp"
 #include "_native/lowbit/unroll.hpp"
+#include "tile.hpp"
 
 #if defined(__SSE4_1__) && !defined(__AVX512F__)
 #include <immintrin.h>
@@ -33,6 +34,9 @@ struct RowLanes {
   static Vector widened(Vector sums) {
     return _mm256_cvtepu8_epi16(_mm256_extracti128_si256(sums, half));
   }
+  static void write(std::int16_t* at, Vector sums) {
+    _mm256_storeu_si256(reinterpret_cast<Vector*>(at), sums);
+  }
   static void write(std::int32_t* at, Vector sums) {
     auto* const to = reinterpret_cast<Vector*>(at);
     _mm256_storeu_si256(to, _mm256_cvtepu16_epi32(_mm256_castsi256_si128(sums)));
@@ -59,6 +63,9 @@ struct RowLanes {
   static Vector widened(Vector sums) {
     return _mm_cvtepu8_epi16(half == 0 ? sums : _mm_unpackhi_epi64(sums, sums));
   }
+  static void write(std::int16_t* at, Vector sums) {
+    _mm_storeu_si128(reinterpret_cast<Vector*>(at), sums);
+  }
   static void write(std::int32_t* at, Vector sums) {
     auto* const to = reinterpret_cast<Vector*>(at);
     _mm_storeu_si128(to, _mm_cvtepu16_epi32(sums));
@@ -75,9 +82,9 @@ constexpr int most_tile_rows = 2;
 }
 
 // Sums of `rows` pixels and `pairs` pairs of panels: 8 bits in registers, 16 bits in memory.
-template <int rows, int pairs>
+template <int rows, int pairs, class Sum>
 [[gnu::noinline]] void row_tile(const anybit::lowbit::SumBlock& at, const std::byte* const* pixels,
-                                const std::byte* weights, std::int32_t* out) {
+                                const std::byte* weights, Sum* out) {
   using Lanes = RowLanes;
   using Vector = Lanes::Vector;
   constexpr int part_channels = sizeof(Vector), pair_parts = pair_channels / part_channels;
@@ -132,20 +139,21 @@ template <int rows, int pairs>
     }
   widen();
   repeat<rows * parts>([&](int n) __attribute__((always_inline)) {
-    std::int32_t* const to = out + n / parts * at.stride + n % parts * part_channels;
+    Sum* const to = out + n / parts * at.stride + n % parts * part_channels;
     Lanes::write(to, wide[n / parts][n % parts][0]);
     Lanes::write(to + part_channels / 2, wide[n / parts][n % parts][1]);
   });
 }
 
 // Tiles of as many sums as registers hold.
-[[maybe_unused]] void row_sums(const anybit::lowbit::SumBlock& at) {
+template <class Sum = std::int32_t>
+void row_sums(const anybit::lowbit::SumBlock& at) {
   const auto some_pairs = [&]<int pairs, int most_rows>(int pair) __attribute__((always_inline)) {
     const std::byte* const weights = at.weights + pair * 2 * at.panel;
-    std::int32_t* const out = at.sums + pair * pair_channels;
+    Sum* const out = sums_in<Sum>(at) + pair * pair_channels;
     const auto some_rows = [&]<int rows>(int& pixel) __attribute__((always_inline)) {
       for (; pixel + rows <= at.count; pixel += rows)
-        row_tile<rows, pairs>(at, at.pixels + pixel, weights, out + pixel * at.stride);
+        row_tile<rows, pairs, Sum>(at, at.pixels + pixel, weights, out + pixel * at.stride);
     };
     int pixel = 0;
     some_rows.template operator()<most_rows>(pixel);

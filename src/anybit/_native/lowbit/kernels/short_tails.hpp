@@ -118,26 +118,27 @@ void short_scaled(const ShortTailBlock& block, int lane) {
   });
 }
 
-// Stores bits (2 levels) or planes (3 or 4 levels) for all pixels.
-template <bool plain>
+// Stores bits (2 levels), or planes or nibbles (3 or 4 levels) for all pixels.
+template <bool plain, Coding coding>
 [[gnu::always_inline]] inline void short_bits(const ShortTailBlock& at, int lane,
                                               const std::int16_t* thresholds) {
   const auto one = read<Shorts>(thresholds);
-  const int planes = at.coding == Coding::planes ? 2 : 1;
+  constexpr int planes = coding == Coding::bits ? 1 : 2;
   const int channels = at.channels - lane;
   const std::uint32_t there = channels < short_channels ? (1u << channels) - 1 : ~0u;
   for (int pixel = 0; pixel < at.count; ++pixel) {
     const Shorts x = short_accumulators<plain>(at, pixel, lane);
     std::byte* const target = at.targets[pixel] + lane / 8 * planes;
     std::uint32_t low = mask_of(above(x, one));
-    if (planes == 2) {
+    if constexpr (planes == 2) {
       std::uint32_t two = 0, three = 0;
       if (at.levels > 2) two = mask_of(above(x, read<Shorts>(thresholds + short_channels)));
       if (at.levels > 3) three = mask_of(above(x, read<Shorts>(thresholds + 2 * short_channels)));
-      low ^= two ^ three;
-      anybit::lowbit::store_word(target + 4, two & there);
+      low = (low ^ two ^ three) & there, two &= there;
+      if constexpr (coding == Coding::nibbles) anybit::lowbit::mix_planes(low, two);
+      anybit::lowbit::store_word(target + 4, two);
     }
-    anybit::lowbit::store_word(target, low & there);
+    anybit::lowbit::store_word(target, planes == 1 ? low & there : low);
   }
 }
 
@@ -145,7 +146,9 @@ template <bool plain>
 void short_thresholds(const ShortTailBlock& block, int lane) {
   const ShortTailBlock at = block;
   const std::int16_t* const thresholds = at.thresholds + lane * (at.levels - 1);
-  if (at.coding != Coding::bytes) return short_bits<plain>(at, lane, thresholds);
+  if (at.coding == Coding::bits) return short_bits<plain, Coding::bits>(at, lane, thresholds);
+  if (at.coding == Coding::planes) return short_bits<plain, Coding::planes>(at, lane, thresholds);
+  if (at.coding == Coding::nibbles) return short_bits<plain, Coding::nibbles>(at, lane, thresholds);
   store_short<plain>(at, lane, [&](const Shorts& x) __attribute__((always_inline)) {
     Shorts count = broadcast_short(0);
     const std::int16_t* threshold = thresholds;
