@@ -288,16 +288,19 @@ def test_hoist_quantizers_keeps_concat_with_other_readers(after):
 
 
 @pytest.mark.parametrize(
-    ("order", "back", "regions"),
+    ("order", "back", "groups"),
     [
-        ([0, 2, 1, 3, 4], [0, 6, 6, 6], 1),
-        ([0, 2, 1, 3, 4], [-1, 6, 6, 6], 1),
-        ([0, 1, 2, 4, 3], [0, 6, 6, 6], 2),  # height and width
-        ([0, 3, 2, 1, 4], [0, 6, 6, 6], 2),
-        ([0, 2, 1, 3, 4], [0, 6, 36], 2),
+        ([0, 2, 1, 3, 4], [0, 6, 6, 6], [0, 2, 3, 6, 6]),
+        ([0, 2, 1, 3, 4], [-1, 6, 6, 6], [0, 2, 3, 6, 6]),
+        ([0, 1, 2, 4, 3], [0, 6, 6, 6], [0, 2, 3, 6, 6]),  # height and width
+        ([0, 3, 2, 1, 4], [0, 6, 6, 6], [0, 2, 3, 6, 6]),
+        ([0, 2, 1, 3, 4], [0, 6, 36], [0, 2, 3, 6, 6]),
+        ([0, 1, 3, 5, 2, 4], [0, 24, 3, 3], [0, 6, 3, 2, 3, 2]),  # pixel unshuffle
+        ([0, 3, 5, 1, 2, 4], [0, 24, 3, 3], [0, 6, 3, 2, 3, 2]),
+        ([0, 1, 4, 2, 5, 3], [0, 1, 12, 18], [0, 1, 2, 3, 6, 6]),
     ],
 )
-def test_partition_supports_channel_shuffle(order, back, regions):
+def test_partition_supports_shuffles(order, back, groups):
     body = f"""
         a = Q(x)
         c = Conv <pads = [1, 1, 1, 1]> (a, w)
@@ -311,12 +314,12 @@ def test_partition_supports_channel_shuffle(order, back, regions):
     model = network(body, y="n, 2, 6, 6")
     give(
         model,
-        groups=np.array([0, 2, 3, 6, 6]),
+        groups=np.array(groups),
         back=np.array(back),
         whole=np.array([-1, 6, 6, 6]),
         w6=np.random.default_rng(0).integers(-7, 8, (2, 6, 1, 1)).astype(np.float32),
     )
-    check(model, 2, regions)
+    check(model, 2)
 
 
 def test_partition_supports_channels_last():

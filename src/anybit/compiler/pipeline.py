@@ -20,10 +20,10 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.legalize import legalize
 from anybit.compiler.lower.lowerer import Lowerer
 from anybit.compiler.partition.partitioner import partition
-from anybit.compiler.prepare.channel_shuffle import replace_channel_shuffles
 from anybit.compiler.prepare.eligibility import explain_missing_quantizers, is_integer_only
 from anybit.compiler.prepare.hoist_quantizers import hoist_quantizers
 from anybit.compiler.prepare.input_shapes import fix_shapes
+from anybit.compiler.prepare.shuffles import replace_shuffles
 from anybit.compiler.report import Report
 from anybit.compiler.requantize.requantizer import CachingRequantizer
 from anybit.compiler.rewrite.float_weights import collect_integer_weights, store_integer_weights
@@ -122,7 +122,7 @@ def find_regions(
         ranges: Values of inputs by name, where no quantizer tells them.
         progress: Called with the share that is done, from 0 to 1.
     """
-    replace_channel_shuffles(model)
+    replace_shuffles(model)
     added = hoist_quantizers(model)
     analyzed = analyze_model(model, ranges)
     illegal = legalize(analyzed)
