@@ -428,6 +428,54 @@ def test_partition_moves_elements(move):
     check(give(model, w8=weights, **{key: np.int64(item) for key, item in constants.items()}), 1)
 
 
+@pytest.mark.parametrize("places", ["half_pixel", "pytorch_half_pixel", "asymmetric"])
+@pytest.mark.parametrize("scales", [[2, 2], [4, 2], [1, 4]])
+def test_partition_interpolates(places, scales):
+    body = f"""
+        a = Q(x)
+        t = Resize <mode = "linear", coordinate_transformation_mode = "{places}"> (a, , scales)
+        r = LeakyRelu (t)
+        q = Q(r)
+        y = Conv <pads = [1, 1, 1, 1]> (q, w)"""
+    model = network(body, x="n, 4, 6, 5", y="n, 3, h, w")
+    check(give(model, scales=np.float32([1, 1, *scales])), 1, shape=(5, 4, 6, 5))
+
+
+def test_partition_resizes_to_sizes_of_one_row():
+    body = """
+        a = Q(x)
+        t = Resize <mode = "nearest"> (a, , , sizes)
+        y = Conv <pads = [1, 1, 1, 1]> (t, w)"""
+    model = network(body, x="1, 4, 6, 6", y="1, 3, 12, 9")
+    check(give(model, sizes=np.int64([1, 4, 12, 9])), 1, shape=(1, 4, 6, 6))
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMean", "ReduceSum"])
+@pytest.mark.parametrize(
+    ("axes", "keeps", "sizes"),
+    [
+        ([2, 3], 0, "4"),
+        ([1], 1, "1, 6, 5"),
+        ([1], 0, "6, 5"),
+        ([-2], 1, "4, 1, 5"),
+        ([3], 1, "4, 6, 1"),
+        ([1, 2], 0, "5"),
+    ],
+)
+def test_partition_reduces_axes(operator, axes, keeps, sizes):
+    body = f"""
+        a = Q(x)
+        e = {operator} <keepdims = {keeps}> (a, axes)
+        q = Q(e)
+        f = Flatten (q)
+        y = MatMul (f, ww)"""
+    count = int(np.prod([int(size) for size in sizes.split(",")]))
+    weights = np.random.default_rng(2).integers(-7, 8, (count, 3)).astype(np.float32) / 4
+    model = give(network(body, x="n, 4, 6, 5", y="n, 3"), axes=np.int64(axes), ww=weights)
+    model.opset_import[0].version = 18
+    check(model, 1, shape=(5, 4, 6, 5))
+
+
 def test_partition_leaves_sixteen_bits():
     body = "a = Q(x)\nc = Conv <pads = [1, 1, 1, 1]> (a, w)\ny = Q(c)"
     compiled = check(network(body, bits=16), 0, regions=0, of=1)

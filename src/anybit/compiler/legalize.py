@@ -7,11 +7,10 @@ import onnx_ir as ir
 
 from anybit.compiler.analyze.analysis import AnalyzedModel
 from anybit.compiler.analyze.unknown_shapes import RowShapes
+from anybit.compiler.operators import find_kept_axis
 from anybit.compiler.reason import Reason
-from anybit.errors import ModelError
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.graph.reductions import get_reduced_axes
 from anybit.onnx.graph.require import require_input
 
 _WEIGHTS = range(-128, 128)
@@ -27,7 +26,9 @@ def legalize(analyzed: AnalyzedModel) -> Mapping[ir.Node, Reason]:
     products = {product.node for product in analyzed.analysis.products}
     for node in analyzed.model.graph:
         if is_mean(node) and node not in products and not _reduces_space(node, analyzed):
-            reasons[node] = Reason("it is not a mean over height and width of codes")
+            reasons[node] = Reason(
+                "it is not a mean over height and width, or over channels, of codes"
+            )
     return reasons
 
 
@@ -74,18 +75,11 @@ def check_weights(product: ProductAnalysis, rank: int) -> Reason | None:
 
 
 def _reduces_space(node: ir.Node, analyzed: AnalyzedModel) -> bool:
-    """Return whether a mean is one of known values over height and width."""
-    x, y = node.inputs[0], node.outputs[0]
+    """Return whether a mean is one of known values over axes that can be height and width."""
+    x = node.inputs[0]
     if x is None or analyzed.analysis.values.get(x) is None:
         return False
+    sizes = analyzed.shapes.sizes(x)
     if not node.op_type.startswith("Reduce"):
         return True
-    before, after = analyzed.shapes.sizes(x), analyzed.shapes.sizes(y)
-    if isinstance(before, Reason) or isinstance(after, Reason):
-        return False
-    kept = (before[0], *[1] * (len(before) - 1))
-    try:
-        axes = get_reduced_axes(node, len(before) + 1)
-    except ModelError:  # an attribute of another type
-        return False
-    return axes == tuple(range(2, len(before) + 1)) and after in (kept, kept[:1])
+    return not isinstance(sizes, Reason) and find_kept_axis(node, len(sizes) + 1) is not None

@@ -16,6 +16,7 @@ from anybit.onnx.graph.op_traits import (
     has_trait,
     is_identity,
 )
+from anybit.onnx.graph.reductions import get_reduced_axes
 from anybit.onnx.graph.require import require_input
 from anybit.onnx.operators.multi_threshold import (
     find_channel_axis,
@@ -26,6 +27,10 @@ from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.quantizer import get_declared_inputs
 from anybit.ops.domain import Role
+
+_PLACES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
+_FACTORS = (1, 2, 4)
+_IMAGE_RANK = 4
 
 
 def get_varying_inputs(node: ir.Node) -> list[ir.Value]:
@@ -107,6 +112,52 @@ def is_uniform(node: ir.Node) -> bool:
     if is_multi_threshold(node):
         return find_channel_axis(node) is None
     return all(value.const_value is not None and value.const_value.size == 1 for value in constants)
+
+
+def find_kept_axis(node: ir.Node, rank: int) -> int | None:
+    """Return the axis, 1 or the last, that a reduction over others keeps; None if there is none.
+
+    It is 1 if the reduction keeps both, and of a pooling.
+    """
+    if not has_trait(node, OpTrait.REDUCES_AXES):
+        return 1
+    try:
+        axes = get_reduced_axes(node, rank)
+    except ModelError:  # an attribute of another type
+        return None
+    kept = [axis for axis in (1, rank - 1) if axes and axis not in axes and 0 not in axes]
+    return kept[0] if kept else None
+
+
+def find_interpolation(node: ir.Node) -> tuple[int, int] | None:
+    """Return the factors of height and width of a bilinear Resize; None for other nodes.
+
+    They are 1, 2 or 4: weights are multiples of a power of two then, which float32 has exactly.
+    """
+    is_linear = not node.domain and node.op_type == "Resize" and len(node.inputs) > 2
+    if not is_linear or get_attribute(node, "mode", "nearest") != "linear":
+        return None
+    places = get_attribute(node, "coordinate_transformation_mode", "half_pixel")
+    options = [get_attribute(node, name, 0) for name in ("antialias", "exclude_outside", "axes")]
+    policy = get_attribute(node, "keep_aspect_ratio_policy", "stretch")
+    x, y, scales = node.inputs[0], node.outputs[0], node.inputs[2]
+    if places not in _PLACES or any(options) or policy != "stretch" or x is None:
+        return None
+    if x.shape is None or y.shape is None or len(x.shape) != _IMAGE_RANK:
+        return None
+    before, after = list(x.shape)[2:], list(y.shape)[2:]
+    if not all(isinstance(size, int) for size in (*before, *after)):
+        return None
+    factors = [int(one) // int(other) for one, other in zip(after, before, strict=True)]
+    if any(factor not in _FACTORS for factor in factors) or max(factors) == 1:
+        return None
+    if any(int(size) * f != one for size, f, one in zip(before, factors, after, strict=True)):
+        return None
+    if scales is not None and scales.name:
+        expected = is_constant(scales) and np.array_equal(read_array(scales), [1, 1, *factors])
+        if not expected and not (is_constant(scales) and not read_array(scales).size):
+            return None
+    return factors[0], factors[1]
 
 
 def get_captures(node: ir.Node) -> list[ir.Value]:

@@ -20,7 +20,12 @@ from anybit.compiler.partition.expressions import (
 )
 from anybit.compiler.partition.layout import Layout
 from anybit.compiler.partition.transposed import Convolution
-from anybit.compiler.partition.windows import SINGLE, derive_window, is_padded
+from anybit.compiler.partition.windows import (
+    SINGLE,
+    derive_reduced_window,
+    derive_window,
+    is_padded,
+)
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
 from anybit.onnx.analysis.products import ProductAnalysis, count_bits
@@ -178,7 +183,7 @@ def accumulate_mean(
     reach: float,
     exponent: int | None,
 ) -> tuple[AccumulatorRoot, ElementFunction]:
-    """Return the accumulators of a mean or a sum over height and width, and its division.
+    """Return the accumulators of a mean or a sum over axes without channels, and its division.
 
     Args:
         model: The graph.
@@ -244,10 +249,10 @@ def _derive_mean_window(node: ir.Node, x: Layout, y: Layout) -> tuple[tuple[int,
     Raises:
         Unsupported: Windows differ in their numbers of elements, or are dilated.
     """
-    if not x.spatial or not x.channels_first:
+    if not x.spatial:
         raise Unsupported("it is not a mean over height and width")
     if node.op_type != "AveragePool":
-        return x.spatial, p.Window(x.height, x.width, 1, 1, 1, 1, 0, 0, 0, 0)
+        return derive_reduced_window(node, x, y)
     kernel = tuple(get_attribute(node, "kernel_shape", ()))
     window = derive_window(node, kernel, x, y) if len(kernel) == len(x.spatial) else None
     counts_zeros = get_attribute(node, "count_include_pad", 0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from anybit.compiler.operators import find_kept_axis
 from anybit.compiler.partition.element_moves import plan_moves
 from anybit.compiler.partition.expressions import (
     Expression,
@@ -136,15 +137,19 @@ def _pool(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
     expression = values.expression(x)
     if len(node.outputs) > 1 and node.outputs[1].uses():
         return None
+    axis = find_kept_axis(node, expression.layout.rank)
+    if axis is None:
+        raise Unsupported("it keeps neither its channels nor its last axis")
     y = node.outputs[0]
-    layout = make_layout(values.sizes(y), 1)
+    sizes = values.sizes(y)
+    layout = make_layout(sizes, 1 if axis == 1 else len(sizes))
     if _get_tensor(expression) is None:
-        if expression.layout.rank > 2 and not expression.layout.channels_first:
+        if expression.layout.rank > 2 and expression.layout.axis != axis:
             return None
         window = derive_pooling_window(node, expression.layout, layout)
         move = PendingMove(expression.layout, p.MaxPool, {"window": window})
         return _postpone(values, expression, y, move, layout)
-    source = values.codes(x, 1)
+    source = values.codes(x, axis)
     if source.grid.scale < 0:
         raise Unsupported("its input has a negative scale")
     window = derive_pooling_window(node, source.layout, layout)
@@ -231,7 +236,7 @@ _TRACED = ("Expand", "Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsam
 _RULES: dict[str, Callable[[Values, ir.Node, ir.Value], Expression | None]] = {
     **dict.fromkeys(list_operators(OpTrait.RESHAPE), _reshape),
     **dict.fromkeys((*_PERMUTATIONS, *_TRACED), _gather),
-    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), _pool),
+    **dict.fromkeys(list_operators(OpTrait.SELECTION), _pool),
     "Concat": _concatenate,
     "Transpose": _transpose,
 }
@@ -258,7 +263,9 @@ def trace_elements(
     if count > _MOST_ELEMENTS:
         raise Unsupported("it has too many elements")
     piece = extract_subgraph(model, [node], list(node.outputs))
-    numbers = np.arange(1, 2 * count + 1, dtype=np.float32).reshape(2, *sizes)
+    whole = get_proven_sizes(x, model)
+    rows = 1 if whole is not None and whole[0] == 1 else 2  # sizes may be those of one row
+    numbers = np.arange(1, rows * count + 1, dtype=np.float32).reshape(rows, *sizes)
     feeds = {
         str(value.name): numbers if value is x else read_array(value)
         for value in node.inputs
@@ -273,7 +280,7 @@ def trace_elements(
         raise Unsupported(f"{node.op_type} cannot be followed: {error}") from error
     for result in results.values():
         shifted = np.where(result[:1] == 0, 0, result[:1] + count)
-        if len(result) != 2 or not np.array_equal(result[1:], shifted):
+        if len(result) != rows or not np.array_equal(result[1:], shifted[: rows - 1]):
             raise Unsupported(f"{node.op_type} moves elements from row to row")
     return {name: result[0].astype(np.int64) - 1 for name, result in results.items()}
 

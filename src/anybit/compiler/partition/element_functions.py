@@ -79,8 +79,8 @@ class NodeChain:
         nodes: The nodes in topological order.
         xs, y: Their inputs and their output; their other inputs are constant.
         rank, axis: Rank and channel axis of the inputs.
-        window: Sizes of the window of a mean along the last axes; empty for other nodes. The mean
-            is evaluated on one element and zeros.
+        window: Sizes of the window of a mean along the axes without channels; empty for other
+            nodes. The mean is evaluated on one element and zeros.
     """
 
     model: ir.Model
@@ -143,8 +143,9 @@ class NodeChain:
         for value, array in zip(self.xs, elements, strict=True):
             x = np.asarray(array, np.float32).reshape(shape)
             if self.window:
-                padding = [(0, size - 1) for size in self.window]
-                x = np.pad(x, [(0, 0)] * (self.rank - len(padding)) + padding)
+                sizes = list(self.window)
+                sizes.insert(self.axis - 1, 1)
+                x = np.pad(x, [(0, size - 1) for size in (1, *sizes)])
             feeds[str(value.name)] = x
         (result,) = run_session(session, feeds).values()
         return result

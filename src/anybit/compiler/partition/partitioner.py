@@ -18,6 +18,8 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.legalize import is_mean
 from anybit.compiler.operators import (
     find_constant_axes,
+    find_interpolation,
+    find_kept_axis,
     get_captures,
     get_varying_inputs,
     is_quantizer,
@@ -34,6 +36,7 @@ from anybit.compiler.partition.expressions import (
     PendingMove,
     PlannedInstruction,
 )
+from anybit.compiler.partition.interpolation import interpolate
 from anybit.compiler.partition.layout import Layout, make_layout
 from anybit.compiler.partition.lowering import Lowering
 from anybit.compiler.partition.sharing import find_shared_values
@@ -225,6 +228,8 @@ class Partitioner:
             return self._product(node)
         if is_mean(node):
             return self._mean(node)
+        if find_interpolation(node) is not None:
+            return self._interpolation(node)
         expression = self._elementwise(node)
         return move_elements(self._values, node) if expression is None else expression
 
@@ -255,6 +260,18 @@ class Partitioner:
             move = PendingMove(form.layout, p.Gather, {"numbers": form.numbers})
         return Expression(root, y, layout, before, (y,), pending=move)
 
+    def _interpolation(self, node: ir.Node) -> Expression:
+        x, y = require_input(node), node.outputs[0]
+        layout = make_layout(self._values.sizes(y), 1)
+        if not self._leads_to_quantizers(y, layout.rank):
+            raise Unsupported("other nodes than a quantizer need its floats")
+        source = self._values.codes(x, 1)
+        abstract = self._analyzed.analysis.values[x]
+        form = interpolate(node, source, layout, abstract.reach, abstract.exponent)
+        self._values.append(*form.instructions)
+        move = PendingMove(form.layout, p.Gather, {"numbers": form.numbers})
+        return Expression(form.root, y, layout, starts=(y,), pending=move)
+
     def _leads_to_quantizers(self, value: ir.Value, rank: int) -> bool:
         """Return whether all uses of a value are chains of one function for all channels."""
         waiting = [value]
@@ -272,8 +289,10 @@ class Partitioner:
 
     def _mean(self, node: ir.Node) -> Expression:
         x, y = require_input(node), node.outputs[0]
-        layout = make_layout(self._values.sizes(y), 1)
-        source = self._values.codes(x, 1)
+        sizes = self._values.sizes(y)
+        axis = find_kept_axis(node, len(self._values.sizes(x)) + 1) or 1
+        layout = make_layout(sizes, 1 if axis == 1 else len(sizes))
+        source = self._values.codes(x, axis)
         abstract = self._analyzed.analysis.values[x]
         root, before = accumulate_mean(
             self._analyzed.model, node, source, layout, abstract.reach, abstract.exponent

@@ -192,19 +192,36 @@ def _group_outputs(
     by_phase = by_phase.reshape(groups, -1, *by_phase.shape[1:]).transpose(0, 3, 4, 1, 2, 5, 6)
     codes = by_phase.reshape(-1, *by_phase.shape[4:])
     shape = (groups, high.stride, wide.stride, y.channels // groups)
-    places = np.arange(len(codes)).reshape(shape)
     channels = np.broadcast_to(np.arange(y.channels).reshape(groups, 1, 1, -1), shape).ravel()
     layout = replace(y, height=high.blocks, width=wide.blocks, channels=len(codes))
-    rows, columns = np.arange(y.height)[:, None], np.arange(y.width)
-    channel = places.transpose(0, 3, 1, 2).reshape(y.channels, high.stride, wide.stride)
-    channel = channel[:, rows % high.stride, columns % wide.stride]
-    position = rows // high.stride * wide.blocks + columns // wide.stride
-    numbers = channel * (high.blocks * wide.blocks) + position
+    numbers = number_groups(groups, y.channels, (high.stride, wide.stride), y, layout)
     height, width = codes.shape[2:]
     pads = -high.first, -wide.first, _get_end(high), _get_end(wide)
     window = p.Window(height, width, 1, 1, 1, 1, *pads)
     product = replace(product, codes=codes)
     return Convolution(product, source, (), window, layout, channels, numbers)
+
+
+def number_groups(
+    groups: int, channels: int, factors: tuple[int, int], y: Layout, grouped: Layout
+) -> Array:
+    """Return the numbers of elements of grouped outputs for all elements of y.
+
+    Args:
+        groups: The number of groups of channels.
+        channels: The number of channels of y.
+        factors: Height and width of a group of outputs, whose elements are channels. They are
+            ordered by group of channels, row, column and channel in the group.
+        y: Layout of the outputs, which may end within a group.
+        grouped: Layout of the groups.
+    """
+    high, wide = factors
+    places = np.arange(grouped.channels).reshape(groups, high, wide, channels // groups)
+    places = places.transpose(0, 3, 1, 2).reshape(channels, high, wide)
+    rows, columns = np.arange(y.height)[:, None], np.arange(y.width)
+    position = rows // high * grouped.width + columns // wide
+    channel = places[:, rows % high, columns % wide]
+    return np.asarray(channel * (grouped.height * grouped.width) + position)
 
 
 def _list_taps(side: _Side) -> Array:

@@ -7,6 +7,8 @@ from anybit.compiler.partition.layout import Layout
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
 from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.reductions import get_reduced_axes
 
 _LONGEST = 2**20
 SINGLE = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
@@ -85,14 +87,31 @@ def is_padded(window: p.Window) -> bool:
     return any((window.pad_top, window.pad_left, window.pad_bottom, window.pad_right))
 
 
+def derive_reduced_window(node: ir.Node, x: Layout, y: Layout) -> tuple[tuple[int, ...], p.Window]:
+    """Return the sizes of the window of a reduction or a global pooling, and the window.
+
+    Raises:
+        Unsupported: The sizes of y are in another order.
+    """
+    axes = [axis for axis in range(1, x.rank) if axis != x.axis]
+    reduced = get_reduced_axes(node, x.rank) if has_trait(node, OpTrait.REDUCES_AXES) else axes
+    kernel = tuple(
+        size if axis in (reduced or ()) else 1 for axis, size in zip(axes, x.spatial, strict=True)
+    )
+    height, width = (1, 1, *kernel)[-2:]
+    if (y.height, y.width, y.channels) != (x.height // height, x.width // width, x.channels):
+        raise Unsupported("it leaves an axis between others")
+    return kernel, p.Window(height, width, 1, 1, 1, 1, 0, 0, 0, 0)
+
+
 def derive_pooling_window(node: ir.Node, x: Layout, y: Layout) -> p.Window:
     """Return the window of a pooling: of a global one, all elements.
 
     Raises:
         Unsupported: The sizes of x and y contradict its attributes.
     """
-    if node.op_type == "GlobalMaxPool":
-        return p.Window(x.height, x.width, 1, 1, 1, 1, 0, 0, 0, 0)
+    if node.op_type != "MaxPool":
+        return derive_reduced_window(node, x, y)[1]
     window = derive_window(node, get_attribute(node, "kernel_shape", ()), x, y)
     if window is None:
         raise Unsupported("its sizes are not those of its attributes")

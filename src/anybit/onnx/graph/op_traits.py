@@ -110,8 +110,8 @@ _OPERATORS = {
     OpTrait.INCREASING: "Add Ceil Clip Dropout Floor Identity Max Min Relu Round Sign",
     OpTrait.MAY_BE_IDENTITY: "Add And Cast CastLike Clip Div Max Min Mul Or Pow Sub Where",
     OpTrait.KEEPS_CODES: """
-        Concat DepthToSpace Expand Flatten Gather GlobalMaxPool MaxPool Pad Reshape Resize Slice
-        SpaceToDepth Split Squeeze Tile Transpose Unsqueeze Upsample
+        Concat DepthToSpace Expand Flatten Gather GlobalMaxPool MaxPool Pad ReduceMax Reshape
+        Resize Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze Upsample
     """,
     OpTrait.MAY_PAD: "AveragePool Conv",
     OpTrait.RESIZE: "Resize Upsample",

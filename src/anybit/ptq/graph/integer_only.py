@@ -12,7 +12,12 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.compiler.operators import get_varying_inputs, is_monotone
+from anybit.compiler.operators import (
+    find_interpolation,
+    find_kept_axis,
+    get_varying_inputs,
+    is_monotone,
+)
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.names import get_label
@@ -61,7 +66,10 @@ def keeps_codes(node: ir.Node) -> bool:
         case "Pad":
             border = node.inputs[2] if len(node.inputs) > 2 else None
             is_zero = border is None or (is_constant(border) and not read_array(border).any())
-            return get_attribute(node, "mode", "constant") == "constant" and is_zero
+            return get_attribute(node, "mode", "constant") != "constant" or is_zero
+        case "ReduceMax":
+            shape = None if node.inputs[0] is None else node.inputs[0].shape
+            return shape is not None and find_kept_axis(node, len(shape)) is not None
     return True
 
 
@@ -125,7 +133,7 @@ class _ElementwiseTargets:
             return "it computes in a type other than float32"
         if self._is_elementwise(node):
             return self._visit_elementwise(node, values)
-        if has_trait(node, OpTrait.SUM):
+        if has_trait(node, OpTrait.SUM) or find_interpolation(node) is not None:
             return self._visit_reduction(node)
         if not node.domain and node.op_type == "Concat":
             return self._quantize_inputs(node, values)
