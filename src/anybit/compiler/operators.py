@@ -145,13 +145,14 @@ def find_interpolation(node: ir.Node) -> tuple[int, int] | None:
         return None
     if x.shape is None or y.shape is None or len(x.shape) != _IMAGE_RANK:
         return None
-    before, after = list(x.shape)[2:], list(y.shape)[2:]
-    if not all(isinstance(size, int) for size in (*before, *after)):
+    before = [size for size in list(x.shape)[2:] if isinstance(size, int)]
+    after = [size for size in list(y.shape)[2:] if isinstance(size, int)]
+    if not len(before) == len(after) == _IMAGE_RANK - 2:
         return None
-    factors = [int(one) // int(other) for one, other in zip(after, before, strict=True)]
+    factors = [one // other if other else 0 for one, other in zip(after, before, strict=True)]
     if any(factor not in _FACTORS for factor in factors) or max(factors) == 1:
         return None
-    if any(int(size) * f != one for size, f, one in zip(before, factors, after, strict=True)):
+    if any(size * f != one for size, f, one in zip(before, factors, after, strict=True)):
         return None
     if scales is not None and scales.name:
         expected = is_constant(scales) and np.array_equal(read_array(scales), [1, 1, *factors])

@@ -147,7 +147,7 @@ def _make_root(
     return AccumulatorRoot(
         node=node,
         source=source,
-        window=p.Window(*weights.shape[1:3], 1, 1, 1, 1, 0, 0, 0, 0),
+        window=p.Window(weights.shape[1], weights.shape[2], 1, 1, 1, 1, 0, 0, 0, 0),
         groups=source.layout.channels,
         weights=weights,
         accumulators=Accumulators(

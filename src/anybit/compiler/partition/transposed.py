@@ -216,8 +216,8 @@ def number_groups(
         grouped: Layout of the groups.
     """
     high, wide = factors
-    places = np.arange(grouped.channels).reshape(groups, high, wide, channels // groups)
-    places = places.transpose(0, 3, 1, 2).reshape(channels, high, wide)
+    ordered = np.arange(grouped.channels).reshape(groups, high, wide, channels // groups)
+    places = ordered.transpose(0, 3, 1, 2).reshape(channels, high, wide)
     rows, columns = np.arange(y.height)[:, None], np.arange(y.width)
     position = rows // high * grouped.width + columns // wide
     channel = places[:, rows % high, columns % wide]
