@@ -10,12 +10,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "_native/isa/levels.hpp"
 #include "_native/lowbit/product_kernels.hpp"
 #include "_native/lowbit/unroll.hpp"
 #include "isa_avx512.hpp"
+#include "scratch.hpp"
 
 namespace {
 
@@ -33,28 +33,6 @@ constexpr int fewest_pixels = 6;
 constexpr int tiles_ahead = 8;
 constexpr std::ptrdiff_t far_panel = 32 * 1024;
 constexpr int most_tiles = anybit::lowbit::most_block_pixels / tile_rows;
-
-// Growing scratch memory of a thread.
-class Scratch {
- public:
-  Scratch() = default;
-  Scratch(const Scratch&) = delete;
-  ~Scratch() { ::operator delete(data_, boundary); }
-  std::byte* get(std::size_t size) {
-    if (size > size_) {
-      ::operator delete(data_, boundary);
-      size_ = 0;
-      data_ = static_cast<std::byte*>(::operator new(size, boundary, std::nothrow));
-      if (data_ != nullptr) size_ = size;
-    }
-    return data_;
-  }
-
- private:
-  static constexpr std::align_val_t boundary{64};
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
 
 struct Local {
   Scratch pixels, weights;

@@ -7,6 +7,9 @@
 #include "rows.hpp"
 #include "schemes.hpp"
 #include "tile.hpp"
+#if defined(__SSE4_1__) && !defined(__AVX512F__)
+#include "spread_sums.hpp"
+#endif
 
 namespace {
 
@@ -48,18 +51,18 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
   kernels.short_dots = {sums<Avx512Short, Dot8, 8, 2, 4>, sums<Avx512Short, Dot4, 8, 2, 4>,
                         sums<Avx512Short, Dot2, 8, 2, 4>};
 #elif defined(__AVX2__)
-  kernels.short_dots = {sums<Avx2Short, Dot8, 6, 1, 1>, sums<Avx2Short, Dot4, 6, 1, 1>,
-                        sums<Avx2Short, Dot2, 6, 1, 1>};
+  kernels.short_dots = {sums<Avx2Short, Dot8, 6, 1, 1>, spread_sums<Avx2Short, 4, 6>,
+                        spread_sums<Avx2Short, 2, 6>};
   short_sums_of(kernels, Scheme::dot8) = sums<Avx2Short, Dot8, 6, 1, 1, std::int16_t>;
-  short_sums_of(kernels, Scheme::dot4) = sums<Avx2Short, Dot4, 6, 1, 1, std::int16_t>;
-  short_sums_of(kernels, Scheme::dot2) = sums<Avx2Short, Dot2, 6, 1, 1, std::int16_t>;
+  short_sums_of(kernels, Scheme::dot4) = spread_sums<Avx2Short, 4, 6, std::int16_t>;
+  short_sums_of(kernels, Scheme::dot2) = spread_sums<Avx2Short, 2, 6, std::int16_t>;
   kernels.block_pixels = kernels.near_pixels = 36;  // whole tiles of 6 pixels
 #elif defined(__SSE4_1__)
-  kernels.short_dots = {sums<Sse4Short, Dot8, 2, 1, 1>, sums<Sse4Short, Dot4, 2, 1, 1>,
-                        sums<Sse4Short, Dot2, 2, 1, 1>};
+  kernels.short_dots = {sums<Sse4Short, Dot8, 2, 1, 1>, spread_sums<Sse4Short, 4, 2>,
+                        spread_sums<Sse4Short, 2, 2>};
   short_sums_of(kernels, Scheme::dot8) = sums<Sse4Short, Dot8, 2, 1, 1, std::int16_t>;
-  short_sums_of(kernels, Scheme::dot4) = sums<Sse4Short, Dot4, 2, 1, 1, std::int16_t>;
-  short_sums_of(kernels, Scheme::dot2) = sums<Sse4Short, Dot2, 2, 1, 1, std::int16_t>;
+  short_sums_of(kernels, Scheme::dot4) = spread_sums<Sse4Short, 4, 2, std::int16_t>;
+  short_sums_of(kernels, Scheme::dot2) = spread_sums<Sse4Short, 2, 2, std::int16_t>;
 #endif
 }
 
