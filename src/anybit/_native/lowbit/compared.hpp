@@ -51,6 +51,21 @@ Part part_at(const float* x) { return *x; }
 Part part_of(float x) { return x; }
 std::uint32_t reached(Part x, Part limit) { return x >= limit ? 1 : 0; }
 #endif
+// One bit for each of 32 numbers.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define ANYBIT_COMPARES_WORDS
+std::uint32_t word_reached(const Part (&x)[4], Part limit) {
+  const auto reached = [&](int i) __attribute__((always_inline)) {
+    return _mm256_castps_si256(_mm256_cmp_ps(x[i], limit, _CMP_GE_OQ));
+  };
+  const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(reached(0), reached(1)),
+                                           _mm256_packs_epi32(reached(2), reached(3)));
+  // The halves of registers are packed apart.
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  return static_cast<std::uint32_t>(
+      _mm256_movemask_epi8(_mm256_permutevar8x32_epi32(bytes, order)));
+}
+#endif
 constexpr int part_size = sizeof(Part) / sizeof(float), half = 16, parts = half / part_size;
 
 void store(std::byte* to, std::uint32_t mask) {
@@ -75,6 +90,9 @@ class Compared {
   bool write(const float* x, std::int64_t n, std::byte* to) {
     const float* const all = x;
     std::int64_t left = n;
+#if defined(ANYBIT_COMPARES_WORDS)
+    for (; left >= 2 * half; left -= 2 * half, x += 2 * half, to += 4 * planes) write_word(x, to);
+#endif
     for (; left >= 4 * half; left -= 4 * half, x += 4 * half, to += 8 * planes) {
       write_half<0>(x, half, to), write_half<1>(x, half, to);
       write_half<2>(x, half, to), write_half<3>(x, half, to);
@@ -99,15 +117,41 @@ class Compared {
     put<turn>(masks, to);
   }
 
-  template <int turn>
-  static void put(const std::uint32_t (&masks)[count], std::byte* to) {
-    to += turn / 2 * planes * 4 + turn % 2 * 2;
+#if defined(ANYBIT_COMPARES_WORDS)
+  void write_word(const float* x, std::byte* to) {
+    Part numbers[4];
+    for (int p = 0; p < 4; ++p) {
+      numbers[p] = part_at(x + p * part_size);
+      sums_[p] += numbers[p];
+    }
+    std::uint32_t masks[count];
+    for (int k = 0; k < count; ++k) {
+      masks[k] = word_reached(numbers, limits_[k]);
+      if (falls) masks[k] = ~masks[k];
+    }
+    const Words words = words_of(masks);
+    store_word(to, words.first);
+    if constexpr (planes == 2) store_word(to + 4, words.second);
+  }
+#endif
+
+  struct Words {
+    std::uint32_t first, second;
+  };
+  static Words words_of(const std::uint32_t (&masks)[count]) {
     std::uint32_t low = masks[0], high = count == 1 ? 0 : masks[1 % count];
     if constexpr (count >= 2) low ^= masks[1];
     if constexpr (count == 3) low ^= masks[2];
     if constexpr (coding == Coding::nibbles) mix_planes(low, high);
-    store(to, low);
-    if constexpr (planes == 2) store(to + 4, high);
+    return {low, high};
+  }
+
+  template <int turn>
+  static void put(const std::uint32_t (&masks)[count], std::byte* to) {
+    to += turn / 2 * planes * 4 + turn % 2 * 2;
+    const Words words = words_of(masks);
+    store(to, words.first);
+    if constexpr (planes == 2) store(to + 4, words.second);
   }
 
   // Handles the end, where fewer numbers or none are left.

@@ -144,6 +144,19 @@ bool is_depthwise(const ProductTask& task) {
          task.target.channels == task.source.channels;
 }
 
+int bits_of_index(Scheme scheme) {
+  return scheme == Scheme::dot4 ? 4 : scheme == Scheme::dot2 ? 2 : 8;
+}
+
+// Values per run of the reduction axis, rounded up to whole steps.
+std::int64_t padded_run(const ProductTask& task, Scheme scheme) {
+  const Window& window = task.product->window;
+  const bool joined = task.product->groups == 1 && window.dilation_width == 1;
+  const std::int64_t run = inner_channels(task) * (joined ? window.kernel_width : 1);
+  const std::int64_t step = 32 / bits_of_index(scheme);
+  return (run + step - 1) / step * step;
+}
+
 Scheme dot_scheme(const ProductTask& task, const WeightForm& form, Level level) {
   const ProductKernels& kernels = kernels_of<ProductKernels>(level);
   if (is_depthwise(task)) {
@@ -154,9 +167,13 @@ Scheme dot_scheme(const ProductTask& task, const WeightForm& form, Level level) 
     const bool has_four = kernels.sums[static_cast<std::size_t>(Scheme::depthwise4)] != nullptr;
     return has_four && !is_short ? Scheme::depthwise4 : Scheme::depthwise;
   }
-  const Scheme scheme = form.set.size() <= 4    ? Scheme::dot2
-                        : form.set.size() <= 16 ? Scheme::dot4
-                                                : Scheme::dot8;
+  Scheme scheme = form.set.size() <= 4    ? Scheme::dot2
+                  : form.set.size() <= 16 ? Scheme::dot4
+                                          : Scheme::dot8;
+  // Bytes of short runs, as of images with three channels, are padded less.
+  if (kernels.short_dots[0] != nullptr &&
+      padded_run(task, Scheme::dot8) * 4 <= padded_run(task, scheme) * 3)
+    scheme = Scheme::dot8;
   const auto largest = static_cast<int>(task.source.levels - 1);
   const bool exact = kernels.sums[static_cast<std::size_t>(scheme)] != nullptr &&
                      kernels.dot_is_exact(largest, form.largest);
@@ -209,10 +226,6 @@ Aligned<std::byte> room_for(std::int64_t bytes, std::int64_t most) {
 }
 
 namespace {
-
-int bits_of_index(Scheme scheme) {
-  return scheme == Scheme::dot4 ? 4 : scheme == Scheme::dot2 ? 2 : 8;
-}
 
 // Packs weights as bytes, or as indices of 4 or 2 bits. A step is [16 channels][4 bytes]; a byte
 // holds the indices of all phases.
