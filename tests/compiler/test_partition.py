@@ -382,6 +382,7 @@ def test_partition_reports_reasons(body, reason):
         "strides = [3, 1], pads = [2, 0, 1, 3], output_padding = [2, 0]",
         "strides = [2, 3], dilations = [2, 1], pads = [0, 1, 2, 1]",
         "strides = [1, 2], group = 2, pads = [3, 1, 3, 0]",
+        "strides = [2, 1], group = 4",
         "pads = [1, 1, 1, 1]",
     ],
 )
@@ -392,12 +393,24 @@ def test_transposed_convolution_equals_graph(attributes, after):
         {after}"""
     model = network(body, y="n, c, h, w")
     random = np.random.default_rng(2)
-    outputs = 2 if "group" in attributes else 3
-    channels = 4 if "group" in attributes else 3
+    groups = int(attributes[attributes.find("group") + 8]) if "group" in attributes else 1
+    outputs = {1: 3, 2: 2, 4: 2}[groups]
+    channels = outputs * groups
     weights = random.integers(-7, 8, (4, outputs, 4, 3)).astype(np.float32) / 4
     one = random.integers(-7, 8, (2, channels, 1, 1)).astype(np.float32)
     bias = random.integers(-7, 8, channels).astype(np.float32) / 4
     check(give(model, wt=weights, bt=bias, one=one), 2 if after else 1)
+
+
+def test_depthwise_transposed_convolution_has_scale_per_channel():
+    body = """
+        a = Q(x)
+        wt = DequantizeLinear <axis = 0> (codes, scales)
+        t = ConvTranspose <strides = [2, 2], group = 4> (a, wt)
+        y = Q(t)"""
+    codes = np.random.default_rng(2).integers(-127, 128, (4, 1, 2, 2)).astype(np.int8)
+    scales = np.float32([0.5, 1, 2, 0.25])
+    check(give(network(body, y="n, 4, 12, 12"), codes=codes, scales=scales), 1)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,8 @@ def _add_codes(analysis: ProductAnalysis, layout: ProductLayout) -> ProductAnaly
         return analysis
     zeropt = weight.broadcast(weight.codes.zeropt).astype(np.int32)
     codes = weight.integers.astype(np.int32) - zeropt
-    analysis = replace(analysis, codes=codes, scale=_find_scale(weight.codes, weight.axis, layout))
+    scale = _find_scale(weight.codes, weight.axis, layout, codes)
+    analysis = replace(analysis, codes=codes, scale=scale)
     if (
         x is None
         or x.codes is None
@@ -97,10 +98,15 @@ def _add_codes(analysis: ProductAnalysis, layout: ProductLayout) -> ProductAnaly
     return replace(analysis, accumulator=find_accumulator(x, codes, weight, layout))
 
 
-def _find_scale(codes: CodeRanges, axis: int | None, layout: ProductLayout) -> Array | None:
+def _find_scale(
+    codes: CodeRanges, axis: int | None, layout: ProductLayout, weight: Array
+) -> Array | None:
     """Return the scale of the weight per output channel; None if one sum has several."""
     if codes.scale.ndim == 0 or np.all(codes.scale == codes.scale[0]):
         return np.asarray(codes.scale.flat[0])
+    is_depthwise = layout.kind == "ConvTranspose" and len(weight) == layout.groups
+    if is_depthwise and axis == -weight.ndim:
+        return np.repeat(codes.scale, weight.shape[1])
     if axis != layout.weight_axis or layout.y_axis is None:
         return None
     return np.tile(codes.scale, layout.groups if layout.kind == "ConvTranspose" else 1)
