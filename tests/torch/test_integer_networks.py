@@ -17,6 +17,7 @@ NETWORKS = (
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_integer_only_network_is_one_region(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
