@@ -242,8 +242,8 @@ def test_rounding_matches_numpy_on_a_sample_of_float32(mode: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_rounding_matches_numpy_on_every_float32(mode: str) -> None:
-    # Parts that stay in the cache.
-    for mantissas in np.arange(2**23, dtype=np.uint32).reshape(64, -1):
+    # Parts of 128 KiB stay in the cache, and their memory is not returned to the system.
+    for mantissas in np.arange(2**23, dtype=np.uint32).reshape(256, -1):
         for field, negative in product(range(256), (False, True)):
             check_rounding(field, mantissas, mode, negative)
 

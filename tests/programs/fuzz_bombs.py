@@ -34,8 +34,9 @@ CHAIN_MEMORY = 400 * 2**20
 """Limit of resident bytes for chains, whose files are small."""
 COMPARED = ("constants", "scaled", "moved_codes", "foreign_codes", "weights")
 """Chains that are also run by `anybit.diff`: only some, because it is slow."""
-LENGTHS = (24, 400, 3200)
-"""Nodes of the chains: the first is a warm-up, the other two are compared."""
+LENGTHS = (24, 200, 1600)
+"""Nodes of the chains: the first is a warm-up, the other two are compared. The longest is longer
+than Python's limit of recursion."""
 GROWTH = 24
 """Largest ratio of the processor times of the two longest chains. Linear time has a ratio of 8,
 quadratic time of 64; a busy machine may double either."""
@@ -46,7 +47,7 @@ Compiling evaluates the functions between accumulators node by node."""
 REST = 10.0
 SLOWER = 4
 """Factor on BUDGET for slow or busy machines."""
-LEAST = 0.05
+LEAST = 0.02
 """Processor times below this, in seconds, are too short to compare."""
 
 
