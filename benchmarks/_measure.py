@@ -14,43 +14,49 @@ from rich.console import Console
 from rich.table import Table
 
 Call = Callable[[], object]
+Clock = Callable[[], float]
 Name = TypeVar("Name", bound=Hashable)
 
 
 def best_times(
-    calls: Mapping[Name, Call], rounds: int = 7, at_least: float = 0.01
+    calls: Mapping[Name, Call],
+    rounds: int = 7,
+    at_least: float = 0.01,
+    clock: Clock = time.perf_counter,
 ) -> dict[Name, float]:
     """Return the shortest time per call of each contestant, in seconds.
 
     Every round times every contestant once, so that noise affects all alike. Short calls are
     repeated until a round lasts `at_least` seconds.
     """
-    repeats = {name: _repeats(call, at_least) for name, call in calls.items()}
+    repeats = {name: _repeats(call, at_least, clock) for name, call in calls.items()}
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():
-            _seconds(call, repeats[name] // 8)  # warm-up: other contestants evicted the caches
-            best[name] = min(best[name], _seconds(call, repeats[name]) / repeats[name])
+            _seconds(
+                call, repeats[name] // 8, clock
+            )  # warm-up: other contestants evicted the caches
+            best[name] = min(best[name], _seconds(call, repeats[name], clock) / repeats[name])
     return best
 
 
-def _repeats(call: Call, at_least: float) -> int:
+def _repeats(call: Call, at_least: float, clock: Clock) -> int:
     """Return the number of calls that last `at_least` seconds.
 
     It is doubled until it is near, because the first calls are slow.
     """
     call()
     repeats = 1
-    while (seconds := min(_seconds(call, repeats) for _ in range(2))) < at_least / 2:
+    while (seconds := min(_seconds(call, repeats, clock) for _ in range(2))) < at_least / 2:
         repeats *= 2
     return max(1, int(repeats * at_least / seconds))
 
 
-def _seconds(call: Call, repeats: int) -> float:
-    start = time.perf_counter()
+def _seconds(call: Call, repeats: int, clock: Clock) -> float:
+    start = clock()
     for _ in range(repeats):
         call()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def models_folder() -> Path:
