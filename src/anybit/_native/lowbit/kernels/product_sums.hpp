@@ -74,7 +74,9 @@ constexpr void set_wides(ProductKernels& kernels) {
 #if defined(__AVX512F__)
   sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 4, 2, 2>;
 #else
-  sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 2, 1, 1>;
+  // Weights are split into 16 bits for every tile.
+  constexpr int rows = Wides::lanes == 8 ? 4 : 2;
+  sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, rows, 1, 1>;
 #endif
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
   // Adds four products to 32 bits at once.
