@@ -38,7 +38,7 @@ struct Layer {
   Product product{};
   std::vector<std::uint8_t> bits;
   std::vector<std::int32_t> values, integers[2];
-  std::vector<float> floats[3];
+  std::vector<float> floats[5];
   std::vector<std::uint8_t> entries;
   std::vector<std::int8_t> weights;  // decoded from the bits
   std::int64_t rows = 1;
@@ -121,14 +121,36 @@ void random_codes(Tensor& tensor) {
   if (tensor.levels == 3 && number(0, 1) == 0) tensor.lowest = -1, tensor.step = 1;
 }
 
+// A quantizer after a bias and perhaps bounds: half of the sums may be next to a tie.
+void fill_quantizer(Layer& at, const std::vector<std::int64_t>& sums) {
+  const auto [least, most] = std::minmax_element(sums.begin(), sums.end());
+  const auto spread = static_cast<float>(*most - *least + 1);
+  const float scale = one_of({0.1f, 0.7f, -1.0f / 3, 1e-4f});
+  const float sums_per_code =
+      std::max(2.0f, std::round(spread / static_cast<float>(at.target.levels)));
+  for (std::int64_t c = 0; c < at.target.channels; ++c) {
+    at.floats[0].push_back(scale * one_of({1.0f, 1.0f, 3.0f, 0.0f}));
+    at.floats[1].push_back(scale * static_cast<float>(number(-9, 9)));
+  }
+  at.floats[2] = {scale * sums_per_code * one_of({1.0f, -1.0f, 0.9f})};
+  at.floats[3] = {static_cast<float>(number(-20, 150))};
+  at.floats[4] = {scale * sums_per_code * static_cast<float>(number(-5, 20))};
+  std::vector<Step> steps = {{number(0, 2), at.floats[1]}};
+  for (std::int64_t i = number(0, 2); i > 0; --i) steps.push_back({number(5, 6), at.floats[4]});
+  steps.push_back({4, at.floats[2]});
+  steps.push_back({0, at.floats[3]});
+  at.product.tail = Rounded{at.floats[0], std::move(steps), number(-3, 20)};
+}
+
 void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
   const auto channels = static_cast<std::size_t>(at.target.channels);
   const auto some_sum = [&] {
     return static_cast<std::int32_t>(
         sums[static_cast<std::size_t>(number(0, static_cast<std::int64_t>(sums.size()) - 1))]);
   };
-  const auto kind = number(0, 3);
+  const auto kind = number(0, 4);
   at.target.levels = one_of<std::int64_t>({2, 2, 3, 4, 4, 7, 16, 17, 18, 100, 256});
+  if (kind == 4) return fill_quantizer(at, sums);
   if (kind == 0) {
     // An ordinary quantizer has equally spaced thresholds; after a bent function they are curved.
     const bool even = number(0, 1) == 0, curved = number(0, 1) == 0;

@@ -33,6 +33,7 @@ constexpr Shape shapes[] = {
 // Epilogues of products with 256 codes.
 enum class Curve {
   line,        // a multiplication, an addition and a rounding
+  steps,       // a bias, a division, an addition and a rounding, replayed in floats
   hard_swish,  // the same after HardSwish, replayed in floats
   thresholds,  // 255 thresholds close to a line
   swish,       // 255 thresholds of the increasing part of Swish
@@ -70,6 +71,11 @@ void fill_epilogue(Layer& at, Curve curve) {
   if (curve == Curve::thresholds)
     return fill_thresholds(at, [](auto i) { return 100 * int(i) + int(i * i) % 7; });
   if (curve == Curve::swish) return fill_thresholds(at, swish_threshold);
+  if (curve == Curve::steps) {
+    static constexpr float scale[] = {0.001f}, bias[] = {0.3f}, step[] = {0.1f}, zero[] = {8};
+    at.product.tail = Rounded{scale, {{0, bias}, {4, step}, {0, zero}}, 0};
+    return;
+  }
   if (curve == Curve::line) {
     at.floats[0].assign(static_cast<std::size_t>(at.target.channels), 0.01f);
     at.floats[1].assign(static_cast<std::size_t>(at.target.channels), 1.0f);
@@ -97,6 +103,7 @@ int time_all(std::string_view level, const std::string& filter) {
                         {"w2a8", 2, {0, 1, -2, -1}, 0, 1, 256, 256},
                         {"w4a4", 4, four, 0, 1, 16, 16},
                         {"w8a8", 8, eight, 0, 1, 256, 256},
+                        {"w8a8 steps", 8, eight, 0, 1, 256, 256, Curve::steps},
                         {"w8a8 hard_swish", 8, eight, 0, 1, 256, 256, Curve::hard_swish},
                         {"w8a8 thresholds", 8, eight, 0, 1, 256, 256, Curve::thresholds},
                         {"w8a8 swish", 8, eight, 0, 1, 256, 256, Curve::swish}};

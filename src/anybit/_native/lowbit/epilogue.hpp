@@ -25,6 +25,7 @@ struct Epilogue {
   Aligned<std::int32_t> thresholds;
   Aligned<float> gains, offsets;
   Aligned<float> limits, bottoms, tops;  // for lines, see TailBlock
+  Aligned<float> slopes;                 // gains of rounded lines
   Aligned<std::int32_t> lows, highs;
   Buckets buckets;  // of many thresholds and lines, where few thresholds share one
   std::int32_t shift = 0;

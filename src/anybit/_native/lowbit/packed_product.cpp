@@ -7,6 +7,7 @@
 #include "damage.hpp"
 #include "packed_state.hpp"
 #include "pixel_blocks.hpp"
+#include "rounded_line.hpp"
 #include "rows.hpp"
 #include "tap_sums.hpp"
 #include "taps.hpp"
@@ -276,6 +277,7 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
   simplify(*at, form.largest);
   make_buckets(at->tail, task.target.channels, task.target.levels);
   fit_lines(at->tail, task.target.channels, task.target.levels);
+  fit_rounded_lines(at->tail, task.target.channels, task.target.levels);
   at->multiplications =
       static_cast<std::int64_t>(weights.values.size()) * task.target.height * task.target.width;
   return at;
@@ -354,6 +356,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       then.thresholds = at.tail.thresholds.from(channel * thresholds);
       then.gains = at.tail.gains.from(channel);
       then.offsets = at.tail.offsets.from(channel);
+      then.slopes = at.tail.slopes.from(channel);
       then.limits = at.tail.limits.from(channel);
       then.bottoms = at.tail.bottoms.from(channel), then.tops = at.tail.tops.from(channel);
       then.lows = at.tail.lows.from(channel), then.highs = at.tail.highs.from(channel);

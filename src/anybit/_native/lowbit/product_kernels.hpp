@@ -109,6 +109,7 @@ struct TailBlock {
   // For lines: an index is exact if the fitted value is less than `limits` off and the sum is in
   // [low, high). Indices are clamped to [bottom, top].
   const float *limits, *bottoms, *tops;
+  const float* slopes;  // for rounded lines, whose offsets include the shift
   const std::int32_t *lows, *highs;
   // Buckets of sums: see Buckets. Null if many thresholds are searched by halving.
   const std::uint8_t* bucket_codes;
@@ -167,8 +168,9 @@ enum class TailKind : std::uint8_t {
   table,
   arithmetic,
   rounded,
+  rounded_lines,  // rounded, and a line fit that avoids most replays
 };
-inline constexpr int tail_count = 7;
+inline constexpr int tail_count = 8;
 
 constexpr bool has_many_thresholds(TailKind kind) {
   return kind == TailKind::many_thresholds || kind == TailKind::lines;

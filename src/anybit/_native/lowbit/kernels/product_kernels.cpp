@@ -36,7 +36,8 @@ constexpr ProductKernels all = [] {
 #else
   sums_of(kernels, Scheme::depthwise) = depthwise;
 #endif
-  kernels.tails = {thresholds, many_thresholds, lines, affine, table, arithmetic, rounded};
+  kernels.tails = {thresholds, many_thresholds, lines,   affine,
+                   table,      arithmetic,      rounded, rounded_lines};
 #if defined(__SSE4_1__) && !defined(__AVX512F__)
   kernels.short_tail = short_tail;
 #endif

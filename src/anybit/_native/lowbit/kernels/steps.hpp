@@ -17,19 +17,21 @@ inline constexpr int step_panels = 4;
 #endif
 
 // Operands of steps: y, and saved copies of it.
+template <int panels>
 struct Stepped {
-  Reals y[step_panels], kept[step_panels];
+  Reals y[panels], kept[panels];
 };
 
-[[gnu::always_inline]] inline void apply(const TailStep& step, Stepped& at,
-                                         const std::ptrdiff_t (&channels)[step_panels]) {
+template <int panels>
+[[gnu::always_inline]] inline void apply(const TailStep& step, Stepped<panels>& at,
+                                         const std::ptrdiff_t (&channels)[panels]) {
   const auto apply_to_all = [&](auto&& result) __attribute__((always_inline)) {
-    repeat<step_panels>([&](int i) __attribute__((always_inline)) {
+    repeat<panels>([&](int i) __attribute__((always_inline)) {
       at.y[i] = result(at.y[i], read<Reals>(step.operands + channels[i]));
     });
   };
   const auto kept = [&](auto&& result) __attribute__((always_inline)) {
-    repeat<step_panels>([&](int i) __attribute__((always_inline)) { result(at.y[i], at.kept[i]); });
+    repeat<panels>([&](int i) __attribute__((always_inline)) { result(at.y[i], at.kept[i]); });
   };
   switch (step.operation) {
     case Operation::add:
@@ -71,7 +73,7 @@ template <class Store>
       if (first + i + 1 >= all) continue;
       if (++panel == panels) panel = 0, ++pixel;
     }
-    Stepped stepped;
+    Stepped<step_panels> stepped;
     repeat<step_panels>([&](int i) __attribute__((always_inline)) {
       const Lanes sum = accumulators(at, pixels[i], lanes[i]);
       stepped.y[i] = to_reals(sum) * read<Reals>(at.gains + lanes[i]);
@@ -141,6 +143,44 @@ void rounded(const TailBlock& at) {
     if (lane + lane_count >= at.channels)
       anybit::lowbit::put_run(at.coding, at.targets[pixel], 0, room, at.channels);
   });
+}
+
+// Replays the steps for one panel. Most panels need no replay.
+[[gnu::noinline]] void replay_panel(const TailBlock& at, const std::int32_t* sums, int lane,
+                                    std::int32_t* indices) {
+  const std::ptrdiff_t channels[] = {at.first_channel + lane};
+  Stepped<1> stepped{{to_reals(read<Lanes>(sums)) * read<Reals>(at.gains + lane)},
+                     {broadcast(0.0f)}};
+  for (int i = 0; i < at.step_count; ++i) apply(at.steps[i], stepped, channels);
+  const Reals bottom = broadcast(-static_cast<float>(at.shift));
+  const Reals top = bottom + broadcast(static_cast<float>(at.levels - 1));
+  write(indices, nearest(clamped(stepped.y[0], bottom, top), at.shift));
+}
+
+template <Settling settling>
+void some_rounded_lines(const TailBlock& block) {
+  const TailBlock at = block;
+  store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    const Lanes sum = accumulators<settling>(at, pixel, lane);
+    Reals y = to_reals(sum) * read<Reals>(at.slopes + lane);
+    y = y + read<Reals>(at.offsets + lane);
+    y = clamped(y, read<Reals>(at.bottoms + lane), read<Reals>(at.tops + lane));
+    const Lanes index = nearest(y);
+    const Reals off = y - to_reals(index);
+    const auto limit = read<Reals>(at.limits + lane);
+    const Lanes doubtful = (off >= limit) | (negated(off) >= limit);
+    if (reached(broadcast(-1), doubtful) == 0) return index;
+    alignas(64) std::int32_t sums[lane_count], indices[lane_count];
+    write(sums, sum);
+    replay_panel(at, sums, lane, indices);
+    return read<Lanes>(indices);
+  });
+}
+
+void rounded_lines(const TailBlock& at) {
+  if (at.settling == Settling::bare) some_rounded_lines<Settling::bare>(at);
+  else if (at.settling == Settling::plain) some_rounded_lines<Settling::plain>(at);
+  else some_rounded_lines<Settling::general>(at);
 }
 
 }  // namespace
