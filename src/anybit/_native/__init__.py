@@ -26,6 +26,7 @@ isa = _core.isa
 num_threads = _core.num_threads
 set_num_threads = _core.set_num_threads
 limit_threads = _core.limit_threads
+may_spin = _core.may_spin
 
 Network = _core.Network
 Call = _core.Call

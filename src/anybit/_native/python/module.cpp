@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators as Python functions of NumPy arrays. Independent of the set of operators.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -8,6 +10,7 @@
 
 #include "_native/engine/application.hpp"
 #include "_native/threads/pool.hpp"
+#include "_native/threads/processors.hpp"
 #include "_native/xla/handler.hpp"
 #include "arguments.hpp"
 #include "backward.hpp"
@@ -142,6 +145,12 @@ NB_MODULE(_core, module) {
   module.def("num_threads", &num_threads);
   module.def("set_num_threads", &set_num_threads);
   module.def("limit_threads", &limit_threads);
+  module.def("may_spin", &may_spin);
+  module.def("read_cpu_quota", &read_cpu_quota);
+  module.def("find_processors", [](std::optional<double> quota) {
+    const Processors processors = find_processors(quota);
+    return std::pair(processors.count, processors.whole);
+  });
   module.def("isa", [] { return std::string(name_of(selected_level())); });
   module.def("isa_for", [](std::int64_t elements) {
     return std::string(name_of(level_for({nullptr, ElementType::float32, 1, &elements})));

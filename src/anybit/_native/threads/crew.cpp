@@ -25,28 +25,30 @@ inline void pause() {
 #endif
 }
 
+}  // namespace
+
 // Spins for a short wait on another thread, and yields in case that thread lost its processor.
 template <class Done>
-void wait_until(const Done& done) {
+void Crew::wait_until(const Done& done) const {
+  const int most = spin_.load(std::memory_order_relaxed) ? 4096 : 1;
   for (int tries = 1; !done(); ++tries) {
-    if (tries % 4096 == 0) std::this_thread::yield();
+    if (tries % most == 0) std::this_thread::yield();
     else pause();
   }
 }
 
-}  // namespace
-
-void Crew::run(int helpers, bool wake, std::span<const int> pieces, const Workers::Piece& piece) {
+void Crew::run(const Helpers& helpers, std::span<const int> pieces, const Workers::Piece& piece) {
   prepare(helpers, pieces, piece);
   open_.store(true, std::memory_order_seq_cst);
   job_.fetch_add(1, std::memory_order_seq_cst);
-  if (wake && asleep_.load(std::memory_order_seq_cst) > 0) job_.notify_all();
+  if (helpers.wake && asleep_.load(std::memory_order_seq_cst) > 0) job_.notify_all();
   take_part(0);
   open_.store(false, std::memory_order_seq_cst);
   wait_until([this] { return inside_.load(std::memory_order_seq_cst) == 0; });
 }
 
-void Crew::prepare(int helpers, std::span<const int> pieces, const Workers::Piece& piece) {
+void Crew::prepare(const Helpers& helpers, std::span<const int> pieces,
+                   const Workers::Piece& piece) {
   if (room_ < pieces.size()) {
     stages_ = std::make_unique<Stage[]>(pieces.size());
     room_ = pieces.size();
@@ -57,7 +59,7 @@ void Crew::prepare(int helpers, std::span<const int> pieces, const Workers::Piec
   }
   pieces_ = pieces;
   piece_ = &piece;
-  while (started_ < helpers) {
+  while (started_ < helpers.count) {
     try {
       std::thread([this, number = started_ + 1] { serve(number); }).detach();
     } catch (const std::system_error&) {
@@ -65,7 +67,8 @@ void Crew::prepare(int helpers, std::span<const int> pieces, const Workers::Piec
     }
     ++started_;
   }
-  admitted_ = helpers;
+  admitted_ = helpers.count;
+  spin_.store(helpers.spin, std::memory_order_relaxed);
 }
 
 void Crew::take_part(int number) {
@@ -104,7 +107,8 @@ std::uint32_t Crew::next_job(std::uint32_t seen) {
     const std::uint32_t now = job_.load(std::memory_order_acquire);
     if (now != seen) return now;
     pause();
-    if (tries % 64 != 0 || std::chrono::steady_clock::now() < until) continue;
+    const bool spins = spin_.load(std::memory_order_relaxed);
+    if (spins && (tries % 64 != 0 || std::chrono::steady_clock::now() < until)) continue;
     asleep_.fetch_add(1, std::memory_order_seq_cst);
     job_.wait(seen, std::memory_order_seq_cst);
     asleep_.fetch_sub(1, std::memory_order_relaxed);

@@ -15,10 +15,8 @@
 
 #include "crew.hpp"
 #include "ops/types.hpp"
+#include "processors.hpp"
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #endif
@@ -30,17 +28,9 @@ namespace {
 // More threads than any machine has: a larger number is a mistake.
 constexpr int most_threads = 1024;
 
-int processors() {
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 int initial_threads() {
   const char* text = std::getenv("ANYBIT_NUM_THREADS");
-  if (text == nullptr || *text == '\0') return processors();
+  if (text == nullptr || *text == '\0') return default_threads();
   int count = 0;
   const char* end = text + std::strlen(text);
   const auto parsed = std::from_chars(text, end, count);
@@ -208,7 +198,8 @@ void PoolWorkers::run_stages(std::span<const int> pieces, std::int64_t nanosecon
     SharedCrew& shared_crew = shared<SharedCrew>();
     const std::unique_lock lock(shared_crew.in_use, std::try_to_lock);
     if (lock.owns_lock())
-      return shared_crew.crew.run(helpers, nanoseconds >= worth_waking, pieces, piece);
+      return shared_crew.crew.run({helpers, nanoseconds >= worth_waking, may_spin(helpers + 1)},
+                                  pieces, piece);
   }
   Workers::run_stages(pieces, nanoseconds, piece);
 }

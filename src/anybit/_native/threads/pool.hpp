@@ -7,7 +7,7 @@
 namespace anybit {
 
 // Number of threads for large arrays: the number set, else ANYBIT_NUM_THREADS, else the processors
-// available to this process.
+// available to this process (processors.hpp).
 int num_threads();
 
 // Throws Error unless count >= 1.
