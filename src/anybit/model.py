@@ -26,7 +26,12 @@ from anybit.onnx.operators.opsets import find_obstacle
 from anybit.onnx.ort_values import is_numpy_dtype
 from anybit.onnx.process import relax_gc, silence_onnx_logs
 from anybit.onnx.quantizers.float4 import find_float4_obstacle
-from anybit.onnx.runtime import exact_session_options, extract_reason, run_session
+from anybit.onnx.runtime import (
+    exact_session_options,
+    extract_reason,
+    run_session,
+    set_threads,
+)
 
 
 class Engine(Protocol):
@@ -71,7 +76,7 @@ class RuntimeEngine:
     Args:
         model: The model.
         where: The name of the model in messages.
-        threads: The number of threads of a run; 0 for one per core.
+        threads: The number of threads of a run; 0 for the default of `set_threads`.
     """
 
     def __init__(self, model: ir.Model, where: str, threads: int = 0) -> None:
@@ -79,7 +84,7 @@ class RuntimeEngine:
         self.inputs = list_inputs(model.graph, where)
         options = exact_session_options() if threads else None
         if options is not None:
-            options.intra_op_num_threads = threads
+            set_threads(options, threads)
         try:
             self.session = onnxruntime.session(model, session_options=options)
         except AnybitError as error:

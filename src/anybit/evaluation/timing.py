@@ -21,7 +21,7 @@ from anybit.inputs import Array
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, read
 from anybit.onnx.graph.walk import iter_nodes
-from anybit.onnx.runtime import FAILURES, make_plain_session
+from anybit.onnx.runtime import FAILURES, make_plain_session, set_threads
 
 _RUNTIME_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _FAILURES: tuple[type[Exception], ...] = (ModelError, *FAILURES)
@@ -87,7 +87,7 @@ def _default_session(source: Source) -> onnxruntime.InferenceSession:
         level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         return make_plain_session(read(source), {}, level, threads=num_threads())
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = num_threads()
+    set_threads(options, num_threads())
     options.log_severity_level = 4
     return onnxruntime.InferenceSession(
         os.fspath(source), options, providers=["CPUExecutionProvider"], enable_fallback=0

@@ -54,6 +54,7 @@ def _cast(array: Array, dtype: ir.DataType) -> Any:
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=9)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

@@ -4,6 +4,7 @@
 `make_session` creates every session of this package, so each one computes the graph as written.
 """
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 from onnxruntime.capi import onnxruntime_pybind11_state  # type: ignore[import-untyped]
 
+from anybit._native import may_spin, num_threads
 from anybit.onnx.files.message import serialize
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.library import has_entry, register, register_domains
@@ -28,6 +30,8 @@ _EXACT = {
     "session.disable_quant_qdq": "1",
     "session.qdq_matmulnbits_accuracy_level": "1",
 }
+
+_SPINNING = "session.intra_op.allow_spinning"
 
 # Memory planning searches all pending results for reusable memory: a model of 10 000 nodes takes
 # seconds to load. Without it, every result has memory of its own until its last use.
@@ -77,6 +81,24 @@ def exact_session_options() -> onnxruntime.SessionOptions:
     return options
 
 
+def set_threads(options: onnxruntime.SessionOptions, threads: int = 0) -> None:
+    """Set the number of threads of a run, and let them sleep where they share processors.
+
+    The runtime itself ignores CPU quotas and affinity. A thread that spins takes the time of the
+    thread that it waits for.
+
+    Args:
+        options: The options to change.
+        threads: The number of threads; 0 for `num_threads()`, or one per physical core if that is
+            the number of all processors.
+    """
+    if not threads and num_threads() != os.cpu_count():
+        threads = num_threads()
+    options.intra_op_num_threads = threads
+    if threads > 1 and not may_spin(threads):
+        options.add_session_config_entry(_SPINNING, "0")
+
+
 def make_session(
     model: ir.Model,
     options: onnxruntime.SessionOptions | None = None,
@@ -93,7 +115,7 @@ def make_session(
         options: The exact ones by default. The operators are registered in options of your own,
             and entries that keep results exact are added unless they have a value.
         providers: Execution providers; the CPU's by default.
-        threads: The number of threads of a run, unless options set it; 0 for one per core.
+        threads: The number of threads of a run, unless options set it; see `set_threads`.
 
     Raises:
         ModelError: The model exceeds the limit of one message.
@@ -121,7 +143,7 @@ def make_session_from_message(
 def _make_exact_options(nodes: int, threads: int) -> onnxruntime.SessionOptions:
     """Return the exact options for a model with that many nodes."""
     options = exact_session_options()
-    options.intra_op_num_threads = threads
+    set_threads(options, threads)
     options.enable_mem_reuse = nodes <= _MOST_NODES_TO_PLAN
     return options
 
@@ -162,7 +184,7 @@ def make_plain_session(
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
-    options.intra_op_num_threads = threads
+    set_threads(options, threads)
     options.log_severity_level = 4
     for key, value in entries.items():
         options.add_session_config_entry(key, value)

@@ -16,6 +16,7 @@ scales are floats there is little to gain.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -139,7 +140,7 @@ class _FactorSearch:
                 (array,) = runner.scale_weights(factors)
                 costs = scale_weight(costs, source, 1 / squares)
                 grid = round_to_nearest(
-                    array, source, weight.spec, runner.config.weights, costs
+                    array, source, weight.spec, runner.config.weights, partial(np.asarray, costs)
                 ).grid
                 for at, step in enumerate(steps):
                     noise = quantize_to_grid(array * step, grid) / step - array

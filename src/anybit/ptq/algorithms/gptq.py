@@ -201,8 +201,8 @@ def round_weights(
     array = runner.scale_weights(smoothing)[0]
     matrix = product.to_matrix(array)
     factors = _cache_last(factors)
-    costs = _compute_element_costs(layer, factors)
-    best = round_to_nearest(array, product.weight, layer.spec, runner.config.weights, costs)
+    compute_costs = partial(_compute_element_costs, layer, factors)
+    best = round_to_nearest(array, product.weight, layer.spec, runner.config.weights, compute_costs)
     round_terms = _make_column_rounding(product, best)
     # Backwards: the factors of the last part are still cached.
     result = [

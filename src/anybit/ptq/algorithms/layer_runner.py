@@ -158,9 +158,8 @@ class LayerRunner:
         round_input = self.make_input_rounding(grid, smoothing)
         for sample in samples:
             reference, power = self._run_float(sample)
-            quantized = self._run(
-                sample | {self._x: round_input(self.get_input(sample)), **constants}
-            )
+            feeds = sample | {self._x: round_input(self.get_input(sample)), **constants}
+            quantized = self._run(feeds, kept=False)
             yield quantized, reference, power
 
     def get_input(self, sample: Sample) -> Array:
@@ -195,12 +194,12 @@ class LayerRunner:
 
     def _run_float(self, sample: dict[str, Array]) -> tuple[Array, float]:
         if id(sample) not in self._references:
-            y = self._run(sample)
+            y = self._run(sample, kept=True)
             power = float(np.square(y, dtype=np.float64).sum())
             self._references[id(sample)] = sample, y, power  # the reference keeps the id unique
         return self._references[id(sample)][1:]
 
-    def _run(self, feeds: dict[str, Array]) -> Array:
+    def _run(self, feeds: dict[str, Array], *, kept: bool) -> Array:
         feeds = self._constants | feeds
         if self._session is None:
             for value in self._fragment.graph.inputs:
@@ -208,7 +207,7 @@ class LayerRunner:
                 value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
                 value.shape = ir.Shape([None] * array.ndim)
             self._session = make_session(self._fragment, threads=1)  # layers run in parallel
-        (result,) = run_session(self._session, feeds).values()
+        (result,) = run_session(self._session, feeds, kept=kept).values()
         return result
 
 

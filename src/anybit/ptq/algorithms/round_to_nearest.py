@@ -83,7 +83,7 @@ def round_to_nearest(
     weight: WeightInput,
     spec: QuantSpec,
     config: WeightConfig,
-    importance: Array | None = None,
+    compute_costs: Callable[[], Array] | None = None,
 ) -> QuantizedWeight:
     """Round a weight to the nearest values of a grid.
 
@@ -94,37 +94,45 @@ def round_to_nearest(
         weight: Which one of its layer it is.
         spec: Its spec.
         config: The candidates of its range.
-        importance: The weight of the squared error of each element; None for 1.
+        compute_costs: Returns the cost of an error in each element; None for 1. It is called only
+            if there are several grids.
     """
-    costs = np.ones(()) if importance is None else importance
     if spec.block_size:
         blocks = choose_block_layout(array.shape, weight, spec.block_size)
-        costs = costs if importance is None else blocks.split(costs)
+        costs = None if compute_costs is None else lambda: blocks.split(compute_costs())
         grid = _select_grids(blocks.split(array), costs, (blocks.axis,), spec, config)
         return QuantizedWeight(array, _map_grid(blocks.expand, grid), blocks)
     channels = weight.channel_axes if spec.per_channel else ()
     others = tuple(axis for axis in range(array.ndim) if axis not in channels)
-    return QuantizedWeight(array, _squeeze_grid(_select_grids(array, costs, others, spec, config)))
+    grid = _select_grids(array, compute_costs, others, spec, config)
+    return QuantizedWeight(array, _squeeze_grid(grid))
 
 
 def _select_grids(
-    array: Array, costs: Array, others: tuple[int, ...], spec: QuantSpec, config: WeightConfig
+    array: Array,
+    compute_costs: Callable[[], Array] | None,
+    others: tuple[int, ...],
+    spec: QuantSpec,
+    config: WeightConfig,
 ) -> Grid:
     """Return the grid with the least squared error along some axes, for each of the rest."""
-    best: Grid | None = None
-    least: Array | None = None
     tried = list(_generate_grids(array, others, spec, config))
-    for grid in tried if len(tried) > 1 else ():
+    if len(tried) == 1:
+        return tried[0]
+    costs = np.ones(()) if compute_costs is None else compute_costs()
+
+    def compute_errors(grid: Grid) -> Array:
         with np.errstate(all="ignore"):  # infinite where float32 ends
             noise = quantize_to_grid(array, _squeeze_grid(grid)) - array
             squares = np.square(noise, dtype=np.float64) * costs
-            error = squares.sum(axis=others, keepdims=True)
-        if best is None or least is None:
-            best, least = grid, error
-        else:
-            best = _merge_grids(error < least, grid, best)
-            least = np.minimum(error, least)
-    return tried[0] if best is None else best
+            return np.asarray(squares.sum(axis=others, keepdims=True))
+
+    best, least = tried[0], compute_errors(tried[0])
+    for grid in tried[1:]:
+        errors = compute_errors(grid)
+        best = _merge_grids(errors < least, grid, best)
+        least = np.minimum(errors, least)
+    return best
 
 
 def _generate_grids(
