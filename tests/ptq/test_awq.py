@@ -48,7 +48,7 @@ def measure_noise(runner: LayerRunner, x: Array, factors: Array | None) -> float
     assert runner.spec is not None
     costs = np.broadcast_to(power / np.square(s, dtype=np.float64)[:, None], array.shape)
     scaled = scale_weight(array, weight, s)
-    rounded = round_to_nearest(scaled, weight, runner.spec, DEFAULT.weights, costs).values
+    rounded = round_to_nearest(scaled, weight, runner.spec, DEFAULT.weights, lambda: costs).values
     return float((np.square(rounded / s[:, None] - array, dtype=np.float64) * power).sum())
 
 

@@ -26,7 +26,6 @@ isa = _core.isa
 num_threads = _core.num_threads
 set_num_threads = _core.set_num_threads
 limit_threads = _core.limit_threads
-may_spin = _core.may_spin
 
 Network = _core.Network
 Call = _core.Call
@@ -35,6 +34,11 @@ xla_handlers = _core.xla_handlers
 
 plain_tensors = _core.plain_tensors
 """Builds a native check for plain tensors from PyTorch's own functions."""
+
+
+def may_spin(threads: int) -> bool:
+    """Return whether each of these threads has a processor of its own."""
+    return _core.may_spin(threads)
 
 
 def count_values(
