@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -22,11 +23,13 @@ _ROWS, _COLUMNS = 64, 128
 _MAX_EXPONENT = 126
 # Rows whose squares are added up in float32.
 _BLOCK_ROWS = 2048
-_SQUARE = """
+# The fewest columns of a block of X^T X, and rows of X to compute it in blocks: smaller ones take
+# longer, and below 128 columns the runtime adds up in another order.
+_LEAST_COLUMNS = 256
+_PRODUCT = """
 <ir_version: 8, opset_import: ["" : 13]>
-square (float[groups, rows, terms] x) => (float[groups, terms, terms] y) {
-    turned = Transpose<perm = [0, 2, 1]>(x)
-    y = MatMul(turned, x)
+multiply (float[groups, m, k] a, float[groups, k, n] b) => (float[groups, m, n] y) {
+    y = MatMul(a, b)
 }
 """
 
@@ -87,8 +90,7 @@ class Moments:
             # Squares of values far from 1 overflow float32.
             exponent = min(max(math.frexp(reach)[1], -_MAX_EXPONENT), _MAX_EXPONENT)
             block *= np.float32(2.0**-exponent)
-            squares = run_session(_make_square_session(), {"x": block}, kept=False)["y"]
-            self.sums += np.multiply(squares, 4.0**exponent, dtype=np.float64)
+            self.sums += np.multiply(_square(block), 4.0**exponent, dtype=np.float64)
             self.rows += block.shape[1]
 
     def compute_damping(self, config: GptqConfig) -> float:
@@ -124,9 +126,29 @@ def _join_blocks(rows: Iterable[Array]) -> Iterator[Array]:
         yield np.concatenate(waiting, axis=1, dtype=np.float32)
 
 
+def _square(rows: Array) -> Array:
+    """Return X^T X of rows [groups, rows, terms]; blocks below the diagonal are mirrored."""
+    turned = np.ascontiguousarray(rows.swapaxes(1, 2))
+    groups, terms, length = turned.shape
+    count = terms // _LEAST_COLUMNS
+    if count < 2 or length < _LEAST_COLUMNS:
+        return _multiply(turned, rows)
+    squares = np.empty((groups, terms, terms), np.float32)
+    for start, end in pairwise(terms * at // count for at in range(count + 1)):
+        block = _multiply(turned[:, :end], np.ascontiguousarray(rows[..., start:end]))
+        squares[:, :end, start:end] = block
+        squares[:, start:end, :start] = block[:, :start].swapaxes(1, 2)
+    return squares
+
+
+def _multiply(a: Array, b: Array) -> Array:
+    """Return the products of matrices, one per group."""
+    return run_session(_make_product_session(), {"a": a, "b": b}, kept=False)["y"]
+
+
 @cache
-def _make_square_session() -> onnxruntime.InferenceSession:
-    return make_session(ir.from_onnx_text(_SQUARE), threads=1)
+def _make_product_session() -> onnxruntime.InferenceSession:
+    return make_session(ir.from_onnx_text(_PRODUCT), threads=1)
 
 
 def factorize(moments: Moments, config: GptqConfig) -> HessianFactors:
