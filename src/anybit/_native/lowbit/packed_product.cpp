@@ -296,6 +296,18 @@ TailBlock tail_block(const State& at) {
   return block;
 }
 
+// Runs the short epilogue of a chunk on the pixels of the target.
+void run_short_tail(const State& at, const Pixels& pixels, const std::int16_t* sums,
+                    ShortTailBlock& block) {
+  for (int r = 0; r < pixels.run_count; ++r) {
+    const auto [first, count] = pixels.runs[r];
+    block.count = count, block.sums = sums + first * block.stride;
+    block.classes = pixels.constants + first, block.addends = pixels.addends + first;
+    block.targets = pixels.targets + first;
+    at.kernels->short_tail(block);
+  }
+}
+
 void run_part(const State& at, const Part& part, const std::byte* source, std::byte* target,
               float* floats) {
   const auto tail = at.kernels->tails[static_cast<std::size_t>(at.tail.kind)];
@@ -307,7 +319,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   float* outputs[most_block_pixels];
 
   SumBlock sum;
-  sum.pixels = windows, sum.panel = at.weights.panel;
+  sum.panel = at.weights.panel;
   sum.segments = at.segments.data(), sum.segment_count = static_cast<int>(at.segments.size());
   sum.steps = at.weights.steps, sum.narrow_steps = at.narrow_steps;
   sum.most_extras = at.weights.most_extras;
@@ -316,29 +328,28 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   TailBlock then = tail_block(at);
   then.stride = stride, then.targets = targets, then.floats = outputs;
   auto* const shorts = reinterpret_cast<std::int16_t*>(scratch);
-  const std::int16_t* constants[most_block_pixels];
   ShortTailBlock short_then = at.short_tail.block(at.to.coding, at.target.levels, at.tail.shift);
-  short_then.stride = stride, short_then.targets = targets, short_then.constants = constants;
+  short_then.stride = stride, short_then.first_class = at.constants.data();
 
   Pixels pixels;
   PixelBlocks walk(at, part, source, target, floats);
   while (walk.next(pixels)) {
     sum.count = pixels.count;
-    if (at.scheme == Scheme::signs12) {
-      sum.pixels = pixels.windows;
-      at.kernels->less_signs(sum, pixels.addends);
-      sum.pixels = windows;
-    } else {
-      std::fill_n(pixels.addends, pixels.count, 0);
-    }
+    sum.pixels = pixels.windows;
+    if (at.scheme == Scheme::signs12) at.kernels->less_signs(sum, pixels.addends);
+    else std::fill_n(pixels.addends, pixels.count, 0);
     for (std::int64_t channel = part.first_channel; channel < part.last_channel;
          channel += chunk_channels) {
       const auto chunk = static_cast<std::size_t>(channel / chunk_channels);
       const bool is_short = at.short_tail.covers(chunk);
       const auto sums = is_short ? at.short_sums : at.sums;
+      const auto channels =
+          static_cast<int>(std::min<std::int64_t>(chunk_channels, part.last_channel - channel));
       for (std::size_t r = at.first_run[chunk]; r < at.first_run[chunk + 1]; ++r) {
         const State::PanelRun& run = at.runs[r];
-        for (int i = 0; i < pixels.count; ++i) windows[i] = pixels.windows[i] + run.source;
+        sum.pixels = run.source == 0 ? pixels.windows : windows;
+        if (run.source != 0)
+          for (int i = 0; i < pixels.count; ++i) windows[i] = pixels.windows[i] + run.source;
         sum.weights = at.weights.bytes.data() + run.panel * at.weights.panel;
         sum.panels = run.panels;
         sum.sums = scratch + run.channel, sum.shorts = shorts + run.channel;
@@ -347,10 +358,15 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       // A single run of panels: all calls use the same weights.
       sum.fresh_weights = part.last_channel - part.first_channel > chunk_channels ||
                           at.first_run[chunk + 1] - at.first_run[chunk] > 1;
-      then.channels =
-          static_cast<int>(std::min<std::int64_t>(chunk_channels, part.last_channel - channel));
-      then.first_channel = channel;
-      if (is_short) at.short_tail.set_chunk(short_then, at.tail, channel);
+      const std::int64_t place =
+          at.to.coding == Coding::bytes ? channel : channel / 32 * word_bytes(at.to.coding);
+      if (is_short) {
+        at.short_tail.set_chunk(short_then, at.tail, channel);
+        short_then.place = place, short_then.channels = channels;
+        run_short_tail(at, pixels, shorts, short_then);
+        continue;
+      }
+      then.channels = channels, then.first_channel = channel;
       then.scales = at.scales.data() + channel;
       const std::int64_t thresholds = has_many_thresholds(at.tail.kind) ? 256 : then.levels - 1;
       then.thresholds = at.tail.thresholds.from(channel * thresholds);
@@ -366,23 +382,11 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       then.bucket_highs = buckets.highs.from(channel);
       then.bucket_shifts = buckets.shifts.from(channel), then.bucket_steps = buckets.steps;
       then.first = at.tail.first.from(channel);
-      const std::int64_t place =
-          at.to.coding == Coding::bytes ? channel : channel / 32 * word_bytes(at.to.coding);
       for (int r = 0; r < pixels.run_count; ++r) {
         const auto [first, count] = pixels.runs[r];
         for (int i = 0; i < count; ++i) {
           if (target != nullptr) targets[i] = pixels.targets[first + i] + place;
           else outputs[i] = pixels.floats[first + i] + channel * at.floats.channel;
-        }
-        if (is_short) {
-          for (int i = 0; i < count; ++i)
-            constants[i] = at.short_tail.constants.from(pixels.constants[first + i] -
-                                                        at.constants.data() + channel);
-          short_then.count = count, short_then.channels = then.channels;
-          short_then.sums = shorts + first * stride;
-          short_then.addends = pixels.addends + first;
-          at.kernels->short_tail(short_then);
-          continue;
         }
         then.count = count, then.sums = scratch + first * stride;
         then.constants = pixels.constants + first, then.addends = pixels.addends + first;

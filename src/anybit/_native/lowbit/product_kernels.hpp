@@ -140,12 +140,16 @@ struct ShortTailBlock {
   std::ptrdiff_t stride;
   int count;
   int channels;
-  bool plain;  // scales are 1 and addends 0
+  Settling settling;  // general, plain or bare
   const std::int16_t* scales;
-  const std::int16_t* const* constants;  // per pixel: constants of its class
-  const std::int32_t* addends;           // per pixel
+  // The constants of a class of windows are as far from those of the first class as in 32 bits.
+  const std::int16_t* constants;
+  const std::int32_t* first_class;
+  const std::int32_t* const* classes;  // per pixel
+  const std::int32_t* addends;         // per pixel
 
-  std::byte* const* targets;  // per pixel: at the first channel of the chunk
+  std::byte* const* targets;  // per pixel
+  std::ptrdiff_t place;       // of the chunk, from there
   Coding coding;
   int levels;
 

@@ -267,10 +267,10 @@ class ShortTailMaker {
     to_.thresholds = Aligned<std::int16_t>(compares() ? padded * (levels_ - 1) : 0);
     to_.constants = Aligned<std::int16_t>(from_.constants.size());
     to_.right_shift = 16 - std::bit_width(static_cast<std::uint64_t>(levels_ - 1));
-    to_.plain = !from_.has_addends;
+    bool plain = !from_.has_addends;
     for (std::int64_t channel = 0; channel < weights_.channels; ++channel) {
       to_.scales[channel] = low_bits(from_.scales[channel]);
-      to_.plain = to_.plain && from_.scales[channel] == 1;
+      plain = plain && from_.scales[channel] == 1;
       const Range& range = ranges_[static_cast<std::size_t>(channel)];
       const bool is_centered = range.low >= -32767 && range.high <= 32767;
       to_.centers[channel] =
@@ -279,6 +279,10 @@ class ShortTailMaker {
         to_.constants[place] =
             low_bits(std::int64_t{from_.constants[place]} - to_.centers[channel]);
     }
+    const std::int16_t* const constants = to_.constants.data();
+    const bool bare =
+        std::all_of(constants, constants + to_.constants.size(), [](auto c) { return c == 0; });
+    to_.settling = !plain ? Settling::general : bare ? Settling::bare : Settling::plain;
   }
 
   bool compares() const {
@@ -358,7 +362,7 @@ std::size_t ShortTail::bytes() const {
 ShortTailBlock ShortTail::block(Coding target, std::int64_t levels, std::int32_t shift) const {
   ShortTailBlock block;
   block.coding = target, block.levels = static_cast<int>(levels), block.shift = shift;
-  block.plain = plain, block.right_shift = right_shift;
+  block.settling = settling, block.right_shift = right_shift;
   return block;
 }
 
@@ -366,6 +370,7 @@ void ShortTail::set_chunk(ShortTailBlock& block, const Epilogue& epilogue,
                           std::int64_t channel) const {
   block.forms = forms.data() + channel / short_channels;
   block.scales = scales.from(channel), block.centers = centers.from(channel);
+  block.constants = constants.from(channel);
   block.lows = lows.from(channel), block.highs = highs.from(channel);
   block.factors = factors.from(channel), block.terms = terms.from(channel);
   block.multipliers = multipliers.from(channel);

@@ -14,7 +14,7 @@ namespace anybit::lowbit {
 struct ShortTail {
   std::vector<ShortForm> forms;      // per block of 32 channels
   std::vector<std::uint8_t> chunks;  // per chunk: whether all its blocks have a form
-  bool plain = false;
+  Settling settling = Settling::general;
   Aligned<std::int16_t> scales, constants;  // constants are [class][padded channels]
   Aligned<std::int16_t> lows, highs, factors, terms, multipliers, thresholds;
   Aligned<std::int32_t> centers;

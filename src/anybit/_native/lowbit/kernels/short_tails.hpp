@@ -81,45 +81,47 @@ using ShortIntrinsic = __m128i;
 }
 
 // Accumulators of a block of channels less their centers; `lane` is its first channel.
-template <bool plain>
+template <Settling settling>
 [[gnu::always_inline]] inline Shorts short_accumulators(const ShortTailBlock& at, int pixel,
                                                         int lane) {
   const auto sums = read<Shorts>(at.sums + pixel * at.stride + lane);
-  const auto constants = read<Shorts>(at.constants[pixel] + lane);
-  if constexpr (plain) return sums + constants;
+  if constexpr (settling == Settling::bare) return sums;
+  const auto constants = read<Shorts>(at.constants + (at.classes[pixel] - at.first_class) + lane);
+  if constexpr (settling == Settling::plain) return sums + constants;
   return (sums + broadcast_short(at.addends[pixel])) * read<Shorts>(at.scales + lane) + constants;
 }
 
 // Stores the indices of a block of channels for all pixels; `index(x)` computes them.
-template <bool plain, class Index>
+template <Settling settling, class Index>
 [[gnu::always_inline]] inline void store_short(const ShortTailBlock& at, int lane, Index&& index) {
   const int channels = at.channels - lane;
   if (at.coding == Coding::bytes && channels >= short_channels) {
     for (int pixel = 0; pixel < at.count; ++pixel)
-      write_bytes(at.targets[pixel] + lane, index(short_accumulators<plain>(at, pixel, lane)));
+      write_bytes(at.targets[pixel] + at.place + lane,
+                  index(short_accumulators<settling>(at, pixel, lane)));
     return;
   }
   const int here = channels < short_channels ? channels : short_channels;
   alignas(32) std::uint8_t indices[short_channels];
   for (int pixel = 0; pixel < at.count; ++pixel) {
-    write_bytes(indices, index(short_accumulators<plain>(at, pixel, lane)));
-    anybit::lowbit::put_run(at.coding, at.targets[pixel], lane, indices, here);
+    write_bytes(indices, index(short_accumulators<settling>(at, pixel, lane)));
+    anybit::lowbit::put_run(at.coding, at.targets[pixel] + at.place, lane, indices, here);
   }
 }
 
-template <bool plain>
+template <Settling settling>
 void short_scaled(const ShortTailBlock& block, int lane) {
   const ShortTailBlock at = block;
   const auto low = read<Shorts>(at.lows + lane), high = read<Shorts>(at.highs + lane),
              factor = read<Shorts>(at.factors + lane), term = read<Shorts>(at.terms + lane),
              multiplier = read<Shorts>(at.multipliers + lane);
-  store_short<plain>(at, lane, [&](const Shorts& x) __attribute__((always_inline)) {
+  store_short<settling>(at, lane, [&](const Shorts& x) __attribute__((always_inline)) {
     return scaled_down(clamped(x, low, high) * factor + term, multiplier, at.right_shift);
   });
 }
 
 // Stores bits (2 levels), or planes or nibbles (3 or 4 levels) for all pixels.
-template <bool plain, Coding coding>
+template <Settling settling, Coding coding>
 [[gnu::always_inline]] inline void short_bits(const ShortTailBlock& at, int lane,
                                               const std::int16_t* thresholds) {
   const auto one = read<Shorts>(thresholds);
@@ -127,8 +129,8 @@ template <bool plain, Coding coding>
   const int channels = at.channels - lane;
   const std::uint32_t there = channels < short_channels ? (1u << channels) - 1 : ~0u;
   for (int pixel = 0; pixel < at.count; ++pixel) {
-    const Shorts x = short_accumulators<plain>(at, pixel, lane);
-    std::byte* const target = at.targets[pixel] + lane / 8 * planes;
+    const Shorts x = short_accumulators<settling>(at, pixel, lane);
+    std::byte* const target = at.targets[pixel] + at.place + lane / 8 * planes;
     std::uint32_t low = mask_of(above(x, one));
     if constexpr (planes == 2) {
       std::uint32_t two = 0, three = 0;
@@ -142,14 +144,16 @@ template <bool plain, Coding coding>
   }
 }
 
-template <bool plain>
+template <Settling settling>
 void short_thresholds(const ShortTailBlock& block, int lane) {
   const ShortTailBlock at = block;
   const std::int16_t* const thresholds = at.thresholds + lane * (at.levels - 1);
-  if (at.coding == Coding::bits) return short_bits<plain, Coding::bits>(at, lane, thresholds);
-  if (at.coding == Coding::planes) return short_bits<plain, Coding::planes>(at, lane, thresholds);
-  if (at.coding == Coding::nibbles) return short_bits<plain, Coding::nibbles>(at, lane, thresholds);
-  store_short<plain>(at, lane, [&](const Shorts& x) __attribute__((always_inline)) {
+  if (at.coding == Coding::bits) return short_bits<settling, Coding::bits>(at, lane, thresholds);
+  if (at.coding == Coding::planes)
+    return short_bits<settling, Coding::planes>(at, lane, thresholds);
+  if (at.coding == Coding::nibbles)
+    return short_bits<settling, Coding::nibbles>(at, lane, thresholds);
+  store_short<settling>(at, lane, [&](const Shorts& x) __attribute__((always_inline)) {
     Shorts count = broadcast_short(0);
     const std::int16_t* threshold = thresholds;
 #if !defined(__clang__)
@@ -178,12 +182,12 @@ void short_thresholds(const ShortTailBlock& block, int lane) {
 #endif
 }
 
-template <bool plain>
+template <Settling settling>
 void short_affine(const ShortTailBlock& block, int lane) {
   const ShortTailBlock at = block;
   const Reals bottom = broadcast(-static_cast<float>(at.shift));
   const Reals top = bottom + broadcast(static_cast<float>(at.levels - 1));
-  store_short<plain>(at, lane, [&](const Shorts& x) __attribute__((always_inline)) {
+  store_short<settling>(at, lane, [&](const Shorts& x) __attribute__((always_inline)) {
     Lanes halves[2] = {read<Lanes>(at.centers + lane), read<Lanes>(at.centers + lane + lane_count)};
     add_widened(halves, x);
     repeat<2>([&](int half) __attribute__((always_inline)) {
@@ -196,25 +200,27 @@ void short_affine(const ShortTailBlock& block, int lane) {
   });
 }
 
-template <bool plain>
+template <Settling settling>
 void short_block(const ShortTailBlock& at) {
   for (int lane = 0; lane < at.channels; lane += short_channels) switch (at.forms[lane / 32]) {
       case ShortForm::none:
         break;
       case ShortForm::scaled:
-        short_scaled<plain>(at, lane);
+        short_scaled<settling>(at, lane);
         break;
       case ShortForm::thresholds:
-        short_thresholds<plain>(at, lane);
+        short_thresholds<settling>(at, lane);
         break;
       case ShortForm::affine:
-        short_affine<plain>(at, lane);
+        short_affine<settling>(at, lane);
         break;
     }
 }
 
 void short_tail(const ShortTailBlock& at) {
-  at.plain ? short_block<true>(at) : short_block<false>(at);
+  if (at.settling == Settling::bare) short_block<Settling::bare>(at);
+  else if (at.settling == Settling::plain) short_block<Settling::plain>(at);
+  else short_block<Settling::general>(at);
 }
 
 }  // namespace
