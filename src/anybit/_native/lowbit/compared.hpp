@@ -51,19 +51,21 @@ Part part_at(const float* x) { return *x; }
 Part part_of(float x) { return x; }
 std::uint32_t reached(Part x, Part limit) { return x >= limit ? 1 : 0; }
 #endif
-// One bit for each of 32 numbers.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 #define ANYBIT_COMPARES_WORDS
-std::uint32_t word_reached(const Part (&x)[4], Part limit) {
-  const auto reached = [&](int i) __attribute__((always_inline)) {
-    return _mm256_castps_si256(_mm256_cmp_ps(x[i], limit, _CMP_GE_OQ));
+// Numbers 4 p to 4 p + 3 of each half of 32.
+Part quarters_at(const float* x, int p) {
+  const __m128 first = _mm_loadu_ps(x + 4 * p), second = _mm_loadu_ps(x + 16 + 4 * p);
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(first), second, 1);
+}
+// One bit for each of 32 numbers. Packing within halves of registers keeps their order.
+std::uint32_t word_reached(const Part (&quarters)[4], Part limit) {
+  const auto reached = [&](int p) __attribute__((always_inline)) {
+    return _mm256_castps_si256(_mm256_cmp_ps(quarters[p], limit, _CMP_GE_OQ));
   };
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(reached(0), reached(1)),
                                            _mm256_packs_epi32(reached(2), reached(3)));
-  // The halves of registers are packed apart.
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  return static_cast<std::uint32_t>(
-      _mm256_movemask_epi8(_mm256_permutevar8x32_epi32(bytes, order)));
+  return static_cast<std::uint32_t>(_mm256_movemask_epi8(bytes));
 }
 #endif
 constexpr int part_size = sizeof(Part) / sizeof(float), half = 16, parts = half / part_size;
@@ -121,7 +123,7 @@ class Compared {
   void write_word(const float* x, std::byte* to) {
     Part numbers[4];
     for (int p = 0; p < 4; ++p) {
-      numbers[p] = part_at(x + p * part_size);
+      numbers[p] = quarters_at(x, p);
       sums_[p] += numbers[p];
     }
     std::uint32_t masks[count];
