@@ -119,7 +119,7 @@ def find_regions(
     Args:
         model: A model whose scales are folded and whose weights are not.
         guarantee: The weakest guarantee of layers in regions.
-        ranges: Values of inputs by name, where no quantizer tells them.
+        ranges: Values of inputs without quantizers, by name.
         progress: Called with the share that is done, from 0 to 1.
     """
     replace_shuffles(model)

@@ -20,7 +20,7 @@ from anybit.quant_types.layer_info import LayerInfo
 
 @dataclass(frozen=True, eq=False)
 class AnalyzedModel:
-    """A model with folded constants and what the value analysis found.
+    """A model with folded constants, and the results of its value analysis.
 
     Attributes:
         model: The model.
@@ -54,7 +54,7 @@ def analyze_model(
 
     Args:
         model: A normalized model whose scales are folded and whose weights are not.
-        ranges: Values of inputs by name, where no quantizer tells them.
+        ranges: Values of inputs without quantizers, by name.
     """
     analysis = analyze(model, ranges)
     layers, nested = _collect_layers(model, analysis)
