@@ -11,6 +11,10 @@
 #include "_native/isa/levels.hpp"
 #include "compared.hpp"
 #include "lookup.hpp"
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#include "guess_avx2.hpp"
+#define ANYBIT_GUESS_PACKED
+#endif
 
 // Compiled once per level: what is called here is local or forced inline.
 namespace anybit::lowbit {
@@ -106,7 +110,20 @@ void search(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* 
   }
 }
 
-bool indices(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
+// Computes indices before they are flipped; returns whether a number is NaN.
+bool rising_indices(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
+#if defined(ANYBIT_GUESS_PACKED)
+  const auto correct_some = [&](const float* from, std::int64_t count, std::uint8_t* indices) {
+    correct_all(levels, from, count, indices);
+  };
+  using Way = Levels::Way;
+  if (packs(levels)) {
+    if (levels.way == Way::guess) return guess_packed<Way::guess>(levels, x, n, to, correct_some);
+    if (levels.way == Way::divide) return guess_packed<Way::divide>(levels, x, n, to, correct_some);
+    if (levels.way == Way::correct)
+      return guess_packed<Way::correct>(levels, x, n, to, correct_some);
+  }
+#endif
   switch (levels.way) {
     case Levels::Way::count:
       count(levels, x, n, to);
@@ -124,11 +141,16 @@ bool indices(const Levels& levels, const float* x, std::int64_t n, std::uint8_t*
       search(levels, x, n, to);
       break;
   }
+  return has_nan(x, n);
+}
+
+bool indices(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
+  const bool nan = rising_indices(levels, x, n, to);
   if (levels.falls) {
     const auto last = static_cast<std::uint8_t>(levels.levels - 1);
     for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<std::uint8_t>(last - to[i]);
   }
-  return has_nan(x, n);
+  return nan;
 }
 
 struct LargestBytes {

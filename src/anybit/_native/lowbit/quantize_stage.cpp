@@ -7,6 +7,9 @@
 #include "quantizer.hpp"
 #include "runs.hpp"
 #include "tensor_stage.hpp"
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 namespace anybit::lowbit {
 
@@ -15,6 +18,26 @@ namespace {
 // Transposes 8 x 8 bytes: to[j][i] = from[i][j]. Strides of lines are in bytes.
 void transpose_eight(const std::uint8_t* from, std::int64_t from_line, std::byte* to,
                      std::int64_t to_line) {
+#if defined(__SSE2__)
+  const auto line = [&](int i) {
+    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i * from_line));
+  };
+  __m128i pairs[4], fours[4], eights[4];
+  for (int i = 0; i < 4; ++i) pairs[i] = _mm_unpacklo_epi8(line(2 * i), line(2 * i + 1));
+  for (int i = 0; i < 4; i += 2) {
+    fours[i] = _mm_unpacklo_epi16(pairs[i], pairs[i + 1]);
+    fours[i + 1] = _mm_unpackhi_epi16(pairs[i], pairs[i + 1]);
+  }
+  for (int i = 0; i < 2; ++i) {
+    eights[2 * i] = _mm_unpacklo_epi32(fours[i], fours[i + 2]);
+    eights[2 * i + 1] = _mm_unpackhi_epi32(fours[i], fours[i + 2]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to + 2 * i * to_line), eights[i]);
+    _mm_storeh_pd(reinterpret_cast<double*>(to + (2 * i + 1) * to_line),
+                  _mm_castsi128_pd(eights[i]));
+  }
+#else
   std::uint64_t words[8];
   for (int i = 0; i < 8; ++i) std::memcpy(&words[i], from + i * from_line, 8);
   const auto swap = [&](int apart, std::uint64_t mask) {
@@ -29,6 +52,7 @@ void transpose_eight(const std::uint8_t* from, std::int64_t from_line, std::byte
   swap(2, 0x0000ffff0000ffff);
   swap(1, 0x00ff00ff00ff00ff);
   for (int i = 0; i < 8; ++i) std::memcpy(to + i * to_line, &words[i], 8);
+#endif
 }
 
 // Interleaves three lines, the color channels of images, which are `apart` bytes apart. Four bytes
