@@ -187,7 +187,74 @@ int fill_buckets(const std::int32_t* thresholds, std::int64_t count, std::uint8_
   return static_cast<int>(most);
 }
 
+// Sums of a channel divided into buckets: see PackedSteps.
+struct Division {
+  const std::int32_t *begin, *first, *last;  // all thresholds, and those that some sums reach
+  std::int64_t low, shift = 0;
+
+  Division(const std::int32_t* thresholds, std::int64_t count, std::int64_t buckets)
+      : begin(thresholds),
+        first(std::upper_bound(thresholds, thresholds + count, Int::min())),
+        last(std::lower_bound(first, thresholds + count, Int::max())),
+        low(first < last ? std::int64_t{*first} - 1 : 0) {
+    while (span() >> shift >= buckets) ++shift;
+  }
+  std::int64_t span() const { return first < last ? last[-1] - low : 0; }
+
+  // Returns whether each bucket has at most one threshold, and distances fit 24 bits.
+  bool is_fine() const {
+    if (span() > Int::max() || shift > 24) return false;
+    for (const std::int32_t* at = first; at + 1 < last; ++at)
+      if ((at[0] - low) >> shift == (at[1] - low) >> shift) return false;
+    return true;
+  }
+
+  // Writes the entries of a channel, which are a panel apart.
+  void fill(std::int32_t* entries, std::int64_t buckets) const {
+    const std::int32_t* next = first;
+    for (std::int64_t bucket = 0; bucket < buckets; ++bucket, entries += panel_channels) {
+      const std::int64_t start = low + (bucket << shift), end = start + (std::int64_t{1} << shift);
+      while (next < last && *next < start) ++next;
+      const auto code = static_cast<std::uint32_t>(next - begin) << 24;
+      const bool is_inside = next < last && *next < end;
+      const std::int64_t carry = is_inside ? (1 << 24) - (*next - start) : 0;
+      *entries = static_cast<std::int32_t>(code + static_cast<std::uint32_t>(carry));
+    }
+  }
+};
+
 }  // namespace
+
+void pack_steps(Epilogue& tail, std::int64_t channels, std::int64_t levels,
+                std::int64_t most_bytes) {
+  if (tail.kind != TailKind::many_thresholds) return;
+  const std::int64_t padded = tail.thresholds.size() / 256;
+  const auto division = [&](std::int64_t channel, std::int64_t buckets) {
+    return Division(tail.thresholds.data() + channel * 256, levels - 1, buckets);
+  };
+  const auto fits = [&](std::int64_t buckets) {
+    for (std::int64_t channel = 0; channel < channels; ++channel)
+      if (!division(channel, buckets).is_fine()) return false;
+    return padded * buckets * 4 <= most_bytes;
+  };
+  const std::int64_t buckets = fits(bucket_count) ? bucket_count : 2 * bucket_count;
+  if (buckets > bucket_count && !fits(buckets)) return;
+  tail.packed = {Aligned<std::int32_t>(padded * buckets), static_cast<int>(buckets)};
+  for (Aligned<std::int32_t>* array :
+       {&tail.buckets.lows, &tail.buckets.highs, &tail.buckets.shifts})
+    *array = Aligned<std::int32_t>(padded);
+  for (std::int64_t channel = 0; channel < channels; ++channel) {
+    const Division own = division(channel, buckets);
+    tail.buckets.lows[channel] = static_cast<std::int32_t>(own.low);
+    tail.buckets.highs[channel] = static_cast<std::int32_t>(own.low + own.span());
+    tail.buckets.shifts[channel] = static_cast<std::int32_t>(own.shift);
+    own.fill(tail.packed.entries.data() + channel / panel_channels * panel_channels * buckets +
+                 channel % panel_channels,
+             buckets);
+  }
+  tail.thresholds = {};
+  tail.kind = TailKind::packed_steps;
+}
 
 Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t levels,
                        std::int64_t most_bytes) {

@@ -19,6 +19,14 @@ struct Buckets {
   int steps = 0;
 };
 
+// The same where a bucket has at most one threshold: 24 bits of an entry plus the distance of a sum
+// from the start of its bucket exceed 24 bits where the threshold is reached. The bits above are
+// the code before it. `lows` are one less than the first threshold.
+struct PackedSteps {
+  Aligned<std::int32_t> entries;  // [16 channels][bucket][16]
+  int count = 0;                  // buckets of a channel
+};
+
 // Constants of an epilogue. Arrays are per channel, padded to whole chunks.
 struct Epilogue {
   TailKind kind = TailKind::thresholds;
@@ -28,6 +36,7 @@ struct Epilogue {
   Aligned<float> slopes;                 // gains of rounded lines
   Aligned<std::int32_t> lows, highs;
   Buckets buckets;  // of many thresholds and lines, where few thresholds share one
+  PackedSteps packed;
   std::int32_t shift = 0;
   Aligned<std::int64_t> first;
   std::vector<std::uint8_t> entries;
@@ -43,6 +52,11 @@ void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t cou
 // Replaces a search of many thresholds by a line fit per channel, if the thresholds are close to a
 // line. Results do not change.
 void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels);
+
+// Replaces many thresholds by packed steps, if there is at most one in each bucket. Sums must be
+// smaller than the largest int32. Results do not change.
+void pack_steps(Epilogue& tail, std::int64_t channels, std::int64_t levels,
+                std::int64_t most_bytes);
 
 // Divides the sums between many thresholds into buckets. Results do not change.
 void make_buckets(Epilogue& tail, std::int64_t channels, std::int64_t levels);

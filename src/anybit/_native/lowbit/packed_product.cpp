@@ -275,6 +275,11 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
         task, weights, {at->scales, at->constants, at->padded, at->scheme == Scheme::signs12},
         target.coding);
   simplify(*at, form.largest);
+  // For few pixels the entries take more memory than they save time.
+  const bool packs = at->settling == Settling::raw && at->to.coding == Coding::bytes &&
+                     task.target.height * task.target.width >= 16;
+  if (packs && at->kernels->tails[static_cast<std::size_t>(TailKind::packed_steps)] != nullptr)
+    pack_steps(at->tail, task.target.channels, task.target.levels, task.most_bytes);
   make_buckets(at->tail, task.target.channels, task.target.levels);
   fit_lines(at->tail, task.target.channels, task.target.levels);
   fit_rounded_lines(at->tail, task.target.channels, task.target.levels);
@@ -381,6 +386,8 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       then.bucket_lows = buckets.lows.from(channel),
       then.bucket_highs = buckets.highs.from(channel);
       then.bucket_shifts = buckets.shifts.from(channel), then.bucket_steps = buckets.steps;
+      then.packed_steps = at.tail.packed.entries.from(channel * at.tail.packed.count);
+      then.packed_count = at.tail.packed.count;
       then.first = at.tail.first.from(channel);
       for (int r = 0; r < pixels.run_count; ++r) {
         const auto [first, count] = pixels.runs[r];
@@ -439,11 +446,12 @@ std::string_view PackedProduct::kernel() const {
 
 std::int64_t PackedProduct::bytes() const {
   const State& at = *state_;
-  return static_cast<std::int64_t>(
-      at.weights.bytes.bytes() + at.constants.bytes() + at.scales.bytes() +
-      at.tail.thresholds.bytes() + at.short_tail.bytes() + at.tail.buckets.codes.bytes() +
-      at.tail.entries.size() + at.tail.operands.size() * at.tail.gains.bytes() +
-      (at.line_class.size() + at.column_class.size()) * 4);
+  return static_cast<std::int64_t>(at.weights.bytes.bytes() + at.constants.bytes() +
+                                   at.scales.bytes() + at.tail.thresholds.bytes() +
+                                   at.short_tail.bytes() + at.tail.buckets.codes.bytes() +
+                                   at.tail.packed.entries.bytes() + at.tail.entries.size() +
+                                   at.tail.operands.size() * at.tail.gains.bytes() +
+                                   (at.line_class.size() + at.column_class.size()) * 4);
 }
 
 std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }

@@ -115,6 +115,8 @@ struct TailBlock {
   const std::uint8_t* bucket_codes;
   const std::int32_t *bucket_lows, *bucket_highs, *bucket_shifts;
   int bucket_steps;
+  const std::int32_t* packed_steps;  // see PackedSteps, with the lows, highs and shifts above
+  int packed_count;                  // buckets of a channel
   std::int32_t shift;
   const std::int64_t* first;  // per channel: start of its table minus its first accumulator
   const std::uint8_t* entries;
@@ -173,8 +175,9 @@ enum class TailKind : std::uint8_t {
   arithmetic,
   rounded,
   rounded_lines,  // rounded, and a line fit that avoids most replays
+  packed_steps,   // many thresholds, at most one per bucket of sums
 };
-inline constexpr int tail_count = 8;
+inline constexpr int tail_count = 9;
 
 constexpr bool has_many_thresholds(TailKind kind) {
   return kind == TailKind::many_thresholds || kind == TailKind::lines;

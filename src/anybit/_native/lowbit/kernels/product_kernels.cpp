@@ -23,12 +23,16 @@
 
 namespace {
 
+using anybit::lowbit::TailKind;
+
 constexpr ProductKernels all = [] {
   ProductKernels kernels{};
   set_dots(kernels);
   set_short_dots(kernels);
   set_wides(kernels);
   set_bits(kernels);
+  kernels.tails = {thresholds, many_thresholds, lines,         affine, table,
+                   arithmetic, rounded,         rounded_lines, nullptr};
 #if defined(__AVX2__) && !defined(__AVX512BW__)
   sums_of(kernels, Scheme::depthwise) = depthwise_pairs<WideTaps>;
   kernels.short_tap_pairs = depthwise_pairs<ShortTaps>;
@@ -36,10 +40,11 @@ constexpr ProductKernels all = [] {
 #else
   sums_of(kernels, Scheme::depthwise) = depthwise;
 #endif
-  kernels.tails = {thresholds, many_thresholds, lines,   affine,
-                   table,      arithmetic,      rounded, rounded_lines};
 #if defined(__SSE4_1__) && !defined(__AVX512F__)
   kernels.short_tail = short_tail;
+#endif
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  kernels.tails[static_cast<std::size_t>(TailKind::packed_steps)] = packed_steps;
 #endif
   return kernels;
 }();

@@ -11,29 +11,62 @@ using anybit::lowbit::TailStep;
 
 // Panels per step: dispatching a step takes longer than computing it for one panel.
 #if defined(__AVX512F__)
-inline constexpr int step_panels = 8;
+template <bool keeps>
+constexpr int step_panels = 8;
 #else
-inline constexpr int step_panels = 4;
+// Their values fill half of the registers.
+template <bool keeps>
+constexpr int step_panels = 8 / register_count;
 #endif
 
-// Operands of steps: y, and saved copies of it.
-template <int panels>
+// Values of some panels, and saved copies of them. Steps that keep none need no registers for
+// these.
+template <bool keeps_, int panels_ = step_panels<keeps_>>
 struct Stepped {
-  Reals y[panels], kept[panels];
+  static constexpr bool keeps = keeps_;
+  static constexpr int panels = panels_;
+  Reals y[panels], kept[keeps ? panels : 1];
 };
 
-template <int panels>
-[[gnu::always_inline]] inline void apply(const TailStep& step, Stepped<panels>& at,
-                                         const std::ptrdiff_t (&channels)[panels]) {
+// y > c ? y : c, or NaN if y is.
+[[gnu::always_inline]] inline Reals maximum(const Reals& y, const Reals& c) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
+    const __m256 x = y.parts[i];
+    return FloatRegister(
+        _mm256_blendv_ps(_mm256_max_ps(x, c.parts[i]), x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+  });
+#else
+  return selected((y > c) | (y != y), y, c);
+#endif
+}
+
+// y < c ? y : c, or NaN if y is.
+[[gnu::always_inline]] inline Reals minimum(const Reals& y, const Reals& c) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
+    const __m256 x = y.parts[i];
+    return FloatRegister(
+        _mm256_blendv_ps(_mm256_min_ps(x, c.parts[i]), x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+  });
+#else
+  return selected((y < c) | (y != y), y, c);
+#endif
+}
+
+// Applies a step; `operand(i)` returns the operands of panel i.
+template <class Values, class Operand>
+[[gnu::always_inline]] inline void apply(Operation operation, Values& at, Operand&& operand) {
+  constexpr int panels = Values::panels;
   const auto apply_to_all = [&](auto&& result) __attribute__((always_inline)) {
-    repeat<panels>([&](int i) __attribute__((always_inline)) {
-      at.y[i] = result(at.y[i], read<Reals>(step.operands + channels[i]));
-    });
+    repeat<panels>([&](int i)
+                       __attribute__((always_inline)) { at.y[i] = result(at.y[i], operand(i)); });
   };
   const auto kept = [&](auto&& result) __attribute__((always_inline)) {
-    repeat<panels>([&](int i) __attribute__((always_inline)) { result(at.y[i], at.kept[i]); });
+    if constexpr (Values::keeps)
+      repeat<panels>([&](int i) __attribute__((always_inline)) { result(at.y[i], at.kept[i]); });
   };
-  switch (step.operation) {
+  switch (operation) {
     case Operation::add:
       return apply_to_all([](const Reals& y, const Reals& c) { return y + c; });
     case Operation::subtract:
@@ -45,11 +78,9 @@ template <int panels>
     case Operation::divide:
       return apply_to_all([](const Reals& y, const Reals& c) { return y / c; });
     case Operation::maximum:
-      return apply_to_all(
-          [](const Reals& y, const Reals& c) { return selected((y > c) | (y != y), y, c); });
+      return apply_to_all([](const Reals& y, const Reals& c) { return maximum(y, c); });
     case Operation::minimum:
-      return apply_to_all(
-          [](const Reals& y, const Reals& c) { return selected((y < c) | (y != y), y, c); });
+      return apply_to_all([](const Reals& y, const Reals& c) { return minimum(y, c); });
     case Operation::keep:
       return kept([](const Reals& y, Reals& kept) { kept = y; });
     case Operation::add_kept:
@@ -59,9 +90,11 @@ template <int panels>
   }
 }
 
+#if defined(__AVX512F__)
 // Calls store(pixel, lane, y) for all panels of all pixels.
 template <class Store>
 [[gnu::always_inline]] inline void each_stepped(const TailBlock& at, Store&& store) {
+  constexpr int step_panels = Stepped<true>::panels;
   const int panels = (at.channels + lane_count - 1) / lane_count, all = at.count * panels;
   int pixel = 0, panel = 0;
   for (int first = 0; first < all; first += step_panels) {
@@ -73,17 +106,61 @@ template <class Store>
       if (first + i + 1 >= all) continue;
       if (++panel == panels) panel = 0, ++pixel;
     }
-    Stepped<step_panels> stepped;
+    Stepped<true> stepped;
     repeat<step_panels>([&](int i) __attribute__((always_inline)) {
       const Lanes sum = accumulators(at, pixels[i], lanes[i]);
       stepped.y[i] = to_reals(sum) * read<Reals>(at.gains + lanes[i]);
       stepped.kept[i] = broadcast(0.0f);
     });
-    for (int i = 0; i < at.step_count; ++i) apply(at.steps[i], stepped, channels);
+    for (int i = 0; i < at.step_count; ++i) {
+      const TailStep& step = at.steps[i];
+      apply(step.operation, stepped, [&](int panel) __attribute__((always_inline)) {
+        return read<Reals>(step.operands + channels[panel]);
+      });
+    }
     for (int i = 0; i < step_panels && first + i < all; ++i)
       store(pixels[i], lanes[i], stepped.y[i]);
   }
 }
+#else
+// Calls store(pixel, lane, y) for all panels of all pixels. Pixels share the operands of a step.
+template <bool keeps, Settling settling, class Store>
+[[gnu::always_inline]] inline void each_stepped(const TailBlock& block, Store&& store) {
+  const TailBlock at = block;
+  for (int lane = 0; lane < at.channels; lane += lane_count)
+    for (int first = 0; first < at.count; first += Stepped<keeps>::panels) {
+      Stepped<keeps> stepped;
+      repeat<Stepped<keeps>::panels>([&](int i) __attribute__((always_inline)) {
+        const int pixel = first + i < at.count ? first + i : at.count - 1;
+        stepped.y[i] =
+            to_reals(accumulators<settling>(at, pixel, lane)) * read<Reals>(at.gains + lane);
+        if constexpr (keeps) stepped.kept[i] = broadcast(0.0f);
+      });
+      for (int i = 0; i < at.step_count; ++i) {
+        const auto operands = read<Reals>(at.steps[i].operands + at.first_channel + lane);
+        apply(at.steps[i].operation, stepped,
+              [&](int) __attribute__((always_inline)) { return operands; });
+      }
+      repeat<Stepped<keeps>::panels>([&](int i) __attribute__((always_inline)) {
+        if (first + i < at.count) store(first + i, lane, stepped.y[i]);
+      });
+    }
+}
+
+template <bool keeps, class Store>
+[[gnu::always_inline]] inline void each_settled(const TailBlock& at, Store&& store) {
+  if (at.settling == Settling::bare) each_stepped<keeps, Settling::bare>(at, store);
+  else if (at.settling == Settling::plain) each_stepped<keeps, Settling::plain>(at, store);
+  else each_stepped<keeps, Settling::general>(at, store);
+}
+
+template <class Store>
+[[gnu::always_inline]] inline void each_stepped(const TailBlock& at, Store&& store) {
+  for (int i = 0; i < at.step_count; ++i)
+    if (at.steps[i].operation >= Operation::keep) return each_settled<true>(at, store);
+  each_settled<false>(at, store);
+}
+#endif
 
 // Number of channels of a panel.
 [[gnu::always_inline]] inline int here(const TailBlock& at, int lane) {
@@ -128,30 +205,32 @@ void arithmetic(const TailBlock& at) {
 void rounded(const TailBlock& at) {
   const Reals bottom = broadcast(-static_cast<float>(at.shift));
   const Reals top = bottom + broadcast(static_cast<float>(at.levels - 1));
-  alignas(64) std::uint8_t room[chunk_channels];
+  alignas(64) std::uint8_t room[most_block_pixels][chunk_channels];
+  const bool in_bytes = at.coding == Coding::bytes;
   each_stepped(at, [&](int pixel, int lane, const Reals& stepped) __attribute__((always_inline)) {
     const ByteLanes indices = narrowed(nearest(clamped(stepped, bottom, top), at.shift));
+    if (!in_bytes) return write(room[pixel] + lane, indices);
     const auto channels = static_cast<std::size_t>(here(at, lane));
-    if (at.coding == Coding::bytes) {
-      // Variable sizes would cost a call.
-      if (channels == lane_count) write(at.targets[pixel] + lane, indices);
-      else std::memcpy(at.targets[pixel] + lane, &indices, channels);
-      return;
-    }
-    // Panels arrive pixel by pixel.
-    std::memcpy(room + lane, &indices, channels);
-    if (lane + lane_count >= at.channels)
-      anybit::lowbit::put_run(at.coding, at.targets[pixel], 0, room, at.channels);
+    // Variable sizes would cost a call.
+    if (channels == lane_count) write(at.targets[pixel] + lane, indices);
+    else std::memcpy(at.targets[pixel] + lane, &indices, channels);
   });
+  if (in_bytes) return;
+  for (int pixel = 0; pixel < at.count; ++pixel)
+    anybit::lowbit::put_run(at.coding, at.targets[pixel], 0, room[pixel], at.channels);
 }
 
 // Replays the steps for one panel. Most panels need no replay.
 [[gnu::noinline]] void replay_panel(const TailBlock& at, const std::int32_t* sums, int lane,
                                     std::int32_t* indices) {
-  const std::ptrdiff_t channels[] = {at.first_channel + lane};
-  Stepped<1> stepped{{to_reals(read<Lanes>(sums)) * read<Reals>(at.gains + lane)},
-                     {broadcast(0.0f)}};
-  for (int i = 0; i < at.step_count; ++i) apply(at.steps[i], stepped, channels);
+  Stepped<true, 1> stepped{{to_reals(read<Lanes>(sums)) * read<Reals>(at.gains + lane)},
+                           {broadcast(0.0f)}};
+  for (int i = 0; i < at.step_count; ++i) {
+    const TailStep& step = at.steps[i];
+    apply(step.operation, stepped, [&](int) __attribute__((always_inline)) {
+      return read<Reals>(step.operands + at.first_channel + lane);
+    });
+  }
   const Reals bottom = broadcast(-static_cast<float>(at.shift));
   const Reals top = bottom + broadcast(static_cast<float>(at.levels - 1));
   write(indices, nearest(clamped(stepped.y[0], bottom, top), at.shift));
