@@ -90,10 +90,6 @@ std::int32_t& threshold_of(const Epilogue& tail, std::int64_t channel, std::int6
                                channel % panel_channels];
 }
 
-std::int64_t quotient_up(std::int64_t a, std::int64_t b) {  // b > 0
-  return a / b + (a % b > 0 ? 1 : 0);
-}
-
 // Line fit of many thresholds: a multiplication and an addition give the index, except close to a
 // threshold, where the thresholds are searched.
 

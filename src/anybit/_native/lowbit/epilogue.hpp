@@ -10,6 +10,11 @@
 
 namespace anybit::lowbit {
 
+// Returns a / b, rounded up; b > 0.
+constexpr std::int64_t quotient_up(std::int64_t a, std::int64_t b) {
+  return a / b + (a % b > 0 ? 1 : 0);
+}
+
 // Buckets of sums, per channel: (clamp(sum, low, high) - low) >> shift is the bucket, for whose
 // first sum `codes` has the number of thresholds reached. At most `steps` more are reached within a
 // bucket.

@@ -26,7 +26,7 @@ constexpr double most_error = 1.0 / 64;
 constexpr double most_value = 1e37;
 
 // A real number as a function of the sum: gain * sum + offset.
-struct Line {
+struct RealLine {
   double gain = 0, offset = 0;
   double at(double sum) const { return gain * sum + offset; }
 };
@@ -54,7 +54,7 @@ bool is_line(const TailStep& step, std::int64_t channel) {
   }
 }
 
-Line then(Line line, const TailStep& step, std::int64_t channel) {
+RealLine then(RealLine line, const TailStep& step, std::int64_t channel) {
   const double operand = step.operands[channel];
   switch (step.operation) {
     case Operation::add:
@@ -115,7 +115,7 @@ class Fit {
   // indices to spare on both sides. False if the steps are no line, or may overflow.
   bool compose() {
     const double most_sum = 0x1p31;
-    Line line{tail_.gains[channel_], 0};
+    RealLine line{tail_.gains[channel_], 0};
     if (!(std::abs(line.gain) * most_sum < most_value)) return false;
     for (const TailStep& step : tail_.steps) {
       if (!is_line(step, channel_)) return false;
@@ -133,12 +133,12 @@ class Fit {
     return true;
   }
 
-  double largest(const Line& line) const {
+  double largest(const RealLine& line) const {
     return std::max(std::abs(line.at(first_)), std::abs(line.at(last_)));
   }
 
   double error_of_replay() const {
-    Line line{tail_.gains[channel_], 0};
+    RealLine line{tail_.gains[channel_], 0};
     // The sum is rounded to float32, then multiplied.
     double error = 2.01 * half_ulp * largest(line) + least;
     for (const TailStep& step : tail_.steps) {
@@ -197,7 +197,7 @@ class Fit {
 
   const Epilogue& tail_;
   const std::int64_t channel_, levels_;
-  Line real_;
+  RealLine real_;
   double first_ = 0, last_ = 0;
 };
 

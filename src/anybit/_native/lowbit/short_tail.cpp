@@ -148,8 +148,6 @@ bool is_equal(const Scaled& scaled, const Staircase& stairs, int shift) {
   return true;
 }
 
-std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // Finds the term for a factor and a multiplier.
 std::optional<Scaled> with_term(const Staircase& stairs, std::int64_t factor,
                                 std::int64_t multiplier, int shift) {
