@@ -27,6 +27,7 @@ constexpr Shape shapes[] = {
     {"pw 14x512", 1, 14, 14, 512, 512, 1, 1, 0, 1},
     {"res 3x3x64 56", 1, 56, 56, 64, 64, 3, 1, 1, 1},
     {"res 3x3x512 7", 1, 7, 7, 512, 512, 3, 1, 1, 1},
+    {"expand 32x16", 1, 32, 32, 16, 64, 1, 1, 0, 1},
     {"gemv 4096", 1, 1, 1, 4096, 4096, 1, 1, 0, 1},
 };
 
@@ -72,7 +73,7 @@ void fill_epilogue(Layer& at, Curve curve) {
     return fill_thresholds(at, [](auto i) { return 100 * int(i) + int(i * i) % 7; });
   if (curve == Curve::swish) return fill_thresholds(at, swish_threshold);
   if (curve == Curve::steps) {
-    static constexpr float scale[] = {0.001f}, bias[] = {0.3f}, step[] = {0.1f}, zero[] = {8};
+    static constexpr float scale[] = {0.001f}, bias[] = {0.3f}, step[] = {0.0997f}, zero[] = {8};
     at.product.tail = Rounded{scale, {{0, bias}, {4, step}, {0, zero}}, 0};
     return;
   }

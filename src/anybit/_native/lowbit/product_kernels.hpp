@@ -109,7 +109,9 @@ struct TailBlock {
   // For lines: an index is exact if the fitted value is less than `limits` off and the sum is in
   // [low, high). Indices are clamped to [bottom, top].
   const float *limits, *bottoms, *tops;
-  const float* slopes;  // for rounded lines, whose offsets include the shift
+  // For rounded lines, whose offsets include the shift: an index is exact if the fitted value is at
+  // most `limits` off.
+  const float* slopes;
   const std::int32_t *lows, *highs;
   // Buckets of sums: see Buckets. Null if many thresholds are searched by halving.
   const std::uint8_t* bucket_codes;

@@ -211,7 +211,7 @@ void fit_rounded_lines(Epilogue& tail, std::int64_t channels, std::int64_t level
   for (std::int64_t channel = 0; channel < padded; ++channel) {
     RoundedLine line;
     if (channel < channels && !Fit(tail, channel, levels).run(line)) {
-      line.limit = -1;  // always replayed
+      line.limit = -1;  // its bits are negative: always replayed
       ++without;
     }
     gains[channel] = line.gain, offsets[channel] = line.offset, limits[channel] = line.limit;

@@ -220,7 +220,7 @@ void rounded(const TailBlock& at) {
     anybit::lowbit::put_run(at.coding, at.targets[pixel], 0, room[pixel], at.channels);
 }
 
-// Replays the steps for one panel. Most panels need no replay.
+// Replays the steps for one panel.
 [[gnu::noinline]] void replay_panel(const TailBlock& at, const std::int32_t* sums, int lane,
                                     std::int32_t* indices) {
   Stepped<true, 1> stepped{{to_reals(read<Lanes>(sums)) * read<Reals>(at.gains + lane)},
@@ -236,24 +236,50 @@ void rounded(const TailBlock& at) {
   write(indices, nearest(clamped(stepped.y[0], bottom, top), at.shift));
 }
 
+// Returns the indices of a panel by lines, and marks those that may be next to a tie.
+[[gnu::always_inline]] inline Lanes line_indices(const TailBlock& at, const Lanes& sum, int lane,
+                                                 Lanes& doubtful) {
+  const Reals magic = broadcast(12582912.0f);  // as in `nearest`
+  Reals y = to_reals(sum) * read<Reals>(at.slopes + lane);
+  y = y + read<Reals>(at.offsets + lane);
+  y = clamped(y, read<Reals>(at.bottoms + lane), read<Reals>(at.tops + lane));
+  const Reals raised = y + magic;
+  // Numbers that are not negative compare as their bits do.
+  const Lanes distance = bits_of(y - (raised - magic)) & broadcast(0x7fffffff);
+  doubtful = doubtful | (distance > read<Lanes>(at.limits + lane));
+  return bits_of(raised) + broadcast(-0x4b400000);
+}
+
+[[gnu::always_inline]] inline bool has_any(const Lanes& mask) {
+  return reached(broadcast(-1), mask) != 0;
+}
+
 template <Settling settling>
-void some_rounded_lines(const TailBlock& block) {
-  const TailBlock at = block;
-  store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+[[gnu::noinline]] void replay_doubtful(const TailBlock& at, int pixel) {
+  store_pixel(at, pixel, has_whole_bytes(at), [&](int, int lane) __attribute__((always_inline)) {
     const Lanes sum = accumulators<settling>(at, pixel, lane);
-    Reals y = to_reals(sum) * read<Reals>(at.slopes + lane);
-    y = y + read<Reals>(at.offsets + lane);
-    y = clamped(y, read<Reals>(at.bottoms + lane), read<Reals>(at.tops + lane));
-    const Lanes index = nearest(y);
-    const Reals off = y - to_reals(index);
-    const auto limit = read<Reals>(at.limits + lane);
-    const Lanes doubtful = (off >= limit) | (negated(off) >= limit);
-    if (reached(broadcast(-1), doubtful) == 0) return index;
+    Lanes doubtful = broadcast(0);
+    const Lanes index = line_indices(at, sum, lane, doubtful);
+    if (!has_any(doubtful)) return index;
     alignas(64) std::int32_t sums[lane_count], indices[lane_count];
     write(sums, sum);
     replay_panel(at, sums, lane, indices);
     return read<Lanes>(indices);
   });
+}
+
+// Most pixels have no number that may be next to a tie.
+template <Settling settling>
+void some_rounded_lines(const TailBlock& block) {
+  const TailBlock at = block;
+  const bool whole = has_whole_bytes(at);
+  for (int pixel = 0; pixel < at.count; ++pixel) {
+    Lanes doubtful = broadcast(0);
+    store_pixel(at, pixel, whole, [&](int, int lane) __attribute__((always_inline)) {
+      return line_indices(at, accumulators<settling>(at, pixel, lane), lane, doubtful);
+    });
+    if (has_any(doubtful)) replay_doubtful<settling>(at, pixel);
+  }
 }
 
 void rounded_lines(const TailBlock& at) {

@@ -36,33 +36,42 @@ template <class Word>
   }
 }
 
-// Stores the indices of a chunk; `index(pixel, lane)` returns those of a panel. `at` is a copy, so
-// that the compiler need not assume that stores change it.
+[[gnu::always_inline]] inline bool has_whole_bytes(const TailBlock& at) {
+  return at.coding == Coding::bytes && at.channels == chunk_channels;
+}
+
+// Stores the indices of the channels of a pixel; `index(pixel, lane)` returns those of a panel.
+template <class Index>
+[[gnu::always_inline]] inline void store_pixel(const TailBlock& at, int pixel, bool whole,
+                                               Index&& index) {
+  std::byte* const target = at.targets[pixel];
+  if (whole) {
+    Lanes panels[chunk_channels / lane_count];
+    repeat<chunk_channels / lane_count>(
+        [&](int i) __attribute__((always_inline)) { panels[i] = index(pixel, i * lane_count); });
+    write_narrowed(target, panels);
+  } else if (at.coding == Coding::bytes) {
+    int lane = 0;
+    for (; lane + lane_count <= at.channels; lane += lane_count)
+      write(target + lane, narrowed(index(pixel, lane)));
+    if (lane < at.channels) {
+      const ByteLanes last = narrowed(index(pixel, lane));
+      std::memcpy(target + lane, &last, static_cast<std::size_t>(at.channels - lane));
+    }
+  } else {
+    alignas(64) std::uint8_t indices[chunk_channels];
+    for (int lane = 0; lane < at.channels; lane += lane_count)
+      write(indices + lane, narrowed(index(pixel, lane)));
+    anybit::lowbit::put_run(at.coding, target, 0, indices, at.channels);
+  }
+}
+
+// The same for all pixels. `at` is a copy, so that the compiler need not assume that stores change
+// it.
 template <class Index>
 [[gnu::always_inline]] inline void store_indices(const TailBlock& at, Index&& index) {
-  const bool whole = at.coding == Coding::bytes && at.channels == chunk_channels;
-  for (int pixel = 0; pixel < at.count; ++pixel) {
-    std::byte* const target = at.targets[pixel];
-    if (whole) {
-      Lanes panels[chunk_channels / lane_count];
-      repeat<chunk_channels / lane_count>(
-          [&](int i) __attribute__((always_inline)) { panels[i] = index(pixel, i * lane_count); });
-      write_narrowed(target, panels);
-    } else if (at.coding == Coding::bytes) {
-      int lane = 0;
-      for (; lane + lane_count <= at.channels; lane += lane_count)
-        write(target + lane, narrowed(index(pixel, lane)));
-      if (lane < at.channels) {
-        const ByteLanes last = narrowed(index(pixel, lane));
-        std::memcpy(target + lane, &last, static_cast<std::size_t>(at.channels - lane));
-      }
-    } else {
-      alignas(64) std::uint8_t indices[chunk_channels];
-      for (int lane = 0; lane < at.channels; lane += lane_count)
-        write(indices + lane, narrowed(index(pixel, lane)));
-      anybit::lowbit::put_run(at.coding, target, 0, indices, at.channels);
-    }
-  }
+  const bool whole = has_whole_bytes(at);
+  for (int pixel = 0; pixel < at.count; ++pixel) store_pixel(at, pixel, whole, index);
 }
 
 template <Settling settling>
