@@ -100,11 +100,18 @@ class QuantizeStage final : public TensorStage {
   }
 
  protected:
+  void fill_lines(const Memory& memory, std::int64_t row, std::int64_t first,
+                  std::int64_t last) const override {
+    if (port_.channels_last()) return TensorStage::fill_lines(memory, row, first, last);
+    const float* const x = port_.read(memory) + (memory.first_row + row) * port_.strides.row;
+    fill_transposed(memory, x, target->row(memory, row), first, last);
+  }
+
+  // Where channels are contiguous.
   void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
     const float* const x = port_.read(memory) + (memory.first_row + row) * port_.strides.row +
                            y * target->storage.width * port_.strides.pixel;
     std::byte* const to = target->row(memory, row);
-    if (!port_.channels_last()) return fill_transposed(memory, x, to, y);
     // Comparison writes bits without a buffer of indices.
     const std::int64_t width = target->storage.width, together = whole_lines_ ? width : 1;
     if (compare_ != nullptr)
@@ -146,27 +153,55 @@ class QuantizeStage final : public TensorStage {
     }
   }
 
-  // Quantizes a line whose channels are not contiguous.
-  void fill_transposed(const Memory& memory, const float* x, std::byte* to, std::int64_t y) const {
-    constexpr std::int64_t most_channels = 32;
-    const std::int64_t width = target->storage.width;
-    std::uint8_t block[most_channels][most_pixels];
+  // Quantizes lines whose channels are not contiguous: the pixels of a channel are.
+  void fill_transposed(const Memory& memory, const float* x, std::byte* to, std::int64_t first_line,
+                       std::int64_t last_line) const {
+    const std::int64_t width = target->storage.width, last = last_line * width;
+    std::uint8_t block[most_channels * most_pixels];
     for (std::int64_t c = 0; c < channels; c += most_channels) {
       const std::int64_t some = std::min(most_channels, channels - c);
-      for (std::int64_t first = 0; first < width; first += most_pixels) {
-        const std::int64_t here = std::min(most_pixels, width - first);
+      for (std::int64_t first = first_line * width; first < last; first += most_pixels) {
+        const std::int64_t here = std::min(most_pixels, last - first);
         for (std::int64_t i = 0; i < some; ++i)
           channel_indices(memory, c + i, x + (c + i) * port_.strides.channel + first, here,
-                          block[i]);
-        std::byte* const pixels = to + target->storage.offset(y, first);
-        if (in_bytes(*target)) interleave(block[0], most_pixels, here, some, pixels + c);
-        else pack(block[0], most_pixels, here, c, some, pixels);
+                          block + i * most_pixels);
+        put_block(block, first, here, c, some, to);
       }
     }
   }
 
-  // Pixels of a channel per block.
-  static constexpr std::int64_t most_pixels = 64;
+  // Stores `some` channels from c on of `count` pixels from `first` on.
+  void put_block(const std::uint8_t* block, std::int64_t first, std::int64_t count, std::int64_t c,
+                 std::int64_t some, std::byte* to) const {
+    const Storage& storage = target->storage;
+    const bool joined = storage.line == storage.width * storage.pixel;
+    // Lines are short: transposing whole blocks is faster.
+    const bool copied = in_bytes(*target) && !joined && channels != 3;
+    std::byte mixed[most_channels * most_pixels];
+    if (copied) interleave(block, most_pixels, count, some, mixed, some);
+    for (std::int64_t done = 0, here; done < count; done += here) {
+      const std::int64_t y = (first + done) / storage.width, x = (first + done) % storage.width;
+      here = joined ? count : std::min(count - done, storage.width - x);
+      std::byte* const pixels = to + storage.offset(y, x);
+      if (copied) copy_pixels(mixed + done * some, some, here, pixels + c);
+      else if (in_bytes(*target))
+        interleave(block + done, most_pixels, here, some, pixels + c, channels);
+      else pack(block + done, most_pixels, here, c, some, pixels);
+    }
+  }
+
+  // Copies `some` channels of some pixels.
+  void copy_pixels(const std::byte* from, std::int64_t some, std::int64_t pixels,
+                   std::byte* to) const {
+    if (some == channels)
+      return static_cast<void>(std::memcpy(to, from, static_cast<std::size_t>(pixels * some)));
+    for (std::int64_t p = 0; p < pixels; ++p, from += some, to += channels)
+      if (some == most_channels) std::memcpy(to, from, most_channels);
+      else std::memcpy(to, from, static_cast<std::size_t>(some));
+  }
+
+  // Channels and pixels per block.
+  static constexpr std::int64_t most_channels = 32, most_pixels = 256;
   void channel_indices(const Memory& memory, std::int64_t channel, const float* x, std::int64_t n,
                        std::uint8_t* to) const {
     if (!has_lines()) return indices(memory, quantizer_.levels(channel), x, n, to);
@@ -195,17 +230,18 @@ class QuantizeStage final : public TensorStage {
       for (std::int64_t i = 0; i < n; ++i) y[i] += offsets_.data()[channel];
   }
 
-  // Interleaves lines of one channel each, which are `apart` bytes apart.
+  // Interleaves lines of one channel each, which are `apart` bytes apart; pixels of the target are
+  // `pixel` bytes apart.
   void interleave(const std::uint8_t* lines, std::int64_t apart, std::int64_t pixels,
-                  std::int64_t some, std::byte* to) const {
+                  std::int64_t some, std::byte* to, std::int64_t pixel) const {
     if (some == 3 && channels == 3) return interleave_three(lines, apart, pixels, to);
     const std::int64_t whole_lines = some / 8 * 8, whole_pixels = pixels / 8 * 8;
     for (std::int64_t i = 0; i < whole_lines; i += 8)
       for (std::int64_t p = 0; p < whole_pixels; p += 8)
-        transpose_eight(lines + i * apart + p, apart, to + p * channels + i, channels);
+        transpose_eight(lines + i * apart + p, apart, to + p * pixel + i, pixel);
     for (std::int64_t i = 0; i < some; ++i)
       for (std::int64_t p = i < whole_lines ? whole_pixels : 0; p < pixels; ++p)
-        to[p * channels + i] = static_cast<std::byte>(lines[i * apart + p]);
+        to[p * pixel + i] = static_cast<std::byte>(lines[i * apart + p]);
   }
 
   void pack(const std::uint8_t* lines, std::int64_t apart, std::int64_t pixels, std::int64_t c,

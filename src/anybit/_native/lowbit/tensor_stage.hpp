@@ -27,10 +27,15 @@ class TensorStage : public Stage {
   void run(const Memory& memory, const Part& part) const final {
     start_rows(*target, memory, part);
     for (std::int64_t row = part.first_row; row < part.last_row; ++row)
-      for (std::int64_t y = part.first_line; y < part.last_line; ++y) fill(memory, row, y);
+      fill_lines(memory, row, part.first_line, part.last_line);
   }
 
  protected:
+  // Fills lines [first, last) of the target.
+  virtual void fill_lines(const Memory& memory, std::int64_t row, std::int64_t first,
+                          std::int64_t last) const {
+    for (std::int64_t y = first; y < last; ++y) fill(memory, row, y);
+  }
   // Fills a line of the target.
   virtual void fill(const Memory& memory, std::int64_t row, std::int64_t y) const = 0;
 };
