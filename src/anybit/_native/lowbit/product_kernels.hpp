@@ -216,6 +216,8 @@ struct ProductKernels {
   // `wide8` where pairs of products that may exceed 16 bits are split. Null where no instruction
   // adds pairs in 16 bits, or where none is needed.
   void (*split_pairs)(const SumBlock&) = nullptr;
+  // `wide8` with weights of 16 bits. Null where the level gains nothing by that.
+  void (*widened)(const SumBlock&) = nullptr;
   // Null for schemes that the level lacks.
   std::array<void (*)(const SumBlock&), scheme_count> sums{};
   std::array<void (*)(const TailBlock&), tail_count> tails{};

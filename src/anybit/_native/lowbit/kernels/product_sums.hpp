@@ -47,7 +47,7 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
   for (const Scheme scheme : {Scheme::dot8, Scheme::dot4, Scheme::dot2})
     short_sums_of(kernels, scheme) = nullptr;
   kernels.spreads_weights = false;
-  kernels.split_pairs = nullptr;
+  kernels.split_pairs = kernels.widened = nullptr;
 #elif defined(__AVX512F__)
   kernels.short_dots = {sums<Avx512Short, Dot8, 8, 2, 4>, sums<Avx512Short, Dot4, 8, 2, 4>,
                         sums<Avx512Short, Dot2, 8, 2, 4>};
@@ -84,6 +84,7 @@ constexpr void set_wides(ProductKernels& kernels) {
   kernels.split_pairs = sums<Avx512, Split8, 8, 1, 1>;
 #elif defined(__AVX2__)
   kernels.split_pairs = sums<Avx2, Split8, 4, 1, 1>;
+  kernels.widened = sums<Avx2, Widened8, 4, 1, 1>;
 #elif defined(__SSE4_1__)
   kernels.split_pairs = sums<Sse4, Split8, 2, 1, 1>;
 #endif
