@@ -26,11 +26,12 @@ def speed_table() -> str:
     part = (
         text.partition("<!-- few_bits:begin -->")[2].partition("<!-- few_bits:end -->")[0].strip()
     )
-    machine = re.sub(r"Measured on [\d-]+: ", "", part.splitlines()[0])
+    measured = " ".join(part.partition("\n\n")[0].splitlines())
+    machine = re.sub(r"Measured on [\d-]+: ", "", measured)
     headings = [f"{level}: over {peer}" for level in _LEVELS for peer in ("float32", "int8")]
     lines = [
         "Speedup of `anybit.compile` over ONNX Runtime for one input row, on a CPU with AVX-512, "
-        "and on the same CPU limited to AVX2. *float32* is a float network of the same shape, "
+        "and on one with AVX2 alone. *float32* is a float network of the same shape, "
         "*int8* the runtime's fastest 8-bit form, which is not bit-exact:",
         "",
         f"| network | {' | '.join(headings)} |",
@@ -42,8 +43,9 @@ def speed_table() -> str:
         lines.append(f"| {words} | {' | '.join(ratios)} |")
     lines += [
         "",
-        "With AVX2 alone, large CNNs of 4 and 8 bits are about as fast as "
-        f"int8. Machine: {machine}",
+        "Networks of 8 bits are about as fast as int8. Small float networks (under 1 ms) gain "
+        "mostly with `quantize --integer-only`, and some do not gain: see "
+        f"[float networks](docs/performance.md#float-networks). Machines: {machine}",
     ]
     return "\n".join(lines)
 
