@@ -88,21 +88,33 @@ template <IsRegisters Vector>
       [&](int) __attribute__((always_inline)) { return FloatRegister{} + number; });
 }
 
-#define ANYBIT_REGISTERS_OPERATOR(symbol)                                                    \
-  template <class Register>                                                                  \
-  [[gnu::always_inline]] inline Registers<Register> operator symbol(                         \
-      const Registers<Register>& a, const Registers<Register>& b) {                          \
-    return map_registers<Registers<Register>>(                                               \
-        [&](int i) __attribute__((always_inline)) { return a.parts[i] symbol b.parts[i]; }); \
+// Integers wrap around: they are computed as unsigned numbers.
+using UnsignedRegister [[gnu::vector_size(register_bytes)]] = std::uint32_t;
+using UnsignedShortRegister [[gnu::vector_size(register_bytes)]] = std::uint16_t;
+[[gnu::always_inline]] inline UnsignedRegister wrapping(IntRegister a) {
+  return UnsignedRegister(a);
+}
+[[gnu::always_inline]] inline UnsignedShortRegister wrapping(ShortRegister a) {
+  return UnsignedShortRegister(a);
+}
+[[gnu::always_inline]] inline FloatRegister wrapping(FloatRegister a) { return a; }
+
+#define ANYBIT_REGISTERS_OPERATOR(symbol, operand)                                        \
+  template <class Register>                                                               \
+  [[gnu::always_inline]] inline Registers<Register> operator symbol(                      \
+      const Registers<Register>& a, const Registers<Register>& b) {                       \
+    return map_registers<Registers<Register>>([&](int i) __attribute__((always_inline)) { \
+      return Register(operand(a.parts[i]) symbol operand(b.parts[i]));                    \
+    });                                                                                   \
   }
-ANYBIT_REGISTERS_OPERATOR(+)
-ANYBIT_REGISTERS_OPERATOR(-)
-ANYBIT_REGISTERS_OPERATOR(*)
-ANYBIT_REGISTERS_OPERATOR(/)
-ANYBIT_REGISTERS_OPERATOR(&)
-ANYBIT_REGISTERS_OPERATOR(|)
-ANYBIT_REGISTERS_OPERATOR(^)
-ANYBIT_REGISTERS_OPERATOR(>>)
+ANYBIT_REGISTERS_OPERATOR(+, wrapping)
+ANYBIT_REGISTERS_OPERATOR(-, wrapping)
+ANYBIT_REGISTERS_OPERATOR(*, wrapping)
+ANYBIT_REGISTERS_OPERATOR(/, )
+ANYBIT_REGISTERS_OPERATOR(&, )
+ANYBIT_REGISTERS_OPERATOR(|, )
+ANYBIT_REGISTERS_OPERATOR(^, )
+ANYBIT_REGISTERS_OPERATOR(>>, )
 #undef ANYBIT_REGISTERS_OPERATOR
 
 // Comparisons return all ones or 0 per lane.
