@@ -239,19 +239,14 @@ void rounded(const TailBlock& at) {
 // Returns the indices of a panel by lines, and marks those that may be next to a tie.
 [[gnu::always_inline]] inline Lanes line_indices(const TailBlock& at, const Lanes& sum, int lane,
                                                  Lanes& doubtful) {
-  const Reals magic = broadcast(12582912.0f);  // as in `nearest`
   Reals y = to_reals(sum) * read<Reals>(at.slopes + lane);
   y = y + read<Reals>(at.offsets + lane);
   y = clamped(y, read<Reals>(at.bottoms + lane), read<Reals>(at.tops + lane));
-  const Reals raised = y + magic;
+  const Reals high = raised(y);
   // Numbers that are not negative compare as their bits do.
-  const Lanes distance = bits_of(y - (raised - magic)) & broadcast(0x7fffffff);
+  const Lanes distance = bits_of(y - (high - broadcast(raise))) & broadcast(0x7fffffff);
   doubtful = doubtful | (distance > read<Lanes>(at.limits + lane));
-  return bits_of(raised) + broadcast(-0x4b400000);
-}
-
-[[gnu::always_inline]] inline bool has_any(const Lanes& mask) {
-  return reached(broadcast(-1), mask) != 0;
+  return index_of(high);
 }
 
 template <Settling settling>

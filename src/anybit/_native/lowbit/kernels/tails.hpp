@@ -235,10 +235,23 @@ void packed_steps(const TailBlock& block) {
 }
 #endif
 
-// Rounds numbers below 2^22 to integers, ties to even, plus this constant: the last bit of 1.5 *
-// 2^23 is worth 1.
+// The last bit of 1.5 * 2^23 is worth 1: adding it rounds numbers below 2^22 to integers, ties to
+// even.
+constexpr float raise = 12582912.0f;
+[[gnu::always_inline]] inline Reals raised(const Reals& y) { return y + broadcast(raise); }
+
+// The integers of raised numbers, plus a constant.
+[[gnu::always_inline]] inline Lanes index_of(const Reals& y, std::int32_t more = 0) {
+  return bits_of(y) + broadcast(more - 0x4b400000);
+}
+
+[[gnu::always_inline]] inline bool has_any(const Lanes& mask) {
+  return reached(broadcast(-1), mask) != 0;
+}
+
+// Rounds numbers below 2^22 to integers, plus a constant.
 [[gnu::always_inline]] inline Lanes nearest(const Reals& y, std::int32_t more = 0) {
-  return bits_of(y + broadcast(12582912.0f)) + broadcast(more - 0x4b400000);
+  return index_of(raised(y), more);
 }
 
 template <Settling settling>
@@ -270,7 +283,7 @@ void some_lines(const TailBlock& block) {
     const Lanes doubtful = (off >= limit) | (negated(off) >= limit) |
                            (sum < read<Lanes>(at.lows + lane)) |
                            (sum >= read<Lanes>(at.highs + lane));
-    if (reached(broadcast(-1), doubtful) == 0) return index;
+    if (!has_any(doubtful)) return index;
     return searched(at, sum, lane);
   });
 }
