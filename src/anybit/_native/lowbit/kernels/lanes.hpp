@@ -57,7 +57,9 @@ template <class Vector>
 
 template <class Vector>
 [[gnu::always_inline]] inline void write(void* at, const Vector& vector) {
-  std::memcpy(at, &vector, sizeof vector);
+  // GCC may copy bytes half by half in general registers.
+  using Unaligned [[gnu::aligned(1), gnu::may_alias]] = Vector;
+  *static_cast<Unaligned*>(at) = vector;
 }
 
 template <class Vector>
