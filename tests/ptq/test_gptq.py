@@ -15,18 +15,19 @@ from pass_checks import random
 from small_models import model, node
 
 import anybit
-from anybit.ptq.algorithms.gptq import GptqRounder, round_columns
+from anybit.ptq.algorithms.gptq import ColumnRounding, GptqRounder, round_columns
 from anybit.ptq.algorithms.hessian import Moments, factorize, factorize_in_place
 from anybit.ptq.algorithms.layer_runner import LayerRunner, broadcast_channels
 from anybit.ptq.config import DEFAULT
 from anybit.ptq.graph import matmul_form as products
 from anybit.ptq.graph.matmul_form import find_matmul_form
 from anybit.ptq.graph.targets import find_targets
-from anybit.ptq.specs.quantize import quantize_to_grid
+from anybit.ptq.specs.quantize import quantize_to_grid, select_operator
 from anybit.ptq.specs.spec_grid import make_grid
 from anybit.quant_types.spec import parse_quant_spec
 
 Array = np.ndarray
+TO_INTEGERS = ColumnRounding("int_quant", {"scale": 1, "zeropt": 0, "bitwidth": 24})
 
 
 def make_correlated_rows(rows: int, terms: int, seed: int = 0) -> Array:
@@ -56,9 +57,9 @@ def test_gptq_is_near_exhaustive_search(spec: str, terms: int) -> None:
     for candidate in itertools.product(values, repeat=terms):
         best = np.minimum(best, measure_noise(x, w, np.float32(candidate)[None]))
     factors = factorize(compute_moments(x), DEFAULT.gptq)
-    rounded = round_columns(
-        w[None], factors, lambda v, _: quantize_to_grid(v.astype(np.float32), grid)
-    )[0]
+    selected = select_operator(grid)
+    arguments = {**selected.call.parameters, **selected.call.attributes}
+    rounded = round_columns(w[None], factors, ColumnRounding(selected.operator.name, arguments))[0]
     assert np.isin(rounded, values).all()
     assert (measure_noise(x, w, rounded) >= best * (1 - 1e-6)).all()
     by_rounding = measure_noise(x, w, quantize_to_grid(w, grid)).sum()
@@ -73,7 +74,7 @@ def test_gptq_error_is_within_the_bound_of_babai() -> None:
     x, w = make_correlated_rows(300, 100), random(20, 100, seed=5)
     moments = compute_moments(x)
     factors = factorize(moments, DEFAULT.gptq)
-    off = w - round_columns(w[None], factors, lambda v, _: np.rint(v))[0]
+    off = w - round_columns(w[None], factors, TO_INTEGERS)[0]
     (sums,) = moments.sums
     damped = sums + 0.1 / 3 * np.trace(sums) / 100 * np.eye(100)  # of 300 rows
     errors = np.einsum("ni,ij,nj->n", off, damped, off)
@@ -86,7 +87,7 @@ def test_gptq_rounds_uncorrelated_terms_to_nearest() -> None:
     sizes = np.square(random(3, 100, seed=2)).astype(np.float64)
     sizes[1] = 0
     factors = factorize(Moments(sizes[:, None] * np.eye(100), 1000), DEFAULT.gptq)
-    np.testing.assert_array_equal(round_columns(w, factors, lambda v, _: np.rint(v)), np.rint(w))
+    np.testing.assert_array_equal(round_columns(w, factors, TO_INTEGERS), np.rint(w))
 
 
 @pytest.mark.parametrize("rows", [40, 100])
@@ -99,7 +100,7 @@ def test_factorize_damps_moments_of_few_rows_more(rows: int) -> None:
     dampings = [moments.compute_damping(DEFAULT.gptq) for moments in (few, many)]
     assert dampings == [pytest.approx(10 / rows), 0.01]
     rounded = [
-        round_columns(w[None], factorize(moments, DEFAULT.gptq), lambda v, _: np.rint(v))[0]
+        round_columns(w[None], factorize(moments, DEFAULT.gptq), TO_INTEGERS)[0]
         for moments in (few, many)
     ]
     careful, confident = (measure_noise(others, w, weights).sum() for weights in rounded)
@@ -126,7 +127,7 @@ def test_round_columns_matches_the_formula(terms: int) -> None:
     for i in reversed(range(terms)):
         off = (w - expected)[:, order[i + 1 :]]
         expected[:, order[i]] = np.rint(w[:, order[i]] + off @ triangle[i, i + 1 :])
-    rounded = round_columns(w[None], factors, lambda v, _: np.rint(v))[0]
+    rounded = round_columns(w[None], factors, TO_INTEGERS)[0]
     np.testing.assert_array_equal(rounded, expected)
 
 
@@ -269,8 +270,8 @@ def test_gptq_splits_long_sums() -> None:
     expected = find_matmul_form(layer).to_matrix(runner.scale_weights(None)[0])[0]
     steps = np.broadcast_to(rounded.grid.scale, rounded.array.shape).T
     for part in apart:
-        step = steps[:, part.start]
-        on_grid = lambda v, _, step=step: np.clip(np.rint(v / step), -3, 3) * step  # noqa: E731
+        scale = {"scale": steps[None, :, part.start, None]}
+        on_grid = ColumnRounding("int_quant", {"zeropt": 0, "bitwidth": 3, "narrow": True}, scale)
         alone = round_columns(
             expected[None, :, part], factorize(compute_moments(x[:, part]), DEFAULT.gptq), on_grid
         )[0]

@@ -4,7 +4,7 @@
 The package uses nothing else of `_core`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -69,6 +69,32 @@ def squared_difference(a: Array, b: Array) -> float:
     only on the number of elements.
     """
     return _core.squared_difference(a, b)
+
+
+def add_product(sums: Array, a: Array, b: Array, *, subtract: bool = False) -> None:
+    """Add the product of two float64 matrices to a third one, or subtract it, on one thread.
+
+    Each sum is added up term by term, with rounded products: bits do not depend on the processor.
+    """
+    _core.add_product(sums, a, b, subtract)
+
+
+def round_terms(
+    operator: str, weights: Array, triangles: Array, rounded: Array, arguments: Mapping[str, Any]
+) -> None:
+    """Round weights by an operator, term by term from the last one, which compensate the errors.
+
+    Each term is rounded after the errors of the later ones, times the elements of a matrix, were
+    added to it.
+
+    Args:
+        operator: The name of the operator.
+        weights: The weights as [terms, groups, columns], in float64; receives weights - rounded.
+        triangles: The unit upper triangular matrix of each group, in float64.
+        rounded: A float32 array of the shape of `weights`, which receives the rounded ones.
+        arguments: Parameters of the operator, which broadcast to `rounded`, and attributes.
+    """
+    getattr(_core, f"{operator}_in_turn")(weights, triangles, rounded, **arguments)
 
 
 def kernel(operator: str) -> Callable[..., Any]:

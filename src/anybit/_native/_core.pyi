@@ -37,6 +37,13 @@ def count_values(
     /,
 ) -> list[tuple[float, float]]: ...
 def squared_difference(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], /) -> float: ...
+def add_product(
+    sums: npt.NDArray[np.float64],
+    a: npt.NDArray[np.float64],
+    b: npt.NDArray[np.float64],
+    subtract: bool,
+    /,
+) -> None: ...
 def plain_tensors(
     types: tuple[type, ...],
     keys_of: Callable[..., Any],

@@ -17,10 +17,12 @@ class Application : public ElementwisePlan {
   // Computes all elements.
   void run(const Workers& workers) const;
 
- private:
-  // Computes the elements [first, last), counted in the plan's order. Disjoint ranges may run
-  // concurrently.
+ protected:
+  // Computes the elements [first, last), counted in the plan's order, which is C order if `out` is
+  // contiguous. Disjoint ranges may run concurrently.
   void run_range(std::int64_t first, std::int64_t last) const noexcept;
+
+ private:
   void run_rows(const Position& at, std::int64_t rows, Scratch& scratch) const;
   void run_row(const Position& at, std::int64_t first, std::int64_t last, Scratch& scratch) const;
   void run_converted(Rows rows, Scratch& scratch) const;

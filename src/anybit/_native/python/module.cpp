@@ -14,6 +14,7 @@
 #include "_native/xla/handler.hpp"
 #include "arguments.hpp"
 #include "backward.hpp"
+#include "matrices.hpp"
 #include "network.hpp"
 #include "ops/operators.hpp"
 #include "plain.hpp"
@@ -127,6 +128,7 @@ NB_MODULE(_core, module) {
   Operators::for_each([&]<class Op>() {
     add_function<&call<Op>>(module, Op::name);
     add_spread<&call<Op>>(module, Op::name);
+    add_function<&round_in_turn<Op>>(module, std::string(Op::name) + "_in_turn");
     if constexpr (requires { Op::differentiable; }) {
       add_function<&call_backward<Op>>(module, std::string(Op::name) + "_backward");
       add_spread<&call_backward<Op>>(module, std::string(Op::name) + "_backward");
@@ -141,6 +143,7 @@ NB_MODULE(_core, module) {
   module.attr("xla_handlers") = handlers;
   add_networks(module);
   add_statistics(module);
+  add_function<&add_product_of>(module, "add_product");
   module.def("plain_tensors", &plain_tensors);
   module.def("num_threads", &num_threads);
   module.def("set_num_threads", &set_num_threads);

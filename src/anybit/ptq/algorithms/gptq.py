@@ -17,23 +17,18 @@ Babai's nearest plane algorithm. Terms with large x come last here, so they are 
 damped, more strongly for few rows.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from anybit._native import round_terms
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
-from anybit.ptq.algorithms.hessian import (
-    BLOCK_TERMS,
-    HessianFactors,
-    Moments,
-    add_product,
-    factorize,
-)
+from anybit.ptq.algorithms.hessian import HessianFactors, Moments, factorize
 from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, scale_weight
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, round_to_nearest
 from anybit.ptq.config import GptqConfig
@@ -42,35 +37,54 @@ from anybit.ptq.specs.dynamic_grid import DynamicGrid
 from anybit.ptq.specs.quantize import select_operator
 from anybit.quant_types.spec import QuantSpec
 
-ColumnRounding = Callable[[Array, Array], Array]
+
+@dataclass(frozen=True)
+class ColumnRounding:
+    """Rounding of the columns of a weight to its grid.
+
+    Attributes:
+        operator: The name of the operator.
+        common: Its attributes, and its parameters that are equal for all weights.
+        by_column: The other parameters, as [groups, columns, terms] or [groups, columns, 1].
+    """
+
+    operator: str
+    common: Mapping[str, Any]
+    by_column: Mapping[str, Array] = field(default_factory=dict)
+
+    def slice_terms(self, part: slice) -> "ColumnRounding":
+        """Return the rounding of some terms."""
+        by_column = {
+            name: array if array.shape[2] == 1 else array[..., part]
+            for name, array in self.by_column.items()
+        }
+        return replace(self, by_column=by_column)
 
 
-def round_columns(
-    weights: Array, factors: HessianFactors, round_to_nearest: ColumnRounding
-) -> Array:
+def round_columns(weights: Array, factors: HessianFactors, rounding: ColumnRounding) -> Array:
     """Round weights to a grid so that the sums of products have a small error.
 
     Args:
         weights: The weights as [groups, columns, terms].
         factors: The Hessian factors of the input rows.
-        round_to_nearest: Rounds an array [groups, columns] to the grid of one term per group; the
-            second argument has the numbers of these terms.
+        rounding: The rounding of these weights.
+
+    Returns:
+        The rounded weights, in float32.
     """
-    order, triangle = factors.order, factors.triangle
-    w = np.take_along_axis(weights.swapaxes(1, 2).astype(np.float64), order[..., None], axis=1)
-    q, aim = np.zeros_like(w), w.copy()
-    for end in range(w.shape[1], 0, -BLOCK_TERMS):
-        start = max(0, end - BLOCK_TERMS)
-        near, corner = aim[:, start:end], triangle[:, start:end, start:end]
-        off = np.zeros_like(near)
-        for i in range(end - start - 1, -1, -1):
-            q[:, start + i] = round_to_nearest(near[:, i], order[:, start + i])
-            off[:, i] = w[:, start + i] - q[:, start + i]
-            near[:, :i] += corner[:, :i, i, None] * off[:, i, None]
-        add_product(aim[:, :start], triangle[:, :start, start:end], off)
+    turned = factors.order.T[..., None]
+
+    def order_terms(array: Array) -> Array:
+        moved = np.moveaxis(array, 2, 0)
+        return moved if len(moved) == 1 else np.take_along_axis(moved, turned, axis=0)
+
+    w = np.ascontiguousarray(order_terms(weights), np.float64)
+    q = np.empty(w.shape, np.float32)
+    by_column = {name: order_terms(array) for name, array in rounding.by_column.items()}
+    round_terms(rounding.operator, w, factors.triangle, q, {**rounding.common, **by_column})
     result = np.empty_like(q)
-    np.put_along_axis(result, order[..., None], q, axis=1)
-    return result.swapaxes(1, 2)
+    np.put_along_axis(result, turned, q, axis=0)
+    return np.moveaxis(result, 0, 2)
 
 
 def is_wide(spec: QuantSpec, config: GptqConfig) -> bool:
@@ -203,15 +217,13 @@ def round_weights(
     factors = _cache_last(factors)
     compute_costs = partial(_compute_element_costs, layer, factors)
     best = round_to_nearest(array, product.weight, layer.spec, runner.config.weights, compute_costs)
-    round_terms = _make_column_rounding(product, best)
+    rounding = make_column_rounding(product, best)
     # Backwards: the factors of the last part are still cached.
     result = [
-        round_columns(matrix[..., part], factors(part), partial(round_terms, part.start))
+        round_columns(matrix[..., part], factors(part), rounding.slice_terms(part))
         for part in reversed(split_terms(matrix.shape[2], runner.config.gptq))
     ]
-    stored = product.from_matrix(np.concatenate(result[::-1], axis=2), array.shape).astype(
-        np.float32
-    )
+    stored = product.from_matrix(np.concatenate(result[::-1], axis=2), array.shape)
     return (
         QuantizedWeight(stored, best.grid, best.blocks),
         *runner.round_to_nearest(smoothing)[1:],
@@ -253,30 +265,16 @@ def _compute_term_costs(factors: HessianFactors) -> Array:
     return result[:, None]
 
 
-def _make_column_rounding(
-    product: MatMulForm, rounded: QuantizedWeight
-) -> Callable[[int, Array, Array], Array]:
-    """Return a function that rounds columns of the weight's matrix to its grid."""
-    result = select_operator(rounded.grid)
-    shape = rounded.array.shape
-    same: dict[str, Any] = dict(result.call.attributes)
-    others = {}
-    for name, parameter in result.call.parameters.items():
-        of_all = (
-            parameter
-            if parameter.size == 1
-            else product.to_matrix(np.broadcast_to(parameter, shape))
-        )
+def make_column_rounding(product: MatMulForm, rounded: QuantizedWeight) -> ColumnRounding:
+    """Return the rounding of the columns of a weight's matrix to its grid."""
+    selected = select_operator(rounded.grid)
+    common: dict[str, Any] = dict(selected.call.attributes)
+    by_column = {}
+    for name, parameter in selected.call.parameters.items():
         if parameter.size == 1:
-            same[name] = parameter
-        elif (of_all == of_all[..., :1]).all():
-            same[name] = of_all[..., 0].copy()
-        else:
-            others[name] = of_all
-    groups = np.arange(product.groups)
-
-    def round_terms(start: int, x: Array, terms: Array) -> Array:
-        of_terms = {name: parameter[groups, :, start + terms] for name, parameter in others.items()}
-        return np.asarray(result.operator.function(x.astype(np.float32), **of_terms, **same))
-
-    return round_terms
+            common[name] = parameter
+            continue
+        matrix = product.to_matrix(np.broadcast_to(parameter, rounded.array.shape))
+        is_same = (matrix == matrix[..., :1]).all()
+        by_column[name] = matrix[..., :1] if is_same else matrix
+    return ColumnRounding(selected.operator.name, common, by_column)

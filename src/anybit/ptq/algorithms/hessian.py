@@ -11,14 +11,13 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 
+from anybit._native import add_product
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.runtime import make_session, run_session
 from anybit.ptq.config import GptqConfig
 
-# Terms that are handled with one product of matrices.
-BLOCK_TERMS = 32
-# The runners of such a product.
-_ROWS, _COLUMNS = 64, 128
+# Columns of a factor that are computed together.
+_BLOCK_TERMS, _PANEL_TERMS = 32, 128
 # The powers of two that float32 and their squares float64 hold, at least.
 _MAX_EXPONENT = 126
 # Rows whose squares are added up in float32.
@@ -172,35 +171,22 @@ def factorize(moments: Moments, config: GptqConfig) -> HessianFactors:
 def factorize_in_place(matrices: Array) -> None:
     """Replace A by L, lower triangular, with A = L L^T; for several, as [groups, terms, terms].
 
-    Some columns of L at a time; what they give is taken away from the rest of A.
+    A few columns of L at a time follow from those before them.
     """
     terms = matrices.shape[1]
-    for start in range(0, terms, BLOCK_TERMS):
-        end = min(start + BLOCK_TERMS, terms)
+    for start in range(0, terms, _BLOCK_TERMS):
+        end = min(start + _BLOCK_TERMS, terms)
+        # All columns before a panel are subtracted from all of its columns, then those inside.
+        panel = start // _PANEL_TERMS * _PANEL_TERMS
+        first, last = (panel, end) if panel < start else (0, min(panel + _PANEL_TERMS, terms))
+        for matrix in matrices if start else ():
+            before = matrix[:, first:start]
+            columns = matrix[start:, start:last]
+            add_product(columns, before[start:], before[start:last].T, subtract=True)
         corner = np.linalg.cholesky(matrices[:, start:end, start:end])
-        below = np.zeros_like(matrices[:, end:, start:end])
-        add_product(below, matrices[:, end:, start:end], np.linalg.inv(corner).swapaxes(1, 2))
-        matrices[:, start:end, start:end], matrices[:, end:, start:end] = corner, below
-        matrices[:, start:end, end:] = 0
-        for first in range(0, terms - end, _ROWS):
-            last = min(first + _ROWS, terms - end)
-            rest = matrices[:, end + first : end + last, end : end + last]
-            add_product(rest, -below[:, first:last], below[:, :last].swapaxes(1, 2))
-
-
-def add_product(sums: Array, a: Array, b: Array) -> None:
-    """Add a b, for a with at most TOGETHER columns, in runners for which libraries take one thread.
-
-    Layers are rounded side by side, and threads of a product that wait for one another while others
-    compute take ten times as long.
-    """
-    if len(sums) == 1:  # two axes take half the time of three
-        sums, a, b = sums[0], a[0], b[0]
-    room = np.empty((*sums.shape[:-2], _ROWS, _COLUMNS))
-    for row in range(0, sums.shape[-2], _ROWS):
-        factor = a[..., row : row + _ROWS, :]
-        for column in range(0, sums.shape[-1], _COLUMNS):
-            part = sums[..., row : row + _ROWS, column : column + _COLUMNS]
-            product = room[..., : part.shape[-2], : part.shape[-1]]
-            np.matmul(factor, b[..., column : column + _COLUMNS], out=product)
-            part += product
+        matrices[:, start:end, start:end], matrices[:, start:end, end:] = corner, 0
+        inverse = np.linalg.inv(corner).swapaxes(1, 2) if end < terms else ()
+        for matrix, factor in zip(matrices, inverse, strict=False):
+            below = np.zeros((terms - end, end - start))
+            add_product(below, matrix[end:, start:end], factor)
+            matrix[end:, start:end] = below
