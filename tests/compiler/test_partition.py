@@ -233,6 +233,7 @@ def test_partition_supports_concat_and_split():
         "r = Relu (t)\n q = U(r)",
         "i = QuantizeLinear (t, step, zero)\n q = DequantizeLinear (i, step, zero)",
         "q = BipolarQuant (t, step)",
+        "r = Mul (t, gains)\n q = Q(r)",
     ],
 )
 def test_hoist_quantizers_before_concat(after):
@@ -246,7 +247,8 @@ def test_hoist_quantizers_before_concat(after):
         y = Conv (q, w10)"""
     model = network(body, y="n, 2, 6, 6")
     weights = np.random.default_rng(0).integers(-7, 8, (2, 10, 1, 1)).astype(np.float32)
-    check(give(model, zero=np.uint8(3), offset0=np.float32(0.75), w10=weights), 3)
+    gains = (np.arange(10, dtype=np.float32) - 2).reshape(10, 1, 1)
+    check(give(model, zero=np.uint8(3), offset0=np.float32(0.75), w10=weights, gains=gains), 3)
 
 
 @pytest.mark.parametrize(("mode", "regions"), [('mode = "nearest"', 1), ('mode = "linear"', 2)])
@@ -267,7 +269,7 @@ def test_hoist_quantizers_before_resize(mode, regions):
 @pytest.mark.parametrize(
     "after",
     [
-        "r = Mul (t, gains)\n q = Q(r)",  # they differ between the channels
+        "r = Mul (t, plane)\n q = Q(r)",  # it differs between the pixels
         "q = Q(t)\n other = Neg (t)",
         "r = Add (t, t)\n q = Q(r)",
     ],
@@ -283,8 +285,8 @@ def test_hoist_quantizers_keeps_concat_with_other_readers(after):
     if "other" in after:
         model.graph.output.append(onnx.helper.make_tensor_value_info("other", 1, None))
     weights = np.random.default_rng(0).integers(-7, 8, (2, 7, 1, 1)).astype(np.float32)
-    gains = (np.arange(7, dtype=np.float32) - 2).reshape(7, 1, 1)
-    check(give(model, w7=weights, gains=gains), 2, regions=2)
+    plane = np.arange(6, dtype=np.float32) - 2
+    check(give(model, w7=weights, plane=plane), 2, regions=2)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizers after a Concat or a Resize, moved before it."""
 
+import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.operators import find_constant_axes, get_varying_inputs, is_quantizer
 from anybit.onnx.graph.attributes import get_attribute
-from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.require import require_graph
+from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import InferShapes
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 _LONGEST = 8
 """Longer chains stay: their nodes would be written once per tensor."""
@@ -18,8 +21,9 @@ _LONGEST = 8
 def hoist_quantizers(model: ir.Model) -> frozenset[str]:
     """Move quantizers before a Concat of channels or a nearest-neighbour Resize, in place.
 
-    The nodes between are elementwise and the same for all channels: results stay the same, but
-    codes are moved, even if tensors of several scales are concatenated.
+    The nodes between are elementwise, and the same for all channels. Before a Concat they may have
+    a constant per channel, which is split. Results stay the same, but codes are moved, even if
+    tensors of several scales are concatenated.
 
     Returns:
         The names of the values that are new.
@@ -66,14 +70,51 @@ def _find_chain(node: ir.Node, opset: int) -> list[tuple[ir.Node, ir.DataType]]:
         ((reader, _),) = y.uses()
         if reader.graph is not node.graph or get_varying_inputs(reader) != [y]:
             return []
-        axes = find_constant_axes(reader, len(node.outputs[0].shape or ()), opset)
+        axes = find_constant_axes(reader, y.shape.rank(), opset)
         y = reader.outputs[0]
-        if axes != set() or y.dtype is None:
+        if axes is None or y.dtype is None or not (axes <= _find_split_axes(node, reader)):
             return []
         chain.append((reader, y.dtype))
         if is_quantizer(reader):
             return chain
     return []
+
+
+def _find_split_axes(moving: ir.Node, reader: ir.Node) -> set[int]:
+    """Return the axis along which constants of a reader can be split between inputs of a Concat."""
+    by_order = reader.op_type == "BatchNormalization" or is_multi_threshold(reader)
+    if moving.op_type != "Concat" or by_order or is_quantize(reader) or is_dequantize(reader):
+        return set()
+    sizes = _get_parts(moving)
+    distinct = len(_get_moved_inputs(moving)) == len(sizes)
+    return {_get_axis(moving)} if distinct and None not in sizes else set()
+
+
+def _get_axis(concat: ir.Node) -> int:
+    """Return the axis of a Concat of known rank, counted from 0."""
+    return get_attribute(concat, "axis", 1) % len(concat.outputs[0].shape or ())
+
+
+def _get_parts(concat: ir.Node) -> list[int | None]:
+    """Return the sizes of the inputs of a Concat along its axis; None for those not known."""
+    axis = _get_axis(concat)
+    shapes = [None if value is None else value.shape for value in concat.inputs]
+    sizes = [None if shape is None else shape[axis] for shape in shapes]
+    return [size if isinstance(size, int) else None for size in sizes]
+
+
+def _split(value: ir.Value | None, moving: ir.Node, part: int, editor: Editor) -> ir.Value | None:
+    """Return the part of a constant that belongs to an input of a Concat, or all of it."""
+    if value is None or not is_constant(value) or moving.op_type != "Concat":
+        return value
+    array = read_array(value)
+    place = _get_axis(moving) - len(moving.outputs[0].shape or ()) + array.ndim
+    if place < 0 or array.shape[place] == 1:
+        return value
+    sizes = _get_parts(moving)
+    first = sum(size or 0 for size in sizes[:part])
+    own = np.take(array, range(first, first + (sizes[part] or 0)), place)
+    return editor.add_constant(f"{value.name}_part", ir.Tensor(own))
 
 
 def _hoist(moving: ir.Node, chain: list[tuple[ir.Node, ir.DataType]], editor: Editor) -> list[str]:
@@ -82,13 +123,13 @@ def _hoist(moving: ir.Node, chain: list[tuple[ir.Node, ir.DataType]], editor: Ed
     nodes = [node for node, _ in chain]
     last = nodes[-1]
     quantized = {}
-    for x in _get_moved_inputs(moving):
+    for part, x in enumerate(_get_moved_inputs(moving)):
         y, before = x, moving.outputs[0]
         for node, dtype in chain:
             y = editor.insert(
                 last,
                 node.op_type,
-                [y if value is before else value for value in node.inputs],
+                [y if v is before else _split(v, moving, part, editor) for v in node.inputs],
                 str(node.name or node.op_type),
                 like=x,
                 dtype=dtype,
