@@ -13,7 +13,8 @@
 #include "lookup.hpp"
 #if defined(__AVX2__) && !defined(__AVX512F__)
 #include "guess_avx2.hpp"
-#define ANYBIT_GUESS_PACKED
+#include "pairs_avx2.hpp"
+#define ANYBIT_PACKS_NUMBERS
 #endif
 
 // Compiled once per level: what is called here is local or forced inline.
@@ -112,7 +113,7 @@ void search(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* 
 
 // Computes indices before they are flipped; returns whether a number is NaN.
 bool rising_indices(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
-#if defined(ANYBIT_GUESS_PACKED)
+#if defined(ANYBIT_PACKS_NUMBERS)
   const auto correct_some = [&](const float* from, std::int64_t count, std::uint8_t* indices) {
     correct_all(levels, from, count, indices);
   };
@@ -199,7 +200,33 @@ void pool(const WindowRow& row, std::byte* to, const Combine& combine) {
   }
 }
 
-void largest(const WindowRow& row, std::byte* to) { pool<0>(row, to, LargestBytes()); }
+#if defined(__AVX2__)
+using ByteRegister [[gnu::vector_size(32)]] = std::uint8_t;
+#else
+using ByteRegister [[gnu::vector_size(16)]] = std::uint8_t;
+#endif
+
+// Largest bytes of windows, in registers. The last ones of a pixel may be computed twice.
+void largest(const WindowRow& row, std::byte* to) {
+  constexpr std::int64_t size = sizeof(ByteRegister);
+  if (row.pixel < size) return pool<0>(row, to, LargestBytes());
+  for (std::int64_t window = 0; window < row.windows; ++window, to += row.pixel) {
+    const std::byte* const first = row.from + window * row.stride;
+    for (std::int64_t done = 0; done < row.pixel; done += size) {
+      const std::int64_t start = done + size > row.pixel ? row.pixel - size : done;
+      ByteRegister most = {};
+      for (std::int64_t y = 0; y < row.lines; ++y) {
+        const std::byte* from = first + y * row.line + start;
+        for (std::int64_t x = 0; x < row.elements; ++x, from += row.element) {
+          ByteRegister here;
+          std::memcpy(&here, from, sizeof here);
+          most = most > here ? most : here;
+        }
+      }
+      std::memcpy(to + start, &most, sizeof most);
+    }
+  }
+}
 
 void either(const WindowRow& row, std::byte* to) {
   if (row.pixel == 8) pool<1>(row, to, Either<std::uint64_t>());
@@ -226,6 +253,11 @@ void values(const float* table, const std::uint8_t* from, std::int64_t n, float*
   for (std::int64_t i = 0; i < n; ++i) to[i] = table[from[i]];
 }
 
+void scaled(const ScaledValues& values, const std::uint8_t* from, std::int64_t n, float* to) {
+  const ScaledValues at = values;
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i] - at.zero) * at.scale;
+}
+
 void combine(const std::uint8_t* table, std::int32_t levels, const std::uint8_t* first,
              const std::uint8_t* second, std::int64_t n, std::uint8_t* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = table[first[i] * levels + second[i]];
@@ -250,6 +282,14 @@ void compute(const PairArithmetic& arithmetic, const std::uint8_t* first,
 template <bool multiplies>
 void choose(const PairArithmetic& arithmetic, const std::uint8_t* first, const std::uint8_t* second,
             std::int64_t n, std::uint8_t* to) {
+#if defined(ANYBIT_PACKS_NUMBERS)
+  if (fits_32_bits(arithmetic, multiplies)) {
+    const auto packed = arithmetic.divisor == 1 ? compute_packed<multiplies, false>
+                                                : compute_packed<multiplies, true>;
+    const std::int64_t done = packed(arithmetic, first, second, n, to);
+    first += done, second += done, n -= done, to += done;
+  }
+#endif
   if (arithmetic.divisor == 1) compute<multiplies, false>(arithmetic, first, second, n, to);
   else compute<multiplies, true>(arithmetic, first, second, n, to);
 }
@@ -272,6 +312,7 @@ const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() 
                                       largest_nibbles,
                                       lookup,
                                       values,
+                                      scaled,
                                       combine,
                                       choose<false>,
                                       choose<true>};

@@ -47,6 +47,12 @@ struct PairArithmetic {
   std::int32_t shift = 0;
 };
 
+// Values (index - zero) * scale.
+struct ScaledValues {
+  std::int32_t zero = 0;
+  float scale = 0;
+};
+
 struct ElementLoops {
   static constexpr Level serving(Level level) { return without_integer_extensions(level); }
 
@@ -69,6 +75,7 @@ struct ElementLoops {
   void (*lookup)(const std::uint8_t* table, const std::uint8_t* from, std::int64_t n,
                  std::uint8_t* to);
   void (*values)(const float* table, const std::uint8_t* from, std::int64_t n, float* to);
+  void (*scaled)(const ScaledValues& values, const std::uint8_t* from, std::int64_t n, float* to);
 
   // to[i] = table[first[i] * levels + second[i]]
   void (*combine)(const std::uint8_t* table, std::int32_t levels, const std::uint8_t* first,

@@ -221,6 +221,23 @@ struct Division {
 
 }  // namespace
 
+void check_saturation(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
+  const bool has_lines = tail.kind == TailKind::rounded_lines;
+  if (levels != 256 || (!has_lines && tail.kind != TailKind::affine)) return;
+  // Sums are below 2^31, and results below 2^31 with the shift, which is at most 2^20.
+  constexpr float most_gain = 0.25f, most_offset = 0x1p29f;
+  const Aligned<float>& gains = has_lines ? tail.slopes : tail.gains;
+  for (std::int64_t channel = 0; channel < gains.size(); ++channel)
+    if (!(std::abs(gains[channel]) <= most_gain) ||
+        !(std::abs(tail.offsets[channel]) <= most_offset))
+      return;
+  for (std::int64_t channel = 0; channel < channels && has_lines; ++channel) {
+    const bool is_replayed = tail.limits[channel] < 0;
+    if (!is_replayed && (tail.bottoms[channel] != 0 || tail.tops[channel] != 255)) return;
+  }
+  tail.saturates = true;
+}
+
 void pack_steps(Epilogue& tail, std::int64_t channels, std::int64_t levels,
                 std::int64_t most_bytes) {
   if (tail.kind != TailKind::many_thresholds) return;

@@ -43,6 +43,9 @@ struct Epilogue {
   Buckets buckets;  // of many thresholds and lines, where few thresholds share one
   PackedSteps packed;
   std::int32_t shift = 0;
+  // Whether an affine function or the lines stay within 32 bits, and only the limits of a byte
+  // clamp their indices.
+  bool saturates = false;
   Aligned<std::int64_t> first;
   std::vector<std::uint8_t> entries;
   std::vector<Aligned<float>> operands;
@@ -57,6 +60,9 @@ void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t cou
 // Replaces a search of many thresholds by a line fit per channel, if the thresholds are close to a
 // line. Results do not change.
 void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels);
+
+// Finds out whether a tail saturates, see Epilogue.
+void check_saturation(Epilogue& tail, std::int64_t channels, std::int64_t levels);
 
 // Replaces many thresholds by packed steps, if there is at most one in each bucket. Sums must be
 // smaller than the largest int32. Results do not change.

@@ -20,12 +20,14 @@ class GatherStage final : public TensorStage {
         channels_(at.channels.begin(), at.channels.end()),
         first_(at.first_channel),
         fill_(static_cast<std::uint8_t>(at.fill < 0 ? 0 : at.fill)) {
-    copies_ = channels_[0] >= 0 && channels_[0] % 32 == 0;
+    copies_ = channels_[0] >= 0 && (in_bytes(from) || channels_[0] % 32 == 0);
     for (std::size_t i = 1; i < channels_.size(); ++i)
       copies_ = copies_ && channels_[i] == channels_[i - 1] + 1;
     const std::int32_t first = columns_[0];
     repeats_ = in_bytes(to) && static_cast<std::int64_t>(channels_.size()) == to.storage.channels &&
                std::ranges::all_of(columns_, [=](std::int32_t column) { return column == first; });
+    in_parts_ = copies_ && !repeats_ && in_bytes(from) && in_bytes(to) &&
+                channels_.size() % part_bytes == 0 && std::ranges::min(columns_) >= 0;
     elements = lines * to.storage.width * static_cast<std::int64_t>(channels_.size());
   }
 
@@ -40,6 +42,9 @@ class GatherStage final : public TensorStage {
     const auto count = static_cast<std::int64_t>(channels_.size());
     const std::int32_t line = rows_[static_cast<std::size_t>(y)];
     const std::int64_t width = target->storage.width;
+    if (in_parts_ && line >= 0)
+      return copy_line(from + source->storage.offset(line, 0) + channels_[0],
+                       to + target->storage.offset(y, 0) + first_);
     for_each_run(repeats_ ? 1 : width, count, false, [&](const Run& run) {
       const std::int32_t column = columns_[static_cast<std::size_t>(run.pixel)];
       Run placed = run;
@@ -54,6 +59,20 @@ class GatherStage final : public TensorStage {
   }
 
  private:
+  static constexpr std::int64_t part_bytes = 16;
+
+  // Copies channels of the pixels of a line in parts of constant size.
+  void copy_line(const std::byte* from, std::byte* to) const {
+    const auto count = static_cast<std::int64_t>(channels_.size());
+    const std::int64_t pixel = source->storage.pixel, step = target->storage.pixel;
+    for (const std::int32_t column : columns_) {
+      const std::byte* const start = from + column * pixel;
+      for (std::int64_t c = 0; c < count; c += part_bytes)
+        std::memcpy(to + c, start + c, std::size_t{part_bytes});
+      to += step;
+    }
+  }
+
   // Repeats the first pixel of a line.
   void repeat(std::byte* line, std::int64_t width) const {
     const std::int64_t pixel = target->storage.pixel;
@@ -76,6 +95,7 @@ class GatherStage final : public TensorStage {
   const std::uint8_t fill_;
   bool copies_ = false;   // sources are one contiguous run
   bool repeats_ = false;  // all pixels of a line are equal
+  bool in_parts_ = false;
 };
 
 }  // namespace

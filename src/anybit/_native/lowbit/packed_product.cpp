@@ -286,6 +286,7 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
   make_buckets(at->tail, task.target.channels, task.target.levels);
   fit_lines(at->tail, task.target.channels, task.target.levels);
   fit_rounded_lines(at->tail, task.target.channels, task.target.levels);
+  check_saturation(at->tail, task.target.channels, task.target.levels);
   at->multiplications =
       static_cast<std::int64_t>(weights.values.size()) * task.target.height * task.target.width;
   return at;
@@ -297,6 +298,7 @@ TailBlock tail_block(const State& at) {
   block.settling = at.settling;
   block.levels = static_cast<int>(at.target.levels);
   block.shift = at.tail.shift;
+  block.saturates = at.tail.saturates;
   block.entries = at.tail.entries.data();
   block.steps = at.tail.steps.data();
   block.step_count = static_cast<int>(at.tail.steps.size());

@@ -102,6 +102,7 @@ struct TailBlock {
   std::byte* const* targets;  // per pixel: at the first channel of the chunk
   Coding coding;
   int levels;
+  bool saturates;  // see Epilogue
 
   const std::int32_t* thresholds;  // [panel][threshold][16], or [channel][256] where there are many
   const float* gains;              // or the scales of Arithmetic and Rounded

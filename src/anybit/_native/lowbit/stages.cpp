@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages of elementwise instructions on indices.
 #include <algorithm>
+#include <bit>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -23,6 +25,7 @@ class PerChannel {
   const Element* of(std::int64_t channel) const {
     return entries_.data() + (per_channel() ? channel * size_ : 0);
   }
+  std::int64_t size() const { return size_; }
   std::int64_t bytes() const {
     return static_cast<std::int64_t>(entries_.size() * sizeof(Element));
   }
@@ -31,6 +34,19 @@ class PerChannel {
   std::vector<Element> entries_;
   std::int64_t size_;
 };
+
+// to[i] = the entry at first[i] * levels + second[i] of channel i. Arguments are read only once:
+// the compiler assumes that bytes may overwrite anything else.
+void look_up_channels(const std::uint8_t* table, std::int64_t size, std::int64_t levels,
+                      const std::uint8_t* first, const std::uint8_t* second, std::int64_t n,
+                      std::uint8_t* to) {
+  for (std::int64_t i = 0; i < n; ++i, table += size) to[i] = table[first[i] * levels + second[i]];
+}
+
+void look_up_channels(const std::uint8_t* table, std::int64_t size, const std::uint8_t* from,
+                      std::int64_t n, std::uint8_t* to) {
+  for (std::int64_t i = 0; i < n; ++i, table += size) to[i] = table[from[i]];
+}
 
 class LookupStage final : public TensorStage {
  public:
@@ -54,8 +70,7 @@ class LookupStage final : public TensorStage {
       const std::uint8_t* const indices = indices_at(source->storage, from, y, run, in);
       std::uint8_t* const result = room_for(target->storage, to, y, run, out);
       if (entries_.per_channel())
-        for (std::int64_t i = 0; i < run.count; ++i)
-          result[i] = entries_.of(run.channel + i)[indices[i]];
+        look_up_channels(entries_.of(run.channel), entries_.size(), indices, run.count, result);
       else loops_.lookup(whole_table_, indices, run.count, result);
       put_indices(target->storage, to, y, run, result);
     });
@@ -123,8 +138,8 @@ class CombineStage final : public PairStage {
                std::uint8_t* to) const override {
     if (!entries_.per_channel())
       return loops_.combine(entries_.of(0), levels_, first, second, run.count, to);
-    for (std::int64_t i = 0; i < run.count; ++i)
-      to[i] = entries_.of(run.channel + i)[first[i] * levels_ + second[i]];
+    look_up_channels(entries_.of(run.channel), entries_.size(), levels_, first, second, run.count,
+                     to);
   }
 
  private:
@@ -168,6 +183,20 @@ class ArithmeticStage final : public PairStage {
   const PairArithmetic arithmetic_;
 };
 
+// Returns a formula for a list of values that has exactly these, bit for bit.
+std::optional<ScaledValues> find_formula(std::span<const float> values) {
+  const auto zero = std::ranges::find(values, 0.0f);
+  if (values.end() - zero < 2) return std::nullopt;
+  const ScaledValues formula{static_cast<std::int32_t>(zero - values.begin()), zero[1]};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float value =
+        static_cast<float>(static_cast<std::int32_t>(i) - formula.zero) * formula.scale;
+    if (std::bit_cast<std::uint32_t>(value) != std::bit_cast<std::uint32_t>(values[i]))
+      return std::nullopt;
+  }
+  return formula;
+}
+
 class DequantizeStage final : public Stage {
  public:
   DequantizeStage(const Dequantize& at, const Tensor& tensor, const Place& from,
@@ -175,6 +204,7 @@ class DequantizeStage final : public Stage {
       : loops_(loops),
         port_(to),
         values_(at.values, tensor.levels),
+        formula_(find_formula(at.values)),
         whole_lines_(in_bytes(from) && !values_.per_channel() && to.channels_last()) {
     name = Dequantize::name;
     source = &from;
@@ -203,7 +233,8 @@ class DequantizeStage final : public Stage {
       float* const to =
           row + (y * width + run.pixel) * port_.strides.pixel + run.channel * port_.strides.channel;
       if (port_.channels_last() && !values_.per_channel())
-        return loops_.values(values_.of(0), indices, run.count, to);
+        return formula_ ? loops_.scaled(*formula_, indices, run.count, to)
+                        : loops_.values(values_.of(0), indices, run.count, to);
       for (std::int64_t i = 0; i < run.count; ++i)
         to[i * port_.strides.channel] = values_.of(run.channel + i)[indices[i]];
     });
@@ -212,6 +243,7 @@ class DequantizeStage final : public Stage {
   const ElementLoops& loops_;
   const PortPlace port_;
   const PerChannel<float> values_;
+  const std::optional<ScaledValues> formula_;
   const bool whole_lines_;
 };
 

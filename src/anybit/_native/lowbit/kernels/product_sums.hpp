@@ -69,6 +69,18 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
 #endif
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
+// Expands the bytes of a pixel for two panels at a time.
+void widened_sums(const SumBlock& at) {
+  SumBlock some = at;
+  some.panels = at.panels / 2 * 2;
+  sums<Avx2, Widened8, 2, 2, 1>(some);
+  some.weights += some.panels * at.panel, some.sums += some.panels * panel_channels;
+  some.panels = at.panels % 2;
+  if (some.panels > 0) sums<Avx2, Widened8, 4, 1, 1>(some);
+}
+#endif
+
 template <class = void>
 constexpr void set_wides(ProductKernels& kernels) {
 #if defined(__AVX512F__)
@@ -84,7 +96,7 @@ constexpr void set_wides(ProductKernels& kernels) {
   kernels.split_pairs = sums<Avx512, Split8, 8, 1, 1>;
 #elif defined(__AVX2__)
   kernels.split_pairs = sums<Avx2, Split8, 4, 1, 1>;
-  kernels.widened = sums<Avx2, Widened8, 4, 1, 1>;
+  kernels.widened = widened_sums;
 #elif defined(__SSE4_1__)
   kernels.split_pairs = sums<Sse4, Split8, 2, 1, 1>;
 #endif

@@ -237,10 +237,19 @@ void rounded(const TailBlock& at) {
 }
 
 // Returns the indices of a panel by lines, and marks those that may be next to a tie.
+template <bool saturates = false>
 [[gnu::always_inline]] inline Lanes line_indices(const TailBlock& at, const Lanes& sum, int lane,
                                                  Lanes& doubtful) {
   Reals y = to_reals(sum) * read<Reals>(at.slopes + lane);
   y = y + read<Reals>(at.offsets + lane);
+#if defined(ANYBIT_PACKING_SATURATES)
+  if constexpr (saturates) {
+    const Lanes index = rounded_to_lanes(y);
+    const Lanes distance = bits_of(y - to_reals(index)) & broadcast(0x7fffffff);
+    doubtful = doubtful | (distance > read<Lanes>(at.limits + lane));
+    return index;
+  }
+#endif
   y = clamped(y, read<Reals>(at.bottoms + lane), read<Reals>(at.tops + lane));
   const Reals high = raised(y);
   // Numbers that are not negative compare as their bits do.
@@ -264,20 +273,27 @@ template <Settling settling>
 }
 
 // Most pixels have no number that may be next to a tie.
-template <Settling settling>
+template <Settling settling, bool saturates = false>
 void some_rounded_lines(const TailBlock& block) {
   const TailBlock at = block;
   const bool whole = has_whole_bytes(at);
   for (int pixel = 0; pixel < at.count; ++pixel) {
     Lanes doubtful = broadcast(0);
     store_pixel(at, pixel, whole, [&](int, int lane) __attribute__((always_inline)) {
-      return line_indices(at, accumulators<settling>(at, pixel, lane), lane, doubtful);
+      return line_indices<saturates>(at, accumulators<settling>(at, pixel, lane), lane, doubtful);
     });
     if (has_any(doubtful)) replay_doubtful<settling>(at, pixel);
   }
 }
 
 void rounded_lines(const TailBlock& at) {
+#if defined(ANYBIT_PACKING_SATURATES)
+  if (at.saturates) {
+    if (at.settling == Settling::bare) return some_rounded_lines<Settling::bare, true>(at);
+    if (at.settling == Settling::plain) return some_rounded_lines<Settling::plain, true>(at);
+    return some_rounded_lines<Settling::general, true>(at);
+  }
+#endif
   if (at.settling == Settling::bare) some_rounded_lines<Settling::bare>(at);
   else if (at.settling == Settling::plain) some_rounded_lines<Settling::plain>(at);
   else some_rounded_lines<Settling::general>(at);

@@ -254,6 +254,26 @@ constexpr float raise = 12582912.0f;
   return index_of(raised(y), more);
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define ANYBIT_PACKING_SATURATES
+// Rounds numbers below 2^31, ties to even. Narrowing saturates the results to bytes.
+[[gnu::always_inline]] inline Lanes rounded_to_lanes(const Reals& y) {
+  return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
+    return IntRegister(_mm256_cvtps_epi32(y.parts[i]));
+  });
+}
+
+template <Settling settling>
+void saturating_affine(const TailBlock& block) {
+  const TailBlock at = block;
+  store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    Reals y = to_reals(accumulators<settling>(at, pixel, lane)) * read<Reals>(at.gains + lane);
+    y = y + read<Reals>(at.offsets + lane);
+    return rounded_to_lanes(y) + broadcast(at.shift);
+  });
+}
+#endif
+
 template <Settling settling>
 void some_affine(const TailBlock& block) {
   const TailBlock at = block;
@@ -294,6 +314,13 @@ void lines(const TailBlock& at) {
 }
 
 void affine(const TailBlock& at) {
+#if defined(ANYBIT_PACKING_SATURATES)
+  if (at.saturates) {
+    if (at.settling == Settling::bare) return saturating_affine<Settling::bare>(at);
+    if (at.settling == Settling::plain) return saturating_affine<Settling::plain>(at);
+    return saturating_affine<Settling::general>(at);
+  }
+#endif
   if (at.settling == Settling::bare) some_affine<Settling::bare>(at);
   else if (at.settling == Settling::plain) some_affine<Settling::plain>(at);
   else some_affine<Settling::general>(at);
