@@ -137,6 +137,15 @@ def tail_of(random: Random, kind: str, sums: np.ndarray, channels: int, levels: 
     if kind == "affine on ties":
         gains = random.choice([0.5, -0.25], channels).astype(np.float32)
         return p.Affine(gains, np.zeros(channels, np.float32), int(random.integers(-1, levels)))
+    if kind == "scaled":
+        shifts = random.integers(0, 30, channels)
+        slopes = random.choice([1, -1, 0.3, 0], channels) * levels / (high - low + 1)
+        terms = np.ldexp(random.normal(levels / 2, levels, channels), shifts).astype(np.int64)
+        late = random.integers(0, 256, -(-channels * levels // 8) * random.integers(2))
+        return p.Scaled(
+            *(np.ldexp(slopes, shifts).astype(np.int32), reference.split_words(terms)),
+            *(shifts.astype(np.uint8), late.astype(np.uint8)),
+        )
     if kind == "rounded":
         operations = random.permutation(np.repeat(list(p.Operation), 2))[: random.integers(3, 12)]
         operands = random.normal(0, 2, (len(operations), channels)).astype(np.float32)
@@ -221,7 +230,7 @@ def test_depthwise_product_equals_reference_for_wide_factors(name: str, levels: 
 
 TAILS = (
     *("thresholds", "even thresholds", "thresholds on ties", "thresholds near lines"),
-    *("affine", "affine on ties", "rounded"),
+    *("affine", "affine on ties", "rounded", "scaled"),
 )
 
 

@@ -52,10 +52,18 @@ def test_reference_refuses_nan_or_gives_index():
     np.testing.assert_array_equal(y, [[2.5, 4.5]])
 
 
+def test_reference_scales_down():
+    """Shifts round down, terms have 64 bits, and index 1 of the second channel is one late."""
+    terms = reference.split_words(np.array([2**40 + 2, 3]))
+    tail = p.Scaled(integers(2**31 - 1, -1), terms, np.uint8([40, 1]), np.uint8([0b1000000]))
+    index = reference.apply_epilogue(tail, np.array([[0, 4], [-600, 1], [600, 0], [5, -9]]), 5)
+    np.testing.assert_array_equal(index, [[1, 0], [0, 0], [2, 1], [1, 4]])
+
+
 def test_encode_writes_words():
     encoded = encoding.encode(bipolar_layer())
     port, tensor = [0, 1, 1, 1, 4, 0], [1, 1, 4, -1, 2, 2]
-    assert encoded.words[: 2 + len(port)].tolist() == [p.VERSION, 1, *port]
+    assert encoded.words[: 2 + len(port)].tolist() == [p.FIRST_VERSION, 1, *port]
     assert encoded.words[15 : 15 + 1 + len(tensor)].tolist() == [1, *tensor]
     assert encoded.bytes.tolist() == [0b11111010]
 

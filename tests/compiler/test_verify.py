@@ -65,6 +65,10 @@ def with_tail(tail):
     return with_instruction(1, tail=tail)
 
 
+def scaled(**fields):
+    return replace(p.Scaled(ints(1, 1), ints(0, 0, 0, 0), bytes_of(0, 0), bytes_of()), **fields)
+
+
 def test_verify_accepts_sound_program():
     (y,) = Network(SOUND).run([np.zeros((3, 8, 4, 4), np.float32)])
     assert y.shape == (3, 12)
@@ -126,6 +130,10 @@ ROWS = [
         with_tail(p.Affine(np.float32([1, 1]), np.float32([0, 0]), 2**20 + 1)),
         "the shift must be from",
     ),
+    (with_tail(scaled(terms=ints(0, 0))), "terms must have 4 elements, got 2"),
+    (with_tail(scaled(terms=ints(1, 2**30, 0, 0))), "a term must be from"),
+    (with_tail(scaled(right_shifts=bytes_of(0, 52))), "a right shift must be from 0 to 51, got 52"),
+    (with_tail(scaled(late=bytes_of(0, 0))), "late must have 1 elements, got 2"),
     (with_tail(p.Rounded(np.float32([1]), (), 0)), "scales must have 2 elements, got 1"),
     (with_tail(p.Rounded(np.float32([1, 1]), (), 2**20 + 1)), "the shift must be from"),
     (
@@ -210,8 +218,8 @@ def with_words(edit):
         (lambda words: words.__setitem__(2, -1), "an array of 3 elements from -1 on"),
         (lambda words: words.__setitem__(3, 2**63 - 1), "an array of 9223372036854775807 elements"),
         (
-            lambda words: words.__setitem__(0, 3),
-            "has version 3, .* runs version 2; install a newer",
+            lambda words: words.__setitem__(0, p.VERSION + 1),
+            f"has version {p.VERSION + 1}, .* runs versions 2 to {p.VERSION}; install a newer",
         ),
         (lambda words: words.__setitem__(0, 0), "has version 0, .* compile the model again"),
     ],
@@ -281,3 +289,13 @@ def test_verify_refuses_or_runs_damaged_programs(case):
 def test_verify_limits_memory_of_small_programs(make, size, message):
     with pytest.raises(ValueError, match=message):
         Network(make(size))
+
+
+def test_version_is_least_that_has_all_records():
+    assert encode(SOUND).words[0] == p.FIRST_VERSION
+    encoded = encode(with_tail(scaled()))
+    assert encoded.words[0] == p.VERSION
+    Network(encoded)
+    encoded.words[0] = p.FIRST_VERSION
+    with pytest.raises(ValueError, match="version 2 has no Scaled"):
+        Network(encoded)

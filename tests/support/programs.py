@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from anybit.compiler.program import program as p
+from anybit.compiler.program.reference import split_words
 
 T = TypeVar("T")
 INSTRUCTION_SETS = (
@@ -223,7 +224,9 @@ class _Maker:
         )
 
     def _tail(self, channels: int, levels: int, reach: int) -> p.Tail:
-        kind = self._integer(0, 3)
+        kind = self._integer(0, 4)
+        if kind == 4:
+            return self._scaled(channels, levels, reach)
         if kind == 0 and 2 * reach + 1 <= MOST_ENTRIES:
             first = self._rng.integers(-reach - 3, -reach + 1, channels).astype(np.int32)
             shape = channels, 2 * reach + 4
@@ -245,6 +248,18 @@ class _Maker:
         clipped = np.clip(thresholds, -(2**31), 2**31 - 1).astype(np.int32)
         directions = self._rng.choice([-1, 1], channels).astype(np.int32)
         return p.Thresholds(directions, np.sort(clipped).ravel())
+
+    def _scaled(self, channels: int, levels: int, reach: int) -> p.Scaled:
+        shifts = self._rng.integers(0, self._one_of((16, p.MOST_RIGHT_SHIFT + 1)), channels)
+        slopes = self._rng.normal(0, levels / (reach + 1) * 3, channels)
+        multipliers = np.clip(np.ldexp(slopes, shifts), -(2**31), 2**31 - 1).astype(np.int64)
+        indices = self._rng.normal(levels / 2, levels / 4, channels)
+        terms = np.ldexp(indices, shifts).astype(np.int64)
+        late = self._rng.integers(0, 256, -(-channels * levels // 8) * self._integer(0, 1))
+        return p.Scaled(
+            *(multipliers.astype(np.int32), split_words(terms)),
+            *(shifts.astype(np.uint8), late.astype(np.uint8)),
+        )
 
     def _arithmetic(self, channels: int) -> p.Arithmetic:
         operands = (0.5, -3, 0.1, 7, np.inf, -0.0, 0, np.nan)

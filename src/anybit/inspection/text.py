@@ -79,6 +79,7 @@ _EPILOGUES = {
     "Table": "table",
     "Arithmetic": "replay",
     "Rounded": "replay",
+    "Scaled": "multiply and shift",
 }
 # Differences between reasons of one kind: a number, or a quoted name.
 _DETAIL = re.compile(r"""-?\d+\.\d\S*|(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")

@@ -39,7 +39,7 @@ struct Layer {
   std::vector<std::uint8_t> bits;
   std::vector<std::int32_t> values, integers[2];
   std::vector<float> floats[5];
-  std::vector<std::uint8_t> entries;
+  std::vector<std::uint8_t> entries, late;
   std::vector<std::int8_t> weights;  // decoded from the bits
   std::int64_t rows = 1;
   // A weight is the mean of `draws` random ones: with 4, few are near the ends, as after training.
@@ -142,15 +142,43 @@ void fill_quantizer(Layer& at, const std::vector<std::int64_t>& sums) {
   at.product.tail = Rounded{at.floats[0], std::move(steps), number(-3, 20)};
 }
 
+// A multiplication and a shift that spread the levels over the sums, or over a part of them.
+void fill_scaled(Layer& at, const std::vector<std::int64_t>& sums) {
+  const auto channels = static_cast<std::size_t>(at.target.channels);
+  const auto [least, most] = std::minmax_element(sums.begin(), sums.end());
+  const auto spread = static_cast<double>(*most - *least + 1);
+  for (std::size_t c = 0; c < channels; ++c) {
+    const auto shift = number(0, one_of<std::int64_t>({20, 51}));
+    const double slope = static_cast<double>(at.target.levels) / spread *
+                         one_of({1.0, 1.0, -1.0, 5.0, 0.0}) * std::ldexp(1.0, int(shift));
+    const auto multiplier =
+        static_cast<std::int32_t>(std::clamp(slope, -2147483647.0, 2147483647.0));
+    const std::int64_t some =
+        sums[static_cast<std::size_t>(number(0, static_cast<std::int64_t>(sums.size()) - 1))];
+    const std::int64_t index = number(0, at.target.levels) * (std::int64_t{1} << shift);
+    const std::int64_t term = index - some * multiplier + number(-1, 1);
+    at.integers[0].push_back(multiplier);
+    at.integers[1].push_back(static_cast<std::int32_t>(static_cast<std::uint32_t>(term)));
+    at.integers[1].push_back(static_cast<std::int32_t>(term >> 32));
+    at.entries.push_back(static_cast<std::uint8_t>(shift));
+  }
+  const std::size_t bits = channels * static_cast<std::size_t>(at.target.levels);
+  if (number(0, 1) == 0)
+    for (std::size_t i = 0; i < (bits + 7) / 8; ++i)
+      at.late.push_back(static_cast<std::uint8_t>(number(0, 255)));
+  at.product.tail = Scaled{at.integers[0], at.integers[1], at.entries, at.late};
+}
+
 void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
   const auto channels = static_cast<std::size_t>(at.target.channels);
   const auto some_sum = [&] {
     return static_cast<std::int32_t>(
         sums[static_cast<std::size_t>(number(0, static_cast<std::int64_t>(sums.size()) - 1))]);
   };
-  const auto kind = number(0, 4);
+  const auto kind = number(0, 5);
   at.target.levels = one_of<std::int64_t>({2, 2, 3, 4, 4, 7, 16, 17, 18, 100, 256});
   if (kind == 4) return fill_quantizer(at, sums);
+  if (kind == 5) return fill_scaled(at, sums);
   if (kind == 0) {
     // An ordinary quantizer has equally spaced thresholds; after a bent function they are curved.
     const bool even = number(0, 1) == 0, curved = number(0, 1) == 0;
@@ -347,6 +375,17 @@ int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
     for (std::size_t i = 0; i < levels; ++i)
       count += sum * t->directions[channel] >= t->thresholds[channel * levels + i];
     return count;
+  }
+  if (const auto* s = std::get_if<Scaled>(&at.product.tail)) {
+    const std::int64_t multiplier = s->multipliers[channel],
+                       y = sum * multiplier + s->term(channel);
+    const int shift = s->right_shifts[channel];
+    std::int64_t index = y >> shift;
+    const bool is_first = y - index * (std::int64_t{1} << shift) < std::abs(multiplier);
+    if (is_first && index > 0 && index < at.target.levels)
+      index -= s->is_late(channel * static_cast<std::size_t>(at.target.levels) +
+                          static_cast<std::size_t>(index));
+    return static_cast<int>(std::clamp<std::int64_t>(index, 0, at.target.levels - 1));
   }
   if (const auto* a = std::get_if<Affine>(&at.product.tail)) {
     float y = static_cast<float>(sum) * a->gains[channel];

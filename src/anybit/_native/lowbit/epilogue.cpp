@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "damage.hpp"
+#include "scaled_steps.hpp"
 
 namespace anybit::lowbit {
 
@@ -80,6 +81,10 @@ void fill(Epilogue& to, const Rounded& tail, std::int64_t channels, std::int64_t
   to.kind = TailKind::rounded;
   fill_steps(to, tail, channels);
   to.shift = static_cast<std::int32_t>(tail.shift);
+}
+
+void fill(Epilogue& to, const Scaled& tail, std::int64_t channels, std::int64_t levels) {
+  fill(to, ScaledSteps(tail, levels).tail(), channels, levels);
 }
 
 std::int32_t& threshold_of(const Epilogue& tail, std::int64_t channel, std::int64_t i,

@@ -9,6 +9,7 @@
 #include "pixel_blocks.hpp"
 #include "rounded_line.hpp"
 #include "rows.hpp"
+#include "scaled_steps.hpp"
 #include "tap_sums.hpp"
 #include "taps.hpp"
 
@@ -245,8 +246,8 @@ void select_sums(State& at, const WeightForm& form, std::int64_t terms) {
   at.narrow_steps = static_cast<int>(std::min<std::int64_t>(steps, 1 << 20));
 }
 
-std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source,
-                                  const Storage& target, FloatStrides floats, Level level) {
+std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& source,
+                                        const Storage& target, FloatStrides floats, Level level) {
   auto at = std::make_unique<State>();
   const Product& product = *task.product;
   at->source = task.source, at->target = task.target, at->window = product.window;
@@ -290,6 +291,20 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
   at->multiplications =
       static_cast<std::int64_t>(weights.values.size()) * task.target.height * task.target.width;
   return at;
+}
+
+// A `Scaled` runs as thresholds: the fastest kernel of these is found for them.
+std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source,
+                                  const Storage& target, FloatStrides floats, Level level) {
+  const auto* const scaled = std::get_if<Scaled>(&task.product->tail);
+  if (scaled == nullptr) return make_plain_state(task, source, target, floats, level);
+  need_room(task.target.channels * task.target.levels * 4, task.most_bytes);
+  const ScaledSteps steps(*scaled, task.target.levels);
+  Product product = *task.product;
+  product.tail = steps.tail();
+  ProductTask same = task;
+  same.product = &product;
+  return make_plain_state(same, source, target, floats, level);
 }
 
 TailBlock tail_block(const State& at) {

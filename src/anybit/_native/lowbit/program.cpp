@@ -15,13 +15,14 @@ class Reader {
   explicit Reader(const Encoded& encoded) : encoded_(encoded) {}
 
   Program program() {
-    const std::int64_t version = word();
-    if (version != program_version)
+    version_ = word();
+    if (version_ < first_version || version_ > program_version)
       throw Error(
           Error::Kind::value,
-          "the program of an integer region has version " + std::to_string(version) +
-              ", this library runs version " + std::to_string(program_version) + "; " +
-              (version > program_version ? "install a newer anybit" : "compile the model again"));
+          "the program of an integer region has version " + std::to_string(version_) +
+              ", this library runs versions " + std::to_string(first_version) + " to " +
+              std::to_string(program_version) + "; " +
+              (version_ > program_version ? "install a newer anybit" : "compile the model again"));
     Program program;
     read(program);
     if (place_ != encoded_.words.size())
@@ -95,11 +96,15 @@ class Reader {
   template <class Record>
     requires requires { Record::name; }
   void read(Record& record) {
+    if constexpr (requires { Record::since; })
+      if (version_ < Record::since)
+        refuse("version " + std::to_string(version_) + " has no " + std::string(Record::name));
     record.visit([this](std::string_view, auto& field) { this->read(field); });
   }
 
   const Encoded& encoded_;
   std::size_t place_ = 0;
+  std::int64_t version_ = 0;
   std::int64_t referred_ = 0;
 };
 

@@ -11,11 +11,13 @@
 
 namespace anybit::lowbit {
 
-// Version of the encoding that this library runs.
-inline constexpr std::int64_t program_version = 2;
+// Versions of programs that this library runs. Records with a `since` are not in earlier ones.
+inline constexpr std::int64_t program_version = 3, first_version = 2;
 
 inline constexpr std::int64_t most_levels = 256;
 inline constexpr std::int64_t most_shift = std::int64_t{1} << 20;
+inline constexpr std::int64_t most_right_shift = 51;
+inline constexpr std::int64_t most_term = std::int64_t{1} << 62;
 
 // Arrays are borrowed from the stores of the encoded program.
 using Bytes = std::span<const std::uint8_t>;
@@ -119,8 +121,27 @@ struct Rounded {
   }
 };
 
+struct Scaled {
+  static constexpr std::string_view name = "Scaled";
+  static constexpr std::int64_t since = 3;
+  Integers multipliers, terms;
+  Bytes right_shifts, late;
+
+  void visit(auto&& field) {
+    field("multipliers", multipliers), field("terms", terms);
+    field("right_shifts", right_shifts), field("late", late);
+  }
+  std::int64_t term(std::size_t channel) const {
+    const auto low = static_cast<std::uint32_t>(terms[2 * channel]);
+    return std::int64_t{terms[2 * channel + 1]} * (std::int64_t{1} << 32) + low;
+  }
+  bool is_late(std::size_t bit) const {
+    return !late.empty() && (late[bit / 8] >> bit % 8 & 1) != 0;
+  }
+};
+
 // Positions in this list, and in that of instructions, are the numbers in an encoded program.
-using Tail = std::variant<Thresholds, Affine, Table, Arithmetic, Rounded>;
+using Tail = std::variant<Thresholds, Affine, Table, Arithmetic, Rounded, Scaled>;
 
 struct Window {
   static constexpr std::string_view name = "Window";

@@ -118,7 +118,7 @@ Staircase staircase_of(const AffineIndex& index_of, Range range) {
 }
 
 // index = upper 16 bits of (clamp(x, low, high) * factor + term) * multiplier, shifted right.
-struct Scaled {
+struct ShortScaled {
   std::int64_t low = 0, high = 0, factor = 0, term = 0, multiplier = 0;
 
   std::int64_t at(std::int64_t x, int shift) const {
@@ -133,7 +133,7 @@ struct Scaled {
 };
 
 // Non-decreasing functions that agree at the ends and on both sides of each step are equal.
-bool is_equal(const Scaled& scaled, const Staircase& stairs, int shift) {
+bool is_equal(const ShortScaled& scaled, const Staircase& stairs, int shift) {
   if (!scaled.fits() || scaled.factor < 0) return false;
   const auto last = stairs.first + static_cast<std::int64_t>(stairs.starts.size());
   if (scaled.at(stairs.range.low, shift) != stairs.first ||
@@ -149,8 +149,8 @@ bool is_equal(const Scaled& scaled, const Staircase& stairs, int shift) {
 }
 
 // Finds the term for a factor and a multiplier.
-std::optional<Scaled> with_term(const Staircase& stairs, std::int64_t factor,
-                                std::int64_t multiplier, int shift) {
+std::optional<ShortScaled> with_term(const Staircase& stairs, std::int64_t factor,
+                                     std::int64_t multiplier, int shift) {
   const std::int64_t low = stairs.starts.front() - 1, high = stairs.starts.back();
   const auto start_of = [&](std::int64_t index) {
     return quotient_up(index << (16 + shift), multiplier);
@@ -167,13 +167,13 @@ std::optional<Scaled> with_term(const Staircase& stairs, std::int64_t factor,
     most = std::min(most, start - 1 - away + factor);
   }
   if (least > most) return std::nullopt;
-  return Scaled{low, high, factor, (least + most) / 2 - factor * low, multiplier};
+  return ShortScaled{low, high, factor, (least + most) / 2 - factor * low, multiplier};
 }
 
-std::optional<Scaled> find_scaled(const Staircase& stairs, int shift) {
+std::optional<ShortScaled> find_scaled(const Staircase& stairs, int shift) {
   if (stairs.starts.empty()) {
     const std::int64_t term = (std::int64_t{stairs.first} << shift) + (1 << shift) / 2;
-    return Scaled{stairs.range.low, stairs.range.low, 0, term, 65535};
+    return ShortScaled{stairs.range.low, stairs.range.low, 0, term, 65535};
   }
   const auto steps = static_cast<double>(stairs.starts.size());
   const auto length = static_cast<double>(stairs.starts.back() - stairs.starts.front());

@@ -213,8 +213,22 @@ void verify_tail(const Rounded& tail, std::int64_t channels, std::int64_t) {
   need(tail.shift, -most_shift, most_shift, "the shift");
 }
 
-// Throws unless a table has an entry for every sum of the channel.
+// No intermediate result exceeds 64 bits: accumulators and multipliers have 32.
+void verify_tail(const Scaled& tail, std::int64_t channels, std::int64_t levels) {
+  need_size(tail.multipliers.size(), channels, "multipliers");
+  need_size(tail.terms.size(), 2 * channels, "terms");
+  need_size(tail.right_shifts.size(), channels, "right_shifts");
+  need_within(tail.right_shifts, 0, most_right_shift, "a right shift");
+  for (std::size_t channel = 0; channel < tail.multipliers.size(); ++channel)
+    need(tail.term(channel), -most_term, most_term, "a term");
+  if (!tail.late.empty()) need_size(tail.late.size(), (channels * levels + 7) / 8, "late");
+}
+
+// Throws unless a table has an entry for every sum of the channel, and a threshold can exceed all
+// sums of a `Scaled`.
 void verify_sums(const Tail& tail, std::int64_t channels, std::int64_t channel, const Sums& sums) {
+  if (std::holds_alternative<Scaled>(tail) && std::max(sums.highest, -sums.lowest) >= largest_sum)
+    refuse("accumulators of channel " + text(channel) + " reach the largest threshold");
   const auto* const table = std::get_if<Table>(&tail);
   if (table == nullptr) return;
   const std::int64_t first = table->first[static_cast<std::size_t>(channel)];

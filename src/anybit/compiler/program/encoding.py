@@ -8,9 +8,10 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from anybit.compiler.program.program import (
+    FIRST_VERSION,
     INSTRUCTIONS,
+    SINCE,
     TAILS,
-    VERSION,
     Bytes,
     Floats,
     Instruction,
@@ -49,8 +50,15 @@ class Encoded:
 def encode(program: Program) -> Encoded:
     """Encode a program."""
     stores = _Stores()
-    words = [VERSION, *_encode_record(program, stores)]
+    words = [_find_version(program), *_encode_record(program, stores)]
     return Encoded(np.array(words, np.int64), *stores.arrays())
+
+
+def _find_version(program: Program) -> int:
+    """Return the least version that has all records of a program."""
+    tails = [getattr(instruction, "tail", None) for instruction in program.instructions]
+    records = {type(record) for record in (*program.instructions, *tails)}
+    return max(SINCE.get(record, FIRST_VERSION) for record in records)
 
 
 def list_fields(record: type[Any]) -> list[tuple[str, str]]:

@@ -17,9 +17,12 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-VERSION = 2  # goes up with every change of a record; a library runs only those that it knows
+VERSION = 3  # the newest; a file has the least version that has all its records
+FIRST_VERSION = 2  # of records that are not in SINCE
 MOST_LEVELS = 256  # of a tensor: an index is stored in a byte
 MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
+MOST_RIGHT_SHIFT = 51  # an index shifted left as far, less a product or a term, fits 64 bits
+MOST_TERM = 2**62  # added to a product of two integers of 32 bits, it fits 64 bits
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Integers: TypeAlias = npt.NDArray[np.int32]
@@ -146,7 +149,30 @@ class Rounded:
     shift: int
 
 
-Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic | Rounded
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """index = y >> right_shift, saturated to the levels, for y = accumulator * multiplier + term.
+
+    All numbers are integers, and 64 bits hold them for every accumulator. If bit k of `late` is
+    set, the first accumulator with index k has one less: the bits of y that are shifted out are
+    less than the magnitude of the multiplier there.
+
+    Attributes:
+        multipliers: One per channel; the index falls where one is negative.
+        terms: Two words per channel, the lower 32 bits first, within +-MOST_TERM. They include what
+            rounds.
+        right_shifts: One per channel, at most MOST_RIGHT_SHIFT.
+        late: A bit per level, channel by channel without gaps, the first in the lowest bit: steps
+            that come one accumulator later, such as where ties go to even numbers. Or empty.
+    """
+
+    multipliers: Integers
+    terms: Integers
+    right_shifts: Bytes
+    late: Bytes
+
+
+Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic | Rounded | Scaled
 """Epilogue of an accumulator."""
 
 
@@ -331,6 +357,9 @@ Instruction: TypeAlias = (
 # Their places are their numbers in an encoded program.
 INSTRUCTIONS: tuple[type[Any], ...] = get_args(Instruction)
 TAILS: tuple[type[Any], ...] = get_args(Tail)
+
+SINCE: dict[type[Any], int] = {Scaled: 3}
+"""The least version of a program with these records."""
 
 
 @dataclass(frozen=True, eq=False)

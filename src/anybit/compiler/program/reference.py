@@ -180,6 +180,41 @@ def apply_epilogue(tail: p.Tail, sums: Array, levels: int) -> Array:
             return compute_result(tail, sums)
         case p.Rounded():
             return round_to_index(compute_result(tail, sums), tail.shift, levels)
+        case p.Scaled():
+            return scale_down(tail, sums, levels)
+
+
+def scale_down(tail: p.Scaled, sums: Array, levels: int) -> Array:
+    """Return the indices of accumulators; channels lie along the last axis."""
+    shifts = tail.right_shifts.astype(np.int64)
+    y = sums.astype(np.int64) * tail.multipliers + join_words(tail.terms)
+    index = y >> shifts
+    if tail.late.size:
+        first = y - (index << shifts) < np.abs(tail.multipliers.astype(np.int64))
+        late = unpack_late(tail, levels)
+        inside = np.clip(index, 0, levels - 1)
+        bits = late[np.arange(sums.shape[-1]), inside]
+        index = index - (bits & first & (index == inside))
+    return np.asarray(np.clip(index, 0, levels - 1))
+
+
+def unpack_late(tail: p.Scaled, levels: int) -> Array:
+    """Return the late bits, channels x levels."""
+    channels = tail.multipliers.size
+    bits = np.unpackbits(tail.late, count=channels * levels, bitorder="little")
+    return bits.reshape(channels, levels)
+
+
+def join_words(words: Array) -> Array:
+    """Return the int64 numbers of pairs of words, the lower one first."""
+    low, high = words.reshape(-1, 2).astype(np.int64).T
+    return np.asarray((high << 32) + (low & 0xFFFFFFFF))
+
+
+def split_words(numbers: Array) -> Array:
+    """Return the words of int64 numbers, the lower one of each first."""
+    pairs = np.stack([numbers & 0xFFFFFFFF, numbers >> 32 & 0xFFFFFFFF], axis=-1)
+    return np.asarray(pairs.astype(np.uint32).view(np.int32).ravel())
 
 
 def compute_index(tail: p.Affine, sums: Array, levels: int) -> Array:

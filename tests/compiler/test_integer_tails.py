@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs with integer tails equal those with floats on every accumulator."""
+
+from pathlib import Path
+
+import numpy as np
+import programs as made
+import pytest
+
+import anybit
+from anybit.compiler.backends.integer_tails import make_integer_tails
+from anybit.compiler.partition.expressions import IntegerRange
+from anybit.compiler.program import program as p
+from anybit.compiler.program import reference
+from anybit.compiler.program.network import Network
+from anybit.compiler.requantize.scaled_fit import fit_scaled
+from anybit.compiler.requantize.step_function import StepFunction, bisect_steps
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def all_points(reach):
+    return np.minimum(reach.lowest + np.arange(reach.longest)[:, None], reach.highest)
+
+
+def fit(tail, levels, reach):
+    stairs = bisect_steps(lambda x: reference.apply_epilogue(tail, x, levels), levels, reach)
+    return fit_scaled(stairs, reach)
+
+
+@pytest.mark.parametrize("levels", [2, 3, 16, 255, 256])
+@pytest.mark.parametrize(("kind", "late"), [("random", 0), ("ties", 1), ("rounded products", 1)])
+def test_scaled_equals_affine_on_all_accumulators(levels, kind, late):
+    random = np.random.default_rng(levels)
+    lowest = -random.integers(1, 3000, 40)
+    reach = IntegerRange(lowest, lowest + random.integers(0, 6000, 40))
+    gains = random.normal(0, 3 * levels / 6000, 40)
+    offsets = random.normal(0, levels / 2, 40)
+    if kind == "ties":
+        gains, offsets = 2.0 ** -random.integers(2, 9, 40), random.integers(0, levels, 40) / 4
+    if kind == "rounded products":  # the line and its offset lose bits
+        offsets -= 2**14
+    offsets[0] = 1e9
+    shift = {"random": levels // 2, "ties": 1, "rounded products": 2**14}[kind]
+    tail = p.Affine(gains.astype(np.float32), offsets.astype(np.float32), shift)
+    scaled = fit(tail, levels, reach)
+    expected = reference.apply_epilogue(tail, all_points(reach), levels)
+    got = reference.apply_epilogue(scaled, all_points(reach), levels)
+    np.testing.assert_array_equal(got, expected)
+    assert levels < 16 or bool(scaled.late.size) == late
+
+
+def test_no_scaled_equals_curve():
+    reach = IntegerRange(np.array([0]), np.array([300]))
+    squares = np.arange(1, 16)[:, None] ** 2
+    assert fit_scaled(StepFunction(np.array([1]), squares), reach) is None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_integer_tails_give_same_outputs(seed):
+    program = made.make_program(made.FromGenerator(np.random.default_rng(seed)))
+    changed = make_integer_tails(program)
+    inputs = made.inputs_for(program, 3, seed)
+    expected = reference.run(program, inputs)
+    for outputs in reference.run(changed, inputs), Network(changed).run(inputs):
+        for y, other in zip(outputs, expected, strict=True):
+            np.testing.assert_array_equal(y, other)
+    for before, after in zip(program.instructions, changed.instructions, strict=True):
+        if isinstance(before, p.Product) and isinstance(before.tail, p.Affine):
+            assert isinstance(after.tail, p.Scaled | p.Thresholds)
+
+
+def test_quantized_network_has_no_float_tails():
+    (program,) = anybit.compile(EXAMPLES / "digits_w4a4.onnx").report.programs
+    tails = [at.tail for at in make_integer_tails(program).instructions if hasattr(at, "tail")]
+    assert {type(tail) for tail in tails[:-1]} == {p.Scaled}
