@@ -154,18 +154,18 @@ def factorize(moments: Moments, config: GptqConfig) -> HessianFactors:
     """Return the factors of X^T X, damped; zeros are allowed."""
     sizes = np.diagonal(moments.sums, axis1=1, axis2=2).copy()
     order = np.argsort(sizes, axis=1, kind="stable")
-    groups = np.arange(len(sizes))[:, None, None]
-    turned = moments.sums[groups, order[:, :, None], order[:, None]]
+    turned = np.empty_like(moments.sums)
+    for target, matrix, terms in zip(turned, moments.sums, order, strict=True):
+        np.take(matrix[terms], terms, axis=1, out=target, mode="clip")
     share = moments.compute_damping(config)
     del moments  # as large as what follows
     damping = share * sizes.mean(axis=1, keepdims=True)
     # Where there is nothing but zeros any rounding is as good as nearest.
     np.einsum("gii->gi", turned)[...] += np.where(damping > 0, damping, 1.0)
     factorize_in_place(turned)
-    upper = turned.swapaxes(1, 2)
-    diagonal = np.diagonal(upper, axis1=1, axis2=2).copy()
-    upper /= diagonal[..., None]
-    return HessianFactors(order, upper, np.square(diagonal))
+    diagonal = np.diagonal(turned, axis1=1, axis2=2).copy()
+    turned /= diagonal[:, None]
+    return HessianFactors(order, turned.swapaxes(1, 2), np.square(diagonal))
 
 
 def factorize_in_place(matrices: Array) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of a single layer, quantized and in float."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -228,9 +229,10 @@ def scale_weight(array: Array, weight: WeightInput, smoothing: Array) -> Array:
     """
     if weight.input_axis is None:
         raise ValueError(f"the weight at input {weight.index} has no axis of input channels")
-    shape = [1] * array.ndim
-    shape[weight.input_axis] = -1
-    return np.asarray(array * np.repeat(smoothing, weight.repeats).reshape(shape))
+    # Rows as long as possible: short ones take several times as long.
+    inner = math.prod(array.shape[weight.input_axis + 1 :])
+    factors = np.repeat(smoothing, weight.repeats * inner)
+    return np.asarray(array.reshape(-1, len(factors)) * factors).reshape(array.shape)
 
 
 def broadcast_channels(values: Array, layer: TargetNode) -> Array:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Insertion of quantizers into a copy of a model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -26,6 +27,8 @@ from anybit.ptq.specs.quantize import quantize_to_grid, select_operator
 _BIAS_CODES = range(-(2**31), 2**31)
 # The largest scale of a bias, as a share of the largest magnitude of the bias.
 _LARGEST_BIAS_SCALE = 2.0**-10
+# Values of grids up to this magnitude are finite in float32, however they are rounded.
+_SAFE_REACH = 2.0**127
 
 
 def insert_quantizers(
@@ -91,6 +94,7 @@ class _Inserter:
         self._positions = {node: position for position, node in enumerate(iter_nodes(model.graph))}
         self._branch_owners = find_branch_owners(model)
         self._weights: dict[tuple[ir.Value, bytes], ir.Value] = {}
+        self._shared: set[ir.Value] = set()
 
     def insert(
         self,
@@ -98,6 +102,7 @@ class _Inserter:
         params: Mapping[ActivationTensor, LayerParams],
     ) -> None:
         """Quantize activations, weights and biases."""
+        self._shared = _find_shared_constants(weights)
         by_layer: dict[TargetNode, LayerParams] = {}
         for activation, chosen in params.items():
             if activation.sites:
@@ -149,7 +154,7 @@ class _Inserter:
             value = layer.node.inputs[weight.index]
             if value is None:
                 continue
-            key = value, _hash(rounded)
+            key = value, _hash(rounded) if value in self._shared else b""
             if key not in self._weights:
                 self._weights[key] = self._store_weight(layer.node, value, rounded)
             layer.node.replace_input_with(weight.index, self._weights[key])
@@ -157,7 +162,8 @@ class _Inserter:
 
     def _store_weight(self, reader: ir.Node, value: ir.Value, rounded: QuantizedWeight) -> ir.Value:
         before = self._find_reader(value, reader)
-        if not np.isfinite(quantize_to_grid(rounded.array, rounded.grid)).all():
+        may_overflow = not _compute_reach(rounded.grid) < _SAFE_REACH
+        if may_overflow and not np.isfinite(quantize_to_grid(rounded.array, rounded.grid)).all():
             raise ModelError(
                 f"{value.name!r} has numbers so near to the end of float32 that they become "
                 f"infinite; keep {get_label(before)!r} in floats"
@@ -237,6 +243,23 @@ def _make_bias_grid(
         return None
     zero = np.zeros((), np.float32)
     return IntegerGrid(scale if scale.size > 1 else scale.reshape(()), zero, _BIAS_CODES)
+
+
+def _find_shared_constants(layers: Iterable[TargetNode]) -> set[ir.Value]:
+    """Return the weights that layers use more than once."""
+    counts = Counter(
+        layer.node.inputs[weight.index] for layer in layers for weight in layer.weights
+    )
+    return {value for value, count in counts.items() if value is not None and count > 1}
+
+
+def _compute_reach(grid: Grid) -> float:
+    """Return the largest magnitude of the values of a grid, in float64."""
+    scale = np.abs(grid.scale, dtype=np.float64)
+    if not isinstance(grid, IntegerGrid):
+        return float(scale.max()) * grid.format.largest
+    steps = np.maximum(np.abs(grid.highest - grid.zeropt), np.abs(grid.lowest - grid.zeropt))
+    return float((scale * steps).max())
 
 
 def _hash(rounded: QuantizedWeight) -> bytes:
