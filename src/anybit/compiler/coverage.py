@@ -73,4 +73,5 @@ def _merge_equal_layers(layers: Iterable[CompiledLayer]) -> list[CompiledLayer]:
     groups: dict[str, list[CompiledLayer]] = {}
     for layer in layers:
         groups.setdefault(layer.output, []).append(layer)
-    return [merge_layers(group) for group in groups.values()]
+    # The risks of one computation are sorted already, and may be a million.
+    return [group[0] if len(group) == 1 else merge_layers(group) for group in groups.values()]
