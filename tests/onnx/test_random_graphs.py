@@ -27,7 +27,7 @@ from anybit.ops.grids import FloatGrid, Grid
 # The same graphs each time: new ones belong in a search for faults, not between a change and main.
 QUICK = settings(max_examples=25, deadline=None, derandomize=True)
 MANY = settings(
-    max_examples=150,
+    max_examples=75,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
