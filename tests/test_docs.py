@@ -243,6 +243,11 @@ def test_docs_pages_are_linked() -> None:
         assert page in linked, name(page)
 
 
+def test_docs_are_short() -> None:
+    pages = ROOT.glob("docs/**/*.md")
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) < 25_000
+
+
 def test_docs_generated_files_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check what CI checks with `python docs/generate.py --check`."""
     monkeypatch.syspath_prepend(ROOT / "docs")
