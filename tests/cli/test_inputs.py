@@ -2,7 +2,6 @@
 """Declared inputs, arrays bound to them, rows, random inputs, engines."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -19,13 +18,6 @@ from anybit.inputs import Array, TensorInfo, count_runs, match_arrays
 from anybit.model import Model, load
 
 FLOAT = np.dtype(np.float32)
-
-
-@pytest.fixture
-def shell(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Shell:
-    return Shell(capfd, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize(

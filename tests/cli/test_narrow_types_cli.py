@@ -12,13 +12,6 @@ from shell import Shell
 STORED = {"INT": np.int8, "UINT": np.uint8, "FLOAT": np.float32}
 
 
-@pytest.fixture
-def shell(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Shell:
-    return Shell(capfd, monkeypatch, tmp_path)
-
-
 @every_type
 @pytest.mark.parametrize("engine", ["onnxruntime", "compiled"])
 def test_run_writes_outputs_in_numpy_dtypes(shell: Shell, name: str, engine: str) -> None:

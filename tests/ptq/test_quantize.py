@@ -347,15 +347,3 @@ def test_verdict_lists_the_worst_samples() -> None:
         assert sample.sqnr == pytest.approx(sqnr, abs=1e-3)
         assert sample.agrees == (a.argmax() == b.argmax())
     assert [sample.sqnr for sample in worst] == sorted(sample.sqnr for sample in worst)
-
-
-def test_verdict_names_samples_after_their_files(tmp_path: Path) -> None:
-    from anybit.data.dataset import Dataset
-    from anybit.inputs import TensorInfo
-
-    tensor = TensorInfo("x", np.dtype(np.float32), (None, 4))
-    np.save(tmp_path / "a.npy", np.ones((2, 4), np.float32))
-    np.save(tmp_path / "b.npy", np.ones((1, 4), np.float32))
-    assert list(Dataset(tmp_path, (tensor,)).iterate_names()) == ["a.npy[0]", "a.npy[1]", "b.npy"]
-    assert list(Dataset(np.ones((2, 4)), (tensor,)).iterate_names()) == ["", ""]
-    assert list(Dataset(iter(np.ones((2, 1, 4))), (tensor,)).iterate_names()) == ["", ""]

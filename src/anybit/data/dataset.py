@@ -135,14 +135,6 @@ class Dataset:
             first = self._reader.select_sample(arrays, None if count is None else 0)
             yield from repeat(self._reader.count_bytes(first), 1 if count is None else count)
 
-    def iterate_names(self) -> Iterator[str]:
-        """Yield the file and the row of each sample, such as "a.npy[3]"; "" for arrays."""
-        for item, arrays, _ in self._open_items():
-            file = Path(str(item)).name if self._is_user_file(item) else ""
-            count = self._reader.count_samples(arrays) or 1
-            for index in range(count):
-                yield f"{file}[{index}]" if file and count > 1 else file
-
     def iterate_shards(self, is_local: bool = True, size: int | None = None) -> Iterator[Shard]:
         """Yield all samples in order, in shards.
 

@@ -2,8 +2,7 @@
 """Readers of data items: files, arrays and dicts of arrays that hold one sample or many."""
 
 import os
-from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from anybit.data.array_files import open_arrays, write_members
-from anybit.errors import AnybitError, DataError
+from anybit.errors import DataError, prefix_errors
 from anybit.inputs import Array, TensorInfo, bind_inputs, check_shape, check_sizes, match_arrays
 from anybit.text import format_count, join_names
 
@@ -125,7 +124,7 @@ class SampleReader:
             DataError: A shape or dtype does not fit the model. A value is NaN, infinite, or too
                 large for the input.
         """
-        with _prefix_errors(where):
+        with prefix_errors(where):
             check_sizes(self.inputs, sample)
             for tensor in self.inputs:
                 rows = sample[tensor.name]
@@ -135,7 +134,7 @@ class SampleReader:
                         f"input {tensor.name!r} must be {tensor.dtype}, got {rows.whole.dtype}"
                     )
         arrays = {name: rows.read() for name, rows in sample.items()}
-        with _prefix_errors(where):
+        with prefix_errors(where):
             feeds = bind_inputs(self.inputs, arrays)
         for name, array in feeds.items():
             finite = np.isfinite(array) if array.dtype.kind == "f" else np.array(True)
@@ -158,14 +157,6 @@ class SampleReader:
             return f"row {number}"
         name, step = steps[0]
         return f"rows {number * step} to {(number + 1) * step - 1} of {name!r}"
-
-
-@contextmanager
-def _prefix_errors(where: str) -> Iterator[None]:
-    try:
-        yield
-    except AnybitError as error:
-        raise type(error)(f"{where}{error}") from error
 
 
 def load_item(item: object, where: str) -> dict[str, Any]:

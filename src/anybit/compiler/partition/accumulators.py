@@ -204,7 +204,7 @@ def accumulate_mean(
         raise Unsupported("it is a mean of too many elements")
     weights = np.ones(shape, np.int64)
     _check_floats(np.array([source.grid.scale]), np.array([count]), source)
-    exact = exponent is not None and count * reach <= EXACT * 2.0**exponent
+    exact = is_exact_sum(count * reach, exponent)
     slack = 0.0 if exact else bound_error(np.asarray(count * reach), np.asarray(count))
     bounds = _compute_reach(source, weights, is_padded(window))
     root = AccumulatorRoot(
@@ -218,17 +218,24 @@ def accumulate_mean(
             bounds,
             np.full(layout.channels, slack),
         ),
-        layer=_describe_mean(node, source, bounds, exact=exact),
+        layer=describe_mean(
+            node, source, 1, (int(bounds.lowest.min()), int(bounds.highest.max())), exact=exact
+        ),
     )
     start, result = require_input(node), node.outputs[0]
     nodes = NodeChain(model, (node,), (start,), result, layout.rank, layout.axis, kernel)
     return root, ElementFunction().then(Mean(nodes), monotone=True, uniform=True)
 
 
-def _describe_mean(
-    node: ir.Node, source: IntegerTensor, bounds: IntegerRange, *, exact: bool
+def is_exact_sum(reach: float, exponent: int | None) -> bool:
+    """Return whether float32 holds all multiples of 2^exponent up to `reach`."""
+    return exponent is not None and reach <= EXACT * 2.0**exponent
+
+
+def describe_mean(
+    node: ir.Node, source: IntegerTensor, weight_bits: int, span: tuple[int, int], *, exact: bool
 ) -> LayerInfo:
-    span = int(bounds.lowest.min()), int(bounds.highest.max())
+    """Return the layer of a node that adds codes, with the smallest and largest sum."""
     return LayerInfo(
         get_label(node),
         node.op_type,
@@ -236,7 +243,7 @@ def _describe_mean(
         Guarantee.EXACT if exact else Guarantee.BOUNDED,
         "" if exact else "the scale of its input is not a short number",
         macs=0,
-        weight_bits=1,
+        weight_bits=weight_bits,
         input_bits=max(1, (source.grid.levels - 1).bit_length()),
         accumulator=span,
         accumulator_bits=count_bits(*span),

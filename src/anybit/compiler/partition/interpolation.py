@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.operators import find_interpolation
+from anybit.compiler.partition.accumulators import describe_mean, is_exact_sum
 from anybit.compiler.partition.element_moves import plan_gather
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
@@ -23,13 +24,9 @@ from anybit.compiler.partition.layout import Layout
 from anybit.compiler.partition.transposed import number_groups
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
-from anybit.onnx.analysis.products import count_bits
 from anybit.onnx.analysis.sums import bound_error
-from anybit.onnx.analysis.units import EXACT
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
-from anybit.onnx.graph.names import get_label
-from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
 _ROUNDINGS = 8
 """Most roundings of one result, of values that are at most twice those of x."""
@@ -129,21 +126,10 @@ def _make_root(
     exponent: int | None,
 ) -> AccumulatorRoot:
     grid, count = source.grid, len(weights)
-    exact = exponent is not None and 2 * reach * divisor <= EXACT * 2.0**exponent
+    exact = is_exact_sum(2 * reach * divisor, exponent)
     slack = 0.0 if exact else bound_error(np.asarray(2 * reach), np.asarray(_ROUNDINGS))
     lowest, highest = grid.lowest * divisor, grid.highest * divisor
-    layer = LayerInfo(
-        get_label(node),
-        node.op_type,
-        str(node.outputs[0].name),
-        Guarantee.EXACT if exact else Guarantee.BOUNDED,
-        "" if exact else "the scale of its input is not a short number",
-        macs=0,
-        weight_bits=max(1, int(weights.max()).bit_length()),
-        input_bits=max(1, (grid.levels - 1).bit_length()),
-        accumulator=(lowest, highest),
-        accumulator_bits=count_bits(lowest, highest),
-    )
+    weight_bits = max(1, int(weights.max()).bit_length())
     return AccumulatorRoot(
         node=node,
         source=source,
@@ -155,5 +141,5 @@ def _make_root(
             IntegerRange(np.full(count, lowest), np.full(count, highest)),
             np.full(count, slack),
         ),
-        layer=layer,
+        layer=describe_mean(node, source, weight_bits, (lowest, highest), exact=exact),
     )
