@@ -2,7 +2,7 @@
 """Every input there is, or a sample of it in the quick set.
 
 All 2^16 inputs of the half types meet every format of up to 8 bits in every mode. All 2^32 inputs
-of float32 meet 4-bit integers, e4m3 and e2m1; all that have a fraction, rounding as such.
+of float32 meet 4-bit integers, e4m3 and e2m1; those with a fraction meet rounding as such.
 """
 
 import functools

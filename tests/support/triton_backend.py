@@ -40,7 +40,7 @@ def gradients(
     arriving = as_tensors((gradient,))[0].to(DEVICE)
     arguments = as_device_tensors(operator, inputs)
     with interpreter():
-        results = BACKWARD[operator](arriving, *arguments, wanted=names, **attributes)
+        results = BACKWARD[operator](arriving, *arguments, requested=names, **attributes)
     return [as_array(tensor.cpu()) for tensor in results]
 
 

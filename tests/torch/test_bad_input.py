@@ -229,16 +229,16 @@ def test_backward_refuses_invalid_arguments(device: str) -> None:
         (2, torch.ones(3, device=device), ValueError, "scale of shape .* does not broadcast"),
     ):
         with pytest.raises(error, match=pattern):
-            backward(*good[:place], bad, *good[place + 1 :], wanted=["x"])
+            backward(*good[:place], bad, *good[place + 1 :], requested=["x"])
     for name in ("bits", "scal"):
         with pytest.raises(ValueError, match=f"{name}"):
-            backward(*good, wanted=[name])
+            backward(*good, requested=[name])
     with pytest.raises(ValueError, match="NEAREST"):
-        backward(*good, wanted=["x"], rounding_mode="NEAREST")
+        backward(*good, requested=["x"], rounding_mode="NEAREST")
     with pytest.raises(ValueError, match="max_val"):
-        torch.ops.anybit.float_quant_backward(x, x, one, one, one, one, None, wanted=["max_val"])
+        torch.ops.anybit.float_quant_backward(x, x, one, one, one, one, None, requested=["max_val"])
 
 
 def test_backward_checks_values() -> None:
     with pytest.raises(ValueError, match="bitwidth must be an integer >= 1, got 0"):
-        torch.ops.anybit.int_quant_backward(X, X, ONE, ONE, ONE * 0, wanted=["x"])
+        torch.ops.anybit.int_quant_backward(X, X, ONE, ONE, ONE * 0, requested=["x"])

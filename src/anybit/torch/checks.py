@@ -39,7 +39,7 @@ def check_backward(
     operator: Operator,
     gradient: torch.Tensor,
     inputs: Sequence[Any],
-    wanted: Collection[str],
+    requested: Collection[str],
     attributes: Mapping[str, Any],
 ) -> None:
     """Raise TypeError or ValueError for invalid arguments of a backward operator."""
@@ -53,11 +53,11 @@ def check_backward(
         )
     names = {name for name, value in operator.name_inputs(inputs).items() if value is not None}
     candidates = [name for name in operator.differentiable if name in names]
-    for name in wanted:
+    for name in requested:
         if name not in candidates:
-            raise ValueError(f"wanted must be among {', '.join(candidates)}, got {name!r}")
-    if len(set(wanted)) != len(wanted):
-        raise ValueError(f"wanted must name an input once, got {list(wanted)}")
+            raise ValueError(f"requested must be among {', '.join(candidates)}, got {name!r}")
+    if len(set(requested)) != len(requested):
+        raise ValueError(f"requested must name an input once, got {list(requested)}")
 
 
 def check_out(

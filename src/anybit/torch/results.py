@@ -28,7 +28,7 @@ def make_empty_result(
 
 
 def make_empty_gradients(
-    operator: Operator, inputs: Sequence[Any], wanted: Sequence[str]
+    operator: Operator, inputs: Sequence[Any], requested: Sequence[str]
 ) -> list[torch.Tensor]:
     """Return empty gradients: x's in x's memory format, those of parameters contiguous."""
     tensors = operator.name_inputs(inputs)
@@ -37,5 +37,5 @@ def make_empty_gradients(
         torch.empty_like(tensors[name])
         if name == x_name
         else torch.empty_like(tensors[name], memory_format=torch.contiguous_format)
-        for name in wanted
+        for name in requested
     ]

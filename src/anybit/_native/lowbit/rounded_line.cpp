@@ -112,7 +112,7 @@ class Fit {
 
  private:
   // Composes the steps, and finds the sums whose index is between 0 and the last one, with two
-  // indices to spare on both sides. False if the steps are no line, or may overflow.
+  // indices to spare on both sides. False if the steps do not form a line, or may overflow.
   bool compose() {
     const double most_sum = 0x1p31;
     RealLine line{tail_.gains[channel_], 0};

@@ -23,7 +23,7 @@ struct ShortTail {
   bool covers(std::size_t chunk) const { return chunk < chunks.size() && chunks[chunk] != 0; }
   std::size_t bytes() const;
 
-  // Arguments of the kernel, of which `set_chunk` sets those of the chunk that starts at a channel.
+  // Arguments of the kernel; `set_chunk` sets those of the chunk that starts at a channel.
   ShortTailBlock block(Coding target, std::int64_t levels, std::int32_t shift) const;
   void set_chunk(ShortTailBlock& block, const Epilogue& epilogue, std::int64_t channel) const;
 };

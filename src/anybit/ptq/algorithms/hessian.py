@@ -50,9 +50,9 @@ class HessianFactors:
     diagonal: Array
 
     def divide(self, by: Array) -> "HessianFactors":
-        """Return the factors of X / s, in the same order: with S = diag s, S^-1 H S^-1 is
+        """Return the factors of X / s, in the same order.
 
-            (S t S^-1)^T (S^-2 d^2) (S t S^-1)
+        With S = diag s, S^-1 H S^-1 is (S t S^-1)^T (S^-2 d^2) (S t S^-1).
 
         Args:
             by: s, as [groups, terms].

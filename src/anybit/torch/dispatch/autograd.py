@@ -94,8 +94,8 @@ def make_differentiable_call(operator: Operator, overload: Any, backward: Any) -
         attributes, _, places = ctx.call
         inputs = convert_to_tensors(operator, join_call(ctx.call, ctx.saved_tensors))
         needs = ctx.needs_input_grad[1:]
-        wanted = [names[place] for place, need in zip(places, needs, strict=True) if need]
-        gradients = iter(differentiate(gradient, *inputs, wanted=wanted, **attributes))
+        requested = [names[place] for place, need in zip(places, needs, strict=True) if need]
+        gradients = iter(differentiate(gradient, *inputs, requested=requested, **attributes))
         return None, *[next(gradients) if need else None for need in needs]
 
     class Forward(torch.autograd.Function):
@@ -142,9 +142,9 @@ def _compute_gradients(
 ) -> tuple[Any, ...]:
     """Return the gradients of all inputs, None for those that are not needed."""
     names = [declared.name for declared in operator.inputs]
-    wanted = [name for name, need in zip(names, ctx.needs_input_grad, strict=False) if need]
-    gradients = backward(gradient, *ctx.saved_tensors, wanted=wanted, **ctx.attributes)
-    by_name = dict(zip(wanted, gradients, strict=True))
+    requested = [name for name, need in zip(names, ctx.needs_input_grad, strict=False) if need]
+    gradients = backward(gradient, *ctx.saved_tensors, requested=requested, **ctx.attributes)
+    by_name = dict(zip(requested, gradients, strict=True))
     return tuple(by_name.get(name) for name in names)
 
 

@@ -64,21 +64,21 @@ def make_backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]
     slow = make_partials_backward(operator)
 
     def kernel(
-        gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
+        gradient: torch.Tensor, *inputs: Any, requested: list[str], **attributes: Any
     ) -> list[torch.Tensor]:
-        natively = [name for name in wanted if name in fast]
-        rest = [name for name in wanted if name not in fast]
+        natively = [name for name in requested if name in fast]
+        rest = [name for name in requested if name not in fast]
         by_name = {}
         if natively:
             try:
                 gradients = native(gradient, inputs, natively, attributes)
             except TypeError:
-                check_backward(operator, gradient, inputs, wanted, attributes)
+                check_backward(operator, gradient, inputs, requested, attributes)
                 raise
             by_name = dict(zip(natively, gradients, strict=True))
         if rest:
-            by_name |= zip(rest, slow(gradient, *inputs, wanted=rest, **attributes), strict=True)
-        return [by_name[name] for name in wanted]
+            by_name |= zip(rest, slow(gradient, *inputs, requested=rest, **attributes), strict=True)
+        return [by_name[name] for name in requested]
 
     return kernel
 
@@ -110,19 +110,21 @@ def make_native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Te
     def call(
         gradient: torch.Tensor,
         inputs: Sequence[Any],
-        wanted: Sequence[str],
+        requested: Sequence[str],
         attributes: Mapping[str, Any],
     ) -> Sequence[torch.Tensor]:
         x = inputs[0]
         # The gradient of x is a tensor created by PyTorch, as tracing assumes its strides.
-        out = empty_like(x) if x_name in wanted else None
+        out = empty_like(x) if x_name in requested else None
         if x.numel() < _MIN_PARALLEL:
             gradients: list[Any] = native(
-                (gradient, *inputs), attributes, _BACKWARD_KEYWORDS, wanted, out, _EXCHANGE
+                (gradient, *inputs), attributes, _BACKWARD_KEYWORDS, requested, out, _EXCHANGE
             )
         else:
             every = (gradient, *inputs)
-            gradients = _run(native, every, attributes, _BACKWARD_KEYWORDS, wanted, out, _EXCHANGE)
+            gradients = _run(
+                native, every, attributes, _BACKWARD_KEYWORDS, requested, out, _EXCHANGE
+            )
         if len(gradients) == 1 and out is not None:
             return gradients
         return [array if array is out else _as_tensor(array) for array in gradients]

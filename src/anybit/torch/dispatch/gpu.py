@@ -40,10 +40,10 @@ def make_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
     def call(
         gradient: torch.Tensor,
         inputs: Sequence[Any],
-        wanted: Sequence[str],
+        requested: Sequence[str],
         attributes: Mapping[str, Any],
     ) -> Sequence[torch.Tensor]:
-        return kernel(gradient, *as_tensors(inputs), wanted=wanted, **attributes)
+        return kernel(gradient, *as_tensors(inputs), requested=requested, **attributes)
 
     return call
 

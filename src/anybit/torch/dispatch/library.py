@@ -2,7 +2,7 @@
 """Registration of the operators in PyTorch's dispatcher: schemas, and kernels by key.
 
 There is `torch.ops.anybit.<operator>` and, for differentiable operators, `<operator>_backward`,
-which returns the gradients of the inputs named in `wanted`.
+which returns the gradients of the inputs named in `requested`.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def define_out(operator: Operator) -> Any:
 
 def _define_backward(operator: Operator) -> Any:
     name = f"{operator.name}_backward"
-    inputs = f"Tensor gradient, {_declare_inputs(operator)}, *, str[] wanted"
+    inputs = f"Tensor gradient, {_declare_inputs(operator)}, *, str[] requested"
     overload = _declare(name, f"{inputs}{_declare_attributes(operator, star=False)}", "Tensor[]")
     _LIBRARY.impl(name, reference.make_partials_backward(operator), _FALLBACK)
     _LIBRARY.impl(name, cpu.make_backward_kernel(operator), "CPU")
@@ -110,9 +110,9 @@ def _make_fake_out(operator: Operator) -> Callable[..., None]:
 
 def _make_fake_backward(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     def fake(
-        gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
+        gradient: torch.Tensor, *inputs: Any, requested: list[str], **attributes: Any
     ) -> list[torch.Tensor]:
-        check_backward(operator, gradient, inputs, wanted, attributes)
-        return make_empty_gradients(operator, inputs, wanted)
+        check_backward(operator, gradient, inputs, requested, attributes)
+        return make_empty_gradients(operator, inputs, requested)
 
     return fake

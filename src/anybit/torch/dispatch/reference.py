@@ -40,15 +40,15 @@ def make_batched_backward(operator: Operator) -> Callable[..., list[torch.Tensor
     """
 
     def kernel(
-        gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
+        gradient: torch.Tensor, *inputs: Any, requested: list[str], **attributes: Any
     ) -> list[torch.Tensor]:
-        check_backward(operator, gradient, inputs, wanted, attributes)
+        check_backward(operator, gradient, inputs, requested, attributes)
         partials = operator.partials(*inputs, **attributes)
         shapes = operator.broadcast_shapes(inputs, attributes)
         results = propagate_gradients(
-            gradient, operator.name_inputs(inputs), partials, wanted, shapes
+            gradient, operator.name_inputs(inputs), partials, requested, shapes
         )
-        return [results[name] for name in wanted]
+        return [results[name] for name in requested]
 
     return kernel
 
@@ -57,10 +57,10 @@ def make_partials_backward(operator: Operator) -> Callable[..., list[torch.Tenso
     gradients = make_batched_backward(operator)
 
     def kernel(
-        gradient: torch.Tensor, *inputs: Any, wanted: list[str], **attributes: Any
+        gradient: torch.Tensor, *inputs: Any, requested: list[str], **attributes: Any
     ) -> list[torch.Tensor]:
-        values = gradients(gradient, *inputs, wanted=wanted, **attributes)
-        results = make_empty_gradients(operator, inputs, wanted)
+        values = gradients(gradient, *inputs, requested=requested, **attributes)
+        results = make_empty_gradients(operator, inputs, requested)
         return [result.copy_(value) for result, value in zip(results, values, strict=True)]
 
     return kernel

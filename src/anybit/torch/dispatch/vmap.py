@@ -32,30 +32,34 @@ def make_backward_rule(operator: Operator, overload: Any) -> Callable[..., Any]:
         in_dims: Sequence[Any],
         gradient: torch.Tensor,
         *inputs: Any,
-        wanted: list[str],
+        requested: list[str],
         **attributes: Any,
     ) -> Any:
         size = info.batch_size
         if not operator.broadcasts:
-            keywords = {"wanted": wanted, **attributes}
+            keywords = {"requested": requested, **attributes}
             every = (gradient, *inputs)
             return _differentiate_one_by_one(operator, overload, size, in_dims, every, keywords)
         by_name = operator.name_inputs(inputs)
         dims = dict(zip(by_name, in_dims[1:], strict=False))
         batched = [
-            _move_batch_first(value, dims[name], size) if name in wanted else value
+            _move_batch_first(value, dims[name], size) if name in requested else value
             for name, value in by_name.items()
         ]
-        batched_dims = [0 if name in wanted else dims[name] for name in by_name]
+        batched_dims = [0 if name in requested else dims[name] for name in by_name]
         aligned = _align_inputs(operator, size, batched_dims, batched, attributes)
         gradients = overload(
-            _move_batch_first(gradient, in_dims[0], size), *aligned, wanted=wanted, **attributes
+            _move_batch_first(gradient, in_dims[0], size),
+            *aligned,
+            requested=requested,
+            **attributes,
         )
         shapes = {name: value.shape for name, value in zip(by_name, batched, strict=True)}
         results = [
-            gradient.reshape(shapes[name]) for gradient, name in zip(gradients, wanted, strict=True)
+            gradient.reshape(shapes[name])
+            for gradient, name in zip(gradients, requested, strict=True)
         ]
-        return results, [0] * len(wanted)
+        return results, [0] * len(requested)
 
     return rule
 
@@ -117,19 +121,19 @@ def _differentiate_one_by_one(
     keywords: dict[str, Any],
 ) -> Any:
     """Compute gradients per element. The first input is the gradient of the result."""
-    wanted = keywords["wanted"]
+    requested = keywords["requested"]
     if size == 0:
         gradient, *one = _make_one_call(in_dims, inputs)
-        attributes = {name: value for name, value in keywords.items() if name != "wanted"}
-        check_backward(operator, gradient, one, wanted, attributes)
+        attributes = {name: value for name, value in keywords.items() if name != "requested"}
+        check_backward(operator, gradient, one, requested, attributes)
         results = [
             result.new_empty((0, *result.shape))
-            for result in make_empty_gradients(operator, one, wanted)
+            for result in make_empty_gradients(operator, one, requested)
         ]
     else:
         gradients = [overload(*call, **keywords) for call in _iterate_calls(size, in_dims, inputs)]
         results = [torch.stack(column) for column in zip(*gradients, strict=True)]
-    return results, [0] * len(wanted)
+    return results, [0] * len(requested)
 
 
 def _iterate_calls(size: int, in_dims: Sequence[Any], inputs: Sequence[Any]) -> Iterator[list[Any]]:

@@ -52,7 +52,7 @@ def make_forward_kernel(operator: Operator) -> Forward:
 
 @functools.cache
 def make_backward_kernel(operator: Operator) -> Backward:
-    """Return the function that computes the gradients of the inputs named in `wanted`.
+    """Return the function that computes the gradients of the inputs named in `requested`.
 
     Its arguments are the gradient of the result, then those of the reference. Gradients of
     parameters are sums over tiles: not in the order of `propagate_gradients`, but deterministic.
@@ -60,13 +60,13 @@ def make_backward_kernel(operator: Operator) -> Backward:
     plans: dict[Any, Plan] = {}
 
     def kernel(
-        gradient: torch.Tensor, *inputs: Any, wanted: Sequence[str], **attributes: Any
+        gradient: torch.Tensor, *inputs: Any, requested: Sequence[str], **attributes: Any
     ) -> list[torch.Tensor]:
-        key = (get_layouts((*inputs, gradient)), tuple(wanted), *attributes.items())
+        key = (get_layouts((*inputs, gradient)), tuple(requested), *attributes.items())
         plan = plans.get(key)
         if plan is None:
-            check_backward(operator, gradient, inputs, wanted, attributes)
-            new = make_backward_plan(operator, gradient, inputs, wanted, attributes)
+            check_backward(operator, gradient, inputs, requested, attributes)
+            new = make_backward_plan(operator, gradient, inputs, requested, attributes)
             plan = _cache_plan(plans, key, new)
         check_input_values(operator, inputs)
         return plan.run((*inputs, gradient))
@@ -92,7 +92,7 @@ def make_backward_plan(
     operator: Operator,
     gradient: Any,
     inputs: Sequence[Any],
-    wanted: Sequence[str],
+    requested: Sequence[str],
     attributes: dict[str, Any],
 ) -> Plan:
     """Return the backward kernel for checked inputs of these layouts."""
@@ -107,12 +107,12 @@ def make_backward_plan(
         upstream,
         dict(zip(names, traced, strict=True)),
         operator.partials(*traced, **attributes),
-        wanted,
+        requested,
         shapes,
     )
     results = [
         _make_result(gradients[name], f"{name}_gradient", shapes[name], like_x=name == names[0])
-        for name in wanted
+        for name in requested
     ]
     views = [*(shapes.get(name) for name in names), tuple(gradient.shape)]
     return Plan(f"{operator.name}_backward", [*names, "gradient"], layouts, results, views)
