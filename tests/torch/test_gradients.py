@@ -219,7 +219,7 @@ def test_gradients_are_computed_on_demand(monkeypatch: pytest.MonkeyPatch) -> No
     class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
             if function is torch.ops.anybit.int_quant_backward.default:
-                requested.append(kwargs["wanted"])
+                requested.append(kwargs["requested"])
             return function(*args, **(kwargs or {}))
 
     x, bitwidth = torch.ones(3), torch.tensor(4)

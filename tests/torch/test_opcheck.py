@@ -95,7 +95,7 @@ def test_opcheck_of_backward(operator: Operator, shape: tuple[int, ...]) -> None
     first, *others = operator.differentiable
     overload = getattr(torch.ops.anybit, f"{operator.name}_backward").default
     for names in ([first, *others], [first], others[::-1]):
-        all_succeed(overload, inputs, {"wanted": names})
+        all_succeed(overload, inputs, {"requested": names})
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)

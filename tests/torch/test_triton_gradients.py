@@ -166,6 +166,6 @@ def test_backward_kernel_of_expanded_gradients() -> None:
         result = triton_backend.BACKWARD["int_quant"](
             gradient.to(triton_backend.DEVICE),
             *(item.to(triton_backend.DEVICE) for item in inputs),
-            wanted=["x"],
+            requested=["x"],
         )[0]
     assert torch.equal(result.cpu(), ((x >= -4) & (x <= 3)).float())
