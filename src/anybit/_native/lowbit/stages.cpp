@@ -45,7 +45,14 @@ void look_up_channels(const std::uint8_t* table, std::int64_t size, std::int64_t
 
 void look_up_channels(const std::uint8_t* table, std::int64_t size, const std::uint8_t* from,
                       std::int64_t n, std::uint8_t* to) {
-  for (std::int64_t i = 0; i < n; ++i, table += size) to[i] = table[from[i]];
+  std::int64_t i = 0;
+  for (; i + 4 <= n; i += 4, table += 4 * size) {
+    const std::uint8_t* const own[] = {table, table + size, table + 2 * size, table + 3 * size};
+    const std::uint8_t entries[] = {own[0][from[i]], own[1][from[i + 1]], own[2][from[i + 2]],
+                                    own[3][from[i + 3]]};
+    for (int k = 0; k < 4; ++k) to[i + k] = entries[k];
+  }
+  for (; i < n; ++i, table += size) to[i] = table[from[i]];
 }
 
 class LookupStage final : public TensorStage {
