@@ -86,13 +86,22 @@ def inverted(
     return Residual(body) if stride == 1 and inputs == outputs else body
 
 
+def without_gates(kernel: int, width: int, channels: int) -> Network:
+    """Create inverted residual blocks with ReLU6."""
+    blocks = [inverted(16, 16, 3, 1, "ReLU6"), inverted(16, 24, kernel, 2, "ReLU6")]
+    blocks += [inverted(24, 24, kernel, 1, "ReLU6"), inverted(24, width, 3, 2, "ReLU6")]
+    first, last = conv(3, 16, 3, 2, act="ReLU6"), conv(width, channels, 1, act="ReLU6")
+    return nn.Sequential(first, *blocks, last, *head(channels)), (1, 3, 64, 64)
+
+
 def mobilenet_v2() -> Network:
     """MobileNetV2 with 16 to 32 channels."""
-    blocks = [inverted(16, 16, 3, 1, "ReLU6"), inverted(16, 24, 3, 2, "ReLU6")]
-    blocks += [inverted(24, 24, 3, 1, "ReLU6"), inverted(24, 32, 3, 2, "ReLU6")]
-    return nn.Sequential(
-        conv(3, 16, 3, 2, act="ReLU6"), *blocks, conv(32, 128, 1, act="ReLU6"), *head(128)
-    ), (1, 3, 64, 64)
+    return without_gates(3, 32, 128)
+
+
+def efficientnet_lite() -> Network:
+    """EfficientNet-lite: without gates, with ReLU6."""
+    return without_gates(5, 40, 160)
 
 
 def mobilenet_v3() -> Network:
@@ -118,15 +127,6 @@ def efficientnet() -> Network:
     blocks += [inverted(24, 24, 5, 1, "SiLU", Gate(96, "SiLU", "Sigmoid"))]
     return nn.Sequential(
         conv(3, 16, 3, 2, act="SiLU"), *blocks, conv(24, 96, 1, act="SiLU"), *head(96)
-    ), (1, 3, 64, 64)
-
-
-def efficientnet_lite() -> Network:
-    """EfficientNet-lite: without gates, with ReLU6."""
-    blocks = [inverted(16, 16, 3, 1, "ReLU6"), inverted(16, 24, 5, 2, "ReLU6")]
-    blocks += [inverted(24, 24, 5, 1, "ReLU6"), inverted(24, 40, 3, 2, "ReLU6")]
-    return nn.Sequential(
-        conv(3, 16, 3, 2, act="ReLU6"), *blocks, conv(40, 160, 1, act="ReLU6"), *head(160)
     ), (1, 3, 64, 64)
 
 

@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 from form_sessions import LEVELS, check_once, session_options, sessions
 from forms import FORMS, NATIVE, Form
-from places import MODELS, needs_models
+from places import MODELS, SMALL_MODELS, needs_models
 from small_models import DOMAIN
 
 import anybit
@@ -25,14 +25,6 @@ from anybit.onnx import read
 from anybit.onnx.conversion import convert
 from anybit.onnx.passes import Normalize
 
-NETWORKS = (
-    "TFC_1W1A",
-    "TFC_2W2A",
-    "cnv_1w1a",
-    "kwsmlp_w3a3",
-    "mobilenet_w4a4",
-    "qkeras_jettagging",
-)
 # The runtime moves the scale of an activation after the product: (s x) W becomes s (x W).
 SCALE_IS_MOVED = "MatMulScaleFusion"
 MOVED = ("kwsmlp_w3a3",)
@@ -83,7 +75,7 @@ def converted_file(name: str, form: Form) -> bytes:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", SMALL_MODELS)
 def test_forms_outputs(name: str, form: Form) -> None:
     file = converted_file(name, form)
     for level in LEVELS:
@@ -115,7 +107,7 @@ def test_forms_deviation_scales_are_moved(name: str, form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", SMALL_MODELS)
 def test_forms_every_quantizer_is_reported(name: str, form: Form) -> None:
     quantizers = [node for node in read(path_of(name)).graph if node.domain]
     if form is Form.QONNX:  # where only names change
@@ -128,7 +120,7 @@ def test_forms_every_quantizer_is_reported(name: str, form: Form) -> None:
 
 
 @pytest.mark.parametrize("style", NATIVE)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", SMALL_MODELS)
 def test_forms_there_and_back(name: str, style: Form) -> None:
     back = convert(convert(path_of(name), to=style).model, to="qonnx")
     assert back.exact

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from bombs import CHAINS
-from places import MODELS, needs_models
+from places import MODELS, SMALL_MODELS, needs_models
 from small_models import kinds, model, node
 
 import anybit
@@ -15,15 +15,6 @@ from anybit.errors import OptionError
 from anybit.onnx.conversion import Conversion, convert
 from anybit.onnx.forms import Form
 from anybit.onnx.trial import ReferenceRun, Trial, compute_reference, try_model
-
-NETWORKS = (
-    "TFC_1W1A",
-    "TFC_2W2A",
-    "cnv_1w1a",
-    "kwsmlp_w3a3",
-    "mobilenet_w4a4",
-    "qkeras_jettagging",
-)
 
 # A product whose integer operator rounds ties in another way, and one of 2-bit weights.
 PRODUCT = """<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 1]>
@@ -133,7 +124,7 @@ def test_trial_limit_after_a_pair_stays() -> None:
 
 @needs_models
 @pytest.mark.parametrize("form", [Form.QDQ, Form.QCDQ])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", SMALL_MODELS)
 def test_trial_networks(name: str, form: Form) -> None:
     path = MODELS / f"{name}.onnx"
     converted = convert(path, to=form)

@@ -32,6 +32,10 @@ MODELS_VARIABLE, DOCUMENTS_VARIABLE = "ANYBIT_TEST_MODELS", "ANYBIT_TEST_DOCUMEN
 HAS_MODELS = external_folder(MODELS_VARIABLE) is not None
 MODELS = external_folder(MODELS_VARIABLE) or Path(MODELS_VARIABLE)
 DOCUMENTS = external_folder(DOCUMENTS_VARIABLE)
+SMALL_MODELS = (
+    *("TFC_1W1A", "TFC_2W2A", "cnv_1w1a"),
+    *("kwsmlp_w3a3", "mobilenet_w4a4", "qkeras_jettagging"),
+)
 
 needs_models = pytest.mark.skipif(
     not HAS_MODELS, reason=f"no test models: set {MODELS_VARIABLE} to their folder"
