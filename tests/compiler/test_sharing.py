@@ -116,6 +116,14 @@ CASES = {
         "i = Conv(e, u)\nj = Conv(o, u)\ny = Add(i, j)",
         "",
     ),
+    "floats inside a region": (
+        "c = Conv(q, w, bias)\na = Quant(c, one, z, b8)\nd1 = Conv(a, v)\no = Add(c, d1)\n"
+        "r = Relu(o)\ne = Quant(r, one, z, b8)\nh = GlobalAveragePool(q)\ni = Quant(h, s, z, b)\n"
+        "j = Conv(i, k)\nl = HardSigmoid(j)\nn = Mul(l, r)\nt = HardSwish(n)\n"
+        "g = Quant(t, one, z, b8)\nx1 = Conv(g, v)\nx2 = Conv(e, u)\nx3 = Sub(x1, x2)\n"
+        "f = Softmax(r) axis=1\ny = Add(x3, f)",
+        "",
+    ),
     "a mean with two readers": (
         "c = GlobalAveragePool(q)\na = Quant(c, s, z, b)\nd1 = Conv(a, k)\nf = Softmax(c) axis=1\n"
         "g = Quant(f, s, z, b)\nd2 = Conv(g, k)\n"

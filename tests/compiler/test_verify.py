@@ -36,14 +36,22 @@ ADD = p.Add(4, 3, 5, ints(0, 1), np.float32([1, -1]), np.float32([0.5]), np.floa
 GATHER = p.Gather(5, 6, ints(0, -1), ints(1, 0), ints(1, 0, 1), 0, 1)
 RESHAPE = p.Reshape(6, 7, 1, 0)
 DEQUANTIZE = p.Dequantize(7, 0, np.float32([-1, 1]))
-INSTRUCTIONS = (QUANTIZE, PRODUCT, MAXPOOL, LOOKUP, COMBINE, ADD, GATHER, RESHAPE, DEQUANTIZE)
+HALF = p.Step(p.Operation.MULTIPLY, np.float32([0.5]))
+ELEMENTWISE = p.Elementwise(1, 1, 1, p.Operation.ADD, (HALF,))
+INSTRUCTIONS = (
+    *(QUANTIZE, PRODUCT, MAXPOOL, LOOKUP, COMBINE, ADD, GATHER, RESHAPE, DEQUANTIZE, ELEMENTWISE),
+)
 TENSORS = (
     *(p.Tensor(4, 4, 8, -2, 1, 4), p.Tensor(4, 4, 2, 0, 1, 4), p.Tensor(2, 2, 2, 0, 1, 4)),
     *(p.Tensor(2, 2, 2, -1, 2, 2), p.Tensor(2, 2, 2, -1, 2, 2), p.Tensor(2, 2, 2, -1, 2, 2)),
     *(p.Tensor(2, 2, 3, -1, 2, 2), p.Tensor(1, 1, 12, -1, 2, 2)),
 )
 SOUND = p.Program(
-    (p.Port(ints(8, 4, 4), 4, 4, 8, 1),), (p.Port(ints(12), 1, 1, 12, 0),), TENSORS, INSTRUCTIONS
+    (p.Port(ints(8, 4, 4), 4, 4, 8, 1),),
+    (p.Port(ints(12), 1, 1, 12, 0),),
+    TENSORS,
+    INSTRUCTIONS,
+    (p.FloatTensor(1, 1, 12),),
 )
 
 
@@ -91,9 +99,9 @@ ROWS = [
     (with_tensor(0, step=0), "step must be from 1"),
     (with_tensor(0, lowest=-(2**63)), "lowest must be from"),
     (with_tensor(0, lowest=2**24), "highest code must be from"),
-    (with_instruction(0, source=1), "output 0 is read before it is written"),
-    (with_instruction(0, source=2), "number of the port must be from 0 to 1, got 2"),
-    (with_instruction(0, source=-1), "number of the port must be from 0 to 1, got -1"),
+    (with_instruction(0, source=1), "floats 1 are read before they are written"),
+    (with_instruction(0, source=3), "number of the floats must be from 0 to 2, got 3"),
+    (with_instruction(0, source=-1), "number of the floats must be from 0 to 2, got -1"),
     (with_instruction(0, target=1), "Quantize.*differ in their sizes"),
     (with_instruction(0, target=8), "number of the tensor must be from 0 to 7, got 8"),
     (with_instruction(0, directions=ints(0)), "a direction is 0"),
@@ -145,7 +153,7 @@ ROWS = [
     (with_tail(p.Table(ints(-900, -900), np.full(3600, 4, np.uint8))), "an entry must be from 0"),
     (with_tail(p.Table(ints(0, 0), np.zeros(3, np.uint8))), "3 entries for 2 channels"),
     (with_tail(p.Table(ints(0, 0), bytes_of())), "0 entries for 2 channels"),
-    (with_tail(p.Arithmetic(np.float32([1, 1]), ())), "number of the output must be 0"),
+    (with_tail(p.Arithmetic(np.float32([1, 1]), ())), "differ|number of windows must be"),
     (with_instruction(2, window=replace(POOL, pad_top=4)), "number of windows must be 4, got 2"),
     (
         replace(
@@ -182,10 +190,18 @@ ROWS = [
     (with_instruction(7, source_channels_first=2), "source_channels_first must be from 0 to 1"),
     (with_tensor(7, channels=13), "Reshape.*number of elements must be 12, got 13"),
     (with_instruction(8, values=np.float32([1])), "values must have 2 or 24 elements, got 1"),
-    (with_instruction(8, target=1), "number of the output must be 0, got 1"),
+    (with_instruction(8, target=2), "number of the floats must be from 0 to 1, got 2"),
+    (with_instruction(9, first=0), "Elementwise.*differ in their sizes"),
+    (with_instruction(9, second=0), "second operand and the target differ in their sizes"),
+    (with_instruction(9, second=2), "floats 2 are read before they are written"),
+    (with_instruction(9, second=-2), "second operand must be -1, got -2"),
+    (with_instruction(9, operation=p.Operation.KEEP), "operation must be from 0 to 6, got 7"),
+    (with_instruction(9, steps=(replace(HALF, operands=np.float32([1, 2])),)), "operands must"),
+    (with_instruction(9, steps=(HALF,) * 1025), "number of steps must be from 0 to 1024"),
+    (replace(SOUND, floats=(p.FloatTensor(1, 0, 12),)), "width must be from 1"),
     (
         replace(SOUND, instructions=(*INSTRUCTIONS, DEQUANTIZE)),
-        "output 0 is written twice",
+        "floats 0 are written twice",
     ),
     (
         replace(SOUND, instructions=(*INSTRUCTIONS[:7], GATHER, *INSTRUCTIONS[7:])),
@@ -230,12 +246,12 @@ def test_verify_refuses_random_words(edit, message):
 
 
 def test_verify_refuses_unknown_instruction():
-    encoded = encode(replace(SOUND, instructions=(QUANTIZE,)))
+    encoded = encode(replace(SOUND, instructions=(QUANTIZE,), floats=()))
     words = encoded.words.copy()
     place = len(words) - 12
     assert words[place] == 0
     words[place] = len(p.INSTRUCTIONS)
-    with pytest.raises(ValueError, match="a record of kind 10, there are 10"):
+    with pytest.raises(ValueError, match="a record of kind 11, there are 11"):
         Network(Encoded(words, encoded.bytes, encoded.integers, encoded.floats))
 
 

@@ -2,6 +2,7 @@
 """Random programs of integer regions, and inputs that lie on their thresholds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -85,7 +86,7 @@ class _Maker:
         self._integer = choices.integer
         self._rng = np.random.default_rng(choices.integer(0, 2**31))
         self._inputs: list[p.Port] = []
-        self._outputs: list[p.Port] = []
+        self._targets: list[p.Port | p.FloatTensor] = []
         self._tensors: list[p.Tensor] = []
         self._instructions: list[p.Instruction] = []
 
@@ -95,17 +96,69 @@ class _Maker:
         kinds = (
             *(self._product, self._product, self._product, self._maxpool, self._lookup),
             *(self._combine, self._add, self._multiply, self._gather, self._reshape, self._concat),
-            self._requantize,
+            *(self._requantize, self._elementwise),
         )
         for _ in range(self._integer(0, 6)):
             self._one_of(kinds)()
         self._one_of((self._dequantize, self._result))(len(self._tensors) - 1)
         for _ in range(self._integer(0, 1)):
             self._one_of((self._dequantize, self._result))(self._source())
+        if not any(isinstance(target, p.Port) for target in self._targets):
+            self._elementwise(output=True)
+        return self._ordered()
+
+    def _ordered(self) -> p.Program:
+        """Return the program with the tensors of floats before the outputs."""
+        floats = [x for x in self._targets if isinstance(x, p.FloatTensor)]
+        outputs = [x for x in self._targets if isinstance(x, p.Port)]
+        numbers = {x: number for number, x in enumerate((*floats, *outputs))}
+        inputs = len(self._inputs)
+
+        def source(number: int) -> int:
+            return number if number < inputs else inputs + target(number - inputs)
+
+        def target(number: int) -> int:
+            return numbers[self._targets[number]]
+
+        def ordered(at: p.Instruction) -> p.Instruction:
+            match at:
+                case p.Quantize():
+                    return replace(at, source=source(at.source))
+                case p.Product(tail=p.Arithmetic()) | p.Dequantize():
+                    return replace(at, target=target(at.target))
+                case p.Elementwise():
+                    reads = {"first": source(at.first), "second": source(at.second)}
+                    return replace(at, target=target(at.target), **reads)
+            return at
+
         return p.Program(
-            *(tuple(items) for items in (self._inputs, self._outputs, self._tensors)),
-            tuple(self._instructions),
+            *(tuple(items) for items in (self._inputs, outputs, self._tensors)),
+            tuple(map(ordered, self._instructions)),
+            tuple(floats),
         )
+
+    def _float_target(self, height: int, width: int, channels: int, output: bool = False) -> int:
+        sizes = height, width, channels
+        inner = not output and self._integer(0, 1)
+        port = self._port(p.Tensor(*sizes, 0, 1, 2))
+        self._targets.append(p.FloatTensor(*sizes) if inner else port)
+        return len(self._targets) - 1
+
+    def _elementwise(self, output: bool = False) -> None:
+        """Combine floats with none, themselves, or others that are repeated where they are one."""
+        floats = [*self._inputs, *self._targets]
+        first = self._integer(0, len(floats) - 1)
+        h, w, c = (floats[first].height, floats[first].width, floats[first].channels)
+        fitting = [
+            number
+            for number, x in enumerate(floats)
+            if (x.height, x.width) in ((h, w), (1, 1)) and x.channels in (1, c)
+        ]
+        second = self._one_of((-1, *fitting, *fitting[-2:]))
+        operation = self._integer(0, p.Operation.MINIMUM)
+        steps = self._arithmetic(c).steps
+        target = self._float_target(h, w, c, output)
+        self._instructions.append(p.Elementwise(first, second, target, operation, steps))
 
     def _one_of(self, options: tuple[T, ...]) -> T:
         return options[self._integer(0, len(options) - 1)]
@@ -139,9 +192,9 @@ class _Maker:
     def _requantize(self) -> None:
         """Codes of floats that the program gives; NaN may come up among these."""
         self._one_of((self._dequantize, self._result))(self._source())
-        port = self._outputs[-1]
+        port = self._targets[-1]
         target = self._tensor(port.height, port.width, port.channels)
-        self._read(len(self._inputs) + len(self._outputs) - 1, target, self._integer(0, 1))
+        self._read(len(self._inputs) + len(self._targets) - 1, target, self._integer(0, 1))
 
     def _read(self, port: int, target: int, nan: int) -> None:
         """Quantize a port; NaN is refused (-1) or has the first (0) or the last index (1)."""
@@ -213,8 +266,7 @@ class _Maker:
         largest = abs(tensor.lowest) + tensor.step * (tensor.levels - 1)
         reach = size * int(np.abs(values).max()) * largest
         if result:
-            self._outputs.append(self._port(p.Tensor(h, w, outer, 0, 1, 2)))
-            target = len(self._outputs) - 1
+            target = self._float_target(h, w, outer)
             tail: p.Tail = self._arithmetic(outer)
         else:
             target = self._tensor(h, w, outer)
@@ -385,7 +437,7 @@ class _Maker:
 
     def _dequantize(self, source: int) -> None:
         tensor = self._tensors[source]
-        self._outputs.append(self._port(tensor))
+        target = self._float_target(tensor.height, tensor.width, tensor.channels)
         size = tensor.levels * self._one_of((1, tensor.channels))
         values = self._rng.normal(0, 1, size).astype(np.float32)
-        self._instructions.append(p.Dequantize(source, len(self._outputs) - 1, values))
+        self._instructions.append(p.Dequantize(source, target, values))

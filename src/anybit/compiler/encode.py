@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoding of planned instructions as programs, one per region."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,11 +17,12 @@ from anybit.compiler.partition.expressions import (
     RegionOutput,
 )
 from anybit.compiler.partition.layout import Layout
-from anybit.compiler.partition.sharing import select_live_instructions
+from anybit.compiler.partition.sharing import get_identity, select_live_instructions
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
 
 _SOURCES = {1: ("source",), 2: ("first", "second")}
+_NO_SECOND = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class Region:
             if tensor.value not in self.outputs:
                 inner.setdefault(tensor.value, (number, tensor))
         ports = [_encode_port(tensor.layout.sizes, tensor.layout) for _, tensor in inner.values()]
-        first = len(self.program.outputs)
+        first = len(self.program.floats) + len(self.program.outputs)
         instructions = [
             p.Dequantize(number, first + position, tensor.grid.values)
             for position, (number, tensor) in enumerate(inner.values())
@@ -70,17 +71,20 @@ class Region:
 
 
 def encode_regions(
-    instructions: Sequence[PlannedInstruction], added: frozenset[str] = frozenset()
+    instructions: Sequence[PlannedInstruction],
+    outputs: Collection[ir.Value],
+    added: frozenset[str] = frozenset(),
 ) -> tuple[Region, ...]:
     """Return one region per connected set of instructions with products.
 
     Args:
         instructions: The instructions in an order in which they can run.
+        outputs: The float values that the regions have to give.
         added: The names of values that the source graph does not have.
     """
     regions = [
-        _encode(part)
-        for part in _group_connected(select_live_instructions(instructions))
+        _encode(part, outputs)
+        for part in _group_connected(select_live_instructions(instructions, outputs))
         if any(instruction.layer is not None and instruction.layer.macs for instruction in part)
     ]
     return tuple(replace(region, codes=region.codes - added) for region in regions)
@@ -94,7 +98,7 @@ def _group_connected(
     for instruction in instructions:
         for end in (*instruction.reads, instruction.writes):
             if not isinstance(end, RegionInput):
-                sets.join(end.identity if isinstance(end, IntegerTensor) else end, instruction)
+                sets.join(get_identity(end), instruction)
     parts: dict[object, list[PlannedInstruction]] = {}
     for instruction in instructions:
         parts.setdefault(sets.find(instruction), []).append(instruction)
@@ -104,11 +108,17 @@ def _group_connected(
 class _Encoder:
     """Numbers of ports and tensors of one program."""
 
-    def __init__(self, instructions: Sequence[PlannedInstruction]) -> None:
+    def __init__(
+        self, instructions: Sequence[PlannedInstruction], outputs: Collection[ir.Value]
+    ) -> None:
         self.inputs: dict[tuple[ir.Value, Layout], tuple[int, RegionInput]] = {}
+        self.floats: list[RegionOutput] = []
         self.outputs: list[RegionOutput] = []
         self.tensors: dict[object, tuple[int, IntegerTensor]] = {}
         for instruction in instructions:
+            writes = instruction.writes
+            if isinstance(writes, RegionOutput):
+                (self.outputs if writes.value in outputs else self.floats).append(writes)
             for read in instruction.reads:
                 if isinstance(read, RegionInput):
                     key = read.value, read.layout
@@ -118,6 +128,8 @@ class _Encoder:
         """Return an instruction whose operands are numbers."""
         numbers = [self._source(read) for read in instruction.reads]
         target = self._target(instruction.writes)
+        if instruction.kind is p.Elementwise and len(numbers) == 1:
+            numbers.append(_NO_SECOND)
         sources = dict(zip(_SOURCES[len(numbers)], numbers, strict=True))
         encoded: p.Instruction = instruction.kind(**sources, target=target, **instruction.fields)
         return encoded
@@ -126,18 +138,20 @@ class _Encoder:
         if isinstance(read, RegionInput):
             return self.inputs[read.value, read.layout][0]
         if isinstance(read, RegionOutput):
-            return len(self.inputs) + self.outputs.index(read)
+            return len(self.inputs) + self._float_number(read)
         return self.tensors[read.identity][0]
 
     def _target(self, writes: RegionOutput | IntegerTensor) -> int:
         if isinstance(writes, RegionOutput):
-            self.outputs.append(writes)
-            return len(self.outputs) - 1
+            return self._float_number(writes)
         return self.tensors.setdefault(writes.identity, (len(self.tensors), writes))[0]
 
+    def _float_number(self, array: RegionOutput) -> int:
+        return [*self.floats, *self.outputs].index(array)
 
-def _encode(instructions: Sequence[PlannedInstruction]) -> Region:
-    encoder = _Encoder(instructions)
+
+def _encode(instructions: Sequence[PlannedInstruction], outputs: Collection[ir.Value]) -> Region:
+    encoder = _Encoder(instructions, outputs)
     encoded = tuple(map(encoder.encode, instructions))
     inputs = [read for _, read in encoder.inputs.values()]
     tensors = tuple(tensor for _, tensor in encoder.tensors.values())
@@ -146,6 +160,10 @@ def _encode(instructions: Sequence[PlannedInstruction]) -> Region:
         tuple(_encode_port(output.layout.sizes, output.layout) for output in encoder.outputs),
         tuple(map(_encode_tensor, tensors)),
         encoded,
+        tuple(
+            p.FloatTensor(array.layout.height, array.layout.width, array.layout.channels)
+            for array in encoder.floats
+        ),
     )
     layers = {
         number: instruction.layer

@@ -133,7 +133,7 @@ def find_regions(
         lambda decisions: Lowerer(model, guarantee, requantizer, decisions.shared),
         progress,
     )
-    regions = encode_regions(result.instructions, added)
+    regions = encode_regions(result.instructions, result.outputs, added)
     return Regions(analyzed, regions, collect_layers(analyzed, result, regions))
 
 

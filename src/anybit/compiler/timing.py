@@ -21,7 +21,13 @@ from anybit._native import num_threads, set_num_threads
 from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.program.network import Network
-from anybit.compiler.program.program import Arithmetic, Dequantize, Program, Quantize
+from anybit.compiler.program.program import (
+    Arithmetic,
+    Dequantize,
+    Elementwise,
+    Program,
+    Quantize,
+)
 from anybit.compiler.report import Report, Seconds, Speed
 from anybit.data.random_inputs import generate_random_inputs
 from anybit.errors import ModelError
@@ -106,21 +112,21 @@ def _time_region(report: Report, region: int) -> dict[str, float]:
 def _assign_instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
     """Return the layer of every instruction: itself one, or the last one before it."""
     order = {name: place for place, name in enumerate(names.values())}
-    writers: dict[int, str] = {}  # of tensors; of outputs by negative numbers, the first by -1
+    writers: dict[int, str] = {}  # of tensors; of floats by negative numbers, the first by -1
     inputs = len(program.inputs)
     layers = {}
     for number, instruction in enumerate(program.instructions):
         fields = vars(instruction).keys() & {"source", "first", "second"}
         read = {getattr(instruction, name) for name in fields}
-        if isinstance(instruction, Quantize):
-            read = {inputs - 1 - instruction.source} if instruction.source >= inputs else set()
+        if isinstance(instruction, Quantize | Elementwise):
+            read = {inputs - 1 - number for number in read if number >= inputs}
         read &= writers.keys()
         last = max((writers[tensor] for tensor in read), key=order.__getitem__, default="")
         name = names.get(number, last)
         if name:
             layers[number] = name
             floats = isinstance(getattr(instruction, "tail", None), Arithmetic)
-            is_output = floats or isinstance(instruction, Dequantize)
+            is_output = floats or isinstance(instruction, Dequantize | Elementwise)
             writers[-1 - instruction.target if is_output else instruction.target] = name
     return layers
 

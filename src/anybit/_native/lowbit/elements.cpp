@@ -279,6 +279,47 @@ void compute(const PairArithmetic& arithmetic, const std::uint8_t* first,
   }
 }
 
+template <bool single, class Result>
+void apply(const float* x, const float* c, std::int64_t n, float* to, const Result& result) {
+  const float operand = *c;
+  if (x == to) {
+    float* __restrict const y = to;
+    for (std::int64_t i = 0; i < n; ++i) y[i] = result(y[i], single ? operand : c[i]);
+  } else {
+    float* __restrict const y = to;
+    for (std::int64_t i = 0; i < n; ++i) y[i] = result(x[i], single ? operand : c[i]);
+  }
+}
+
+template <bool single>
+void apply(Operation operation, const float* x, const float* c, std::int64_t n, float* to) {
+  const auto apply_to_all = [&](const auto& result) { apply<single>(x, c, n, to, result); };
+  switch (operation) {
+    case Operation::add:
+      return apply_to_all([](float y, float z) { return y + z; });
+    case Operation::subtract:
+      return apply_to_all([](float y, float z) { return y - z; });
+    case Operation::subtract_from:
+      return apply_to_all([](float y, float z) { return z - y; });
+    case Operation::multiply:
+      return apply_to_all([](float y, float z) { return y * z; });
+    case Operation::divide:
+      return apply_to_all([](float y, float z) { return y / z; });
+    case Operation::maximum:
+      return apply_to_all([](float y, float z) { return (y > z) | (y != y) ? y : z; });
+    case Operation::minimum:
+      return apply_to_all([](float y, float z) { return (y < z) | (y != y) ? y : z; });
+    default:
+      return;
+  }
+}
+
+void arithmetic(Operation operation, const float* x, const float* c, bool single, std::int64_t n,
+                float* to) {
+  if (single) apply<true>(operation, x, c, n, to);
+  else apply<false>(operation, x, c, n, to);
+}
+
 template <bool multiplies>
 void choose(const PairArithmetic& arithmetic, const std::uint8_t* first, const std::uint8_t* second,
             std::int64_t n, std::uint8_t* to) {
@@ -315,7 +356,8 @@ const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() 
                                       scaled,
                                       combine,
                                       choose<false>,
-                                      choose<true>};
+                                      choose<true>,
+                                      arithmetic};
   return loops;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "_native/isa/levels.hpp"
+#include "program.hpp"
 #include "storage.hpp"
 
 namespace anybit::lowbit {
@@ -85,6 +86,10 @@ struct ElementLoops {
               std::int64_t n, std::uint8_t* to);
   void (*multiply)(const PairArithmetic& product, const std::uint8_t* first,
                    const std::uint8_t* second, std::int64_t n, std::uint8_t* to);
+
+  // to[i] = x[i] (operation) c[i], or all with c[0]; `to` is another array, or x itself.
+  void (*arithmetic)(Operation operation, const float* x, const float* c, bool single,
+                     std::int64_t n, float* to);
 };
 
 }  // namespace anybit::lowbit

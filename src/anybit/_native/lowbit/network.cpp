@@ -49,13 +49,15 @@ class StageMaker {
         most_bytes_(most_bytes) {}
 
   std::unique_ptr<Stage> operator()(const Quantize& at) const {
-    return make_stage(at, readable(at.source), tensor(at.target), at_place(at.target), loops_);
+    return make_stage(at, floats(float_source(program_, at.source)), tensor(at.target),
+                      at_place(at.target), loops_);
   }
   std::unique_ptr<Stage> operator()(const Product& at) const {
     ProductTask task = task_of(program_, at);
     task.most_bytes = most_bytes_;
     if (std::holds_alternative<Arithmetic>(at.tail))
-      return make_stage(task, at_place(at.source), output(at.target), level_);
+      return make_stage(task, at_place(at.source), floats(float_target(program_, at.target)),
+                        level_);
     return make_stage(task, at_place(at.source), at_place(at.target), level_);
   }
   std::unique_ptr<Stage> operator()(const MaxPool& at) const {
@@ -81,18 +83,31 @@ class StageMaker {
     return make_stage(at, at_place(at.source), at_place(at.target));
   }
   std::unique_ptr<Stage> operator()(const Dequantize& at) const {
-    return make_stage(at, tensor(at.source), at_place(at.source), output(at.target), loops_);
+    return make_stage(at, tensor(at.source), at_place(at.source),
+                      floats(float_target(program_, at.target)), loops_);
+  }
+  std::unique_ptr<Stage> operator()(const Elementwise& at) const {
+    const FloatNumber first = float_source(program_, at.first),
+                      target = float_target(program_, at.target);
+    const FloatTensor sizes = sizes_of(program_, target);
+    FloatOperand operand;
+    if (at.has_second()) {
+      const FloatNumber second = float_source(program_, at.second);
+      const FloatTensor other = sizes_of(program_, second);
+      operand = {floats(second), true, other.height * other.width < sizes.height * sizes.width,
+                 other.channels < sizes.channels};
+    }
+    return make_stage(at, sizes, floats(first), operand, floats(target), loops_);
   }
 
  private:
   const Tensor& tensor(std::int64_t i) const { return program_.tensors[place(i)]; }
   const Place& at_place(std::int64_t i) const { return plan_.tensors[place(i)]; }
-  PortPlace readable(std::int64_t i) const {
-    const auto inputs = static_cast<std::int64_t>(program_.inputs.size());
-    if (i < inputs) return {program_.inputs[place(i)], i};
-    return {program_.outputs[place(i - inputs)], i - inputs, true};
+  FloatPlace floats(const FloatNumber& number) const {
+    if (number.kind == FloatNumber::Kind::inner) return plan_.floats[number.index];
+    const bool is_input = number.kind == FloatNumber::Kind::input;
+    return {(is_input ? program_.inputs : program_.outputs)[number.index], number};
   }
-  PortPlace output(std::int64_t i) const { return {program_.outputs[place(i)], i}; }
 
   const Program& program_;
   const Plan& plan_;

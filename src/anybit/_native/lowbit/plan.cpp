@@ -62,20 +62,32 @@ struct Life {
   bool overlaps(const Life& other) const { return first <= other.last && other.first <= last; }
 };
 
+// Returns the lives of the tensors of codes, then those of floats.
 std::vector<Life> lives_of(const Program& program) {
-  std::vector<Life> lives(program.tensors.size());
+  const std::size_t tensors = program.tensors.size();
+  std::vector<Life> lives(tensors + program.floats.size());
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const auto meet = [&](std::int64_t tensor) { lives[place(tensor)].meet(i); };
+    const auto meet_floats = [&](const FloatNumber& number) {
+      if (number.kind == FloatNumber::Kind::inner) lives[tensors + number.index].meet(i);
+    };
+    const auto read = [&](std::int64_t number) { meet_floats(float_source(program, number)); };
+    const auto write = [&](std::int64_t number) { meet_floats(float_target(program, number)); };
     std::visit(Overloaded{
-                   [&](const Quantize& at) { meet(at.target); },
+                   [&](const Quantize& at) { read(at.source), meet(at.target); },
                    [&](const Product& at) {
                      meet(at.source);
-                     if (!std::holds_alternative<Arithmetic>(at.tail)) meet(at.target);
+                     if (std::holds_alternative<Arithmetic>(at.tail)) write(at.target);
+                     else meet(at.target);
+                   },
+                   [&](const Elementwise& at) {
+                     read(at.first), write(at.target);
+                     if (at.has_second()) read(at.second);
                    },
                    [&](const Combine& at) { meet(at.first), meet(at.second), meet(at.target); },
                    [&](const Add& at) { meet(at.first), meet(at.second), meet(at.target); },
                    [&](const Multiply& at) { meet(at.first), meet(at.second), meet(at.target); },
-                   [&](const Dequantize& at) { meet(at.source); },
+                   [&](const Dequantize& at) { meet(at.source), write(at.target); },
                    [&](const auto& at) { meet(at.source), meet(at.target); },
                },
                program.instructions[i]);
@@ -88,8 +100,8 @@ std::vector<Life> lives_of(const Program& program) {
 ProductTask task_of(const Program& program, const Product& product) {
   ProductTask task{&product, program.tensors[place(product.source)], {}};
   if (std::holds_alternative<Arithmetic>(product.tail)) {
-    const Port& port = program.outputs[place(product.target)];
-    task.target = {port.height, port.width, port.channels, 0, 1, 1};
+    const FloatTensor sizes = sizes_of(program, float_target(program, product.target));
+    task.target = {sizes.height, sizes.width, sizes.channels, 0, 1, 1};
   } else {
     task.target = program.tensors[place(product.target)];
   }
@@ -98,6 +110,7 @@ ProductTask task_of(const Program& program, const Product& product) {
 
 Plan::Plan(const Program& program, Level level) {
   choose_storage(program, level);
+  for (const FloatTensor& tensor : program.floats) floats.emplace_back(tensor);
   lay_out(program);
   if (bytes > most_bytes_per_row)
     refuse("one row needs " + text(bytes) + " bytes of memory, more than " +
@@ -141,30 +154,34 @@ void Plan::choose_storage(const Program& program, Level level) {
         {Storage(coding_of(static_cast<std::int64_t>(i)), program.tensors[i], borders[i]), 0});
 }
 
-// Puts each tensor at the first offset that is free for all of its lifetime.
+// Puts each tensor, of codes or of floats, at the first offset that is free for all of its
+// lifetime.
 void Plan::lay_out(const Program& program) {
   const std::vector<Life> lives = lives_of(program);
   std::vector<std::size_t> order, placed;
   for (std::size_t i = 0; i < lives.size(); ++i)
     if (lives[i].first <= lives[i].last) order.push_back(i);
   const auto size_of = [&](std::size_t i) {
-    const std::int64_t size = tensors[i].storage.size(rows) + slack;
-    return (size + alignment - 1) / alignment * alignment;
+    const std::int64_t row =
+        i < tensors.size() ? tensors[i].storage.row : floats[i - tensors.size()].row_bytes();
+    return (rows * row + slack + alignment - 1) / alignment * alignment;
+  };
+  const auto offset_of = [&](std::size_t i) -> std::int64_t& {
+    return i < tensors.size() ? tensors[i].offset : floats[i - tensors.size()].offset;
   };
   std::ranges::stable_sort(order, std::greater(), size_of);
   bytes = 0;
   for (const std::size_t i : order) {
     std::int64_t offset = 0;
     for (const std::size_t other : placed) {  // ascending
-      const std::int64_t start = tensors[other].offset, end = start + size_of(other);
+      const std::int64_t start = offset_of(other), end = start + size_of(other);
       if (!lives[i].overlaps(lives[other]) || end <= offset) continue;
       if (start >= offset + size_of(i)) break;
       offset = end;
     }
-    tensors[i].offset = offset;
+    offset_of(i) = offset;
     bytes = std::max(bytes, offset + size_of(i));
-    const auto after = std::ranges::upper_bound(
-        placed, offset, {}, [&](std::size_t other) { return tensors[other].offset; });
+    const auto after = std::ranges::upper_bound(placed, offset, {}, offset_of);
     placed.insert(after, i);
   }
 }

@@ -16,7 +16,7 @@ class ProductStage final : public Stage {
     target = &to;
   }
 
-  ProductStage(const ProductTask& task, const Place& from, const PortPlace& to, Level level)
+  ProductStage(const ProductTask& task, const Place& from, const FloatPlace& to, Level level)
       : port_(to), product_(task, from.storage, to.strides, level) {
     describe(task, from);
   }
@@ -46,8 +46,7 @@ class ProductStage final : public Stage {
   void run_some(const Memory& memory, const Part& part) const {
     const std::byte* const from = source->row(memory, 0);
     if (target != nullptr) return product_.run(from, target->row(memory, 0), part);
-    float* const output = memory.outputs[port_.index];
-    product_.run(from, output + memory.first_row * port_.strides.row, part);
+    product_.run(from, port_.write(memory, 0), part);
   }
 
   void describe(const ProductTask& task, const Place& from) {
@@ -63,7 +62,7 @@ class ProductStage final : public Stage {
     many_weights_ = product_.bytes() > turn_bytes;
   }
 
-  const PortPlace port_{};
+  const FloatPlace port_{};
   const PackedProduct product_;
   std::int64_t width_ = 1;
   bool many_weights_ = false;
@@ -77,7 +76,7 @@ std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source, 
 }
 
 std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source,
-                                  const PortPlace& target, Level level) {
+                                  const FloatPlace& target, Level level) {
   return std::make_unique<ProductStage>(task, source, target, level);
 }
 

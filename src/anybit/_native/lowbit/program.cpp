@@ -24,7 +24,9 @@ class Reader {
               std::to_string(program_version) + "; " +
               (version_ > program_version ? "install a newer anybit" : "compile the model again"));
     Program program;
-    read(program);
+    program.visit([&](std::string_view name, auto& field) {
+      if (name != "floats" || version_ >= FloatTensor::since) this->read(field);
+    });
     if (place_ != encoded_.words.size())
       refuse(std::to_string(encoded_.words.size() - place_) + " words too many");
     return program;

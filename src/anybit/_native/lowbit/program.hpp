@@ -52,6 +52,17 @@ struct Tensor {
   }
 };
 
+struct FloatTensor {
+  static constexpr std::string_view name = "FloatTensor";
+  static constexpr std::int64_t since = 3;
+  std::int64_t height = 0, width = 0, channels = 0;
+
+  void visit(auto&& field) {
+    field("height", height), field("width", width), field("channels", channels);
+  }
+  std::int64_t elements() const { return height * width * channels; }
+};
+
 struct Thresholds {
   static constexpr std::string_view name = "Thresholds";
   Integers directions, thresholds;
@@ -284,20 +295,61 @@ struct Multiply {
   }
 };
 
+struct Elementwise {
+  static constexpr std::string_view name = "Elementwise";
+  static constexpr std::int64_t since = 3;
+  std::int64_t first = 0, second = 0, target = 0, operation = 0;
+  std::vector<Step> steps;
+
+  void visit(auto&& field) {
+    field("first", first), field("second", second), field("target", target);
+    field("operation", operation), field("steps", steps);
+  }
+  bool has_second() const { return second >= 0; }
+};
+
 using Instruction = std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape,
-                                 Dequantize, Add, Multiply>;
+                                 Dequantize, Add, Multiply, Elementwise>;
 
 struct Program {
   static constexpr std::string_view name = "Program";
   std::vector<Port> inputs, outputs;
   std::vector<Tensor> tensors;
   std::vector<Instruction> instructions;
+  std::vector<FloatTensor> floats;  // since version 3
 
   void visit(auto&& field) {
     field("inputs", inputs), field("outputs", outputs), field("tensors", tensors);
-    field("instructions", instructions);
+    field("instructions", instructions), field("floats", floats);
   }
 };
+
+// Arrays of float32 are numbered: the inputs, then the tensors, then the outputs. Targets count
+// from the first tensor.
+struct FloatNumber {
+  enum class Kind : std::uint8_t { input, inner, output };
+  Kind kind = Kind::input;
+  std::size_t index = 0;
+};
+
+inline FloatNumber float_target(const Program& program, std::int64_t number) {
+  const auto index = static_cast<std::size_t>(number), inner = program.floats.size();
+  if (index < inner) return {FloatNumber::Kind::inner, index};
+  return {FloatNumber::Kind::output, index - inner};
+}
+
+inline FloatNumber float_source(const Program& program, std::int64_t number) {
+  const auto inputs = static_cast<std::int64_t>(program.inputs.size());
+  if (number >= inputs) return float_target(program, number - inputs);
+  return {FloatNumber::Kind::input, static_cast<std::size_t>(number)};
+}
+
+inline FloatTensor sizes_of(const Program& program, const FloatNumber& number) {
+  if (number.kind == FloatNumber::Kind::inner) return program.floats[number.index];
+  const Port& port = number.kind == FloatNumber::Kind::input ? program.inputs[number.index]
+                                                             : program.outputs[number.index];
+  return {port.height, port.width, port.channels};
+}
 
 // Encoded program, see `anybit/compiler/program/encoding.py`.
 struct Encoded {

@@ -72,7 +72,7 @@ void interleave_three(const std::uint8_t* lines, std::int64_t apart, std::int64_
 
 class QuantizeStage final : public TensorStage {
  public:
-  QuantizeStage(const Quantize& at, const PortPlace& from, const Tensor& tensor, const Place& to,
+  QuantizeStage(const Quantize& at, const FloatPlace& from, const Tensor& tensor, const Place& to,
                 const ElementLoops& loops)
       : TensorStage(Quantize::name, nullptr, to),
         loops_(loops),
@@ -103,14 +103,13 @@ class QuantizeStage final : public TensorStage {
   void fill_lines(const Memory& memory, std::int64_t row, std::int64_t first,
                   std::int64_t last) const override {
     if (port_.channels_last()) return TensorStage::fill_lines(memory, row, first, last);
-    const float* const x = port_.read(memory) + (memory.first_row + row) * port_.strides.row;
-    fill_transposed(memory, x, target->row(memory, row), first, last);
+    fill_transposed(memory, port_.read(memory, row), target->row(memory, row), first, last);
   }
 
   // Where channels are contiguous.
   void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
-    const float* const x = port_.read(memory) + (memory.first_row + row) * port_.strides.row +
-                           y * target->storage.width * port_.strides.pixel;
+    const float* const x =
+        port_.read(memory, row) + y * target->storage.width * port_.strides.pixel;
     std::byte* const to = target->row(memory, row);
     // Comparison writes bits without a buffer of indices.
     const std::int64_t width = target->storage.width, together = whole_lines_ ? width : 1;
@@ -262,7 +261,7 @@ class QuantizeStage final : public TensorStage {
   }
 
   const ElementLoops& loops_;
-  const PortPlace port_;
+  const FloatPlace port_;
   const Quantizer quantizer_;
   const std::vector<float> factors_, offsets_;  // per channel, or empty
   const std::uint8_t nan_;
@@ -273,8 +272,9 @@ class QuantizeStage final : public TensorStage {
 
 }  // namespace
 
-std::unique_ptr<Stage> make_stage(const Quantize& at, const PortPlace& source, const Tensor& tensor,
-                                  const Place& target, const ElementLoops& loops) {
+std::unique_ptr<Stage> make_stage(const Quantize& at, const FloatPlace& source,
+                                  const Tensor& tensor, const Place& target,
+                                  const ElementLoops& loops) {
   return std::make_unique<QuantizeStage>(at, source, tensor, target, loops);
 }
 

@@ -33,27 +33,43 @@ struct Place {
   }
 };
 
-// An input or an output of the network.
-struct PortPlace {
-  PortPlace() = default;
-  PortPlace(const Port& port, std::int64_t number, bool output = false)
-      : index(static_cast<std::size_t>(number)),
-        is_output(output),
-        strides{port.elements(), port.channels, 1} {
+// An array of float32: an input or an output of the network, or in the memory of a run.
+struct FloatPlace {
+  FloatPlace() = default;
+  FloatPlace(const Port& port, const FloatNumber& number_)
+      : number(number_), strides{port.elements(), port.channels, 1} {
     if (port.channels_first && port.height * port.width > 1)
       strides = {port.elements(), 1, port.height * port.width};
   }
+  explicit FloatPlace(const FloatTensor& tensor)
+      : number{FloatNumber::Kind::inner, 0},
+        strides{(tensor.elements() + aligned - 1) / aligned * aligned, tensor.channels, 1} {}
+
   // Whether channels are contiguous.
   bool channels_last() const { return strides.channel == 1; }
+  std::int64_t row_bytes() const { return strides.row * static_cast<std::int64_t>(sizeof(float)); }
 
-  // Returns the first element of the first row.
-  const float* read(const Memory& memory) const {
-    return is_output ? memory.outputs[index] : memory.inputs[index];
+  // Returns the first element of a row of a run.
+  const float* read(const Memory& memory, std::int64_t row) const {
+    if (number.kind != FloatNumber::Kind::input) return write(memory, row);
+    return memory.inputs[number.index] + (memory.first_row + row) * strides.row;
+  }
+  float* write(const Memory& memory, std::int64_t row) const {
+    if (number.kind == FloatNumber::Kind::output)
+      return memory.outputs[number.index] + (memory.first_row + row) * strides.row;
+    return reinterpret_cast<float*>(memory.tensors + offset) + row * strides.row;
   }
 
-  std::size_t index = 0;
-  bool is_output = false;
+  static constexpr std::int64_t aligned = alignment / sizeof(float);
+  FloatNumber number;
   FloatStrides strides;
+  std::int64_t offset = 0;  // in the memory of a run
+};
+
+// The second operand of an Elementwise: its place, and whether it is repeated.
+struct FloatOperand {
+  FloatPlace place;
+  bool is_present = false, one_pixel = false, one_channel = false;
 };
 
 class Stage {
@@ -84,12 +100,13 @@ class Stage {
 using Stages = std::vector<std::unique_ptr<Stage>>;
 
 // One factory per instruction. Places belong to the plan, and outlive the stages.
-std::unique_ptr<Stage> make_stage(const Quantize& at, const PortPlace& source, const Tensor& tensor,
-                                  const Place& target, const ElementLoops& loops);
+std::unique_ptr<Stage> make_stage(const Quantize& at, const FloatPlace& source,
+                                  const Tensor& tensor, const Place& target,
+                                  const ElementLoops& loops);
 std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source, const Place& target,
                                   Level level);
 std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source,
-                                  const PortPlace& target, Level level);
+                                  const FloatPlace& target, Level level);
 std::unique_ptr<Stage> make_stage(const MaxPool& at, const Place& source, const Place& target,
                                   const ElementLoops& loops);
 std::unique_ptr<Stage> make_stage(const Lookup& at, const Tensor& tensor, const Place& source,
@@ -104,7 +121,10 @@ std::unique_ptr<Stage> make_stage(const Multiply& at, const Place& first, const 
 std::unique_ptr<Stage> make_stage(const Gather& at, const Place& source, const Place& target);
 std::unique_ptr<Stage> make_stage(const Reshape& at, const Place& source, const Place& target);
 std::unique_ptr<Stage> make_stage(const Dequantize& at, const Tensor& tensor, const Place& source,
-                                  const PortPlace& target, const ElementLoops& loops);
+                                  const FloatPlace& target, const ElementLoops& loops);
+std::unique_ptr<Stage> make_stage(const Elementwise& at, const FloatTensor& tensor,
+                                  const FloatPlace& first, const FloatOperand& second,
+                                  const FloatPlace& target, const ElementLoops& loops);
 
 // Clears the border of a target with the first part of a row.
 inline void start_rows(const Place& target, const Memory& memory, const Part& part) {

@@ -207,7 +207,7 @@ std::optional<ScaledValues> find_formula(std::span<const float> values) {
 class DequantizeStage final : public Stage {
  public:
   DequantizeStage(const Dequantize& at, const Tensor& tensor, const Place& from,
-                  const PortPlace& to, const ElementLoops& loops)
+                  const FloatPlace& to, const ElementLoops& loops)
       : loops_(loops),
         port_(to),
         values_(at.values, tensor.levels),
@@ -224,11 +224,9 @@ class DequantizeStage final : public Stage {
   std::int64_t bytes() const override { return values_.bytes(); }
 
   void run(const Memory& memory, const Part& part) const override {
-    for (std::int64_t row = part.first_row; row < part.last_row; ++row) {
-      float* const to = memory.outputs[port_.index] + (memory.first_row + row) * port_.strides.row;
+    for (std::int64_t row = part.first_row; row < part.last_row; ++row)
       for (std::int64_t y = part.first_line; y < part.last_line; ++y)
-        write(source->row(memory, row), y, to);
-    }
+        write(source->row(memory, row), y, port_.write(memory, row));
   }
 
  private:
@@ -248,7 +246,7 @@ class DequantizeStage final : public Stage {
   }
 
   const ElementLoops& loops_;
-  const PortPlace port_;
+  const FloatPlace port_;
   const PerChannel<float> values_;
   const std::optional<ScaledValues> formula_;
   const bool whole_lines_;
@@ -279,7 +277,7 @@ std::unique_ptr<Stage> make_stage(const Multiply& at, const Place& first, const 
 }
 
 std::unique_ptr<Stage> make_stage(const Dequantize& at, const Tensor& tensor, const Place& source,
-                                  const PortPlace& target, const ElementLoops& loops) {
+                                  const FloatPlace& target, const ElementLoops& loops) {
   return std::make_unique<DequantizeStage>(at, tensor, source, target, loops);
 }
 

@@ -196,20 +196,21 @@ void verify_tail(const Table& tail, std::int64_t channels, std::int64_t levels) 
   need_within(tail.entries, 0, levels - 1, "an entry");
 }
 
-void verify_steps(const auto& tail, std::int64_t channels) {
-  need_size(tail.scales.size(), channels, "scales");
-  for (const Step& step : tail.steps) {
+void verify_steps(const std::vector<Step>& steps, std::int64_t channels) {
+  for (const Step& step : steps) {
     need(step.operation, 0, std::size(operation_names) - 1, "an operation");
     need_size(step.operands.size(), 1, channels, "operands");
   }
 }
 
 void verify_tail(const Arithmetic& tail, std::int64_t channels, std::int64_t) {
-  verify_steps(tail, channels);
+  need_size(tail.scales.size(), channels, "scales");
+  verify_steps(tail.steps, channels);
 }
 
 void verify_tail(const Rounded& tail, std::int64_t channels, std::int64_t) {
-  verify_steps(tail, channels);
+  need_size(tail.scales.size(), channels, "scales");
+  verify_steps(tail.steps, channels);
   need(tail.shift, -most_shift, most_shift, "the shift");
 }
 
@@ -274,7 +275,7 @@ class Verification {
  public:
   explicit Verification(const Program& program)
       : program_(program),
-        outputs_(program.outputs.size()),
+        floats_(program.floats.size() + program.outputs.size()),
         written_(program.tensors.size()),
         filled_(program.tensors.size()) {}
 
@@ -287,15 +288,17 @@ class Verification {
     for (const Port& port : program_.inputs) verify_port(port);
     for (const Port& port : program_.outputs) verify_port(port);
     for (const Tensor& tensor : program_.tensors) verify_tensor(tensor);
+    for (const FloatTensor& tensor : program_.floats) verify_sizes(tensor);
     for (std::size_t i = 0; i < program_.instructions.size(); ++i)
       std::visit([&](const auto& instruction) { located(i, instruction); },
                  program_.instructions[i]);
-    for (const bool written : outputs_)
-      if (!written) refuse("an output is never written");
+    for (std::size_t i = program_.floats.size(); i < floats_.size(); ++i)
+      if (!floats_[i]) refuse("an output is never written");
   }
 
  private:
   static constexpr std::int64_t most_ports = 4096;
+  static constexpr std::int64_t most_steps = 1024;
   // Limit for the memory planner, which takes quadratic time.
   static constexpr std::int64_t most_instructions = 1 << 15;
 
@@ -315,22 +318,21 @@ class Verification {
     }
   }
 
-  // Returns a port that may be read: an input, or an output that is written already.
-  const Port& readable(std::int64_t i) const {
+  // Returns the sizes of floats that may be read: of an input, or of floats that are written
+  // already.
+  FloatTensor float_source(std::int64_t i) const {
     const auto inputs = static_cast<std::int64_t>(program_.inputs.size());
-    const auto outputs = static_cast<std::int64_t>(program_.outputs.size());
-    need(i, 0, inputs + outputs - 1, "the number of the port");
-    if (i < inputs) return program_.inputs[static_cast<std::size_t>(i)];
-    const auto output = static_cast<std::size_t>(i - inputs);
-    if (!outputs_[output]) refuse("output " + text(i - inputs) + " is read before it is written");
-    return program_.outputs[output];
+    need(i, 0, inputs + static_cast<std::int64_t>(floats_.size()) - 1, "the number of the floats");
+    if (i >= inputs && !floats_[static_cast<std::size_t>(i - inputs)])
+      refuse("floats " + text(i) + " are read before they are written");
+    return sizes_of(program_, lowbit::float_source(program_, i));
   }
 
-  const Port& output(std::int64_t i) {
-    need(i, 0, static_cast<std::int64_t>(program_.outputs.size()) - 1, "the number of the output");
-    if (outputs_[static_cast<std::size_t>(i)]) refuse("output " + text(i) + " is written twice");
-    outputs_[static_cast<std::size_t>(i)] = true;
-    return program_.outputs[static_cast<std::size_t>(i)];
+  FloatTensor float_target(std::int64_t i) {
+    need(i, 0, static_cast<std::int64_t>(floats_.size()) - 1, "the number of the floats");
+    if (floats_[static_cast<std::size_t>(i)]) refuse("floats " + text(i) + " are written twice");
+    floats_[static_cast<std::size_t>(i)] = true;
+    return sizes_of(program_, lowbit::float_target(program_, i));
   }
 
   const Tensor& tensor(std::int64_t i) const {
@@ -354,9 +356,9 @@ class Verification {
   }
 
   void verify(const Quantize& at) {
-    const Port& port = readable(at.source);
+    const FloatTensor floats = float_source(at.source);
     const Tensor& codes = target(at.target);
-    need_same_sizes(port, codes);
+    need_same_sizes(floats, codes);
     need_size(at.directions.size(), 1, codes.channels, "directions");
     for (const std::int32_t direction : at.directions)
       if (direction != 1 && direction != -1) refuse("a direction is " + text(direction));
@@ -383,7 +385,7 @@ class Verification {
   void verify(const Product& at) {
     const Tensor& codes = source(at.source);
     if (std::holds_alternative<Arithmetic>(at.tail))
-      verify_product(at, codes, output(at.target), 0);
+      verify_product(at, codes, float_target(at.target), 0);
     else verify_product(at, codes, tensor(at.target), target(at.target).levels);
   }
 
@@ -423,6 +425,22 @@ class Verification {
     const std::int64_t levels = tensor(at.first).levels * tensor(at.second).levels;
     need_size(at.entries.size(), levels, to.channels, "entries");
     need_within(at.entries, 0, to.levels - 1, "an entry");
+  }
+
+  void verify(const Elementwise& at) {
+    const FloatTensor first = float_source(at.first);
+    FloatTensor second{1, 1, 1};
+    if (at.has_second()) second = float_source(at.second);
+    else need(at.second, -1, -1, "the second operand");
+    const FloatTensor to = float_target(at.target);
+    need_same_sizes(first, to);
+    const bool one_pixel = second.height == 1 && second.width == 1;
+    if ((!one_pixel && (second.height != to.height || second.width != to.width)) ||
+        (second.channels != to.channels && second.channels != 1))
+      refuse("the second operand and the target differ in their sizes");
+    need(at.operation, 0, static_cast<std::int64_t>(Operation::minimum), "the operation");
+    need(static_cast<std::int64_t>(at.steps.size()), 0, most_steps, "the number of steps");
+    verify_steps(at.steps, to.channels);
   }
 
   void verify(const Add& at) { verify_arithmetic(at); }
@@ -498,12 +516,12 @@ class Verification {
 
   void verify(const Dequantize& at) {
     const Tensor& from = source(at.source);
-    need_same_sizes(from, output(at.target));
+    need_same_sizes(from, float_target(at.target));
     need_size(at.values.size(), from.levels, from.channels, "values");
   }
 
   const Program& program_;
-  std::vector<bool> outputs_, written_;
+  std::vector<bool> floats_, written_;
   std::vector<Filled> filled_;
 };
 

@@ -51,8 +51,8 @@ inline nb::dict describe_records() {
   description["most_levels"] = lowbit::most_levels;
   description["instructions"] = add_family(layouts, std::type_identity<Instruction>());
   description["tails"] = add_family(layouts, std::type_identity<Tail>());
-  using Parts =
-      std::variant<lowbit::Program, lowbit::Port, lowbit::Tensor, lowbit::Window, lowbit::Step>;
+  using Parts = std::variant<lowbit::Program, lowbit::Port, lowbit::Tensor, lowbit::FloatTensor,
+                             lowbit::Window, lowbit::Step>;
   add_family(layouts, std::type_identity<Parts>());
   description["layouts"] = layouts;
   nb::list operations;

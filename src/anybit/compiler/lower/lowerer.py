@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowering of expressions to instructions, for consumers that need codes or float32."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +11,12 @@ from anybit.compiler.layer import CompiledLayer, certify
 from anybit.compiler.lower.pair_arithmetic import find_pair_arithmetic
 from anybit.compiler.lower.requantization import Requantizer
 from anybit.compiler.operators import are_increasing
-from anybit.compiler.partition.element_functions import ElementFunction
+from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
 from anybit.compiler.partition.element_moves import plan_moves
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
     Expression,
+    FloatOperands,
     InputRoot,
     IntegerTensor,
     OutputRoot,
@@ -106,7 +107,28 @@ class Lowerer:
             return self._dequantize(expression, root.tensor, output)
         if isinstance(root, AccumulatorRoot):
             return self._float_product(expression, root, output)
+        if isinstance(root, OutputRoot):
+            return self._float_steps(expression, root, output)
         return None
+
+    def compute_elementwise(
+        self, operands: FloatOperands, nodes: Sequence[ir.Node]
+    ) -> Lowered[RegionOutput] | Reason:
+        """Lower a chain of elementwise nodes from two arrays of float32, as far as possible."""
+        first, *rest = nodes
+        operation = _find_operation(first, operands.values)
+        if operation is None:
+            return Reason(f"{first.op_type} of two inputs of float32 has no instruction")
+        x, layout = first.outputs[0], operands.layout
+        for count in range(len(rest), -1, -1):
+            y = rest[count - 1].outputs[0] if count else x
+            steps = self._find_steps(rest[:count], x, y, layout)
+            if steps is not None:
+                break
+        target = RegionOutput(y, layout, operands.stage)
+        return Lowered(
+            target, (_plan_elementwise(operands.arrays, target, operation, steps or ()),)
+        )
 
     def gives_floats(self, expression: Expression) -> bool:
         """Return whether a function of accumulators can be computed in float32."""
@@ -255,6 +277,27 @@ class Lowerer:
         fields = {"values": _merge_rows(results.T).ravel()}
         return Lowered(output, (PlannedInstruction(p.Dequantize, (source,), output, fields),))
 
+    def _float_steps(
+        self, expression: Expression, root: OutputRoot, output: RegionOutput
+    ) -> Lowered[RegionOutput] | None:
+        """Lower functions of float32 of the region to operations with constants."""
+        steps = None
+        if expression.layout == root.output.layout and not expression.before.parts:
+            (x,) = expression.starts
+            steps = self._find_steps(expression.nodes, x, expression.value, expression.layout)
+        if steps is None:
+            return None
+        return Lowered(output, (_plan_elementwise((root.output,), output, p.Operation.ADD, steps),))
+
+    def _find_steps(
+        self, nodes: Sequence[ir.Node], x: ir.Value, y: ir.Value, layout: Layout
+    ) -> tuple[p.Step, ...] | None:
+        """Return the operations of a chain of nodes from x to y; None if it is not made of any."""
+        if not nodes:
+            return ()
+        chain = NodeChain(self._model, tuple(nodes), (x,), y, layout.rank, layout.axis)
+        return self._requantizer.float_steps(chain, layout.channels)
+
     def _too_weak(self, root: AccumulatorRoot, guarantee: Guarantee) -> Reason:
         return Reason(
             f"{guarantee}, and only {self._guarantee} was asked for: {root.layer.reason}", root.node
@@ -287,6 +330,33 @@ def _plan_product(
         "tail": tail,
     }
     return PlannedInstruction(p.Product, (root.source,), target, fields, layer, expression)
+
+
+def _find_operation(node: ir.Node, operands: Sequence[ir.Value]) -> p.Operation | None:
+    """Return the operation of a node with two inputs; None if it is not one."""
+    operations = _OPERATIONS.get(node.op_type)
+    if node.domain or operations is None or len(node.inputs) != len(operands):
+        return None
+    return operations[0 if node.inputs[0] is operands[0] else 1]
+
+
+_OPERATIONS: dict[str, tuple[p.Operation, p.Operation | None]] = {
+    "Add": (p.Operation.ADD, p.Operation.ADD),
+    "Sub": (p.Operation.SUBTRACT, p.Operation.SUBTRACT_FROM),
+    "Mul": (p.Operation.MULTIPLY, p.Operation.MULTIPLY),
+    "Div": (p.Operation.DIVIDE, None),
+}
+"""Operations by nodes, also with the second input as the first operand."""
+
+
+def _plan_elementwise(
+    reads: Sequence[RegionInput | RegionOutput],
+    target: RegionOutput,
+    operation: p.Operation,
+    steps: tuple[p.Step, ...],
+) -> PlannedInstruction:
+    fields = {"operation": operation, "steps": steps}
+    return PlannedInstruction(p.Elementwise, tuple(reads), target, fields)
 
 
 def _share_columns(values: Array, expression: Expression) -> Array:

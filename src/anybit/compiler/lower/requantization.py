@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from anybit.compiler.partition.element_functions import ElementFunction
+from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
 from anybit.compiler.partition.expressions import AccumulatorRoot, Expression
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Reason
@@ -38,6 +38,9 @@ class Requantizer(Protocol):
 
     def float_epilogue(self, expression: Expression, root: AccumulatorRoot) -> p.Arithmetic | None:
         """Return the epilogue from accumulators to float32; None if there is none."""
+
+    def float_steps(self, chain: NodeChain, channels: int) -> tuple[p.Step, ...] | None:
+        """Return the operations of elementwise nodes on float32; None if any is not defined."""
 
     def quantizer(
         self, function: ElementFunction, grid: TensorGrid, channels: int

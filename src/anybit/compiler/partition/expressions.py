@@ -47,7 +47,7 @@ class RegionInput:
 
 @dataclass(frozen=True, eq=False)
 class RegionOutput:
-    """A float value that a region computes."""
+    """A float value that a region computes, for its own instructions or as an output."""
 
     value: ir.Value
     layout: Layout
@@ -167,15 +167,15 @@ class TensorRoot:
 
 @dataclass(frozen=True, eq=False)
 class OutputRoot:
-    """The float32 result of a sum: an output of the region, which the region quantizes, too.
+    """Float32 results of instructions, which others read.
 
     Attributes:
-        output: The output.
-        layer: The layer that computes it.
+        output: The results.
+        layer: The layer that computes them; None where it is not one.
     """
 
     output: RegionOutput
-    layer: LayerInfo
+    layer: LayerInfo | None = None
 
     @property
     def stage(self) -> int:
@@ -192,6 +192,23 @@ class PairRoot:
     @property
     def stage(self) -> int:
         return max(self.first.stage, self.second.stage)
+
+
+@dataclass(frozen=True, eq=False)
+class FloatOperands:
+    """Float32 operands of an elementwise instruction, in one region.
+
+    Attributes:
+        values: The values of the graph.
+        arrays: The same as the instruction reads them.
+        layout: Layout of the result, and of the first.
+        stage: Stage of the result.
+    """
+
+    values: tuple[ir.Value, ...]
+    arrays: tuple[RegionInput | RegionOutput, ...]
+    layout: Layout
+    stage: int
 
 
 Root: TypeAlias = InputRoot | AccumulatorRoot | OutputRoot | TensorRoot | PairRoot

@@ -54,6 +54,16 @@ def make_layout(sizes: tuple[int, ...], axis: int) -> Layout:
     return Layout(len(sizes) + 1, axis, height, width, sizes[0] if first else sizes[-1])
 
 
+def is_repeated(source: Layout, target: Layout) -> bool:
+    """Return whether a target repeats a pixel, a channel, or both, or nothing."""
+    same_pixels = (source.height, source.width) == (target.height, target.width)
+    return (
+        source.rank == target.rank
+        and (same_pixels or source.single)
+        and source.channels in (1, target.channels)
+    )
+
+
 def make_reshape_fields(source: Layout, target: Layout) -> dict[str, int]:
     """Return the fields of a Reshape that keeps the order of the elements in the graph."""
     return {

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowering as the partitioner asks for it: only instructions tell whether an expression has any."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import onnx_ir as ir
+
 from anybit.compiler.partition.expressions import (
     Expression,
+    FloatOperands,
     IntegerTensor,
     PlannedInstruction,
     RegionOutput,
@@ -43,6 +47,11 @@ class Lowering(Protocol):
 
     def gives_floats(self, expression: Expression) -> bool:
         """Return whether a function of accumulators can be computed in float32."""
+
+    def compute_elementwise(
+        self, operands: FloatOperands, nodes: Sequence[ir.Node]
+    ) -> Lowered[RegionOutput] | Reason:
+        """Lower a chain of elementwise nodes from one or two arrays of float32 to float32."""
 
     def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
         """Lower a change of the order of axes."""

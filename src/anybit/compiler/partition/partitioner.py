@@ -5,7 +5,7 @@ The stage of a value is the number of changes from integers to float32 before it
 one stage never wait for floats that wait for them, so that connected ones form a region.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -86,6 +86,7 @@ class Partition:
         decisions: Those that the partition is made with and those that it shows the need for.
         is_valid: Whether it keeps all decisions on float nodes.
         weakened: Layers of shared floats that float nodes read, too, with their weaker guarantee.
+        outputs: The float values of regions that float nodes or the user read.
     """
 
     instructions: list[PlannedInstruction]
@@ -93,6 +94,7 @@ class Partition:
     decisions: Decisions
     is_valid: bool
     weakened: Mapping[ir.Value, CompiledLayer | None]
+    outputs: Collection[ir.Value]
 
     def float_layers(self, analyzed: AnalyzedModel) -> Iterator[CompiledLayer]:
         """Yield the layers that stay float32."""
@@ -133,7 +135,7 @@ def partition(
         more = result.weakened
         if not more and shared < _MOST_WALKS:
             more = find_shared_values(
-                result.instructions, lowering, analyzed.grids, decisions.shared
+                result.instructions, result.outputs, lowering, analyzed.grids, decisions.shared
             )
         if not more:
             return result
@@ -178,6 +180,7 @@ class Partitioner:
             replace(self._decisions, floats=self._floats),
             is_valid=len(self._floats) == len(self._decisions.floats),
             weakened=self._values.weakened,
+            outputs=self._values.required,
         )
 
     def _step(self, step: Callable[[T], None], subject: T) -> None:
@@ -199,6 +202,8 @@ class Partitioner:
 
     def _visit(self, node: ir.Node) -> None:
         """Find the expression of a node, or leave it."""
+        if self._values.is_fused(node):
+            return
         try:
             expression = self._express(node)
         except (Unsupported, ModelError) as error:
@@ -319,7 +324,9 @@ class Partitioner:
             return replace(first, value=node.outputs[0], nodes=(*first.nodes, node), same=same)
         if _have_one_root(*inputs):
             return self._join(node, *inputs)
-        return self._pair(node, values, first)
+        if all(self._values.grid(value) is not None for value in values):
+            return self._pair(node, values, first)
+        return self._float_pair(node, values)
 
     def _join(self, node: ir.Node, first: Expression, second: Expression) -> Expression:
         """Join two functions of the same root."""
@@ -349,6 +356,31 @@ class Partitioner:
         return Expression(
             root, y, pair[0].layout, starts=starts, nodes=(node,), same=is_uniform(node)
         )
+
+    def _float_pair(self, node: ir.Node, values: list[ir.Value]) -> Expression | None:
+        """Return the result of a node with two inputs of float32, and of the nodes after it.
+
+        Raises:
+            Unsupported: It is not one operation, or no instruction gives an input.
+        """
+        if self._values.rows(values[0]) != self._values.rows(values[1]):
+            raise Unsupported("its two inputs differ in their rows")
+        operands = self._values.float_operands(node, values)
+        chain = [node]
+        while (reader := self._find_only_reader(chain[-1].outputs[0], operands.layout)) is not None:
+            chain.append(reader)
+        return self._values.compute_elementwise(operands, chain)
+
+    def _find_only_reader(self, value: ir.Value, layout: Layout) -> ir.Node | None:
+        """Return the only reader of a value if it is elementwise, and not a quantizer."""
+        if value.is_graph_output() or len(value.uses()) != 1:
+            return None
+        ((reader, _),) = value.uses()
+        blocked = reader in self._floats or reader in self._illegal or is_quantizer(reader)
+        if blocked or get_varying_inputs(reader) != [value]:
+            return None
+        axes = find_constant_axes(reader, layout.rank, self._analyzed.opset)
+        return None if axes is None or axes - {layout.axis} else reader
 
     def _read(self, value: ir.Value, axes: set[int]) -> Expression:
         """Return the expression of a value, with its channels along these axes if possible."""

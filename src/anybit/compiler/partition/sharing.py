@@ -14,6 +14,7 @@ from anybit.compiler.partition.expressions import (
     IntegerTensor,
     PairRoot,
     PlannedInstruction,
+    RegionInput,
     RegionOutput,
 )
 from anybit.compiler.partition.lowering import Lowering
@@ -22,22 +23,28 @@ from anybit.onnx.graph.require import require_producer
 
 
 def select_live_instructions(
-    instructions: Sequence[PlannedInstruction],
+    instructions: Sequence[PlannedInstruction], outputs: Container[ir.Value]
 ) -> list[PlannedInstruction]:
     """Return the instructions whose results reach an output."""
     live: set[object] = set()
     kept = []
     for instruction in reversed(instructions):
-        if isinstance(instruction.writes, RegionOutput) or instruction.writes.identity in live:
+        writes = instruction.writes
+        is_output = isinstance(writes, RegionOutput) and writes.value in outputs
+        if is_output or get_identity(writes) in live:
             kept.append(instruction)
-            live.update(
-                read.identity for read in instruction.reads if isinstance(read, IntegerTensor)
-            )
+            live.update(map(get_identity, instruction.reads))
     return kept[::-1]
+
+
+def get_identity(operand: RegionInput | RegionOutput | IntegerTensor) -> object:
+    """Return the key of an operand: several values may name one tensor."""
+    return operand.identity if isinstance(operand, IntegerTensor) else operand
 
 
 def find_shared_values(
     instructions: Sequence[PlannedInstruction],
+    outputs: Container[ir.Value],
     lowering: Lowering,
     gridded: Container[ir.Value],
     tried: Container[ir.Value],
@@ -49,7 +56,7 @@ def find_shared_values(
     results of the layer.
     """
     groups: dict[ir.Node, list[PlannedInstruction]] = {}
-    for instruction in select_live_instructions(instructions):
+    for instruction in select_live_instructions(instructions, outputs):
         if instruction.origin is not None:
             assert isinstance(instruction.origin.root, AccumulatorRoot), "only products have one"
             groups.setdefault(instruction.origin.root.node, []).append(instruction)

@@ -6,7 +6,7 @@ from the root of the expression. One that needs float32 gets an output of the re
 nodes stay in the graph.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -18,18 +18,21 @@ from anybit.compiler.operators import get_varying_inputs, is_uniform, split_quan
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
     Expression,
+    FloatOperands,
     InputRoot,
     IntegerTensor,
     OutputRoot,
     PlannedInstruction,
+    RegionInput,
     RegionOutput,
     TensorRoot,
 )
-from anybit.compiler.partition.layout import Layout, make_layout
+from anybit.compiler.partition.layout import Layout, is_repeated, make_layout
 from anybit.compiler.partition.lowering import Lowering
 from anybit.compiler.partition.sharing import find_float_inputs
 from anybit.compiler.reason import Reason, Unsupported, accept
 from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.shapes import get_inferred_shape, get_sizes
 from anybit.quant_types.grids import TensorGrid
 
@@ -41,6 +44,7 @@ class Values:
         model: The graph.
         instructions: The instructions so far, in an order in which they can run.
         weakened: Layers of shared floats that float nodes read, too, with their weaker guarantee.
+        required: The float values of regions that are outputs.
     """
 
     def __init__(
@@ -52,10 +56,12 @@ class Values:
         self.model = analyzed.model
         self.instructions: list[PlannedInstruction] = []
         self.weakened: dict[ir.Value, CompiledLayer | None] = {}
+        self.required: set[ir.Value] = set()
         self._analyzed = analyzed
         self._lowering = lowering
         self._shared = shared
         self._outputs: dict[ir.Value, RegionOutput] = {}
+        self._fused: set[ir.Node] = set()
         self._expressions: dict[ir.Value, Expression] = {}
         self._tensors: dict[tuple[ir.Value, Layout], IntegerTensor] = {}
         self._rows: dict[ir.Value, object] = {}
@@ -145,11 +151,10 @@ class Values:
         if self._shared[value] is None:
             self.set_tensor(value, self.codes(value, expression.layout.axis))
             return
-        self.require_floats(value, "")
-        output = self._outputs.get(value)
-        if output is not None:
-            root = OutputRoot(output, expression.root.layer)
-            self.set_expression(Expression(root, value, expression.layout, starts=(value,)))
+        if value not in self._outputs:
+            accept(self._compute_floats(value, expression) or Reason("it has no float32 results"))
+        root = OutputRoot(self._outputs[value], expression.root.layer)
+        self.set_expression(Expression(root, value, expression.layout, starts=(value,)))
 
     def codes(self, value: ir.Value, axis: int) -> IntegerTensor:
         """Compute the codes of a value, with its channels along an axis.
@@ -198,16 +203,93 @@ class Values:
             return
         if value in self._outputs:
             self._weaken(value, expression)
-            return
-        expression = self._from_quantized(expression)
+        else:
+            expression = self._from_quantized(expression)
+            lowered = self._compute_floats(value, expression)
+            if lowered is None:
+                for x in find_float_inputs(expression, reader):
+                    self.require_floats(x, reader)
+                return
+            accept(lowered)
+        self.required.add(value)
+
+    def float_operands(self, node: ir.Node, values: Sequence[ir.Value]) -> FloatOperands:
+        """Compute both inputs of an elementwise node as float32 for one region.
+
+        Raises:
+            Unsupported: No region computes one, their sizes differ, or no instruction gives them.
+            MustStayFloat: A layer of a weaker guarantee would compute them.
+        """
+        expressions = [self.expression(value) for value in values]
+        stage = max(expression.root.stage for expression in expressions)
+        axes = [
+            expression.layout.axis
+            for expression in expressions
+            if not isinstance(expression.root, InputRoot) and expression.root.stage == stage
+        ]
+        if not axes:
+            raise Unsupported("no region computes its inputs")
+        target = make_layout(self.sizes(node.outputs[0]), axes[0])
+        layouts = [make_layout(self.sizes(value), axes[0]) for value in values]
+        first = 0 if layouts[0] == target else 1
+        if layouts[first] != target or not is_repeated(layouts[1 - first], target):
+            raise Unsupported("its two inputs differ in their sizes")
+        order = (first, 1 - first)
+        arrays = [
+            self._read_floats(expressions[i], layouts[i], stage, get_label(node)) for i in order
+        ]
+        return FloatOperands(tuple(values[i] for i in order), tuple(arrays), target, stage)
+
+    def compute_elementwise(self, operands: FloatOperands, chain: Sequence[ir.Node]) -> Expression:
+        """Compute the first nodes of a chain in float32, as many as one instruction can.
+
+        Raises:
+            Unsupported: It cannot compute the first one.
+        """
+        lowered = accept(self._lowering.compute_elementwise(operands, chain))
+        self.append(*lowered.instructions)
+        target = lowered.target
+        self._outputs[target.value] = target
+        for node in chain:
+            self._fused.add(node)
+            self._rows[node.outputs[0]] = self.rows(operands.values[0])
+            if node.outputs[0] is target.value:
+                break
+        return Expression(OutputRoot(target), target.value, target.layout, starts=(target.value,))
+
+    def is_fused(self, node: ir.Node) -> bool:
+        """Return whether an instruction computes a node with the nodes before it."""
+        return node in self._fused
+
+    def _read_floats(
+        self, expression: Expression, layout: Layout, stage: int, reader: str
+    ) -> RegionInput | RegionOutput:
+        """Compute float32 inside the regions of a stage, or else let them enter."""
+        value = expression.value
+        is_inside = not isinstance(expression.root, InputRoot) and expression.root.stage == stage
+        if not is_inside:
+            self.require_floats(value, reader)
+            return RegionInput(value, layout.sizes, layout)
+        if expression.layout != layout:
+            raise Unsupported("its two inputs differ in their layouts")
+        if value in self._outputs:
+            self._weaken(value, expression)
+            return self._outputs[value]
+        lowered = self._compute_floats(value, self._from_quantized(expression))
+        return accept(lowered or Reason("no instruction gives the floats of an input"))
+
+    def _compute_floats(
+        self, value: ir.Value, expression: Expression
+    ) -> RegionOutput | Reason | None:
+        """Compute the floats of a value inside a region; None if only float nodes compute them."""
         lowered = self._lowering.compute_floats(expression)
-        if lowered is None:
-            for x in find_float_inputs(expression, reader):
-                self.require_floats(x, reader)
-            return
-        output = accept(lowered)
-        self.append(*output.instructions)
-        self._outputs[value] = output.target
+        if lowered is None or isinstance(lowered, Reason):
+            return lowered
+        if isinstance(expression.root, OutputRoot):
+            self._weaken(expression.root.output.value, expression)
+        self.append(*lowered.instructions)
+        self._outputs[value] = lowered.target
+        return lowered.target
 
     def _change_layout(self, tensor: IntegerTensor, layout: Layout) -> IntegerTensor:
         lowered = self._lowering.change_layout(tensor, layout)
@@ -274,7 +356,7 @@ class Values:
     def _weaken(self, value: ir.Value, expression: Expression) -> None:
         """Note that float nodes read shared floats: their last bits are not certified."""
         shared, root = self._shared.get(value), expression.root
-        if shared is None or not isinstance(root, OutputRoot):
+        if shared is None or not isinstance(root, OutputRoot) or root.layer is None:
             return
         if shared.guarantee is not root.layer.guarantee:
             self.weakened[value] = replace(shared, guarantee=root.layer.guarantee)

@@ -14,6 +14,7 @@ from anybit.compiler.program.program import (
     TAILS,
     Bytes,
     Floats,
+    FloatTensor,
     Instruction,
     Integers,
     Program,
@@ -49,16 +50,19 @@ class Encoded:
 
 def encode(program: Program) -> Encoded:
     """Encode a program."""
-    stores = _Stores()
-    words = [_find_version(program), *_encode_record(program, stores)]
+    stores, version = _Stores(), _find_version(program)
+    words = [version]
+    for name, kind in list_fields(Program):
+        if name != "floats" or version >= SINCE[FloatTensor]:
+            words += _encode_field(getattr(program, name), kind, stores)
     return Encoded(np.array(words, np.int64), *stores.arrays())
 
 
 def _find_version(program: Program) -> int:
     """Return the least version that has all records of a program."""
     tails = [getattr(instruction, "tail", None) for instruction in program.instructions]
-    records = {type(record) for record in (*program.instructions, *tails)}
-    return max(SINCE.get(record, FIRST_VERSION) for record in records)
+    records = {type(record) for record in (*program.instructions, *tails, *program.floats)}
+    return max((SINCE.get(record, FIRST_VERSION) for record in records), default=FIRST_VERSION)
 
 
 def list_fields(record: type[Any]) -> list[tuple[str, str]]:

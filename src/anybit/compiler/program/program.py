@@ -7,7 +7,10 @@ test compares the two. `reference.py` computes them in NumPy, `encoding.py` writ
 A program works on rows, one per index of the first axis of its inputs; rows are independent.
 Between its ports it has tensors of codes: height x width x channels per row, where a code is
 `lowest + step * index` for an index in [0, levels). How a machine stores them, in bytes or in
-planes of bits, is not part of a program.
+planes of bits, is not part of a program. It may have tensors of float32, too.
+
+Arrays of float32 are numbered: first the inputs, then the tensors, then the outputs. Targets count
+from the first tensor.
 """
 
 from dataclasses import dataclass, field
@@ -89,6 +92,15 @@ class Tensor:
     lowest: int
     step: int
     levels: int
+
+
+@dataclass(frozen=True, eq=False)
+class FloatTensor:
+    """Float32 numbers between the instructions, height x width x channels."""
+
+    height: int
+    width: int
+    channels: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +212,7 @@ class Quantize:
     """index = the number of thresholds that x reaches, or the levels less that; float32 to codes.
 
     Attributes:
-        source: A port: an input, or, counted on from these, an output that has been written.
+        source: Floats: an input, or others that have been written.
         target: A tensor.
         directions: 1 or -1, one or one per channel: -1 where the index falls as x grows.
         thresholds: levels - 1, ascending, for all channels or for each. `x >= threshold` counts;
@@ -226,7 +238,7 @@ class Product:
 
     Attributes:
         source: A tensor.
-        target: A tensor; with an `Arithmetic` tail a port.
+        target: A tensor; with an `Arithmetic` tail floats.
         window: The window; 1 x 1 for a matrix product.
         groups: How many groups the channels are in, those of the source and of the target.
         weight_bits: The size of a weight's index, 1 to 8.
@@ -350,15 +362,47 @@ class Multiply(_PairArithmetic):
     """
 
 
+@dataclass(frozen=True, eq=False)
+class Elementwise:
+    """y = first (operation) second, then the steps in turn; all are float32.
+
+    First has the sizes of the target, second these or sizes of 1 x 1, and the channels of the
+    target or one.
+
+    Attributes:
+        first, second: Floats: inputs, or others that have been written. Without a second, which is
+            -1 then, y = first.
+        target: Floats.
+        operation: An Operation that reads an operand.
+        steps: Operations with constants.
+    """
+
+    first: int
+    second: int
+    target: int
+    operation: int
+    steps: tuple[Step, ...]
+
+
 Instruction: TypeAlias = (
-    Quantize | Product | MaxPool | Lookup | Combine | Gather | Reshape | Dequantize | Add | Multiply
+    Quantize
+    | Product
+    | MaxPool
+    | Lookup
+    | Combine
+    | Gather
+    | Reshape
+    | Dequantize
+    | Add
+    | Multiply
+    | Elementwise
 )
 
 # Their places are their numbers in an encoded program.
 INSTRUCTIONS: tuple[type[Any], ...] = get_args(Instruction)
 TAILS: tuple[type[Any], ...] = get_args(Tail)
 
-SINCE: dict[type[Any], int] = {Scaled: 3}
+SINCE: dict[type[Any], int] = {Scaled: 3, FloatTensor: 3, Elementwise: 3}
 """The least version of a program with these records."""
 
 
@@ -367,10 +411,11 @@ class Program:
     """A region: instructions in an order in which they can run.
 
     Every tensor and every output is written before it is read, and by one instruction only, but
-    for those that several `Gather` fill.
+    for those that several `Gather` fill. Programs of version 2 have no `floats`.
     """
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     tensors: tuple[Tensor, ...]
     instructions: tuple[Instruction, ...]
+    floats: tuple[FloatTensor, ...] = ()

@@ -43,9 +43,13 @@ class _Run:
             np.zeros((rows, port.height, port.width, port.channels), np.float32)
             for port in program.outputs
         ]
+        self.targets = [
+            np.zeros((rows, tensor.height, tensor.width, tensor.channels), np.float32)
+            for tensor in program.floats
+        ] + self.outputs
 
     def quantize(self, at: p.Quantize) -> None:
-        x, tensor = [*self.inputs, *self.outputs][at.source], self.tensors[at.target]
+        x, tensor = [*self.inputs, *self.targets][at.source], self.tensors[at.target]
         with np.errstate(all="ignore"):
             x = x * at.factors if at.factors.size else x
             x = x + at.offsets if at.offsets.size else x
@@ -62,7 +66,7 @@ class _Run:
         source = self.tensors[at.source]
         codes = source.lowest + source.step * self.indices[at.source]
         arithmetic = isinstance(at.tail, p.Arithmetic)
-        target = self.outputs if arithmetic else self.indices
+        target = self.targets if arithmetic else self.indices
         channels = target[at.target].shape[-1]
         weights = unpack_weights(at, channels, source.channels)
         inside = source.channels // at.groups
@@ -123,7 +127,18 @@ class _Run:
 
     def dequantize(self, at: p.Dequantize) -> None:
         index, levels = self.indices[at.source], self.tensors[at.source].levels
-        self.outputs[at.target][:] = _look_up(at.values, index, levels)
+        self.targets[at.target][:] = _look_up(at.values, index, levels)
+
+    def elementwise(self, at: p.Elementwise) -> None:
+        floats, steps = [*self.inputs, *self.targets], at.steps
+        y = floats[at.first]
+        if at.second >= 0:
+            steps = (p.Step(at.operation, floats[at.second]), *steps)
+        with np.errstate(all="ignore"):
+            kept = np.zeros_like(y)
+            for step in steps:
+                y, kept = apply_step(step, y, kept)
+        self.targets[at.target][:] = y
 
 
 def unpack_weights(product: p.Product, channels: int, source_channels: int) -> Array:

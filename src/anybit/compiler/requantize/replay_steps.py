@@ -18,6 +18,9 @@ from anybit.onnx.passes.batch_norm_to_affine import compute_affine, read_paramet
 from anybit.onnx.quantizers.quantizer import get_declared_inputs
 
 _PROBES = 2**12
+_SAMPLE = np.sort(np.concatenate([s * np.geomspace(1e-6, 1e6, 32) for s in (-1, 1)])).astype(
+    np.float32
+)
 _UNREAD = np.zeros(1, np.float32)
 
 
@@ -30,6 +33,21 @@ def replay_steps(parts: Sequence[Part], root: AccumulatorRoot) -> tuple[p.Step, 
             return None
         steps += node_steps
     return tuple(map(_narrow_operands, steps))
+
+
+def find_float_steps(chain: NodeChain, channels: int) -> tuple[p.Step, ...] | None:
+    """Return the steps of nodes on float32; None if they are not IEEE 754 operations."""
+    steps = make_part_steps(chain, channels) if is_defined_by_ieee(chain) else None
+    if steps is None:
+        return None
+    # The proof does not cover errors in this code: a sample is compared all the same.
+    points = np.repeat(_SAMPLE[:, None], channels, axis=1)
+    y, kept = points, np.zeros_like(points)
+    with np.errstate(all="ignore"):
+        for step in steps:
+            y, kept = apply_step(step, y, kept)
+    same = np.array_equal(chain(points), y, equal_nan=True)
+    return tuple(map(_narrow_operands, steps)) if same else None
 
 
 def is_defined_by_ieee(part: Part) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.lower.requantization import Requantization, get_zero_index
-from anybit.compiler.partition.element_functions import ElementFunction
+from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
 from anybit.compiler.partition.expressions import AccumulatorRoot, Expression
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import UNSUPPORTED, Reason
@@ -20,6 +20,7 @@ from anybit.compiler.requantize.float_replay import (
     replay_floats,
     requantize_by_replay,
 )
+from anybit.compiler.requantize.replay_steps import find_float_steps
 from anybit.compiler.requantize.thresholds import find_highest_index, make_quantize_fields
 from anybit.quant_types.grids import TensorGrid
 
@@ -51,6 +52,13 @@ class CachingRequantizer:
         """Return the epilogue from accumulators to float32; None if there is none."""
         try:
             return replay_floats(expression.function(self._model), root)
+        except UNSUPPORTED:  # its nodes cannot be evaluated on single elements
+            return None
+
+    def float_steps(self, chain: NodeChain, channels: int) -> tuple[p.Step, ...] | None:
+        """Return the operations of elementwise nodes on float32; None if any is not defined."""
+        try:
+            return find_float_steps(chain, channels)
         except UNSUPPORTED:  # its nodes cannot be evaluated on single elements
             return None
 
