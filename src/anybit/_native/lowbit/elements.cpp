@@ -306,9 +306,9 @@ void apply(Operation operation, const float* x, const float* c, std::int64_t n, 
     case Operation::divide:
       return apply_to_all([](float y, float z) { return y / z; });
     case Operation::maximum:
-      return apply_to_all([](float y, float z) { return (y > z) | (y != y) ? y : z; });
+      return apply_to_all([](float y, float z) { return (y > z || y != y) ? y : z; });
     case Operation::minimum:
-      return apply_to_all([](float y, float z) { return (y < z) | (y != y) ? y : z; });
+      return apply_to_all([](float y, float z) { return (y < z || y != y) ? y : z; });
     default:
       return;
   }
