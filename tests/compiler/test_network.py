@@ -29,7 +29,8 @@ def test_records_equal_native_declarations():
     assert native["instructions"] == [item.__name__ for item in p.INSTRUCTIONS]
     assert native["tails"] == [item.__name__ for item in p.TAILS]
     assert native["operations"] == [item.name for item in sorted(p.Operation)]
-    records = [*p.INSTRUCTIONS, *p.TAILS, p.Program, p.Port, p.Tensor, p.Window, p.Step]
+    parts = [p.Program, p.Port, p.Tensor, p.FloatTensor, p.Window, p.Step]
+    records = [*p.INSTRUCTIONS, *p.TAILS, *parts]
     layouts = {item.__name__: encoding.list_fields(item) for item in records}
     assert native["layouts"] == layouts
 

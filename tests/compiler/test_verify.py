@@ -308,8 +308,11 @@ def test_verify_limits_memory_of_small_programs(make, size, message):
 
 
 def test_version_is_least_that_has_all_records():
-    assert encode(SOUND).words[0] == p.FIRST_VERSION
-    encoded = encode(with_tail(scaled()))
+    earlier = replace(SOUND, instructions=INSTRUCTIONS[:-1], floats=())
+    assert encode(earlier).words[0] == p.FIRST_VERSION
+    product = replace(PRODUCT, tail=scaled())
+    instructions = (QUANTIZE, product, *INSTRUCTIONS[2:-1])
+    encoded = encode(replace(earlier, instructions=instructions))
     assert encoded.words[0] == p.VERSION
     Network(encoded)
     encoded.words[0] = p.FIRST_VERSION
