@@ -33,9 +33,10 @@ void transpose_eight(const std::uint8_t* from, std::int64_t from_line, std::byte
     eights[2 * i + 1] = _mm_unpackhi_epi32(fours[i], fours[i + 2]);
   }
   for (int i = 0; i < 4; ++i) {
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(to + 2 * i * to_line), eights[i]);
-    _mm_storeh_pd(reinterpret_cast<double*>(to + (2 * i + 1) * to_line),
-                  _mm_castsi128_pd(eights[i]));
+    std::byte* const pair = to + 2 * i * to_line;
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(pair), eights[i]);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(pair + to_line),
+                     _mm_unpackhi_epi64(eights[i], eights[i]));
   }
 #else
   std::uint64_t words[8];
