@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from anybit.compiler.partition.accumulators import bound_sums
 from anybit.compiler.partition.expressions import IntegerRange
+from anybit.compiler.partition.windows import is_padded
 from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import apply_epilogue, unpack_weights
 from anybit.compiler.requantize.scaled_fit import fit_scaled
@@ -106,11 +108,6 @@ def _tabulate(tail: p.Tail, levels: int, reach: IntegerRange) -> p.Tail:
 
 def find_reach(at: p.Product, source: p.Tensor, channels: int) -> IntegerRange:
     """Return bounds of the accumulators of each channel, over all codes of the source."""
-    weights = unpack_weights(at, channels, source.channels).reshape(channels, -1)
-    window = at.window
-    pads = window.pad_top, window.pad_left, window.pad_bottom, window.pad_right
-    codes = [source.lowest, source.lowest + source.step * (source.levels - 1)]
-    if any(pads):
-        codes.append(0)
-    low, high = weights * min(codes), weights * max(codes)
-    return IntegerRange(np.minimum(low, high).sum(axis=1), np.maximum(low, high).sum(axis=1))
+    weights = unpack_weights(at, channels, source.channels)
+    highest = source.lowest + source.step * (source.levels - 1)
+    return bound_sums(weights, source.lowest, highest, padded=is_padded(at.window))

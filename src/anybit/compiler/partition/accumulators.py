@@ -146,15 +146,20 @@ def _compute_reach(source: IntegerTensor, weights: Array, padded: bool) -> Integ
     Raises:
         Unsupported: It does not fit 32 bits.
     """
-    low, high = source.grid.lowest, source.grid.highest
+    largest = source.grid.step * (source.grid.levels - 1) + abs(source.grid.lowest)
+    magnitudes = np.abs(weights).reshape(len(weights), -1).sum(axis=1)
+    if int(magnitudes.max(initial=0)) * max(largest, 1) > _LARGEST_SUM:
+        raise Unsupported("its sums need more than 32 bits")
+    return bound_sums(weights, source.grid.lowest, source.grid.highest, padded=padded)
+
+
+def bound_sums(weights: Array, lowest: int, highest: int, *, padded: bool) -> IntegerRange:
+    """Return the range of the sums of each channel, over all codes from `lowest` to `highest`."""
     if padded:
-        low, high = min(low, 0), max(high, 0)
+        lowest, highest = min(lowest, 0), max(highest, 0)
     rows = weights.reshape(len(weights), -1)
     up, down = np.maximum(rows, 0).sum(axis=1), np.minimum(rows, 0).sum(axis=1)
-    largest = source.grid.step * (source.grid.levels - 1) + abs(source.grid.lowest)
-    if int((up - down).max(initial=0)) * max(largest, 1) > _LARGEST_SUM:
-        raise Unsupported("its sums need more than 32 bits")
-    return IntegerRange(up * low + down * high, up * high + down * low)
+    return IntegerRange(up * lowest + down * highest, up * highest + down * lowest)
 
 
 def _check_floats(scales: Array, weights: Array, source: IntegerTensor) -> None:

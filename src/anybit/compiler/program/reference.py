@@ -135,9 +135,7 @@ class _Run:
         if at.second >= 0:
             steps = (p.Step(at.operation, floats[at.second]), *steps)
         with np.errstate(all="ignore"):
-            kept = np.zeros_like(y)
-            for step in steps:
-                y, kept = apply_step(step, y, kept)
+            y = apply_steps(steps, y)
         self.targets[at.target][:] = y
 
 
@@ -277,10 +275,14 @@ def _round_and_saturate(y: Array, shift: int, lowest: int, highest: int) -> Arra
 def compute_result(tail: p.Arithmetic | p.Rounded, sums: Array) -> Array:
     """Return the float32 results of accumulators; channels lie along the last axis."""
     with np.errstate(all="ignore"):
-        y = sums.astype(np.float32) * tail.scales
-        kept = np.zeros_like(y)
-        for step in tail.steps:
-            y, kept = apply_step(step, y, kept)
+        return apply_steps(tail.steps, sums.astype(np.float32) * tail.scales)
+
+
+def apply_steps(steps: Sequence[p.Step], y: Array) -> Array:
+    """Return y after all steps."""
+    kept = np.zeros_like(y)
+    for step in steps:
+        y, kept = apply_step(step, y, kept)
     return y
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from anybit.compiler.partition.element_functions import AddConstant, Mean, NodeChain, Part
 from anybit.compiler.partition.expressions import AccumulatorRoot
 from anybit.compiler.program import program as p
-from anybit.compiler.program.reference import apply_step
+from anybit.compiler.program.reference import apply_step, apply_steps
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.require import require_input
@@ -42,10 +42,8 @@ def find_float_steps(chain: NodeChain, channels: int) -> tuple[p.Step, ...] | No
         return None
     # The proof does not cover errors in this code: a sample is compared all the same.
     points = np.repeat(_SAMPLE[:, None], channels, axis=1)
-    y, kept = points, np.zeros_like(points)
     with np.errstate(all="ignore"):
-        for step in steps:
-            y, kept = apply_step(step, y, kept)
+        y = apply_steps(steps, points)
     same = np.array_equal(chain(points), y, equal_nan=True)
     return tuple(map(_narrow_operands, steps)) if same else None
 

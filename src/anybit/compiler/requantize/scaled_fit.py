@@ -7,7 +7,7 @@ threshold, without those on unreachable accumulators. For a given multiplier and
 that fulfill all of them are an interval of integers, which is computed exactly. Its width is a
 concave function of the multiplier, whose maximum is searched in floats.
 
-Where ties go to even, or float32 rounds a product before the offset is added, no line may fit.
+No line may fit if ties go to even, or if float32 rounds a product before the offset is added.
 Then steps of the line may come one accumulator before those of the function, and bits say which.
 All channels of the affine and replayed epilogues in ResNet-18, MobileNet V1 to V3 and a keyword MLP
 fit. At 3 and 4 bits none needs such bits, multipliers have at most 19 bits, and y has at most 32
@@ -114,7 +114,7 @@ class _Steps:
     def fit_lines(self) -> _Lines:
         """Return the line of each channel with the smallest shift that fulfills all inequalities.
 
-        Where a channel clearly has none, lines of the others are not searched.
+        Search no lines of the others if a channel clearly has none.
         """
         slopes = self._find_slopes()
         lines = _Lines.none(slopes.size)
