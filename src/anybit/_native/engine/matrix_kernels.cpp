@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "matrix_kernels.hpp"
 
+#include "_native/isa/register_bytes.hpp"
 #include "kernel_loops.hpp"
 
 namespace anybit::ANYBIT_ISA {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int register_bytes = 64;
-#elif defined(__AVX2__)
-constexpr int register_bytes = 32;
-#else
-constexpr int register_bytes = 16;
-#endif
 using Register [[gnu::vector_size(register_bytes)]] = double;
 using Stored [[gnu::vector_size(register_bytes), gnu::aligned(8), gnu::may_alias]] = double;
 constexpr std::int64_t lanes = register_bytes / 8;

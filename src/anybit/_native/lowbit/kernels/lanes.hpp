@@ -11,19 +11,13 @@
 #include <immintrin.h>
 #endif
 
+#include "_native/isa/register_bytes.hpp"
 #include "_native/lowbit/unroll.hpp"
 
 namespace {
 
 constexpr int lane_count = 16;
 
-#if defined(__AVX512F__)
-constexpr int register_bytes = 64;
-#elif defined(__AVX2__)
-constexpr int register_bytes = 32;
-#else
-constexpr int register_bytes = 16;
-#endif
 using IntRegister [[gnu::vector_size(register_bytes)]] = std::int32_t;
 using FloatRegister [[gnu::vector_size(register_bytes)]] = float;
 using ShortRegister [[gnu::vector_size(register_bytes)]] = std::int16_t;
