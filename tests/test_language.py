@@ -18,14 +18,21 @@ def list_parts(folder: str) -> list[str]:
 
 
 CHECKED = (
-    *("benchmarks", "docs", "examples", *list_parts("src/anybit"), *list_parts("tests")),
+    *("benchmarks", "docs", "examples", "tools"),
+    *(*list_parts("src/anybit"), *list_parts("tests")),
     *(path.name for path in sorted(ROOT.glob("*.md"))),
 )
 # Folders whose module-level functions are named after what they do.
 FUNCTIONS_CHECKED = (
     *("src/anybit/compat", "src/anybit/compiler", "src/anybit/data", "src/anybit/metrics"),
     *("src/anybit/onnx", "src/anybit/jax", "src/anybit/model.py", "src/anybit/ops"),
-    *("src/anybit/parallel", "src/anybit/ptq", "src/anybit/quant_types", "src/anybit/torch"),
+    *(
+        "src/anybit/parallel",
+        "src/anybit/ptq",
+        "src/anybit/quant_types",
+        "src/anybit/torch",
+        "tools",
+    ),
 )
 
 

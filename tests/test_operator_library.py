@@ -21,7 +21,7 @@ def build() -> ModuleType:
 def test_library_archives_are_reproducible(
     build: ModuleType, platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "linked_licenses", lambda platform: b"licences")
+    monkeypatch.setattr(build, "read_linked_licenses", lambda platform: b"licences")
     made = []
     for name in ("first", "second"):
         folder = tmp_path / name
@@ -29,7 +29,7 @@ def test_library_archives_are_reproducible(
         library = folder / "anybit_onnxruntime"
         library.write_bytes(b"\x7fELF")
         library.chmod(0o700 if name == "first" else 0o644)
-        made.append(build.archived(platform, library, folder))
+        made.append(build.write_archive(platform, library, folder))
         build.write_checksums(folder)
     first, second = (archive.read_bytes() for archive in made)
     assert first == second

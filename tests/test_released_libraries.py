@@ -30,7 +30,7 @@ def faults(folder: Path, source: str, *flags: str) -> list[str]:
     assert COMPILER is not None
     command = [COMPILER, "-shared", "-fPIC", *(flags or ["-s"]), "library.c", "-o", str(made)]
     subprocess.run(command, cwd=folder, check=True)
-    return list(libraries.wrong_in_library(made.read_bytes(), "Register"))
+    return list(libraries.check_library(made.read_bytes(), "Register"))
 
 
 def test_library_check_reports_missing_kernels(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_library_check_reports_faults(source: str, fault: str, tmp_path: Path) -
 
 
 def test_library_check_reports_debug_symbols(tmp_path: Path) -> None:
-    fault = "has the symbols of its functions: it is to be stripped"
+    fault = "has the symbols of its functions: strip it"
     assert fault in faults(tmp_path, EXPORTED, "-O1")
 
 

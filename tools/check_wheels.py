@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the wheels given are fit for a release: one line for each, and what is wrong.
+"""Release checks of wheels: `python tools/check_wheels.py WHEEL...` prints the faults of each.
 
-They must run on every Linux since 2014, be small, carry the licenses of all that is linked in, and
-hold libraries that are fit for it, too: see libraries.py.
+A wheel must run on every Linux since 2014, be small and contain the licenses of everything linked
+into it. Its libraries must pass the checks of libraries.py.
 """
 
 import re
@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from libraries import MEGABYTES, wrong_in_library
+from libraries import MEGABYTES, check_library
 
 SYMBOLS = {"_core": "PyInit__core", "anybit_onnxruntime": "RegisterCustomOps"}
 UNWINDER = r"libgcc_s\.so\.1"
@@ -20,43 +20,45 @@ LICENSES = ("LICENSE", "libcxx.txt", "libcxxabi.txt", "libunwind.txt", "nanobind
             "robin-map.txt", "zig.txt")  # fmt: skip
 
 
-def wrong_in(wheel: Path) -> Iterator[str]:
-    """Return the faults of a wheel."""
+def check_wheel(wheel: Path) -> Iterator[str]:
+    """Yield the faults of a wheel."""
     if wheel.stat().st_size > MEGABYTES * 1e6:
-        yield f"{wheel.stat().st_size / 1e6:.1f} MB are more than {MEGABYTES}"
+        yield f"has {wheel.stat().st_size / 1e6:.1f} MB, the limit is {MEGABYTES}"
     shown = subprocess.run(
         [sys.executable, "-m", "auditwheel", "show", wheel], capture_output=True, text=True
     )
     if '"manylinux_2_17_' not in shown.stdout:
-        yield f"auditwheel does not call it manylinux2014: {shown.stdout}{shown.stderr}"
+        yield f"is not manylinux2014: {shown.stdout}{shown.stderr}"
     with zipfile.ZipFile(wheel) as files:
         names = files.namelist()
         for text in LICENSES:
             if not any(
                 re.search(rf"dist-info/licenses/(licenses/)?{text}$", name) for name in names
             ):
-                yield f"the license {text} is missing"
-        found = {Path(name).name.split(".")[0]: name for name in names if name.endswith(".so")}
-        if set(found) != set(SYMBOLS):
-            yield f"has the libraries {sorted(found.values())}"
-        for library, name in found.items():
-            wrong = wrong_in_library(files.read(name), SYMBOLS.get(library, ""), UNWINDER)
-            yield from (f"{name} {fault}" for fault in wrong)
+                yield f"lacks the license {text}"
+        libraries = {Path(name).name.split(".")[0]: name for name in names if name.endswith(".so")}
+        if set(libraries) != set(SYMBOLS):
+            yield f"has the libraries {sorted(libraries.values())}, not {sorted(SYMBOLS)}"
+        for library, name in libraries.items():
+            faults = check_library(files.read(name), SYMBOLS.get(library, ""), UNWINDER)
+            yield from (f"{name} {fault}" for fault in faults)
 
 
 def main() -> None:
     wheels = [Path(argument) for argument in sys.argv[1:]]
     if not wheels:
         sys.exit(__doc__)
-    bad = 0
+    count = 0
     for wheel in wheels:
-        faults = list(wrong_in(wheel))
-        bad += len(faults)
-        print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB", "" if faults else "and fit")
+        faults = list(check_wheel(wheel))
+        count += len(faults)
+        print(
+            f"{wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB,", "failed" if faults else "passed"
+        )
         for fault in faults:
             print(f"  {fault}")
-    if bad:
-        sys.exit(f"{bad} faults")
+    if count:
+        sys.exit(f"{count} faults")
 
 
 if __name__ == "__main__":

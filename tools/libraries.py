@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of every library that is released, in a wheel or alone, for any system.
+"""Release checks of native libraries, in a wheel or alone, for any system.
 
-It needs nothing but an old system, exports one symbol, was stripped, knows no path of the machine
-that built it, and has the instructions of every level: a compiler that ignores a flag makes slow
-code without a word.
+A library depends on an old system only, exports one symbol, is stripped, contains no path of the
+build machine, and has the instructions of every ISA level: a compiler that ignores a flag silently
+makes slow code.
 """
 
 import platform
@@ -24,22 +24,22 @@ SYSTEM = re.compile(
     r"(lib(c|m|dl|rt|pthread)|ld-linux-(x86-64|aarch64))\.so\.\d|/usr/lib/libSystem\.B\.dylib"
     r"|(?i:kernel32|ntdll|ucrtbase|api-ms-win-crt-[a-z0-9-]+)\.dll"
 )
-OF_LINKER = {"__dso_handle", "_mh_dylib_header"}  # which Zig's exports for macOS
-# Folders in which nobody's program is built or installed may be named: devices, settings.
+LINKER_SYMBOLS = {"__dso_handle", "_mh_dylib_header"}  # exported by Zig's linker for macOS
+# Paths in folders where programs are built or installed; devices and settings may be named.
 PATHS = re.compile(
     rb"/(?:home|root|tmp|opt|build|work|mnt|Users|usr/(?:lib|local|include))/[\w./+-]+"
 )
-# What the system has there, for macOS.
+# Libraries of macOS in these folders.
 SYSTEM_PATHS = {b"/usr/lib/libSystem.B.dylib", b"/usr/lib/libstdc++.6.dylib", b"/usr/lib/dyld"}
 
 
 class Level(NamedTuple):
-    """Of instructions: a file of its kernels, what it has, and what only higher levels have."""
+    """An ISA level: a source file of its kernels and patterns of instructions."""
 
     name: str
     source: str
-    has: str
-    lacks: str = "(?!)"
+    required: str
+    forbidden: str = "(?!)"  # instructions of higher levels
 
 
 LEVELS = {
@@ -61,45 +61,52 @@ LEVELS = {
 }
 
 
-def wrong_in_library(data: bytes, symbol: str, also_needed: str = "(?!)") -> Iterator[str]:
-    """Yield the faults of a library; `also_needed` matches libraries besides the system's."""
+def check_library(data: bytes, symbol: str, dependencies: str = "(?!)") -> Iterator[str]:
+    """Yield the faults of a library that exports `symbol`.
+
+    The pattern `dependencies` matches libraries that it may need besides those of the system.
+    """
     library = lief.parse(list(data))
-    needed = needed_by(library)
-    strange = [each for each in needed if not SYSTEM.fullmatch(each)]
-    if strange := [each for each in strange if not re.fullmatch(also_needed, each)]:
-        yield f"needs {strange}"
-    if (exported := exported_by(library)) != {symbol}:
+    unexpected = [
+        name
+        for name in list_dependencies(library)
+        if not SYSTEM.fullmatch(name) and not re.fullmatch(dependencies, name)
+    ]
+    if unexpected:
+        yield f"needs {unexpected}"
+    if (exported := list_exports(library)) != {symbol}:
         yield f"exports {sorted(exported)[:5]}"
-    if newer := sorted(newer_than_allowed(library)):
+    if newer := sorted(list_newer_versions(library)):
         yield f"needs {newer}"
     if has_symbols(library):
-        yield "has the symbols of its functions: it is to be stripped"
+        yield "has the symbols of its functions: strip it"
     if paths := sorted(set(PATHS.findall(data)) - SYSTEM_PATHS):
         yield f"names {paths[:3]}"
-    if unsigned(library):
+    if needs_signature(library) and not library.has_code_signature:
         yield "is not signed"
-    yield from missing_levels(library, data)
+    yield from check_levels(library, data)
 
 
-def exported_by(library: lief.Binary) -> set[str]:
+def list_exports(library: lief.Binary) -> set[str]:
     if isinstance(library, lief.ELF.Binary):
-        return {each.name for each in library.dynamic_symbols if each.exported}
+        return {symbol.name for symbol in library.dynamic_symbols if symbol.exported}
     if isinstance(library, lief.MachO.Binary):
-        return {each.name.removeprefix("_") for each in library.exported_symbols} - OF_LINKER
-    return {each.name for each in library.get_export().entries}
+        names = {symbol.name.removeprefix("_") for symbol in library.exported_symbols}
+        return names - LINKER_SYMBOLS
+    return {symbol.name for symbol in library.get_export().entries}
 
 
-def needed_by(library: lief.Binary) -> list[str]:
+def list_dependencies(library: lief.Binary) -> list[str]:
     if isinstance(library, lief.ELF.Binary):
         return list(library.libraries)
     if isinstance(library, lief.MachO.Binary):
-        kind = lief.MachO.LoadCommand.TYPE.ID_DYLIB  # its own name lies among them
-        return [each.name for each in library.libraries if each.command != kind]
-    return [each.name for each in library.imports]
+        own_name = lief.MachO.LoadCommand.TYPE.ID_DYLIB
+        return [entry.name for entry in library.libraries if entry.command != own_name]
+    return [entry.name for entry in library.imports]
 
 
-def newer_than_allowed(library: lief.Binary) -> Iterator[str]:
-    """Versions of the system, or of its C library, that are not everywhere."""
+def list_newer_versions(library: lief.Binary) -> Iterator[str]:
+    """Yield the required versions of the system or its C library that are too new."""
     if isinstance(library, lief.ELF.Binary):
         for requirement in library.symbols_version_requirement:
             for version in requirement.get_auxiliary_symbols():
@@ -113,7 +120,7 @@ def newer_than_allowed(library: lief.Binary) -> Iterator[str]:
 
 
 def has_symbols(library: lief.Binary) -> bool:
-    """Whether functions have names that nobody needs: debuggers, and readers of our code."""
+    """Return whether the library has a symbol table for debuggers."""
     if isinstance(library, lief.ELF.Binary):
         return library.has_section(".symtab")
     if isinstance(library, lief.PE.Binary):
@@ -121,16 +128,12 @@ def has_symbols(library: lief.Binary) -> bool:
     return False
 
 
-def unsigned(library: lief.Binary) -> bool:
-    """Whether macOS would refuse it on ARM, where everything is signed, be it by nobody."""
-    return (
-        isinstance(library, lief.MachO.Binary)
-        and machine_of(library) == "aarch64"
-        and not library.has_code_signature
-    )
+def needs_signature(library: lief.Binary) -> bool:
+    """Return whether the system loads signed libraries only, as macOS does on ARM."""
+    return isinstance(library, lief.MachO.Binary) and get_machine(library) == "aarch64"
 
 
-def machine_of(library: lief.Binary) -> str:
+def get_machine(library: lief.Binary) -> str:
     if isinstance(library, lief.MachO.Binary):
         arm = library.header.cpu_type == lief.MachO.Header.CPU_TYPE.ARM64
     elif isinstance(library, lief.ELF.Binary):
@@ -140,39 +143,38 @@ def machine_of(library: lief.Binary) -> str:
     return "aarch64" if arm else "x86_64"
 
 
-def missing_levels(library: lief.Binary, data: bytes) -> Iterator[str]:
-    machine = machine_of(library)
+def check_levels(library: lief.Binary, data: bytes) -> Iterator[str]:
+    machine = get_machine(library)
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        text = disassembled(Path(file.name), machine)
-    for level in dict.fromkeys(level.name for level in LEVELS[machine]):
-        if not all(re.search(each.has, text) for each in LEVELS[machine] if each.name == level):
-            yield f"lacks the instructions of {level}"
+        text = disassemble(Path(file.name), machine)
+    missing = [level.name for level in LEVELS[machine] if not re.search(level.required, text)]
+    yield from (f"lacks the instructions of {name}" for name in dict.fromkeys(missing))
 
 
-def wrong_in_objects(build: Path, machine: str) -> Iterator[str]:
-    """Return the faults of the ISA levels in a build folder, where they are separate objects."""
+def check_objects(build: Path, machine: str) -> Iterator[str]:
+    """Yield the faults of a build folder, where the kernels of each ISA level are an object."""
     for level in LEVELS[machine]:
         folder = build / f"CMakeFiles/anybit_kernels_{level.name}.dir"
         objects = list(folder.glob(f"**/{level.source}.cpp.o*"))
         if not objects:
             yield f"has no {level.source} for {level.name}"
-        for each in objects:
-            text = disassembled(each, machine)
-            if not re.search(level.has, text) or re.search(level.lacks, text):
+        for path in objects:
+            text = disassemble(path, machine)
+            if not re.search(level.required, text) or re.search(level.forbidden, text):
                 yield f"has {level.source} for {level.name} that is compiled for another level"
 
 
-def disassembled(file: Path, machine: str) -> str:
+def disassemble(file: Path, machine: str) -> str:
     """Disassemble a file: LLVM reads every format, Binutils those of one machine."""
     names = ["llvm-objdump", f"{machine}-linux-gnu-objdump"]
     if machine == platform.machine():
         names.append("objdump")
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        raise SystemExit(f"nothing here reads instructions of {machine}: install LLVM")
-    # LLVM wants to be told of this feature.
-    feature = ["--mattr=+dotprod"] if found.endswith(names[0]) and machine == "aarch64" else []
-    command = [found, *feature, "-d", "--no-show-raw-insn", str(file)]
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        raise SystemExit(f"no disassembler for {machine} is installed: install LLVM")
+    # LLVM does not enable this feature by itself.
+    feature = ["--mattr=+dotprod"] if program.endswith(names[0]) and machine == "aarch64" else []
+    command = [program, *feature, "-d", "--no-show-raw-insn", str(file)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the playground: one page that computes the operators in the browser, with our own C++.
+"""The playground: one page that computes the operators in the browser, compiled from our C++.
 
     python tools/playground.py
 
-needs anybit, and Zig as the compiler: `pip install ziglang`, or see tools/zig/c++.
+writes build/playground/index.html. It needs anybit and Zig's compiler: `pip install ziglang`.
 """
 
 import argparse
@@ -57,11 +57,11 @@ SCRIPTS = (
 )
 # As in CMakeLists.txt: every written operation is one IEEE operation.
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
-# Small before fast: there are no vectors, which loops ask for, and what is thrown does not unwind.
+# Small before fast. Exceptions do not unwind; the warning is for loops that cannot use vectors.
 SMALL = ("-Os", "-fignore-exceptions", "-fvisibility=hidden", "-Wno-pass-failed", "-s")
 
 
-def compiled(folder: Path) -> bytes:
+def compile_module(folder: Path) -> bytes:
     """Compile the operators to a WebAssembly module."""
     module = folder / "operators.wasm"
     target = ("-target", "wasm32-wasi", "-mexec-model=reactor", "-std=c++20")
@@ -81,87 +81,87 @@ def compiled(folder: Path) -> bytes:
     return module.read_bytes()
 
 
-def signature(operator: Operator) -> dict[str, object]:
+def describe_operator(operator: Operator) -> dict[str, object]:
     """Return the description of an operator for the forms of the page."""
-    said = operator.documentation
+    documentation = operator.documentation
     return {
         "name": operator.name,
         "onnx": operator.onnx_name,
         "domain": operator.onnx_domain,
         "aliases": operator.onnx_aliases,
         "version": operator.version,
-        "bits": fixed_bits(operator),
-        "codes": codes_of(operator),
-        "summary": said.summary,
-        "body": said.body,
+        "bits": get_fixed_bits(operator),
+        "codes": get_codes(operator),
+        "summary": documentation.summary,
+        "body": documentation.body,
         "inputs": [
             {
-                "name": each.name,
-                "role": each.role,
-                "optional": each.optional,
-                "domain": each.domain.description,
-                "types": each.domain.dtypes,
-                "says": said.arguments.get(each.name, ""),
+                "name": declared.name,
+                "role": declared.role,
+                "optional": declared.optional,
+                "domain": declared.domain.description,
+                "types": declared.domain.dtypes,
+                "says": documentation.arguments.get(declared.name, ""),
             }
-            for each in operator.inputs
+            for declared in operator.inputs
         ],
         "attributes": [
             {
-                "name": each.name,
-                "onnx": [each.onnx_name, *each.aliases],
-                "default": each.default,
-                "mode": each.is_mode,
-                "says": said.arguments.get(each.name, ""),
+                "name": attribute.name,
+                "onnx": [attribute.onnx_name, *attribute.aliases],
+                "default": attribute.default,
+                "mode": attribute.is_mode,
+                "says": documentation.arguments.get(attribute.name, ""),
             }
-            for each in operator.attributes
+            for attribute in operator.attributes
         ],
     }
 
 
-def fixed_bits(operator: Operator) -> str:
-    """Return the width of codes that no input determines."""
+def get_fixed_bits(operator: Operator) -> str:
+    """Return the width of the codes, or "?" if an input determines it."""
     code_dtype = operator.get_code_dtype(operator.complete({}))
     if code_dtype is not None:
         return str(8 * np.dtype(code_dtype).itemsize)
-    roles = {each.role: np.float32(1) for each in operator.inputs[1:]}
+    roles = {declared.role: np.float32(1) for declared in operator.inputs[1:]}
     if operator.grid is None or roles.keys() - {Role.SCALE, Role.ZERO_POINT}:
         return "?"
-    parameters = {each.name: roles[each.role] for each in operator.inputs[1:]}
+    parameters = {declared.name: roles[declared.role] for declared in operator.inputs[1:]}
     grid = operator.grid(Call(parameters, operator.complete({})))
     return "?" if grid is None else str(grid.bits)
 
 
-def codes_of(operator: Operator) -> str:
-    """Those that its quantizers have, or of which kind they are where inputs say which."""
-    roles = {each.role for each in operator.inputs[1:]}
+def get_codes(operator: Operator) -> str:
+    """Return the codes of the operator's quantizers, or their kind if inputs determine them."""
+    roles = {declared.role for declared in operator.inputs[1:]}
     if operator.grid is None:
         return ""
     if Role.BITWIDTH in roles:
         return "integers"
     if Role.MANTISSA_BITWIDTH in roles:
         return "floats"
-    parameters = {each.name: np.float32(1) for each in operator.inputs[1:]}
+    parameters = {declared.name: np.float32(1) for declared in operator.inputs[1:]}
     grid = operator.grid(Call(parameters, operator.complete({})))
     return ", ".join(map(str, grid.codes)) if isinstance(grid, IntegerGrid) else ""
 
 
-def registry() -> dict[str, object]:
-    """All that the page knows of operators: it names none."""
+def describe_registry() -> dict[str, object]:
+    """Return the description of all operators: the scripts of the page name none."""
     formats = {
-        name: list(each)
-        for name, each in vars(anybit.formats).items()
-        if isinstance(each, FloatFormat)
+        name: list(entry)
+        for name, entry in vars(anybit.formats).items()
+        if isinstance(entry, FloatFormat)
     }
     return {
         "version": anybit.__version__,
-        "operators": [signature(each) for each in OPERATORS],
+        "operators": [describe_operator(operator) for operator in OPERATORS],
         "modes": dict(RoundingMode.__members__),
         "formats": formats,
-        "onnx": standard(),
+        "onnx": describe_onnx(),
     }
 
 
-def standard() -> dict[str, object]:
+def describe_onnx() -> dict[str, object]:
     """Return the ONNX tables of the page, read from the package."""
     since: dict[str, int] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
@@ -169,11 +169,11 @@ def standard() -> dict[str, object]:
             first = since.get(schema.name, schema.since_version)
             since[schema.name] = min(first, schema.since_version)
     nodes = [ir.Node("", name, []) for name in since]
-    described = (each for each in ir.DataType if each.name not in ("UNDEFINED", "STRING"))
+    types = [dtype for dtype in ir.DataType if dtype.name not in ("UNDEFINED", "STRING")]
     return {
-        "types": {each.value: (str(each.numpy()), each.bitwidth) for each in described},
+        "types": {dtype.value: (str(dtype.numpy()), dtype.bitwidth) for dtype in types},
         "text": ir.DataType.STRING.value,
-        "codes": [str(each.dtype.numpy()) for each in (*INTEGERS, *FLOATS)],
+        "codes": [str(native.dtype.numpy()) for native in (*INTEGERS, *FLOATS)],
         "domains": CANONICAL_DOMAINS,
         "runtimeDomains": RUNTIME_DOMAINS,
         "standard": since,
@@ -191,17 +191,17 @@ def standard() -> dict[str, object]:
     }
 
 
-def script(module: bytes) -> str:
-    data = f"const REGISTRY = {json.dumps(registry(), separators=(',', ':'))};\n"
+def make_script(module: bytes) -> str:
+    data = f"const REGISTRY = {json.dumps(describe_registry(), separators=(',', ':'))};\n"
     packed = base64.b64encode(gzip.compress(module, mtime=0)).decode()
     parts = [(PARTS / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return "\n".join([data, f'const MODULE = "{packed}";\n', *parts]).replace("</", "<\\/")
 
 
-def page(module: bytes) -> str:
+def make_page(module: bytes) -> str:
     """Return the page; its policy allows its own script and style only."""
     pieces = {
-        "SCRIPT": script(module),
+        "SCRIPT": make_script(module),
         "STYLE": (PARTS / "style.css").read_text(encoding="utf-8"),
     }
     text = (PARTS / "page.html").read_text(encoding="utf-8")
@@ -215,12 +215,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     usual = ROOT / "build/playground/index.html"
     parser.add_argument("page", type=Path, nargs="?", default=usual, help="the file to write")
-    given = parser.parse_args()
+    path = parser.parse_args().page
     with tempfile.TemporaryDirectory() as folder:
-        module = compiled(Path(folder))
-    given.page.parent.mkdir(parents=True, exist_ok=True)
-    given.page.write_text(page(module), encoding="utf-8", newline="\n")
-    print(f"{given.page}: {given.page.stat().st_size:,} bytes, {len(module):,} of them compiled")
+        module = compile_module(Path(folder))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(make_page(module), encoding="utf-8", newline="\n")
+    print(f"{path}: {path.stat().st_size:,} bytes; the module has {len(module):,}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator library for ONNX Runtime alone, for every platform, from one Linux machine.
+"""The operator library for ONNX Runtime, built for all platforms on one Linux machine.
 
     python tools/library/build.py FOLDER [PLATFORM ...]
 
@@ -26,12 +26,10 @@ ROOT = HERE.parents[1]
 
 
 class Platform(NamedTuple):
-    """What is built for whom."""
+    """A platform, and the suffixes of its library and archive."""
 
-    target: str
-    """As Zig calls it."""
+    target: str  # in the form of Zig
     suffix: str
-    """Of the library."""
     archive: str = ".tar.gz"
 
 
@@ -48,20 +46,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("platforms", nargs="*", metavar="PLATFORM", help=", ".join(PLATFORMS))
-    given = parser.parse_args()
-    if unknown := set(given.platforms) - set(PLATFORMS):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.platforms) - set(PLATFORMS):
         parser.error(f"platforms are {', '.join(PLATFORMS)}, got {', '.join(sorted(unknown))}")
-    given.folder.mkdir(parents=True, exist_ok=True)
-    for name in given.platforms or PLATFORMS:
-        # As far from the sources as a wheel's, so that a cache finds what they have in common.
-        library = built(PLATFORMS[name], ROOT / "build" / f"library-{name}")
-        print(archived(name, library, given.folder))
-    write_checksums(given.folder)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    for name in arguments.platforms or PLATFORMS:
+        # As deep as the build folder of a wheel, so that both share the compiler's cache.
+        library = build_library(PLATFORMS[name], ROOT / "build" / f"library-{name}")
+        print(write_archive(name, library, arguments.folder))
+    write_checksums(arguments.folder)
 
 
-def built(platform: Platform, folder: Path) -> Path:
+def build_library(platform: Platform, folder: Path) -> Path:
     """Build the library for a platform, stripped and without paths of this machine."""
-    environment = os.environ | {"ZIG": zig_command()}
+    environment = os.environ | {"ZIG": get_zig_command()}
     here = Path(sys.executable).parent
     environment["PATH"] = f"{here}{os.pathsep}{environment['PATH']}"
     configure = [
@@ -77,14 +75,14 @@ def built(platform: Platform, folder: Path) -> Path:
             done = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False)
             if done.returncode != 0:
                 sys.exit(f"{' '.join(map(str, command[:3]))} failed, see {log.name}")
-    found = [folder / f"anybit_onnxruntime{suffix}" for suffix in (".so", ".dll")]
-    return next(each for each in found if each.exists())
+    paths = [folder / f"anybit_onnxruntime{suffix}" for suffix in (".so", ".dll")]
+    return next(path for path in paths if path.exists())
 
 
-def archived(name: str, library: Path, folder: Path) -> Path:
-    """Packs the library with what belongs to it."""
+def write_archive(name: str, library: Path, folder: Path) -> Path:
+    """Write the archive of a platform: the library, its headers and licenses."""
     platform = PLATFORMS[name]
-    top = f"anybit-onnxruntime-{version()}-{name}"
+    top = f"anybit-onnxruntime-{read_version()}-{name}"
     contents = {
         f"lib/anybit_onnxruntime{platform.suffix}": library.read_bytes(),
         "include/anybit_onnxruntime.h": (HERE / "anybit_onnxruntime.h").read_bytes(),
@@ -93,17 +91,17 @@ def archived(name: str, library: Path, folder: Path) -> Path:
         ).read_bytes(),
         "README.txt": (HERE / "README.txt").read_bytes(),
         "LICENSE": (ROOT / "LICENSE").read_bytes(),
-        "LICENSES-LINKED.txt": linked_licenses(platform),
+        "LICENSES-LINKED.txt": read_linked_licenses(platform),
     }
     contents = {f"{top}/{path}": content for path, content in sorted(contents.items())}
-    packed = zipped(contents) if platform.archive == ".zip" else tarred(contents)
+    packed = pack_zip(contents) if platform.archive == ".zip" else pack_tar(contents)
     path = folder / (top + platform.archive)
     path.write_bytes(packed)
     return path
 
 
-def tarred(contents: dict[str, bytes]) -> bytes:
-    """Return a reproducible tar.gz: without times and owners."""
+def pack_tar(contents: dict[str, bytes]) -> bytes:
+    """Return a reproducible tar.gz: it has no times and owners."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile("", "wb", 9, packed, mtime=0) as compressed,
@@ -116,12 +114,12 @@ def tarred(contents: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def zipped(contents: dict[str, bytes]) -> bytes:
+def pack_zip(contents: dict[str, bytes]) -> bytes:
     """Return a reproducible zip file."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path, content in contents.items():
-            member = zipfile.ZipInfo(path)  # of 1980
+            member = zipfile.ZipInfo(path)  # its time is 1980
             member.external_attr = 0o644 << 16
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, content)
@@ -130,19 +128,20 @@ def zipped(contents: dict[str, bytes]) -> bytes:
 
 def write_checksums(folder: Path) -> None:
     archives = sorted([*folder.glob("anybit-*.tar.gz"), *folder.glob("anybit-*.zip")])
-    lines = [f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in archives]
+    sums = [hashlib.sha256(archive.read_bytes()).hexdigest() for archive in archives]
+    lines = [f"{sum}  {archive.name}\n" for sum, archive in zip(sums, archives, strict=True)]
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
-def linked_licenses(platform: Platform) -> bytes:
-    """Of what Zig's compiler links in."""
+def read_linked_licenses(platform: Platform) -> bytes:
+    """Return the licenses of the libraries that Zig's compiler links in."""
     environment = subprocess.run(
-        [*zig_command().split(), "env"], capture_output=True, text=True, check=True
+        [*get_zig_command().split(), "env"], capture_output=True, text=True, check=True
     )
-    found = re.search(r'\.lib_dir = "(.*)"', environment.stdout)
-    if found is None:
+    folder = re.search(r'\.lib_dir = "(.*)"', environment.stdout)
+    if folder is None:
         sys.exit("zig env names no lib_dir")
-    lib = Path(found[1])
+    lib = Path(folder[1])
     files = {
         "libc++ and libc++abi": lib / "libcxx/LICENSE.TXT",
         "libunwind": lib / "libunwind/LICENSE.TXT",
@@ -154,11 +153,11 @@ def linked_licenses(platform: Platform) -> bytes:
     return "\n\n".join(texts).encode()
 
 
-def zig_command() -> str:
+def get_zig_command() -> str:
     return os.environ.get("ZIG", f"{sys.executable} -m ziglang")
 
 
-def version() -> str:
+def read_version() -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return str(project["version"])
 
