@@ -23,17 +23,7 @@ CHECKED = (
     *(path.name for path in sorted(ROOT.glob("*.md"))),
 )
 # Folders whose module-level functions are named after what they do.
-FUNCTIONS_CHECKED = (
-    *("src/anybit/compat", "src/anybit/compiler", "src/anybit/data", "src/anybit/metrics"),
-    *("src/anybit/onnx", "src/anybit/jax", "src/anybit/model.py", "src/anybit/ops"),
-    *(
-        "src/anybit/parallel",
-        "src/anybit/ptq",
-        "src/anybit/quant_types",
-        "src/anybit/torch",
-        "tools",
-    ),
-)
+FUNCTIONS_CHECKED = (*list_parts("src/anybit"), "tools")
 
 
 @pytest.mark.parametrize("path", CHECKED)

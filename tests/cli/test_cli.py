@@ -343,11 +343,11 @@ def test_progress_is_shown_only_for_slow_work(monkeypatch: pytest.MonkeyPatch) -
     seen = io.StringIO()
     terminal = Console(file=seen, force_terminal=True, width=80)
     monkeypatch.setattr(_console, "Console", lambda **_: terminal)
-    with _console.percentage("Comparing") as advance:
+    with _console.show_percentage("Comparing") as advance:
         advance(0.5)
     assert "%" not in seen.getvalue()
     monkeypatch.setattr(_console, "_SECONDS_BEFORE_PROGRESS", -1.0)
-    with _console.percentage("Comparing") as advance:
+    with _console.show_percentage("Comparing") as advance:
         advance(0.5)
     assert "50%" in seen.getvalue()
 
@@ -355,7 +355,7 @@ def test_progress_is_shown_only_for_slow_work(monkeypatch: pytest.MonkeyPatch) -
 def test_console_does_not_colour_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    console = _console.stdout()
+    console = _console.get_stdout()
     assert console.is_terminal
     with console.capture() as captured:
         console.print("1 run, 2.5 ms (*)")

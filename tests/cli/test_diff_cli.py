@@ -14,13 +14,13 @@ from rich.console import Console
 from shell import Shell, X
 from small_models import array, model, node, quantized_input
 
-from anybit.comparison import Difference, diff, page
+from anybit.comparison import Difference, diff, render_page
 from anybit.comparison.report.pictures import (
     assign_levels,
     blockwise,
-    heat_map,
-    histogram,
-    rectangle,
+    draw_heat_map,
+    draw_histogram,
+    flatten_to_matrix,
 )
 
 TIES = np.array([[0.25, 0.5, -0.25, 0.75]], np.float32)
@@ -153,13 +153,13 @@ def evil(mode: str) -> onnx.ModelProto:
 
 def test_diff_page_escapes_names() -> None:
     difference = diff(evil("ROUND"), evil("HALF_UP"), TIES)
-    text = page(difference)
+    text = render_page(difference)
     Tags(text)
     assert "&lt;script&gt;alert(" in text
 
 
 def test_diff_page_of_equal_models() -> None:
-    text = page(diff(quantized_input(), None, TIES))
+    text = render_page(diff(quantized_input(), None, TIES))
     assert "<h1>No differences</h1>" in text
     assert "svg" not in Tags(text).names
 
@@ -190,7 +190,8 @@ def test_diff_rejects_bad_input(shell: Shell, arguments: list[str], message: str
 def narrow(shell: Shell, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
     """Return the lines of `anybit diff` on a terminal of 80 columns."""
     monkeypatch.setattr(
-        "anybit.cli.diff.stdout", lambda: Console(width=80, highlight=False, force_terminal=False)
+        "anybit.cli.diff.get_stdout",
+        lambda: Console(width=80, highlight=False, force_terminal=False),
     )
     return shell("diff", *arguments)[1].splitlines()
 
@@ -295,7 +296,7 @@ def difference(y: np.ndarray) -> Difference:
 
 def test_histogram_counts_whole_steps() -> None:
     differences = diff(quantized_input(), {"x": TIES, "y": array([[0, 1, -1, np.nan]])})
-    figure = histogram(differences["y"])
+    figure = draw_histogram(differences["y"])
     words = "2 elements with a difference, B minus A, steps; 1 more where a number meets"
     assert figure.title.startswith(words)
     titles = re.findall(r"<title>(\S+: \d+)</title></rect>", figure.chart)
@@ -304,7 +305,7 @@ def test_histogram_counts_whole_steps() -> None:
 
 def test_histogram_bins_small_differences() -> None:
     y = np.array([[1e-7, -1e-7, 5e-8, 0]], np.float32)
-    chart = histogram(difference(y)["y"]).chart
+    chart = draw_histogram(difference(y)["y"]).chart
     counts = [int(text) for text in re.findall(r": (\d+)</title></rect>", chart)]
     assert sum(counts) == 3
     assert counts[0] == counts[-1] == 1
@@ -326,11 +327,11 @@ def test_rectangle_flattens_axes_and_names_them(
     shape: tuple[int, ...], down: str, across: str
 ) -> None:
     y = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
-    view = rectangle(y)
+    view = flatten_to_matrix(y)
     assert (view.down, view.across) == (down, across)
     assert view.grid.ravel().tolist() == y.ravel().tolist()
     if y.size > 1:
-        ET.fromstring(heat_map(difference(y)["y"]).chart)
+        ET.fromstring(draw_heat_map(difference(y)["y"]).chart)
 
 
 def test_blockwise_keeps_the_largest_value() -> None:
@@ -352,14 +353,14 @@ def test_graded_levels_double_up_to_infinity() -> None:
 def test_heat_map_names_its_axes() -> None:
     y = np.zeros((2, 8), np.float32)
     y[1, 3] = 1
-    figure = heat_map(difference(y)["y"])
+    figure = draw_heat_map(difference(y)["y"])
     assert figure.labels == ["\u2193 axis 0 (2)", "axis 1 (8) \u2192"]
     assert 'class="level5" d="M3 1h1v1h-1z"' in figure.chart
 
 
 def test_diff_page_highlights_rows_that_differ() -> None:
     differences = diff(quantized_input(), quantized_input(rounding_mode="HALF_UP"), TIES)
-    text = page(differences)
+    text = render_page(differences)
     assert text.count('<tr class="different">') == len(differences.different) == 1
     assert text.count('<tr class="equal">') == 3
     assert "tr.different td { background" in text

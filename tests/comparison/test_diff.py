@@ -15,7 +15,7 @@ from places import MODELS, needs_models
 from small_models import array, model, node, quantized_input, quantized_weight
 
 import anybit
-from anybit.comparison import RUNNERS, ElementDifference, Match, Outcome, diff, page
+from anybit.comparison import RUNNERS, ElementDifference, Match, Outcome, diff, render_page
 from anybit.errors import AnybitError, DependencyError, ModelError, OptionError
 from anybit.onnx.quantizers import trace
 
@@ -231,7 +231,7 @@ def test_diff_of_other_shapes_is_different() -> None:
     assert (difference["y"].shape, difference["y"].other_shape) == ((1, 4), (2, 4))
     assert (difference["y"].outcome, difference["y"].steps) == (Outcome.DIFFERENT, None)
     assert not difference["y"].same_shape
-    assert "[1, 4] / [2, 4]" in page(difference)
+    assert "[1, 4] / [2, 4]" in render_page(difference)
 
 
 def test_diff_ignores_sizes_of_one() -> None:

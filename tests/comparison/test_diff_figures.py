@@ -12,7 +12,7 @@ from onnx import helper
 from small_models import array, model, node, quantized_input
 
 from anybit.comparison import Outcome, diff
-from anybit.comparison.measure import Tolerance, measure, ulps_between
+from anybit.comparison.measure import Tolerance, count_floats_between, measure
 from anybit.comparison.steps import QuantizationStep
 from anybit.errors import DataError, ModelError, OptionError
 
@@ -160,7 +160,7 @@ def test_step_of_a_minifloat_depends_on_the_exponent() -> None:
 
 def test_ulps_between_counts_floats() -> None:
     def one(a: float, b: float, dtype: Any = f32) -> int:
-        return int(ulps_between(np.array([a], dtype), np.array([b], dtype))[0])
+        return int(count_floats_between(np.array([a], dtype), np.array([b], dtype))[0])
 
     assert one(1, np.nextafter(f32(1), f32(2))) == 1
     assert one(-0.0, 0.0) == 0

@@ -15,7 +15,7 @@ from small_models import model, node, quantized_weight
 
 import anybit
 from anybit.evaluation import timing
-from anybit.evaluation.timing import _warm_model, seconds_per_row
+from anybit.evaluation.timing import _warm_model, measure_seconds_per_row
 from anybit.inputs import Array
 from anybit.model import Model
 
@@ -55,7 +55,7 @@ def test_seconds_per_row_is_the_minimum_of_several_runs(
 ) -> None:
     """Slow models run three times, fast ones for a tenth of a second or a thousand times."""
     clock = Clock(monkeypatch, iter(seconds))
-    result = seconds_per_row(product(), anybit.load(product()), {"x": ROWS}, 4)
+    result = measure_seconds_per_row(product(), anybit.load(product()), {"x": ROWS}, 4)
     assert clock.runs == runs
     assert result == pytest.approx(least / 4)
 
@@ -101,7 +101,7 @@ def test_timing_falls_back_to_an_exact_session(monkeypatch: pytest.MonkeyPatch) 
     def fail(source: object) -> None:
         raise anybit.ModelError("optimized to death")
 
-    monkeypatch.setattr(timing, "_default_session", fail)
+    monkeypatch.setattr(timing, "_make_default_session", fail)
     assert session_of(product()).get_session_options().graph_optimization_level == NONE
 
 

@@ -10,7 +10,7 @@ from small_models import model, node
 
 import anybit
 from anybit import DataError
-from anybit.inspection.pages import report_page
+from anybit.inspection.pages import render_report
 
 
 def exposed(quantized: ir.Model, names: list[str]) -> onnx.ModelProto:
@@ -126,7 +126,7 @@ def test_computed_scales_are_not_described() -> None:
     constants = {"w": np.eye(4, dtype="f"), "zero": 0, "four": 4}
     report = anybit.inspect(model(nodes, constants, inputs={"x": ["n", 4]}), np.ones((3, 4), "f"))
     assert report.layers[0].tensors == ()
-    assert "No quantizer with a constant grid" in report_page(report)
+    assert "No quantizer with a constant grid" in render_report(report)
 
 
 BRANCHES = """

@@ -16,7 +16,7 @@ from small_models import model, node, quantized_weight
 import anybit
 from anybit.errors import DataError, OptionError
 from anybit.inspection import LayerReport, text
-from anybit.inspection.pages import report_page
+from anybit.inspection.pages import render_report
 from anybit.quant_types.layer_info import LayerInfo
 
 NAMES = ["TFC_1W1A", "TFC_2W2A", "cnv_1w1a", "kwsmlp_w3a3", "mobilenet_w4a4", "qkeras_jettagging"]
@@ -189,7 +189,7 @@ def test_model_without_layers() -> None:
     report = anybit.inspect(model([node("Relu", "x", domain="")]))
     assert report.layers == ()
     assert report.to_json()["totals"]["macs"] == 0
-    assert "No Conv" in report_page(report)
+    assert "No Conv" in render_report(report)
 
 
 def test_declared_sizes_are_not_trusted() -> None:

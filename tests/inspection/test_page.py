@@ -13,7 +13,7 @@ import anybit
 from anybit import ModelError
 from anybit.inspection import LayerReport, ModelReport, report_quantization
 from anybit.inspection.model_report import Histogram, LayerQuality, QuantizedTensor
-from anybit.inspection.pages import report_page
+from anybit.inspection.pages import render_report
 from anybit.quant_types.layer_info import LayerInfo
 
 HOSTILE = "</style><script>document.title='owned'</script>\x1b[31m\" onload=alert(1) '&{{ page }}"
@@ -24,7 +24,7 @@ def test_page_escapes_hostile_names() -> None:
     proto.graph.node[1].name = HOSTILE
     proto.graph.initializer[0].name = proto.graph.node[0].input[0] = HOSTILE + "2"
     report = anybit.inspect(proto, np.ones((3, 4), np.float32))
-    text = report_page(report)
+    text = render_report(report)
     Tags(text)
     assert "onload=alert(1)" in text
     assert "{{ page }}" in text
@@ -38,13 +38,13 @@ def test_page_escapes_the_command() -> None:
     proto = model([node("MatMul", "x w", domain="")], constants, inputs={"x": ["n", 4]})
     quantized = anybit.quantize(proto, weights="int4", activations=None)
     report = report_quantization(quantized, name=HOSTILE, command=HOSTILE)
-    Tags(report_page(report))
+    Tags(render_report(report))
 
 
 @pytest.mark.parametrize("name", BAD_MODELS)
 def test_page_of_a_bad_model_is_complete(name: str) -> None:
     with contextlib.suppress(ModelError):
-        assert "</html>" in report_page(anybit.inspect(BAD_MODELS[name][0]))
+        assert "</html>" in render_report(anybit.inspect(BAD_MODELS[name][0]))
 
 
 def layer(number: int, name: str) -> LayerReport:
@@ -89,7 +89,7 @@ def layer(number: int, name: str) -> LayerReport:
 
 @pytest.mark.parametrize("name", ["", "/".join(["long"] * 300)])
 def test_page_of_many_layers_stays_small(name: str) -> None:
-    text = report_page(ModelReport("m", layers=tuple(layer(at, name) for at in range(3000))))
+    text = render_report(ModelReport("m", layers=tuple(layer(at, name) for at in range(3000))))
     assert len(text.encode()) < 2_500_000
     assert text.count("<details ") == 300
     assert "2700 further layers are in the JSON" in text

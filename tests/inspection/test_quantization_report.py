@@ -17,8 +17,8 @@ from anybit import ModelError
 from anybit.inspection import LayerReport, ModelReport, report_quantization
 from anybit.inspection.advice import add_advice
 from anybit.inspection.model_report import LayerQuality, QuantizationReport, QuantizedTensor
-from anybit.inspection.pages import report_page
-from anybit.inspection.text import conclusion
+from anybit.inspection.pages import render_report
+from anybit.inspection.text import describe_conclusion
 from anybit.metrics.confidence import MIN_SAMPLES
 from anybit.ptq import ParetoPoint, QualityMetrics
 from anybit.quant_types.layer_info import LayerInfo
@@ -42,7 +42,7 @@ def test_report_has_the_results_of_quantize(name: str) -> None:
         assert kinds["activations"] == row.activations
         assert (layer.layer.weight_bits, layer.layer.input_bits) == (4 if row.weights else 8, 8)
         assert layer.layer.parameters == row.parameters
-    text = report_page(report)
+    text = render_report(report)
     assert "anybit quantize" in text
     assert text.count("<details ") == len(report.layers)
     json.dumps(report.to_json(), allow_nan=False)
@@ -140,7 +140,7 @@ def test_weights_that_are_not_finite_have_no_histogram(wrong: float) -> None:
     proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(broken, "weight"))
     report = anybit.inspect(proto)
     assert report.layers[0].tensors[0].histogram is None
-    assert "</html>" in report_page(report)
+    assert "</html>" in render_report(report)
 
 
 def test_parameters_that_do_not_broadcast_are_refused() -> None:
@@ -159,7 +159,7 @@ def judged(verdict: QualityMetrics) -> ModelReport:
 @pytest.mark.parametrize("sqnr", [3.0, 30.0])
 def test_conclusion_is_the_quality(sqnr: float, samples: int) -> None:
     verdict = QualityMetrics(sqnr, 1.0, samples, seen=False, correlation=0.98765)
-    sentence = conclusion(judged(verdict))
+    sentence = describe_conclusion(judged(verdict))
     assert f": SQNR {sqnr:.1f} dB, correlation 0.9877, agreement 100.0 %" in sentence
     assert sentence.endswith(".")
     assert ("give hundreds" in sentence) == (samples < MIN_SAMPLES)
@@ -198,7 +198,7 @@ def noisy(shares: list[float]) -> ModelReport:
 def test_layers_are_ranked_by_noise() -> None:
     report = noisy([0.0, 0.1, 0.2, 0.3])
     assert report.ranked == report.layers[::-1]
-    text = report_page(report)
+    text = render_report(report)
     assert text.index(">30 %<") < text.index(">10 %<")
 
 
@@ -240,19 +240,19 @@ def test_front_is_drawn_and_listed() -> None:
         ParetoPoint("", 1, 1, math.inf, False),
     )
     report = ModelReport("m", quantization=QuantizationReport(None, front=front))
-    text = report_page(report)
+    text = render_report(report)
     assert text.count('<circle class="same"') == 6
     assert text.count('<circle class="chosen"') == 2
     for words in ("int4/uint8", "output SQNR", "100 bytes", "3 M", "23.0 dB"):
         assert words in text
-    assert "<circle" not in report_page(dataclasses.replace(report, quantization=None))
+    assert "<circle" not in render_report(dataclasses.replace(report, quantization=None))
 
 
 def test_worst_samples_are_numbered() -> None:
     data = data_for("convolutions", 8)
     report = report_quantization(anybit.quantize(NETWORKS["convolutions"](), data), data)
     assert {sample.number for sample in report.verdict.worst} == {1, 4}
-    text = report_page(report)
+    text = render_report(report)
     assert re.search("The worst samples.*>4</td>.*>1</td>", text, re.DOTALL)
 
 
@@ -264,7 +264,7 @@ def test_budget_search_reports_its_front_and_output_noise() -> None:
     noises = [10 ** (-row.quality.output_sqnr / 10) for row in report.layers]
     for layer, noise in zip(report.layers, noises, strict=True):
         assert layer.noise == pytest.approx(noise / sum(noises))
-    text = report_page(report)
+    text = render_report(report)
     assert "The cost of other mixed precisions" in text
     assert text.count('<circle class="chosen"') >= 1
     assert "output, dB" in text

@@ -229,8 +229,8 @@ def test_set_num_threads_rejects_bad_counts(count: int) -> None:
 
 
 def test_spread_takes_arguments_in_a_tuple_and_a_dict() -> None:
-    kernel = _native.kernel("int_quant")
-    spread = _native.spread(kernel)
+    kernel = _native.get_kernel("int_quant")
+    spread = _native.get_spread_variant(kernel)
     x = np.float32([0.7, 1.4, -7.0])
     expected = kernel(x, 0.5, 0, 4, rounding_mode="FLOOR")
     out = np.empty_like(x)
@@ -238,7 +238,7 @@ def test_spread_takes_arguments_in_a_tuple_and_a_dict() -> None:
     assert spread(inputs, attributes, ("out",), out) is out
     assert out.tolist() == expected.tolist() == [0.5, 1.0, -4.0]
     assert spread(inputs[:2], {"zeropt": 0} | attributes, ("bitwidth",), 4).tolist() == out.tolist()
-    back = _native.spread(_native.backward_kernel("int_quant"))
+    back = _native.get_spread_variant(_native.get_backward_kernel("int_quant"))
     (gradient,) = back((np.ones_like(x), *inputs), attributes, ("wanted",), ["x"])
     assert gradient.tolist() == [1, 1, 0]
     wrong = [(), (inputs, attributes), (list(inputs), {}, ()), (inputs, [], ()), (inputs, {}, [])]

@@ -30,18 +30,27 @@ NOT_A_VERB = BANNED_FIRST_WORDS | {
 
 # First words of function names that are not verbs, and last words that make a noun of the name.
 BANNED_FUNCTION_FORMS = {
-    *("array", "axis", "beyond", "bits", "bytes", "by", "candidates", "channels", "channelwise"),
-    *("codes", "constant", "constants", "content", "difference", "differences", "divisor", "dtype"),
-    *("elements", "error", "errors", "expansion", "expression", "exponent", "exponents", "feeds"),
-    *("few", "findings", "first", "followable", "function", "graphs", "grid", "grids", "image"),
-    *("initializers", "inner", "integer", "integers", "inverse", "itemsize", "kernel", "known"),
-    *("largest", "layer", "layers", "layout", "least", "legacy", "length", "literal", "magnitudes"),
-    *("native", "neutral", "nodes", "obstacle", "of", "off", "oldest", "operator"),
-    *("opset", "origins", "owners", "parameter", "parameters", "parts", "plain", "product"),
-    *("quantizer", "quantizers", "rank", "readers", "reason", "reasons", "remark", "remarks"),
-    *("remedy", "rows", "runnable", "scales", "second", "signature", "simple", "single", "size"),
-    *("sizes", "smooth", "staircase", "tensors", "threads", "typed", "types", "unknown"),
-    *("value", "values", "variants", "versions", "violation", "width", "with", "without"),
+    *("accuracy", "array", "attributes", "axis", "badness", "bars", "beyond", "bins", "bits"),
+    *("bold", "by", "bytes", "candidates", "channels", "channelwise", "codes", "columns", "common"),
+    *("conclusion", "constant", "constants", "content", "correlation", "counterpart", "counts"),
+    *("coverage", "decibels", "default", "details", "difference", "differences", "differing"),
+    *("distance", "divisor", "dtype", "element", "elements", "entries", "error", "errors"),
+    *("expansion", "exponent", "exponents", "expression", "factor", "factors", "facts", "failure"),
+    *("feeds", "few", "figures", "findings", "first", "followable", "front", "function", "graphs"),
+    *("grid", "grids", "heat", "histogram", "hull", "image", "initializers", "inner", "integer"),
+    *("integers", "inverse", "itemsize", "json", "kernel", "kind", "known", "largest", "layer"),
+    *("layers", "layout", "least", "legacy", "length", "line", "literal", "magnitudes", "meanings"),
+    *("message", "mix", "names", "native", "neutral", "nodes", "numbers", "obstacle", "of", "off"),
+    *("oldest", "on", "operator", "opset", "options", "origins", "others", "outlier", "owners"),
+    *("page", "panel", "paragraphs", "parameter", "parameters", "parts", "percent", "percentage"),
+    *("pictures", "plain", "producers", "product", "proto", "quality", "quantizer", "quantizers"),
+    *("rank", "readers", "reason", "reasons", "rectangle", "remark", "remarks", "remedy", "risk"),
+    *("risks", "row", "rows", "runnable", "samples", "scales", "scores", "second", "seconds"),
+    *("sections", "shown", "side", "sides", "signature", "simple", "single", "size", "sizes"),
+    *("slower", "smooth", "span", "staircase", "stdout", "steps", "suggestion", "table", "tensor"),
+    *("tensors", "threads", "timing", "top", "typed", "types", "ulps", "unknown", "value"),
+    *("values", "variants", "versions", "violation", "widest", "width", "with", "without", "work"),
+    *("working", "worst"),
 }
 _BANNED_ENDINGS = ("_behind", "_of")
 _PARTICIPLE = re.compile(r"[a-z]{2,}ed$")
@@ -49,7 +58,7 @@ _PARTICIPLE = re.compile(r"[a-z]{2,}ed$")
 # functions of modules; the parts of an operator, named after what they describe.
 FUNCTION_EXCEPTIONS = {"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed"}
 EXCEPTED_FUNCTIONS = {
-    *("exact_session_options", "library_path", "quantizer", "reference_ops"),
+    *("exact_session_options", "library_path", "quantizer", "reference_ops", "squared_difference"),
     *("_grid", "_remarks"),
 }
 

@@ -97,19 +97,19 @@ def round_terms(
     getattr(_core, f"{operator}_in_turn")(weights, triangles, rounded, **arguments)
 
 
-def kernel(operator: str) -> Callable[..., Any]:
+def get_kernel(operator: str) -> Callable[..., Any]:
     """Return the native function of an operator."""
     function: Callable[..., Any] = getattr(_core, operator)
     return function
 
 
-def backward_kernel(operator: str) -> Callable[..., list[Any]]:
-    """Return the native function that computes the gradients of the inputs named in `wanted`."""
+def get_backward_kernel(operator: str) -> Callable[..., list[Any]]:
+    """Return the native function that computes the gradients of the inputs named in `requested`."""
     function: Callable[..., list[Any]] = getattr(_core, f"{operator}_backward")
     return function
 
 
-def spread(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def get_spread_variant(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Return the variant of a kernel that is called as (positional, attributes, names, *values).
 
     It serves callers that have a tuple of arguments and a dict of attributes: Python's unpacking
@@ -119,6 +119,6 @@ def spread(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def differentiable(operator: str) -> frozenset[str]:
-    """Return the inputs that `backward_kernel` differentiates; empty if there is no such kernel."""
+def get_differentiable_inputs(operator: str) -> frozenset[str]:
+    """Return the inputs that the native backward kernel differentiates, if there is one."""
     return frozenset(_core.descriptions[operator]["differentiable"])

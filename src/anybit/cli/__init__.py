@@ -39,7 +39,7 @@ def main() -> None:
         _discard_output()
         status = 0
     except Exception as error:
-        message = _message(error)
+        message = _describe_error(error)
         if message is None:
             raise
         if message:
@@ -65,13 +65,13 @@ def _run(arguments: list[str]) -> int:
         return 0 if arguments else 2
     name = arguments[0]
     if not name.startswith("-") and name not in COMMANDS:
-        raise OptionError(f"no such command {name!r}{_suggestion(name)} (see anybit --help)")
+        raise OptionError(f"no such command {name!r}{_suggest_command(name)} (see anybit --help)")
     from anybit.cli._commands import run
 
     return run(arguments)
 
 
-def _suggestion(name: str) -> str:
+def _suggest_command(name: str) -> str:
     from difflib import get_close_matches
 
     matches = get_close_matches(name, COMMANDS)
@@ -83,7 +83,7 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _message(error: Exception) -> str | None:
+def _describe_error(error: Exception) -> str | None:
     """Return what to tell the user, or None for a bug."""
     # Usage errors are classes of click in older versions of typer, and of typer in newer ones.
     usage = getattr(error, "format_message", None)

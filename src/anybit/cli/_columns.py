@@ -63,11 +63,11 @@ def measure_width(
 ) -> int:
     """Return the width of a table in which only names longer than `longest_name` wrap."""
     cut = [row | {name: row[name][:longest_name] for name in names if name in row} for row in rows]
-    few = [row for heading in rows[0] for row in _widest(cut, heading)]
+    few = [row for heading in rows[0] for row in _find_widest(cut, heading)]
     return console.measure(table(few), options=console.options.update(width=10**6)).maximum
 
 
-def _widest(rows: Rows, heading: str) -> Iterator[dict[str, str]]:
+def _find_widest(rows: Rows, heading: str) -> Iterator[dict[str, str]]:
     """Yield the row with the widest cell of a column, and a row with another value.
 
     Measuring thousands of rows takes longer than printing them.
@@ -113,7 +113,7 @@ def show(
     """
 
     def table(rows: Rows) -> Table:
-        return _table(rows, names, numbers)
+        return _make_table(rows, names, numbers)
 
     missing = []
     if not fits(rows, names, table, console):
@@ -134,7 +134,7 @@ def show(
         )
 
 
-def _table(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Table:
+def _make_table(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Table:
     """Return the table, in which only names wrap."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in rows[0]:

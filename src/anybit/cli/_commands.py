@@ -68,7 +68,7 @@ app = typer.Typer(cls=_Commands, context_settings=_SETTINGS, rich_markup_mode=No
 
 
 @app.callback()
-def _options(version: Annotated[bool, typer.Option("--version")] = False) -> None:
+def _declare_options(version: Annotated[bool, typer.Option("--version")] = False) -> None:
     """Declare the options that stand before the command."""
 
 

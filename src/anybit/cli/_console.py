@@ -17,7 +17,7 @@ _WHOLE_LINES = 10_000
 _SECONDS_BEFORE_PROGRESS = 0.5
 
 
-def stdout() -> Console:
+def get_stdout() -> Console:
     """Return the console of stdout. Numbers get no colours.
 
     Its width is COLUMNS, if that is set, or the width of the terminal. Pipes and files get whole
@@ -29,13 +29,13 @@ def stdout() -> Console:
     return Console(width=_WHOLE_LINES, highlight=False)
 
 
-def working(verb: str, path: Path) -> Status:
+def show_status(verb: str, path: Path) -> Status:
     """Return a status on the stderr of a terminal: the current work on a file."""
     return Console(stderr=True).status(f"{verb} {escape(path.name)}")
 
 
 @contextmanager
-def percentage(title: str) -> Iterator[Callable[[float], None]]:
+def show_percentage(title: str) -> Iterator[Callable[[float], None]]:
     """Yield a function that takes the share of work done and shows it on the stderr of a terminal.
 
     Nothing is shown of work that takes less than half a second.

@@ -33,7 +33,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         try:
             yield file
             file.close()
-            os.chmod(file.name, 0o666 & ~_umask())
+            os.chmod(file.name, 0o666 & ~_get_umask())
             os.replace(file.name, path)
         except BaseException:
             os.unlink(file.name)
@@ -108,7 +108,7 @@ def _holds(source: Path, path: Path) -> bool:
         return False
 
 
-def file_size(path: Path) -> str:
+def format_file_size(path: Path) -> str:
     """Return the size of a model and of its external tensors, with a unit."""
     from anybit.onnx.files.writer import is_special
 
@@ -118,7 +118,7 @@ def file_size(path: Path) -> str:
     return format_bytes(path.stat().st_size + (external.stat().st_size if external.exists() else 0))
 
 
-def _umask() -> int:
+def _get_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

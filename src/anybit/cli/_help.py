@@ -23,11 +23,11 @@ def print_help(
     """Print the usage, the description, a panel per section of names and help, and the epilog."""
     console = Console(highlight=False)
     console.print(Padding(Text(f"Usage: {usage}", style="bold"), (1, 1)))
-    for paragraph in _paragraphs(description):
+    for paragraph in _split_paragraphs(description):
         console.print(Padding(paragraph, (0, 1, 1, 1)))
     for title, rows in sections.items():
         if rows:
-            console.print(_panel(title, rows))
+            console.print(_make_panel(title, rows))
     if epilog:
         console.print(Padding(Text(epilog), (1, 1)))
 
@@ -54,20 +54,20 @@ def print_command_help(command: Any, context: Any) -> None:
     print_help(" ".join(usage), command.help or "", sections)
 
 
-def _paragraphs(text: str) -> Iterator[Text]:
+def _split_paragraphs(text: str) -> Iterator[Text]:
     """Yield the paragraphs and list items of a docstring, with **bold** words."""
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         items = re.split(r"\n(?=\* )", paragraph)
         lines = [" ".join(item.split()) for item in items]
-        yield _bold("\n".join(re.sub(r"^\* ", "• ", line) for line in lines))
+        yield _style_bold("\n".join(re.sub(r"^\* ", "• ", line) for line in lines))
 
 
-def _bold(text: str) -> Text:
+def _style_bold(text: str) -> Text:
     parts = re.split(r"\*\*(.+?)\*\*", text)
     return Text.assemble(*((part, "bold" * (index % 2)) for index, part in enumerate(parts)))
 
 
-def _panel(title: str, rows: Sequence[tuple[str, str]]) -> Panel:
+def _make_panel(title: str, rows: Sequence[tuple[str, str]]) -> Panel:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), expand=True)
     table.add_column(style="bold cyan", overflow="fold")
     table.add_column(overflow="fold", ratio=1)

@@ -88,7 +88,7 @@ def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array
     return feeds
 
 
-def input_paths(name: str, options: Sequence[str] | None) -> list[tuple[str, Path | None]]:
+def get_input_paths(name: str, options: Sequence[str] | None) -> list[tuple[str, Path | None]]:
     """Return the option's name and the file of each of its values, FILE or NAME=FILE."""
     return [(name, _split(option)[1]) for option in options or ()]
 

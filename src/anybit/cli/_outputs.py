@@ -57,7 +57,9 @@ def read_labels(path: Path) -> Labels:
     return Labels(classes=classes.reshape(-1))
 
 
-def top_classes(outputs: Mapping[str, Array], labels: Labels, *, whole: bool) -> Iterator[str]:
+def describe_top_classes(
+    outputs: Mapping[str, Array], labels: Labels, *, whole: bool
+) -> Iterator[str]:
     """Yield a line per classifier output with the class of all or the first rows, and the accuracy.
 
     Raises:
@@ -78,10 +80,10 @@ def top_classes(outputs: Mapping[str, Array], labels: Labels, *, whole: bool) ->
         more = ["..."] * (len(listed) < len(classes))
         yield f"{name} is largest at {(', ' if labels.names else ' ').join(words + more)}"
         if labels.classes is not None:
-            yield _accuracy(name, classes, labels.classes)
+            yield _format_accuracy(name, classes, labels.classes)
 
 
-def _accuracy(name: str, predicted: Array, expected: Array) -> str:
+def _format_accuracy(name: str, predicted: Array, expected: Array) -> str:
     if len(expected) != len(predicted):
         raise DataError(
             f"--labels is for {format_count(len(expected), 'row')}, "

@@ -77,9 +77,9 @@ def write_model_report(report: ModelReport, paths: Iterable[Path], *, printed: b
         return json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n"
 
     def page() -> str:
-        from anybit.inspection.pages import report_page
+        from anybit.inspection.pages import render_report
 
-        return report_page(report)
+        return render_report(report)
 
     write_reports(paths, record, page)
     if printed:

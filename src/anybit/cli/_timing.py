@@ -14,7 +14,9 @@ _GLANCE = 0.15
 _FAILURES: tuple[type[Exception], ...] = (AnybitError, *FAILURES)
 
 
-def slower(source: Source, compiled: CompiledModel, float_model: Path | None) -> Speed | None:
+def measure_if_slower(
+    source: Source, compiled: CompiledModel, float_model: Path | None
+) -> Speed | None:
     """Return the times if the compiled model is clearly slower than the float model, else None.
 
     A model that is integer throughout is not measured, nor one that does not run on random inputs.

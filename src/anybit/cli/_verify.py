@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from anybit.cli._console import percentage, stdout
+from anybit.cli._console import get_stdout, show_percentage
 from anybit.cli._inputs import gather_inputs
 from anybit.cli.diff import show
 from anybit.comparison.compare import compare
@@ -26,7 +26,7 @@ _LAST_BITS = 1e-5
 """Of the largest value of a tensor: what float32 may make of another order of summation."""
 
 
-def verification_inputs(model: Path, options: Sequence[str]) -> dict[str, Array]:
+def read_verification_inputs(model: Path, options: Sequence[str]) -> dict[str, Array]:
     """Read the arrays that the options name, before any work.
 
     Raises:
@@ -53,7 +53,7 @@ def verify(
     with suppress(ModelError):  # all rows at once, also where a file fixes their number
         network = LoadedNetwork(clean(model, batch="dynamic", keep_quantizers=True))
     network.label = str(model)
-    with percentage("Verifying") as advance:
+    with show_percentage("Verifying") as advance:
         results = load_recorded(compiled.saved(output).run(feeds), str(output))
         difference = compare(network, results, feeds, ("anybit", ""), Tolerance(0, 0), advance)
     codes = compiled.codes
@@ -67,12 +67,12 @@ def verify(
         show(difference, show_all=True)
         verified = "Not verified" if faults else "Verified"
         compared = _count_compared_codes(difference, codes)
-        sentence = f"{verified}: {compared}; {_others(difference, codes, faults)}."
+        sentence = f"{verified}: {compared}; {_describe_others(difference, codes, faults)}."
         risky = [tensor for tensor in faults if tensor.name in codes & rounded]
         if risky:
             sentence += (
                 " After a bounded layer float32 itself may give other codes, as in "
-                f"{_names(risky)}: at the accumulators that --report lists."
+                f"{_join_names(risky)}: at the accumulators that --report lists."
             )
         if faults:
             inputs = [value for value in network.model.graph.inputs if not value.is_initializer()]
@@ -82,7 +82,7 @@ def verify(
             )
             sentence += "".join(f" But {reason}." for reason in reasons if reason)
         style = "bold" if faults else "green"
-        stdout().print(Text(sentence, style=style), soft_wrap=True)
+        get_stdout().print(Text(sentence, style=style), soft_wrap=True)
     return not faults
 
 
@@ -111,7 +111,7 @@ def _count_compared_codes(difference: Difference, codes: Collection[str]) -> str
     return f"{compared}, all equal" if seen else compared
 
 
-def _others(
+def _describe_others(
     difference: Difference, codes: Collection[str], faults: Collection[TensorDifference]
 ) -> str:
     differing = [tensor for tensor in difference.different if tensor.name not in codes]
@@ -129,8 +129,8 @@ def _others(
 
 
 def _differ(tensors: Sequence[TensorDifference]) -> str:
-    return f"{_names(tensors)} {'differs' if len(tensors) == 1 else 'differ'}"
+    return f"{_join_names(tensors)} {'differs' if len(tensors) == 1 else 'differ'}"
 
 
-def _names(tensors: Sequence[TensorDifference]) -> str:
+def _join_names(tensors: Sequence[TensorDifference]) -> str:
     return join_names(escape_name(tensor.name) for tensor in tensors)

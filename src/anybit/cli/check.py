@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 import anybit
-from anybit.cli._console import stdout
+from anybit.cli._console import get_stdout
 from anybit.cli._files import check_overwrites
 from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.text import escape_name
@@ -46,30 +46,30 @@ def check(
     findings = anybit.check(model, target)
     deliver([dataclasses.asdict(finding) for finding in findings], as_json, report)
     if not as_json:
-        console = stdout()
+        console = get_stdout()
         for finding in findings:
             # Whole lines, also where a pipe has no width.
-            console.print(_line(finding), soft_wrap=True)
-        console.print(_counts(findings), highlight=False)
+            console.print(_format_line(finding), soft_wrap=True)
+        console.print(_format_counts(findings), highlight=False)
     if any(strict or finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
 
 
-def _line(finding: Finding) -> Text:
+def _format_line(finding: Finding) -> Text:
     line = Text()
     line.append(f"{finding.severity}: ", style=_COLOURS[finding.severity])
     where = f"{finding.node} ({finding.operator})" if finding.operator else finding.node
-    line.append(_on_one_line(where or "model"), style="bold")
-    line.append(f": {_on_one_line(finding.problem)}; {_on_one_line(finding.remedy)}")
+    line.append(_join_lines(where or "model"), style="bold")
+    line.append(f": {_join_lines(finding.problem)}; {_join_lines(finding.remedy)}")
     line.append(f" [{finding.code}]", style="dim")
     return line
 
 
-def _on_one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return escape_name(" ".join(text.split()))
 
 
-def _counts(findings: tuple[Finding, ...]) -> str:
+def _format_counts(findings: tuple[Finding, ...]) -> str:
     if not findings:
         return "[green]nothing wrong[/green]"
     errors = sum(finding.severity == "error" for finding in findings)

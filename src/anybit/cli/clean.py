@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 import anybit
-from anybit.cli._console import stdout, working
-from anybit.cli._files import check_folder, file_size
+from anybit.cli._console import get_stdout, show_status
+from anybit.cli._files import check_folder, format_file_size
 from anybit.errors import OptionError
 from anybit.text import escape_name, format_count
 
@@ -43,9 +43,9 @@ def clean(
 
     check_folder(output, "--output")
     rows = None if batch is None else _parse_batch(batch)
-    with working("Cleaning", model):
+    with show_status("Cleaning", model):
         nodes_before = sum(1 for _ in read(model).graph.all_nodes())
-        size = file_size(model)
+        size = format_file_size(model)
         cleaned = anybit.clean(
             model,
             batch=rows,
@@ -55,7 +55,7 @@ def clean(
         cleaned.save(output)
     nodes_after = sum(1 for _ in cleaned.model.graph.all_nodes())
     nodes = f"{format_count(nodes_after, 'node')} (was {nodes_before})"
-    _print(f"{output} written: {nodes}, {file_size(output)} (was {size})")
+    _print(f"{output} written: {nodes}, {format_file_size(output)} (was {size})")
     for remark in cleaned.remarks:
         _print(f"note: {remark}")
     if target is not None:
@@ -66,7 +66,7 @@ def clean(
 
 
 def _print(line: str) -> None:
-    stdout().print(escape_name(line), markup=False, highlight=False, soft_wrap=True)
+    get_stdout().print(escape_name(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _parse_batch(text: str) -> int | str:

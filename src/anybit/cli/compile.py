@@ -13,9 +13,9 @@ from rich.text import Text
 
 import anybit
 from anybit.cli._columns import show
-from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
-from anybit.cli._inputs import Ranges, input_paths, parse_shapes
+from anybit.cli._console import get_stdout, show_percentage
+from anybit.cli._files import check_folder, check_other, check_overwrites, format_file_size
+from anybit.cli._inputs import Ranges, get_input_paths, parse_shapes
 from anybit.cli._report import Json, Reports, check_reports, report_paths, write_model_report
 from anybit.text import format_count
 
@@ -85,8 +85,8 @@ def compile(
 
     Exit status: 0, also if layers stay float; 1 if --verify finds a difference; 2 for bad input.
     """
-    from anybit.cli._timing import slower
-    from anybit.cli._verify import verification_inputs, verify
+    from anybit.cli._timing import measure_if_slower
+    from anybit.cli._verify import read_verification_inputs, verify
     from anybit.compiler.prepare.input_shapes import fix_shapes
     from anybit.compiler.timing import add_times
     from anybit.inspection import report_compilation
@@ -95,11 +95,11 @@ def compile(
     check_folder(output, "--output")
     check_other(output, model, "the quantized model, which the result is compared with")
     check_reports(reports or ())
-    read = [("MODEL", model), *input_paths("--verify", inputs)]
+    read = [("MODEL", model), *get_input_paths("--verify", inputs)]
     check_overwrites([("--output", output), *report_paths(reports)], read)
-    feeds = verification_inputs(model, inputs) if inputs else None
+    feeds = read_verification_inputs(model, inputs) if inputs else None
     sizes, input_ranges = parse_shapes(shapes), parse_ranges(ranges or ())
-    with percentage(f"Compiling {escape(model.name)}") as advance:
+    with show_percentage(f"Compiling {escape(model.name)}") as advance:
         compiled = anybit.compile(
             model,
             guarantee=guarantee,
@@ -112,7 +112,7 @@ def compile(
     if time:
         compiled.report = add_times(compiled, floats, float_model)
     else:
-        speed = slower(floats, compiled, float_model)
+        speed = measure_if_slower(floats, compiled, float_model)
         compiled.report = replace(compiled.report, speed=speed)
     report = report_compilation(compiled.report, model.name)
     write_model_report(report, reports or (), printed=as_json)
@@ -129,7 +129,7 @@ def _show_speed(compiled: CompiledModel) -> None:
     speed = compiled.report.speed
     if speed is None:
         return
-    console = stdout()
+    console = get_stdout()
     show(speed.rows(), ("default threads",), ("one row",), NUMBERS, console)
     console.print(Text(compiled.report.whole))
     if speed.note:
@@ -139,13 +139,13 @@ def _show_speed(compiled: CompiledModel) -> None:
 def _show(report: ModelReport, compiled: CompiledModel, model: Path, output: Path) -> None:
     from anybit.inspection import text
 
-    console = stdout()
+    console = get_stdout()
     if report.layers:
         show(text.make_layer_rows(report), _SPARED, ("layer",), text.NUMBERS, console)
     for reason in text.group_reasons(report.layers):
         console.print(Text(reason))
-    console.print(Text(text.conclusion(report), style="bold"))
-    sizes = f"{file_size(output)} (was {file_size(model)})"
+    console.print(Text(text.describe_conclusion(report), style="bold"))
+    sizes = f"{format_file_size(output)} (was {format_file_size(model)})"
     regions = f"{format_count(len(compiled.report.programs), 'integer region')}, {sizes}"
     console.print(f"{output} written, {regions}", markup=False, soft_wrap=True)
     if not compiled.report.programs:

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import anybit
-from anybit.cli._console import stdout, working
-from anybit.cli._files import check_folder, check_overwrites, file_size
+from anybit.cli._console import get_stdout, show_status
+from anybit.cli._files import check_folder, check_overwrites, format_file_size
 from anybit.cli._report import Json, Report, check_report, deliver
 from anybit.errors import OptionError
 from anybit.onnx.forms import NEWEST_OPSET, Form
@@ -64,7 +64,7 @@ def convert(
     * **qdq**: QuantizeLinear and DequantizeLinear on the narrowest native types
     * **qcdq**: the same on 8-bit types, with Clip
     """
-    console = stdout()
+    console = get_stdout()
     if to is None and runtime is None:
         raise OptionError(
             f"choose the form of the result with --to {'|'.join(Form)}, or name what it is for "
@@ -73,8 +73,8 @@ def convert(
     check_folder(output, "--output")
     check_report(report)
     check_overwrites([("--output", output), ("--report", report)], [("MODEL", model)])
-    was = file_size(model) if model.exists() else ""
-    with working("Converting", model):
+    was = format_file_size(model) if model.exists() else ""
+    with show_status("Converting", model):
         conversion = anybit.convert(
             model,
             to=to,
@@ -87,14 +87,14 @@ def convert(
     if as_json:
         return
     if conversion.steps or not conversion.remarks:
-        console.print(_table(conversion.steps))
+        console.print(_make_table(conversion.steps))
     for step in conversion.steps:
         if not step.exact:
             reason = escape(escape_name(f"{step.node}: {step.reason}"))
             console.print(f"[yellow]approximate[/]: {reason}", soft_wrap=True)
     show_remarks(conversion, console)
     console.print(
-        f"{output} written, {file_size(output)} (was {was})",
+        f"{output} written, {format_file_size(output)} (was {was})",
         markup=False,
         highlight=False,
         soft_wrap=True,
@@ -107,7 +107,7 @@ def show_remarks(conversion: Conversion, console: Console) -> None:
         console.print(f"[yellow]note[/]: {escape(escape_name(remark))}", soft_wrap=True)
 
 
-def _table(steps: tuple[ConversionStep, ...]) -> Table | str:
+def _make_table(steps: tuple[ConversionStep, ...]) -> Table | str:
     """Return a table of the results of nodes; equal results share a row."""
     if not steps:
         return "no quantizer in it had to be changed"

@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.text import Text
 
 from anybit.cli._columns import show as show_rows
-from anybit.cli._console import percentage, stdout
+from anybit.cli._console import get_stdout, show_percentage
 from anybit.cli._files import check_overwrites
-from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, parse_shapes
+from anybit.cli._inputs import Inputs, Shapes, gather_inputs, get_input_paths, parse_shapes
 from anybit.cli._report import Json, check_reports, report_paths, write_reports
 from anybit.errors import OptionError
 from anybit.text import escape_name, format_count
@@ -85,31 +85,33 @@ def diff(
 
     Exit status: 0 if all tensors are equal, 1 if not, 2 for bad input.
     """
-    from anybit.comparison import page
+    from anybit.comparison import render_page
     from anybit.comparison.compare import compare
     from anybit.comparison.measure import Tolerance as Tolerances
 
     check_reports(reports or ())
-    check_overwrites(report_paths(reports), [("A", a), ("B", b), *input_paths("--input", inputs)])
-    first, second, names = _sides(a, b, runners)
+    check_overwrites(
+        report_paths(reports), [("A", a), ("B", b), *get_input_paths("--input", inputs)]
+    )
+    first, second, names = _resolve_sides(a, b, runners)
     feeds = gather_inputs(first, inputs) if inputs else None
-    with percentage(f"Comparing {escape(a.name)}") as advance:
+    with show_percentage(f"Comparing {escape(a.name)}") as advance:
         difference = compare(
             first, second, feeds, names, Tolerances(steps, atol), advance, parse_shapes(shapes)
         )
-    write_reports(reports or (), lambda: _json(difference), lambda: page(difference))
+    write_reports(reports or (), lambda: _make_json(difference), lambda: render_page(difference))
     if as_json:
-        print(_json(difference), end="")
+        print(_make_json(difference), end="")
     else:
         show(difference, show_all)
     raise typer.Exit(0 if difference.equal else 1)
 
 
-def _json(difference: Difference) -> str:
+def _make_json(difference: Difference) -> str:
     return json.dumps(difference.to_json(), indent=2, allow_nan=False) + "\n"
 
 
-def _sides(
+def _resolve_sides(
     a: Path, b: Path | None, runners: str | None
 ) -> tuple[LoadedNetwork, LoadedNetwork | Side, tuple[str, str]]:
     """Return what is compared, and the runners of both."""
@@ -138,7 +140,7 @@ def show(difference: Difference, show_all: bool) -> None:
     """Print the differing tensors, the first one with samples and hints, and a summary."""
     from anybit.comparison.report import wording
 
-    console = stdout()
+    console = get_stdout()
     for side, name in (("A", difference.a), ("B", difference.b)):
         console.print(Text(f"{side}  {escape_name(name)}"))
     tensors = difference.tensors if show_all else difference.ranked[: wording.MAX_ROWS]
@@ -153,7 +155,7 @@ def show(difference: Difference, show_all: bool) -> None:
     if difference.first is not None:
         console.print(Text(wording.describe_first_difference(difference)))
         for sample in difference.first.samples:
-            console.print(Text(f"  {wording.element(sample)}"))
+            console.print(Text(f"  {wording.format_element(sample)}"))
         for hint in difference.hints:
             console.print(Text(f"  Hint: {hint}."))
     for remark in wording.make_remarks(difference):

@@ -14,7 +14,7 @@ from rich.text import Text
 import anybit
 from anybit.cli._cluster import Cluster
 from anybit.cli._columns import show
-from anybit.cli._console import percentage, stdout
+from anybit.cli._console import get_stdout, show_percentage
 from anybit.cli._engines import Engine, RunBy
 from anybit.cli._report import Json, deliver
 from anybit.text import escape_name, format_bytes, format_count, format_duration
@@ -65,7 +65,7 @@ def evaluate(
     """
     if metric is not None and ":" in metric and "" not in sys.path:
         sys.path.append("")  # modules in the current folder, after all others
-    with percentage("Evaluating") as advance:
+    with show_percentage("Evaluating") as advance:
         evaluation = anybit.evaluate(
             *models,
             data=data,
@@ -81,8 +81,8 @@ def evaluate(
 
 
 def _show(evaluation: Evaluation) -> None:
-    console = stdout()
-    rows = [_row(model, evaluation.metric) for model in evaluation.models]
+    console = get_stdout()
+    rows = [_make_row(model, evaluation.metric) for model in evaluation.models]
     has_agreement = any(model.agreement is not None for model in evaluation.models)
     for row in rows:
         del row["correlation" if has_agreement else "agreement"]
@@ -97,24 +97,24 @@ def _show(evaluation: Evaluation) -> None:
             console.print(
                 Text(
                     f"{model.name}: the worst of {len(model.outputs)} outputs and parts "
-                    f"is {escape_name(worst.name)}{_sqnr_suffix(worst)}"
+                    f"is {escape_name(worst.name)}{_format_sqnr_suffix(worst)}"
                 )
             )
     counts = f"{format_count(evaluation.samples, 'sample')}, {format_count(evaluation.rows, 'row')}"
     console.print(f"{counts}; the others are compared with the first" if len(rows) > 1 else counts)
 
 
-def _sqnr_suffix(part: OutputQuality) -> str:
-    return "" if part.sqnr is None else f", {_decibels(part.sqnr)}"
+def _format_sqnr_suffix(part: OutputQuality) -> str:
+    return "" if part.sqnr is None else f", {_format_decibels(part.sqnr)}"
 
 
-def _row(model: EvaluationRow, metric: str | None) -> dict[str, str]:
+def _make_row(model: EvaluationRow, metric: str | None) -> dict[str, str]:
     row = {"model": model.name}
     if metric is not None and metric not in _DEFAULT_COLUMNS:
         row[metric] = _number(model.metric, metric)
     return row | {
-        "SQNR": "" if model.sqnr is None else _decibels(model.sqnr),
-        "agreement": _percent(model.agreement),
+        "SQNR": "" if model.sqnr is None else _format_decibels(model.sqnr),
+        "agreement": _format_percent(model.agreement),
         "correlation": "" if model.correlation is None else f"{model.correlation:.4f}",
         "per row": format_duration(model.seconds),
         "size": "" if model.bytes is None else format_bytes(model.bytes),
@@ -124,12 +124,12 @@ def _row(model: EvaluationRow, metric: str | None) -> dict[str, str]:
 def _number(value: float | None, metric: str) -> str:
     if value is None:
         return ""
-    return _percent(value) if metric in _SHARES else f"{value:.6g}"
+    return _format_percent(value) if metric in _SHARES else f"{value:.6g}"
 
 
-def _percent(share: float | None) -> str:
+def _format_percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.2f} %"
 
 
-def _decibels(sqnr: float) -> str:
+def _format_decibels(sqnr: float) -> str:
     return "the same" if sqnr == math.inf else f"{sqnr:.1f} dB"

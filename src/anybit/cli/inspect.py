@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from anybit.cli._columns import show
-from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, check_overwrites, file_size
+from anybit.cli._console import get_stdout, show_percentage
+from anybit.cli._files import check_folder, check_overwrites, format_file_size
 from anybit.cli._inputs import Ranges
 from anybit.cli._report import Json, check_reports, write_model_report
 from anybit.text import escape_name, format_count
@@ -61,10 +61,10 @@ def inspect(
         check_folder(output, "--output")
         check_reports([output], "--output")
     check_overwrites([("--output", output)], [("MODEL", model), *sources])
-    with percentage(f"Inspecting {escape(model.name)}") as advance:
+    with show_percentage(f"Inspecting {escape(model.name)}") as advance:
         report = inspect_model(
             model,
-            _samples(data or ()),
+            _list_samples(data or ()),
             layers=layers or output is not None,
             input_ranges=parse_ranges(ranges or ()),
             progress=advance,
@@ -72,7 +72,7 @@ def inspect(
     write_model_report(report, [] if output is None else [output], printed=as_json)
     if as_json:
         return
-    console = stdout()
+    console = get_stdout()
     _show_contents(report, model, console)
     if layers or data:
         _show_layers(report, console)
@@ -80,7 +80,7 @@ def inspect(
         console.print(f"{output} written", markup=False, soft_wrap=True)
 
 
-def _samples(paths: Sequence[Path]) -> Any:
+def _list_samples(paths: Sequence[Path]) -> Any:
     """Return one path as it is, and the files of several."""
     if len(paths) < 2:
         return paths[0] if paths else None
@@ -97,10 +97,10 @@ def _show_contents(report: ModelReport, model: Path, console: Console) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    facts = text.facts(report.summary)
-    for name, fact in {"file": f"{model} ({file_size(model)})", **facts}.items():
+    facts = text.describe_contents(report.summary)
+    for name, fact in {"file": f"{model} ({format_file_size(model)})", **facts}.items():
         table.add_row(name, Text(escape_name(fact)))
-    table.add_row("work", Text(text.work(report)))
+    table.add_row("work", Text(text.describe_work(report)))
     console.print(table)
     rows = text.make_quantizer_rows(report.summary.quantizers)
     if rows:
@@ -126,4 +126,4 @@ def _show_layers(report: ModelReport, console: Console) -> None:
     if text.describe_unknown_sizes(report):
         console.print(Text(f"note: {text.describe_unknown_sizes(report)}"))
     every = bool(report.totals.layers) and report.totals.exact == report.totals.layers
-    console.print(Text(text.conclusion(report), style="green" if every else "bold"))
+    console.print(Text(text.describe_conclusion(report), style="green" if every else "bold"))

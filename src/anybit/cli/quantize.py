@@ -14,8 +14,8 @@ from rich.text import Text
 import anybit
 from anybit.cli._cluster import CLUSTER_HELP
 from anybit.cli._columns import show
-from anybit.cli._console import percentage, stdout
-from anybit.cli._files import check_folder, check_other, check_overwrites, file_size
+from anybit.cli._console import get_stdout, show_percentage
+from anybit.cli._files import check_folder, check_other, check_overwrites, format_file_size
 from anybit.cli._report import (
     Json,
     Reports,
@@ -182,7 +182,7 @@ def quantize(
         [("--output", output), *report_paths(reports)], [("MODEL", model), ("--data", data)]
     )
     activation_spec = activations or (_FLOAT if data is None else "uint8")
-    with percentage(f"Quantizing {escape(model.name)}") as advance:
+    with show_percentage(f"Quantizing {escape(model.name)}") as advance:
         result = anybit.quantize(
             model,
             data,
@@ -240,7 +240,7 @@ def _show(
     converted: Conversion | None,
     advice: Iterable[Advice],
 ) -> None:
-    console = stdout()
+    console = get_stdout()
     rows = [
         {
             "layer": layer.name,
@@ -263,12 +263,12 @@ def _show(
         console,
     )
     if result.front:
-        console.print(Text(_mix(result)))
+        console.print(Text(_describe_mix(result)))
     for name, reason in result.skipped.items():
         console.print(Text(f"{name} stays float: {reason}"))
     for remark in result.remarks:
         console.print(Text(remark))
-    sizes = f"{file_size(output)} (was {file_size(model)})"
+    sizes = f"{format_file_size(output)} (was {format_file_size(model)})"
     console.print(f"{output} written, {format_count(len(rows), 'layer')}, {sizes}", markup=False)
     if converted is not None:
         show_remarks(converted, console)
@@ -308,7 +308,7 @@ def _describe_outputs(layer: LayerResult) -> dict[str, str]:
     return {"outputs": f"{layer.output_sqnr:.1f} dB"}
 
 
-def _mix(result: QuantizationResult) -> str:
+def _describe_mix(result: QuantizationResult) -> str:
     """Return a summary of the mixed precision, compared with one width for all."""
     macs = sum(layer.macs or 0 for layer in result.layers)
     wide = [layer for layer in result.layers if max(layer.weight_bits, layer.activation_bits) > 8]

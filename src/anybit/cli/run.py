@@ -17,10 +17,10 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from anybit.cli._console import percentage, stdout, working
+from anybit.cli._console import get_stdout, show_percentage, show_status
 from anybit.cli._engines import Engine, RunBy, load_model
 from anybit.cli._files import check_overwrites
-from anybit.cli._inputs import Inputs, Shapes, gather_inputs, input_paths, parse_shapes
+from anybit.cli._inputs import Inputs, Shapes, gather_inputs, get_input_paths, parse_shapes
 from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.text import escape_name, format_duration, format_shape, join_names
 
@@ -83,9 +83,9 @@ def run(
     from anybit.cli._outputs import (
         Labels,
         compare,
+        describe_top_classes,
         match_expected,
         read_labels,
-        top_classes,
         write_arrays,
     )
     from anybit.data.array_files import read_arrays
@@ -96,11 +96,11 @@ def run(
         report_assumed_sizes,
     )
 
-    console = stdout()
+    console = get_stdout()
     _check_options(model, inputs, shapes, output, expect, labels, atol, timeout)
     expected = None if expect is None else read_arrays(expect)
     classes = Labels() if labels is None else read_labels(labels)
-    with working("Loading", model):
+    with show_status("Loading", model):
         network = load_model(model, engine)
     if expected is not None:  # reported now, not after a long run
         match_expected([tensor.name for tensor in network.outputs], expected)
@@ -111,13 +111,13 @@ def run(
         _limit_time(network, timeout) as check_time,
     ):
         times, outputs = _measure_runs(network, feeds, repeat, check_time)
-    class_lines = list(top_classes(outputs, classes, whole=top1 or labels is not None))
+    class_lines = list(describe_top_classes(outputs, classes, whole=top1 or labels is not None))
     if output is not None:
         write_arrays(output, outputs)
-    console.print(_table(feeds, outputs))
+    console.print(_make_table(feeds, outputs))
     for line in class_lines:
         console.print(escape_name(line), markup=False, soft_wrap=True)
-    console.print(_timing(times))
+    console.print(_describe_timing(times))
     if not inputs:
         note = describe_random_inputs(declared)
         console.print(f"{note[0].upper()}{note[1:]}; --input gives others.", markup=False)
@@ -141,7 +141,7 @@ def _check_options(
     if output is not None and (output.suffix != ".npz" or not output.parent.is_dir()):
         raise OptionError(f"{output}: --output must be an .npz file in a folder that exists")
     read = [("MODEL", model), ("--expect", expect), ("--labels", labels)]
-    check_overwrites([("--output", output)], [*read, *input_paths("--input", inputs)])
+    check_overwrites([("--output", output)], [*read, *get_input_paths("--input", inputs)])
     if not atol >= 0:
         raise OptionError(f"--atol must be a number >= 0, got {atol}")
     if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
@@ -203,7 +203,7 @@ def _measure_runs(
     """Return the seconds of each run, and the outputs."""
     times: list[float] = []
     outputs: dict[str, Array] = {}
-    with percentage("Running") as advance:
+    with show_percentage("Running") as advance:
         for index in range(repeat):
             start = time.perf_counter()
             outputs = network.run(feeds, progress=partial(_share, advance, index / repeat, repeat))
@@ -219,7 +219,7 @@ def _share(
     advance(before + slices / of / repeat)
 
 
-def _table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
+def _make_table(feeds: dict[str, Array], outputs: dict[str, Array]) -> Table:
     import numpy as np
 
     table = Table(box=SIMPLE_HEAD)
@@ -255,7 +255,7 @@ def _describe_storage(outputs: dict[str, Array]) -> str:
     return f"; {join_names(changed)}" if changed else ""
 
 
-def _timing(times: list[float]) -> str:
+def _describe_timing(times: list[float]) -> str:
     if len(times) == 1:
         return (
             f"1 run, {format_duration(times[0])} (the first is the slowest; --repeat N times more)"

@@ -10,7 +10,7 @@ RUNNERS           runtimes that run a model, by name
 
 from anybit.comparison.compare import diff
 from anybit.comparison.measure import ElementDifference
-from anybit.comparison.report.html import page
+from anybit.comparison.report.html import render_page
 from anybit.comparison.results import (
     Difference,
     Match,
@@ -29,5 +29,5 @@ __all__ = [
     "Outcome",
     "TensorDifference",
     "diff",
-    "page",
+    "render_page",
 ]

@@ -9,10 +9,10 @@ from anybit.comparison.arrays import Array
 from anybit.comparison.difference import compare_sides
 from anybit.comparison.feeds import (
     Rows,
-    common_inputs,
-    input_pairs,
+    pair_inputs,
     select_feeds_of_a,
     select_feeds_of_b,
+    unify_inputs,
 )
 from anybit.comparison.measure import Tolerance
 from anybit.comparison.results import Difference
@@ -110,8 +110,8 @@ def compare(
     other = first if isinstance(second, Side) else second
     if inputs is None and record is not None:
         inputs = _select_recorded_inputs(first, record)
-    pairs = input_pairs(first, other)
-    common = override_shapes(common_inputs(pairs), shapes or {})
+    pairs = pair_inputs(first, other)
+    common = override_shapes(unify_inputs(pairs), shapes or {})
     feeds, rows = (
         (generate_random_inputs(common), None)
         if inputs is None
@@ -121,10 +121,10 @@ def compare(
     if inputs is None:
         notes.append(describe_random_inputs(common))
     with report_assumed_sizes(common if inputs is None else ()):
-        left = _side(first, runners[0], feeds)
+        left = _describe_side(first, runners[0], feeds)
         report(_SHARE_OF_A_RUN)
         if record is None:
-            right = _side(other, runners[1], select_feeds_of_b(feeds, pairs, other.label))
+            right = _describe_side(other, runners[1], select_feeds_of_b(feeds, pairs, other.label))
         else:
             right = _select_first_rows(record, left, rows)
         report(2 * _SHARE_OF_A_RUN)
@@ -140,7 +140,7 @@ def compare(
     return difference
 
 
-def _side(network: LoadedNetwork, runner: str, feeds: Mapping[str, Array]) -> Side:
+def _describe_side(network: LoadedNetwork, runner: str, feeds: Mapping[str, Array]) -> Side:
     arrays = capture(runner, network.model, feeds, network.label)
     label = f"{network.label} ({runner})"
     return Side(label, network.constants() | arrays, network, feeds)

@@ -26,7 +26,7 @@ class Rows:
         return array[: self.run] if array.ndim and len(array) == self.total else array
 
 
-def input_pairs(a: LoadedNetwork, b: LoadedNetwork) -> list[tuple[TensorInfo, TensorInfo]]:
+def pair_inputs(a: LoadedNetwork, b: LoadedNetwork) -> list[tuple[TensorInfo, TensorInfo]]:
     """Pair the inputs of two networks: by name if all names agree, else by position.
 
     Raises:
@@ -45,12 +45,12 @@ def input_pairs(a: LoadedNetwork, b: LoadedNetwork) -> list[tuple[TensorInfo, Te
     return list(zip(a.inputs, b.inputs, strict=True))
 
 
-def common_inputs(pairs: Iterable[tuple[TensorInfo, TensorInfo]]) -> list[TensorInfo]:
+def unify_inputs(pairs: Iterable[tuple[TensorInfo, TensorInfo]]) -> list[TensorInfo]:
     """Return the inputs of A, with the sizes that only B fixes."""
-    return [replace(a, shape=_common_shape(a, b)) for a, b in pairs]
+    return [replace(a, shape=_unify_shapes(a, b)) for a, b in pairs]
 
 
-def _common_shape(a: TensorInfo, b: TensorInfo) -> tuple[int | str | None, ...] | None:
+def _unify_shapes(a: TensorInfo, b: TensorInfo) -> tuple[int | str | None, ...] | None:
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return b.shape if a.shape is None else a.shape
     sizes = zip(a.shape, b.shape, strict=True)

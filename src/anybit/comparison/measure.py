@@ -54,20 +54,20 @@ def measure(a: Array, b: Array, step: QuantizationStep | None, tolerance: Tolera
         return _equal(step)
     same_type = a.dtype == b.dtype
     left, right = (a, b) if same_type else (a.astype(np.float64), b.astype(np.float64))
-    unequal = differing_elements(left, right)
+    unequal = find_differing_elements(left, right)
     zero_signs = _zero_signs(left, right)
     if not unequal.any():
         return _equal(step, ulps=0 if same_type else None, zero_signs=zero_signs)
     x, y = left[unequal], right[unequal]
-    distance = _distance(x, y)
+    distance = _measure_distance(x, y)
     spacing = None if step is None else step.select(unequal)
-    steps = None if spacing is None else _in_steps(spacing, x, y)
+    steps = None if spacing is None else _convert_to_steps(spacing, x, y)
     excess = distance > tolerance.atol
     if spacing is not None and steps is not None and tolerance.steps > 0:
-        excess &= ~(steps <= tolerance.steps + _rounding_slack(spacing, a, x, y))
+        excess &= ~(steps <= tolerance.steps + _bound_rounding(spacing, a, x, y))
     differing = int(np.count_nonzero(excess))
     valid_steps = np.array([]) if steps is None else steps[~np.isnan(steps)]
-    relative, sqnr = _against_signal(left, distance)
+    relative, sqnr = _compare_with_signal(left, distance)
     return Figures(
         differing=differing,
         tolerated=len(x) - differing,
@@ -78,7 +78,7 @@ def measure(a: Array, b: Array, step: QuantizationStep | None, tolerance: Tolera
         steps=float(valid_steps.max()) if valid_steps.size else None,
         nans=int(np.count_nonzero(_nan(x) != _nan(y))),
         zero_signs=zero_signs,
-        samples=_samples(unequal, x, y, distance, steps),
+        samples=_split_samples(unequal, x, y, distance, steps),
     )
 
 
@@ -88,7 +88,7 @@ def _equal(step: QuantizationStep | None, ulps: int | None = 0, zero_signs: int 
     return Figures(0, 0, 0.0, 0.0, np.inf, ulps, steps, 0, zero_signs, ())
 
 
-def differing_elements(a: Array, b: Array) -> Array:
+def find_differing_elements(a: Array, b: Array) -> Array:
     """Return a mask of the elements that are not equal."""
     unequal = np.asarray(a != b)
     if unequal.any():
@@ -101,12 +101,12 @@ def subtract_arrays(a: Array, b: Array, step: QuantizationStep | None) -> Array:
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
         result = np.array(y - x if step is None else step.count_steps(y) - step.count_steps(x))
-    result[~differing_elements(x, y)] = 0
+    result[~find_differing_elements(x, y)] = 0
     result[np.isnan(result)] = np.inf
     return result
 
 
-def ulps_between(a: Array, b: Array) -> Array:
+def count_floats_between(a: Array, b: Array) -> Array:
     """Return the number of floats between two values, plus one; 0 for equal values.
 
     The result is exact, in uint64. Infinities are the neighbours of the largest numbers. NaN is not
@@ -139,9 +139,9 @@ def _zero_signs(a: Array, b: Array) -> int:
     return int(np.count_nonzero(np.signbit(a[zeros]) != np.signbit(b[zeros]))) if zeros.any() else 0
 
 
-def _distance(x: Array, y: Array) -> Array:
+def _measure_distance(x: Array, y: Array) -> Array:
     if x.dtype.kind in "iub":
-        return ulps_between(x, y).astype(np.float64)
+        return count_floats_between(x, y).astype(np.float64)
     with np.errstate(all="ignore"):
         distance = np.abs(_widen(x) - _widen(y))
     return np.asarray(np.where(np.isnan(distance), np.inf, distance))
@@ -151,7 +151,7 @@ def _widen(floats: Array) -> Array:
     return floats if floats.dtype.itemsize > 8 else floats.astype(np.float64)
 
 
-def _against_signal(a: Array, distance: Array) -> tuple[float, float]:
+def _compare_with_signal(a: Array, distance: Array) -> tuple[float, float]:
     """Return the largest difference over the largest magnitude in A, and the SQNR in dB.
 
     `distance` has the elements that differ. Infinity or NaN on one side only is unbounded noise.
@@ -167,7 +167,7 @@ def _against_signal(a: Array, distance: Array) -> tuple[float, float]:
     return float(distance.max()) / largest, compute_sqnr(power, noise)
 
 
-def _in_steps(step: Spacing, x: Array, y: Array) -> Array:
+def _convert_to_steps(step: Spacing, x: Array, y: Array) -> Array:
     """Return the distance in steps; NaN where the step is 0, infinite or NaN."""
     with np.errstate(all="ignore"):
         steps = np.abs(step.count_steps(x) - step.count_steps(y))
@@ -176,7 +176,7 @@ def _in_steps(step: Spacing, x: Array, y: Array) -> Array:
     return np.asarray(np.where(usable, steps, np.nan))
 
 
-def _rounding_slack(step: Spacing, original: Array, x: Array, y: Array) -> Array:
+def _bound_rounding(step: Spacing, original: Array, x: Array, y: Array) -> Array:
     """Return the error, in steps, of two multiples of a step that are rounded to their type."""
     if not is_float(original):
         return np.zeros(len(x))
@@ -191,10 +191,10 @@ def _find_largest_ulps(x: Array, y: Array) -> int | None:
     if x.dtype.itemsize > 8:  # extended precision has no integers of its size
         return None
     numbers = ~(_nan(x) | _nan(y))
-    return int(ulps_between(x[numbers], y[numbers]).max()) if numbers.any() else None
+    return int(count_floats_between(x[numbers], y[numbers]).max()) if numbers.any() else None
 
 
-def _samples(
+def _split_samples(
     unequal: Array, x: Array, y: Array, distance: Array, steps: Array | None
 ) -> tuple[ElementDifference, ...]:
     order = _find_largest(distance if steps is None else np.where(np.isnan(steps), -1, steps))
@@ -202,7 +202,7 @@ def _samples(
     axes = np.unravel_index(places, unequal.shape) if unequal.ndim else ()
     indices = zip(*(axis.tolist() for axis in axes), strict=True) if axes else [()]
     apart = np.full(len(order), np.nan) if steps is None else steps[order]
-    figures = (_numbers(x[order]), _numbers(y[order]), apart.tolist())
+    figures = (_convert_to_numbers(x[order]), _convert_to_numbers(y[order]), apart.tolist())
     return tuple(
         ElementDifference(index, a, b, None if math.isnan(in_steps) else in_steps)
         for index, a, b, in_steps in zip(indices, *figures, strict=True)
@@ -219,7 +219,7 @@ def _find_largest(values: Array) -> Array:
     return np.concatenate([above, np.flatnonzero(values == limit)[: _MAX_SAMPLES - len(above)]])
 
 
-def _numbers(values: Array) -> list[float]:
+def _convert_to_numbers(values: Array) -> list[float]:
     """Return Python numbers. Integers stay integers: floats cannot represent all of them."""
     if values.dtype.kind not in "iu":
         values = values.astype(np.int8 if values.dtype.kind == "b" else np.float64)

@@ -181,8 +181,8 @@ class Difference:
                 for outcome in Outcome
             },
         }
-        record = dict(_entries(self))
-        record["tensors"] = [dict(_entries(tensor)) for tensor in self.tensors]
+        record = dict(_iter_entries(self))
+        record["tensors"] = [dict(_iter_entries(tensor)) for tensor in self.tensors]
         record |= {
             "equal": self.equal,
             "counts": counts,
@@ -194,7 +194,7 @@ class Difference:
         return plain
 
 
-def _entries(record: Any) -> Iterator[tuple[str, Any]]:
+def _iter_entries(record: Any) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a dataclass that take part in comparisons: those without tensors."""
     for entry in fields(record):
         if entry.compare:
@@ -207,7 +207,7 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_to_plain(item) for item in value]
     if isinstance(value, ElementDifference | NodeInput):
-        return {name: _to_plain(item) for name, item in _entries(value)}
+        return {name: _to_plain(item) for name, item in _iter_entries(value)}
     if isinstance(value, float | np.floating) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, StrEnum) else value

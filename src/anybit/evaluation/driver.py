@@ -16,7 +16,7 @@ from anybit.data.shards import Shard
 from anybit.errors import ModelError
 from anybit.evaluation.metrics import Function, Metric, parse_metric
 from anybit.evaluation.scoring import RowLabels, SampleScore, Scorer, make_shard_scorer
-from anybit.evaluation.timing import seconds_per_row
+from anybit.evaluation.timing import measure_seconds_per_row
 from anybit.inputs import TensorInfo
 from anybit.metrics.output_quality import OutputQuality
 from anybit.metrics.quality import QualityAccumulator
@@ -118,7 +118,7 @@ def evaluate(
     _check_comparable(models, parsed_metric)
     names = [_name(source, index) for index, source in enumerate(models, 1)]
     scorer = Scorer(models, names, engine, metric, labels is not None)
-    inputs, array_name = _common_inputs(scorer), get_label_name(labels)
+    inputs, array_name = _unify_inputs(scorer), get_label_name(labels)
     if any(tensor.name == array_name for tensor in inputs):
         raise ModelError(
             f"labels are called {array_name!r}, and so is an input: name another array"
@@ -140,7 +140,7 @@ def evaluate(
     first, (first_rows, _) = next(iter(samples)), next(iter(samples.iterate_labels()))
     results = [
         model_totals.result(
-            name, parsed_metric, source, seconds_per_row(source, model, first, first_rows)
+            name, parsed_metric, source, measure_seconds_per_row(source, model, first, first_rows)
         )
         for model_totals, name, source, model in zip(
             totals, names, models, scorer.models, strict=True
@@ -177,7 +177,7 @@ class _Totals:
             outputs=verdict.outputs,
             mse=self._accumulator.mse,
             seconds=seconds,
-            bytes=_file_size(source),
+            bytes=_measure_file(source),
         )
         return (
             replace(result, metric=getattr(result, metric)) if isinstance(metric, str) else result
@@ -196,7 +196,7 @@ def _name(source: Source, index: int) -> str:
     return str(source) if isinstance(source, str | os.PathLike) else f"model {index}"
 
 
-def _file_size(source: Source) -> int | None:
+def _measure_file(source: Source) -> int | None:
     """Return the bytes of a file and of its external data; None for other sources."""
     if not isinstance(source, str | os.PathLike):
         return None
@@ -209,14 +209,14 @@ def _label_shards(
     samples: Dataset, labels: LabelSource | None, is_local: bool
 ) -> Iterator[tuple[Shard, list[RowLabels]]]:
     """Yield the shards, with the rows and labels of their samples."""
-    row_labels = _row_labels(samples, labels)
+    row_labels = _split_labels(samples, labels)
     size = max(1, min(len(samples) // _MIN_SHARDS, _SHARD_SIZE))
     for shard in samples.iterate_shards(is_local, size):
         yield shard, list(islice(row_labels, len(shard)))
     next(row_labels, None)  # checks that no labels are left
 
 
-def _row_labels(samples: Dataset, labels: LabelSource | None) -> Iterator[RowLabels]:
+def _split_labels(samples: Dataset, labels: LabelSource | None) -> Iterator[RowLabels]:
     """Yield the rows and labels of each sample."""
     if labels is None or get_label_name(labels) is not None:
         yield from samples.iterate_labels()
@@ -227,7 +227,7 @@ def _row_labels(samples: Dataset, labels: LabelSource | None) -> Iterator[RowLab
     separate.check_used()
 
 
-def _common_inputs(scorer: Scorer) -> tuple[TensorInfo, ...]:
+def _unify_inputs(scorer: Scorer) -> tuple[TensorInfo, ...]:
     """Return the inputs of all models, with the sizes that any of them fixes.
 
     Raises:

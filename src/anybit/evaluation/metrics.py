@@ -57,17 +57,17 @@ def parse_metric(metric: "str | Function | None", has_labels: bool) -> Metric | 
         ModelError: An unknown name, or a metric that needs labels without them.
     """
     if metric is None:
-        return Metric("top1", _top_accuracy(1)) if has_labels else None
+        return Metric("top1", _make_top_accuracy(1)) if has_labels else None
     if not isinstance(metric, str):
         return Metric(getattr(metric, "__name__", "metric"), metric)
     if metric == "mse" and has_labels:
-        return Metric("mse", _square_errors)
+        return Metric("mse", _compute_squared_errors)
     if metric in COMPARISONS:
         return metric
     if metric in ("top1", "top5"):
         if not has_labels:
             raise ModelError(f"metric {metric} needs labels: name the array that holds them")
-        return Metric(metric, _top_accuracy(int(metric[3:])))
+        return Metric(metric, _make_top_accuracy(int(metric[3:])))
     return Metric(metric, _import_function(metric))
 
 
@@ -87,14 +87,14 @@ def _import_function(metric: str) -> Function:
     return function  # type: ignore[no-any-return]
 
 
-def _top_accuracy(limit: int) -> Function:
+def _make_top_accuracy(limit: int) -> Function:
     """Return the metric that tells for each row whether its label is in the top classes."""
 
     def is_in_top(outputs: dict[str, Array], labels: Array | None) -> Array:
         assert labels is not None, "parse_metric checks it"
         if labels.dtype.kind not in "iu":
             raise ModelError(f"labels must be class indices (integers), got {labels.dtype}")
-        scores = _scores(outputs)
+        scores = _find_scores(outputs)
         classes = labels.reshape(-1)
         if len(classes) != len(scores):
             raise ModelError(f"there are {len(classes)} labels for {len(scores)} rows of an output")
@@ -112,7 +112,7 @@ def _top_accuracy(limit: int) -> Function:
     return is_in_top
 
 
-def _scores(outputs: Mapping[str, Array]) -> Array:
+def _find_scores(outputs: Mapping[str, Array]) -> Array:
     """Return the first output of shape [rows, classes], else the first with one class per row."""
     for array in outputs.values():
         if array.ndim == 2 and array.shape[1] > 1:
@@ -124,7 +124,7 @@ def _scores(outputs: Mapping[str, Array]) -> Array:
     raise ModelError(f"no output has the shape [rows, classes]; the outputs are {shapes}")
 
 
-def _square_errors(outputs: dict[str, Array], labels: Array | None) -> Array:
+def _compute_squared_errors(outputs: dict[str, Array], labels: Array | None) -> Array:
     """Return the squared difference between the first output and the labels."""
     assert labels is not None, "parse_metric checks it"
     name, array = next(iter(outputs.items()))

@@ -79,7 +79,7 @@ class Scorer:
         self._metric = parse_metric(metric, has_labels)
         self._metric_lock = Lock()  # functions of users need not be safe to call from two threads
         self.models = [_load(source, engine) for source in sources]
-        self._parts = _output_parts(sources)
+        self._parts = _find_output_parts(sources)
 
     def __reduce__(self) -> tuple[Any, ...]:
         models = [serialize(read_copy(source)) for source in self._sources]
@@ -158,7 +158,7 @@ def _has_quantizers(source: Source) -> bool:
     return not explain_missing_quantizers(model, "")
 
 
-def _output_parts(sources: Sequence[Source]) -> dict[str, tuple[OutputPart, ...]]:
+def _find_output_parts(sources: Sequence[Source]) -> dict[str, tuple[OutputPart, ...]]:
     """Return the parts of the outputs of the first model, if others are compared with it."""
     if len(sources) < 2:
         return {}

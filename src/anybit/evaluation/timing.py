@@ -28,7 +28,7 @@ _FAILURES: tuple[type[Exception], ...] = (ModelError, *FAILURES)
 _MIN_RUNS, _MAX_RUNS, _SECONDS = 3, 1000, 0.1
 
 
-def seconds_per_row(source: Source, model: Model, sample: Sample, rows: int) -> float:
+def measure_seconds_per_row(source: Source, model: Model, sample: Sample, rows: int) -> float:
     """Return the minimum time per row of several runs of a sample, after one warm-up run.
 
     Args:
@@ -70,7 +70,7 @@ def _warm_model(source: Source, model: Model, sample: Sample) -> Model:
     is_standard = all(node.domain in _RUNTIME_DOMAINS for node in iter_nodes(graph.graph))
     if is_standard and not isinstance(model, CompiledModel):
         try:
-            plain = Model(_OptimizedEngine(model.engine, _default_session(source)))
+            plain = Model(_OptimizedEngine(model.engine, _make_default_session(source)))
             plain.run(sample)
         except _FAILURES:  # the file has to be normalized first
             pass
@@ -81,7 +81,7 @@ def _warm_model(source: Source, model: Model, sample: Sample) -> Model:
     return exact
 
 
-def _default_session(source: Source) -> onnxruntime.InferenceSession:
+def _make_default_session(source: Source) -> onnxruntime.InferenceSession:
     """Return a session with default options. ONNX Runtime reads a file itself."""
     if not isinstance(source, str | os.PathLike):
         level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL

@@ -26,15 +26,15 @@ _NOISY, _TIMES_EQUAL = 0.3, 2.0
 def add_advice(report: ModelReport) -> ModelReport:
     """Return the report with advice, the worst problem first."""
     advice = [
-        *_on_verdict(report),
-        *_on_noise(report),
-        *(item for layer in report.ranked for item in _on_layer(layer)),
-        *_on_floats(report),
+        *_advise_on_verdict(report),
+        *_advise_on_noise(report),
+        *(item for layer in report.ranked for item in _advise_on_layer(layer)),
+        *_advise_on_floats(report),
     ]
     return replace(report, advice=tuple(advice[:_MAX_ADVICE]))
 
 
-def _on_verdict(report: ModelReport) -> Iterator[Advice]:
+def _advise_on_verdict(report: ModelReport) -> Iterator[Advice]:
     verdict = report.verdict
     if verdict is None:
         return
@@ -55,7 +55,7 @@ def _on_verdict(report: ModelReport) -> Iterator[Advice]:
         )
 
 
-def _on_noise(report: ModelReport) -> Iterator[Advice]:
+def _advise_on_noise(report: ModelReport) -> Iterator[Advice]:
     limit = max(_NOISY, _TIMES_EQUAL / max(len(report.layers), 1))
     for layer in report.ranked[:1]:
         if layer.noise is not None and layer.noise > limit:
@@ -66,7 +66,7 @@ def _on_noise(report: ModelReport) -> Iterator[Advice]:
             )
 
 
-def _on_layer(layer: LayerReport) -> Iterator[Advice]:
+def _advise_on_layer(layer: LayerReport) -> Iterator[Advice]:
     for tensor in layer.tensors:
         name = f"the {tensor.role} of {shorten_name(layer.name)}"
         if tensor.outlier is not None and _is_outlier(layer, tensor, tensor.outlier[1]):
@@ -82,7 +82,7 @@ def _on_layer(layer: LayerReport) -> Iterator[Advice]:
                 f"{format_percent(tensor.clipped or 0)} of {name} are clipped.",
                 "If these data are representative, calibrate with more of them.",
             )
-        yield from _on_range(tensor, name)
+        yield from _advise_on_range(tensor, name)
 
 
 def _is_outlier(layer: LayerReport, tensor: QuantizedTensor, share: float) -> bool:
@@ -91,7 +91,7 @@ def _is_outlier(layer: LayerReport, tensor: QuantizedTensor, share: float) -> bo
     return share > _OUTLIER and tensor.scales == 1 and tensor.channels >= _MIN_CHANNELS and matters
 
 
-def _on_range(tensor: QuantizedTensor, name: str) -> Iterator[Advice]:
+def _advise_on_range(tensor: QuantizedTensor, name: str) -> Iterator[Advice]:
     histogram = tensor.histogram
     if histogram is None or tensor.role == "weights":
         return
@@ -109,7 +109,7 @@ def _on_range(tensor: QuantizedTensor, name: str) -> Iterator[Advice]:
         )
 
 
-def _on_floats(report: ModelReport) -> Iterator[Advice]:
+def _advise_on_floats(report: ModelReport) -> Iterator[Advice]:
     floats = [] if report.quantization is None else list(report.quantization.skipped)
     if not floats:
         floats = [row.name for row in report.layers if row.layer.weight_bits == FLOAT_BITS]

@@ -17,7 +17,7 @@ from anybit.onnx.graph.constants import Array
 WIDTH, HEIGHT = 640, 90
 
 
-def histogram(
+def draw_histogram(
     counts: Sequence[int],
     bars: tuple[float, float],
     grid: tuple[float, float],
@@ -47,7 +47,7 @@ def histogram(
     )
 
 
-def bars(heights: Sequence[float], label: str, titles: Sequence[str] = ()) -> Markup:
+def draw_bars(heights: Sequence[float], label: str, titles: Sequence[str] = ()) -> Markup:
     """Draw bars side by side; with titles each has a tooltip."""
     most = max(heights) or 1.0
     scaled = [round(HEIGHT * height / most, 1) for height in heights]
@@ -91,7 +91,7 @@ def scatter(
     )
 
 
-def heat_map(levels: Array) -> Markup:
+def draw_heat_map(levels: Array) -> Markup:
     """Draw cells of levels 0 to 5, a path per level; neighbours in a row share a rectangle."""
     paths = []
     for level in range(1, int(levels.max(initial=0)) + 1):

@@ -14,7 +14,7 @@ from anybit.inspection.model_report import (
     ModelReport,
     QuantizationReport,
     compute_totals,
-    weight_bytes,
+    count_layer_bytes,
 )
 from anybit.metrics.sqnr import sqnr_to_noise
 from anybit.onnx.analysis.analysis import analyze
@@ -69,7 +69,7 @@ def inspect(
     )
     analysis = analyze(model, ranges)
     targets = find_targets(model, analysis, find_quantizers_after(analysis.products))
-    rows = [LayerReport(target.layer, weight_bytes(target.layer)) for target in targets]
+    rows = [LayerReport(target.layer, count_layer_bytes(target.layer)) for target in targets]
     report = ModelReport(
         name,
         summary=summary,
@@ -184,6 +184,7 @@ def _add_noise_shares(rows: Sequence[LayerReport]) -> Iterator[LayerReport]:
 def report_compilation(compilation: "Report", name: str) -> ModelReport:
     """Describe the result of `compile`: its layers, regions and times."""
     rows = tuple(
-        LayerReport(row.layer, weight_bytes(row.layer), compiled=row) for row in compilation.layers
+        LayerReport(row.layer, count_layer_bytes(row.layer), compiled=row)
+        for row in compilation.layers
     )
     return ModelReport(name, totals=compute_totals(rows), layers=rows, compilation=compilation)

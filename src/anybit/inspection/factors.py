@@ -92,19 +92,19 @@ def find_targets(
     layers = describe_layers(model, analysis, quantizers)
     traces = Traces()
     targets = {
-        product.node: Target(layer, _factors(product.node, product, traces), product, after)
+        product.node: Target(layer, _find_factors(product.node, product, traces), product, after)
         for product, layer, after in zip(analysis.products, layers, quantizers, strict=True)
     }
     nodes = list(model.graph.all_nodes())
     for node in nodes:
         if node.domain == "" and node.op_type in _RECURRENT:
-            targets[node] = _recurrent(node, traces)
+            targets[node] = _list_recurrent_factors(node, traces)
     ordered = [targets[node] for node in nodes if node in targets]
     infos = connect_layers(nodes, [_add_widths(target) for target in ordered])
     return [replace(target, layer=info) for target, info in zip(ordered, infos, strict=True)]
 
 
-def _recurrent(node: ir.Node, traces: Traces) -> Target:
+def _list_recurrent_factors(node: ir.Node, traces: Traces) -> Target:
     layer = LayerInfo(
         name=get_label(node),
         operator=node.op_type,
@@ -112,7 +112,7 @@ def _recurrent(node: ir.Node, traces: Traces) -> Target:
         reason="the values of its states are unknown",
         parameters=sum(_count_stored(get_input(node, index)) for index in (1, 2)),
     )
-    return Target(layer, _factors(node, None, traces))
+    return Target(layer, _find_factors(node, None, traces))
 
 
 def _add_widths(target: Target) -> LayerInfo:
@@ -131,17 +131,19 @@ def _add_widths(target: Target) -> LayerInfo:
     )
 
 
-def _factors(node: ir.Node, product: ProductAnalysis | None, traces: Traces) -> tuple[Factor, ...]:
+def _find_factors(
+    node: ir.Node, product: ProductAnalysis | None, traces: Traces
+) -> tuple[Factor, ...]:
     bias, layout = get_bias_index(node), None if product is None else product.layout
     factors = []
     for index in (0, 1, 2) if node.op_type in _RECURRENT else (0, 1):
-        factor = None if index == bias else _factor(node, index, layout, traces)
+        factor = None if index == bias else _find_factor(node, index, layout, traces)
         if factor is not None:
             factors.append(factor)
     return tuple(factors)
 
 
-def _factor(
+def _find_factor(
     node: ir.Node, index: int, layout: ProductLayout | None, traces: Traces
 ) -> Factor | None:
     """Return the factor at an input of a layer; None if no quantizer with a grid precedes it."""
@@ -185,7 +187,7 @@ def _find_axis(
     return layout.weight_axis if node.op_type == "MatMul" else None
 
 
-def _producers(value: ir.Value | None) -> Iterator[ir.Node]:
+def _iter_producers(value: ir.Value | None) -> Iterator[ir.Node]:
     """Yield the nodes that a value is computed by, along their first inputs."""
     for _ in range(_MAX_MOVES):
         node = None if value is None else value.producer()
@@ -197,6 +199,6 @@ def _producers(value: ir.Value | None) -> Iterator[ir.Node]:
 
 def _count_stored(value: ir.Value | None) -> int:
     stored = value
-    for node in _producers(value):
+    for node in _iter_producers(value):
         stored = get_input(node, 0)
     return 0 if stored is None or stored.const_value is None else stored.const_value.size

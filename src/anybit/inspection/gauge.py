@@ -34,7 +34,7 @@ class Gauge:
 
         An array with NaN or infinity is skipped: no histogram holds these.
         """
-        counted = _in_steps(x, self._grid) if self._in_steps else x
+        counted = _convert_to_steps(x, self._grid) if self._in_steps else x
         if not x.size or not np.isfinite(counted).all():
             return
         self._statistics.add(counted)
@@ -67,12 +67,12 @@ class Gauge:
             lowest=low,
             highest=high,
             values=self._values(),
-            histogram=histogram(self._statistics) if observed else None,
+            histogram=interpolate_histogram(self._statistics) if observed else None,
             clipped=self._beyond / self._statistics.count if observed and has_ends else None,
             sqnr=noise_to_sqnr(noise) if noise else None,
-            channel_max=_columns(largest),
+            channel_max=_reduce_columns(largest),
             channels=largest.size,
-            outlier=_outlier(largest),
+            outlier=_find_outlier(largest),
         )
 
     def _codes(self) -> Array:
@@ -129,7 +129,7 @@ def describe_format(grid: Grid) -> str:
     return f"{'int' if grid.lowest < 0 else 'uint'}{grid.bits}"
 
 
-def histogram(statistics: TensorStatistics) -> Histogram:
+def interpolate_histogram(statistics: TensorStatistics) -> Histogram:
     """Return even bins over the observed range, interpolated from the bins of the statistics."""
     low, high = statistics.lowest, statistics.highest
     if low == high:
@@ -141,19 +141,19 @@ def histogram(statistics: TensorStatistics) -> Histogram:
     return Histogram(low, high, tuple(counts.tolist()))
 
 
-def _in_steps(x: Array, grid: Grid) -> Array:
+def _convert_to_steps(x: Array, grid: Grid) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(x / grid.scale + grid.zeropt, np.float32)
 
 
-def _columns(largest: Array) -> tuple[float, ...]:
+def _reduce_columns(largest: Array) -> tuple[float, ...]:
     if largest.size <= _MAX_COLUMNS:
         return tuple(map(float, largest))
     starts = np.linspace(0, largest.size, _MAX_COLUMNS, endpoint=False).astype(np.int64)
     return tuple(map(float, np.maximum.reduceat(largest, starts)))
 
 
-def _outlier(largest: Array) -> tuple[int, float] | None:
+def _find_outlier(largest: Array) -> tuple[int, float] | None:
     if largest.size < 2 or not largest.max() > 0:
         return None
     first, second = np.argsort(-largest, kind="stable")[:2]

@@ -190,7 +190,7 @@ class Totals:
     unknown: int = 0
 
 
-def weight_bytes(layer: LayerInfo) -> int:
+def count_layer_bytes(layer: LayerInfo) -> int:
     """Return the size of the constant weights of a layer at their bit width."""
     return (layer.parameters * layer.weight_bits + 7) // 8
 
@@ -303,7 +303,7 @@ class ModelReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON data; infinities become None."""
         record: dict[str, Any] = {"schema": SCHEMA}
-        record |= {item.name: _json(getattr(self, item.name)) for item in fields(self)}
+        record |= {item.name: _convert_to_json(getattr(self, item.name)) for item in fields(self)}
         if self.verdict is not None:
             record["quantization"]["verdict"] |= {
                 "passed": self.verdict.passed,
@@ -313,7 +313,7 @@ class ModelReport:
             if layer["compiled"] is not None:
                 del layer["compiled"]["layer"]
         if self.compilation is not None:
-            record["compilation"] = _json(self.compilation.to_json())
+            record["compilation"] = _convert_to_json(self.compilation.to_json())
             del record["compilation"]["layers"]
         return record
 
@@ -323,9 +323,9 @@ class ModelReport:
         Raises:
             OSError: The file cannot be written.
         """
-        from anybit.inspection.pages import report_page
+        from anybit.inspection.pages import render_report
 
-        Path(path).write_text(report_page(self), encoding="utf-8")
+        Path(path).write_text(render_report(self), encoding="utf-8")
 
     def __str__(self) -> str:
         from anybit.inspection.text import report_text
@@ -333,11 +333,11 @@ class ModelReport:
         return report_text(self)
 
 
-def _json(value: Any) -> Any:
+def _convert_to_json(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _json(getattr(value, item.name)) for item in fields(value)}
+        return {item.name: _convert_to_json(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _json(item) for key, item in value.items()}
+        return {str(key): _convert_to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json(item) for item in value]
+        return [_convert_to_json(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -72,7 +72,7 @@ def run_on_data(
     gauges = {factor: Gauge(factor) for factor in factors}
     observers = [_Observer(target, analysis) for target in targets]
     top = set(model.graph)  # values inside branches and loops are not recorded
-    values = [value for factor in factors for value in (factor.x, _output(factor))]
+    values = [value for factor in factors for value in (factor.x, _get_output(factor))]
     values += [value for observer in observers for value in observer.values]
     values = [
         value for value in values if (producer := value.producer()) is None or producer in top
@@ -91,7 +91,7 @@ def run_on_data(
             for factor, gauge in gauges.items():
                 x = arrays.get(str(factor.x.name))
                 if x is not None and x.dtype.kind == "f":
-                    gauge.add(x, arrays.get(str(_output(factor).name)))
+                    gauge.add(x, arrays.get(str(_get_output(factor).name)))
             for observer in observers:
                 observer.add(arrays)
         progress((number + 1) / len(samples))
@@ -100,7 +100,7 @@ def run_on_data(
     return DataRun(summary, observations, gauges)
 
 
-def _output(factor: Factor) -> ir.Value:
+def _get_output(factor: Factor) -> ir.Value:
     return factor.quantizer.node.outputs[0]
 
 

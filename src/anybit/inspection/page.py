@@ -134,17 +134,17 @@ class Page:
 
 def render(page: Page) -> str:
     """Return a page as HTML, with style and script inlined."""
-    style, script = _asset("page.css"), _asset("page.js")
+    style, script = _read_asset("page.css"), _read_asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _template().render(page=page, style=style, script=script, digest=digest)
+    return _load_template().render(page=page, style=style, script=script, digest=digest)
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files(__package__) / name).read_text("utf-8")
 
 
 @cache
-def _template() -> "Template":
+def _load_template() -> "Template":
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 
@@ -161,4 +161,4 @@ def _template() -> "Template":
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     environment.filters |= {"words": words, "figure": figure}
-    return environment.from_string(_asset("page.html"))
+    return environment.from_string(_read_asset("page.html"))

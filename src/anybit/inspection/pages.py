@@ -55,26 +55,26 @@ _WIDTHS = (
 _WIDEST_GRID = 3.0
 
 
-def report_page(report: ModelReport) -> str:
+def render_report(report: ModelReport) -> str:
     """Return the report as an HTML page that works offline."""
     tool = "inspect" if report.quantization is None else "quantize"
     tool = tool if report.compilation is None else "compile"
     layers = report.ranked if report.quantization is not None else report.layers
-    details = [_details(row, f"layer{at}") for at, row in enumerate(layers[:_MAX_DETAILS])]
+    details = [_describe_layer(row, f"layer{at}") for at, row in enumerate(layers[:_MAX_DETAILS])]
     anchors = {row.layer.output: f"layer{at}" for at, row in enumerate(layers[:_MAX_DETAILS])}
     failed = report.verdict is not None and not report.verdict.passed
     return render(
         Page(
             escape_name(report.name[-200:]),
             f"anybit {tool}",
-            text.conclusion(report),
+            text.describe_conclusion(report),
             failed,
-            list(_figures(report)),
-            [Facts(_facts(report))],
+            list(_list_figures(report)),
+            [Facts(_make_facts(report))],
             [
                 section
                 for section in (
-                    *_sections(report, layers, anchors),
+                    *_make_sections(report, layers, anchors),
                     Section("Layer by layer", _make_details(details, report)),
                 )
                 if section.blocks
@@ -83,22 +83,24 @@ def report_page(report: ModelReport) -> str:
     )
 
 
-def _sections(
+def _make_sections(
     report: ModelReport, layers: Sequence[LayerReport], anchors: Mapping[str, str]
 ) -> Iterator[Section]:
     advice = [(item.text, item.remedy) for item in report.advice]
     yield Section("Advice", [Items(advice)] if advice else [])
     if report.quantization is not None:
-        yield Section("The cost of other mixed precisions", _front(report.quantization.front))
+        yield Section("The cost of other mixed precisions", _draw_front(report.quantization.front))
     if report.summary is not None:
         rows = text.make_quantizer_rows(report.summary.quantizers)
         notes = text.make_quantizer_notes(report.summary)
-        yield Section("Quantizers", [*([_table(rows)] if rows else []), *notes])
+        yield Section("Quantizers", [*([_make_table(rows)] if rows else []), *notes])
     if report.layers:
-        yield Section("The network", [_NETWORK, _strip(report.layers, anchors)])
-        yield Section("Layers", [*_meanings(report), _make_layer_table(report, layers, anchors)])
+        yield Section("The network", [_NETWORK, _make_strip(report.layers, anchors)])
+        yield Section(
+            "Layers", [*_make_meanings(report), _make_layer_table(report, layers, anchors)]
+        )
     observed = text.make_observed_rows(report)
-    yield Section("Proven and observed", [_table(observed)] if observed else [])
+    yield Section("Proven and observed", [_make_table(observed)] if observed else [])
     reasons = text.group_reasons(report.layers)[:_MAX_REASONS]
     yield Section("Layers that are not exact", [Items(reasons)] if reasons else [])
     if report.quantization is not None:
@@ -107,7 +109,7 @@ def _sections(
             for name, reason in list(report.quantization.skipped.items())[:_MAX_REASONS]
         ]
         yield Section("Layers that stay float", [Items(skipped)] if skipped else [])
-        yield Section("The worst samples", _worst(report.verdict))
+        yield Section("The worst samples", _find_worst(report.verdict))
 
 
 _NETWORK = (
@@ -116,7 +118,7 @@ _NETWORK = (
 )
 
 
-def _figures(report: ModelReport) -> Iterator[tuple[str, str, str]]:
+def _list_figures(report: ModelReport) -> Iterator[tuple[str, str, str]]:
     totals, verdict = report.totals, report.verdict
     if report.bytes_before is not None and report.bytes_after is not None:
         yield "constants", format_bytes(report.bytes_before), format_bytes(report.bytes_after)
@@ -129,7 +131,7 @@ def _figures(report: ModelReport) -> Iterator[tuple[str, str, str]]:
             format_amount(totals.bops),
         )
     if verdict is not None and verdict.sqnr is not None:
-        yield "output SQNR", "", text.decibels(verdict.sqnr)
+        yield "output SQNR", "", text.format_decibels(verdict.sqnr)
     if verdict is not None and verdict.agreement is not None:
         yield "agreement", "", format_percent(verdict.agreement)
     elif verdict is not None and verdict.logits_agreement is not None:
@@ -142,8 +144,8 @@ def _figures(report: ModelReport) -> Iterator[tuple[str, str, str]]:
         yield "time of a sample", "", format_duration(report.data.seconds)
 
 
-def _facts(report: ModelReport) -> dict[str, str]:
-    pairs = {} if report.summary is None else text.facts(report.summary)
+def _make_facts(report: ModelReport) -> dict[str, str]:
+    pairs = {} if report.summary is None else text.describe_contents(report.summary)
     if report.compilation is not None:
         pairs |= {"speed": report.compilation.whole, "measured": report.compilation.measured}
     ranges = report.input_ranges.items()
@@ -158,13 +160,13 @@ def _facts(report: ModelReport) -> dict[str, str]:
     return pairs
 
 
-def _table(rows: Sequence[text.Row]) -> HtmlTable:
+def _make_table(rows: Sequence[text.Row]) -> HtmlTable:
     numbers = [name for name in rows[0] if name in text.NUMBERS]
     cells = [[Cell(shorten_name(cell)) for cell in row.values()] for row in rows]
     return HtmlTable(list(rows[0]), cells, numbers)
 
 
-def _meanings(report: ModelReport) -> Iterator[Block]:
+def _make_meanings(report: ModelReport) -> Iterator[Block]:
     kinds = {row.kind for row in report.layers}
     yield Facts({kind: meaning for kind, meaning in text.MEANINGS.items() if kind in kinds})
 
@@ -175,7 +177,7 @@ def _make_layer_table(
     rows = text.make_layer_rows(report)
     by_layer = dict(zip((id(row) for row in report.layers), rows, strict=False))
     most = max((row.layer.bops or 0 for row in layers), default=0) or 1
-    slowest = max((_seconds(row) for row in layers), default=0.0) or 1.0
+    slowest = max((_format_seconds(row) for row in layers), default=0.0) or 1.0
     cells = []
     for layer in layers[:_MAX_ROWS]:
         line: list[Cell] = []
@@ -200,12 +202,12 @@ def _make_layer_table(
     return HtmlTable(list(rows[0]), cells, numbers, classes, sortable=True)
 
 
-def _seconds(row: LayerReport) -> float:
+def _format_seconds(row: LayerReport) -> float:
     times = () if row.compiled is None else (row.compiled.seconds, row.compiled.float_seconds)
     return max((seconds or 0.0 for seconds in times), default=0.0)
 
 
-def _strip(layers: Sequence[LayerReport], anchors: Mapping[str, str]) -> Strip:
+def _make_strip(layers: Sequence[LayerReport], anchors: Mapping[str, str]) -> Strip:
     """Return segments as wide as the work of a layer; of very many, neighbours share one."""
     step = -(-len(layers) // _MAX_SEGMENTS)
     groups = [layers[start : start + step] for start in range(0, len(layers), step)]
@@ -215,7 +217,7 @@ def _strip(layers: Sequence[LayerReport], anchors: Mapping[str, str]) -> Strip:
     segments, levels = [], set()
     for group, width in zip(groups, work, strict=True):
         first = group[0]
-        level = _level(max(row.layer.weight_bits for row in group))
+        level = _choose_level(max(row.layer.weight_bits for row in group))
         levels.add(level)
         about = (
             f"{shorten_name(first.name)}: {first.layer.weight_bits} x {first.layer.input_bits} bits"
@@ -228,28 +230,28 @@ def _strip(layers: Sequence[LayerReport], anchors: Mapping[str, str]) -> Strip:
     return Strip(segments, sorted(levels))
 
 
-def _level(bits: int) -> tuple[str, str]:
+def _choose_level(bits: int) -> tuple[str, str]:
     for place, (most, words) in enumerate(_WIDTHS):
         if bits <= most:
             return f"level{place + 1}", words
     return "float", "float"
 
 
-def _worst(verdict: QualityMetrics | None) -> list[Block]:
+def _find_worst(verdict: QualityMetrics | None) -> list[Block]:
     if verdict is None or not verdict.worst:
         return []
     rows = [
         {
             "sample": str(sample.number),
-            "SQNR": text.decibels(sample.sqnr),
+            "SQNR": text.format_decibels(sample.sqnr),
             "arg max": {None: "", True: "same", False: "different"}[sample.agrees],
         }
         for sample in verdict.worst
     ]
-    return ["Held-out samples, by their number among all samples.", _table(rows)]
+    return ["Held-out samples, by their number among all samples.", _make_table(rows)]
 
 
-def _front(mixes: Sequence[ParetoPoint]) -> list[Block]:
+def _draw_front(mixes: Sequence[ParetoPoint]) -> list[Block]:
     """Return charts of size and bit operations over SQNR, and a table of the marked mixes."""
     finite = [mix for mix in mixes if math.isfinite(mix.sqnr)]
     costs: dict[str, tuple[Callable[[ParetoPoint], int], Callable[[int], str]]] = {
@@ -260,23 +262,23 @@ def _front(mixes: Sequence[ParetoPoint]) -> list[Block]:
     for label, (cost, words) in costs.items():
         values = [cost(mix) for mix in finite]
         if len(set(values)) > 1:
-            blocks.append(_cost_chart(finite, cost, words, label))
+            blocks.append(_draw_cost_chart(finite, cost, words, label))
     marked = [mix for mix in finite if mix.name or mix.chosen]
     if blocks and marked:
         rows = [
             {
                 "mix": f"{mix.name}{' *' if mix.chosen else ''}".strip(),
-                "output SQNR": text.decibels(mix.sqnr),
+                "output SQNR": text.format_decibels(mix.sqnr),
                 "bytes": format_bytes(mix.bytes),
                 "BOPs": format_amount(mix.bops),
             }
             for mix in marked
         ]
-        blocks.append(_table(rows))
+        blocks.append(_make_table(rows))
     return blocks
 
 
-def _cost_chart(
+def _draw_cost_chart(
     mixes: Sequence[ParetoPoint],
     cost: Callable[[ParetoPoint], int],
     words: Callable[[int], str],
@@ -322,24 +324,24 @@ def _make_details(details: list[Details], report: ModelReport) -> list[Block]:
     return [*([note] if report.compilation is None or rest else []), *details]
 
 
-def _details(row: LayerReport, anchor: str) -> Details:
+def _describe_layer(row: LayerReport, anchor: str) -> Details:
     layer, quality = row.layer, row.quality
     about = [layer.operator, f"{layer.weight_bits} x {layer.input_bits} bits", row.kind]
     if quality is not None:
-        about.append(text.decibels(quality.sqnr))
+        about.append(text.format_decibels(quality.sqnr))
     blocks: list[Block] = [Facts({"reads": ", ".join(layer.inputs), "quantizer": layer.quantizer})]
     if quality is not None and quality.smoothed:
         blocks.append("Its activation channels are scaled against its weights.")
-    blocks += (block for tensor in row.tensors for block in _tensor(tensor))
+    blocks += (block for tensor in row.tensors for block in _describe_tensor(tensor))
     if row.observed is not None and len(row.observed.shares) > 1:
         blocks.append(_code_shares(row.observed))
     if row.compiled is None and not row.tensors:
         blocks.append("No quantizer with a constant grid precedes it.")
-    blocks += _risks(row)
+    blocks += _describe_risks(row)
     return Details(shorten_name(row.name), ", ".join(filter(None, about)), blocks, anchor)
 
 
-def _tensor(tensor: QuantizedTensor) -> Iterator[Block]:
+def _describe_tensor(tensor: QuantizedTensor) -> Iterator[Block]:
     unit = " steps" if tensor.in_steps else ""
     grid = f"{tensor.kind}, {tensor.lowest:.6g} to {tensor.highest:.6g}{unit}"
     parts = [grid, format_count(tensor.scales, "scale")]
@@ -348,19 +350,19 @@ def _tensor(tensor: QuantizedTensor) -> Iterator[Block]:
     if tensor.sqnr is not None:
         parts.append(f"{tensor.sqnr:.1f} dB by itself")
     title = f"{tensor.role.capitalize()} {shorten_name(tensor.name)}: {', '.join(parts)}"
-    yield title if tensor.histogram is None else _histogram(tensor, title)
+    yield title if tensor.histogram is None else _draw_histogram(tensor, title)
     if len(tensor.channel_max) > 1:
         outlier = ""
         if tensor.outlier is not None and tensor.outlier[1] > _SHOWN_OUTLIER:
             channel, share = tensor.outlier
             outlier = f"; channel {channel} exceeds all others by {format_percent(share)}"
         yield Figure(
-            charts.bars(tensor.channel_max, "Largest magnitude per channel"),
+            charts.draw_bars(tensor.channel_max, "Largest magnitude per channel"),
             f"Largest magnitude of {tensor.channels} channels{outlier}",
         )
 
 
-def _histogram(tensor: QuantizedTensor, title: str) -> Figure:
+def _draw_histogram(tensor: QuantizedTensor, title: str) -> Figure:
     seen = tensor.histogram
     if seen is None:
         raise ValueError("a tensor without a histogram")
@@ -373,7 +375,7 @@ def _histogram(tensor: QuantizedTensor, title: str) -> Figure:
     def place(value: float) -> float:
         return min(max((value - left) / (right - left), 0.0), 1.0)
 
-    chart = charts.histogram(
+    chart = charts.draw_histogram(
         seen.counts,
         (place(seen.lowest), place(seen.highest)),
         (place(tensor.lowest), place(tensor.highest)),
@@ -388,17 +390,18 @@ def _code_shares(observed: Observation) -> Figure:
     shares = [observed.shares.get(code, 0.0) for code in codes]
     titles = [f"{code}: {format_percent(share)}" for code, share in zip(codes, shares, strict=True)]
     titles = titles if len(titles) <= _MAX_TOOLTIPS else []  # a rectangle each
-    chart = charts.bars(shares, "Shares of codes", titles)
+    chart = charts.draw_bars(shares, "Shares of codes", titles)
     return Figure(chart, "Codes of the result", [str(codes[0]), str(codes[-1])])
 
 
-def _risks(row: LayerReport) -> Iterator[Block]:
+def _describe_risks(row: LayerReport) -> Iterator[Block]:
     """Yield the accumulators of a layer at which float32 may give another code."""
     if row.compiled is None or not row.compiled.risks:
         return
     yield (
-        f"At {text.risk_count(row.compiled)} sums another float32 evaluation of the graph may give "
-        "the adjacent code: the edge between two codes is nearer than a float32 rounding error."
+        f"At {text.format_risk_count(row.compiled)} sums another float32 evaluation of the graph "
+        "may give the adjacent code: the edge between two codes is nearer than a float32 rounding "
+        "error."
     )
     sums: dict[int, list[str]] = {}
     for channel, accumulator in row.compiled.risks[:_MAX_RISKS]:

@@ -142,20 +142,20 @@ def _make_layer_row(row: LayerReport) -> Row:
         "bits": f"{layer.weight_bits} x {layer.input_bits}",
         "bytes": format_bytes(row.bytes) if row.bytes else "",
         "zeros": "" if layer.sparsity is None else format_percent(layer.sparsity),
-        "codes in": span(layer.input_codes),
-        "weight codes": span(layer.weight_codes),
-        "accumulator": span(layer.accumulator),
+        "codes in": format_span(layer.input_codes),
+        "weight codes": format_span(layer.weight_codes),
+        "accumulator": format_span(layer.accumulator),
         "acc. bits": _number(layer.accumulator_bits),
         "any weights": _number(layer.accumulator_bits_any),
-        "sums": reals(layer.sums),
-        "codes out": span(layer.output_codes),
+        "sums": format_reals(layer.sums),
+        "codes out": format_span(layer.output_codes),
         "guarantee": row.kind,
-        **_quality(row.quality),
+        **_make_quality_cells(row.quality),
         **_make_compiled_cells(row.compiled),
     }
 
 
-def _quality(quality: LayerQuality | None) -> Row:
+def _make_quality_cells(quality: LayerQuality | None) -> Row:
     if quality is None:
         return dict.fromkeys(("SQNR, dB", "output, dB", "noise"), "")
     return {
@@ -171,14 +171,14 @@ def _make_compiled_cells(layer: CompiledLayer | None) -> Row:
     results = f"{layer.levels} codes" if layer.levels else "floats"
     return {
         "results": f"{results} by {_EPILOGUES[layer.tail]}" if layer.tail else "",
-        "at risk": risk_count(layer),
+        "at risk": format_risk_count(layer),
         "kernel": layer.kernel,
         "time": "" if layer.seconds is None else format_duration(layer.seconds),
         "float time": "" if layer.float_seconds is None else format_duration(layer.float_seconds),
     }
 
 
-def risk_count(layer: CompiledLayer) -> str:
+def format_risk_count(layer: CompiledLayer) -> str:
     """Return the number of accumulators at risk; "1000+" if the list is cut."""
     if not layer.risks and not layer.more_risks:
         return ""
@@ -198,12 +198,12 @@ def _make_observed_row(row: LayerReport, observed: Observation) -> Row:
     channels = f"{len(observed.constant_channels)} of {observed.channels}"
     return {
         "layer": layer.name,
-        "codes in": span(layer.input_codes),
-        "in seen": span(observed.input_codes),
-        "sums": reals(layer.sums),
-        "sums seen": reals(observed.sums),
-        "codes out": span(layer.output_codes),
-        "out seen": span(observed.output_codes),
+        "codes in": format_span(layer.input_codes),
+        "in seen": format_span(observed.input_codes),
+        "sums": format_reals(layer.sums),
+        "sums seen": format_reals(observed.sums),
+        "codes out": format_span(layer.output_codes),
+        "out seen": format_span(observed.output_codes),
         "clipped": "" if observed.clipped is None else format_percent(observed.clipped),
         "constant": channels if observed.channels else "",
         "most frequent codes": ", ".join(
@@ -228,7 +228,7 @@ def _format_reason(kind: str, layers: Sequence[LayerReport]) -> str:
     return f"{names}: {kind}{which} {escape_name(first)}"
 
 
-def facts(summary: ModelSummary) -> Row:
+def describe_contents(summary: ModelSummary) -> Row:
     """Return the contents of a model file by heading."""
     opsets = ", ".join(f"{name or 'ai.onnx'} {version}" for name, version in summary.opsets.items())
     rows = {
@@ -236,7 +236,9 @@ def facts(summary: ModelSummary) -> Row:
         "format": f"IR {summary.ir_version}; opsets {opsets or 'not declared'}",
         "inputs": ", ".join(f"{name}: {kind}" for name, kind in summary.inputs.items()),
         "outputs": ", ".join(f"{name}: {kind}" for name, kind in summary.outputs.items()),
-        "operators": ", ".join(f"{n} {_short(name)}" for name, n in summary.operators.items()),
+        "operators": ", ".join(
+            f"{n} {_shorten_operator(name)}" for name, n in summary.operators.items()
+        ),
         "parameters": f"{summary.parameters:,} in {format_count(len(summary.weights), 'tensor')}, "
         f"constants {format_bytes(summary.constant_bytes)}",
     }
@@ -246,13 +248,13 @@ def facts(summary: ModelSummary) -> Row:
     return rows
 
 
-def _short(operator: str) -> str:
+def _shorten_operator(operator: str) -> str:
     """Return the name of an operator, without the domain of ours."""
     domain, _, name = operator.rpartition("::")
     return name if find_versions(domain, name) else operator
 
 
-def work(report: ModelReport) -> str:
+def describe_work(report: ModelReport) -> str:
     """Return layers, multiplications and widths of a model in a sentence."""
     totals = report.totals
     if not totals.layers:
@@ -272,7 +274,7 @@ def make_quantizer_rows(quantizers: Iterable[QuantizerSummary]) -> list[Row]:
     """Return a row per kind of quantizer, with their number and the range of their scales."""
     groups: dict[tuple[str, ...], list[QuantizerSummary]] = defaultdict(list)
     for quantizer in quantizers:
-        groups[_kind(quantizer)].append(quantizer)
+        groups[_describe_kind(quantizer)].append(quantizer)
     rows = []
     for (operator, role, bits, codes, granularity, rounding), group in groups.items():
         rows.append(
@@ -281,16 +283,16 @@ def make_quantizer_rows(quantizers: Iterable[QuantizerSummary]) -> list[Row]:
                 "of": role,
                 "bits": bits,
                 "codes": codes,
-                "scales": _range(quantizer.scale for quantizer in group),
+                "scales": _format_range(quantizer.scale for quantizer in group),
                 "per": granularity,
-                "zero-points": _range(quantizer.zero_point for quantizer in group),
+                "zero-points": _format_range(quantizer.zero_point for quantizer in group),
                 "rounding": rounding,
             }
         )
     return [{name: row[name] for name in row if any(other[name] for other in rows)} for row in rows]
 
 
-def _kind(quantizer: QuantizerSummary) -> tuple[str, ...]:
+def _describe_kind(quantizer: QuantizerSummary) -> tuple[str, ...]:
     scale = quantizer.scale
     return (
         f"{quantizer.operator} {quantizer.type}".strip(),
@@ -302,7 +304,7 @@ def _kind(quantizer: QuantizerSummary) -> tuple[str, ...]:
     )
 
 
-def _range(parameters: Iterable[ParameterSummary | None]) -> str:
+def _format_range(parameters: Iterable[ParameterSummary | None]) -> str:
     ends = [
         (parameter.smallest, parameter.largest)
         for parameter in parameters
@@ -346,14 +348,14 @@ def make_quantizer_notes(summary: ModelSummary) -> list[str]:
     return [first + " The weights:" * bool(weights), *weights[:_MAX_WEIGHTS], *rest]
 
 
-def conclusion(report: ModelReport) -> str:
+def describe_conclusion(report: ModelReport) -> str:
     """Return the main figures of a report in a sentence."""
     totals = report.totals
     if report.compilation is not None:
-        return coverage(report.compilation)
+        return describe_coverage(report.compilation)
     if report.verdict is not None:
-        failed = failure(report.verdict)
-        return f"{quality(report.verdict)}{failed and f'; {failed}'}."
+        failed = describe_failure(report.verdict)
+        return f"{describe_quality(report.verdict)}{failed and f'; {failed}'}."
     if not totals.layers:
         return "No Conv, ConvTranspose, Gemm or MatMul."
     macs = sum(row.layer.macs or 0 for row in report.layers if row.kind == "exact")
@@ -368,7 +370,7 @@ def conclusion(report: ModelReport) -> str:
     )
 
 
-def coverage(compilation: Report) -> str:
+def describe_coverage(compilation: Report) -> str:
     """Return coverage and guarantees: "9 of 9 layers, 100 % of MACs on integers: 9 exact"."""
     counts = ", ".join(f"{count} {kind.value}" for kind, count in compilation.guarantees.items())
     return f"{compilation.coverage} on integers" + (f": {counts}" if counts else "")
@@ -380,15 +382,15 @@ def describe_unknown_sizes(report: ModelReport) -> str:
     return f"MACs do not count layers of unknown size: {join_names(names, 4)}" if names else ""
 
 
-def quality(verdict: QualityMetrics) -> str:
+def describe_quality(verdict: QualityMetrics) -> str:
     """Return the quality figures of the outputs in one line."""
     from anybit.metrics.confidence import MIN_SAMPLES
 
     figures = []
     if verdict.sqnr is not None:
-        figures.append(f"SQNR {decibels(verdict.sqnr)}")
+        figures.append(f"SQNR {format_decibels(verdict.sqnr)}")
     if verdict.correlation is not None:
-        figures.append(f"correlation {correlation(verdict.correlation)}")
+        figures.append(f"correlation {format_correlation(verdict.correlation)}")
     if verdict.agreement is not None:
         figures.append(f"agreement {100 * verdict.agreement:.1f} %")
     if verdict.logits_agreement is not None:
@@ -401,30 +403,30 @@ def quality(verdict: QualityMetrics) -> str:
     return f"On {where}: {', '.join(figures) or 'no output to compare'}"
 
 
-def failure(verdict: QualityMetrics) -> str:
+def describe_failure(verdict: QualityMetrics) -> str:
     """Return which figures are below their thresholds; empty if none is."""
     failures = "; ".join(verdict.failures)
     return failures and f"quality check failed: {failures} (--fail-below)"
 
 
-def decibels(sqnr: float | None) -> str:
+def format_decibels(sqnr: float | None) -> str:
     """Return an SQNR with its unit; empty if unknown."""
     if sqnr is None:
         return ""
     return "no noise" if sqnr == math.inf else f"{sqnr:.1f} dB"
 
 
-def correlation(r: float | None) -> str:
+def format_correlation(r: float | None) -> str:
     """Return Pearson's r with four decimals; empty where it is not defined."""
     return "" if r is None else f"{r:.4f}"
 
 
-def span(ends: Span | None) -> str:
+def format_span(ends: Span | None) -> str:
     """Return two integers as "-7..7"; empty for None."""
     return "" if ends is None else f"{ends[0]}..{ends[1]}"
 
 
-def reals(ends: tuple[float, float] | None) -> str:
+def format_reals(ends: tuple[float, float] | None) -> str:
     """Return two numbers in four digits; empty for None."""
     return "" if ends is None else f"{ends[0]:.4g}..{ends[1]:.4g}"
 
@@ -437,7 +439,11 @@ def report_text(report: ModelReport) -> str:
     """Return the report as plain text."""
     lines: list[str] = []
     if report.summary is not None:
-        rows = {"file": report.name, **facts(report.summary), "work": work(report)}
+        rows = {
+            "file": report.name,
+            **describe_contents(report.summary),
+            "work": describe_work(report),
+        }
         width = max(map(len, rows))
         lines += [f"{name:{width}}  {escape_name(value)}" for name, value in rows.items()]
         lines += _format_plain_table(make_quantizer_rows(report.summary.quantizers))
@@ -449,7 +455,7 @@ def report_text(report: ModelReport) -> str:
         ]
         lines += group_reasons(report.layers)
         lines += [str(advice) for advice in report.advice]
-        lines.append(conclusion(report))
+        lines.append(describe_conclusion(report))
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anybit._native import differentiable, xla_handlers
+from anybit._native import get_differentiable_inputs, xla_handlers
 from anybit.jax._rounded_once import round_once
 from anybit.ops import Operator
 from anybit.ops.arrays import cast, get_compute_dtype
@@ -45,7 +45,7 @@ def compute_gradients(
     inputs: Sequence[Any],
 ) -> dict[str, Any]:
     """Return the gradients of the named inputs, from that of the result."""
-    kernels = [name for name in names if name in differentiable(operator.name)]
+    kernels = [name for name in names if name in get_differentiable_inputs(operator.name)]
     others = [name for name in names if name not in kernels]
 
     def by_reference(

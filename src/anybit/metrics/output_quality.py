@@ -89,8 +89,8 @@ class _Moments:
         self.yy += other.yy + dy * dy * weight
         self.xy += other.xy + dx * dy * weight
         self.mean_x, self.mean_y = self.mean_x + dx * share, self.mean_y + dy * share
-        self.range_x = _hull(self.range_x, other.range_x)
-        self.range_y = _hull(self.range_y, other.range_y)
+        self.range_x = _find_hull(self.range_x, other.range_x)
+        self.range_y = _find_hull(self.range_y, other.range_y)
         self.count = count
 
     @property
@@ -103,7 +103,7 @@ class _Moments:
         return min(max(r, -1.0), 1.0) if math.isfinite(r) else None
 
 
-def _hull(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+def _find_hull(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
     return min(one[0], other[0]), max(one[1], other[1])
 
 
@@ -161,7 +161,7 @@ class OutputSums:
         if not -a.ndim <= axis < a.ndim or a.shape[axis] < 2 or not a.size:
             return
         if self.kind != "distribution":
-            self.sums_to_one = _sums_to_one(a, axis)
+            self.sums_to_one = _has_unit_sums(a, axis)
         if not self.kind and not self.sums_to_one:
             return
         self.rows = a.size // a.shape[axis]
@@ -234,7 +234,7 @@ def is_float(array: Array) -> bool:
     return array.dtype.name.startswith(("float", "bfloat"))
 
 
-def _sums_to_one(a: Array, axis: int) -> bool:
+def _has_unit_sums(a: Array, axis: int) -> bool:
     """Return whether all rows are non-negative and sum to 1."""
     with np.errstate(all="ignore"):
         if not (a >= 0).all():  # also NaN

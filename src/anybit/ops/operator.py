@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from anybit._native import kernel
+from anybit._native import get_kernel
 from anybit.ops import arrays
 from anybit.ops.attribute import Attribute
 from anybit.ops.documentation import Documentation, parse_documentation
@@ -211,7 +211,7 @@ def _make_callables(
 ) -> tuple[Callable[P, R], Callable[P, R]]:
     """Return the public function, and the reference for arrays of other libraries."""
     signature = inspect.signature(body)
-    native = kernel(body.__name__)
+    native = get_kernel(body.__name__)
     ndarray = np.ndarray  # looked up once: a call on a small array takes a microsecond
 
     def reference(*arguments: P.args, **keywords: P.kwargs) -> R:

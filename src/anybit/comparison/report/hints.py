@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.comparison.arrays import same_bits
-from anybit.comparison.measure import differing_elements
+from anybit.comparison.measure import find_differing_elements
 from anybit.comparison.report.wording import format_value
 from anybit.comparison.results import TensorDifference
 from anybit.comparison.steps import Arrays
@@ -35,9 +35,9 @@ def explain_first_difference(
             yield from _describe_readers(a)
         return
     if node_b is not None and node_b.op_identifier() == node_a.op_identifier():
-        yield from _attributes(node_a, node_b)
+        yield from _compare_attributes(node_a, node_b)
         yield from _compare_parameters(node_a, node_b, arrays_a, arrays_b)
-    if _only_ties(tensor, node_a, arrays_a):
+    if _are_all_ties(tensor, node_a, arrays_a):
         count = tensor.differing + tensor.tolerated
         which = "the element that differs" if count == 1 else f"all {count} elements that differ"
         yield f"{which}: half-way between two steps; the two sides round ties differently"
@@ -48,7 +48,7 @@ def compare_parameters(a: ir.Node, b: ir.Node, arrays_a: Arrays, arrays_b: Array
     if not get_declared_inputs(a) or b.op_identifier() != a.op_identifier():
         return
     if find_operator(a) is not None:  # all attributes are explicit
-        yield from _attributes(a, b)
+        yield from _compare_attributes(a, b)
     yield from _compare_parameters(a, b, arrays_a, arrays_b)
 
 
@@ -81,7 +81,7 @@ def _compare_parameters(
         except ValueError:
             yield f"{name} has the shape {list(a.shape)} in A and {list(b.shape)} in B"
             continue
-        indices = np.argwhere(differing_elements(a, b))
+        indices = np.argwhere(find_differing_elements(a, b))
         if len(indices):
             index = tuple(indices[0].tolist())
             more = (
@@ -92,21 +92,21 @@ def _compare_parameters(
             yield f"{name} is {values}{where}"
 
 
-def _attributes(a: ir.Node, b: ir.Node) -> Iterator[str]:
+def _compare_attributes(a: ir.Node, b: ir.Node) -> Iterator[str]:
     for name in sorted(a.attributes.keys() | b.attributes.keys()):
-        values = [_shown(node.attributes.get(name)) for node in (a, b)]
+        values = [_format_attribute(node.attributes.get(name)) for node in (a, b)]
         if values[0] != values[1]:
             yield f"{name} is {values[0]} in A and {values[1]} in B"
 
 
-def _shown(attribute: ir.Attr | None) -> str:
+def _format_attribute(attribute: ir.Attr | None) -> str:
     if attribute is None:
         return "not given"
     text = str(attribute.value)
     return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}..."
 
 
-def _only_ties(tensor: TensorDifference, node: ir.Node, arrays: Arrays) -> bool:
+def _are_all_ties(tensor: TensorDifference, node: ir.Node, arrays: Arrays) -> bool:
     """Return whether all differing elements are rounded ties: half-way between adjacent steps."""
     value = next(iter(node.inputs), None)  # random numbers and constants have none
     x = None if value is None else arrays.get(value.name or "")
@@ -117,7 +117,7 @@ def _only_ties(tensor: TensorDifference, node: ir.Node, arrays: Arrays) -> bool:
     if tensor.a.dtype.kind != "f" or tensor.b.dtype.kind != "f":
         return False
     epsilon = np.finfo(x.dtype).eps
-    mask = differing_elements(tensor.a, tensor.b)
+    mask = find_differing_elements(tensor.a, tensor.b)
     step = tensor.step.select(mask)
     x, a, b = (array[mask].astype(np.float64) for array in (x, tensor.a, tensor.b))
     with np.errstate(all="ignore"):

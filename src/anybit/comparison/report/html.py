@@ -4,7 +4,7 @@
 from collections.abc import Iterator, Sequence
 
 from anybit.comparison.report import wording
-from anybit.comparison.report.pictures import heat_map, histogram
+from anybit.comparison.report.pictures import draw_heat_map, draw_histogram
 from anybit.comparison.results import Difference, TensorDifference
 from anybit.inspection.page import (
     Block,
@@ -20,11 +20,11 @@ from anybit.inspection.page import (
 from anybit.text import format_count
 
 
-def page(difference: Difference) -> str:
+def render_page(difference: Difference) -> str:
     """Return the comparison as an HTML page that works offline."""
     sections = [
         *_make_first_section(difference),
-        *_pictures(difference),
+        *_draw_charts(difference),
         *_make_tensor_sections(difference),
         Section(
             "Tensors without a counterpart",
@@ -52,7 +52,7 @@ def page(difference: Difference) -> str:
 def _make_first_section(difference: Difference) -> Iterator[Section]:
     if difference.first is not None:
         hints = [f"Hint: {hint}" for hint in difference.hints]
-        samples = [wording.element(sample) for sample in difference.first.samples]
+        samples = [wording.format_element(sample) for sample in difference.first.samples]
         blocks: list[Block] = [
             wording.describe_first_difference(difference),
             Items([*hints, *samples]),
@@ -60,7 +60,7 @@ def _make_first_section(difference: Difference) -> Iterator[Section]:
         yield Section("The first difference", blocks)
 
 
-def _pictures(difference: Difference) -> Iterator[Section]:
+def _draw_charts(difference: Difference) -> Iterator[Section]:
     """Yield charts of the most harmful tensor, and of the first if that is another one."""
     selected: dict[str, TensorDifference] = {}
     for title, tensor in (("Most harmful", difference.worst), ("First", difference.first)):
@@ -71,7 +71,7 @@ def _pictures(difference: Difference) -> Iterator[Section]:
     for title, tensor in selected.items():
         of = f", step of {tensor.step_quantizer}" if tensor.step is not None else ""
         origin = f"Made by {tensor.made_by}" if tensor.operator else "A stored constant"
-        charts = [histogram(tensor), heat_map(tensor)]
+        charts = [draw_histogram(tensor), draw_heat_map(tensor)]
         yield Section(f"{title} tensor: {tensor.name}", [f"{origin}{of}.", *charts])
 
 
@@ -79,12 +79,12 @@ def _make_tensor_sections(difference: Difference) -> Iterator[Section]:
     """Yield the most harmful tensors, and all of them."""
     worst = difference.ranked[: wording.MAX_ROWS]
     if len(worst) > 1:
-        yield Section("The most harmful tensors", [_table(worst)])
+        yield Section("The most harmful tensors", [_make_table(worst)])
     if difference.tensors:
-        yield Section("All tensors", [_table(difference.tensors)])
+        yield Section("All tensors", [_make_table(difference.tensors)])
 
 
-def _table(tensors: Sequence[TensorDifference]) -> HtmlTable:
+def _make_table(tensors: Sequence[TensorDifference]) -> HtmlTable:
     rows = wording.make_rows(tensors, shapes=True)
     cells = [[Cell(cell) for cell in row.values()] for row in rows]
     return HtmlTable(list(rows[0]), cells, wording.NUMBERS, [tensor.outcome for tensor in tensors])

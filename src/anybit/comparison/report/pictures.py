@@ -29,11 +29,11 @@ class Picture:
     across: str
 
 
-def histogram(tensor: TensorDifference) -> Figure:
+def draw_histogram(tensor: TensorDifference) -> Figure:
     """Return the histogram of differences B minus A, in quantization steps if there are any."""
     values = subtract_arrays(tensor.a, tensor.b, tensor.step)
     distances = values[(values != 0) & np.isfinite(values)]
-    counts, edges, are_integers = _bins(distances)
+    counts, edges, are_integers = _compute_bins(distances)
     unit = "steps" if tensor.step is not None else "absolute"
     rest = np.count_nonzero(np.isinf(values))
     title = f"{format_count(distances.size, 'element')} with a difference, B minus A, {unit}"
@@ -45,11 +45,11 @@ def histogram(tensor: TensorDifference) -> Figure:
     else:
         labels = [centres[0], "0", centres[-1]]
     titles = [f"{centre}: {count}" for centre, count in zip(centres, counts, strict=True)]
-    chart = charts.bars(counts.tolist(), f"Histogram of {tensor.name}", titles)
+    chart = charts.draw_bars(counts.tolist(), f"Histogram of {tensor.name}", titles)
     return Figure(chart, f"{title}; at most {number(int(counts.max(initial=0)))} alike", labels)
 
 
-def _bins(distances: Array) -> tuple[Array, Array, bool]:
+def _compute_bins(distances: Array) -> tuple[Array, Array, bool]:
     """Return counts, edges, and whether bins are single integers rather than equal intervals."""
     largest = float(np.abs(distances).max(initial=0))
     rounded = np.round(distances)
@@ -64,9 +64,9 @@ def _bins(distances: Array) -> tuple[Array, Array, bool]:
     return counts, edges, False
 
 
-def heat_map(tensor: TensorDifference) -> Figure:
+def draw_heat_map(tensor: TensorDifference) -> Figure:
     """Return where the differences are; large tensors show the largest one of each block."""
-    view = rectangle(np.abs(subtract_arrays(tensor.a, tensor.b, tensor.step)))
+    view = flatten_to_matrix(np.abs(subtract_arrays(tensor.a, tensor.b, tensor.step)))
     cells, blocks = blockwise(view.grid, _CELLS)
     levels, limits = assign_levels(cells)
     unit = "steps" if tensor.step is not None else "absolute"
@@ -78,10 +78,10 @@ def heat_map(tensor: TensorDifference) -> Figure:
     words = ["0", *(f"up to {limit:.2g}" for limit in limits)]
     legend = [(f"level{level}", text) for level, text in enumerate(words)]
     title = f"Difference per element, {unit}{merged}"
-    return Figure(charts.heat_map(levels), title, labels, legend)
+    return Figure(charts.draw_heat_map(levels), title, labels, legend)
 
 
-def rectangle(array: Array) -> Picture:
+def flatten_to_matrix(array: Array) -> Picture:
     """Return a tensor as a matrix: the first half of its axes are rows, the others columns."""
     axes = [axis for axis, size in enumerate(array.shape) if size > 1]
     split = len(axes) // 2

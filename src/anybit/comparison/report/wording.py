@@ -44,12 +44,12 @@ def make_rows(tensors: Iterable[TensorDifference], *, shapes: bool) -> list[dict
 
     Without `shapes` only shapes that differ are in the rows.
     """
-    all_rows = [_row(tensor, shapes) for tensor in tensors]
+    all_rows = [_make_row(tensor, shapes) for tensor in tensors]
     used = {heading for row in all_rows for heading, text in row.items() if text}
     return [{heading: row[heading] for heading in row if heading in used} for row in all_rows]
 
 
-def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
+def _make_row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
     shape_a, shape_b = format_shape(tensor.shape), format_shape(tensor.other_shape)
     same_shape = shape_a if every_shape else ""
     return {
@@ -57,22 +57,22 @@ def _row(tensor: TensorDifference, every_shape: bool) -> dict[str, str]:
         "tensor": escape_name(tensor.name),
         "operator": tensor.operator or "constant",
         "node": "" if tensor.node == tensor.name else escape_name(tensor.node),
-        "in B": _counterpart(tensor),
+        "in B": _describe_counterpart(tensor),
         "shape": same_shape if shape_a == shape_b else f"{shape_a} / {shape_b}",
         "elements": str(tensor.elements),
         "differ": str(tensor.differing),
         "tolerated": str(tensor.tolerated) if tensor.tolerated else "",
         "largest": number(tensor.largest),
-        "relative": percent(tensor.relative) if tensor.largest else "",
+        "relative": format_share(tensor.relative) if tensor.largest else "",
         "SQNR dB": f"{tensor.sqnr:.1f}" if tensor.sqnr != math.inf else "",
-        "added noise": percent(tensor.added_noise) if tensor.added_noise else "",
+        "added noise": format_share(tensor.added_noise) if tensor.added_noise else "",
         "ulps": number(tensor.ulps) if tensor.ulps is None or tensor.ulps <= _MAX_ULPS else "",
         "steps": number(tensor.steps),
         "quantizer": escape_name(tensor.step_quantizer),
     }
 
 
-def _counterpart(tensor: TensorDifference) -> str:
+def _describe_counterpart(tensor: TensorDifference) -> str:
     """Return the tensor of B, if its name or type differs."""
     types = f" {tensor.other_dtype} / {tensor.dtype}" if tensor.dtype != tensor.other_dtype else ""
     if tensor.matched is Match.NAME:
@@ -101,7 +101,7 @@ def summarize(difference: Difference) -> str:
 def make_remarks(difference: Difference) -> list[str]:
     """Return remarks on the comparison: notes, tolerance, signs of zeros."""
     remarks = list(difference.notes)
-    allowed = [_steps(difference.tolerated_steps)] if difference.tolerated_steps else []
+    allowed = [_format_steps(difference.tolerated_steps)] if difference.tolerated_steps else []
     allowed += [f"{difference.atol:g}"] if difference.atol else []
     if allowed:
         remarks.append(f"differences up to {' or '.join(allowed)} count as equal")
@@ -127,9 +127,9 @@ def describe_first_difference(difference: Difference) -> str:
     return f"{sentence}, computed by {escape_name(first.made_by)}.{''.join(inputs)}"
 
 
-def element(sample: ElementDifference) -> str:
+def format_element(sample: ElementDifference) -> str:
     """Return the values of an element on both sides."""
-    apart = "" if sample.steps is None else f", {_steps(sample.steps)} apart"
+    apart = "" if sample.steps is None else f", {_format_steps(sample.steps)} apart"
     return f"{list(sample.index)}: A {format_value(sample.a)}, B {format_value(sample.b)}{apart}"
 
 
@@ -138,7 +138,7 @@ def format_value(number: float) -> str:
     return str(number) if isinstance(number, int) else f"{number:.9g}"
 
 
-def percent(share: float) -> str:
+def format_share(share: float) -> str:
     """Return a share in percent, in three digits."""
     return f"{100 * share:.3g} %" if math.isfinite(share) else str(share)
 
@@ -148,7 +148,7 @@ def number(figure: float | None) -> str:
     return "" if figure is None else f"{figure:.4g}"
 
 
-def _steps(count: float) -> str:
+def _format_steps(count: float) -> str:
     text = number(count)
     return f"{text} step{'' if text == '1' else 's'}"
 

@@ -25,17 +25,19 @@ def run_qonnx(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         executor, wrappers, inference = (
-            _module(name)
+            _import_module(name)
             for name in ("core.onnx_exec", "core.modelwrapper", "transformation.infer_shapes")
         )
-        wrapper = wrappers.ModelWrapper(_proto(model, feeds)).transform(inference.InferShapes())
+        wrapper = wrappers.ModelWrapper(_fix_shapes(model, feeds)).transform(
+            inference.InferShapes()
+        )
         with _list_accepted_files(executor, model.ir_version or 8):
             context = executor.execute_onnx(wrapper, dict(feeds), return_full_exec_context=True)
     computed = {value.name for node in model.graph for value in node.outputs}
     return {name: np.asarray(array) for name, array in context.items() if name in computed}
 
 
-def _module(name: str) -> Any:
+def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(f"qonnx.{name}")
     except ImportError as error:
@@ -45,7 +47,7 @@ def _module(name: str) -> Any:
         ) from error
 
 
-def _proto(model: ir.Model, feeds: Mapping[str, Array]) -> onnx.ModelProto:
+def _fix_shapes(model: ir.Model, feeds: Mapping[str, Array]) -> onnx.ModelProto:
     """Return the model with the shapes of these inputs: QONNX runs fixed shapes only."""
     fixed = model.clone()
     for value in fixed.graph.inputs:

@@ -36,14 +36,14 @@ def evaluate_table(indices: Indices, reach: IntegerRange, most_bent: int) -> Arr
     count, channels = reach.longest, reach.lowest.size
     if count * channels > most_bent:
         few = min(count, max(2, _SAMPLES // channels))
-        sample = indices(_offset_points(reach, np.linspace(0, count - 1, few).astype(np.int64)))
+        sample = indices(_shift_points(reach, np.linspace(0, count - 1, few).astype(np.int64)))
         if not np.logical_or(*find_directions(sample)).all():
             raise refuse_size()
     table = np.empty((count, channels), np.int16)
     rows = max(1, _BLOCK // channels)
     for first in range(0, count, rows):
         block = table[first : first + rows]
-        block[:] = indices(_offset_points(reach, np.arange(first, first + len(block))))
+        block[:] = indices(_shift_points(reach, np.arange(first, first + len(block))))
     return table
 
 
@@ -103,5 +103,5 @@ def _select_risks(
     return list(zip(channels[sort].tolist(), accumulators[sort].tolist(), strict=True))
 
 
-def _offset_points(reach: IntegerRange, offsets: Array) -> Array:
+def _shift_points(reach: IntegerRange, offsets: Array) -> Array:
     return np.asarray(np.minimum(reach.lowest + offsets[:, None], reach.highest))

@@ -77,7 +77,7 @@ class MatMulForm:
             return
         axis = self._activation_axis
         rows = np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
-        for indices in _sample_indices(len(rows), limit):
+        for indices in _iter_index_batches(len(rows), limit):
             batch = np.moveaxis(rows[indices], -1, axis)
             yield np.moveaxis(transform(batch), axis, -1)[None]
 
@@ -106,7 +106,7 @@ def find_matmul_form(layer: TargetNode) -> MatMulForm | None:
     return MatMulForm(layer, weight, 1, windows=False)
 
 
-def _sample_indices(count: int, limit: int) -> Iterator[Array]:
+def _iter_index_batches(count: int, limit: int) -> Iterator[Array]:
     """Yield batches of at most `limit` indices below `count`, spread evenly."""
     for start in range(0, min(count, limit), _ROWS_PER_BATCH):
         positions = np.arange(start, min(count, limit, start + _ROWS_PER_BATCH))
@@ -129,7 +129,7 @@ def _iterate_windows(
         (size + sum(pad) - extent) // stride + 1
         for size, pad, extent, stride in zip(x.shape[2:], pads, extents, strides, strict=True)
     ]
-    for indices in _sample_indices(len(x) * math.prod(counts), limit):
+    for indices in _iter_index_batches(len(x) * math.prod(counts), limit):
         image, *positions = np.unravel_index(indices, (len(x), *counts))
         index: list[Any] = [image.reshape(-1, *[1] * rank)]
         inside: Array = np.ones((), np.bool_)

@@ -39,7 +39,7 @@ def make_forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
 
 
 def make_out_kernel(operator: Operator) -> Callable[..., None]:
-    native = _native.kernel(operator.name)
+    native = _native.get_kernel(operator.name)
 
     def kernel(*inputs: Any, out: torch.Tensor, **attributes: Any) -> None:
         try:
@@ -60,7 +60,7 @@ def make_out_kernel(operator: Operator) -> Callable[..., None]:
 def make_backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
     """Return the backward kernel: native for x and real parameters, else the reference."""
     native = make_native_gradients(operator)
-    fast = _native.differentiable(operator.name)
+    fast = _native.get_differentiable_inputs(operator.name)
     slow = make_partials_backward(operator)
 
     def kernel(
@@ -87,7 +87,7 @@ def make_native_result(
     operator: Operator,
 ) -> Callable[[tuple[Any, ...], Mapping[str, Any]], torch.Tensor]:
     """Return the operator for a tensor and parameters that are tensors or numbers."""
-    native = _native.spread(_native.kernel(operator.name))
+    native = _native.get_spread_variant(_native.get_kernel(operator.name))
     has_dtype_of_x = operator.result_dtype is None
 
     def call(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> torch.Tensor:
@@ -104,7 +104,7 @@ def make_native_result(
 
 def make_native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
     """Return the function for the gradients of inputs that native kernels differentiate."""
-    native = _native.spread(_native.backward_kernel(operator.name))
+    native = _native.get_spread_variant(_native.get_backward_kernel(operator.name))
     x_name = operator.inputs[0].name
 
     def call(

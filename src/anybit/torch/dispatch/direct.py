@@ -138,7 +138,7 @@ def _cache_backward_plans(operator: Operator) -> Callable[..., _BackwardPlan | N
     unless all gradients are native.
     """
     names = [declared.name for declared in operator.inputs]
-    native = _native.differentiable(operator.name)
+    native = _native.get_differentiable_inputs(operator.name)
 
     @functools.cache
     def plan_of(places: tuple[int, ...], needs: tuple[bool, ...]) -> _BackwardPlan | None:
