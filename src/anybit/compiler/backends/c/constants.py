@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constant arrays of a C file."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anybit.compiler.backends.c.types import CType, find_type
+from anybit.onnx.graph.constants import Array
+
+_WIDTH = 98
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An array in read-only memory.
+
+    Attributes:
+        name: Its name in C.
+        ctype: Type of its elements.
+    """
+
+    name: str
+    ctype: CType
+
+    def at(self, index: str) -> str:
+        """Return the expression that reads an element."""
+        return f"READ_{self.ctype.short.upper()}({self.name} + {index})"
+
+
+class Constants:
+    """The arrays of a file; equal ones are stored once."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[CType, bytes], tuple[Constant, Array]] = {}
+
+    def add(self, name: str, numbers: Array, ctype: CType | None = None) -> Constant:
+        """Add an array under a name, in the smallest type that holds it; reuse an equal one."""
+        flat = np.ravel(numbers)
+        if ctype is None:
+            ctype = find_type(int(flat.min()), int(flat.max()))
+        stored = flat.astype(ctype.dtype)
+        key = ctype, stored.tobytes()
+        return self._arrays.setdefault(key, (Constant(name, ctype), stored))[0]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all arrays."""
+        return sum(array.nbytes for _, array in self._arrays.values())
+
+    @property
+    def types(self) -> set[CType]:
+        """The types of the arrays."""
+        return {constant.ctype for constant, _ in self._arrays.values()}
+
+    def declare(self) -> str:
+        """Return the declarations of all arrays."""
+        return "\n".join(_declare(*entry) for entry in self._arrays.values())
+
+
+def _declare(constant: Constant, array: Array) -> str:
+    head = f"static const {constant.ctype.value} {constant.name}[{array.size}] IN_FLASH = {{"
+    lines, line = [head], "   "
+    for number in array:
+        text = f" {_format(number, constant.ctype)},"
+        if len(line) + len(text) > _WIDTH:
+            lines.append(line)
+            line = "   "
+        line += text
+    return "\n".join([*lines, line, "};\n"])
+
+
+def _format(number: np.generic, ctype: CType) -> str:
+    if ctype is CType.FLOAT:
+        return format_float(float(number))
+    return format_integer(int(number))
+
+
+def format_integer(number: int) -> str:
+    """Return a constant expression for an integer of at most 64 bits."""
+    if -(2**15) <= number < 2**15:
+        return str(number)
+    suffix = "L" if -(2**31) < number < 2**31 else "LL"
+    if number in (-(2**31), -(2**63)):
+        return f"(-{abs(number) - 1}{suffix} - 1)"
+    return f"{number}{suffix}"
+
+
+def format_float(number: float) -> str:
+    """Return a constant expression for a float32 number, exact to the bit."""
+    if np.isnan(number):
+        return "(0.0f / 0.0f)"
+    if np.isinf(number):
+        return "(1.0f / 0.0f)" if number > 0 else "(-1.0f / 0.0f)"
+    text = f"{number:.9g}"
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Epilogues of sums as statements of C."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anybit.compiler.backends.c.constants import Constants, format_float, format_integer
+from anybit.compiler.backends.c.types import CType, StoredTensor
+from anybit.compiler.partition.expressions import IntegerRange
+from anybit.compiler.program import program as p
+from anybit.compiler.program.reference import join_words, unpack_late
+from anybit.errors import ModelError
+from anybit.onnx.graph.constants import Array
+
+_FEW_THRESHOLDS = 3
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The body of a function of `int32_t sum` and `int channel`.
+
+    Attributes:
+        lines: Its statements; the last one returns.
+        searched: The type of the thresholds that a binary search compares, if there is one.
+    """
+
+    lines: tuple[str, ...]
+    searched: CType | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """The sums that an epilogue reads.
+
+    Attributes:
+        reach: The accumulators of the program, per channel.
+        bias: The accumulator less the sum that C computes, per channel.
+    """
+
+    reach: IntegerRange
+    bias: Array
+
+
+def emit_epilogue(
+    tail: p.Tail, sums: Sums, target: StoredTensor | None, name: str, constants: Constants
+) -> Epilogue:
+    """Emit an epilogue to elements of a target, or to float32 without one.
+
+    Raises:
+        ModelError: It computes codes in floats.
+    """
+    match tail:
+        case p.Arithmetic():
+            return Epilogue(tuple(_emit_arithmetic(tail, sums, name, constants)))
+        case p.Thresholds() if target:
+            return _emit_thresholds(tail, sums, target, name, constants)
+        case p.Scaled() if target:
+            return Epilogue(tuple(_emit_scaled(tail, sums, target, name, constants)))
+        case p.Table() if target:
+            return Epilogue(tuple(_emit_table(tail, sums, target, name, constants)))
+    raise ModelError(
+        f"{name}: its results rise and fall over too many sums for a table, and C code has no "
+        "floats between layers; use ReLU or HardSigmoid in place of the function after the sum"
+    )
+
+
+def _emit_thresholds(
+    tail: p.Thresholds, sums: Sums, target: StoredTensor, name: str, constants: Constants
+) -> Epilogue:
+    count = target.levels - 1
+    if not count:
+        return Epilogue(("(void)sum;", "(void)channel;", f"return {target.lowest};"))
+    directions = tail.directions.astype(np.int64)
+    ends = np.stack([sums.reach.lowest, sums.reach.highest]) * directions
+    # A threshold that no sum reaches, or all do, may be as small as a type holds it.
+    limits = ends.min(axis=0)[:, None], ends.max(axis=0)[:, None] + 1
+    thresholds = np.clip(tail.thresholds.reshape(-1, count), *limits)
+    thresholds = thresholds - (directions * sums.bias)[:, None]
+    array = constants.add(f"{name}_thresholds", thresholds)
+    lines = []
+    if (directions < 0).any():
+        signs = constants.add(f"{name}_directions", directions)
+        lines.append(f"sum *= {signs.at('channel')};")
+    if count > _FEW_THRESHOLDS:
+        search = f"count_thresholds_{array.ctype.short}"
+        reached = f"{search}(sum, {array.name} + channel * {count}, {count})"
+        return Epilogue((*lines, _return(target, reached)), array.ctype)
+    place = "channel" if count == 1 else f"channel * {count}"
+    reads = [array.at(f"{place} + {i}" if i else place) for i in range(count)]
+    reached = " + ".join(f"(sum >= {read})" for read in reads)
+    return Epilogue((*lines, _return(target, f"({reached})" if count > 1 else reached)))
+
+
+def _emit_scaled(
+    tail: p.Scaled, sums: Sums, target: StoredTensor, name: str, constants: Constants
+) -> list[str]:
+    multipliers = tail.multipliers.astype(np.int64)
+    terms = [
+        int(term) + int(factor) * int(bias)
+        for term, factor, bias in zip(join_words(tail.terms), multipliers, sums.bias, strict=True)
+    ]
+    wide = _find_width(multipliers, terms, sums)
+    lines = [
+        f"const {wide.value} y = sum * {_read(constants, f'{name}_multipliers', multipliers, wide)}"
+        f" + {_read(constants, f'{name}_terms', np.array(terms, np.int64), wide)};",
+        f"{wide.value} index;",
+        "if (y < 0) {",
+        f"    return {target.lowest};",
+        "}",
+        f"index = y >> {_read(constants, f'{name}_shifts', tail.right_shifts, None)};",
+        f"if (index > {target.levels - 1}) {{",
+        f"    return {target.highest};",
+        "}",
+    ]
+    if wide is CType.INT64:
+        lines[0] = lines[0].replace("sum *", "(int64_t)sum *")
+    if tail.late.any():
+        lines += _emit_late(tail, target, name, constants, wide)
+    return [*lines, _return(target, "index")]
+
+
+def _emit_late(
+    tail: p.Scaled, target: StoredTensor, name: str, constants: Constants, wide: CType
+) -> list[str]:
+    late = constants.add(f"{name}_late", tail.late, CType.UINT8)
+    magnitudes = np.abs(tail.multipliers.astype(np.int64))
+    magnitude = _read(constants, f"{name}_magnitudes", magnitudes, wide)
+    shift = _read(constants, f"{name}_shifts", tail.right_shifts, None)
+    assert unpack_late(tail, target.levels).any()
+    return [
+        f"if (y - (index << {shift}) < {magnitude}) {{",
+        f"    const int32_t bit = channel * (int32_t){target.levels} + (int32_t)index;",
+        f"    index -= ({late.at('(bit >> 3)')} >> (bit & 7)) & 1;",
+        "    if (index < 0) {",
+        "        index = 0;",
+        "    }",
+        "}",
+    ]
+
+
+def _find_width(multipliers: Array, terms: Sequence[int], sums: Sums) -> CType:
+    """Return the type of a multiplication that no sum overflows."""
+    largest = 0
+    for factor, term, low, high, bias in zip(
+        multipliers, terms, sums.reach.lowest, sums.reach.highest, sums.bias, strict=True
+    ):
+        products = (abs(int(factor) * (int(end) - int(bias))) for end in (low, high))
+        most = max(products)
+        largest = max(largest, most, most + abs(term), abs(term))
+    return CType.INT32 if largest < 2**31 else CType.INT64
+
+
+def _emit_table(
+    tail: p.Table, sums: Sums, target: StoredTensor, name: str, constants: Constants
+) -> list[str]:
+    entries = tail.entries.astype(np.int64).reshape(tail.first.size, -1)
+    elements = constants.add(
+        f"{name}_elements", target.lowest + target.step * entries, target.ctype
+    )
+    first = _read(constants, f"{name}_first", tail.first.astype(np.int64) - sums.bias, None)
+    place = f"channel * (int32_t){entries.shape[1]} + (sum - {first})"
+    return [f"return {elements.at(f'({place})')};"]
+
+
+def _emit_arithmetic(tail: p.Arithmetic, sums: Sums, name: str, constants: Constants) -> list[str]:
+    """Emit the steps of a float result; stores to memory keep a compiler from contracting them."""
+    lines = []
+    if sums.bias.any():
+        lines.append(f"sum += {_read(constants, f'{name}_bias', sums.bias, None)};")
+    scale = _read_floats(constants, f"{name}_scales", tail.scales)
+    kept = any(step.operation == p.Operation.KEEP for step in tail.steps)
+    lines.append(f"volatile float y = (float)sum * {scale};")
+    if kept or any(step.operation in _KEPT for step in tail.steps):
+        lines.append("float kept = 0.0f;")
+    for number, step in enumerate(tail.steps):
+        operand = ""
+        if step.operation not in _KEPT and step.operation != p.Operation.KEEP:
+            operand = _read_floats(constants, f"{name}_step{number}", step.operands)
+        lines.append(_emit_step(p.Operation(step.operation), operand))
+    return [*lines, "return y;"]
+
+
+_KEPT = (p.Operation.ADD_KEPT, p.Operation.MULTIPLY_KEPT)
+_SYMBOLS = {
+    p.Operation.ADD: "y = y + {c};",
+    p.Operation.SUBTRACT: "y = y - {c};",
+    p.Operation.SUBTRACT_FROM: "y = {c} - y;",
+    p.Operation.MULTIPLY: "y = y * {c};",
+    p.Operation.DIVIDE: "y = y / {c};",
+    p.Operation.MAXIMUM: "y = larger(y, {c});",
+    p.Operation.MINIMUM: "y = smaller(y, {c});",
+    p.Operation.KEEP: "kept = y;",
+    p.Operation.ADD_KEPT: "y = y + kept;",
+    p.Operation.MULTIPLY_KEPT: "y = y * kept;",
+}
+
+
+def _emit_step(operation: p.Operation, operand: str) -> str:
+    return _SYMBOLS[operation].format(c=operand)
+
+
+def _read_floats(constants: Constants, name: str, numbers: Array) -> str:
+    if np.all(numbers.view(np.int32) == numbers.view(np.int32)[0]):
+        return format_float(float(numbers[0]))
+    return constants.add(name, numbers, CType.FLOAT).at("channel")
+
+
+def _read(constants: Constants, name: str, numbers: Array, ctype: CType | None) -> str:
+    """Return the expression of a channel's number: a literal if all are equal."""
+    if np.all(numbers == numbers[0]):
+        return format_integer(int(numbers[0]))
+    read = constants.add(name, numbers).at("channel")
+    return f"({ctype.value}){read}" if ctype else read
+
+
+def _return(target: StoredTensor, index: str) -> str:
+    scaled = index if target.step == 1 else f"{target.step} * {index}"
+    shifted = scaled if not target.lowest else f"{scaled} {_add_constant(target.lowest)}"
+    return f"return ({target.ctype.value})({shifted});"
+
+
+def _add_constant(number: int) -> str:
+    return f"- {-number}" if number < 0 else f"+ {number}"

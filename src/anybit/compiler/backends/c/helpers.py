@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of C that layers share."""
+
+from dataclasses import dataclass, field
+
+from anybit.compiler.backends.c.templates import render
+from anybit.compiler.backends.c.types import CType
+from anybit.compiler.backends.c.weights import Packing
+
+
+@dataclass
+class Helpers:
+    """The shared functions that a file needs.
+
+    Attributes:
+        sums: Types of elements that are added.
+        dots: Types of elements, and weights that they are multiplied with.
+        searches: Types of thresholds that are searched.
+        orders_floats: Whether floats are compared with thresholds.
+        compares_floats: Whether a float epilogue has a maximum or minimum.
+    """
+
+    sums: set[CType] = field(default_factory=set)
+    dots: set[tuple[CType, Packing]] = field(default_factory=set)
+    searches: set[CType] = field(default_factory=set)
+    orders_floats: bool = False
+    compares_floats: bool = False
+
+    def render(self) -> str:
+        """Return the functions."""
+        return render(
+            "helpers.c.j2",
+            sums=sorted(self.sums, key=lambda kind: kind.value),
+            dots=sorted(self.dots, key=lambda pair: (pair[0].value, pair[1].value)),
+            searches=sorted(self.searches, key=lambda kind: kind.value),
+            orders_floats=self.orders_floats,
+            compares_floats=self.compares_floats,
+            cast=lambda kind: "" if kind.size == 1 else "(int32_t)",
+        )

@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of C, one per instruction of a program."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import Any
+
+import numpy as np
+
+from anybit.compiler.backends.c.constants import Constants, format_integer
+from anybit.compiler.backends.c.distances import find_window_distance
+from anybit.compiler.backends.c.epilogues import Epilogue, Sums, emit_epilogue
+from anybit.compiler.backends.c.helpers import Helpers
+from anybit.compiler.backends.c.templates import render
+from anybit.compiler.backends.c.types import CType, StoredTensor
+from anybit.compiler.backends.c.weights import Packing, pack_rows
+from anybit.compiler.backends.integer_tails import find_reach
+from anybit.compiler.partition.windows import is_padded
+from anybit.compiler.program import program as p
+from anybit.compiler.program.reference import unpack_weights
+from anybit.errors import ModelError
+from anybit.onnx.graph.constants import Array
+
+_UNROLLED = 4
+"""Up to this number of thresholds, a float is compared with each of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A function of C.
+
+    Attributes:
+        name: Its name.
+        text: Its definition, with that of its epilogue.
+        scratch: Bytes of memory that it needs besides its tensors.
+        distance: Bytes by which its target has to begin before a source that nothing reads later;
+            None if they must not overlap.
+        refuses: Whether it refuses NaN.
+        macs: Multiplications.
+    """
+
+    name: str
+    text: str
+    scratch: int = 0
+    distance: int | None = None
+    refuses: bool = False
+    macs: int = 0
+
+
+@dataclass
+class LayerEmitter:
+    """Emits the functions of a program's instructions.
+
+    Attributes:
+        program: The program.
+        tensors: Its tensors as C stores them.
+        index: The type of indices: int, or int32_t where 16 bits are too few.
+        constants: The arrays of the file.
+        helpers: The shared functions of the file.
+    """
+
+    program: p.Program
+    tensors: Sequence[StoredTensor]
+    index: str
+    constants: Constants = field(default_factory=Constants)
+    helpers: Helpers = field(default_factory=Helpers)
+
+    @singledispatchmethod
+    def emit(self, at: Any, name: str) -> Layer:
+        """Emit the function of an instruction under a name.
+
+        Raises:
+            ModelError: The instruction computes in floats.
+        """
+        raise ModelError(
+            f"{name}: {type(at).__name__} computes in floats; C code has integers only. "
+            "Quantize the model with --integer-only"
+        )
+
+    @emit.register
+    def _(self, at: p.Product, name: str) -> Layer:
+        x = self.tensors[at.source]
+        floats = isinstance(at.tail, p.Arithmetic)
+        y = self._port(at.target, name) if floats else self.tensors[at.target]
+        weights = unpack_weights(at, y.channels, x.channels)
+        source = self.program.tensors[at.source]
+        depthwise = weights.shape[3] == 1 and at.groups > 1
+        bias = np.zeros(y.channels, np.int64)
+        if x.bias and not depthwise:
+            bias = x.bias * weights.sum(axis=(1, 2, 3))
+        sums = Sums(find_reach(at, source, y.channels), bias)
+        target = None if isinstance(y, p.Port) else y
+        epilogue = emit_epilogue(at.tail, sums, target, name, self.constants)
+        self._note(epilogue)
+        place = f"(row * {y.width} + column) * {y.channels} + channel"
+        if isinstance(y, p.Port) and y.channels_first:
+            place = f"(channel * {y.height} + row) * {y.width} + column"
+            store = f"y[{place}]"
+        else:
+            store = f"y[{place}]" if depthwise else "*y++"
+        values = {
+            "name": name,
+            "x": x,
+            "w": at.window,
+            "height": y.height,
+            "width": y.width,
+            "index": self.index,
+            "result": "float" if target is None else target.ctype.value,
+            "epilogue": _mention_channel(epilogue.lines),
+            "padded": is_padded(at.window),
+            "store": store,
+            "comment": self._describe(at, name, x, y),
+        }
+        macs = weights.size * y.height * y.width
+        distance: int | None = None
+        if target:
+            pixel = y.channels * target.ctype.size
+            size = y.height, y.width, pixel
+            distance = find_window_distance(at.window, x, size, by_rows=depthwise)
+        if depthwise:
+            text = self._emit_depthwise(at, name, weights, values)
+            return Layer(name, text, distance=distance, macs=macs)
+        text, scratch = self._emit_dense(at, name, weights, values)
+        return Layer(name, text, scratch, distance, macs=macs)
+
+    def _emit_dense(
+        self, at: p.Product, name: str, weights: Array, values: dict[str, Any]
+    ) -> tuple[str, int]:
+        x: StoredTensor = values["x"]
+        rows = weights.reshape(len(weights), -1)
+        packed = pack_rows(rows, max(abs(x.lowest), abs(x.highest), abs(x.zero)))
+        array = self._add_weights(name, packed.rows, packed.packing)
+        self.helpers.dots.add((x.ctype, packed.packing))
+        if packed.low:
+            self.helpers.sums.add(x.ctype)
+        patch = at.groups > 1 or values["padded"] or rows.shape[1] != weights.shape[3]
+        size = len(weights) // at.groups
+        text = render(
+            "product.c.j2",
+            **values,
+            patch=patch,
+            groups=at.groups,
+            inner=weights.shape[3],
+            size=rows.shape[1],
+            packed=packed,
+            weights=array,
+            row_bytes=packed.rows.shape[1],
+            first=f"group * {size}" if at.groups > 1 else 0,
+            last=f"(group + 1) * {size}" if at.groups > 1 else len(weights),
+        )
+        return text, rows.shape[1] * x.ctype.size if patch else 0
+
+    def _emit_depthwise(
+        self, at: p.Product, name: str, weights: Array, values: dict[str, Any]
+    ) -> str:
+        x: StoredTensor = values["x"]
+        taps = weights[0].size
+        most = max(abs(x.lowest + x.bias), abs(x.highest + x.bias))
+        packed = pack_rows(weights.reshape(1, -1), most, ternary=False)
+        array = self._add_weights(name, packed.rows, packed.packing)
+        per = packed.packing.per_byte
+        place = f"channel * {taps} + i" if taps > 1 else "channel"
+        digit = array.at(f"({place})" if per == 1 else f"(({place}) >> {per.bit_length() - 1})")
+        if per > 1:
+            bits = 8 // per
+            digit = f"({digit} >> {bits} * (({place}) & {per - 1}) & {2**bits - 1})"
+        if packed.step != 1:
+            digit = f"{packed.step} * {digit}"
+        if packed.low:
+            digit = f"{packed.low} + {digit}"
+        return render(
+            "depthwise.c.j2",
+            **values,
+            channels=len(weights),
+            multiple=len(weights) // at.groups,
+            taps=taps,
+            digit=digit,
+        )
+
+    def _add_weights(self, name: str, rows: Array, packing: Packing) -> Any:
+        ctype = CType.INT8 if packing is Packing.INT8 else CType.UINT8
+        return self.constants.add(f"{name}_weights", rows, ctype)
+
+    def _note(self, epilogue: Epilogue) -> None:
+        if epilogue.searched:
+            self.helpers.searches.add(epilogue.searched)
+        self.helpers.compares_floats |= any(
+            "larger(" in line or "smaller(" in line for line in epilogue.lines
+        )
+
+    @emit.register
+    def _(self, at: p.MaxPool, name: str) -> Layer:
+        x, y = self.tensors[at.source], self.tensors[at.target]
+        text = render(
+            "max_pool.c.j2",
+            name=name,
+            x=x,
+            w=at.window,
+            height=y.height,
+            width=y.width,
+            index=self.index,
+            padded=is_padded(at.window),
+            comment=self._describe(at, name, x, y),
+        )
+        row = y.height, y.width, y.channels * y.ctype.size
+        return Layer(name, text, distance=find_window_distance(at.window, x, row))
+
+    @emit.register
+    def _(self, at: p.Quantize, name: str) -> Layer:
+        if at.source >= len(self.program.inputs):
+            raise ModelError(
+                f"{name}: it quantizes floats that a layer computes; C code has integers only. "
+                "Quantize the model with --integer-only"
+            )
+        port, y = self.program.inputs[at.source], self.tensors[at.target]
+        keys, directions = order_thresholds(at, y.levels)
+        self.helpers.orders_floats = True
+        steps = y.levels - 1
+        channels = len(keys)
+        if steps:
+            array = self.constants.add(f"{name}_thresholds", keys)
+            self.helpers.searches.add(array.ctype)
+            start = array.name if channels == 1 else f"{array.name} + channel * {steps}"
+            count = f"count_thresholds_{array.ctype.short}(key, {start}, {steps})"
+        else:
+            count = "0"
+        if (directions < 0).all():
+            count = f"{steps} - {count}"
+        elif (directions < 0).any():
+            signs = self.constants.add(f"{name}_directions", directions)
+            count = f"{count}; count = {signs.at('channel')} < 0 ? {steps} - count : count"
+        element = "count" if y.step == 1 else f"{y.step} * count"
+        source = f"pixel * {y.channels} + channel"
+        if port.channels_first:
+            source = f"channel * {y.height * y.width} + pixel"
+        text = render(
+            "quantize.c.j2",
+            name=name,
+            y=y,
+            index=self.index,
+            refuses=at.nan < 0,
+            nan=y.lowest + y.step * at.nan,
+            count=count,
+            element=f"{element} + {y.lowest}" if y.lowest >= 0 else f"{element} - {-y.lowest}",
+            source=f"({source})",
+            comment=f"/* {name}: float32 to {y.ctype.value}, {y.shape} */",
+        )
+        return Layer(name, text, refuses=at.nan < 0)
+
+    @emit.register
+    def _(self, at: p.Dequantize, name: str) -> Layer:
+        x, port = self.tensors[at.source], self._port(at.target, name)
+        values = at.values.reshape(-1, x.levels)
+        array = self.constants.add(f"{name}_values", values, CType.FLOAT)
+        element = f"x[pixel * {x.channels} + channel]"
+        index = _get_index(x, element)
+        place = f"pixel * {x.channels} + channel"
+        if port.channels_first:
+            place = f"channel * {x.height * x.width} + pixel"
+        start = f"channel * {x.levels} + " if len(values) > 1 else ""
+        text = render(
+            "dequantize.c.j2",
+            name=name,
+            x=x,
+            index=self.index,
+            place=place,
+            value=array.at(f"({start}{index})"),
+            comment=f"/* {name}: {x.ctype.value} to float32, {x.shape} */",
+        )
+        return Layer(name, text)
+
+    @emit.register
+    def _(self, at: p.Lookup, name: str) -> Layer:
+        x, y = self.tensors[at.source], self.tensors[at.target]
+        entries = at.entries.reshape(-1, x.levels).astype(np.int64)
+        array = self.constants.add(f"{name}_elements", y.lowest + y.step * entries, y.ctype)
+        start = f"channel * {x.levels} + " if len(entries) > 1 else ""
+        element = array.at(f"({start}{_get_index(x, '*a')})")
+        lines = [f"*y++ = {element};", "a++;"]
+        return self._emit_elements(name, (x,), y, lines, per_channel=len(entries) > 1)
+
+    @emit.register
+    def _(self, at: p.Combine, name: str) -> Layer:
+        a, b, y = (self.tensors[i] for i in (at.first, at.second, at.target))
+        entries = at.entries.reshape(-1, a.levels * b.levels).astype(np.int64)
+        array = self.constants.add(f"{name}_elements", y.lowest + y.step * entries, y.ctype)
+        start = f"channel * (int32_t){a.levels * b.levels} + " if len(entries) > 1 else ""
+        pair = f"{_get_index(a, '*a')} * (int32_t){b.levels} + {_get_index(b, '*b')}"
+        lines = [f"*y++ = {array.at(f'({start}{pair})')};"]
+        return self._emit_elements(name, (a, b), y, lines, per_channel=len(entries) > 1)
+
+    def _emit_elements(
+        self,
+        name: str,
+        inputs: Sequence[StoredTensor],
+        y: StoredTensor,
+        lines: Sequence[str],
+        *,
+        per_channel: bool,
+    ) -> Layer:
+        """Emit a function of elements; pairs of tensors advance here, not in the lines."""
+        repeated = [x.channels == 1 < y.channels for x in inputs]
+        per_channel |= any(repeated)
+        if len(inputs) > 1:
+            lines = [*lines, *(f"{'ab'[i]}++;" for i in range(2) if not repeated[i])]
+        text = render(
+            "elements.c.j2",
+            name=name,
+            inputs=inputs,
+            y=y,
+            index=self.index,
+            per_channel=per_channel,
+            pixels=y.height * y.width if per_channel else y.elements,
+            lines=lines,
+            comment=f"/* {name}: {' and '.join(x.shape for x in inputs)} -> {y.shape} */",
+        )
+        in_place = y.ctype.size <= min(x.ctype.size for x in inputs) and not any(repeated)
+        return Layer(name, text, distance=0 if in_place else None)
+
+    @emit.register
+    def _(self, at: p.Gather, name: str) -> Layer:
+        x, y = self.tensors[at.source], self.tensors[at.target]
+        names = ("rows", "columns", "channels")
+        variables = ("row", "column", "channel")
+        lists = (at.rows, at.columns, at.channels)
+        reads = [
+            self._emit_sequence(f"{name}_{part}", numbers.astype(np.int64), variable)
+            for part, numbers, variable in zip(names, lists, variables, strict=True)
+        ]
+        text = render(
+            "gather.c.j2",
+            name=name,
+            x=x,
+            y=y,
+            index=self.index,
+            count=len(at.channels),
+            from_row=reads[0],
+            from_column=reads[1],
+            from_channel=reads[2],
+            first_channel=at.first_channel,
+            fills=any((numbers < 0).any() for numbers in lists),
+            fill=y.lowest + y.step * at.fill,
+            comment=f"/* {name}: moves elements, {x.shape} -> {y.shape} */",
+        )
+        return Layer(name, text)
+
+    def _emit_sequence(self, name: str, numbers: Array, variable: str) -> str:
+        """Return the expression of a list's element: arithmetic if it is a progression."""
+        steps = np.diff(numbers)
+        if numbers.min() >= 0 and (not steps.size or np.all(steps == steps[0])):
+            step = int(steps[0]) if steps.size else 0
+            scaled = variable if step == 1 else f"{format_integer(step)} * {variable}"
+            return scaled if not numbers[0] else f"{scaled} + {numbers[0]}"
+        return self.constants.add(name, numbers).at(variable)
+
+    @emit.register
+    def _(self, at: p.Reshape, name: str) -> Layer:
+        x, y = self.tensors[at.source], self.tensors[at.target]
+        text = render(
+            "reshape.c.j2",
+            name=name,
+            x=x,
+            index=self.index,
+            source=_locate(x, at.source_channels_first),
+            target=_locate(y, at.target_channels_first),
+            comment=f"/* {name}: {x.shape} in another order, {y.shape} */",
+        )
+        return Layer(name, text)
+
+    def _port(self, target: int, name: str) -> p.Port:
+        if target < len(self.program.floats):
+            raise ModelError(
+                f"{name}: it gives floats to other layers; C code has integers only. "
+                "Quantize the model with --integer-only"
+            )
+        return self.program.outputs[target - len(self.program.floats)]
+
+    def _describe(self, at: p.Product | p.MaxPool, name: str, x: StoredTensor, y: Any) -> str:
+        w = at.window
+        kind = "maximum" if isinstance(at, p.MaxPool) else "product"
+        shape = f"{y.height} x {y.width} x {y.channels}"
+        window = f"{w.kernel_height} x {w.kernel_width} {kind}"
+        return f"/* {name}: {window}, {x.shape} -> {shape} */"
+
+
+def _mention_channel(lines: Sequence[str]) -> Sequence[str]:
+    """Return statements that mention the channel, as compilers ask of every parameter."""
+    return lines if any("channel" in line for line in lines) else ("(void)channel;", *lines)
+
+
+def is_same_order(at: p.Reshape, x: StoredTensor, y: StoredTensor) -> bool:
+    """Return whether a reshape leaves the elements where they are."""
+    first, last = (
+        tensor.height * tensor.width == 1 or tensor.channels == 1 or not channels_first
+        for tensor, channels_first in ((x, at.source_channels_first), (y, at.target_channels_first))
+    )
+    same = (x.height, x.width, x.channels) == (y.height, y.width, y.channels)
+    return (first and last) or (same and at.source_channels_first == at.target_channels_first)
+
+
+def _locate(tensor: StoredTensor, channels_first: int) -> str:
+    """Return the place of element i of an order in a tensor of height x width x channels."""
+    pixels = tensor.height * tensor.width
+    if not channels_first or pixels == 1 or tensor.channels == 1:
+        return "i"
+    return f"i % {pixels} * {tensor.channels} + i / {pixels}"
+
+
+def _get_index(x: StoredTensor, element: str) -> str:
+    """Return the expression of the index of an element."""
+    less = element
+    if x.lowest:
+        less = f"({element} {'+' if x.lowest < 0 else '-'} {abs(x.lowest)})"
+    return less if x.step == 1 else f"{less} / {x.step}"
+
+
+def order_thresholds(at: p.Quantize, levels: int) -> tuple[Array, Array]:
+    """Return the thresholds of floats as ordered integers, channels x thresholds, and directions.
+
+    Multiplications and additions before the comparison are part of the thresholds.
+    """
+    steps = levels - 1
+    thresholds = at.thresholds.reshape(-1, steps) if steps else np.zeros((1, 0), np.float32)
+    directions = at.directions.astype(np.int64)
+    if not (at.factors.size or at.offsets.size) or not steps:
+        return order_floats(thresholds), directions
+    factors = at.factors if at.factors.size else np.ones_like(at.offsets)
+    offsets = at.offsets if at.offsets.size else np.full_like(factors, -0.0)
+    rising = factors > 0
+    keys = np.stack(
+        [_bisect(f, o, thresholds[0], at) for f, o in zip(factors, offsets, strict=True)]
+    )
+    return keys, np.where(rising, directions, -directions)
+
+
+_LOWEST_KEY, _HIGHEST_KEY = -0x7F800000, 0x7F800000
+
+
+def _bisect(factor: Any, offset: Any, thresholds: Array, at: p.Quantize) -> Array:
+    """Return the least keys of x at which x * factor + offset reaches thresholds.
+
+    Where the factor is negative, the results fall: the keys are those at which they no longer do.
+    """
+    falls = factor < 0
+    rising = thresholds[::-1] if falls else thresholds
+    low = np.full(rising.shape, _LOWEST_KEY, np.int64)
+    high = np.full(rising.shape, _HIGHEST_KEY + 1, np.int64)
+    while np.any(low < high):
+        middle = (low + high) // 2
+        with np.errstate(all="ignore"):
+            y = unorder_floats(np.minimum(middle, _HIGHEST_KEY))
+            y = y * factor if at.factors.size else y
+            y = y + offset if at.offsets.size else y
+        reached = (y < rising) if falls else (y >= rising)
+        reached |= middle > _HIGHEST_KEY
+        high = np.where(reached & (low < high), middle, high)
+        low = np.where(~reached & (low < high), middle + 1, low)
+    return low
+
+
+def order_floats(floats: Array) -> Array:
+    """Return integers in the order of floats: equal ones, -0 and 0 too, for equal floats."""
+    bits = floats.astype(np.float32).view(np.int32).astype(np.int64)
+    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+
+def unorder_floats(keys: Array) -> Array:
+    """Return the floats of integers that `order_floats` gives."""
+    bits = np.where(keys < 0, -keys | 0x80000000, keys)
+    return bits.astype(np.uint32).view(np.float32)

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Templates of C code."""
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def render(name: str, /, **values: Any) -> str:
+    """Return the text of a template."""
+    return _environment().get_template(name).render(**values).strip("\n")
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    return Environment(
+        loader=FunctionLoader(
+            lambda name: (files(__package__) / "templates" / name).read_text("utf-8")
+        ),
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
