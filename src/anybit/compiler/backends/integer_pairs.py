@@ -10,8 +10,9 @@ No term may fit where float32 rounds, or where ties go to even. Then the least t
 which no index is too small. Those too large by one have low bits of y within `near`: a bit per
 index corrects ties to even, and a list names pairs for which that bit is wrong.
 
-Sums in ResNet-18, MobileNet V2 and V3 and EfficientNet need 32 bits and no correction; most
-products need a bit per index.
+All sums in ResNet-18, MobileNet V2 and V3 and EfficientNet, and all sums of 30 random scales, need
+32 bits and no correction. Scales that are powers of two need the parity of the index. Half of the
+products need no correction, the others at most 32 bytes of bits or pairs.
 """
 
 import itertools
@@ -91,10 +92,19 @@ class IntegerPair:
         return np.packbits(flags.ravel(), bitorder="little")
 
     @property
+    def late_parity(self) -> int | None:
+        """Return 0 or 1 if bits of `late` are set where index & 1 is that; None for other bits."""
+        bits = np.unpackbits(self.late, count=self.highest + 1, bitorder="little")
+        odd = np.arange(bits.size) & 1
+        same = [parity for parity in (0, 1) if self.late.size and np.all(bits == (odd == parity))]
+        return same[0] if same else None
+
+    @property
     def size(self) -> int:
-        """Return the number of bytes of the arrays."""
+        """Return the number of bytes of the arrays; none for bits of one parity."""
         exceptions = self.bitmap if self.has_bitmap else self.exceptions
-        return self.late.nbytes + exceptions.nbytes + self.table.nbytes
+        late = self.late.nbytes if self.late_parity is None else 0
+        return late + exceptions.nbytes + self.table.nbytes
 
 
 def fit_pair(at: p.Add | p.Multiply, first_levels: int, second_levels: int) -> IntegerPair:
@@ -214,7 +224,7 @@ class _Steps:
                 return pair
         pairs = (self._complete(multipliers, shift, bits, False) for multipliers, shift, _ in lines)
         some = [pair for pair in pairs if pair is not None]
-        return min(some, key=lambda pair: pair.size) if some else None
+        return min(some, key=_rate_corrections) if some else None
 
     def _iterate_lines(self) -> Iterator[tuple[Array, int, int]]:
         """Yield multipliers, shift and the widest interval of terms at the tightest pairs."""
@@ -273,16 +283,16 @@ class _Steps:
         close = (y - (raw << pair.right_shift) <= near) & (raw > pair.lowest)
         close &= raw <= pair.highest
         counts = [np.bincount(raw[places], minlength=256) for places in (close, wrong)]
-        late = 2 * counts[1] > counts[0]
+        odd = np.arange(256) % 2 == 1
         corrected = []
-        for bits in (np.zeros(256, bool), late):
+        for bits in (np.zeros(256, bool), odd, ~odd, 2 * counts[1] > counts[0]):
             listed = close & (wrong != bits[np.clip(raw, 0, 255)])
             first, second = np.divmod(np.flatnonzero(listed), self.levels[1])
             keys = (256 * first + second).astype(np.uint16)
             packed = np.packbits(bits[: pair.highest + 1], bitorder="little")
             packed = packed[: packed.size * bool(bits.any())]
             corrected.append(replace(pair, near=near, late=packed, exceptions=keys))
-        return min(corrected, key=lambda pair: pair.size)
+        return min(corrected, key=_rate_corrections)
 
     def make_pair(
         self, multipliers: tuple[int, ...], term: int, shift: int, bits: int
@@ -294,6 +304,11 @@ class _Steps:
         return IntegerPair(
             self.levels, self.zeros, *numbers, -1, none, none.astype(np.uint16), none
         )
+
+
+def _rate_corrections(pair: IntegerPair) -> int:
+    """Return the bytes of corrections, and more if they are of both kinds."""
+    return pair.size + _LITTLE_MEMORY * bool(pair.late.size and pair.exceptions.size)
 
 
 def _choose_term(least: int, most: int) -> int:
