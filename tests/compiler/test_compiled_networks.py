@@ -83,7 +83,7 @@ def test_compile_equals_random_networks_of_quantize_and_dequantize(network):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))  # which workers share
+@pytest.mark.parametrize("part", range(2))  # which workers share
 @given(network=networks())
 @LONG
 def test_compile_equals_many_random_networks(network, part):

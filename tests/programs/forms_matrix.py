@@ -66,8 +66,10 @@ g (float[n, 6] x) => (float[n, 4] y)
     y = MatMul (sq, wq)
 }
 """
-SAMPLE = 5
-"""Sampling step of the cases that become standard operators: their nodes are old and common."""
+SAMPLE, PORTABLE_SAMPLE = 5, 17
+"""Sampling steps of the cases that become standard operators: their nodes are old and common.
+
+Portable models hold few cases each, and run four times."""
 
 TOGETHER_NATIVE = 24
 EXPECTED = Path(__file__).parents[1] / "matrix" / "supported.json"
@@ -117,8 +119,9 @@ def write(folder: Path) -> None:
 
 
 def _standard_rows(files: Files, form: Form) -> None:
+    every = PORTABLE_SAMPLE if form is Form.PORTABLE else SAMPLE
     for operator, kind in product(OPERATORS, (Kind.ACTIVATION, Kind.RUN_TIME)):
-        for model in iter_models(kind, select_calls(operator, SAMPLE), cases_per_model(form, kind)):
+        for model in iter_models(kind, select_calls(operator, every), cases_per_model(form, kind)):
             files.add_cases(f"{form}: {operator}", model, convert(model.proto, to=form))
 
 

@@ -27,7 +27,7 @@ from anybit.onnx.forms import Form
 
 Test = TypeVar("Test")
 
-SAMPLE, LARGE_SAMPLE = 17, 3
+SAMPLE, LARGE_SAMPLE = 17, 7
 """Steps through the cases in quick and slow tests: primes, because cases have regular patterns."""
 QUICK_COMBINATIONS = 30
 ANCHOR = "anchor"
