@@ -34,7 +34,7 @@ CHAIN_MEMORY = 400 * 2**20
 """Limit of resident bytes for chains, whose files are small."""
 COMPARED = ("constants", "scaled", "moved_codes", "foreign_codes", "weights")
 """Chains that are also run by `anybit.diff`: only some, because it is slow."""
-LENGTHS = (24, 200, 1600)
+LENGTHS = (24, 140, 1120)
 """Nodes of the chains: the first is a warm-up, the other two are compared. The longest is longer
 than Python's limit of recursion."""
 GROWTH = 24
