@@ -58,7 +58,7 @@ class Data:
         return {
             "forward": lambda: forward(*inputs, out=self.out),
             "backward": lambda: backward(
-                self.gradient, *inputs, wanted=gradients, out=self.gradient_x
+                self.gradient, *inputs, requested=gradients, out=self.gradient_x
             ),
         }
 

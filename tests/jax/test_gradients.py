@@ -96,7 +96,7 @@ def test_gradients_of_parameters_equal_numpy(name: str, parameters: Any, attribu
         (result,) = back(gradient)
         fast = [item for item in moving if item in _core.descriptions[name]["differentiable"]]
         native = getattr(_core, f"{name}_backward")
-        by_kernel = native(gradient, *inputs.values(), wanted=fast, **attributes)
+        by_kernel = native(gradient, *inputs.values(), requested=fast, **attributes)
         for parameter, expected in zip(fast, by_kernel, strict=True):
             assert_same_bits(np.asarray(result[parameter]), expected)
         # Widths have no kernel: XLA adds in another order than NumPy, in float32.

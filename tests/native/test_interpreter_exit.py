@@ -24,7 +24,7 @@ while calls[0] < {calls}:
     time.sleep(0.001)
 """
 FORWARD = "anybit.int_quant(x, 0.1, 0, 4)"
-BOTH = FORWARD + "; _core.int_quant_backward(x, x, 0.1, 0, 4, wanted=('x', 'scale'))"
+BOTH = FORWARD + "; _core.int_quant_backward(x, x, 0.1, 0, 4, requested=('x', 'scale'))"
 # Calls that run Python code inside: conversion of lists, other dtypes, names, errors.
 CONVERTED = (
     "anybit.int_quant(list(x[:9]), np.float16(0.1), [0], 4, rounding_mode=anybit.RoundingMode.UP)"

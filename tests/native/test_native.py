@@ -239,7 +239,7 @@ def test_spread_takes_arguments_in_a_tuple_and_a_dict() -> None:
     assert out.tolist() == expected.tolist() == [0.5, 1.0, -4.0]
     assert spread(inputs[:2], {"zeropt": 0} | attributes, ("bitwidth",), 4).tolist() == out.tolist()
     back = _native.get_spread_variant(_native.get_backward_kernel("int_quant"))
-    (gradient,) = back((np.ones_like(x), *inputs), attributes, ("wanted",), ["x"])
+    (gradient,) = back((np.ones_like(x), *inputs), attributes, ("requested",), ["x"])
     assert gradient.tolist() == [1, 1, 0]
     wrong = [(), (inputs, attributes), (list(inputs), {}, ()), (inputs, [], ()), (inputs, {}, [])]
     for arguments in (*wrong, (inputs, {}, ("out",)), (inputs, {}, (), out), ((x,) * 99, {}, ())):

@@ -92,7 +92,7 @@ def assert_same_gradients(
         case = Case(f"{operator.name} by {name} {inputs[1:]} {attributes}", inputs)
         for isa in isas or (_core.isa(),):
             _core.set_isa(isa)
-            (got,) = backward(operator.name, arriving, *whole, wanted=[name], **options)
+            (got,) = backward(operator.name, arriving, *whole, requested=[name], **options)
             assert_same_bits(got, correct, case)
 
 
@@ -174,7 +174,7 @@ def test_gradient_sums_are_exact_if_products_are(shape: tuple[int, ...]) -> None
             }
             case = Case(f"{shape} {scale_shape} {zeropt_shape}", tuple(inputs))
             for names in (["scale", "x", "zeropt"], ["scale"], ["zeropt", "x"], ["x"]):
-                gradients = backward("int_quant", gradient, *inputs, 4, wanted=names)
+                gradients = backward("int_quant", gradient, *inputs, 4, requested=names)
                 for name, got in zip(names, gradients, strict=True):
                     assert (got.shape, got.dtype) == (sums[name].shape, np.float32)
                     assert np.array_equal(got, sums[name]), (case.name, name, names)
@@ -204,15 +204,15 @@ def test_gradient_of_scales_of_codes_is_an_exact_sum(
         for isa in isas:
             _core.set_isa(isa)
             (got,) = backward(
-                "dynamic_dequantize", gradient, x, scales, zps, wanted=["scales"], **attributes
+                "dynamic_dequantize", gradient, x, scales, zps, requested=["scales"], **attributes
             )
             assert_same_bits(got, expected_, Case(f"{axis} {dtype.__name__}", (x,)))
 
 
 def test_gradient_of_codes_is_rejected() -> None:
     codes, scales = np.int8([1, 2]), np.float32([0.5])
-    with pytest.raises(ValueError, match="wanted must be among scales, got 'src'"):
-        backward("dynamic_dequantize", np.float32([1, 1]), codes, scales, wanted=["src"])
+    with pytest.raises(ValueError, match="requested must be among scales, got 'src'"):
+        backward("dynamic_dequantize", np.float32([1, 1]), codes, scales, requested=["src"])
 
 
 LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -236,9 +236,9 @@ def test_gradient_does_not_depend_on_memory_order_and_dtype(
     call = {"x": x, "gradient": gradient}
     changed = {**call, which: LAYOUTS[layout](call[which])}
     names = ("x", "scale", "zeropt")
-    correct = backward("int_quant", gradient, x, scale, zeropt, 4, wanted=names)
+    correct = backward("int_quant", gradient, x, scale, zeropt, 4, requested=names)
     changed_call = changed["gradient"], changed["x"], scale, zeropt, 4
-    gradients = backward("int_quant", *changed_call, wanted=names)
+    gradients = backward("int_quant", *changed_call, requested=names)
     assert gradients[0].dtype == changed["x"].dtype
     for name, got, expected_ in zip(names, gradients, correct, strict=True):
         assert_same_bits(got.astype(np.float32), expected_, Case(f"{layout} {name}", (x,)))
@@ -254,8 +254,8 @@ def test_gradient_takes_expanded_upstream_gradients(
     narrow = gradient[tuple(slice(0, size) for size in shape)]
     expanded = np.broadcast_to(narrow, x.shape)
     names = ("x", "scale", "zeropt")
-    gradients = backward("int_quant", expanded, x, scale, zeropt, 4, wanted=names)
-    correct = backward("int_quant", expanded.copy(), x, scale, zeropt, 4, wanted=names)
+    gradients = backward("int_quant", expanded, x, scale, zeropt, 4, requested=names)
+    correct = backward("int_quant", expanded.copy(), x, scale, zeropt, 4, requested=names)
     for got, expected_ in zip(gradients, correct, strict=True):
         assert_same_bits(got, expected_, Case("expanded", (x,)))
 
@@ -263,8 +263,8 @@ def test_gradient_takes_expanded_upstream_gradients(
 def test_gradient_of_expanded_parameter_is_per_element() -> None:
     gradient, x, _, zeropt = exact_arguments((6, 8), (), ())
     scale = np.broadcast_to(np.float32(0.5), (8,))
-    (got,) = backward("int_quant", gradient, x, scale, zeropt, 4, wanted=["scale"])
-    (correct,) = backward("int_quant", gradient, x, scale.copy(), zeropt, 4, wanted=["scale"])
+    (got,) = backward("int_quant", gradient, x, scale, zeropt, 4, requested=["scale"])
+    (correct,) = backward("int_quant", gradient, x, scale.copy(), zeropt, 4, requested=["scale"])
     assert_same_bits(got, correct, Case("expanded scale", (x,)))
     assert len(set(got.tolist())) > 1
 
@@ -277,7 +277,7 @@ def test_gradient_sums_are_as_accurate_as_float64(dtype: Any) -> None:
     scale = np.array(0.3, dtype)
     partial = OPERATORS["int_quant"].partials(x, scale, 0, 4)["scale"]
     for gradient in (np.sign(partial), random.normal(0, 1, x.shape).astype(dtype)):
-        (got,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["scale"])
+        (got,) = backward("int_quant", gradient, x, scale, 0, 4, requested=["scale"])
         products = (gradient * partial).astype(np.float64)
         exact = math.fsum(products)
         inexact = abs(float(products.sum()) - exact) + math.ulp(math.fsum(np.abs(products)))
@@ -287,10 +287,10 @@ def test_gradient_sums_are_as_accurate_as_float64(dtype: Any) -> None:
 
 def test_gradient_has_the_dtype_of_its_parameter() -> None:
     gradient, x, scale, _ = exact_arguments((40, 6), (6,), ())
-    (wide,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["scale"])
+    (wide,) = backward("int_quant", gradient, x, scale, 0, 4, requested=["scale"])
     for dtype in (np.float16, ml_dtypes.bfloat16, np.float64):
         gradient_x, got = backward(
-            "int_quant", gradient, x, scale.astype(dtype), 0, 4, wanted=["x", "scale"]
+            "int_quant", gradient, x, scale.astype(dtype), 0, 4, requested=["x", "scale"]
         )
         assert gradient_x.dtype == np.float32
         assert_same_bits(got, wide.astype(dtype), Case(str(dtype), (x,)))
@@ -299,7 +299,7 @@ def test_gradient_has_the_dtype_of_its_parameter() -> None:
 @pytest.mark.parametrize("value", [0.5, [0.5], np.float64(0.5), np.array(1), np.array([1])])
 def test_gradient_of_number_has_its_shape(value: Any) -> None:
     gradient, x, _, _ = exact_arguments((4, 5), (), ())
-    (got,) = backward("int_quant", gradient, x, value, 0, 4, wanted=["scale"])
+    (got,) = backward("int_quant", gradient, x, value, 0, 4, requested=["scale"])
     assert got.shape == np.shape(value)
     floating = isinstance(value, np.generic)
     assert got.dtype == (np.float64 if floating else np.float32)
@@ -309,6 +309,6 @@ def test_gradient_of_number_has_its_shape(value: Any) -> None:
 def test_gradient_of_empty_arrays_is_zero(shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, np.float32)
     for scale in (np.ones((), np.float32), np.ones(shape[-1:], np.float32)):
-        gradients = backward("int_quant", x, x, scale, 0, 4, wanted=["x", "scale"])
+        gradients = backward("int_quant", x, x, scale, 0, 4, requested=["x", "scale"])
         assert gradients[0].shape == shape
         assert_same_bits(gradients[1], np.zeros(scale.shape, np.float32), Case("empty", (x,)))

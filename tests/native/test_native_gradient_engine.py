@@ -51,7 +51,7 @@ def test_gradient_does_not_depend_on_threads_and_isa(
                 )
             ):
                 names = _core.descriptions[operator]["differentiable"]
-                parts = backward(operator, gradient, *inputs, wanted=names, rounding_mode=mode)
+                parts = backward(operator, gradient, *inputs, requested=names, rounding_mode=mode)
                 results.append([bytes([number]), *(part.tobytes() for part in parts)])
     for other in results:
         assert other == next(first for first in results if first[0] == other[0])
@@ -71,7 +71,7 @@ def test_gradient_does_not_depend_on_rounding_mode_without_rounding(
     for isa in isas:
         _core.set_isa(isa)
         first, *others = (
-            backward("int_quant", gradient, x, scale, 0, 4, wanted=inputs, rounding_mode=mode)
+            backward("int_quant", gradient, x, scale, 0, 4, requested=inputs, rounding_mode=mode)
             for mode in ("ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN")
         )
         assert all(part.any() for part in first)
@@ -99,10 +99,10 @@ def test_gradient_does_not_depend_on_other_requested_gradients(
         _core.set_isa(isa)
         for mode in ("ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN"):
             call = (operator, gradient, x, scale, *inputs)
-            together = backward(*call, wanted=names, rounding_mode=mode)
+            together = backward(*call, requested=names, rounding_mode=mode)
             assert all(part.any() for part in together)
             for count in (1, 2):
-                some = backward(*call, wanted=names[:count], rounding_mode=mode)
+                some = backward(*call, requested=names[:count], rounding_mode=mode)
                 assert [part.tobytes() for part in some] == [
                     part.tobytes() for part in together[:count]
                 ]
@@ -110,14 +110,14 @@ def test_gradient_does_not_depend_on_other_requested_gradients(
 
 def test_gradient_is_written_to_out() -> None:
     gradient, x, scale, _ = exact_arguments((40, 6), (6,), ())
-    (correct,) = backward("int_quant", gradient, x, scale, 0, 4, wanted=["x"])
+    (correct,) = backward("int_quant", gradient, x, scale, 0, 4, requested=["x"])
     case = Case("out", (x,))
     spaced = np.zeros((6, 80), np.float32).T[::2]
-    assert backward("int_quant", gradient, x, scale, 0, 4, wanted=["x"], out=spaced)[0] is spaced
+    assert backward("int_quant", gradient, x, scale, 0, 4, requested=["x"], out=spaced)[0] is spaced
     assert_same_bits(spaced.copy(), correct, case)
     for place in (0, 1):  # in place of the gradient and of x
         call = [gradient.copy(), x.copy()]
-        backward("int_quant", *call, scale, 0, 4, wanted=["x"], out=call[place])
+        backward("int_quant", *call, scale, 0, 4, requested=["x"], out=call[place])
         assert_same_bits(call[place], correct, case)
     for place in (0, 1):  # an overlap that would be read after it is written
         memory = np.zeros(300, np.float32)
@@ -126,7 +126,7 @@ def test_gradient_is_written_to_out() -> None:
         shifted[...] = call[place]
         call[place] = shifted
         out = memory[1:241].reshape(40, 6)
-        backward("int_quant", *call, scale, 0, 4, wanted=["x"], out=out)
+        backward("int_quant", *call, scale, 0, 4, requested=["x"], out=out)
         assert_same_bits(out.copy(), correct, case)
 
 
@@ -138,13 +138,13 @@ FAULTS: dict[str, tuple[tuple, dict[str, Any], type[Exception], str]] = {
     "complex": ((X.astype(complex), X, 1.0, 0, 4), {}, TypeError, "gradient.*complex128"),
     "unknown": (
         (X, X, 1.0, 0, 4),
-        {"wanted": ["size"]},
+        {"requested": ["size"]},
         ValueError,
         "x, scale, zeropt, got 'size'",
     ),
-    "width": ((X, X, 1.0, 0, 4), {"wanted": ["bitwidth"]}, ValueError, "got 'bitwidth'"),
-    "no_name": ((X, X, 1.0, 0, 4), {"wanted": [3]}, ValueError, "got 3"),
-    "twice": ((X, X, 1.0, 0, 4), {"wanted": ["x", "x"]}, ValueError, "'x' twice"),
+    "width": ((X, X, 1.0, 0, 4), {"requested": ["bitwidth"]}, ValueError, "got 'bitwidth'"),
+    "no_name": ((X, X, 1.0, 0, 4), {"requested": [3]}, ValueError, "got 3"),
+    "twice": ((X, X, 1.0, 0, 4), {"requested": ["x", "x"]}, ValueError, "'x' twice"),
     "too_many": ((X, X, 1.0, 0, 4, 5), {}, TypeError, "at most 5 positional arguments, got 6"),
     "no_x": ((X,), {}, TypeError, "misses the argument 'x'"),
     "no_scale": ((X, X), {}, TypeError, "misses the argument 'scale'"),
@@ -156,9 +156,9 @@ FAULTS: dict[str, tuple[tuple, dict[str, Any], type[Exception], str]] = {
     "out_dtype": ((X, X, 1.0, 0, 4), {"out": X.astype(float)}, ValueError, "got .*float64"),
     "out_of_none": (
         (X, X, 1.0, 0, 4),
-        {"wanted": ["scale"], "out": X.copy()},
+        {"requested": ["scale"], "out": X.copy()},
         ValueError,
-        "not wanted",
+        "not requested",
     ),
 }
 
@@ -167,23 +167,23 @@ FAULTS: dict[str, tuple[tuple, dict[str, Any], type[Exception], str]] = {
 def test_gradient_rejects_bad_arguments(fault: str) -> None:
     arguments, options, error, pattern = FAULTS[fault]
     with pytest.raises(error, match=pattern):
-        backward("int_quant", *arguments, **{"wanted": ["x"], **options})
+        backward("int_quant", *arguments, **{"requested": ["x"], **options})
 
 
 def test_gradient_of_omitted_input_is_rejected() -> None:
     with pytest.raises(ValueError, match="'max_val', which is not given"):
-        backward("float_quant", X, X, 1.0, 4, 3, 7, wanted=["max_val"])
-    with pytest.raises(TypeError, match="misses the argument 'wanted'"):
+        backward("float_quant", X, X, 1.0, 4, 3, 7, requested=["max_val"])
+    with pytest.raises(TypeError, match="misses the argument 'requested'"):
         backward("float_quant", X, X, 1.0, 4, 3, 7)
 
 
 def test_gradient_of_no_input_is_an_empty_list() -> None:
-    assert backward("int_quant", X, X, 1.0, 0, 4, wanted=()) == []
+    assert backward("int_quant", X, X, 1.0, 0, 4, requested=()) == []
 
 
 def test_gradient_takes_parameters_by_keyword() -> None:
-    gradients = backward("int_quant", X, X, scale=0.3, zeropt=0, bitwidth=4, wanted=["scale"])
-    assert gradients == backward("int_quant", X, X, 0.3, 0, 4, wanted=["scale"])
+    gradients = backward("int_quant", X, X, scale=0.3, zeropt=0, bitwidth=4, requested=["scale"])
+    assert gradients == backward("int_quant", X, X, 0.3, 0, 4, requested=["scale"])
 
 
 @pytest.mark.parametrize("scale_shape", ["()", "(512, 1)", "(1024,)", "(16, 1, 1)"])
@@ -196,11 +196,11 @@ import resource, numpy as np
 from anybit._native import _core
 x = np.ones((16, 512, 1024), np.float32)
 scale = np.ones({scale_shape}, np.float32)
-_core.int_quant_backward(x[:1], x[:1], 1.0, 0, 4, wanted=["x", "scale"])
+_core.int_quant_backward(x[:1], x[:1], 1.0, 0, 4, requested=["x", "scale"])
 output_and_allowance = np.ones(x.nbytes + (2 << 20), np.uint8)
 del output_and_allowance
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-gradients = _core.int_quant_backward(x, x, scale, 0, 4, wanted=["x", "scale"])
+gradients = _core.int_quant_backward(x, x, scale, 0, 4, requested=["x", "scale"])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -224,7 +224,7 @@ def test_limit_threads_holds_for_the_calling_thread() -> None:
 
 @pytest.mark.parametrize(
     "call",
-    ["int_quant(x, 0.3, 0, 4)", "int_quant_backward(x, x, 0.3, 0, 4, wanted=['x', 'scale'])"],
+    ["int_quant(x, 0.3, 0, 4)", "int_quant_backward(x, x, 0.3, 0, 4, requested=['x', 'scale'])"],
 )
 def test_limit_threads_limits_the_pool(call: str) -> None:
     if not os.path.isdir("/proc/self/task"):
@@ -256,4 +256,4 @@ def test_gradient_releases_gil(set_threads: Callable[[int], None]) -> None:
     set_threads(1)
     x = np.ones(1 << 24, np.float32)
     names = ["x", "scale"]
-    assert releases_gil(lambda: backward("int_quant", x, x, 0.3, 0, 4, wanted=names, out=x))
+    assert releases_gil(lambda: backward("int_quant", x, x, 0.3, 0, 4, requested=names, out=x))

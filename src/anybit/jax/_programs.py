@@ -132,7 +132,7 @@ def _call_backward_kernel(
         vmap_method="broadcast_all",
     )
     bits = sum(1 << place for place in places)
-    results = compute(gradient, *aligned, wanted=bits, **attributes)
+    results = compute(gradient, *aligned, requested=bits, **attributes)
     return {
         operator.inputs[place].name: jnp.reshape(result, inputs[place].shape)
         for place, result in zip(places, results, strict=True)

@@ -89,7 +89,7 @@ template <class Op>
 struct Arguments {
   std::array<nb::handle, Op::inputs.size()> inputs{};
   nb::handle out{};
-  nb::handle wanted{};  // for backward functions, whose first argument is the gradient
+  nb::handle requested{};  // for backward functions, whose first argument is the gradient
   nb::handle gradient{};
   const dlpack::Exchange* exchange = nullptr;  // for tensors of another library
   typename Op::Attributes attributes;
@@ -129,8 +129,8 @@ struct Arguments {
       exchange = &dlpack::exchange_of(value);
       return;
     }
-    if (backward_ && key == "wanted") {
-      wanted = value;
+    if (backward_ && key == "requested") {
+      requested = value;
       return;
     }
     bool matched = false;

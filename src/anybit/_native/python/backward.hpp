@@ -11,12 +11,13 @@ namespace anybit {
 
 // Requested inputs by index, in the requested order.
 template <class Op>
-std::vector<std::size_t> wanted_inputs(const Arguments<Op>& arguments) {
+std::vector<std::size_t> requested_inputs(const Arguments<Op>& arguments) {
   constexpr auto differentiable = differentiable_inputs<Op>();
-  if (!arguments.wanted.is_valid()) fail(Op::name, "misses the argument 'wanted'");
+  if (!arguments.requested.is_valid()) fail(Op::name, "misses the argument 'requested'");
   std::vector<std::size_t> requested;
-  const nb::object items = object_from(
-      [&] { return PySequence_Fast(arguments.wanted.ptr(), "wanted must be names of inputs"); });
+  const nb::object items = object_from([&] {
+    return PySequence_Fast(arguments.requested.ptr(), "requested must be names of inputs");
+  });
   for (Py_ssize_t i = 0; i < PySequence_Size(items.ptr()); ++i) {
     const nb::object item = object_from([&] { return PySequence_GetItem(items.ptr(), i); });
     const auto name = characters(item);
@@ -28,12 +29,13 @@ std::vector<std::size_t> wanted_inputs(const Arguments<Op>& arguments) {
       std::string names;
       for (const std::string_view name : Op::differentiable)
         names.append(names.empty() ? "" : ", ").append(name);
-      throw Error(Error::Kind::value, "wanted must be among " + names + ", got " + repr_of(item));
+      throw Error(Error::Kind::value,
+                  "requested must be among " + names + ", got " + repr_of(item));
     }
     if (std::find(requested.begin(), requested.end(), index) != requested.end())
-      throw Error(Error::Kind::value, "wanted has " + repr_of(item) + " twice");
+      throw Error(Error::Kind::value, "requested has " + repr_of(item) + " twice");
     if (!arguments.inputs[index].is_valid())
-      throw Error(Error::Kind::value, "wanted has " + repr_of(item) + ", which is not given");
+      throw Error(Error::Kind::value, "requested has " + repr_of(item) + ", which is not given");
     requested.push_back(index);
   }
   return requested;
@@ -62,7 +64,7 @@ struct BackwardOperands {
 template <class Op>
 nb::object call_backward(const Call& call) {
   const Arguments<Op> arguments(call, true);
-  const auto requested = wanted_inputs(arguments);
+  const auto requested = requested_inputs(arguments);
   const OperatorInfo& op = operator_info<Op, Operators>();
   BackwardOperands<Op> all;
   const ElementType type = read_inputs(arguments, op, all.inputs);
@@ -82,7 +84,8 @@ nb::object call_backward(const Call& call) {
   const Operand& out = all.gradients[0];
   if (arguments.out.is_valid() && !out.tensor().given)
     throw Error(Error::Kind::value, "out is for the gradient of " +
-                                        std::string(Op::inputs[0].name) + ", which is not wanted");
+                                        std::string(Op::inputs[0].name) +
+                                        ", which is not requested");
   if (arguments.out.is_valid()) {
     for (std::size_t i = 0; i < all.inputs.size(); ++i)
       keep_readable(all.inputs[i], out, op.inputs[i].name, i == 0);

@@ -116,15 +116,15 @@ bool same_shape(const Tensor& a, const Tensor& b) {
 }
 
 // Arguments are the upstream gradient and the inputs; results are the gradients of the inputs whose
-// bits are set in the attribute `wanted`.
+// bits are set in the attribute `requested`.
 template <class Op>
 void differentiate(const CallFrame& frame) {
   check_layout(frame);
   const auto attributes = attributes_of<Op>(frame.attributes);
   const auto inputs = inputs_from<Op>(frame, 1);
   std::int64_t requested = 0;
-  const std::int64_t place = find(frame.attributes, "wanted");
-  if (place < 0) fail("misses the attribute wanted");
+  const std::int64_t place = find(frame.attributes, "requested");
+  if (place < 0) fail("misses the attribute requested");
   read_attribute(frame.attributes, place, requested);
   Backward::Gradients gradients;
   gradients.upstream = tensor_at(frame.arguments, 0);

@@ -20,7 +20,7 @@ Array: TypeAlias = npt.NDArray[Any]
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # The C functions of DLPack.
 _EXCHANGE = torch.Tensor.__dlpack_c_exchange_api__
-_FORWARD_KEYWORDS, _BACKWARD_KEYWORDS = ("out", "exchange"), ("wanted", "out", "exchange")
+_FORWARD_KEYWORDS, _BACKWARD_KEYWORDS = ("out", "exchange"), ("requested", "out", "exchange")
 # The smallest number of elements that kernels divide among threads.
 _MIN_PARALLEL = 4096
 
