@@ -37,7 +37,7 @@ PUBLIC = {
     "check": PublicName(
         "anybit.onnx.checks.checking",
         "Models",
-        "List what is wrong with a model, or unsupported by a target.",
+        "List the problems of a model, also for a target.",
         "check.md",
     ),
     "clean": PublicName(

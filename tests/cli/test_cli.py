@@ -51,15 +51,15 @@ def test_run_prints_classes_and_accuracy(shell: Shell) -> None:
     x = np.eye(4, dtype=np.float32)[[2, 0, 3] * 5]
     np.save("x15.npy", x)
     command = ["run", "c.onnx", "--input", "x15.npy"]
-    assert "y is largest at 2 0 3 2 0 3 2 0 3 2 0 3 ...\n" in shell(*command)[1]
-    assert f"y is largest at {' '.join(['2 0 3'] * 5)}\n" in shell(*command, "--top1")[1]
+    assert "arg max of y: 2 0 3 2 0 3 2 0 3 2 0 3 ...\n" in shell(*command)[1]
+    assert f"arg max of y: {' '.join(['2 0 3'] * 5)}\n" in shell(*command, "--top1")[1]
     Path("names.txt").write_text("ant\nbee\ncat\nd\x1bog\n")
     out = shell(*command, "--labels", "names.txt")[1]
-    assert "y is largest at cat, ant, d\\x1bog, cat" in out
+    assert "arg max of y: cat, ant, d\\x1bog, cat" in out
     right = np.array([2, 0, 3] * 5)
     right[:3] = 1
     np.save("right.npy", right)
-    assert "y: 12 of 15 rows right, 80.00 %" in shell(*command, "--labels", "right.npy")[1]
+    assert "y: 12 of 15 rows correct, 80.00 %" in shell(*command, "--labels", "right.npy")[1]
     np.save("few.npy", right[:4])
     np.save("floats.npy", right / 2)
     Path("three.txt").write_text("a\nb\nc\n")

@@ -78,7 +78,7 @@ def describe_top_classes(
         listed = classes if whole else classes[:_MOST_ROWS]
         words = [labels.names[index] if labels.names else str(index) for index in listed]
         more = ["..."] * (len(listed) < len(classes))
-        yield f"{name} is largest at {(', ' if labels.names else ' ').join(words + more)}"
+        yield f"arg max of {name}: {(', ' if labels.names else ' ').join(words + more)}"
         if labels.classes is not None:
             yield _format_accuracy(name, classes, labels.classes)
 
@@ -91,7 +91,7 @@ def _format_accuracy(name: str, predicted: Array, expected: Array) -> str:
         )
     correct = int(np.count_nonzero(predicted == expected))
     rows = len(expected)
-    return f"{name}: {correct} of {format_count(rows, 'row')} right, {100 * correct / rows:.2f} %"
+    return f"{name}: {correct} of {format_count(rows, 'row')} correct, {100 * correct / rows:.2f} %"
 
 
 def _has_classes(array: Array) -> bool:

@@ -4,7 +4,7 @@
 COMMANDS = {
     "run": "Run a model on given or random inputs and check its outputs.",
     "inspect": "Show a model's operators, quantizers, sizes, layers and value ranges.",
-    "check": "List what is wrong with a model, one line each, with the remedy.",
+    "check": "List the problems of a model, each with its remedy.",
     "clean": "Normalize a model, fold constants, remove dead nodes, infer shapes.",
     "convert": "Convert a model to another form with bit-identical results.",
     "diff": "Find the first tensor in which two models or two runtimes differ.",

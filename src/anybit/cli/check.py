@@ -36,7 +36,7 @@ def check(
     as_json: Json = False,
     report: Report = None,
 ) -> None:
-    """List what is wrong with a model, one line each, with the remedy.
+    """List the problems of a model, each with its remedy.
 
     The model is not run. Exit status: 0 without errors, 1 with errors (with --strict also with
     warnings), 2 for bad input.

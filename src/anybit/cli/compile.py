@@ -53,7 +53,7 @@ def compile(
         typer.Option(
             "--verify",
             metavar="FILE",
-            help="Inputs: compare all codes and outputs with the float graph. Repeatable.",
+            help="Compare all codes and outputs with the float graph on these inputs. Repeatable.",
         ),
     ] = None,
     time: Annotated[

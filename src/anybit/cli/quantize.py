@@ -80,8 +80,8 @@ def quantize(
         str | None,
         typer.Option(
             metavar="10dB|95%|none",
-            help="Least SQNR, agreement, or both: 10dB,95% (default: 10dB, and 90% for integer and "
-            "classifier outputs).",
+            help="Minimum SQNR, agreement, or both: 10dB,95% (default: 10dB, and 90% for integer "
+            "and classifier outputs).",
         ),
     ] = None,
     as_json: Json = False,
@@ -90,8 +90,8 @@ def quantize(
         list[str] | None,
         typer.Option(
             metavar="NAME=SPEC",
-            help="Formats of a layer or pattern, as WEIGHTS[/ACTIVATIONS]: 'head.*=int4/uint8'. "
-            "Repeatable.",
+            help="Formats of the layers that match a pattern, as WEIGHTS[/ACTIVATIONS]: "
+            "'head.*=int4/uint8'. Repeatable.",
             rich_help_panel=_PER_LAYER,
         ),
     ] = None,
@@ -99,7 +99,7 @@ def quantize(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Layer or pattern to keep in float. Repeatable.",
+            help="Keep the layers that match a pattern in float. Repeatable.",
             rich_help_panel=_PER_LAYER,
         ),
     ] = None,

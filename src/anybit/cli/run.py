@@ -77,8 +77,7 @@ def run(
 ) -> None:
     """Run a model on given or random inputs and check its outputs.
 
-    If the model fixes the number of rows (the batch size), inputs with a multiple of it run in
-    several calls.
+    If the model has a fixed batch size, inputs with a multiple of it run in several calls.
     """
     from anybit.cli._outputs import (
         Labels,
