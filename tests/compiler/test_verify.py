@@ -153,6 +153,12 @@ ROWS = [
     (with_tail(p.Table(ints(-900, -900), np.full(3600, 4, np.uint8))), "an entry must be from 0"),
     (with_tail(p.Table(ints(0, 0), np.zeros(3, np.uint8))), "3 entries for 2 channels"),
     (with_tail(p.Table(ints(0, 0), bytes_of())), "0 entries for 2 channels"),
+    (with_tail(p.Piecewise(ints(), bytes_of(0, 1, 2))), "3 entries for 2 channels"),
+    (with_tail(p.Piecewise(ints(), bytes_of())), "number of pieces must be from 1 to 512, got 0"),
+    (with_tail(p.Piecewise(ints(), np.zeros(1026, np.uint8))), "to 512, got 513"),
+    (with_tail(p.Piecewise(ints(1), bytes_of(0, 1, 1, 0))), "starts must have 2 elements, got 1"),
+    (with_tail(p.Piecewise(ints(*(2, 1), *(0, 0)), bytes_of(*[0] * 6))), "starts descend"),
+    (with_tail(p.Piecewise(ints(1, 1), bytes_of(0, 1, 4, 0))), "an entry must be from 0 to 3"),
     (with_tail(p.Arithmetic(np.float32([1, 1]), ())), "differ|number of windows must be"),
     (with_instruction(2, window=replace(POOL, pad_top=4)), "number of windows must be 4, got 2"),
     (

@@ -276,9 +276,18 @@ class _Maker:
         )
 
     def _tail(self, channels: int, levels: int, reach: int) -> p.Tail:
-        kind = self._integer(0, 4)
+        kind = self._integer(0, 5)
         if kind == 4:
             return self._scaled(channels, levels, reach)
+        if kind == 5:
+            pieces = self._one_of((1, 3, 40, p.MOST_PIECES))
+            starts = self._rng.normal(0, reach / 4 + 1, (channels, pieces - 1)).round()
+            turn = self._rng.integers(0, pieces, (channels, 1))
+            entries = np.minimum(np.abs(np.arange(pieces) - turn), levels - 1)
+            if self._integer(0, 1):
+                entries = self._rng.integers(0, levels, entries.shape)
+            sorted_starts = np.sort(starts.astype(np.int32))
+            return p.Piecewise(sorted_starts.ravel(), entries.astype(np.uint8).ravel())
         if kind == 0 and 2 * reach + 1 <= MOST_ENTRIES:
             first = self._rng.integers(-reach - 3, -reach + 1, channels).astype(np.int32)
             shape = channels, 2 * reach + 4

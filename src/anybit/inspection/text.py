@@ -80,6 +80,7 @@ _EPILOGUES = {
     "Arithmetic": "replay",
     "Rounded": "replay",
     "Scaled": "multiply and shift",
+    "Piecewise": "pieces",
 }
 # Differences between reasons of one kind: a number, or a quoted name.
 _DETAIL = re.compile(r"""-?\d+\.\d\S*|(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")

@@ -169,16 +169,42 @@ void fill_scaled(Layer& at, const std::vector<std::int64_t>& sums) {
   at.product.tail = Scaled{at.integers[0], at.integers[1], at.entries, at.late};
 }
 
+// Pieces of random codes, or a function that falls and rises; sums are in the border of some.
+void fill_pieces(Layer& at, const std::vector<std::int64_t>& sums) {
+  const std::int64_t most = at.target.levels - 1, count = number(1, one_of({3, 40, 512}));
+  const bool bends = number(0, 2) > 0;
+  const auto [least, largest] = std::minmax_element(sums.begin(), sums.end());
+  for (std::int64_t c = 0; c < at.target.channels; ++c) {
+    std::vector<std::int32_t> starts;
+    for (std::int64_t i = 1; i < count; ++i)
+      starts.push_back(static_cast<std::int32_t>(
+          one_of({number(*least, *largest), number(*least, *largest), *least + i * 7})));
+    if (number(0, 3) == 0 && count > 2) starts[0] = INT32_MIN, starts[1] = INT32_MAX;
+    std::sort(starts.begin(), starts.end());
+    at.integers[0].insert(at.integers[0].end(), starts.begin(), starts.end());
+    const std::int64_t turn = number(0, count), sign = one_of({1, -1});
+    const std::int64_t far = std::max(turn, count - turn);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t code = std::min(std::abs(i - turn), far);
+      at.entries.push_back(static_cast<std::uint8_t>(
+          bends ? std::clamp<std::int64_t>(sign > 0 ? code : most - code, 0, most)
+                : number(0, most)));
+    }
+  }
+  at.product.tail = Piecewise{at.integers[0], at.entries};
+}
+
 void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
   const auto channels = static_cast<std::size_t>(at.target.channels);
   const auto some_sum = [&] {
     return static_cast<std::int32_t>(
         sums[static_cast<std::size_t>(number(0, static_cast<std::int64_t>(sums.size()) - 1))]);
   };
-  const auto kind = number(0, 5);
+  const auto kind = number(0, 6);
   at.target.levels = one_of<std::int64_t>({2, 2, 3, 4, 4, 7, 16, 17, 18, 100, 256});
   if (kind == 4) return fill_quantizer(at, sums);
   if (kind == 5) return fill_scaled(at, sums);
+  if (kind == 6) return fill_pieces(at, sums);
   if (kind == 0) {
     // An ordinary quantizer has equally spaced thresholds; after a bent function they are curved.
     const bool even = number(0, 1) == 0, curved = number(0, 1) == 0;
@@ -399,6 +425,13 @@ int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
     const float top = bottom + static_cast<float>(at.target.levels - 1);
     const float inside = y > bottom ? std::min(y, top) : bottom;
     return static_cast<int>(std::nearbyint(inside)) + static_cast<int>(r->shift);
+  }
+  if (const auto* pieces = std::get_if<Piecewise>(&at.product.tail)) {
+    const auto channels = static_cast<std::size_t>(at.target.channels);
+    const std::size_t starts = pieces->starts.size() / channels;
+    std::size_t piece = channel * (starts + 1);
+    for (std::size_t i = 0; i < starts; ++i) piece += sum >= pieces->starts[channel * starts + i];
+    return pieces->entries[piece];
   }
   const auto& table = std::get<Table>(at.product.tail);
   const std::size_t length = table.entries.size() / table.first.size();

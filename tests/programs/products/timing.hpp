@@ -38,6 +38,7 @@ enum class Curve {
   hard_swish,  // the same after HardSwish, replayed in floats
   thresholds,  // 255 thresholds close to a line
   swish,       // 255 thresholds of the increasing part of Swish
+  pieces,      // all of Swish
 };
 
 struct Kind {
@@ -56,10 +57,11 @@ void fill_thresholds(Layer& at, const std::function<std::int32_t(std::int64_t)>&
   at.product.tail = Thresholds{at.integers[0], at.integers[1]};
 }
 
-// First sum of code i + 1 after Swish: the inverse of y = x / (1 + exp(-x)) by bisection.
-std::int32_t swish_threshold(std::int64_t i) {
-  double low = -1.2784, high = 30;  // Swish increases from its minimum on
-  const double aim = -0.2784 + 0.1 * (static_cast<double>(i) + 0.5);
+// First sum of code i + 1 after Swish: the inverse of y = x / (1 + exp(-x)) by bisection. The sum
+// before which it falls to code i, if `high` is far below the minimum.
+std::int32_t swish_threshold(std::int64_t i, double high = 30, double code = 0.1) {
+  double low = -1.2784;  // Swish increases from its minimum on
+  const double aim = -0.2784 + code * (static_cast<double>(i) + 0.5);
   for (int round = 0; round < 60; ++round) {
     const double middle = (low + high) / 2;
     (middle / (1 + std::exp(-middle)) < aim ? low : high) = middle;
@@ -71,7 +73,20 @@ void fill_epilogue(Layer& at, Curve curve) {
   if (at.target.levels < 256) return fill_thresholds(at, [](auto i) { return 10 * int(i); });
   if (curve == Curve::thresholds)
     return fill_thresholds(at, [](auto i) { return 100 * int(i) + int(i * i) % 7; });
-  if (curve == Curve::swish) return fill_thresholds(at, swish_threshold);
+  if (curve == Curve::swish) return fill_thresholds(at, [](auto i) { return swish_threshold(i); });
+  if (curve == Curve::pieces) {
+    constexpr double code = 0.012;
+    const auto codes = static_cast<int>(0.2784 / code);  // of the falling part
+    for (std::int64_t channel = 0; channel < at.target.channels; ++channel)
+      for (int i = -codes; i < 256; ++i) {
+        at.entries.push_back(static_cast<std::uint8_t>(std::abs(i)));
+        if (i > -codes)
+          at.integers[0].push_back(i <= 0 ? swish_threshold(-i, -30, code)
+                                          : swish_threshold(i - 1, 30, code));
+      }
+    at.product.tail = Piecewise{at.integers[0], at.entries};
+    return;
+  }
   if (curve == Curve::steps) {
     static constexpr float scale[] = {0.001f}, bias[] = {0.3f}, step[] = {0.0997f}, zero[] = {8};
     at.product.tail = Rounded{scale, {{0, bias}, {4, step}, {0, zero}}, 0};
@@ -107,7 +122,8 @@ int time_all(std::string_view level, const std::string& filter) {
                         {"w8a8 steps", 8, eight, 0, 1, 256, 256, Curve::steps},
                         {"w8a8 hard_swish", 8, eight, 0, 1, 256, 256, Curve::hard_swish},
                         {"w8a8 thresholds", 8, eight, 0, 1, 256, 256, Curve::thresholds},
-                        {"w8a8 swish", 8, eight, 0, 1, 256, 256, Curve::swish}};
+                        {"w8a8 swish", 8, eight, 0, 1, 256, 256, Curve::swish},
+                        {"w8a8 pieces", 8, eight, 0, 1, 256, 256, Curve::pieces}};
   for (const Shape& shape : shapes)
     for (const Kind& kind : kinds) {
       const std::string name = std::string(shape.name) + " " + kind.name;

@@ -64,6 +64,26 @@ void fill(Epilogue& to, const Table& tail, std::int64_t channels, std::int64_t) 
     to.first[channel] = channel * length - tail.first[static_cast<std::size_t>(channel)];
 }
 
+void fill(Epilogue& to, const Piecewise& tail, std::int64_t channels, std::int64_t) {
+  to.kind = TailKind::pieces;
+  const std::int64_t padded = whole_chunks(channels);
+  const auto count = static_cast<std::int64_t>(tail.entries.size()) / channels;
+  to.thresholds = Aligned<std::int32_t>(padded * most_pieces);
+  to.piece_codes = Aligned<std::uint8_t>(padded * most_pieces);
+  std::fill_n(to.thresholds.data(), to.thresholds.size(), std::numeric_limits<std::int32_t>::max());
+  for (std::int64_t channel = 0; channel < channels; ++channel) {
+    const auto starts = tail.starts.subspan(static_cast<std::size_t>(channel * (count - 1)),
+                                            static_cast<std::size_t>(count - 1));
+    const auto entries = tail.entries.subspan(static_cast<std::size_t>(channel * count),
+                                              static_cast<std::size_t>(count));
+    std::copy(starts.begin(), starts.end(), &to.thresholds[channel * most_pieces]);
+    std::uint8_t* const codes = &to.piece_codes[channel * most_pieces];
+    // The last piece has no end: a sum may have to be less than the largest after folding.
+    std::fill(std::copy(entries.begin(), entries.end(), codes), codes + most_pieces,
+              entries.back());
+  }
+}
+
 void fill_steps(Epilogue& to, const auto& tail, std::int64_t channels) {
   to.gains = per_channel(tail.scales, channels);
   for (const Step& step : tail.steps) {
@@ -89,8 +109,9 @@ void fill(Epilogue& to, const Scaled& tail, std::int64_t channels, std::int64_t 
 
 std::int32_t& threshold_of(const Epilogue& tail, std::int64_t channel, std::int64_t i,
                            std::int64_t count) {
-  return tail.kind == TailKind::many_thresholds
-             ? tail.thresholds[channel * 256 + i]
+  return tail.kind == TailKind::many_thresholds ? tail.thresholds[channel * 256 + i]
+         : tail.kind == TailKind::pieces
+             ? tail.thresholds[channel * most_pieces + i]
              : tail.thresholds[(channel / panel_channels * count + i) * panel_channels +
                                channel % panel_channels];
 }
@@ -285,6 +306,8 @@ Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t lev
       tail);
   constexpr std::int64_t operand = sizeof(float);
   need_room(static_cast<std::int64_t>(steps) * whole_chunks(channels) * operand, most_bytes);
+  if (std::holds_alternative<Piecewise>(tail))  // rows of starts and codes
+    need_room(whole_chunks(channels) * most_pieces * 5, most_bytes);
   Epilogue state;
   std::visit([&](const auto& epilogue) { fill(state, epilogue, channels, levels); }, tail);
   return state;

@@ -40,8 +40,11 @@ struct Epilogue {
   Aligned<float> limits, bottoms, tops;  // for lines, see TailBlock
   Aligned<float> slopes;                 // gains of rounded lines
   Aligned<std::int32_t> lows, highs;
-  Buckets buckets;  // of many thresholds and lines, where few thresholds share one
-  PackedSteps packed;
+  Buckets buckets;     // of many thresholds and lines, where few thresholds share one
+  PackedSteps packed;  // of thresholds, or of pieces
+  Aligned<std::uint8_t> piece_codes;
+  std::vector<PiecePanel> piece_panels;
+  int side_buckets = 0;
   std::int32_t shift = 0;
   // Whether an affine function or the lines stay within 32 bits, and only the limits of a byte
   // clamp their indices.
@@ -68,6 +71,10 @@ void check_saturation(Epilogue& tail, std::int64_t channels, std::int64_t levels
 // smaller than the largest int32. Results do not change.
 void pack_steps(Epilogue& tail, std::int64_t channels, std::int64_t levels,
                 std::int64_t most_bytes);
+
+// Replaces a search of pieces by packed buckets, if the index falls and then rises, and there is at
+// most one start in each bucket. Results do not change.
+void pack_pieces(Epilogue& tail, std::int64_t channels, std::int64_t most_bytes);
 
 // Divides the sums between many thresholds into buckets. Results do not change.
 void make_buckets(Epilogue& tail, std::int64_t channels, std::int64_t levels);

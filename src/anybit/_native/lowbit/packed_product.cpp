@@ -195,7 +195,17 @@ int block_pixels_of(const State& at) {
 // Folds scale and constants into the thresholds, or omits them where they are 1 and 0.
 void simplify(State& at, std::int64_t largest_weight) {
   if (at.scheme == Scheme::signs12) return;
-  if (at.tail.kind != TailKind::thresholds && at.tail.kind != TailKind::many_thresholds) {
+  const bool has_pieces = at.tail.kind == TailKind::pieces;
+  const bool compares = has_pieces || at.tail.kind == TailKind::thresholds ||
+                        at.tail.kind == TailKind::many_thresholds;
+  // All factors are small: no intermediate product overflows.
+  const std::int64_t largest_code =
+      at.source.step * (at.source.levels - 1) + std::abs(at.source.lowest);
+  const std::int64_t terms = at.source.channels * at.window.kernel_height * at.window.kernel_width;
+  constexpr std::int64_t most = 1 << 29;
+  const bool folds = compares && at.constants.size() == at.padded && largest_code <= most &&
+                     terms <= most / std::max<std::int64_t>(1, largest_weight * largest_code);
+  if (!folds && (!compares || has_pieces)) {
     const auto all = [](const Aligned<std::int32_t>& numbers, std::int64_t size, int expected) {
       return std::all_of(numbers.data(), numbers.data() + size,
                          [=](std::int32_t number) { return number == expected; });
@@ -204,17 +214,11 @@ void simplify(State& at, std::int64_t largest_weight) {
       at.settling = all(at.constants, at.constants.size(), 0) ? Settling::bare : Settling::plain;
     return;
   }
-  // All factors are small: no intermediate product overflows.
-  const std::int64_t largest_code =
-      at.source.step * (at.source.levels - 1) + std::abs(at.source.lowest);
-  const std::int64_t terms = at.source.channels * at.window.kernel_height * at.window.kernel_width;
-  constexpr std::int64_t most = 1 << 29;
-  if (at.constants.size() != at.padded || largest_code > most ||
-      terms > most / std::max<std::int64_t>(1, largest_weight * largest_code))
-    return;
+  if (!folds) return;
+  const std::int64_t count = has_pieces ? most_pieces - 1 : at.target.levels - 1;
   for (std::int64_t channel = 0; channel < at.target.channels; ++channel) {
     std::int32_t& scale = at.scales[channel];
-    fold_into_thresholds(at.tail, channel, at.target.levels - 1, scale, at.constants[channel]);
+    fold_into_thresholds(at.tail, channel, count, scale, at.constants[channel]);
     scale = scale < 0 ? -1 : 0;
   }
   at.settling = Settling::raw;
@@ -284,6 +288,8 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
                      task.target.height * task.target.width >= 16;
   if (packs && at->kernels->tails[static_cast<std::size_t>(TailKind::packed_steps)] != nullptr)
     pack_steps(at->tail, task.target.channels, task.target.levels, task.most_bytes);
+  if (at->to.coding == Coding::bytes && task.target.height * task.target.width >= 16)
+    pack_pieces(at->tail, task.target.channels, task.most_bytes);
   make_buckets(at->tail, task.target.channels, task.target.levels);
   fit_lines(at->tail, task.target.channels, task.target.levels);
   fit_rounded_lines(at->tail, task.target.channels, task.target.levels);
@@ -393,7 +399,9 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       }
       then.channels = channels, then.first_channel = channel;
       then.scales = at.scales.data() + channel;
-      const std::int64_t thresholds = has_many_thresholds(at.tail.kind) ? 256 : then.levels - 1;
+      const std::int64_t thresholds = at.tail.kind == TailKind::pieces    ? most_pieces
+                                      : has_many_thresholds(at.tail.kind) ? 256
+                                                                          : then.levels - 1;
       then.thresholds = at.tail.thresholds.from(channel * thresholds);
       then.gains = at.tail.gains.from(channel);
       then.offsets = at.tail.offsets.from(channel);
@@ -408,6 +416,11 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       then.bucket_shifts = buckets.shifts.from(channel), then.bucket_steps = buckets.steps;
       then.packed_steps = at.tail.packed.entries.from(channel * at.tail.packed.count);
       then.packed_count = at.tail.packed.count;
+      then.piece_codes = at.tail.piece_codes.from(channel * most_pieces);
+      if (at.tail.kind == TailKind::packed_pieces)
+        then.piece_panels =
+            &at.tail.piece_panels[static_cast<std::size_t>(channel / panel_channels)];
+      then.side_buckets = at.tail.side_buckets;
       then.first = at.tail.first.from(channel);
       for (int r = 0; r < pixels.run_count; ++r) {
         const auto [first, count] = pixels.runs[r];
@@ -466,12 +479,12 @@ std::string_view PackedProduct::kernel() const {
 
 std::int64_t PackedProduct::bytes() const {
   const State& at = *state_;
-  return static_cast<std::int64_t>(at.weights.bytes.bytes() + at.constants.bytes() +
-                                   at.scales.bytes() + at.tail.thresholds.bytes() +
-                                   at.short_tail.bytes() + at.tail.buckets.codes.bytes() +
-                                   at.tail.packed.entries.bytes() + at.tail.entries.size() +
-                                   at.tail.operands.size() * at.tail.gains.bytes() +
-                                   (at.line_class.size() + at.column_class.size()) * 4);
+  return static_cast<std::int64_t>(
+      at.weights.bytes.bytes() + at.constants.bytes() + at.scales.bytes() +
+      at.tail.thresholds.bytes() + at.short_tail.bytes() + at.tail.buckets.codes.bytes() +
+      at.tail.packed.entries.bytes() + at.tail.piece_codes.bytes() + at.tail.entries.size() +
+      at.tail.operands.size() * at.tail.gains.bytes() +
+      (at.line_class.size() + at.column_class.size()) * 4);
 }
 
 std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }

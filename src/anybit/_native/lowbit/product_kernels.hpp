@@ -87,6 +87,15 @@ enum class Settling : std::uint8_t {
   raw,      // sum ^ scale, which is 0 or -1; the rest is folded into thresholds
 };
 
+// Constants of a panel of packed pieces. The index rises with the distance of a sum from the pivot,
+// on both sides: the sum less the pivot, with all bits inverted where it is negative. Sums are
+// clamped to [low, high]. Buckets before the pivot are larger or smaller by `more` bits.
+struct PiecePanel {
+  alignas(64) std::int32_t lows[panel_channels];
+  std::int32_t highs[panel_channels], pivots[panel_channels], shifts[panel_channels],
+      more[panel_channels];
+};
+
 // Arguments of an epilogue. Arrays start at the chunk and are padded to panels.
 struct TailBlock {
   const std::int32_t* sums;
@@ -104,8 +113,9 @@ struct TailBlock {
   int levels;
   bool saturates;  // see Epilogue
 
-  const std::int32_t* thresholds;  // [panel][threshold][16], or [channel][256] where there are many
-  const float* gains;              // or the scales of Arithmetic and Rounded
+  // [panel][threshold][16], [channel][256] where there are many, or [channel][512] starts of pieces
+  const std::int32_t* thresholds;
+  const float* gains;  // or the scales of Arithmetic and Rounded
   const float* offsets;
   // For lines: an index is exact if the fitted value is less than `limits` off and the sum is in
   // [low, high). Indices are clamped to [bottom, top].
@@ -120,6 +130,9 @@ struct TailBlock {
   int bucket_steps;
   const std::int32_t* packed_steps;  // see PackedSteps, with the lows, highs and shifts above
   int packed_count;                  // buckets of a channel
+  const std::uint8_t* piece_codes;   // [channel][512]
+  const PiecePanel* piece_panels;
+  int side_buckets;  // from the pivot on; those before it follow
   std::int32_t shift;
   const std::int64_t* first;  // per channel: start of its table minus its first accumulator
   const std::uint8_t* entries;
@@ -179,8 +192,10 @@ enum class TailKind : std::uint8_t {
   rounded,
   rounded_lines,  // rounded, and a line fit that avoids most replays
   packed_steps,   // many thresholds, at most one per bucket of sums
+  pieces,
+  packed_pieces,  // pieces that fall and then rise, at most one start per bucket of sums
 };
-inline constexpr int tail_count = 9;
+inline constexpr int tail_count = 11;
 
 constexpr bool has_many_thresholds(TailKind kind) {
   return kind == TailKind::many_thresholds || kind == TailKind::lines;

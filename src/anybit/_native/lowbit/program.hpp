@@ -15,6 +15,7 @@ namespace anybit::lowbit {
 inline constexpr std::int64_t program_version = 3, first_version = 2;
 
 inline constexpr std::int64_t most_levels = 256;
+inline constexpr std::int64_t most_pieces = 512;
 inline constexpr std::int64_t most_shift = std::int64_t{1} << 20;
 inline constexpr std::int64_t most_right_shift = 51;
 inline constexpr std::int64_t most_term = std::int64_t{1} << 62;
@@ -151,8 +152,17 @@ struct Scaled {
   }
 };
 
+struct Piecewise {
+  static constexpr std::string_view name = "Piecewise";
+  static constexpr std::int64_t since = 3;
+  Integers starts;
+  Bytes entries;
+
+  void visit(auto&& field) { field("starts", starts), field("entries", entries); }
+};
+
 // Positions in this list, and in that of instructions, are the numbers in an encoded program.
-using Tail = std::variant<Thresholds, Affine, Table, Arithmetic, Rounded, Scaled>;
+using Tail = std::variant<Thresholds, Affine, Table, Arithmetic, Rounded, Scaled, Piecewise>;
 
 struct Window {
   static constexpr std::string_view name = "Window";

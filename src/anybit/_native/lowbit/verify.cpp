@@ -168,15 +168,19 @@ void verify_weights(const Product& at, const Tensor& from, const Target& to) {
   need_within(at.values, -128, 127, "a value");
 }
 
+// Throws unless numbers ascend in each row of `count`.
+void need_ascending(Integers numbers, std::int64_t count, const std::string& name) {
+  for (std::size_t i = 1; i < numbers.size(); ++i)
+    if (i % static_cast<std::size_t>(count) != 0 && numbers[i] < numbers[i - 1])
+      refuse(name + " descend");
+}
+
 void verify_tail(const Thresholds& tail, std::int64_t channels, std::int64_t levels) {
   need_size(tail.directions.size(), channels, "directions");
   for (const std::int32_t direction : tail.directions)
     if (direction != 1 && direction != -1) refuse("a direction is " + text(direction));
   need_size(tail.thresholds.size(), channels * (levels - 1), "thresholds");
-  for (std::size_t i = 1; i < tail.thresholds.size(); ++i)
-    if (i % static_cast<std::size_t>(levels - 1) != 0 &&
-        tail.thresholds[i] < tail.thresholds[i - 1])
-      refuse("thresholds descend");
+  need_ascending(tail.thresholds, levels - 1, "thresholds");
 }
 
 void verify_tail(const Affine& tail, std::int64_t channels, std::int64_t) {
@@ -223,6 +227,17 @@ void verify_tail(const Scaled& tail, std::int64_t channels, std::int64_t levels)
   for (std::size_t channel = 0; channel < tail.multipliers.size(); ++channel)
     need(tail.term(channel), -most_term, most_term, "a term");
   if (!tail.late.empty()) need_size(tail.late.size(), (channels * levels + 7) / 8, "late");
+}
+
+void verify_tail(const Piecewise& tail, std::int64_t channels, std::int64_t levels) {
+  const auto entries = static_cast<std::int64_t>(tail.entries.size());
+  if (entries % channels != 0)
+    refuse(text(entries) + " entries for " + text(channels) + " channels");
+  const std::int64_t pieces = entries / channels;
+  need(pieces, 1, most_pieces, "the number of pieces");
+  need_size(tail.starts.size(), channels * (pieces - 1), "starts");
+  need_ascending(tail.starts, pieces - 1, "starts");
+  need_within(tail.entries, 0, levels - 1, "an entry");
 }
 
 // Throws unless a table has an entry for every sum of the channel, and a threshold can exceed all

@@ -42,7 +42,7 @@ def make_integer_tails(program: p.Program) -> p.Program:
 
 
 def _replace_tail(at: p.Product, program: p.Program) -> p.Product:
-    if isinstance(at.tail, p.Arithmetic | p.Table | p.Scaled):
+    if isinstance(at.tail, p.Arithmetic | p.Table | p.Scaled | p.Piecewise):
         return at
     target = program.tensors[at.target]
     if isinstance(at.tail, p.Thresholds) and target.levels <= _FEW_LEVELS:

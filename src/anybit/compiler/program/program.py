@@ -23,6 +23,7 @@ import numpy.typing as npt
 VERSION = 3  # the newest; a file has the least version that has all its records
 FIRST_VERSION = 2  # of records that are not in SINCE
 MOST_LEVELS = 256  # of a tensor: an index is stored in a byte
+MOST_PIECES = 512  # of a channel: two for every index
 MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
 MOST_RIGHT_SHIFT = 51  # an index shifted left as far, less a product or a term, fits 64 bits
 MOST_TERM = 2**62  # added to a product of two integers of 32 bits, it fits 64 bits
@@ -184,7 +185,20 @@ class Scaled:
     late: Bytes
 
 
-Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic | Rounded | Scaled
+@dataclass(frozen=True, eq=False)
+class Piecewise:
+    """index = entry n of the channel, where n is the number of its starts the accumulator reaches.
+
+    Attributes:
+        starts: The first accumulators of all pieces but the first, ascending, channel by channel.
+        entries: The index of each piece. All channels have the same number, at most MOST_PIECES.
+    """
+
+    starts: Integers
+    entries: Bytes
+
+
+Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic | Rounded | Scaled | Piecewise
 """Epilogue of an accumulator."""
 
 
@@ -402,7 +416,7 @@ Instruction: TypeAlias = (
 INSTRUCTIONS: tuple[type[Any], ...] = get_args(Instruction)
 TAILS: tuple[type[Any], ...] = get_args(Tail)
 
-SINCE: dict[type[Any], int] = {Scaled: 3, FloatTensor: 3, Elementwise: 3}
+SINCE: dict[type[Any], int] = {Scaled: 3, Piecewise: 3, FloatTensor: 3, Elementwise: 3}
 """The least version of a program with these records."""
 
 

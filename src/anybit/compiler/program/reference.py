@@ -195,6 +195,8 @@ def apply_epilogue(tail: p.Tail, sums: Array, levels: int) -> Array:
             return round_to_index(compute_result(tail, sums), tail.shift, levels)
         case p.Scaled():
             return scale_down(tail, sums, levels)
+        case p.Piecewise():
+            return _select_pieces(tail, sums)
 
 
 def scale_down(tail: p.Scaled, sums: Array, levels: int) -> Array:
@@ -228,6 +230,16 @@ def split_words(numbers: Array) -> Array:
     """Return the words of int64 numbers, the lower one of each first."""
     pairs = np.stack([numbers & 0xFFFFFFFF, numbers >> 32 & 0xFFFFFFFF], axis=-1)
     return np.asarray(pairs.astype(np.uint32).view(np.int32).ravel())
+
+
+def _select_pieces(tail: p.Piecewise, sums: Array) -> Array:
+    channels = sums.shape[-1]
+    starts, entries = tail.starts.reshape(channels, -1), tail.entries.reshape(channels, -1)
+    indices = np.empty(sums.shape, np.int64)
+    for channel in range(channels):
+        piece = np.searchsorted(starts[channel], sums[..., channel], side="right")
+        indices[..., channel] = entries[channel][piece]
+    return indices
 
 
 def compute_index(tail: p.Affine, sums: Array, levels: int) -> Array:

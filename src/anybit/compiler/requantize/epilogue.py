@@ -8,7 +8,6 @@ all of them is chosen.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -19,16 +18,20 @@ from anybit.compiler.program import program as p
 from anybit.compiler.reason import UNSUPPORTED, Unsupported
 from anybit.compiler.requantize.affine_fit import fit_affine
 from anybit.compiler.requantize.lookup_table import evaluate_table, find_risks_in_table, refuse_size
+from anybit.compiler.requantize.piecewise import (
+    IndexBounds,
+    PiecewiseConstant,
+    find_pieces,
+    find_risks_of_pieces,
+)
 from anybit.compiler.requantize.step_function import (
+    Index,
     StepFunction,
     bisect_steps,
     check_steps,
     read_steps,
 )
 from anybit.onnx.graph.constants import Array
-
-Index: TypeAlias = Callable[[Array], Array]
-"""From float32 values, elements x channels, to indices; raises OffGridError off the grid."""
 
 _MOST_EVALUATIONS = 2**24
 """Most evaluations of a function that is not monotonic, in all channels together."""
@@ -96,6 +99,45 @@ def requantize_exactly(
         )
     first = sums.reach.lowest.astype(np.int32)
     return Requantization(p.Table(first, table.T.astype(np.uint8).ravel()), *risks)
+
+
+def requantize_piecewise(
+    function: ElementFunction,
+    index: Index,
+    levels: int,
+    sums: Accumulators,
+    shift: int = 0,
+) -> Requantization | None:
+    """Return the epilogue that equals a function that is not monotonic; None if none is cheap.
+
+    All accumulators at risk are listed, or the note that there may be more.
+    """
+    try:
+        bounds = IndexBounds(function, index, sums)
+        pieces = find_pieces(bounds)
+        tail = _select_for_pieces(pieces, levels, sums.reach, shift)
+        if tail is None:
+            return None
+        risks, more_risks = find_risks_of_pieces(bounds, pieces, MOST_RISKS)
+    except UNSUPPORTED:
+        return None
+    changes = len(pieces.channel) - pieces.channels
+    return Requantization(tail, changes, risks, more_risks)
+
+
+def _select_for_pieces(
+    pieces: PiecewiseConstant, levels: int, reach: IntegerRange, shift: int
+) -> p.Tail | None:
+    """Return an epilogue that costs less than a replay in floats would; None if there is none."""
+    steps = pieces.find_steps(levels, reach)
+    if steps is not None:
+        tail = _select_cheapest(steps, reach, levels, reach, shift, None)
+        if not isinstance(tail, p.Thresholds) or levels <= _SEVERAL_LEVELS:
+            return tail
+    if not pieces.is_fast or pieces.counts.max() > p.MOST_PIECES:
+        return None
+    starts, entries = pieces.rows()
+    return p.Piecewise(starts.astype(np.int32).ravel(), entries.astype(np.uint8).ravel())
 
 
 def _select_cheapest(

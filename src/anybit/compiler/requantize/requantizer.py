@@ -12,7 +12,7 @@ from anybit.compiler.partition.element_functions import ElementFunction, NodeCha
 from anybit.compiler.partition.expressions import AccumulatorRoot, Expression
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import UNSUPPORTED, Reason
-from anybit.compiler.requantize.epilogue import requantize_exactly
+from anybit.compiler.requantize.epilogue import requantize_exactly, requantize_piecewise
 from anybit.compiler.requantize.float_replay import (
     add_all_risks,
     find_replay,
@@ -77,18 +77,25 @@ def requantize(
     function: ElementFunction, root: AccumulatorRoot, grid: TensorGrid
 ) -> Requantization | Reason:
     """Return the cheapest epilogue that equals a function, or why there is none."""
+    sums = root.accumulators
+    entries = sums.reach.longest * sums.scales.size
+    bends = not function.monotone
+    if bends and entries > _NEAR_ENTRIES and find_replay(function, root, grid) is None:
+        pieces = requantize_piecewise(function, grid.index, grid.levels, sums, get_zero_index(grid))
+        if pieces is not None:
+            return pieces
     try:
         guess = guess_affine(function, root, grid)
         requantization = requantize_exactly(
-            function, grid.index, grid.levels, root.accumulators, get_zero_index(grid), guess
+            function, grid.index, grid.levels, sums, get_zero_index(grid), guess
         )
     except UNSUPPORTED as error:
         return requantize_by_replay(function, root, grid) or Reason(str(error))
     is_large = _is_large(requantization.tail, grid.levels)
-    bends = not function.monotone and bool(np.any(root.accumulators.slack > 0))
+    bends &= bool(np.any(sums.slack > 0))
     replay = find_replay(function, root, grid, requantization.tail) if is_large or bends else None
     if bends:
-        requantization = add_all_risks(requantization, replay, root.accumulators, grid.levels)
+        requantization = add_all_risks(requantization, replay, sums, grid.levels)
     return (
         requantization
         if replay is None or not is_large

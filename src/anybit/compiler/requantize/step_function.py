@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Monotonic step functions from integers to indices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,6 +14,9 @@ from anybit.onnx.graph.constants import Array
 _SAMPLES = 2**17
 _FEWEST_SAMPLES = 128
 _NEIGHBOURS = range(-2, 3)
+
+Index: TypeAlias = Callable[[Array], Array]
+"""From float32 values, elements x channels, to indices; raises OffGridError off the grid."""
 
 Indices: TypeAlias = Callable[[Array], Array]
 """From int64 points, points x channels, to indices."""
@@ -77,15 +80,19 @@ def check_steps(stairs: StepFunction, indices: Indices, reach: IntegerRange) -> 
     Raises:
         Unsupported: It is not.
     """
-    count = min(reach.longest, max(_FEWEST_SAMPLES, _SAMPLES // reach.lowest.size))
-    share = np.arange(count)[:, None]
-    spread = reach.lowest + (reach.highest - reach.lowest) * share // max(count - 1, 1)
-    points = [spread]
-    if count < reach.longest:
-        points += [stairs.thresholds * stairs.directions + distance for distance in _NEIGHBOURS]
-    inside = np.clip(np.concatenate(points), reach.lowest, reach.highest)
+    inside = np.concatenate(list(iterate_samples(stairs.thresholds * stairs.directions, reach)))
     if not np.array_equal(stairs(inside), indices(inside)):
         raise Unsupported("it neither rises nor falls, although its operators do")
+
+
+def iterate_samples(steps: Array, reach: IntegerRange) -> Iterator[Array]:
+    """Yield points of the whole range, points x channels, and those around every step."""
+    count = min(reach.longest, max(_FEWEST_SAMPLES, _SAMPLES // reach.lowest.size))
+    share = np.arange(count)[:, None]
+    yield reach.lowest + (reach.highest - reach.lowest) * share // max(count - 1, 1)
+    if count < reach.longest:
+        for distance in _NEIGHBOURS:
+            yield np.clip(steps + distance, reach.lowest, reach.highest)
 
 
 def find_directions(table: Array) -> tuple[Array, Array]:

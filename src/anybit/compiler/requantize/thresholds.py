@@ -17,8 +17,7 @@ from anybit.compiler.operators import is_uniform
 from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
 from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.reason import UNSUPPORTED, Unsupported
-from anybit.compiler.requantize.epilogue import Index
-from anybit.compiler.requantize.step_function import bisect_steps, check_steps
+from anybit.compiler.requantize.step_function import Index, bisect_steps, check_steps
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 
 _LARGEST = int(np.array(np.finfo(np.float32).max).view(np.int32))

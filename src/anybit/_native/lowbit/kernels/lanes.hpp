@@ -335,11 +335,23 @@ template <class Number>
 }
 
 [[gnu::always_inline]] inline Lanes smaller(const Lanes& a, const Lanes& b) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
+    return IntRegister(_mm256_min_epi32(__m256i(a.parts[i]), __m256i(b.parts[i])));
+  });
+#else
   return selected(a < b, a, b);
+#endif
 }
 
 [[gnu::always_inline]] inline Lanes larger(const Lanes& a, const Lanes& b) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
+    return IntRegister(_mm256_max_epi32(__m256i(a.parts[i]), __m256i(b.parts[i])));
+  });
+#else
   return selected(a > b, a, b);
+#endif
 }
 
 // Packs lanes of 0..255 to bytes.

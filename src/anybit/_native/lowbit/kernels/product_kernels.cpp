@@ -31,8 +31,8 @@ constexpr ProductKernels all = [] {
   set_short_dots(kernels);
   set_wides(kernels);
   set_bits(kernels);
-  kernels.tails = {thresholds, many_thresholds, lines,         affine, table,
-                   arithmetic, rounded,         rounded_lines, nullptr};
+  kernels.tails = {thresholds, many_thresholds, lines,   affine, table,        arithmetic,
+                   rounded,    rounded_lines,   nullptr, pieces, packed_pieces};
 #if defined(__AVX2__) && !defined(__AVX512BW__)
   sums_of(kernels, Scheme::depthwise) = depthwise_pairs<WideTaps>;
   kernels.short_tap_pairs = depthwise_pairs<ShortTaps>;

@@ -186,7 +186,34 @@ void many_thresholds(const TailBlock& at) {
   else search_thresholds<Settling::general>(at);
 }
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+// Branchless binary search in the starts of pieces.
+template <Settling settling>
+void search_pieces(const TailBlock& block) {
+  using anybit::lowbit::most_pieces;
+  const TailBlock at = block;
+  store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
+    const Lanes sum = accumulators<settling>(at, pixel, lane);
+    const Lanes own = read<Lanes>(lane_numbers) * broadcast(std::int32_t{most_pieces});
+    const std::int32_t* const starts = at.thresholds + std::ptrdiff_t{lane} * most_pieces;
+    Lanes count = broadcast(0);
+    for (int half = most_pieces / 2; half > 0; half /= 2) {
+      const Lanes middle = gathered(starts, own + count + broadcast(half - 1));
+      count = count + ((sum >= middle) & broadcast(half));
+    }
+    return gathered(at.piece_codes + std::ptrdiff_t{lane} * most_pieces, own + count);
+  });
+}
+
+void pieces(const TailBlock& at) {
+  if (at.settling == Settling::raw) search_pieces<Settling::raw>(at);
+  else search_pieces<Settling::general>(at);
+}
+
+#if !defined(__AVX2__) || defined(__AVX512F__)
+[[gnu::always_inline]] inline Lanes loaded(const std::int32_t* from, const Lanes& places) {
+  return gathered(from, places);
+}
+#else
 // Loads numbers one by one, which takes less time than a gather instruction.
 [[gnu::always_inline]] inline Lanes loaded(const std::int32_t* from, const Lanes& places) {
   const auto two = [&](std::int64_t both) __attribute__((always_inline)) {
@@ -204,6 +231,50 @@ void many_thresholds(const TailBlock& at) {
   });
 }
 
+#endif
+
+// Returns the upper 8 bits.
+[[gnu::always_inline]] inline Lanes upper_bytes(const Lanes& lanes) {
+  return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
+    return IntRegister(wrapping(lanes.parts[i]) >> 24);
+  });
+}
+
+// Pieces by bucket: see PiecePanel.
+template <Settling settling>
+void some_packed_pieces(const TailBlock& block) {
+  const TailBlock at = block;
+  const Lanes before_pivot = broadcast(at.side_buckets * lane_count);
+  const auto numbers = read<Lanes>(lane_numbers);
+  for (int lane = 0; lane < at.channels; lane += lane_count) {
+    const auto& own = at.piece_panels[lane / lane_count];
+    const auto pivot = read<Lanes>(own.pivots), shift = read<Lanes>(own.shifts),
+               more = read<Lanes>(own.more);
+    const std::int32_t* const entries = at.packed_steps + std::ptrdiff_t{lane} * at.packed_count;
+    const int channels = at.channels - lane < lane_count ? at.channels - lane : lane_count;
+    for (int pixel = 0; pixel < at.count; ++pixel) {
+      const Lanes sum = accumulators<settling>(at, pixel, lane);
+      const Lanes far = smaller(larger(sum, read<Lanes>(own.lows)), read<Lanes>(own.highs)) - pivot;
+      const Lanes is_before = broadcast(0) > far;
+      const Lanes distance = far ^ is_before;
+      const Lanes bucket = distance >> (shift + (is_before & more));
+      const Lanes place = bucket * broadcast(lane_count) + (is_before & before_pivot) + numbers;
+      const ByteLanes codes = narrowed(upper_bytes(loaded(entries, place) + distance));
+      std::byte* const target = at.targets[pixel] + lane;
+      if (channels == lane_count) write(target, codes);
+      else std::memcpy(target, &codes, static_cast<std::size_t>(channels));
+    }
+  }
+}
+
+void packed_pieces(const TailBlock& at) {
+  if (at.settling == Settling::raw) some_packed_pieces<Settling::raw>(at);
+  else if (at.settling == Settling::bare) some_packed_pieces<Settling::bare>(at);
+  else if (at.settling == Settling::plain) some_packed_pieces<Settling::plain>(at);
+  else some_packed_pieces<Settling::general>(at);
+}
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
 // Thresholds by bucket: see PackedSteps. Adding the distance from the start of the bucket carries
 // into the code where the threshold is reached.
 void packed_steps(const TailBlock& block) {
@@ -223,10 +294,7 @@ void packed_steps(const TailBlock& block) {
         return IntRegister(_mm256_slli_epi32(bucket, 4)) + numbers.parts[i];
       });
       const Lanes reached = loaded(entries, place) + (offset & below_bucket);
-      const ByteLanes codes =
-          narrowed(map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
-            return IntRegister(_mm256_srli_epi32(__m256i(reached.parts[i]), 24));
-          }));
+      const ByteLanes codes = narrowed(upper_bytes(reached));
       std::byte* const target = at.targets[pixel] + lane;
       if (channels == lane_count) write(target, codes);
       else std::memcpy(target, &codes, static_cast<std::size_t>(channels));

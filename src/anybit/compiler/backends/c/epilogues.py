@@ -60,6 +60,8 @@ def emit_epilogue(
             return Epilogue(tuple(_emit_scaled(tail, sums, target, name, constants)))
         case p.Table() if target:
             return Epilogue(tuple(_emit_table(tail, sums, target, name, constants)))
+        case p.Piecewise() if target:
+            return _emit_pieces(tail, sums, target, name, constants)
     raise ModelError(
         f"{name}: its results rise and fall over too many sums for a table, and C code has no "
         "floats between layers; use ReLU or HardSigmoid in place of the function after the sum"
@@ -162,6 +164,25 @@ def _emit_table(
     first = _read(constants, f"{name}_first", tail.first.astype(np.int64) - sums.bias, None)
     place = f"channel * (int32_t){entries.shape[1]} + (sum - {first})"
     return [f"return {elements.at(f'({place})')};"]
+
+
+def _emit_pieces(
+    tail: p.Piecewise, sums: Sums, target: StoredTensor, name: str, constants: Constants
+) -> Epilogue:
+    entries = tail.entries.astype(np.int64).reshape(len(sums.bias), -1)
+    elements = constants.add(
+        f"{name}_elements", target.lowest + target.step * entries, target.ctype
+    )
+    count = entries.shape[1] - 1
+    if not count:
+        return Epilogue(("(void)sum;", f"return {elements.at('channel')};"))
+    limits = sums.reach.lowest[:, None], sums.reach.highest[:, None] + 1
+    starts = np.clip(tail.starts.reshape(-1, count).astype(np.int64), *limits)
+    array = constants.add(f"{name}_starts", starts - sums.bias[:, None])
+    search = f"count_thresholds_{array.ctype.short}"
+    reached = f"{search}(sum, {array.name} + channel * {count}, {count})"
+    place = f"channel * (int32_t){count + 1} + {reached}"
+    return Epilogue((f"return {elements.at(f'({place})')};",), array.ctype)
 
 
 def _emit_arithmetic(tail: p.Arithmetic, sums: Sums, name: str, constants: Constants) -> list[str]:

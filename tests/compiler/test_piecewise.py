@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of accumulators that fall and rise, as piecewise constant epilogues."""
+
+import numpy as np
+import onnx
+import pytest
+from text_models import parse
+
+import anybit
+from anybit.compiler.partition.element_functions import AddConstant, ElementFunction, NodeChain
+from anybit.compiler.partition.expressions import Accumulators, IntegerRange
+from anybit.compiler.program import program as p
+from anybit.compiler.program.encoding import encode
+from anybit.compiler.program.reference import apply_epilogue
+from anybit.compiler.requantize import piecewise
+from anybit.compiler.requantize.epilogue import requantize_piecewise
+from anybit.onnx.passes import InferShapes
+from anybit.onnx.preparation import prepare_for_analysis
+from anybit.quant_types.grids import TensorGrid
+
+GRID = TensorGrid(float(np.float32(0.02)), -20, 1, 256)
+SWISH = "g = Sigmoid(x) d = Mul(x, g)"
+GELU = "a = Mul(x, k) e = Erf(a) o = Add(e, one) m = Mul(x, o) d = Mul(m, half)"
+REACH = np.array([2**15, 2**17, 40_000])
+
+
+def function_of(body):
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 20]> g (float[n, 3] x) => (float[n, 3] q)'
+        " <float k = {0.70710677}, float one = {1}, float half = {0.5}, float s = {0.02},"
+        " float top = {-0.12}, float low = {-0.4},"
+        f" uint8 z = {{20}}> {{ {body} i = QuantizeLinear(d, s, z) q = DequantizeLinear(i, s, z) }}"
+    )
+    model = prepare_for_analysis(proto)
+    InferShapes()(model)
+    x, y = model.graph.inputs[0], model.graph.outputs[0]
+    chain = NodeChain(model, tuple(model.graph), (x,), y, 2, 1)
+    bias = AddConstant(np.float32([0, 0.3, -1]))
+    return ElementFunction((bias, chain), monotone=False, uniform=False)
+
+
+def sums_of(slack=0.0):
+    reach = IntegerRange(np.array([-(2**15), -(2**16), 9]), REACH)
+    return Accumulators(np.float32([3e-4, 1e-4, -2e-4]), reach, np.full(3, slack))
+
+
+def indices_of(function, sums, off=0.0):
+    points = np.minimum(sums.reach.lowest + np.arange(sums.reach.longest)[:, None], REACH)
+    return points, GRID.index(function((sums.values(points) + off).astype(np.float32)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [SWISH, GELU, *("d = Gelu(x)", "d = HardSwish(x)", "d = Mul(x, x)", "d = Clip(x, low, top)")],
+)
+def test_piecewise_equals_function_everywhere(body):
+    function, sums = function_of(body), sums_of()
+    levels = 15 if "low" in body else GRID.levels  # few are compared faster
+    result = requantize_piecewise(function, GRID.index, levels, sums)
+    assert isinstance(result.tail, p.Piecewise) == (levels == GRID.levels)
+    points, expected = indices_of(function, sums)
+    np.testing.assert_array_equal(apply_epilogue(result.tail, points, levels), expected)
+    assert result.steps == np.count_nonzero(np.diff(expected, axis=0))
+    assert (result.risks, result.more_risks) == ((), False)
+
+
+@pytest.mark.parametrize("limit", [piecewise._MOST_FOR_RISKS, 1000])
+def test_piecewise_lists_risks(monkeypatch, limit):
+    """List all accumulators at risk, or the nearest ones and that there are more."""
+    monkeypatch.setattr(piecewise, "_MOST_FOR_RISKS", limit)
+    function, sums, random = function_of(SWISH), sums_of(4e-4), np.random.default_rng(0)
+    result = requantize_piecewise(function, GRID.index, GRID.levels, sums)
+    points, expected = indices_of(function, sums)
+    moved = np.zeros(points.shape, bool)
+    for _ in range(6):
+        moved |= (
+            indices_of(function, sums, random.uniform(-4e-4, 4e-4, points.shape))[1] != expected
+        )
+    rows, channels = np.nonzero(moved)
+    seen = set(zip(channels.tolist(), points[rows, channels].tolist(), strict=True))
+    assert result.more_risks == (limit == 1000)
+    assert result.more_risks or (len(seen) > 500 and seen <= set(result.risks))
+
+
+def test_piecewise_needs_bounds_and_distant_steps():
+    sums = sums_of()
+    for body in ("d = Sin(x)", "a = Mul(x, k) b = Sin(a) d = Mul(a, b)"):
+        assert requantize_piecewise(function_of(body), GRID.index, GRID.levels, sums) is None
+    many = function_of("a = Mul(x, x) b = Floor(a) c = Sub(a, b) d = Mul(c, half)")
+    assert requantize_piecewise(many, GRID.index, GRID.levels, sums) is None
+
+
+@pytest.mark.parametrize("pads", [0, 1])
+def test_swish_keeps_network_in_one_region(level, pads):
+    random = np.random.default_rng(0)
+    constants = {"s": 0.0625, "t": 0.015625, "z": 20, "none": 0, "b": 8}
+    for name, shape in (("w", (40, 8, 3, 3)), ("v", (3, 40, 1, 1))):
+        constants[name] = (random.integers(-127, 128, shape) * 0.015625).astype(np.float32)
+    proto = parse(
+        f"""g (float[n, 8, 9, 9] x) => (float[n, 3, {7 + 2 * pads}, {7 + 2 * pads}] y) {{
+            wq = Quant(w, t, none, b)
+            vq = Quant(v, t, none, b)
+            xq = Quant<signed: int = 0>(x, s, z, b)
+            h = Conv<pads = [{pads}, {pads}, {pads}, {pads}]>(xq, wq)
+            g = Sigmoid(h)
+            d = Mul(h, g)
+            dq = Quant<signed: int = 0>(d, s, z, b)
+            y = Conv(dq, vq)
+        }}""",
+        constants,
+        version=1,
+    )
+    compiled = anybit.compile(proto)
+    assert len(compiled.report.programs) == 1
+    assert compiled.report.layers[0].tail == "Piecewise"
+    x = random.normal(2, 3, (3, 8, 9, 9)).astype(np.float32)
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
+
+
+def test_encode_writes_least_version():
+    port, tensor = p.Port(np.int32([1]), 1, 1, 1, 0), p.Tensor(1, 1, 1, 0, 1, 2)
+    window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+    one, none = np.ones(1, np.int32), np.zeros(0, np.int32)
+    for tail, version in (
+        (p.Table(one, np.zeros(9, np.uint8)), 2),
+        (p.Piecewise(none, np.zeros(1, np.uint8)), 3),
+    ):
+        product = p.Product(0, 1, window, 1, 1, np.ones(1, np.uint8), one, tail)
+        assert encode(p.Program((port,), (port,), (tensor,), (product,))).words[0] == version
