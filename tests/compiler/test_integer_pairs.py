@@ -41,6 +41,7 @@ CASES = {  # constants, and the largest size of the corrections in bytes
     "negative slope": (p.Add, (128, 3), (-0.4567, 0.3512), 1, 0.1, 90, 4),
     "ties to even": (p.Add, (128, 128), (0.125, 0.125), 0.25, 0, 128, 0),
     "ties, zero-point added before": (p.Add, (128, 128), (0.125, 0.125), 0.25, 7, 0, 0),
+    "ties, odd zero-point added after": (p.Add, (128, 128), (0.125, 0.125), 0.25, 0, 7, 32),
     "ties that float32 breaks": (p.Add, (128, 128), (0.3, 0.7), 0.6, 17, 0, 2125),
     "offset that takes bits": (p.Add, (128, 128), (0.43, 0.21), 1, 2**20, 128 - 2**20, 1695),
     "product": (p.Multiply, (78, 0), (0.00450801, 1), 1, 0, 84, 0),

@@ -280,7 +280,7 @@ class _Steps:
         y = np.array(pair.multipliers) @ self.operands + pair.term
         raw = y >> pair.right_shift
         wrong = (raw > self.index) & (self.index < pair.highest)
-        close = (y - (raw << pair.right_shift) <= near) & (raw > pair.lowest)
+        close = (y - (raw << pair.right_shift) <= near) & (raw >= pair.lowest)
         close &= raw <= pair.highest
         counts = [np.bincount(raw[places], minlength=256) for places in (close, wrong)]
         odd = np.arange(256) % 2 == 1
