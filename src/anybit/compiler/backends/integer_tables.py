@@ -2,7 +2,7 @@
 """Tables of two tensors as integer arithmetic, for targets with little memory.
 
 A `Combine` has up to 64 KiB. If its function is a rounded sum or product, least squares give the
-slopes to about a thousandth of what is needed. A grid that narrows down then finds those with the
+slopes, but too coarsely. A grid that narrows down then finds those with the
 widest interval of terms, a concave function of the slopes.
 """
 
