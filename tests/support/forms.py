@@ -27,8 +27,10 @@ from anybit.onnx.forms import Form
 
 Test = TypeVar("Test")
 
-SAMPLE, LARGE_SAMPLE = 17, 7
-"""Steps through the cases in quick and slow tests: primes, because cases have regular patterns."""
+SAMPLE, LARGE_SAMPLE, PORTABLE_SAMPLE = 17, 5, 11
+"""Steps through the cases in quick and slow tests: primes, because cases have regular patterns.
+
+Portable models hold few cases each, and run four times."""
 QUICK_COMBINATIONS = 30
 ANCHOR = "anchor"
 """An input that the results of weights are added to: 0, which no optimizer knows."""
@@ -254,7 +256,11 @@ def parametrize_cases(test: Test) -> Test:
     quick = random.Random(0).sample(combinations, QUICK_COMBINATIONS)
     values = [(*combination, SAMPLE) for combination in quick]
     values += [
-        pytest.param(*combination, LARGE_SAMPLE, marks=pytest.mark.slow)
+        pytest.param(
+            *combination,
+            PORTABLE_SAMPLE if Form.PORTABLE in combination else LARGE_SAMPLE,
+            marks=pytest.mark.slow,
+        )
         for combination in combinations
     ]
     return pytest.mark.parametrize(("operator", "form", "kind", "every"), values)(test)
