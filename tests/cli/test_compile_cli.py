@@ -16,7 +16,7 @@ from shell import Shell
 from small_models import DOMAIN
 
 from anybit import CompiledModel, Model
-from anybit.cli import _timing
+from anybit.compiler import timing
 from anybit.compiler.report import Seconds, Speed
 
 QUANT = {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
@@ -335,7 +335,7 @@ def test_compile_warns_about_a_slower_model(
     speed = Speed(
         Seconds(mine, mine), Seconds(2e-3, 2e-3), Seconds(1e-3, 1e-3), None, "float model"
     )
-    monkeypatch.setattr(_timing, "measure_speed", lambda *_, **__: speed)
+    monkeypatch.setattr(timing, "measure_speed", lambda *_, **__: speed)
     proto = onnx.load("layer.onnx")
     (last,) = proto.graph.output
     proto.graph.node.append(onnx.helper.make_node("Softmax", [last.name], ["likely"]))

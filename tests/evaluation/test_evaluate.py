@@ -93,7 +93,7 @@ def test_metric_is_a_function_or_its_path(monkeypatch: pytest.MonkeyPatch, tmp_p
         ("accuracy", "metric must be top1, top5"),
         ("os.path:", "metric must be"),
     ):
-        with pytest.raises(ModelError, match=message):
+        with pytest.raises(AnybitError, match=message):
             anybit.evaluate(product(), data=ROWS, metric=metric)
 
 

@@ -17,12 +17,17 @@ from anybit.cli._console import get_stdout, show_percentage
 from anybit.cli._files import check_folder, check_other, check_overwrites, format_file_size
 from anybit.cli._inputs import Ranges, get_input_paths, parse_shapes
 from anybit.cli._report import Json, Reports, check_reports, report_paths, write_model_report
+from anybit.errors import AnybitError
 from anybit.text import format_count
 
 if TYPE_CHECKING:
     from anybit.compiler.compiled import CompiledModel
+    from anybit.compiler.report import Speed
     from anybit.inspection import ModelReport
+    from anybit.onnx import Source
 
+# Seconds for the timing without --time.
+_SHORT_TIMING = 0.15
 # The columns that a narrow terminal omits, in this order.
 _SPARED = ("operator", "kernel", "results", "MACs", "float time", "acc. bits")
 
@@ -85,7 +90,6 @@ def compile(
 
     Exit status: 0, also if layers stay float; 1 if --verify finds a difference; 2 for bad input.
     """
-    from anybit.cli._timing import measure_if_slower
     from anybit.cli._verify import read_verification_inputs, verify
     from anybit.compiler.prepare.input_shapes import fix_shapes
     from anybit.compiler.timing import add_times
@@ -112,7 +116,7 @@ def compile(
     if time:
         compiled.report = add_times(compiled, floats, float_model)
     else:
-        speed = measure_if_slower(floats, compiled, float_model)
+        speed = _measure_if_slower(floats, compiled, float_model)
         compiled.report = replace(compiled.report, speed=speed)
     report = report_compilation(compiled.report, model.name)
     write_model_report(report, reports or (), printed=as_json)
@@ -121,6 +125,29 @@ def compile(
         _show_speed(compiled)
     if feeds and not verify(model, compiled, output, feeds, input_ranges, quiet=as_json):
         raise typer.Exit(1)
+
+
+def _measure_if_slower(
+    source: Source, compiled: CompiledModel, float_model: Path | None
+) -> Speed | None:
+    """Return the times if the compiled model is clearly slower than the float model, else None.
+
+    Models that are integer throughout, or do not run on random inputs, are not measured.
+    """
+    from anybit.compiler.timing import measure_speed
+    from anybit.onnx.runtime import FAILURES
+
+    failures: tuple[type[Exception], ...] = (AnybitError, *FAILURES)
+    model = compiled.session_model
+    if model is None or not compiled.report.programs:
+        return None
+    try:
+        speed = measure_speed(
+            source, compiled, model, float_model=float_model, seconds=_SHORT_TIMING, int8=False
+        )
+    except failures:
+        return None
+    return speed if speed.is_slower else None
 
 
 def _show_speed(compiled: CompiledModel) -> None:

@@ -13,7 +13,7 @@ from anybit.data.dataset import Dataset, DataSource
 from anybit.data.labels import LabelSource, SeparateLabels, get_label_name
 from anybit.data.row_independence import make_independence_test
 from anybit.data.shards import Shard
-from anybit.errors import ModelError
+from anybit.errors import ModelError, OptionError
 from anybit.evaluation.metrics import Function, Metric, parse_metric
 from anybit.evaluation.scoring import RowLabels, SampleScore, Scorer, make_shard_scorer
 from anybit.evaluation.timing import measure_seconds_per_row
@@ -111,8 +111,9 @@ def evaluate(
 
     Raises:
         ChildProcessError: Processes of the cluster ended again and again.
-        ModelError: A model that cannot be run, models with different inputs, data or labels that do
-            not fit, or a metric that is unknown or fails.
+        ModelError: A model that cannot be run, models with other inputs, or a metric that fails.
+        DataError: Data or labels that do not fit the models.
+        OptionError: An unknown metric or engine, or a metric that needs labels without them.
     """
     parsed_metric = parse_metric(metric, labels is not None)
     _check_comparable(models, parsed_metric)
@@ -120,7 +121,7 @@ def evaluate(
     scorer = Scorer(models, names, engine, metric, labels is not None)
     inputs, array_name = _unify_inputs(scorer), get_label_name(labels)
     if any(tensor.name == array_name for tensor in inputs):
-        raise ModelError(
+        raise OptionError(
             f"labels are called {array_name!r}, and so is an input: name another array"
         )
     samples = Dataset(data, inputs, array_name)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from anybit.errors import ModelError
+from anybit.errors import DataError, ModelError, OptionError
 from anybit.inputs import Array
 from anybit.text import format_shape
 
@@ -37,7 +37,7 @@ class Metric:
         """
         try:
             values = np.asarray(self.function(dict(outputs), labels), np.float64).ravel()
-        except ModelError:
+        except (DataError, ModelError):
             raise
         except Exception as error:  # of a user's function
             raise ModelError(
@@ -54,7 +54,7 @@ def parse_metric(metric: "str | Function | None", has_labels: bool) -> Metric | 
     """Return the metric; its name if it compares models; None if there is no metric.
 
     Raises:
-        ModelError: An unknown name, or a metric that needs labels without them.
+        OptionError: An unknown name, or a metric that needs labels without them.
     """
     if metric is None:
         return Metric("top1", _make_top_accuracy(1)) if has_labels else None
@@ -66,7 +66,7 @@ def parse_metric(metric: "str | Function | None", has_labels: bool) -> Metric | 
         return metric
     if metric in ("top1", "top5"):
         if not has_labels:
-            raise ModelError(f"metric {metric} needs labels: name the array that holds them")
+            raise OptionError(f"metric {metric} needs labels: name the array that holds them")
         return Metric(metric, _make_top_accuracy(int(metric[3:])))
     return Metric(metric, _import_function(metric))
 
@@ -74,34 +74,34 @@ def parse_metric(metric: "str | Function | None", has_labels: bool) -> Metric | 
 def _import_function(metric: str) -> Function:
     module_name, colon, name = metric.partition(":")
     if not (module_name and colon and name):
-        raise ModelError(f"metric must be {_BUILT_IN}; got {metric!r}")
+        raise OptionError(f"metric must be {_BUILT_IN}; got {metric!r}")
     try:
         module: Any = importlib.import_module(module_name)
     except Exception as error:  # of a user's module
-        raise ModelError(
+        raise OptionError(
             f"metric {metric}: {module_name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     function = getattr(module, name, None)
     if not callable(function):
-        raise ModelError(f"metric {metric}: {module_name} has no function {name}")
+        raise OptionError(f"metric {metric}: {module_name} has no function {name}")
     return function  # type: ignore[no-any-return]
 
 
 def _make_top_accuracy(limit: int) -> Function:
-    """Return the metric that tells for each row whether its label is in the top classes."""
+    """Return the metric that is 1 for rows whose label is among the top classes, else 0."""
 
     def is_in_top(outputs: dict[str, Array], labels: Array | None) -> Array:
         assert labels is not None, "parse_metric checks it"
         if labels.dtype.kind not in "iu":
-            raise ModelError(f"labels must be class indices (integers), got {labels.dtype}")
+            raise DataError(f"labels must be class indices (integers), got {labels.dtype}")
         scores = _find_scores(outputs)
         classes = labels.reshape(-1)
         if len(classes) != len(scores):
-            raise ModelError(f"there are {len(classes)} labels for {len(scores)} rows of an output")
+            raise DataError(f"there are {len(classes)} labels for {len(scores)} rows of an output")
         if scores.ndim == 1:
             return np.equal(scores, classes)
         if classes.min(initial=0) < 0 or classes.max(initial=0) >= scores.shape[1]:
-            raise ModelError(
+            raise DataError(
                 f"labels range from {classes.min()} to {classes.max()}, and the model has "
                 f"{scores.shape[1]} classes"
             )
@@ -129,7 +129,7 @@ def _compute_squared_errors(outputs: dict[str, Array], labels: Array | None) -> 
     assert labels is not None, "parse_metric checks it"
     name, array = next(iter(outputs.items()))
     if array.size != labels.size:
-        raise ModelError(
+        raise DataError(
             f"labels have shape {list(labels.shape)}, and output {name!r} has shape "
             f"{list(array.shape)}"
         )

@@ -79,13 +79,11 @@ def inspect(
     if not layers and data is None:
         return report
     # Statistics come with quantization, which a summary does not need.
-    from anybit.inspection.gauge import measure_weights
+    from anybit.inspection.gauge import Gauge, measure_weights
 
     factors = [factor for target in targets for factor in target.factors]
     tensors = {factor: measure_weights(factor) for factor in factors if factor.is_constant}
     if data is None:
-        from anybit.inspection.gauge import Gauge
-
         tensors |= {f: Gauge(f).tensor() for f in factors if not f.is_constant}
     else:
         from anybit.inspection.observing import run_on_data

@@ -15,7 +15,7 @@ from anybit.onnx.graph.walk import iter_graphs
 
 Sizes: TypeAlias = tuple[int | None, ...]
 
-_FOLLOWS = "anybit.follows"
+_INFERRED = "anybit.inferred_shape"
 
 
 def iter_declarable(model: ir.Model) -> Iterator[ir.Value]:
@@ -29,17 +29,17 @@ def iter_declarable(model: ir.Model) -> Iterator[ir.Value]:
 
 def record_shape(value: ir.Value, shape: ir.Shape | None) -> None:
     """Record the inferred shape of a value; None if it is unknown."""
-    value.meta[_FOLLOWS] = None if shape is None else shape.copy()
+    value.meta[_INFERRED] = None if shape is None else shape.copy()
 
 
 def is_inferred(value: ir.Value) -> bool:
     """Return whether shape inference has visited a value."""
-    return _FOLLOWS in value.meta
+    return _INFERRED in value.meta
 
 
 def get_inferred_shape(value: ir.Value) -> ir.Shape | None:
     """Return the inferred shape of a value, unless the value has lost its shape since."""
-    shape = value.meta.get(_FOLLOWS)
+    shape = value.meta.get(_INFERRED)
     return shape if isinstance(shape, ir.Shape) and value.shape is not None else None
 
 
@@ -77,19 +77,19 @@ def has_free_sizes(model: ir.Model) -> bool:
     )
 
 
-def merge_shapes(follows: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+def merge_shapes(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
     """Return the inferred sizes, completed by the declared ones."""
-    if follows is None or declared is None or len(follows) != len(declared):
-        return declared if follows is None else follows
-    return ir.Shape([_merge_sizes(*pair) for pair in zip(follows, declared, strict=True)])
+    if inferred is None or declared is None or len(inferred) != len(declared):
+        return declared if inferred is None else inferred
+    return ir.Shape([_merge_sizes(*pair) for pair in zip(inferred, declared, strict=True)])
 
 
 def _merge_sizes(
-    follows: int | ir.SymbolicDim, declared: int | ir.SymbolicDim
+    inferred: int | ir.SymbolicDim, declared: int | ir.SymbolicDim
 ) -> int | ir.SymbolicDim:
-    if isinstance(follows, int) or (isinstance(declared, int) and _is_free(follows)):
-        return follows
-    return declared if isinstance(declared, int) or _is_free(declared) else follows
+    if isinstance(inferred, int) or (isinstance(declared, int) and _is_free(inferred)):
+        return inferred
+    return declared if isinstance(declared, int) or _is_free(declared) else inferred
 
 
 def _is_free(size: int | ir.SymbolicDim) -> bool:
@@ -97,17 +97,17 @@ def _is_free(size: int | ir.SymbolicDim) -> bool:
     return isinstance(size, ir.SymbolicDim) and not str(size.value or "unk__").startswith("unk__")
 
 
-def contradicts(follows: ir.Shape, declared: ir.Shape) -> bool:
+def contradicts(inferred: ir.Shape, declared: ir.Shape) -> bool:
     """Return whether a declared shape contradicts the inferred one."""
-    if len(follows) != len(declared):
+    if len(inferred) != len(declared):
         return True
-    pairs = zip(follows, declared, strict=True)
+    pairs = zip(inferred, declared, strict=True)
     return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
 
 
-def claims_more(follows: ir.Shape, declared: ir.Shape) -> bool:
+def claims_more(inferred: ir.Shape, declared: ir.Shape) -> bool:
     """Return whether a declared shape fixes a size that the model leaves free."""
-    if len(follows) != len(declared):
+    if len(inferred) != len(declared):
         return False
-    pairs = zip(follows, declared, strict=True)
+    pairs = zip(inferred, declared, strict=True)
     return any(_is_free(size) and isinstance(claimed, int) for size, claimed in pairs)

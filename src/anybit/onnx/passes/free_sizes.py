@@ -37,12 +37,12 @@ def _free(value: ir.Value) -> bool:
     declared = value.shape
     if declared is None:
         return False
-    follows = get_inferred_shape(value)
-    if follows is None or len(follows) != len(declared):
-        follows = ir.Shape([None] * len(declared))
+    inferred = get_inferred_shape(value)
+    if inferred is None or len(inferred) != len(declared):
+        inferred = ir.Shape([None] * len(declared))
     sizes = [
         size if isinstance(claimed, int) and not isinstance(size, int) else claimed
-        for size, claimed in zip(follows, declared, strict=True)
+        for size, claimed in zip(inferred, declared, strict=True)
     ]
     value.shape = ir.Shape(sizes)
     return value.shape != declared
