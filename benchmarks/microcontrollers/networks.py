@@ -33,7 +33,7 @@ import anybit.torch
 from anybit.compiler.backends.integer_tails import make_integer_tails
 from anybit.torch.nn import QuantAdd, quantizer
 
-STEPS, BATCH, RATE = 60, 16, 3e-3
+STEPS, BATCH, RATE = 150, 32, 2e-3
 CALIBRATION_ROWS, SAMPLE_ROWS = 128, 8
 
 
@@ -53,9 +53,11 @@ class Residual(nn.Module):
 
     def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
-        self.body, self.shortcut, self.add, self.relu = body, shortcut, Add(), nn.ReLU()
+        self.input, self.body, self.shortcut = Quantized(), body, shortcut
+        self.add, self.relu = Add(), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.input(x)
         y: Tensor = self.relu(self.add(self.body(x), self.shortcut(x)))
         return y
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions and sizes of the C code of other generators, for networks of networks.py.
+"""Instructions and sizes of generated C code, for networks of networks.py.
 
     python benchmarks/microcontrollers/peers.py FOLDER [NAME ...] [--target cortex_m4]
 
 FOLDER holds the files of networks.py. The same emulators, compilers and options run all code:
 
+* anybit, from NAME_VARIANT.onnx;
 * emx-onnx-cgen, from NAME_w8a8.onnx as QDQ, and from NAME_float.onnx;
 * bakenn, portable C, from the PyTorch module, with int8 inputs and outputs.
 
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,12 +30,22 @@ from rich.console import Console
 from rich.table import Table
 
 import anybit
+from anybit.compiler.backends.c.source import emit_c
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 from c_targets import TARGETS, Call, run_c
 
 Code = tuple[dict[str, str], Call, bytes]
 ROWS = 1
+BAKENN_ROWS = 4  # it calibrates by loops in Python
+
+
+def anybit_source(path: Path, x: np.ndarray, outputs: int) -> Code:
+    """Return our code for a quantized ONNX file."""
+    (program,) = anybit.compile(path).report.programs
+    files = dict(emit_c(program, "net").files)
+    signature = ("float", x[0].size, "float", outputs, "NET_ARENA_SIZE")
+    return files, Call("net.h", "net_run", *signature), x.tobytes()
 
 
 def emx(path: Path, x: np.ndarray, outputs: int) -> Code:
@@ -65,7 +77,7 @@ def bakenn(name: str, folder: Path, x: np.ndarray, outputs: int) -> Code:
     network = networks.NETWORKS[name]
     module = network.create()
     module.load_state_dict(torch.load(folder / f"{name}.pt"))
-    rows = networks.make_data(network, networks.CALIBRATION_ROWS, 1)[0]
+    rows = networks.make_data(network, BAKENN_ROWS, 1)[0]
     with TemporaryDirectory() as created:
         compiled = compile_torch_ptq(
             module.eval(), rows[:1], [row[None] for row in rows], created, name=name
@@ -100,6 +112,9 @@ def codes_of(name: str, folder: Path) -> dict[str, Callable[[], Code]]:
             return emx(path, x, outputs)
 
     codes: dict[str, Callable[[], Code]] = {}
+    for path in sorted(folder.glob(f"{name}_w*.onnx")):
+        variant = path.stem.removeprefix(f"{name}_")
+        codes[f"anybit, {variant}"] = partial(anybit_source, path, x, outputs)
     if importlib.util.find_spec("emx_onnx_cgen"):
         codes["emx-onnx-cgen, QDQ"] = emx_quantized
         codes["emx-onnx-cgen, float32"] = lambda: emx(folder / f"{name}_float.onnx", x, outputs)
