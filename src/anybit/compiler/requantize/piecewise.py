@@ -27,7 +27,7 @@ _MOST_FOR_RISKS = 2**18
 _FEW = 16
 """_Intervals of at most this many accumulators are evaluated one by one."""
 
-_FIRST_PARTS, _PARTS = 64, 4
+_FIRST_PARTS, _PARTS = 64, 8
 """Numbers of parts of the reach, and of an interval that is divided."""
 
 _BLOCK = 2**18
@@ -259,7 +259,7 @@ def _join(done: list[tuple[_Intervals, Array]], channels: int) -> PiecewiseConst
     channel = np.concatenate([at.channel for at, _ in done])
     first = np.concatenate([at.first for at, _ in done])
     index = np.concatenate([own for _, own in done])
-    order = np.argsort(_join_keys(channel, first))
+    order = np.argsort(_join_keys(channel, first), kind="stable")
     channel, first, index = channel[order], first[order], index[order]
     starts = np.ones(len(channel), bool)
     starts[1:] = (np.diff(channel) != 0) | (np.diff(index) != 0)
