@@ -129,15 +129,15 @@ def _select_for_pieces(
     pieces: PiecewiseConstant, levels: int, reach: IntegerRange, shift: int
 ) -> p.Tail | None:
     """Return an epilogue that costs less than a replay in floats would; None if there is none."""
+    many = levels > _SEVERAL_LEVELS
+    if many and pieces.is_fast and pieces.counts.max() <= p.MOST_PIECES:
+        starts, entries = pieces.rows()
+        return p.Piecewise(starts.astype(np.int32).ravel(), entries.astype(np.uint8).ravel())
     steps = pieces.find_steps(levels, reach)
-    if steps is not None:
-        tail = _select_cheapest(steps, reach, levels, reach, shift, None)
-        if not isinstance(tail, p.Thresholds) or levels <= _SEVERAL_LEVELS:
-            return tail
-    if not pieces.is_fast or pieces.counts.max() > p.MOST_PIECES:
+    if steps is None:
         return None
-    starts, entries = pieces.rows()
-    return p.Piecewise(starts.astype(np.int32).ravel(), entries.astype(np.uint8).ravel())
+    tail = _select_cheapest(steps, reach, levels, reach, shift, None)
+    return None if many and isinstance(tail, p.Thresholds) else tail
 
 
 def _select_cheapest(

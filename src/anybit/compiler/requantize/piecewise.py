@@ -32,6 +32,9 @@ _FIRST_PARTS, _PARTS = 64, 8
 
 _BLOCK = 2**18
 
+_SAMPLED = 4
+"""One of this many steps is compared with the function, although it is proven."""
+
 _BUCKET_BITS = 11
 """Kernels have at most this power of two of buckets before, and after, the lowest index."""
 
@@ -248,7 +251,8 @@ def find_pieces(bounds: IndexBounds) -> PiecewiseConstant:
             done.append((points, bounds.index(points)))
         at = at.where(~same & ~short).divided(_PARTS)
     pieces = _join(done, sums.scales.size)
-    for sample in iterate_samples(pieces.rows()[0].T, sums.reach):
+    # The proof does not cover errors in this code: a sample is compared all the same.
+    for sample in iterate_samples(pieces.rows()[0].T[::_SAMPLED], sums.reach):
         if not np.array_equal(pieces(sample), bounds.evaluate(sample)):
             raise Unsupported("its results are not within their bounds")
     return pieces
