@@ -77,13 +77,11 @@ def _format(number: np.generic, ctype: CType) -> str:
 
 
 def format_integer(number: int) -> str:
-    """Return a constant expression for an integer of at most 64 bits."""
-    if -(2**15) <= number < 2**15:
-        return str(number)
-    suffix = "L" if -(2**31) < number < 2**31 else "LL"
-    if number in (-(2**31), -(2**63)):
-        return f"(-{abs(number) - 1}{suffix} - 1)"
-    return f"{number}{suffix}"
+    """Return a constant expression for an integer of at most 64 bits.
+
+    C gives a decimal constant the first of int, long and long long that holds it.
+    """
+    return f"({number + 1} - 1)" if number in (-(2**31), -(2**63)) else str(number)
 
 
 def format_float(number: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anybit.compiler.backends.c.constants import Constants, format_float, format_integer
-from anybit.compiler.backends.c.types import CType, StoredTensor
+from anybit.compiler.backends.c.types import CType, StoredTensor, return_element
 from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import join_words, unpack_late
@@ -19,7 +19,7 @@ _FEW_THRESHOLDS = 3
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The body of a function of `int32_t sum` and `int channel`.
+    """The body of a function of a sum and its channel, or of two indices.
 
     Attributes:
         lines: Its statements; the last one returns.
@@ -88,11 +88,11 @@ def _emit_thresholds(
     if count > _FEW_THRESHOLDS:
         search = f"count_thresholds_{array.ctype.short}"
         reached = f"{search}(sum, {array.name} + channel * {count}, {count})"
-        return Epilogue((*lines, _return(target, reached)), array.ctype)
+        return Epilogue((*lines, return_element(target, reached)), array.ctype)
     place = "channel" if count == 1 else f"channel * {count}"
     reads = [array.at(f"{place} + {i}" if i else place) for i in range(count)]
     reached = " + ".join(f"(sum >= {read})" for read in reads)
-    return Epilogue((*lines, _return(target, f"({reached})" if count > 1 else reached)))
+    return Epilogue((*lines, return_element(target, f"({reached})" if count > 1 else reached)))
 
 
 def _emit_scaled(
@@ -120,7 +120,7 @@ def _emit_scaled(
         lines[0] = lines[0].replace("sum *", "(int64_t)sum *")
     if tail.late.any():
         lines += _emit_late(tail, target, name, constants, wide)
-    return [*lines, _return(target, "index")]
+    return [*lines, return_element(target, "index")]
 
 
 def _emit_late(
@@ -234,13 +234,3 @@ def _read(constants: Constants, name: str, numbers: Array, ctype: CType | None) 
         return format_integer(int(numbers[0]))
     read = constants.add(name, numbers).at("channel")
     return f"({ctype.value}){read}" if ctype else read
-
-
-def _return(target: StoredTensor, index: str) -> str:
-    scaled = index if target.step == 1 else f"{target.step} * {index}"
-    shifted = scaled if not target.lowest else f"{scaled} {_add_constant(target.lowest)}"
-    return f"return ({target.ctype.value})({shifted});"
-
-
-def _add_constant(number: int) -> str:
-    return f"- {-number}" if number < 0 else f"+ {number}"

@@ -2,7 +2,7 @@
 """Functions of C, one per instruction of a program."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import Any
 
@@ -12,18 +12,21 @@ from anybit.compiler.backends.c.constants import Constants, format_integer
 from anybit.compiler.backends.c.distances import find_window_distance
 from anybit.compiler.backends.c.epilogues import Epilogue, Sums, emit_epilogue
 from anybit.compiler.backends.c.helpers import Helpers
+from anybit.compiler.backends.c.pairs import emit_pair
 from anybit.compiler.backends.c.templates import render
 from anybit.compiler.backends.c.types import CType, StoredTensor
 from anybit.compiler.backends.c.weights import Packing, pack_rows
+from anybit.compiler.backends.integer_pairs import fit_pair
 from anybit.compiler.backends.integer_tails import find_reach
+from anybit.compiler.backends.integer_thresholds import order_floats, order_thresholds
 from anybit.compiler.partition.windows import is_padded
 from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import unpack_weights
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array
 
-_UNROLLED = 4
-"""Up to this number of thresholds, a float is compared with each of them."""
+_FEW_CHANNELS = 4
+"""Up to this number of input channels, factors and offsets become part of their thresholds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,8 +217,14 @@ class LayerEmitter:
                 "Quantize the model with --integer-only"
             )
         port, y = self.program.inputs[at.source], self.tensors[at.target]
-        keys, directions = order_thresholds(at, y.levels)
         self.helpers.orders_floats = True
+        scaled = [numbers for numbers in (at.factors, at.offsets) if numbers.size]
+        arithmetic: list[str] = []
+        if scaled and y.channels > _FEW_CHANNELS:
+            keys, directions = order_floats(at.thresholds)[None], at.directions
+            arithmetic = self._emit_scaling(at, name)
+        else:
+            keys, directions = order_thresholds(at, y.levels)
         steps = y.levels - 1
         channels = len(keys)
         if steps:
@@ -244,9 +253,19 @@ class LayerEmitter:
             count=count,
             element=f"{element} + {y.lowest}" if y.lowest >= 0 else f"{element} - {-y.lowest}",
             source=f"({source})",
+            arithmetic=arithmetic,
             comment=f"/* {name}: float32 to {y.ctype.value}, {y.shape} */",
         )
         return Layer(name, text, refuses=at.nan < 0)
+
+    def _emit_scaling(self, at: p.Quantize, name: str) -> list[str]:
+        """Return statements for a float x; stores to memory keep a compiler from contracting."""
+        lines = []
+        for part, numbers, symbol in (("factors", at.factors, "*"), ("offsets", at.offsets, "+")):
+            if numbers.size:
+                array = self.constants.add(f"{name}_{part}", numbers, CType.FLOAT)
+                lines.append(f"scaled = scaled {symbol} {array.at('channel')};")
+        return lines
 
     @emit.register
     def _(self, at: p.Dequantize, name: str) -> Layer:
@@ -289,6 +308,17 @@ class LayerEmitter:
         pair = f"{_get_index(a, '*a')} * (int32_t){b.levels} + {_get_index(b, '*b')}"
         lines = [f"*y++ = {array.at(f'({start}{pair})')};"]
         return self._emit_elements(name, (a, b), y, lines, per_channel=len(entries) > 1)
+
+    @emit.register(p.Add)
+    @emit.register(p.Multiply)
+    def _(self, at: p.Add | p.Multiply, name: str) -> Layer:
+        a, b, y = (self.tensors[i] for i in (at.first, at.second, at.target))
+        body = emit_pair(fit_pair(at, a.levels, b.levels), y, name, self.constants)
+        self._note(body)
+        call = f"{name}_element({_get_index(a, '*a')}, {_get_index(b, '*b')})"
+        function = render("pair.c.j2", name=name, y=y, lines=body.lines)
+        layer = self._emit_elements(name, (a, b), y, [f"*y++ = {call};"], per_channel=False)
+        return replace(layer, text=f"{function}\n\n{layer.text}")
 
     def _emit_elements(
         self,
@@ -413,59 +443,3 @@ def _get_index(x: StoredTensor, element: str) -> str:
     if x.lowest:
         less = f"({element} {'+' if x.lowest < 0 else '-'} {abs(x.lowest)})"
     return less if x.step == 1 else f"{less} / {x.step}"
-
-
-def order_thresholds(at: p.Quantize, levels: int) -> tuple[Array, Array]:
-    """Return the thresholds of floats as ordered integers, channels x thresholds, and directions.
-
-    Multiplications and additions before the comparison are part of the thresholds.
-    """
-    steps = levels - 1
-    thresholds = at.thresholds.reshape(-1, steps) if steps else np.zeros((1, 0), np.float32)
-    directions = at.directions.astype(np.int64)
-    if not (at.factors.size or at.offsets.size) or not steps:
-        return order_floats(thresholds), directions
-    factors = at.factors if at.factors.size else np.ones_like(at.offsets)
-    offsets = at.offsets if at.offsets.size else np.full_like(factors, -0.0)
-    rising = factors > 0
-    keys = np.stack(
-        [_bisect(f, o, thresholds[0], at) for f, o in zip(factors, offsets, strict=True)]
-    )
-    return keys, np.where(rising, directions, -directions)
-
-
-_LOWEST_KEY, _HIGHEST_KEY = -0x7F800000, 0x7F800000
-
-
-def _bisect(factor: Any, offset: Any, thresholds: Array, at: p.Quantize) -> Array:
-    """Return the least keys of x at which x * factor + offset reaches thresholds.
-
-    Where the factor is negative, the results fall: the keys are those at which they no longer do.
-    """
-    falls = factor < 0
-    rising = thresholds[::-1] if falls else thresholds
-    low = np.full(rising.shape, _LOWEST_KEY, np.int64)
-    high = np.full(rising.shape, _HIGHEST_KEY + 1, np.int64)
-    while np.any(low < high):
-        middle = (low + high) // 2
-        with np.errstate(all="ignore"):
-            y = unorder_floats(np.minimum(middle, _HIGHEST_KEY))
-            y = y * factor if at.factors.size else y
-            y = y + offset if at.offsets.size else y
-        reached = (y < rising) if falls else (y >= rising)
-        reached |= middle > _HIGHEST_KEY
-        high = np.where(reached & (low < high), middle, high)
-        low = np.where(~reached & (low < high), middle + 1, low)
-    return low
-
-
-def order_floats(floats: Array) -> Array:
-    """Return integers in the order of floats: equal ones, -0 and 0 too, for equal floats."""
-    bits = floats.astype(np.float32).view(np.int32).astype(np.int64)
-    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
-
-
-def unorder_floats(keys: Array) -> Array:
-    """Return the floats of integers that `order_floats` gives."""
-    bits = np.where(keys < 0, -keys | 0x80000000, keys)
-    return bits.astype(np.uint32).view(np.float32)

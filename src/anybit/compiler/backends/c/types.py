@@ -105,3 +105,11 @@ def store_tensor(tensor: p.Tensor) -> StoredTensor:
         ctype, bias = CType.UINT8, tensor.lowest
     sizes = tensor.height, tensor.width, tensor.channels
     return StoredTensor(*sizes, tensor.levels, ctype, tensor.lowest - bias, tensor.step, bias)
+
+
+def return_element(target: StoredTensor, index: str) -> str:
+    """Return the statement that returns the element of an index."""
+    scaled = index if target.step == 1 else f"{target.step} * {index}"
+    sign, magnitude = ("-" if target.lowest < 0 else "+"), abs(target.lowest)
+    shifted = f"{scaled} {sign} {magnitude}" if magnitude else scaled
+    return f"return ({target.ctype.value})({shifted});"

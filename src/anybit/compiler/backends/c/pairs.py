@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums and products of two tensors as statements of C."""
+
+from anybit.compiler.backends.c.constants import Constants, format_integer
+from anybit.compiler.backends.c.epilogues import Epilogue
+from anybit.compiler.backends.c.types import CType, StoredTensor, return_element
+from anybit.compiler.backends.integer_pairs import IntegerPair
+
+
+def emit_pair(pair: IntegerPair, target: StoredTensor, name: str, constants: Constants) -> Epilogue:
+    """Emit the body of a function of the indices `int32_t first` and `int32_t second`."""
+    if pair.table.size:
+        elements = target.lowest + target.step * pair.table.astype(int)
+        table = constants.add(f"{name}_elements", elements, target.ctype)
+        return Epilogue((f"return {table.at(f'(first * {pair.levels[1]} + second)')};",))
+    lines = [
+        *_emit_sum(pair),
+        "if (y < 0) {",
+        f"    {return_element(target, str(pair.lowest))}",
+        "}",
+        f"index = (int32_t)(y >> {pair.right_shift});",
+        f"if (index > {pair.highest}) {{",
+        f"    {return_element(target, str(pair.highest))}",
+        "}",
+    ]
+    if pair.lowest:
+        lines += [
+            f"if (index < {pair.lowest}) {{",
+            f"    {return_element(target, str(pair.lowest))}",
+            "}",
+        ]
+    searched = None
+    if pair.near >= 0:
+        correction, searched = _emit_correction(pair, name, constants)
+        lines += correction
+    return Epilogue((*lines, return_element(target, "index")), searched)
+
+
+def _emit_sum(pair: IntegerPair) -> list[str]:
+    ctype = CType.INT32 if pair.bits == 32 else CType.INT64
+    cast = "" if pair.bits == 32 else "(int64_t)"
+    term = format_integer(pair.term)
+    multipliers = [format_integer(multiplier) for multiplier in pair.multipliers]
+    if len(multipliers) == 1:
+        product = f"{cast}(first - {pair.zeros[0]}) * (second - {pair.zeros[1]})"
+        y = f"{product} * {multipliers[0]} + {term}"
+    else:
+        y = f"{cast}first * {multipliers[0]} + {cast}second * {multipliers[1]} + {term}"
+    return [f"const {ctype.value} y = {y};", "int32_t index;"]
+
+
+def _emit_correction(
+    pair: IntegerPair, name: str, constants: Constants
+) -> tuple[list[str], CType | None]:
+    """Emit the correction of indices next to a step; return the type of a list it searches, too."""
+    terms, searched = [], None
+    if pair.late.size:
+        late = constants.add(f"{name}_late", pair.late, CType.UINT8)
+        terms.append(f"({late.at('(index >> 3)')} >> (index & 7) & 1)")
+    if pair.has_bitmap:
+        bits = constants.add(f"{name}_exceptions", pair.bitmap, CType.UINT8)
+        place = f"(first * {pair.levels[1]} + second)"
+        terms.append(f"({bits.at(f'({place} >> 3)')} >> ({place} & 7) & 1)")
+    elif pair.exceptions.size:
+        keys = constants.add(f"{name}_exceptions", pair.exceptions)
+        searched = keys.ctype
+        search = f"count_thresholds_{keys.ctype.short}"
+        counts = [
+            f"{search}({key}, {keys.name}, {pair.exceptions.size})"
+            for key in ("first * 256 + second", "first * 256 + second - 1")
+        ]
+        terms.append(f"({' != '.join(counts)})")
+    correction = " ^ ".join(terms)
+    low_bits = f"(y & {format_integer(2**pair.right_shift - 1)})"
+    lines = [
+        f"if ({low_bits} <= {format_integer(pair.near)}) {{",
+        f"    index -= {correction};",
+        "}",
+    ]
+    return lines, searched
