@@ -9,13 +9,9 @@ concave function of the multiplier, whose maximum is searched in floats.
 
 No line may fit if ties go to even, or if float32 rounds a product before the offset is added.
 Then steps of the line may come one accumulator before those of the function, and bits say which.
-All channels of the affine and replayed epilogues in ResNet-18, MobileNet V1 to V3 and a keyword MLP
-fit. At 3 and 4 bits none needs such bits, multipliers have at most 19 bits, and y has at most 32
-in 98 % of the channels. At 8 bits most layers need them, multipliers have at most 23 bits, and y
-has at most 32 in 13 to 41 % of the channels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -31,6 +27,9 @@ _TOLERANCE = 1e-6
 _MOST_MULTIPLIER = 2**31 - 1
 _NEVER = 2**62
 
+_MORE_BITS = 12
+"""Bits of multipliers by which lines with late steps are made more exact."""
+
 
 def fit_scaled(stairs: StepFunction, reach: IntegerRange) -> Scaled | None:
     """Return an integer epilogue that equals a step function on a range; None if none is found.
@@ -43,11 +42,12 @@ def fit_scaled(stairs: StepFunction, reach: IntegerRange) -> Scaled | None:
     """
     lowest, highest = orient(reach, stairs.directions)
     thresholds = stairs.within(reach).thresholds
-    for early in (0, 1):  # with bits for some channels, those for all allow smaller numbers
-        lines = _Steps.within(thresholds, lowest, highest, early).fit_lines()
-        if lines.exist.all():
-            break
-    else:
+    lines = _Steps.within(thresholds, lowest, highest, 0).fit_lines()
+    rest = np.flatnonzero(~lines.exist)
+    if rest.size:
+        steps = _Steps.within(thresholds[:, rest], lowest[rest], highest[rest], 1)
+        lines.replace(rest, steps.fit_lines())
+    if not lines.exist.all():
         return None
     tail = Scaled(
         (lines.multipliers * stairs.directions).astype(np.int32),
@@ -74,6 +74,11 @@ class _Lines:
     def none(channels: int) -> "_Lines":
         multipliers, terms, shifts = (np.zeros(channels, np.int64) for _ in range(3))
         return _Lines(multipliers, terms, shifts, np.zeros(channels, bool))
+
+    def replace(self, channels: Array, lines: "_Lines") -> None:
+        """Replace the lines of some channels."""
+        for field in fields(self):
+            getattr(self, field.name)[channels] = getattr(lines, field.name)
 
 
 def _find_late(lines: _Lines, thresholds: Array, lowest: Array) -> Array:
@@ -114,15 +119,15 @@ class _Steps:
     def fit_lines(self) -> _Lines:
         """Return the line of each channel with the smallest shift that fulfills all inequalities.
 
-        Search no lines of the others if a channel clearly has none.
+        Lines with late steps have a larger shift: then fewer steps are late.
         """
         slopes = self._find_slopes()
         lines = _Lines.none(slopes.size)
-        if np.any(self._measure_width(slopes) < -_TOLERANCE):  # a channel has no line
-            return lines
+        possible = self._measure_width(slopes) >= -_TOLERANCE
         for shift in range(MOST_RIGHT_SHIFT + 1):
             multipliers = np.rint(np.ldexp(slopes, shift)).astype(np.int64)
-            tried = np.flatnonzero(~lines.exist & (multipliers <= _MOST_MULTIPLIER))
+            fitting = multipliers <= _MOST_MULTIPLIER
+            tried = np.flatnonzero(possible & ~lines.exist & fitting)
             if not tried.size:
                 break
             least, most = self._bound_terms(tried, multipliers[tried], shift)
@@ -131,7 +136,36 @@ class _Steps:
             lines.multipliers[right], lines.shifts[right] = multipliers[right], shift
             lines.terms[right] = _choose_terms(least[fits], most[fits])
             lines.exist[right] = True
+        if self.early:
+            self._refine(lines, slopes)
         return lines
+
+    def _refine(self, lines: _Lines, slopes: Array) -> None:
+        """Give lines more bits, and the terms with which the fewest steps are early."""
+        for channel in np.flatnonzero(lines.exist).tolist():
+            for extra in range(_MORE_BITS, 0, -1):
+                shift = int(lines.shifts[channel]) + extra
+                multiplier = round(np.ldexp(slopes[channel], shift))
+                if shift > MOST_RIGHT_SHIFT or multiplier > _MOST_MULTIPLIER:
+                    continue
+                term = self._find_term(channel, multiplier, shift)
+                if term is not None:
+                    lines.multipliers[channel], lines.shifts[channel] = multiplier, shift
+                    lines.terms[channel] = term
+                    break
+
+    def _find_term(self, channel: int, multiplier: int, shift: int) -> int | None:
+        """Return the term with the most steps in their places; None if no line fits."""
+        columns, multipliers = np.array([channel]), np.array([multiplier])
+        least, most = (int(b[0]) for b in self._bound_terms(columns, multipliers, shift))
+        if least > most or least == -_NEVER or most == _NEVER:
+            return None
+        inner = self.reached[:, channel] & self.avoided[:, channel]
+        rest = (self.indices[inner, 0] << shift) - self.thresholds[inner, channel] * multiplier
+        ends = rest + multiplier - 1
+        terms = np.unique(np.clip(np.concatenate([[least, most], rest, ends]), least, most))
+        exact = (rest <= terms[:, None]) & (terms[:, None] <= ends)
+        return int(terms[exact.sum(axis=1).argmax()])
 
     def _bound_terms(self, channels: Array, multipliers: Array, shift: int) -> tuple[Array, Array]:
         """Return the least and the greatest term of channels; none if the least is greater."""

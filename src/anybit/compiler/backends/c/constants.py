@@ -43,6 +43,11 @@ class Constants:
         key = ctype, stored.tobytes()
         return self._arrays.setdefault(key, (Constant(name, ctype), stored))[0]
 
+    @staticmethod
+    def measure(numbers: Array) -> int:
+        """Return the bytes of integers in the smallest type."""
+        return int(numbers.size * find_type(int(numbers.min()), int(numbers.max())).size)
+
     @property
     def bytes(self) -> int:
         """Size of all arrays."""

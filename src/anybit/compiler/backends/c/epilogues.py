@@ -57,7 +57,7 @@ def emit_epilogue(
         case p.Thresholds() if target:
             return _emit_thresholds(tail, sums, target, name, constants)
         case p.Scaled() if target:
-            return Epilogue(tuple(_emit_scaled(tail, sums, target, name, constants)))
+            return _emit_scaled(tail, sums, target, name, constants)
         case p.Table() if target:
             return Epilogue(tuple(_emit_table(tail, sums, target, name, constants)))
         case p.Piecewise() if target:
@@ -97,49 +97,56 @@ def _emit_thresholds(
 
 def _emit_scaled(
     tail: p.Scaled, sums: Sums, target: StoredTensor, name: str, constants: Constants
-) -> list[str]:
+) -> Epilogue:
     multipliers = tail.multipliers.astype(np.int64)
     terms = [
         int(term) + int(factor) * int(bias)
         for term, factor, bias in zip(join_words(tail.terms), multipliers, sums.bias, strict=True)
     ]
     wide = _find_width(multipliers, terms, sums)
+    multiplier = _read(constants, f"{name}_multipliers", multipliers, wide)
+    term = _read(constants, f"{name}_terms", np.array(terms, np.int64), wide)
+    shift = _read(constants, f"{name}_shifts", tail.right_shifts, None)
+    cast = "(int64_t)" if wide is CType.INT64 else ""
     lines = [
-        f"const {wide.value} y = sum * {_read(constants, f'{name}_multipliers', multipliers, wide)}"
-        f" + {_read(constants, f'{name}_terms', np.array(terms, np.int64), wide)};",
-        f"{wide.value} index;",
+        f"const {wide.value} y = {cast}sum * {multiplier} + {term};",
+        "int32_t index;",
         "if (y < 0) {",
         f"    return {target.lowest};",
         "}",
-        f"index = y >> {_read(constants, f'{name}_shifts', tail.right_shifts, None)};",
-        f"if (index > {target.levels - 1}) {{",
+        f"if (y >> {shift} > {target.levels - 1}) {{",
         f"    return {target.highest};",
         "}",
+        f"index = (int32_t)(y >> {shift});",
     ]
-    if wide is CType.INT64:
-        lines[0] = lines[0].replace("sum *", "(int64_t)sum *")
+    searched = None
     if tail.late.any():
-        lines += _emit_late(tail, target, name, constants, wide)
-    return [*lines, return_element(target, "index")]
+        late, searched = _emit_late(tail, target, name, constants)
+        magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers), wide)
+        rest = f"y - (({wide.value})index << {shift})"
+        lines += [f"if ({rest} < {magnitude}) {{", *late, "}"]
+    return Epilogue((*lines, return_element(target, "index")), searched)
 
 
 def _emit_late(
-    tail: p.Scaled, target: StoredTensor, name: str, constants: Constants, wide: CType
-) -> list[str]:
-    late = constants.add(f"{name}_late", tail.late, CType.UINT8)
-    magnitudes = np.abs(tail.multipliers.astype(np.int64))
-    magnitude = _read(constants, f"{name}_magnitudes", magnitudes, wide)
-    shift = _read(constants, f"{name}_shifts", tail.right_shifts, None)
-    assert unpack_late(tail, target.levels).any()
-    return [
-        f"if (y - (index << {shift}) < {magnitude}) {{",
-        f"    const int32_t bit = channel * (int32_t){target.levels} + (int32_t)index;",
-        f"    index -= ({late.at('(bit >> 3)')} >> (bit & 7)) & 1;",
-        "    if (index < 0) {",
-        "        index = 0;",
-        "    }",
-        "}",
+    tail: p.Scaled, target: StoredTensor, name: str, constants: Constants
+) -> tuple[list[str], CType | None]:
+    """Emit the correction of late steps: a search of their list, or a bit, whichever is smaller."""
+    keys = np.flatnonzero(unpack_late(tail, target.levels))
+    place = f"channel * (int32_t){target.levels} + index"
+    listed = constants.measure(keys)
+    if listed >= tail.late.size:
+        bits = constants.add(f"{name}_late", tail.late, CType.UINT8)
+        bit = f"({bits.at(f'(({place}) >> 3)')} >> (({place}) & 7) & 1)"
+        return [f"    index -= {bit} && index > 0;"], None
+    array = constants.add(f"{name}_late", keys)
+    search = f"count_thresholds_{array.ctype.short}"
+    lines = [
+        f"    const int32_t place = {place};",
+        f"    const int before = {search}(place - 1, {array.name}, {keys.size});",
+        f"    index -= {search}(place, {array.name}, {keys.size}) > before && index > 0;",
     ]
+    return lines, array.ctype
 
 
 def _find_width(multipliers: Array, terms: Sequence[int], sums: Sums) -> CType:
