@@ -14,24 +14,25 @@ class Helpers:
 
     Attributes:
         sums: Types of elements that are added.
-        dots: Types of elements, and weights that they are multiplied with.
+        dots: Types of elements, weights that they are multiplied with, and rows of these.
         searches: Types of thresholds that are searched.
         orders_floats: Whether floats are compared with thresholds.
         compares_floats: Whether a float epilogue has a maximum or minimum.
     """
 
     sums: set[CType] = field(default_factory=set)
-    dots: set[tuple[CType, Packing]] = field(default_factory=set)
+    dots: set[tuple[CType, Packing, int]] = field(default_factory=set)
     searches: set[CType] = field(default_factory=set)
     orders_floats: bool = False
     compares_floats: bool = False
 
-    def render(self) -> str:
-        """Return the functions."""
+    def render(self, index: str) -> str:
+        """Return the functions; indices have this type."""
         return render(
             "helpers.c.j2",
             sums=sorted(self.sums, key=lambda kind: kind.value),
-            dots=sorted(self.dots, key=lambda pair: (pair[0].value, pair[1].value)),
+            dots=sorted(self.dots, key=lambda dots: (dots[0].value, dots[1].value, dots[2])),
+            index=index,
             searches=sorted(self.searches, key=lambda kind: kind.value),
             orders_floats=self.orders_floats,
             compares_floats=self.compares_floats,

@@ -25,6 +25,9 @@ from anybit.compiler.program.reference import unpack_weights
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import Array
 
+_ROWS = (4, 2, 1)
+"""Rows of weights that are multiplied together: the most that divide the channels of a group."""
+
 _FEW_CHANNELS = 4
 """Up to this number of input channels, factors and offsets become part of their thresholds."""
 
@@ -134,11 +137,12 @@ class LayerEmitter:
         rows = weights.reshape(len(weights), -1)
         packed = pack_rows(rows, max(abs(x.lowest), abs(x.highest), abs(x.zero)))
         array = self._add_weights(name, packed.rows, packed.packing)
-        self.helpers.dots.add((x.ctype, packed.packing))
+        size = len(weights) // at.groups
+        together = next(count for count in _ROWS if size % count == 0)
+        self.helpers.dots.add((x.ctype, packed.packing, together))
         if packed.low:
             self.helpers.sums.add(x.ctype)
         patch = at.groups > 1 or values["padded"] or rows.shape[1] != weights.shape[3]
-        size = len(weights) // at.groups
         text = render(
             "product.c.j2",
             **values,
@@ -149,6 +153,7 @@ class LayerEmitter:
             packed=packed,
             weights=array,
             row_bytes=packed.rows.shape[1],
+            rows=together,
             first=f"group * {size}" if at.groups > 1 else 0,
             last=f"(group + 1) * {size}" if at.groups > 1 else len(weights),
         )

@@ -216,7 +216,10 @@ class _Emission:
     # Text
 
     def _render(self, arena: Arena, slots: Mapping[int | str, int]) -> dict[str, str]:
-        helpers, constants = self.emitter.helpers.render(), self.emitter.constants.declare()
+        helpers, constants = (
+            self.emitter.helpers.render(self.emitter.index),
+            self.emitter.constants.declare(),
+        )
         common = {
             "name": self.name,
             "NAME": self.name.upper(),
@@ -231,6 +234,7 @@ class _Emission:
             constants=constants,
             helpers=helpers,
             orders_floats=self.emitter.helpers.orders_floats,
+            types={ctype.short for ctype in self.emitter.constants.types},
             layers=[layer.text for layer in self.layers],
             calls=[
                 self._call(layer, self.program.instructions[number], arena, slots)
