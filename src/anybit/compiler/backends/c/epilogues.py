@@ -103,28 +103,88 @@ def _emit_scaled(
         int(term) + int(factor) * int(bias)
         for term, factor, bias in zip(join_words(tail.terms), multipliers, sums.bias, strict=True)
     ]
-    wide = _find_width(multipliers, terms, sums)
-    multiplier = _read(constants, f"{name}_multipliers", multipliers, wide)
-    term = _read(constants, f"{name}_terms", np.array(terms, np.int64), wide)
+    if _find_width(multipliers, terms, sums) is CType.INT32:
+        return _emit_narrow(tail, multipliers, terms, target, name, constants)
+    return _emit_wide(tail, multipliers, terms, target, name, constants)
+
+
+def _emit_narrow(
+    tail: p.Scaled,
+    multipliers: Array,
+    terms: Sequence[int],
+    target: StoredTensor,
+    name: str,
+    constants: Constants,
+) -> Epilogue:
+    """Emit y = sum * multiplier + term in 32 bits."""
+    multiplier = _read(constants, f"{name}_multipliers", multipliers, CType.INT32)
+    term = _read(constants, f"{name}_terms", np.array(terms, np.int64), CType.INT32)
     shift = _read(constants, f"{name}_shifts", tail.right_shifts, None)
-    cast = "(int64_t)" if wide is CType.INT64 else ""
     lines = [
-        f"const {wide.value} y = {cast}sum * {multiplier} + {term};",
+        f"const int32_t y = sum * {multiplier} + {term};",
         "int32_t index;",
         "if (y < 0) {",
         f"    return {target.lowest};",
         "}",
-        f"if (y >> {shift} > {target.levels - 1}) {{",
+        f"index = y >> {shift};",
+        f"if (index > {target.levels - 1}) {{",
         f"    return {target.highest};",
         "}",
-        f"index = (int32_t)(y >> {shift});",
     ]
-    searched = None
-    if tail.late.any():
-        late, searched = _emit_late(tail, target, name, constants)
-        magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers), wide)
-        rest = f"y - (({wide.value})index << {shift})"
-        lines += [f"if ({rest} < {magnitude}) {{", *late, "}"]
+    if not tail.late.any():
+        return Epilogue((*lines, return_element(target, "index")))
+    late, searched = _emit_late(tail, target, name, constants)
+    magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers), CType.INT32)
+    lines += [f"if (y - (index << {shift}) < {magnitude}) {{", *late, "}"]
+    return Epilogue((*lines, return_element(target, "index")), searched)
+
+
+def _emit_wide(
+    tail: p.Scaled,
+    multipliers: Array,
+    terms: Sequence[int],
+    target: StoredTensor,
+    name: str,
+    constants: Constants,
+) -> Epilogue:
+    """Emit y = sum * multiplier + term in 64 bits, with shifts of the upper 32 of them.
+
+    Right shifts below 32 become 32, with larger multipliers and terms; where these do not fit, y is
+    shifted as a whole.
+    """
+    shifts = tail.right_shifts.astype(np.int64)
+    left = np.maximum(32 - shifts, 0)
+    fits = np.all(np.abs(multipliers) < 2 ** (31 - left)) and all(
+        abs(term) < 2 ** int(61 - by) for term, by in zip(terms, left, strict=True)
+    )
+    whole = not fits
+    if fits:
+        shifts, multipliers = shifts + left - 32, multipliers << left
+        terms = [term << int(by) for term, by in zip(terms, left, strict=True)]
+    multiplier = _read(constants, f"{name}_multipliers", multipliers, None)
+    term = _read(constants, f"{name}_terms", np.array(terms, np.int64), None)
+    shift = _read(constants, f"{name}_shifts", shifts, None)
+    ctype = "int64_t" if whole else "int32_t"
+    lines = [
+        f"const int64_t y = (int64_t)sum * {multiplier} + {term};",
+        f"const {ctype} upper = {'y' if whole else '(int32_t)(y >> 32)'};",
+        "int32_t index;",
+        "if (y < 0) {",
+        f"    return {target.lowest};",
+        "}",
+        f"if (upper >> {shift} > {target.levels - 1}) {{",
+        f"    return {target.highest};",
+        "}",
+        f"index = (int32_t)(upper >> {shift});",
+    ]
+    if not tail.late.any():
+        return Epilogue((*lines, return_element(target, "index")))
+    late, searched = _emit_late(tail, target, name, constants)
+    magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers), None)
+    near = f"upper - (({ctype})index << {shift}) < {magnitude}"
+    if not whole:
+        near = f"upper == index << {shift} && (uint32_t)y < (uint32_t){magnitude}"
+    lines += [f"if ({near}) {{", *late, "}"]
     return Epilogue((*lines, return_element(target, "index")), searched)
 
 

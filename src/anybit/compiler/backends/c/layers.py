@@ -184,6 +184,7 @@ class LayerEmitter:
             multiple=len(weights) // at.groups,
             taps=taps,
             digit=digit,
+            element=f"((int32_t)from[place] + {x.bias})" if x.bias else "(int32_t)from[place]",
         )
 
     def _add_weights(self, name: str, rows: Array, packing: Packing) -> Any:

@@ -16,7 +16,7 @@ from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
 from anybit.errors import ModelError, OptionError
 
-_MOST_IN_16_BITS = 2**15 - 1
+_MOST_IN_16_BITS = 2**14
 
 
 @dataclass(frozen=True)
