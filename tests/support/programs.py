@@ -54,6 +54,11 @@ def make_program(choices: Choices) -> p.Program:
     return _Maker(choices).program()
 
 
+def make_integer_program(choices: Choices, *, codes: bool = False) -> p.Program:
+    """Return a program without floats between its instructions, or with codes for all outputs."""
+    return _IntegerMaker(choices, codes).program()
+
+
 def inputs_for(program: p.Program, rows: int, seed: int) -> list[np.ndarray]:
     """Return inputs on the thresholds, next to them and far away."""
     rng = np.random.default_rng(seed)
@@ -82,6 +87,9 @@ def inputs_for(program: p.Program, rows: int, seed: int) -> list[np.ndarray]:
 
 
 class _Maker:
+    codings: tuple[tuple[int, int], ...] = ((0, 1), (-1, 2), (-1, 1), (3, 5))
+    excluded: tuple[str, ...] = ()
+
     def __init__(self, choices: Choices) -> None:
         self._integer = choices.integer
         self._rng = np.random.default_rng(choices.integer(0, 2**31))
@@ -98,6 +106,7 @@ class _Maker:
             *(self._combine, self._add, self._multiply, self._gather, self._reshape, self._concat),
             *(self._requantize, self._elementwise),
         )
+        kinds = tuple(kind for kind in kinds if kind.__name__ not in self.excluded)
         for _ in range(self._integer(0, 6)):
             self._one_of(kinds)()
         self._one_of((self._dequantize, self._result))(len(self._tensors) - 1)
@@ -168,7 +177,7 @@ class _Maker:
 
     def _tensor(self, height: int, width: int, channels: int, levels: int = 0) -> int:
         levels = levels or self._one_of(LEVELS)
-        lowest, step = self._one_of(((0, 1), (-1, 2), (-1, 1), (-levels // 2, 1), (3, 5)))
+        lowest, step = self._one_of((*self.codings, (-levels // 2, 1)))
         self._tensors.append(p.Tensor(height, width, channels, lowest, step, levels))
         return len(self._tensors) - 1
 
@@ -450,3 +459,18 @@ class _Maker:
         size = tensor.levels * self._one_of((1, tensor.channels))
         values = self._rng.normal(0, 1, size).astype(np.float32)
         self._instructions.append(p.Dequantize(source, target, values))
+
+
+class _IntegerMaker(_Maker):
+    codings = (*_Maker.codings, (-100, 1), (-100, 1), (-300, 2), (100, 1), (-32768, 257))
+    excluded = "_requantize", "_elementwise"
+
+    def __init__(self, choices: Choices, codes: bool) -> None:
+        super().__init__(choices)
+        self._codes = codes
+
+    def _float_target(self, height: int, width: int, channels: int, output: bool = False) -> int:
+        return super()._float_target(height, width, channels, True)
+
+    def _result(self, source: int) -> None:
+        (super()._result if not self._codes else self._dequantize)(source)

@@ -89,6 +89,12 @@ def format_integer(number: int) -> str:
     return f"({number + 1} - 1)" if number in (-(2**31), -(2**63)) else str(number)
 
 
+def format_offset(count: int, channels: int) -> str:
+    """Return the place of a channel's first number; 16 bits of an int may not hold it."""
+    cast = "(int32_t)" if count * channels >= 2**15 else ""
+    return "channel" if count == 1 else f"channel * {cast}{count}"
+
+
 def format_float(number: float) -> str:
     """Return a constant expression for a float32 number, exact to the bit."""
     if np.isnan(number):

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anybit.compiler.backends.c.constants import Constants, format_float, format_integer
+from anybit.compiler.backends.c.constants import (
+    Constants,
+    format_float,
+    format_integer,
+    format_offset,
+)
 from anybit.compiler.backends.c.types import CType, StoredTensor, return_element
 from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.program import program as p
@@ -87,9 +92,10 @@ def _emit_thresholds(
         lines.append(f"sum *= {signs.at('channel')};")
     if count > _FEW_THRESHOLDS:
         search = f"count_thresholds_{array.ctype.short}"
-        reached = f"{search}(sum, {array.name} + channel * {count}, {count})"
+        place = format_offset(count, len(directions))
+        reached = f"{search}(sum, {array.name} + {place}, {count})"
         return Epilogue((*lines, return_element(target, reached)), array.ctype)
-    place = "channel" if count == 1 else f"channel * {count}"
+    place = format_offset(count, len(directions))
     reads = [array.at(f"{place} + {i}" if i else place) for i in range(count)]
     reached = " + ".join(f"(sum >= {read})" for read in reads)
     return Epilogue((*lines, return_element(target, f"({reached})" if count > 1 else reached)))
@@ -119,7 +125,7 @@ def _emit_narrow(
     """Emit y = sum * multiplier + term in 32 bits."""
     multiplier = _read(constants, f"{name}_multipliers", multipliers, CType.INT32)
     term = _read(constants, f"{name}_terms", np.array(terms, np.int64), CType.INT32)
-    shift = _read(constants, f"{name}_shifts", tail.right_shifts, None)
+    shift = _read(constants, f"{name}_shifts", np.minimum(tail.right_shifts, 31), None)
     lines = [
         f"const int32_t y = sum * {multiplier} + {term};",
         "int32_t index;",
@@ -258,12 +264,14 @@ def _emit_arithmetic(tail: p.Arithmetic, sums: Sums, name: str, constants: Const
     if sums.bias.any():
         lines.append(f"sum += {_read(constants, f'{name}_bias', sums.bias, None)};")
     scale = _read_floats(constants, f"{name}_scales", tail.scales)
-    kept = any(step.operation == p.Operation.KEEP for step in tail.steps)
     lines.append(f"volatile float y = (float)sum * {scale};")
-    if kept or any(step.operation in _KEPT for step in tail.steps):
+    is_read = any(step.operation in _KEPT for step in tail.steps)
+    if is_read:
         lines.append("float kept = 0.0f;")
     for number, step in enumerate(tail.steps):
         operand = ""
+        if step.operation == p.Operation.KEEP and not is_read:
+            continue
         if step.operation not in _KEPT and step.operation != p.Operation.KEEP:
             operand = _read_floats(constants, f"{name}_step{number}", step.operands)
         lines.append(_emit_step(p.Operation(step.operation), operand))

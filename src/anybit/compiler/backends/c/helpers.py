@@ -17,14 +17,14 @@ class Helpers:
         dots: Types of elements, weights that they are multiplied with, and rows of these.
         searches: Types of thresholds that are searched.
         orders_floats: Whether floats are compared with thresholds.
-        compares_floats: Whether a float epilogue has a maximum or minimum.
+        floats: Functions of floats: larger, smaller.
     """
 
     sums: set[CType] = field(default_factory=set)
     dots: set[tuple[CType, Packing, int]] = field(default_factory=set)
     searches: set[CType] = field(default_factory=set)
     orders_floats: bool = False
-    compares_floats: bool = False
+    floats: set[str] = field(default_factory=set)
 
     def render(self, index: str) -> str:
         """Return the functions; indices have this type."""
@@ -35,6 +35,6 @@ class Helpers:
             index=index,
             searches=sorted(self.searches, key=lambda kind: kind.value),
             orders_floats=self.orders_floats,
-            compares_floats=self.compares_floats,
+            floats=self.floats,
             cast=lambda kind: "" if kind.size == 1 else "(int32_t)",
         )

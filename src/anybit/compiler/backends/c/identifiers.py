@@ -24,10 +24,11 @@ def check_name(name: str) -> str:
     Raises:
         OptionError: They cannot.
     """
-    if not _IDENTIFIER.fullmatch(name) or name in _KEYWORDS or len(name) > _LONGEST_NAME:
+    reserved = name in _KEYWORDS or name.startswith("layer")
+    if not _IDENTIFIER.fullmatch(name) or reserved or len(name) > _LONGEST_NAME:
         raise OptionError(
             f"{name!r} cannot be the name of a C function: use letters, digits and underscores, "
-            f"a letter first, at most {_LONGEST_NAME} of them and no keyword"
+            f"a letter first, at most {_LONGEST_NAME} of them, no keyword and not layer..."
         )
     return name
 

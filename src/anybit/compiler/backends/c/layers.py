@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of C, one per instruction of a program."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anybit.compiler.backends.c.constants import Constants, format_integer
+from anybit.compiler.backends.c.constants import Constants, format_integer, format_offset
 from anybit.compiler.backends.c.distances import find_window_distance
 from anybit.compiler.backends.c.epilogues import Epilogue, Sums, emit_epilogue
 from anybit.compiler.backends.c.helpers import Helpers
@@ -168,7 +169,7 @@ class LayerEmitter:
         packed = pack_rows(weights.reshape(1, -1), most, ternary=False)
         array = self._add_weights(name, packed.rows, packed.packing)
         per = packed.packing.per_byte
-        place = f"channel * {taps} + i" if taps > 1 else "channel"
+        place = format_offset(taps, len(weights)) + (" + i" if taps > 1 else "")
         digit = array.at(f"({place})" if per == 1 else f"(({place}) >> {per.bit_length() - 1})")
         if per > 1:
             bits = 8 // per
@@ -194,9 +195,8 @@ class LayerEmitter:
     def _note(self, epilogue: Epilogue) -> None:
         if epilogue.searched:
             self.helpers.searches.add(epilogue.searched)
-        self.helpers.compares_floats |= any(
-            "larger(" in line or "smaller(" in line for line in epilogue.lines
-        )
+        calls = re.findall(r"(larger|smaller)\(", "\n".join(epilogue.lines))
+        self.helpers.floats.update(calls)
 
     @emit.register
     def _(self, at: p.MaxPool, name: str) -> Layer:
@@ -232,11 +232,11 @@ class LayerEmitter:
         else:
             keys, directions = order_thresholds(at, y.levels)
         steps = y.levels - 1
-        channels = len(keys)
         if steps:
             array = self.constants.add(f"{name}_thresholds", keys)
             self.helpers.searches.add(array.ctype)
-            start = array.name if channels == 1 else f"{array.name} + channel * {steps}"
+            place = format_offset(steps, len(keys))
+            start = array.name if len(keys) == 1 else f"{array.name} + {place}"
             count = f"count_thresholds_{array.ctype.short}(key, {start}, {steps})"
         else:
             count = "0"
@@ -245,7 +245,6 @@ class LayerEmitter:
         elif (directions < 0).any():
             signs = self.constants.add(f"{name}_directions", directions)
             count = f"{count}; count = {signs.at('channel')} < 0 ? {steps} - count : count"
-        element = "count" if y.step == 1 else f"{y.step} * count"
         source = f"pixel * {y.channels} + channel"
         if port.channels_first:
             source = f"channel * {y.height * y.width} + pixel"
@@ -257,7 +256,7 @@ class LayerEmitter:
             refuses=at.nan < 0,
             nan=y.lowest + y.step * at.nan,
             count=count,
-            element=f"{element} + {y.lowest}" if y.lowest >= 0 else f"{element} - {-y.lowest}",
+            element=y.element("count"),
             source=f"({source})",
             arithmetic=arithmetic,
             comment=f"/* {name}: float32 to {y.ctype.value}, {y.shape} */",
@@ -279,11 +278,11 @@ class LayerEmitter:
         values = at.values.reshape(-1, x.levels)
         array = self.constants.add(f"{name}_values", values, CType.FLOAT)
         element = f"x[pixel * {x.channels} + channel]"
-        index = _get_index(x, element)
+        index = x.index(element)
         place = f"pixel * {x.channels} + channel"
         if port.channels_first:
             place = f"channel * {x.height * x.width} + pixel"
-        start = f"channel * {x.levels} + " if len(values) > 1 else ""
+        start = f"{format_offset(x.levels, len(values))} + " if len(values) > 1 else ""
         text = render(
             "dequantize.c.j2",
             name=name,
@@ -300,8 +299,8 @@ class LayerEmitter:
         x, y = self.tensors[at.source], self.tensors[at.target]
         entries = at.entries.reshape(-1, x.levels).astype(np.int64)
         array = self.constants.add(f"{name}_elements", y.lowest + y.step * entries, y.ctype)
-        start = f"channel * {x.levels} + " if len(entries) > 1 else ""
-        element = array.at(f"({start}{_get_index(x, '*a')})")
+        start = f"{format_offset(x.levels, len(entries))} + " if len(entries) > 1 else ""
+        element = array.at(f"({start}{x.index('*a')})")
         lines = [f"*y++ = {element};", "a++;"]
         return self._emit_elements(name, (x,), y, lines, per_channel=len(entries) > 1)
 
@@ -311,7 +310,7 @@ class LayerEmitter:
         entries = at.entries.reshape(-1, a.levels * b.levels).astype(np.int64)
         array = self.constants.add(f"{name}_elements", y.lowest + y.step * entries, y.ctype)
         start = f"channel * (int32_t){a.levels * b.levels} + " if len(entries) > 1 else ""
-        pair = f"{_get_index(a, '*a')} * (int32_t){b.levels} + {_get_index(b, '*b')}"
+        pair = f"{a.index('*a')} * (int32_t){b.levels} + {b.index('*b')}"
         lines = [f"*y++ = {array.at(f'({start}{pair})')};"]
         return self._emit_elements(name, (a, b), y, lines, per_channel=len(entries) > 1)
 
@@ -321,7 +320,7 @@ class LayerEmitter:
         a, b, y = (self.tensors[i] for i in (at.first, at.second, at.target))
         body = emit_pair(fit_pair(at, a.levels, b.levels), y, name, self.constants)
         self._note(body)
-        call = f"{name}_element({_get_index(a, '*a')}, {_get_index(b, '*b')})"
+        call = f"{name}_element({a.index('*a')}, {b.index('*b')})"
         function = render("pair.c.j2", name=name, y=y, lines=body.lines)
         layer = self._emit_elements(name, (a, b), y, [f"*y++ = {call};"], per_channel=False)
         return replace(layer, text=f"{function}\n\n{layer.text}")
@@ -441,11 +440,3 @@ def _locate(tensor: StoredTensor, channels_first: int) -> str:
     if not channels_first or pixels == 1 or tensor.channels == 1:
         return "i"
     return f"i % {pixels} * {tensor.channels} + i / {pixels}"
-
-
-def _get_index(x: StoredTensor, element: str) -> str:
-    """Return the expression of the index of an element."""
-    less = element
-    if x.lowest:
-        less = f"({element} {'+' if x.lowest < 0 else '-'} {abs(x.lowest)})"
-    return less if x.step == 1 else f"{less} / {x.step}"

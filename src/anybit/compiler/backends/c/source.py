@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """C source of a program."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -77,6 +78,11 @@ def emit_c(
         Network(program)
     except ValueError as error:
         raise ModelError(f"{name}: the program is damaged: {error}") from error
+    if program.floats:
+        raise ModelError(
+            f"{name}: layers compute in floats; C code has integers only. Quantize the model with "
+            "--integer-only"
+        )
     return _Emission(make_integer_tails(program), name, codes, labels or SourceNames()).emit()
 
 
@@ -114,6 +120,10 @@ class _Emission:
         for at in self.program.instructions:
             if isinstance(at, p.Product):
                 sizes.append(at.weights.size * 8 // at.weight_bits)
+            if isinstance(at, p.Product | p.MaxPool):
+                x, w = self.tensors[at.source], at.window
+                sizes.append(x.height + w.pad_top + w.pad_bottom)
+                sizes.append(x.width + w.pad_left + w.pad_right)
         return "int" if max(sizes) <= _MOST_IN_16_BITS else "int32_t"
 
     def _find_roots(self) -> list[int]:
@@ -134,7 +144,12 @@ class _Emission:
         """
         outside: dict[int, str] = {}
         for at in self.program.instructions:
-            if isinstance(at, p.Quantize) and at.source < len(self.program.inputs):
+            if isinstance(at, p.Quantize):
+                if at.source >= len(self.program.inputs):
+                    raise ModelError(
+                        f"tensor {at.target}: it quantizes an output; C code has integers only. "
+                        "Quantize the model with --integer-only"
+                    )
                 parameter = self._input(at.source)
                 if parameter in outside.values():
                     raise OptionError(
@@ -203,9 +218,15 @@ class _Emission:
                 source = slots.get(self.roots[tensor])
                 if source is None or target is None:
                     continue
-                if buffers[source].last == place == buffers[target].first:
+                ends = buffers[source].last == place == buffers[target].first
+                if ends and self._may_alias(tensor, at.target):
                     distances[target, source] = layer.distance
         return plan_arena(buffers, distances), slots
+
+    def _may_alias(self, source: int, target: int) -> bool:
+        """Return whether C lets elements of two types share memory: of equal ones, and of bytes."""
+        types = {self.tensors[source].ctype, self.tensors[target].ctype}
+        return len(types) == 1 or min(ctype.size for ctype in types) == 1
 
     def _list_targets(self, at: p.Instruction) -> tuple[int, ...]:
         floats = isinstance(at, p.Dequantize | p.Elementwise) or (
@@ -228,18 +249,20 @@ class _Emission:
             "version": _version(),
             "refuses": any(layer.refuses for layer in self.layers),
         }
+        calls = [
+            self._call(layer, self.program.instructions[number], arena, slots)
+            for number, layer in zip(self.numbers, self.layers, strict=True)
+        ]
         source = render(
             "source.c.j2",
             **common,
+            ignored=_list_ignored(calls),
             constants=constants,
             helpers=helpers,
             orders_floats=self.emitter.helpers.orders_floats,
             types={ctype.short for ctype in self.emitter.constants.types},
             layers=[layer.text for layer in self.layers],
-            calls=[
-                self._call(layer, self.program.instructions[number], arena, slots)
-                for number, layer in zip(self.numbers, self.layers, strict=True)
-            ],
+            calls=calls,
         )
         header = render(
             "header.h.j2",
@@ -359,6 +382,13 @@ def list_sources(at: p.Instruction) -> tuple[int, ...]:
             return at.first, at.second
         case p.Product() | p.MaxPool() | p.Lookup() | p.Gather() | p.Reshape() | p.Dequantize():
             return (at.source,)
+
+
+def _list_ignored(calls: Sequence[str]) -> list[str]:
+    """Return the parameters that no call has."""
+    words = set(re.findall(r"\w+", "\n".join(calls)))
+    names = {"in": "in", "out": "out", "arena": "memory"}
+    return [parameter for parameter, name in names.items() if name not in words]
 
 
 def _version() -> str:

@@ -91,6 +91,21 @@ class StoredTensor:
         """The element that stands for a code of 0, outside of the tensor."""
         return -self.bias
 
+    def element(self, index: str) -> str:
+        """Return the expression of the element at an index; 16 bits of an int hold a byte's."""
+        wide = "" if self.ctype in _BYTES else "(int32_t)"
+        scaled = index if self.step == 1 else f"{self.step} * {wide}{index}"
+        wide = wide if self.step == 1 else ""
+        sign = "+" if self.lowest > 0 else "-"
+        return f"{wide}{scaled} {sign} {abs(self.lowest)}" if self.lowest else scaled
+
+    def index(self, element: str) -> str:
+        """Return the expression of the index of an element."""
+        wide = "" if self.ctype in _BYTES else "(int32_t)"
+        sign = "-" if self.lowest > 0 else "+"
+        index = f"({wide}{element} {sign} {abs(self.lowest)})" if self.lowest else element
+        return index if self.step == 1 else f"{index} / {self.step}"
+
     @property
     def highest(self) -> int:
         """The largest element."""
@@ -109,7 +124,4 @@ def store_tensor(tensor: p.Tensor) -> StoredTensor:
 
 def return_element(target: StoredTensor, index: str) -> str:
     """Return the statement that returns the element of an index."""
-    scaled = index if target.step == 1 else f"{target.step} * {index}"
-    sign, magnitude = ("-" if target.lowest < 0 else "+"), abs(target.lowest)
-    shifted = f"{scaled} {sign} {magnitude}" if magnitude else scaled
-    return f"return ({target.ctype.value})({shifted});"
+    return f"return ({target.ctype.value})({target.element(index)});"

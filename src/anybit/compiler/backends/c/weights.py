@@ -51,12 +51,13 @@ def pack_rows(weights: Array, largest_element: int, *, ternary: bool = True) -> 
 
     Args:
         weights: Integers in -128..127, rows x weights of a row.
-        largest_element: The largest magnitude of an element that the weights multiply. Sums of
-            digits times elements have to fit 32 bits.
+        largest_element: The largest magnitude of an element that the weights multiply. Digits
+            are used where their sums, too, fit 32 bits.
         ternary: Whether five weights with three values share a byte; else they take 2 bits.
     """
     low, step, count = _find_digits(weights)
-    fits = weights.shape[1] * largest_element * max(count - 1, 1) <= _LARGEST_SUM
+    factor = max(abs(low), step * (count - 1), abs(low + step * (count - 1)))
+    fits = weights.shape[1] * largest_element * factor <= _LARGEST_SUM
     packing = _select_packing(count, ternary=ternary) if fits else Packing.INT8
     if packing is Packing.INT8:
         return PackedWeights(packing, 0, 1, weights.astype(np.int8))

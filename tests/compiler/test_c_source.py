@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C source of programs: its outputs are those of the reference, to the byte."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from c_batches import Case, make_case, run_batch
+from programs import FromGenerator, inputs_for, make_integer_program, make_program
+
+from anybit.compiler.backends.c.identifiers import make_comment, make_identifier
+from anybit.compiler.backends.c.source import SourceNames, emit_c
+from anybit.compiler.backends.integer_tails import make_integer_tails
+from anybit.compiler.program import program as p
+from anybit.errors import ModelError, OptionError
+
+WARNINGS = ("-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+CHECKED = ("gcc", "-std=c99", "-O0", *WARNINGS, *SANITIZERS)
+COMPILERS = (
+    ("gcc", "-std=c99", "-O3", "-flto", *WARNINGS),
+    ("gcc", "-std=c99", "-Os", *WARNINGS),
+    ("g++", "-x", "c++", "-std=c++11", "-O2", "-pedantic", "-Wall", "-Wextra", "-Werror"),
+    ("clang", "-std=c99", "-O0", *WARNINGS),
+    ("clang", "-std=c99", "-O3", *WARNINGS),
+)
+SEEDS = [range(12), *(pytest.param(range(i, i + 40), marks=pytest.mark.slow) for i in (12, 52))]
+
+
+def assert_same_bytes(cases: Sequence[Case], command: Sequence[str], folder: Path) -> None:
+    if not shutil.which(command[0]):
+        pytest.skip(f"{command[0]} is not installed")
+    assert run_batch(cases, command, folder) == []
+
+
+def random_cases(seeds: Sequence[int], codes: bool) -> list[Case]:
+    cases = []
+    for seed in seeds:
+        choices = FromGenerator(np.random.default_rng(seed))
+        program = make_integer_program(choices, codes=codes)
+        try:
+            cases.append(make_case(program, f"n{seed}", inputs_for(program, 3, seed), codes=codes))
+        except OptionError:
+            assert codes
+    assert cases
+    return cases
+
+
+@pytest.mark.parametrize("codes", [False, True])
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
+def test_random_programs_match_reference(seeds: range, codes: bool, tmp_path: Path) -> None:
+    assert_same_bytes(random_cases(seeds, codes), CHECKED, tmp_path)
+
+
+@pytest.mark.parametrize("command", COMPILERS, ids=lambda command: f"{command[0]} {command[2]}")
+def test_compilers_give_same_bytes(command: tuple[str, ...], tmp_path: Path) -> None:
+    cases = random_cases(range(200, 203), False) + random_cases(range(206, 209), True)
+    assert_same_bytes(cases, command, tmp_path)
+
+
+CODINGS = ((-128, 1, 256), (-100, 1, 256), (-1, 2, 2), (0, 1, 16), (-1, 1, 3), (-300, 7, 40))
+CODINGS += ((-70000, 3, 5), (7, 1, 1))
+
+
+def make_product(rng: np.random.Generator, bits: int) -> p.Program:
+    """Return a program of one product, of any window, coding and weights."""
+
+    def pick(*options: Any) -> Any:
+        return options[rng.integers(len(options))]
+
+    groups = int(rng.integers(1, 4))
+    inner, outer = pick((1, 1), (1, 2), (1, 3), (2, 3), (5, 4), (11, 9))
+    source_channels, channels = groups * inner, groups * outer
+    kernel, stride, dilation = (rng.integers(1, most, 2).tolist() for most in (4, 4, 4))
+    pads = rng.integers(0, 4, 4).tolist() if pick(0, 1) else [0] * 4
+    sizes = [(k - 1) * d + int(rng.integers(1, 5)) for k, d in zip(kernel, dilation, strict=True)]
+    target_sizes = [
+        (size + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilation[i] - 1) // stride[i] + 1
+        for i, size in enumerate(sizes)
+    ]
+    first, last = pick(*CODINGS), pick(*CODINGS)
+    tensors = (
+        p.Tensor(*sizes, source_channels, *first),
+        p.Tensor(*target_sizes, channels, *last),
+    )
+    window = p.Window(*kernel, *stride, *dilation, *pads)
+    count = channels * inner * kernel[0] * kernel[1]
+    values = np.sort(rng.choice(np.arange(-128, 128), int(rng.integers(1, 2**bits + 1)), False))
+    values = pick(values, values, np.array([-1, 1]), np.array([-128, 0]), np.array([-1, 0, 1]))
+    values = values[: 2**bits].astype(np.int32)
+    indices = rng.integers(0, len(values), count).astype(np.uint8)
+    flags = indices[:, None] >> np.arange(bits) & 1
+    weights = np.packbits(flags.ravel(), bitorder="little")
+    reach = float(max(abs(first[0]), abs(first[0] + first[1] * first[2]))) * count / channels * 128
+    tails = (
+        p.Affine(
+            *rng.normal(0, 4 * last[2] / reach, (1, channels)).astype(np.float32),
+            rng.normal(last[2] / 2, 2, channels).astype(np.float32),
+            0,
+        ),
+        p.Thresholds(
+            rng.choice([-1, 1], channels).astype(np.int32),
+            np.sort(rng.normal(0, reach / 9, (channels, last[2] - 1))).astype(np.int32).ravel(),
+        ),
+        p.Arithmetic(
+            rng.normal(0, 1, channels).astype(np.float32),
+            (p.Step(p.Operation.ADD, rng.normal(0, 9, channels).astype(np.float32)),),
+        ),
+    )
+    tail = pick(*tails)
+    input_port, output_port = (
+        p.Port(np.int32([h * w * c]), h, w, c, int(rng.integers(2)))
+        for h, w, c in ((*sizes, source_channels), (*target_sizes, channels))
+    )
+    thresholds = np.linspace(-2, 2, first[2] - 1).astype(np.float32)
+    floats = isinstance(tail, p.Arithmetic)
+    product = p.Product(0, 0 if floats else 1, window, groups, bits, weights, values, tail)
+    steps: list[p.Instruction] = [p.Quantize(0, 0, np.int32([1]), thresholds, 0), product]
+    if not floats:
+        steps.append(p.Dequantize(1, 0, rng.normal(0, 1, last[2]).astype(np.float32)))
+    return p.Program((input_port,), (output_port,), tensors[: 2 - floats], tuple(steps))
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
+)
+def test_products_match_reference(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    programs = [make_product(rng, bits) for bits in range(1, 9) for _ in range(3)]
+    cases = [
+        make_case(program, f"n{number}", inputs_for(program, 3, number))
+        for number, program in enumerate(programs)
+    ]
+    assert_same_bytes(cases, CHECKED, tmp_path)
+
+
+def is_float(at: p.Instruction, inputs: int) -> bool:
+    """Return whether an instruction of a program with integer tails computes in floats."""
+    match at:
+        case p.Product():
+            return isinstance(at.tail, p.Affine | p.Rounded)
+        case p.Quantize():
+            return at.source >= inputs
+    return isinstance(at, p.Elementwise)
+
+
+@pytest.mark.parametrize("codes", [False, True])
+def test_only_programs_with_floats_inside_are_refused(codes: bool) -> None:
+    refused = 0
+    for seed in range(40):
+        program = make_program(FromGenerator(np.random.default_rng(seed)))
+        integers = make_integer_tails(program).instructions
+        floats = any(is_float(at, len(program.inputs)) for at in integers)
+        if program.floats or floats:
+            refused += 1
+            with pytest.raises(ModelError if not codes else (ModelError, OptionError)):
+                emit_c(program, "net", codes=codes)
+        elif not codes:
+            emit_c(program, "net")
+    assert refused > 10
+
+
+def test_damaged_program_is_refused() -> None:
+    program = make_integer_program(FromGenerator(np.random.default_rng(0)))
+    tensor = replace(program.tensors[0], levels=0)
+    with pytest.raises(ModelError, match="damaged"):
+        emit_c(replace(program, tensors=(tensor, *program.tensors[1:])), "net")
+
+
+HOSTILE = (
+    "*/ int x; /*",
+    "a??/",
+    "\n#error",
+    "\u202e\u00e9",
+    "int",
+    "run",
+    "x" * 5000,
+    "",
+    "\\",
+    "0",
+)
+
+
+def test_names_of_models_cannot_become_code(tmp_path: Path) -> None:
+    program = make_integer_program(FromGenerator(np.random.default_rng(3)))
+    labels = SourceNames(dict(enumerate(HOSTILE * 3)), HOSTILE, HOSTILE)
+    source = emit_c(program, "net", labels=labels)
+    inputs = inputs_for(program, 2, 0)
+    case = replace(make_case(program, "net", inputs), source=source)
+    assert_same_bytes([case], CHECKED, tmp_path)
+    for text in HOSTILE:
+        identifier, comment = make_identifier(text), make_comment(f"{text}*/??/{text}")
+        assert len(identifier) <= 24
+        assert f"_{identifier}".isidentifier()
+        assert f"_{comment}".isascii()
+        assert comment.isprintable()
+        assert not {"*/", "??"} & {comment[i : i + 2] for i in range(len(comment))}
+    for name in ("", "int", "layer0", "a-b", "_a", "\u00e9", "0a", "a" * 64, "a\n"):
+        with pytest.raises(OptionError, match="cannot be the name"):
+            emit_c(program, name)
