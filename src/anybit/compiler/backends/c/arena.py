@@ -90,7 +90,7 @@ def _place(buffers: Sequence[Buffer], order: Sequence[int], distances: Distances
         ranges = [
             _find_forbidden(number, other, offsets[other], buffers, distances) for other in near
         ]
-        ends = sorted({0, *(end for _, end in ranges)})
+        ends = sorted({0, *(end for _, end in ranges if end > 0)})
         offsets[number] = next(
             start for start in ends if not any(low < start < end for low, end in ranges)
         )
