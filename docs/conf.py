@@ -34,6 +34,7 @@ NAVIGATION = {
         "Clean": "clean",
         "Convert": "convert",
         "Compile": "compile",
+        "Run on microcontrollers": "microcontrollers",
         "Evaluate": "evaluate",
         "Find differences": "diff",
         "Use several machines": "scale_out",

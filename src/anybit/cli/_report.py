@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -70,11 +70,18 @@ def write_reports(
         write_text(path, page() if path.suffix.lower() == ".html" else record())
 
 
-def write_model_report(report: ModelReport, paths: Iterable[Path], *, printed: bool) -> None:
-    """Write a report to each file as HTML or JSON, and print it as JSON if asked."""
+def write_model_report(
+    report: ModelReport,
+    paths: Iterable[Path],
+    *,
+    printed: bool,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a report to each file as HTML or JSON, with more members, and print it if asked."""
 
     def record() -> str:
-        return json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n"
+        members = report.to_json() | dict(more or {})
+        return json.dumps(members, indent=2, allow_nan=False) + "\n"
 
     def page() -> str:
         from anybit.inspection.pages import render_report

@@ -30,13 +30,24 @@ if TYPE_CHECKING:
 _SHORT_TIMING = 0.15
 # The columns that a narrow terminal omits, in this order.
 _SPARED = ("operator", "kernel", "results", "MACs", "float time", "acc. bits")
+_C_SOURCE = "C source (--to c)"
 
 
 def compile(
     model: Annotated[Path, typer.Argument(help="The .onnx file.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FAST.onnx", help="The result.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FAST.onnx",
+            help="The result: a file, or a folder with --to c.",
+        ),
     ],
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="c", help="Write C source for microcontrollers to a folder instead."),
+    ] = None,
     guarantee: Annotated[
         str,
         typer.Option(
@@ -78,6 +89,31 @@ def compile(
     ] = None,
     as_json: Json = False,
     reports: Reports = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Prefix of files and functions (default: net).",
+            rich_help_panel=_C_SOURCE,
+        ),
+    ] = None,
+    io: Annotated[
+        str | None,
+        typer.Option(
+            "--io",
+            metavar="floats|codes",
+            help="Inputs and outputs as floats (default) or as integer codes.",
+            rich_help_panel=_C_SOURCE,
+        ),
+    ] = None,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="flash=64KB,ram=16KB",
+            help="Fail if constants or the arena need more; 1 KB is 1024 bytes.",
+            rich_help_panel=_C_SOURCE,
+        ),
+    ] = None,
 ) -> None:
     """Compile the quantized layers of a model to integer code.
 
@@ -88,19 +124,27 @@ def compile(
     * **certified**: the codes equal those of every float32 evaluation
     * **bounded**: the sums are exact; codes may differ at the accumulators that the report lists
 
+    With --to c, a model that is integers from its inputs to its outputs becomes a folder of C99.
+
     Exit status: 0, also if layers stay float; 1 if --verify finds a difference; 2 for bad input.
     """
+    from anybit.cli._c_source import check_c_options, write_c_source
     from anybit.cli._verify import read_verification_inputs, verify
     from anybit.compiler.prepare.input_shapes import fix_shapes
     from anybit.compiler.timing import add_times
     from anybit.inspection import report_compilation
     from anybit.onnx.analysis.ranges import parse_ranges
 
-    check_folder(output, "--output")
-    check_other(output, model, "the quantized model, which the result is compared with")
+    c_options = check_c_options(
+        output, to, name, io, limit, {"--verify": inputs, "--time": time, "--float": float_model}
+    )
+    if c_options is None:
+        check_folder(output, "--output")
+        check_other(output, model, "the quantized model, which the result is compared with")
     check_reports(reports or ())
     read = [("MODEL", model), *get_input_paths("--verify", inputs)]
-    check_overwrites([("--output", output), *report_paths(reports)], read)
+    outputs = [output] if c_options is None else c_options.paths
+    check_overwrites([*(("--output", path) for path in outputs), *report_paths(reports)], read)
     feeds = read_verification_inputs(model, inputs) if inputs else None
     sizes, input_ranges = parse_shapes(shapes), parse_ranges(ranges or ())
     with show_percentage(f"Compiling {escape(model.name)}") as advance:
@@ -111,6 +155,10 @@ def compile(
             shapes=sizes,
             progress=advance,
         )
+    if c_options is not None:
+        report = report_compilation(compiled.report, model.name)
+        write_c_source(compiled, c_options, report, reports or (), as_json=as_json)
+        return
     compiled.save(output)
     floats = fix_shapes(model, sizes)
     if time:

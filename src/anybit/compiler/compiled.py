@@ -4,11 +4,14 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import onnx_ir as ir
 
+from anybit.compiler.backends.c.source import CSource
+from anybit.compiler.c_source import explain_float_nodes, make_source, write_source
 from anybit.compiler.encode import Region
 from anybit.compiler.report import Report
 from anybit.compiler.rewrite.regions import expose_tensors
@@ -28,14 +31,21 @@ class CompiledModel(Model):
     Attributes:
         model: The ONNX model, in which each region is one node.
         report: The layers, their guarantees, and the reasons of those that stay float32.
+        source_sha256: SHA-256 of the file that was compiled, in hexadecimal; empty without a file.
     """
 
     def __init__(
-        self, engine: Engine, model: ir.Model, report: Report, regions: Mapping[str, Region]
+        self,
+        engine: Engine,
+        model: ir.Model,
+        report: Report,
+        regions: Mapping[str, Region],
+        source_sha256: str = "",
     ) -> None:
         super().__init__(engine)
         self.model = model
         self.report = report
+        self.source_sha256 = source_sha256
         self._regions = regions
         if isinstance(engine, NetworkEngine) and engine.has_one_input_and_output:
             # Small networks take less time than a frame of Python does.
@@ -65,6 +75,47 @@ class CompiledModel(Model):
         """
         save(self.model, path)
 
+    def to_c(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        name: str = "net",
+        io: str = "floats",
+        limits: Mapping[str, int] | None = None,
+    ) -> CSource:
+        """Write the network as C99 source with a test and build files, for microcontrollers.
+
+        The whole network has to be integers from its inputs to its outputs. Nothing is written on
+        an error.
+
+        Args:
+            folder: The folder, which is created if its parent exists. Files are overwritten.
+            name: Prefix of the files and functions, an identifier of C.
+            io: "floats" for the inputs and outputs of the graph; "codes" for their integer codes,
+                height x width x channels, without any float.
+            limits: The most bytes of "flash" (constants) and "ram" (the arena).
+
+        Returns:
+            The files, sizes and layers.
+
+        Raises:
+            ModelError: Nodes stay float, or the network is larger than a limit.
+            OptionError: An option has an unsupported value.
+        """
+        if not isinstance(self.engine, NetworkEngine):
+            raise ModelError(explain_float_nodes(self.model, self.report))
+        engine = self.engine
+        source = make_source(
+            engine.region,
+            name,
+            io,
+            (engine.input_names, engine.output_names),
+            sha256=self.source_sha256,
+            limits=limits or {},
+        )
+        write_source(source, Path(folder))
+        return source
+
     def saved(self, path: str | os.PathLike[str]) -> Model:
         """Load the model that `save` wrote, with all tensors of codes as further outputs.
 
@@ -83,27 +134,28 @@ class NetworkEngine:
     def __init__(
         self, region: Region, inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...]
     ) -> None:
+        self.region = region
         self.network = region.network
         # Rows are independent, whatever number of them the file declares.
         self.inputs, self.outputs = (
             tuple(map(_free_rows, tensors)) for tensors in (inputs, outputs)
         )
-        self._input_names = [value.name or "" for value in region.inputs]
-        self._output_names = [value.name or "" for value in region.outputs]
+        self.input_names = [value.name or "" for value in region.inputs]
+        self.output_names = [value.name or "" for value in region.outputs]
 
     @property
     def has_one_input_and_output(self) -> bool:
         """True if the network has one input and one output, the output of the model."""
-        return len(self._input_names) == len(self._output_names) == 1
+        return len(self.input_names) == len(self.output_names) == 1
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs for arrays by the names of the inputs."""
-        arrays = [np.ascontiguousarray(feeds[name]) for name in self._input_names]
+        arrays = [np.ascontiguousarray(feeds[name]) for name in self.input_names]
         try:
             results = self.network.run(arrays)
         except ValueError as error:
             raise ModelError(f"the model cannot be run: {error}") from error
-        named = dict(zip(self._output_names, results, strict=True))
+        named = dict(zip(self.output_names, results, strict=True))
         return {output.name: named[output.name] for output in self.outputs}
 
 

@@ -5,6 +5,7 @@ Stages: prepare, analyze, legalize, partition, lower, requantize, encode, rewrit
 calls lowering, and lowering requantization, because only these tell whether there is integer code.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ def compile(
     missing, integer_only = explain_missing_quantizers(model, where), is_integer_only(model)
     parts = find_regions(model, weakest, _make_input_values(model, input_ranges), progress)
     compiled = _rewrite(parts, quantized, where, integer_only=integer_only)
+    compiled.source_sha256 = _hash_file(source)
     if missing and not parts.regions:
         raise ModelError(missing)
     if time:
@@ -154,6 +156,16 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
     RemoveUnusedOpsetsPass()(model)
     engine = RuntimeEngine(model, where) if network is None else network
     return CompiledModel(engine, model, report, regions)
+
+
+def _hash_file(source: Source) -> str:
+    """Return the SHA-256 of a model's file; empty if the model is not a regular file."""
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
+        return ""
+    with open(source, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _make_input_values(model: ir.Model, ranges: Ranges | None) -> dict[str, AbstractValue]:

@@ -3,19 +3,21 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from anybit.compiler.backends.c.arena import ALIGNMENT, Arena, Buffer, plan_arena
-from anybit.compiler.backends.c.identifiers import check_name, make_identifier
+from anybit.compiler.backends.c.footprint import LayerFootprint
+from anybit.compiler.backends.c.identifiers import check_name, make_comment, make_identifier
 from anybit.compiler.backends.c.layers import Layer, LayerEmitter, is_same_order
-from anybit.compiler.backends.c.templates import render
+from anybit.compiler.backends.c.templates import read_version, render
 from anybit.compiler.backends.c.types import StoredTensor, store_tensor
 from anybit.compiler.backends.integer_tails import make_integer_tails
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
 from anybit.errors import ModelError, OptionError
+from anybit.text import format_count
 
 _MOST_IN_16_BITS = 2**14
 
@@ -28,12 +30,16 @@ class SourceNames:
         layers: Names of layers, by the numbers of their instructions.
         inputs, outputs: Names of the ports.
         scales: Scales of tensors, by their numbers.
+        notes: Descriptions of layers for comments, by the numbers of their instructions.
+        sha256: SHA-256 of the file of the model, in hexadecimal; empty if unknown.
     """
 
     layers: Mapping[int, str] = field(default_factory=dict)
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
     scales: Mapping[int, float] = field(default_factory=dict)
+    notes: Mapping[int, str] = field(default_factory=dict)
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,17 +50,21 @@ class CSource:
         name: The name of the network, with which its functions begin.
         files: The text of each file, by its name.
         arena: The places of its buffers.
-        layers: Names of the functions, in the order of the instructions that are computed.
+        layers: Its functions, in the order of the instructions that are computed.
         constant_bytes: Size of weights, thresholds and tables.
         macs: Multiplications per run.
+        program: The program that it computes.
+        outside: The tensors that are inputs and outputs as codes, by their C expressions.
     """
 
     name: str
     files: Mapping[str, str]
     arena: Arena
-    layers: tuple[str, ...]
+    layers: tuple[LayerFootprint, ...]
     constant_bytes: int
     macs: int
+    program: p.Program
+    outside: Mapping[str, int]
 
 
 def emit_c(
@@ -95,21 +105,47 @@ class _Emission:
         self.outside = self._find_outside() if codes else {}
         self.numbers = [n for n, at in enumerate(program.instructions) if not self._is_free(at)]
         self.layers: list[Layer] = []
+        self.constant_bytes: list[int] = []
 
     def emit(self) -> CSource:
         for place, number in enumerate(self.numbers):
             at = self.program.instructions[number]
+            before = self.emitter.constants.bytes
             layer = self.emitter.emit(at, self._name_layer(place, number, at))
+            if note := self.labels.notes.get(number):
+                layer = replace(layer, text=f"/* {make_comment(note)} */\n{layer.text}")
             self.layers.append(layer)
+            self.constant_bytes.append(self.emitter.constants.bytes - before)
         arena, slots = self._plan()
         files = self._render(arena, slots)
         return CSource(
             self.name,
             files,
             arena,
-            tuple(layer.name for layer in self.layers),
+            tuple(self._measure(place, arena) for place in range(len(self.layers))),
             self.emitter.constants.bytes,
             sum(layer.macs for layer in self.layers),
+            self.program,
+            {parameter: root for root, parameter in self.outside.items()},
+        )
+
+    def _measure(self, place: int, arena: Arena) -> LayerFootprint:
+        layer, number = self.layers[place], self.numbers[place]
+        at = self.program.instructions[number]
+        targets = self._list_targets(at)
+        if targets:
+            shape = self.tensors[targets[0]].shape
+        else:
+            port = self.program.outputs[at.target - len(self.program.floats)]
+            shape = f"{port.height} x {port.width} x {port.channels}"
+        return LayerFootprint(
+            layer.name,
+            self.labels.layers.get(number, ""),
+            shape,
+            layer.macs,
+            at.weight_bits if isinstance(at, p.Product) else 0,
+            self.constant_bytes[place],
+            arena.used_at(place),
         )
 
     def _select_index(self) -> str:
@@ -159,7 +195,7 @@ class _Emission:
             if isinstance(at, p.Product) and isinstance(at.tail, p.Arithmetic):
                 raise OptionError(
                     f"output {at.target} has no quantizer, so it has no codes: use --io floats, or "
-                    "quantize with --integer-only"
+                    "add one to the model"
                 )
         for at in self.program.instructions:
             if isinstance(at, p.Dequantize):
@@ -246,7 +282,7 @@ class _Emission:
             "NAME": self.name.upper(),
             "summary": self._summarize(),
             "parameters": self._declare_parameters(),
-            "version": _version(),
+            "version": read_version(),
             "refuses": any(layer.refuses for layer in self.layers),
         }
         calls = [
@@ -271,12 +307,13 @@ class _Emission:
             alignment=ALIGNMENT,
             ports=self._describe_ports(),
             structs=self._declare_structs(),
+            sha256=self.labels.sha256,
         )
         return {f"{self.name}.c": source + "\n", f"{self.name}.h": header + "\n"}
 
     def _summarize(self) -> str:
         macs = sum(layer.macs for layer in self.layers)
-        return f"{len(self.layers)} layers, {macs} multiplications"
+        return f"{format_count(len(self.layers), 'layer')}, {macs} multiplications"
 
     def _port_type(self, number: int, *, is_input: bool) -> str:
         tensor = self._port_tensor(number, is_input=is_input)
@@ -316,8 +353,11 @@ class _Emission:
 
     def _describe_ports(self) -> list[dict[str, object]]:
         described = []
-        for is_input, ports in ((True, self.program.inputs), (False, self.program.outputs)):
+        program, labels = self.program, self.labels
+        sides = (True, program.inputs, labels.inputs), (False, program.outputs, labels.outputs)
+        for is_input, ports, names in sides:
             for number, port in enumerate(ports):
+                label = f" ({make_comment(names[number])})" if number < len(names) else ""
                 macro = "INPUT" if is_input else "OUTPUT"
                 tensor = self._port_tensor(number, is_input=is_input)
                 sizes = " x ".join(map(str, port.sizes)) or "1"
@@ -326,7 +366,7 @@ class _Emission:
                     contents = f"{tensor.ctype.value}, {tensor.shape} (height, width, channels)"
                 described.append(
                     {
-                        "comment": f"{macro.capitalize()} {number}: {contents}.",
+                        "comment": f"{macro.capitalize()} {number}{label}: {contents}.",
                         "macro": macro if len(ports) == 1 else f"{macro}{number}",
                         "size": int(np.prod(port.sizes)),
                         "macros": self._list_port_macros(tensor),
@@ -389,9 +429,3 @@ def _list_ignored(calls: Sequence[str]) -> list[str]:
     words = set(re.findall(r"\w+", "\n".join(calls)))
     names = {"in": "in", "out": "out", "arena": "memory"}
     return [parameter for parameter, name in names.items() if name not in words]
-
-
-def _version() -> str:
-    from anybit import __version__
-
-    return __version__

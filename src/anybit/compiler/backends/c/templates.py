@@ -2,6 +2,7 @@
 """Templates of C code."""
 
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
 def render(name: str, /, **values: Any) -> str:
     """Return the text of a template."""
     return _environment().get_template(name).render(**values).strip("\n")
+
+
+def read_version() -> str:
+    """Return the version of this package."""
+    return version("anybit")
 
 
 @cache

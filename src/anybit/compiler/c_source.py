@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C source of a compiled model: names of its layers, refusals, files."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from anybit.compiler.backends.c.footprint import check_limits
+from anybit.compiler.backends.c.project import emit_project
+from anybit.compiler.backends.c.source import CSource, SourceNames, emit_c
+from anybit.compiler.encode import Region
+from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.report import Report
+from anybit.errors import OptionError
+from anybit.onnx.graph.names import get_label
+from anybit.text import format_count, join_names, shorten_name
+
+IO = "floats", "codes"
+MEMORIES = "flash", "ram"
+_REGION = "IntegerNetwork"
+
+
+def make_source(
+    region: Region,
+    name: str,
+    io: str,
+    ports: tuple[Sequence[str], Sequence[str]],
+    *,
+    sha256: str,
+    limits: Mapping[str, int],
+) -> CSource:
+    """Return the C files of a region that is a whole model.
+
+    Args:
+        region: The region.
+        name: Name of the network.
+        io: One of IO.
+        ports: Names of its inputs and of its outputs.
+        sha256: SHA-256 of the model's file.
+        limits: The most bytes, by names in MEMORIES.
+
+    Raises:
+        ModelError: The network computes in floats, or is larger than a limit.
+        OptionError: An option has an unsupported value.
+    """
+    if io not in IO:
+        raise OptionError(f"io must be one of {', '.join(IO)}, got {io!r}")
+    if unknown := sorted(set(limits) - set(MEMORIES)):
+        raise OptionError(f"limits are of flash and ram, got {unknown[0]!r}")
+    labels = SourceNames(
+        layers={number: layer.name for number, layer in region.layers.items()},
+        inputs=ports[0],
+        outputs=ports[1],
+        scales={number: tensor.grid.scale for number, tensor in enumerate(region.tensors)},
+        notes={number: _describe_layer(layer) for number, layer in region.layers.items()},
+        sha256=sha256,
+    )
+    source = emit_c(region.program, name, codes=io == "codes", labels=labels)
+    totals = {"flash": source.constant_bytes, "ram": source.arena.size}
+    check_limits(name, totals, source.layers, limits)
+    counts = Counter(layer.guarantee.value for layer in region.layers.values() if layer.guarantee)
+    guarantees = ", ".join(f"{count} {guarantee}" for guarantee, count in counts.items())
+    files = emit_project(source, codes=io == "codes", sha256=sha256, guarantees=guarantees)
+    return replace(source, files=files)
+
+
+def write_source(source: CSource, folder: Path) -> None:
+    """Write the files to a folder, which is created if its parent exists."""
+    folder.mkdir(exist_ok=True)
+    for name, text in source.files.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+
+
+def explain_float_nodes(model: ir.Model, report: Report) -> str:
+    """Return why a compiled model has no C source: its nodes that stay float, and the remedy."""
+    nodes = [node for node in model.graph if node.op_type != _REGION]
+    reasons = {layer.name: layer.reason for layer in report.layers if layer.guarantee is None}
+    names = [f"{shorten_name(get_label(node))} ({node.op_type})" for node in nodes]
+    remedy = "quantize the model with --integer-only, or remove nodes at its ends"
+    if report.has_free_sizes and any(layer.macs is None for layer in report.products):
+        remedy = "give the sizes of inputs with --shape"
+    if not nodes:
+        regions = format_count(len(report.programs), "region")
+        return f"C code needs one network of integers, and the model is {regions}"
+    first = next((f" ({name}: {reason})" for name, reason in reasons.items() if reason), "")
+    return (
+        "C code needs integers from the inputs of a model to its outputs; "
+        f"{format_count(len(nodes), 'node')} stay{'s' if len(nodes) == 1 else ''} float: "
+        f"{join_names(names)}{first}; {remedy}"
+    )
+
+
+def _describe_layer(layer: CompiledLayer) -> str:
+    info = layer.layer
+    guarantee = "float" if layer.guarantee is None else layer.guarantee.value
+    return (
+        f"{shorten_name(info.name)} of the model: {info.operator}, {info.shape}, "
+        f"{info.weight_bits}-bit weights, {guarantee}"
+    )
