@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anybit.compiler.backends.c.constants import Constants, format_integer, format_offset
+from anybit.compiler.backends.c.constants import Constant, Constants, format_integer, format_offset
 from anybit.compiler.backends.c.distances import find_window_distance
 from anybit.compiler.backends.c.epilogues import Epilogue, Sums, emit_epilogue
 from anybit.compiler.backends.c.helpers import Helpers
@@ -17,9 +17,11 @@ from anybit.compiler.backends.c.pairs import emit_pair
 from anybit.compiler.backends.c.templates import render
 from anybit.compiler.backends.c.types import CType, StoredTensor
 from anybit.compiler.backends.c.weights import Packing, pack_rows
-from anybit.compiler.backends.integer_pairs import fit_pair
+from anybit.compiler.backends.integer_pairs import IntegerPair, fit_pair
+from anybit.compiler.backends.integer_tables import fit_table
 from anybit.compiler.backends.integer_tails import find_reach
 from anybit.compiler.backends.integer_thresholds import order_floats, order_thresholds
+from anybit.compiler.backends.shared_rows import share_rows
 from anybit.compiler.partition.windows import is_padded
 from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import unpack_weights
@@ -31,6 +33,9 @@ _ROWS = (4, 2, 1)
 
 _FEW_CHANNELS = 4
 """Up to this number of input channels, factors and offsets become part of their thresholds."""
+
+_LARGE_TABLE = 1024
+"""From this number of entries on, a table of two tensors becomes arithmetic if it can."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,28 +302,51 @@ class LayerEmitter:
     @emit.register
     def _(self, at: p.Lookup, name: str) -> Layer:
         x, y = self.tensors[at.source], self.tensors[at.target]
-        entries = at.entries.reshape(-1, x.levels).astype(np.int64)
-        array = self.constants.add(f"{name}_elements", y.lowest + y.step * entries, y.ctype)
-        start = f"{format_offset(x.levels, len(entries))} + " if len(entries) > 1 else ""
+        array, start = self._add_elements(name, y, at.entries.reshape(-1, x.levels))
         element = array.at(f"({start}{x.index('*a')})")
         lines = [f"*y++ = {element};", "a++;"]
-        return self._emit_elements(name, (x,), y, lines, per_channel=len(entries) > 1)
+        return self._emit_elements(name, (x,), y, lines, per_channel=bool(start))
+
+    def _add_elements(self, name: str, y: StoredTensor, entries: Array) -> tuple[Constant, str]:
+        """Add a table of indices per channel, equal ones once; return where one starts, too."""
+        rows, places = share_rows(entries)
+        channel = "channel"
+        if 1 < 2 * len(rows) <= len(entries):
+            channel = self.constants.add(f"{name}_tables", places).at(channel)
+        elif len(rows) > 1:
+            rows = entries
+        elements = y.lowest + y.step * rows.astype(np.int64)
+        array = self.constants.add(f"{name}_elements", elements, y.ctype)
+        return array, f"{channel} * (int32_t){entries.shape[1]} + " if len(rows) > 1 else ""
 
     @emit.register
     def _(self, at: p.Combine, name: str) -> Layer:
         a, b, y = (self.tensors[i] for i in (at.first, at.second, at.target))
-        entries = at.entries.reshape(-1, a.levels * b.levels).astype(np.int64)
-        array = self.constants.add(f"{name}_elements", y.lowest + y.step * entries, y.ctype)
-        start = f"channel * (int32_t){a.levels * b.levels} + " if len(entries) > 1 else ""
+        entries = at.entries.reshape(-1, a.levels * b.levels)
+        large = len(entries) == 1 and entries.size >= _LARGE_TABLE
+        fitted = fit_table(entries[0], (a.levels, b.levels)) if large else None
+        if fitted is not None:
+            return self._emit_pair(fitted, (a, b), y, name)
+        array, start = self._add_elements(name, y, entries)
         pair = f"{a.index('*a')} * (int32_t){b.levels} + {b.index('*b')}"
         lines = [f"*y++ = {array.at(f'({start}{pair})')};"]
-        return self._emit_elements(name, (a, b), y, lines, per_channel=len(entries) > 1)
+        return self._emit_elements(name, (a, b), y, lines, per_channel=bool(start))
 
     @emit.register(p.Add)
     @emit.register(p.Multiply)
     def _(self, at: p.Add | p.Multiply, name: str) -> Layer:
         a, b, y = (self.tensors[i] for i in (at.first, at.second, at.target))
-        body = emit_pair(fit_pair(at, a.levels, b.levels), y, name, self.constants)
+        return self._emit_pair(fit_pair(at, a.levels, b.levels), (a, b), y, name)
+
+    def _emit_pair(
+        self,
+        pair: IntegerPair,
+        inputs: tuple[StoredTensor, StoredTensor],
+        y: StoredTensor,
+        name: str,
+    ) -> Layer:
+        a, b = inputs
+        body = emit_pair(pair, y, name, self.constants)
         self._note(body)
         call = f"{name}_element({a.index('*a')}, {b.index('*b')})"
         function = render("pair.c.j2", name=name, y=y, lines=body.lines)
