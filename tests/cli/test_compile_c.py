@@ -71,7 +71,9 @@ def test_self_test_builds_and_passes(io: str, shell: Shell) -> None:
         model = "layer.onnx"
         onnx.save(make_quantized_layer(), model)
     assert shell("compile", model, "--to", "c", "-o", "net", "--io", io)[0] == 0
-    assert ("float" in Path("net/net.h").read_text()) == (io == "floats")
+    header = Path("net/net.h").read_text()
+    assert ("float" in header) == (io == "floats")
+    assert ("#define NET_OUTPUT_SCALE 1.0f\n" in header) == (io == "codes")
     for command in (["cmake", "-B", "b", "net"], ["cmake", "--build", "b"]):
         subprocess.run(command, check=True, capture_output=True)
     assert subprocess.run(["b/net_test"], capture_output=True, check=True).stdout == b"ok\n"

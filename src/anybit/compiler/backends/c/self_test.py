@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from anybit.compiler.backends.c.constants import format_float
 from anybit.compiler.backends.c.source import CSource
 from anybit.compiler.backends.c.templates import render
 from anybit.compiler.backends.c.types import store_tensor
@@ -97,9 +98,7 @@ def _make_floats(source: CSource, number: int, random: _Random) -> tuple[Array, 
     drawn = random.draw(prod(_list_sizes(program.inputs[number], codes=False)), count) + first
     step = np.float32(2.0**exponent)
     sign = f"+ {first}" if first >= 0 else f"- {-first}"
-    expression = f"(float)((int32_t)(draw() % {count}u) {sign}) * {float(step):.9g}f"
-    if "." not in f"{float(step):.9g}" and "e" not in f"{float(step):.9g}":
-        expression = expression[:-1] + ".0f"
+    expression = f"(float)((int32_t)(draw() % {count}u) {sign}) * {format_float(float(step))}"
     return drawn.astype(np.float32) * step, expression, "float"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from anybit.compiler.backends.c.arena import ALIGNMENT, Arena, Buffer, plan_arena
+from anybit.compiler.backends.c.constants import format_float
 from anybit.compiler.backends.c.footprint import LayerFootprint
 from anybit.compiler.backends.c.identifiers import check_name, make_comment, make_identifier
 from anybit.compiler.backends.c.layers import Layer, LayerEmitter, is_same_order
@@ -380,7 +381,7 @@ class _Emission:
         lines = [f"ZERO_POINT ({tensor.zero})"]
         number = next(n for n, other in enumerate(self.tensors) if other is tensor)
         if number in self.labels.scales:
-            lines.insert(0, f"SCALE {float(np.float32(self.labels.scales[number])):.9g}f")
+            lines.insert(0, f"SCALE {format_float(float(np.float32(self.labels.scales[number])))}")
         return lines
 
     def _call(
