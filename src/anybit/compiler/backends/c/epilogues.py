@@ -160,7 +160,7 @@ def _emit_wide(
     """
     shifts = tail.right_shifts.astype(np.int64)
     left = np.maximum(32 - shifts, 0)
-    fits = np.all(np.abs(multipliers) < 2 ** (31 - left)) and all(
+    fits = np.all(np.abs(multipliers) < np.ldexp(1.0, 31 - left)) and all(
         abs(term) < 2 ** int(61 - by) for term, by in zip(terms, left, strict=True)
     )
     whole = not fits
