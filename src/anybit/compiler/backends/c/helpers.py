@@ -32,6 +32,10 @@ class Helpers:
             "helpers.c.j2",
             sums=sorted(self.sums, key=lambda kind: kind.value),
             dots=sorted(self.dots, key=lambda dots: (dots[0].value, dots[1].value, dots[2])),
+            pairs_of_products=any(
+                ctype.size == 1 and packing is not Packing.TERNARY
+                for ctype, packing, _ in self.dots
+            ),
             index=index,
             searches=sorted(self.searches, key=lambda kind: kind.value),
             orders_floats=self.orders_floats,
