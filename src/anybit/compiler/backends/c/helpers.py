@@ -33,7 +33,7 @@ class Helpers:
             sums=sorted(self.sums, key=lambda kind: kind.value),
             dots=sorted(self.dots, key=lambda dots: (dots[0].value, dots[1].value, dots[2])),
             pairs_of_products=any(
-                ctype.size == 1 and packing is not Packing.TERNARY
+                ctype.size == 1 and packing not in (Packing.TERNARY, Packing.INT8)
                 for ctype, packing, _ in self.dots
             ),
             index=index,

@@ -16,7 +16,7 @@ from anybit.compiler.backends.c.helpers import Helpers
 from anybit.compiler.backends.c.pairs import emit_pair
 from anybit.compiler.backends.c.templates import render
 from anybit.compiler.backends.c.types import CType, StoredTensor
-from anybit.compiler.backends.c.weights import Packing, pack_rows
+from anybit.compiler.backends.c.weights import Packing, interleave_rows, pack_rows
 from anybit.compiler.backends.integer_pairs import IntegerPair, fit_pair
 from anybit.compiler.backends.integer_tables import fit_table
 from anybit.compiler.backends.integer_tails import find_reach
@@ -142,9 +142,10 @@ class LayerEmitter:
         x: StoredTensor = values["x"]
         rows = weights.reshape(len(weights), -1)
         packed = pack_rows(rows, max(abs(x.lowest), abs(x.highest), abs(x.zero)))
-        array = self._add_weights(name, packed.rows, packed.packing)
         size = len(weights) // at.groups
         together = next(count for count in _ROWS if size % count == 0)
+        blocks = interleave_rows(packed.rows, together)
+        array = self._add_weights(name, blocks, packed.packing)
         self.helpers.dots.add((x.ctype, packed.packing, together))
         if packed.low:
             self.helpers.sums.add(x.ctype)
@@ -158,7 +159,7 @@ class LayerEmitter:
             size=rows.shape[1],
             packed=packed,
             weights=array,
-            row_bytes=packed.rows.shape[1],
+            row_bytes=blocks.shape[1] // together,
             rows=together,
             first=f"group * {size}" if at.groups > 1 else 0,
             last=f"(group + 1) * {size}" if at.groups > 1 else len(weights),

@@ -9,6 +9,7 @@ import numpy as np
 from anybit.onnx.graph.constants import Array
 
 _LARGEST_SUM = 2**31 - 1
+_WORD = 4
 
 
 class Packing(Enum):
@@ -18,6 +19,7 @@ class Packing(Enum):
     """
 
     INT8 = "int8"
+    UINT8 = "uint8"
     UINT4 = "uint4"
     UINT2 = "uint2"
     UINT1 = "uint1"
@@ -27,7 +29,7 @@ class Packing(Enum):
     @property
     def per_byte(self) -> int:
         """Weights in a byte."""
-        return {"int8": 1, "uint4": 2, "uint2": 4, "uint1": 8, "ternary": 5}[self.value]
+        return {"int8": 1, "uint8": 1, "uint4": 2, "uint2": 4, "uint1": 8, "ternary": 5}[self.value]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,20 @@ def pack_rows(weights: Array, largest_element: int, *, ternary: bool = True) -> 
     return PackedWeights(packing, low, step, _pack(groups, packing).astype(np.uint8))
 
 
+def interleave_rows(rows: Array, together: int) -> Array:
+    """Return blocks of rows, of which four bytes of each row take turns.
+
+    Rows are filled to a multiple of four bytes. The result has a line per block.
+
+    Args:
+        rows: Bytes, rows x bytes of a row.
+        together: Rows of a block, which divide the rows.
+    """
+    filled = np.pad(rows, ((0, 0), (0, -rows.shape[1] % _WORD)))
+    words = filled.reshape(len(rows) // together, together, -1, _WORD)
+    return words.transpose(0, 2, 1, 3).reshape(len(words), -1)
+
+
 def _find_digits(weights: Array) -> tuple[int, int, int]:
     """Return low, step and the number of digits of weights `low + step * n`."""
     values = np.unique(weights)
@@ -81,7 +97,7 @@ def _select_packing(count: int, *, ternary: bool) -> Packing:
     for packing, most in ((Packing.UINT1, 2), (Packing.UINT2, 4), (Packing.UINT4, 16)):
         if count <= most:
             return packing
-    return Packing.INT8
+    return Packing.UINT8
 
 
 def _pack(groups: Array, packing: Packing) -> Array:
