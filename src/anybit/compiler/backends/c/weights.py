@@ -70,7 +70,7 @@ def pack_rows(weights: Array, largest_element: int, *, ternary: bool = True) -> 
 
 
 def interleave_rows(rows: Array, together: int) -> Array:
-    """Return blocks of rows, of which four bytes of each row take turns.
+    """Return blocks of rows: four bytes of each row take turns.
 
     Rows are filled to a multiple of four bytes. The result has a line per block.
 
