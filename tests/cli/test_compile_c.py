@@ -43,6 +43,7 @@ def test_folder_holds_source_with_hash_of_model(shell: Shell) -> None:
         (("--name", "int"), "'int' cannot be the name"),
         (("--io", "bytes"), "--io must be floats or codes"),
         (("--io", "codes"), "use --io floats"),
+        (("--layout", "fast"), "--layout must be size or speed"),
         (("--time",), "leave out --to c"),
     ],
 )

@@ -35,12 +35,14 @@ class COptions:
         folder: The folder to write to.
         name: Prefix of files and functions.
         io: Form of inputs and outputs.
+        layout: Form of weights.
         limits: The most bytes of flash and ram.
     """
 
     folder: Path
     name: str
     io: str
+    layout: str
     limits: Mapping[str, int]
 
     @property
@@ -56,6 +58,7 @@ def check_c_options(
     to: str | None,
     name: str | None,
     io: str | None,
+    layout: str | None,
     limit: str | None,
     others: Mapping[str, object],
 ) -> COptions | None:
@@ -63,14 +66,15 @@ def check_c_options(
 
     Args:
         output: Argument of `--output`.
-        to, name, io, limit: Arguments of the options.
+        to, name, io, layout, limit: Arguments of the options.
         others: Options that an ONNX file alone has, and their arguments.
 
     Raises:
         OptionError: Options do not go together, or have unsupported values.
     """
     if to is None:
-        for option, value in (("--name", name), ("--io", io), ("--limit", limit)):
+        options = {"--name": name, "--io": io, "--layout": layout, "--limit": limit}
+        for option, value in options.items():
             if value is not None:
                 raise OptionError(f"{option} is for C source: add --to c")
         return None
@@ -84,12 +88,15 @@ def check_c_options(
     if not output.resolve().parent.is_dir():
         raise OptionError(f"{output}: --output must be in a folder that exists")
     from anybit.compiler.backends.c.identifiers import check_name
-    from anybit.compiler.c_source import IO
+    from anybit.compiler.c_source import IO, LAYOUTS
 
     io = io or IO[0]
     if io not in IO:
         raise OptionError(f"--io must be {' or '.join(IO)}, got {io!r}")
-    return COptions(output, check_name(name or "net"), io, parse_limits(limit or ""))
+    layout = layout or LAYOUTS[0]
+    if layout not in LAYOUTS:
+        raise OptionError(f"--layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
+    return COptions(output, check_name(name or "net"), io, layout, parse_limits(limit or ""))
 
 
 def parse_limits(text: str) -> dict[str, int]:
@@ -121,7 +128,13 @@ def write_c_source(
     as_json: bool,
 ) -> None:
     """Write the C files and reports, and print the table of layers or JSON."""
-    source = compiled.to_c(options.folder, name=options.name, io=options.io, limits=options.limits)
+    source = compiled.to_c(
+        options.folder,
+        name=options.name,
+        io=options.io,
+        layout=options.layout,
+        limits=options.limits,
+    )
     write_model_report(report, reports, printed=as_json, more={"c": _record(source)})
     if not as_json:
         _show(source, report, options.folder)

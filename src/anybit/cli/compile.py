@@ -106,6 +106,14 @@ def compile(
             rich_help_panel=_C_SOURCE,
         ),
     ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="size|speed",
+            help="Ternary weights five to a byte (default) or four, which are decoded faster.",
+            rich_help_panel=_C_SOURCE,
+        ),
+    ] = None,
     limit: Annotated[
         str | None,
         typer.Option(
@@ -136,7 +144,13 @@ def compile(
     from anybit.onnx.analysis.ranges import parse_ranges
 
     c_options = check_c_options(
-        output, to, name, io, limit, {"--verify": inputs, "--time": time, "--float": float_model}
+        output,
+        to,
+        name,
+        io,
+        layout,
+        limit,
+        {"--verify": inputs, "--time": time, "--float": float_model},
     )
     if c_options is None:
         check_folder(output, "--output")

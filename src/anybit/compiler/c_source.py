@@ -19,6 +19,7 @@ from anybit.onnx.graph.names import get_label
 from anybit.text import format_count, join_names, shorten_name
 
 IO = "floats", "codes"
+LAYOUTS = "size", "speed"
 MEMORIES = "flash", "ram"
 _REGION = "IntegerNetwork"
 
@@ -29,6 +30,7 @@ def make_source(
     io: str,
     ports: tuple[Sequence[str], Sequence[str]],
     *,
+    layout: str,
     sha256: str,
     limits: Mapping[str, int],
 ) -> CSource:
@@ -39,6 +41,7 @@ def make_source(
         name: Name of the network.
         io: One of IO.
         ports: Names of its inputs and of its outputs.
+        layout: One of LAYOUTS.
         sha256: SHA-256 of the model's file.
         limits: The most bytes, by names in MEMORIES.
 
@@ -48,6 +51,8 @@ def make_source(
     """
     if io not in IO:
         raise OptionError(f"io must be one of {', '.join(IO)}, got {io!r}")
+    if layout not in LAYOUTS:
+        raise OptionError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     if unknown := sorted(set(limits) - set(MEMORIES)):
         raise OptionError(f"limits are of flash and ram, got {unknown[0]!r}")
     labels = SourceNames(
@@ -58,12 +63,13 @@ def make_source(
         notes={number: _describe_layer(layer) for number, layer in region.layers.items()},
         sha256=sha256,
     )
-    source = emit_c(region.program, name, codes=io == "codes", labels=labels)
+    codes = io == "codes"
+    source = emit_c(region.program, name, codes=codes, layout=layout, labels=labels)
     totals = {"flash": source.constant_bytes, "ram": source.arena.size}
     check_limits(name, totals, source.layers, limits)
     counts = Counter(layer.guarantee.value for layer in region.layers.values() if layer.guarantee)
     guarantees = ", ".join(f"{count} {guarantee}" for guarantee, count in counts.items())
-    files = emit_project(source, codes=io == "codes", sha256=sha256, guarantees=guarantees)
+    files = emit_project(source, codes=codes, sha256=sha256, guarantees=guarantees)
     return replace(source, files=files)
 
 

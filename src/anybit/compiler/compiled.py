@@ -81,6 +81,7 @@ class CompiledModel(Model):
         *,
         name: str = "net",
         io: str = "floats",
+        layout: str = "size",
         limits: Mapping[str, int] | None = None,
     ) -> CSource:
         """Write the network as C99 source with a test and build files, for microcontrollers.
@@ -93,6 +94,8 @@ class CompiledModel(Model):
             name: Prefix of the files and functions, an identifier of C.
             io: "floats" for the inputs and outputs of the graph; "codes" for their integer codes,
                 height x width x channels, without any float.
+            layout: "size" for the fewest bytes of weights, "speed" for those that are decoded
+                faster: ternary weights take 2 bits then, and not a fifth of a byte.
             limits: The most bytes of "flash" (constants) and "ram" (the arena).
 
         Returns:
@@ -110,6 +113,7 @@ class CompiledModel(Model):
             name,
             io,
             (engine.input_names, engine.output_names),
+            layout=layout,
             sha256=self.source_sha256,
             limits=limits or {},
         )

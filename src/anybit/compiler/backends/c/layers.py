@@ -16,7 +16,7 @@ from anybit.compiler.backends.c.helpers import Helpers
 from anybit.compiler.backends.c.pairs import emit_pair
 from anybit.compiler.backends.c.templates import render
 from anybit.compiler.backends.c.types import CType, StoredTensor
-from anybit.compiler.backends.c.weights import Packing, interleave_rows, pack_rows
+from anybit.compiler.backends.c.weights import PackedWeights, Packing, interleave_rows, pack_rows
 from anybit.compiler.backends.integer_pairs import IntegerPair, fit_pair
 from anybit.compiler.backends.integer_tables import fit_table
 from anybit.compiler.backends.integer_tails import find_reach
@@ -68,6 +68,7 @@ class LayerEmitter:
         program: The program.
         tensors: Its tensors as C stores them.
         index: The type of indices: int, or int32_t where 16 bits are too few.
+        ternary: Whether five weights with three values share a byte.
         constants: The arrays of the file.
         helpers: The shared functions of the file.
     """
@@ -75,6 +76,7 @@ class LayerEmitter:
     program: p.Program
     tensors: Sequence[StoredTensor]
     index: str
+    ternary: bool
     constants: Constants = field(default_factory=Constants)
     helpers: Helpers = field(default_factory=Helpers)
 
@@ -141,7 +143,8 @@ class LayerEmitter:
     ) -> tuple[str, int]:
         x: StoredTensor = values["x"]
         rows = weights.reshape(len(weights), -1)
-        packed = pack_rows(rows, max(abs(x.lowest), abs(x.highest), abs(x.zero)))
+        largest = max(abs(x.lowest), abs(x.highest), abs(x.zero))
+        packed = pack_rows(rows, largest, ternary=self.ternary)
         size = len(weights) // at.groups
         together = next(count for count in _ROWS if size % count == 0)
         blocks = interleave_rows(packed.rows, together)
@@ -149,11 +152,15 @@ class LayerEmitter:
         self.helpers.dots.add((x.ctype, packed.packing, together))
         if packed.low:
             self.helpers.sums.add(x.ctype)
-        patch = at.groups > 1 or values["padded"] or rows.shape[1] != weights.shape[3]
+        w = at.window
+        in_rows = at.groups == 1 and w.dilation_width == 1
+        single = w.kernel_height == 1 or (w.kernel_width == x.width and w.dilation_height == 1)
+        patch = values["padded"] or not (in_rows and single)
         text = render(
             "product.c.j2",
             **values,
             patch=patch,
+            in_rows=in_rows,
             groups=at.groups,
             inner=weights.shape[3],
             size=rows.shape[1],
@@ -173,17 +180,10 @@ class LayerEmitter:
         taps = weights[0].size
         most = max(abs(x.lowest + x.bias), abs(x.highest + x.bias))
         packed = pack_rows(weights.reshape(1, -1), most, ternary=False)
-        array = self._add_weights(name, packed.rows, packed.packing)
-        per = packed.packing.per_byte
-        place = format_offset(taps, len(weights)) + (" + i" if taps > 1 else "")
-        digit = array.at(f"({place})" if per == 1 else f"(({place}) >> {per.bit_length() - 1})")
-        if per > 1:
-            bits = 8 // per
-            digit = f"({digit} >> {bits} * (({place}) & {per - 1}) & {2**bits - 1})"
-        if packed.step != 1:
-            digit = f"{packed.step} * {digit}"
-        if packed.low:
-            digit = f"{packed.low} + {digit}"
+        if np.all(weights == weights.flat[0]):  # such as those of a mean
+            digit = str(weights.flat[0])
+        else:
+            digit = self._emit_digit(name, packed, taps, len(weights))
         return render(
             "depthwise.c.j2",
             **values,
@@ -193,6 +193,19 @@ class LayerEmitter:
             digit=digit,
             element=f"((int32_t)from[place] + {x.bias})" if x.bias else "(int32_t)from[place]",
         )
+
+    def _emit_digit(self, name: str, packed: PackedWeights, taps: int, channels: int) -> str:
+        """Return the expression of weight i of a channel."""
+        array = self._add_weights(name, packed.rows, packed.packing)
+        per = packed.packing.per_byte
+        place = format_offset(taps, channels) + (" + i" if taps > 1 else "")
+        digit = array.at(f"({place})" if per == 1 else f"(({place}) >> {per.bit_length() - 1})")
+        if per > 1:
+            bits = 8 // per
+            digit = f"({digit} >> {bits} * (({place}) & {per - 1}) & {2**bits - 1})"
+        if packed.step != 1:
+            digit = f"{packed.step} * {digit}"
+        return f"{packed.low} + {digit}" if packed.low else digit
 
     def _add_weights(self, name: str, rows: Array, packing: Packing) -> Any:
         ctype = CType.INT8 if packing is Packing.INT8 else CType.UINT8

@@ -54,7 +54,9 @@ def _emit_correction(
 ) -> tuple[list[str], CType | None]:
     """Emit the correction of indices next to a step; return the type of a list it searches, too."""
     terms, searched = [], None
-    if pair.late.size:
+    if pair.late_parity is not None:
+        terms.append("(index & 1)" if pair.late_parity else "(~index & 1)")
+    elif pair.late.size:
         late = constants.add(f"{name}_late", pair.late, CType.UINT8)
         terms.append(f"({late.at('(index >> 3)')} >> (index & 7) & 1)")
     if pair.has_bitmap:

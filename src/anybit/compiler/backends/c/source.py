@@ -69,7 +69,12 @@ class CSource:
 
 
 def emit_c(
-    program: p.Program, name: str, *, codes: bool = False, labels: SourceNames | None = None
+    program: p.Program,
+    name: str,
+    *,
+    codes: bool = False,
+    layout: str = "size",
+    labels: SourceNames | None = None,
 ) -> CSource:
     """Emit the C files of a program.
 
@@ -78,6 +83,7 @@ def emit_c(
         name: Name of the network, an identifier.
         codes: Whether inputs and outputs are integer codes, height x width x channels, and not
             float32 in the order of the graph.
+        layout: "size" stores five ternary weights in a byte, and "speed" four.
         labels: Names from the model.
 
     Raises:
@@ -94,14 +100,19 @@ def emit_c(
             f"{name}: layers compute in floats; C code has integers only. Quantize the model with "
             "--integer-only"
         )
-    return _Emission(make_integer_tails(program), name, codes, labels or SourceNames()).emit()
+    integers = make_integer_tails(program)
+    return _Emission(integers, name, codes, layout, labels or SourceNames()).emit()
 
 
 class _Emission:
-    def __init__(self, program: p.Program, name: str, codes: bool, labels: SourceNames) -> None:
+    def __init__(
+        self, program: p.Program, name: str, codes: bool, layout: str, labels: SourceNames
+    ) -> None:
         self.program, self.name, self.codes, self.labels = program, name, codes, labels
         self.tensors = [store_tensor(tensor) for tensor in program.tensors]
-        self.emitter = LayerEmitter(program, self.tensors, self._select_index())
+        self.emitter = LayerEmitter(
+            program, self.tensors, self._select_index(), ternary=layout == "size"
+        )
         self.roots = self._find_roots()
         self.outside = self._find_outside() if codes else {}
         self.numbers = [n for n, at in enumerate(program.instructions) if not self._is_free(at)]
