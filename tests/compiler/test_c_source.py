@@ -13,7 +13,8 @@ from c_batches import Case, make_case, run_batch
 from programs import FromGenerator, inputs_for, make_integer_program, make_program
 
 from anybit.compiler.backends.c.identifiers import make_comment, make_identifier
-from anybit.compiler.backends.c.source import SourceNames, emit_c
+from anybit.compiler.backends.c.ports import SourceNames
+from anybit.compiler.backends.c.source import emit_c
 from anybit.compiler.backends.integer_tails import make_integer_tails
 from anybit.compiler.program import program as p
 from anybit.errors import ModelError, OptionError

@@ -9,8 +9,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from anybit.compiler.backends.c.footprint import check_limits
+from anybit.compiler.backends.c.ports import SourceNames
 from anybit.compiler.backends.c.project import emit_project
-from anybit.compiler.backends.c.source import CSource, SourceNames, emit_c
+from anybit.compiler.backends.c.source import CSource, emit_c
 from anybit.compiler.encode import Region
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.report import Report
