@@ -180,10 +180,8 @@ class LayerEmitter:
         taps = weights[0].size
         most = max(abs(x.lowest + x.bias), abs(x.highest + x.bias))
         packed = pack_rows(weights.reshape(1, -1), most, ternary=False)
-        if np.all(weights == weights.flat[0]):  # such as those of a mean
-            digit = str(weights.flat[0])
-        else:
-            digit = self._emit_digit(name, packed, taps, len(weights))
+        alike = bool(np.all(weights == weights.flat[0]))  # such as the weights of a mean
+        digit = "" if alike else self._emit_digit(name, packed, taps, len(weights))
         return render(
             "depthwise.c.j2",
             **values,
@@ -191,6 +189,7 @@ class LayerEmitter:
             multiple=len(weights) // at.groups,
             taps=taps,
             digit=digit,
+            weight=f" * {weights.flat[0]}" if alike and weights.flat[0] != 1 else "",
             element=f"((int32_t)from[place] + {x.bias})" if x.bias else "(int32_t)from[place]",
         )
 

@@ -216,7 +216,9 @@ def _select_index(program: p.Program, tensors: Sequence[StoredTensor]) -> str:
     sizes += [int(np.prod(port.sizes)) for port in (*program.inputs, *program.outputs)]
     for at in program.instructions:
         if isinstance(at, p.Product):
-            sizes.append(at.weights.size * 8 // at.weight_bits)
+            y = (program.outputs if not list_targets(at) else tensors)[at.target]
+            filled = 4 * y.channels  # rows of weights take whole words
+            sizes.append(at.weights.size * 8 // at.weight_bits + filled)
         if isinstance(at, p.Product | p.MaxPool):
             x, w = tensors[at.source], at.window
             sizes.append(x.height + w.pad_top + w.pad_bottom)
