@@ -82,6 +82,14 @@ def test_piecewise_lists_risks(monkeypatch, limit):
     assert result.more_risks or (len(seen) > 500 and seen <= set(result.risks))
 
 
+def test_piecewise_of_one_code_has_no_risks():
+    """Search no intervals where the first ones leave none."""
+    result = requantize_piecewise(
+        function_of("d = Clip(x, half, half)"), GRID.index, GRID.levels, sums_of(4e-4)
+    )
+    assert (result.risks, result.more_risks) == ((), False)
+
+
 def test_piecewise_needs_bounds_and_distant_steps():
     sums = sums_of()
     for body in ("d = Sin(x)", "a = Mul(x, k) b = Sin(a) d = Mul(a, b)"):

@@ -189,6 +189,8 @@ class IndexBounds:
 
     def index(self, at: _Intervals) -> Array:
         """Return the index at the first accumulators."""
+        if not len(at):
+            return np.zeros(0, np.int64)
         return self._per_channel(lambda first, _: (self.evaluate(first),), at)[0]
 
     def is_same(self, at: _Intervals, *, risks: bool) -> tuple[Array, Array]:
@@ -206,6 +208,8 @@ class IndexBounds:
             low, high = self._index(results.low), self._index(results.high)
             return (low == high) & results.valid, low
 
+        if not len(at):
+            return np.zeros(0, bool), np.zeros(0, np.int64)
         same, index = self._per_channel(bound, at)
         return same.astype(bool), index
 
