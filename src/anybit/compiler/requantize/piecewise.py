@@ -25,7 +25,7 @@ _MOST_FOR_RISKS = 2**18
 """The same for the search of accumulators at risk."""
 
 _FEW = 16
-"""_Intervals of at most this many accumulators are evaluated one by one."""
+"""Intervals of at most this many accumulators are evaluated one by one."""
 
 _FIRST_PARTS, _PARTS = 64, 8
 """Numbers of parts of the reach, and of an interval that is divided."""
@@ -47,7 +47,7 @@ _MOST_BUCKETS = 2048
 
 @dataclass(frozen=True, eq=False)
 class _Intervals:
-    """_Intervals of accumulators, sorted by their channels.
+    """Intervals of accumulators, sorted by their channels.
 
     Attributes:
         channel: Of each interval.
@@ -284,8 +284,9 @@ def find_risks_of_pieces(
 ) -> tuple[tuple[tuple[int, int], ...], bool]:
     """Return pairs of channel and accumulator at risk, and whether there may be more.
 
-    Those are all whose bounds, widened by the largest error of the sum, have several indices. If
-    there are more than `most` next to steps alone, only the two nearest to each step are tested.
+    At risk is an accumulator whose bounds, widened by the largest error of the sum, have several
+    indices. If there are more than `most` next to steps alone, only the two nearest to each step
+    are tested.
     """
     sums = bounds.sums
     exact = sums.slack <= 0

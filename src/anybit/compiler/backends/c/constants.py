@@ -27,6 +27,22 @@ class Constant:
         """Return the expression that reads an element."""
         return f"READ_{self.ctype.short.upper()}({self.name} + {index})"
 
+    def bit(self, index: str) -> str:
+        """Return the expression that reads a bit of an array of bytes."""
+        return f"({self.at(f'(({index}) >> 3)')} >> (({index}) & 7) & 1)"
+
+    def count(self, number: str, start: str, size: int) -> str:
+        """Return the expression of the number of `size` ascending elements that a number reaches.
+
+        The function that it calls is one of `Helpers.searches`.
+        """
+        return f"count_thresholds_{self.ctype.short}({number}, {start}, {size})"
+
+    def has(self, number: str, size: int) -> str:
+        """Return the expression of whether a number is one of `size` ascending elements."""
+        counts = (self.count(key, self.name, size) for key in (number, f"{number} - 1"))
+        return f"({' != '.join(counts)})"
+
 
 class Constants:
     """The arrays of a file; equal ones are stored once."""

@@ -90,12 +90,10 @@ def _emit_thresholds(
     if (directions < 0).any():
         signs = constants.add(f"{name}_directions", directions)
         lines.append(f"sum *= {signs.at('channel')};")
-    if count > _FEW_THRESHOLDS:
-        search = f"count_thresholds_{array.ctype.short}"
-        place = format_offset(count, len(directions))
-        reached = f"{search}(sum, {array.name} + {place}, {count})"
-        return Epilogue((*lines, return_element(target, reached)), array.ctype)
     place = format_offset(count, len(directions))
+    if count > _FEW_THRESHOLDS:
+        reached = array.count("sum", f"{array.name} + {place}", count)
+        return Epilogue((*lines, return_element(target, reached)), array.ctype)
     reads = [array.at(f"{place} + {i}" if i else place) for i in range(count)]
     reached = " + ".join(f"(sum >= {read})" for read in reads)
     return Epilogue((*lines, return_element(target, f"({reached})" if count > 1 else reached)))
@@ -109,71 +107,21 @@ def _emit_scaled(
         int(term) + int(factor) * int(bias)
         for term, factor, bias in zip(join_words(tail.terms), multipliers, sums.bias, strict=True)
     ]
-    if _find_width(multipliers, terms, sums) is CType.INT32:
-        return _emit_narrow(tail, multipliers, terms, target, name, constants)
-    return _emit_wide(tail, multipliers, terms, target, name, constants)
-
-
-def _emit_narrow(
-    tail: p.Scaled,
-    multipliers: Array,
-    terms: Sequence[int],
-    target: StoredTensor,
-    name: str,
-    constants: Constants,
-) -> Epilogue:
-    """Emit y = sum * multiplier + term in 32 bits."""
-    multiplier = _read(constants, f"{name}_multipliers", multipliers, CType.INT32)
-    term = _read(constants, f"{name}_terms", np.array(terms, np.int64), CType.INT32)
-    shift = _read(constants, f"{name}_shifts", np.minimum(tail.right_shifts, 31), None)
-    lines = [
-        f"const int32_t y = sum * {multiplier} + {term};",
-        "int32_t index;",
-        "if (y < 0) {",
-        f"    return {target.lowest};",
-        "}",
-        f"index = y >> {shift};",
-        f"if (index > {target.levels - 1}) {{",
-        f"    return {target.highest};",
-        "}",
-    ]
-    if not tail.late.any():
-        return Epilogue((*lines, return_element(target, "index")))
-    late, searched = _emit_late(tail, target, name, constants)
-    magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers), CType.INT32)
-    lines += [f"if (y - (index << {shift}) < {magnitude}) {{", *late, "}"]
-    return Epilogue((*lines, return_element(target, "index")), searched)
-
-
-def _emit_wide(
-    tail: p.Scaled,
-    multipliers: Array,
-    terms: Sequence[int],
-    target: StoredTensor,
-    name: str,
-    constants: Constants,
-) -> Epilogue:
-    """Emit y = sum * multiplier + term in 64 bits, with shifts of the upper 32 of them.
-
-    Right shifts below 32 become 32, with larger multipliers and terms; where these do not fit, y is
-    shifted as a whole.
-    """
     shifts = tail.right_shifts.astype(np.int64)
-    left = np.maximum(32 - shifts, 0)
-    fits = np.all(np.abs(multipliers) < np.ldexp(1.0, 31 - left)) and all(
-        abs(term) < 2 ** int(61 - by) for term, by in zip(terms, left, strict=True)
-    )
-    whole = not fits
-    if fits:
-        shifts, multipliers = shifts + left - 32, multipliers << left
-        terms = [term << int(by) for term, by in zip(terms, left, strict=True)]
-    multiplier = _read(constants, f"{name}_multipliers", multipliers, None)
-    term = _read(constants, f"{name}_terms", np.array(terms, np.int64), None)
-    shift = _read(constants, f"{name}_shifts", shifts, None)
-    ctype = "int64_t" if whole else "int32_t"
+    wide = _find_width(multipliers, terms, sums)
+    y_type = upper_type = wide.value
+    upper = "y"
+    if wide is CType.INT32:
+        shifts = np.minimum(shifts, 31)
+    elif (raised := _raise_shifts(shifts, multipliers, terms)) is not None:
+        shifts, multipliers, terms = raised
+        upper_type, upper = "int32_t", "(int32_t)(y >> 32)"
+    multiplier = _read(constants, f"{name}_multipliers", multipliers)
+    term = _read(constants, f"{name}_terms", np.array(terms, np.int64))
+    shift = _read(constants, f"{name}_shifts", shifts)
     lines = [
-        f"const int64_t y = (int64_t)sum * {multiplier} + {term};",
-        f"const {ctype} upper = {'y' if whole else '(int32_t)(y >> 32)'};",
+        f"const {y_type} y = ({y_type})sum * {multiplier} + {term};",
+        f"const {upper_type} upper = {upper};",
         "int32_t index;",
         "if (y < 0) {",
         f"    return {target.lowest};",
@@ -183,36 +131,44 @@ def _emit_wide(
         "}",
         f"index = (int32_t)(upper >> {shift});",
     ]
-    if not tail.late.any():
-        return Epilogue((*lines, return_element(target, "index")))
-    late, searched = _emit_late(tail, target, name, constants)
-    magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers), None)
-    near = f"upper - (({ctype})index << {shift}) < {magnitude}"
-    if not whole:
-        near = f"upper == index << {shift} && (uint32_t)y < (uint32_t){magnitude}"
-    lines += [f"if ({near}) {{", *late, "}"]
+    searched = None
+    if tail.late.any():
+        late, searched = _emit_late(tail, target, name, constants)
+        magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers))
+        near = f"upper - (({upper_type})index << {shift}) < {magnitude}"
+        if upper != "y":
+            near = f"upper == index << {shift} && (uint32_t)y < (uint32_t){magnitude}"
+        lines += [f"if ({near}) {{", f"    index -= {late} && index > 0;", "}"]
     return Epilogue((*lines, return_element(target, "index")), searched)
+
+
+def _raise_shifts(
+    shifts: Array, multipliers: Array, terms: Sequence[int]
+) -> tuple[Array, Array, list[int]] | None:
+    """Return shifts of the upper 32 of 64 bits, with larger multipliers and terms if they fit."""
+    left = np.maximum(32 - shifts, 0)
+    fits = np.all(np.abs(multipliers) < np.ldexp(1.0, 31 - left)) and all(
+        abs(term) < 2 ** int(61 - by) for term, by in zip(terms, left, strict=True)
+    )
+    if not fits:
+        return None
+    raised = [term << int(by) for term, by in zip(terms, left, strict=True)]
+    return shifts + left - 32, multipliers << left, raised
 
 
 def _emit_late(
     tail: p.Scaled, target: StoredTensor, name: str, constants: Constants
-) -> tuple[list[str], CType | None]:
-    """Emit the correction of late steps: a search of their list, or a bit, whichever is smaller."""
+) -> tuple[str, CType | None]:
+    """Emit whether a step is late, by a list or a bit per step, whichever is smaller.
+
+    Return the type of the list, too.
+    """
     keys = np.flatnonzero(unpack_late(tail, target.levels))
     place = f"channel * (int32_t){target.levels} + index"
-    listed = constants.measure(keys)
-    if listed >= tail.late.size:
-        bits = constants.add(f"{name}_late", tail.late, CType.UINT8)
-        bit = f"({bits.at(f'(({place}) >> 3)')} >> (({place}) & 7) & 1)"
-        return [f"    index -= {bit} && index > 0;"], None
+    if constants.measure(keys) >= tail.late.size:
+        return constants.add(f"{name}_late", tail.late, CType.UINT8).bit(place), None
     array = constants.add(f"{name}_late", keys)
-    search = f"count_thresholds_{array.ctype.short}"
-    lines = [
-        f"    const int32_t place = {place};",
-        f"    const int before = {search}(place - 1, {array.name}, {keys.size});",
-        f"    index -= {search}(place, {array.name}, {keys.size}) > before && index > 0;",
-    ]
-    return lines, array.ctype
+    return array.has(place, keys.size), array.ctype
 
 
 def _find_width(multipliers: Array, terms: Sequence[int], sums: Sums) -> CType:
@@ -234,7 +190,7 @@ def _emit_table(
     elements = constants.add(
         f"{name}_elements", target.lowest + target.step * entries, target.ctype
     )
-    first = _read(constants, f"{name}_first", tail.first.astype(np.int64) - sums.bias, None)
+    first = _read(constants, f"{name}_first", tail.first.astype(np.int64) - sums.bias)
     place = f"channel * (int32_t){entries.shape[1]} + (sum - {first})"
     return [f"return {elements.at(f'({place})')};"]
 
@@ -252,8 +208,8 @@ def _emit_pieces(
     limits = sums.reach.lowest[:, None], sums.reach.highest[:, None] + 1
     starts = np.clip(tail.starts.reshape(-1, count).astype(np.int64), *limits)
     array = constants.add(f"{name}_starts", starts - sums.bias[:, None])
-    search = f"count_thresholds_{array.ctype.short}"
-    reached = f"{search}(sum, {array.name} + channel * {count}, {count})"
+    start = f"{array.name} + {format_offset(count, len(starts))}"
+    reached = array.count("sum", start, count)
     place = f"channel * (int32_t){count + 1} + {reached}"
     return Epilogue((f"return {elements.at(f'({place})')};",), array.ctype)
 
@@ -262,7 +218,7 @@ def _emit_arithmetic(tail: p.Arithmetic, sums: Sums, name: str, constants: Const
     """Emit the steps of a float result; stores to memory keep a compiler from contracting them."""
     lines = []
     if sums.bias.any():
-        lines.append(f"sum += {_read(constants, f'{name}_bias', sums.bias, None)};")
+        lines.append(f"sum += {_read(constants, f'{name}_bias', sums.bias)};")
     scale = _read_floats(constants, f"{name}_scales", tail.scales)
     lines.append(f"volatile float y = (float)sum * {scale};")
     is_read = any(step.operation in _KEPT for step in tail.steps)
@@ -303,9 +259,8 @@ def _read_floats(constants: Constants, name: str, numbers: Array) -> str:
     return constants.add(name, numbers, CType.FLOAT).at("channel")
 
 
-def _read(constants: Constants, name: str, numbers: Array, ctype: CType | None) -> str:
+def _read(constants: Constants, name: str, numbers: Array) -> str:
     """Return the expression of a channel's number: a literal if all are equal."""
     if np.all(numbers == numbers[0]):
         return format_integer(int(numbers[0]))
-    read = constants.add(name, numbers).at("channel")
-    return f"({ctype.value}){read}" if ctype else read
+    return constants.add(name, numbers).at("channel")

@@ -96,7 +96,7 @@ class LayerEmitter:
     def _(self, at: p.Product, name: str) -> Layer:
         x = self.tensors[at.source]
         floats = isinstance(at.tail, p.Arithmetic)
-        y = self._port(at.target, name) if floats else self.tensors[at.target]
+        y = self.program.outputs[at.target] if floats else self.tensors[at.target]
         weights = unpack_weights(at, y.channels, x.channels)
         source = self.program.tensors[at.source]
         depthwise = weights.shape[3] == 1 and at.groups > 1
@@ -235,11 +235,6 @@ class LayerEmitter:
 
     @emit.register
     def _(self, at: p.Quantize, name: str) -> Layer:
-        if at.source >= len(self.program.inputs):
-            raise ModelError(
-                f"{name}: it quantizes floats that a layer computes; C code has integers only. "
-                "Quantize the model with --integer-only"
-            )
         port, y = self.program.inputs[at.source], self.tensors[at.target]
         self.helpers.orders_floats = True
         scaled = [numbers for numbers in (at.factors, at.offsets) if numbers.size]
@@ -255,7 +250,7 @@ class LayerEmitter:
             self.helpers.searches.add(array.ctype)
             place = format_offset(steps, len(keys))
             start = array.name if len(keys) == 1 else f"{array.name} + {place}"
-            count = f"count_thresholds_{array.ctype.short}(key, {start}, {steps})"
+            count = array.count("key", start, steps)
         else:
             count = "0"
         if (directions < 0).all():
@@ -263,9 +258,6 @@ class LayerEmitter:
         elif (directions < 0).any():
             signs = self.constants.add(f"{name}_directions", directions)
             count = f"{count}; count = {signs.at('channel')} < 0 ? {steps} - count : count"
-        source = f"pixel * {y.channels} + channel"
-        if port.channels_first:
-            source = f"channel * {y.height * y.width} + pixel"
         text = render(
             "quantize.c.j2",
             name=name,
@@ -275,7 +267,7 @@ class LayerEmitter:
             nan=y.lowest + y.step * at.nan,
             count=count,
             element=y.element("count"),
-            source=f"({source})",
+            source=f"({_place_in_port(port)})",
             arithmetic=arithmetic,
             comment=f"/* {name}: float32 to {y.ctype.value}, {y.shape} */",
         )
@@ -292,21 +284,17 @@ class LayerEmitter:
 
     @emit.register
     def _(self, at: p.Dequantize, name: str) -> Layer:
-        x, port = self.tensors[at.source], self._port(at.target, name)
+        x, port = self.tensors[at.source], self.program.outputs[at.target]
         values = at.values.reshape(-1, x.levels)
         array = self.constants.add(f"{name}_values", values, CType.FLOAT)
-        element = f"x[pixel * {x.channels} + channel]"
-        index = x.index(element)
-        place = f"pixel * {x.channels} + channel"
-        if port.channels_first:
-            place = f"channel * {x.height * x.width} + pixel"
+        index = x.index(f"x[pixel * {x.channels} + channel]")
         start = f"{format_offset(x.levels, len(values))} + " if len(values) > 1 else ""
         text = render(
             "dequantize.c.j2",
             name=name,
             x=x,
             index=self.index,
-            place=place,
+            place=_place_in_port(port),
             value=array.at(f"({start}{index})"),
             comment=f"/* {name}: {x.ctype.value} to float32, {x.shape} */",
         )
@@ -444,14 +432,6 @@ class LayerEmitter:
         )
         return Layer(name, text)
 
-    def _port(self, target: int, name: str) -> p.Port:
-        if target < len(self.program.floats):
-            raise ModelError(
-                f"{name}: it gives floats to other layers; C code has integers only. "
-                "Quantize the model with --integer-only"
-            )
-        return self.program.outputs[target - len(self.program.floats)]
-
     def _describe(self, at: p.Product | p.MaxPool, name: str, x: StoredTensor, y: Any) -> str:
         w = at.window
         kind = "maximum" if isinstance(at, p.MaxPool) else "product"
@@ -467,17 +447,26 @@ def _mention_channel(lines: Sequence[str]) -> Sequence[str]:
 
 def is_same_order(at: p.Reshape, x: StoredTensor, y: StoredTensor) -> bool:
     """Return whether a reshape leaves the elements where they are."""
-    first, last = (
-        tensor.height * tensor.width == 1 or tensor.channels == 1 or not channels_first
-        for tensor, channels_first in ((x, at.source_channels_first), (y, at.target_channels_first))
-    )
+    stored = _is_stored_so(x, at.source_channels_first), _is_stored_so(y, at.target_channels_first)
     same = (x.height, x.width, x.channels) == (y.height, y.width, y.channels)
-    return (first and last) or (same and at.source_channels_first == at.target_channels_first)
+    return all(stored) or (same and at.source_channels_first == at.target_channels_first)
+
+
+def _is_stored_so(tensor: StoredTensor, channels_first: int) -> bool:
+    """Return whether an order is that of a tensor in memory, height x width x channels."""
+    return not channels_first or tensor.height * tensor.width == 1 or tensor.channels == 1
+
+
+def _place_in_port(port: p.Port) -> str:
+    """Return the place of a channel of a pixel in an input or output."""
+    if port.channels_first:
+        return f"channel * {port.height * port.width} + pixel"
+    return f"pixel * {port.channels} + channel"
 
 
 def _locate(tensor: StoredTensor, channels_first: int) -> str:
     """Return the place of element i of an order in a tensor of height x width x channels."""
-    pixels = tensor.height * tensor.width
-    if not channels_first or pixels == 1 or tensor.channels == 1:
+    if _is_stored_so(tensor, channels_first):
         return "i"
+    pixels = tensor.height * tensor.width
     return f"i % {pixels} * {tensor.channels} + i / {pixels}"

@@ -58,20 +58,14 @@ def _emit_correction(
         terms.append("(index & 1)" if pair.late_parity else "(~index & 1)")
     elif pair.late.size:
         late = constants.add(f"{name}_late", pair.late, CType.UINT8)
-        terms.append(f"({late.at('(index >> 3)')} >> (index & 7) & 1)")
+        terms.append(late.bit("index"))
     if pair.has_bitmap:
         bits = constants.add(f"{name}_exceptions", pair.bitmap, CType.UINT8)
-        place = f"(first * {pair.levels[1]} + second)"
-        terms.append(f"({bits.at(f'({place} >> 3)')} >> ({place} & 7) & 1)")
+        terms.append(bits.bit(f"first * {pair.levels[1]} + second"))
     elif pair.exceptions.size:
         keys = constants.add(f"{name}_exceptions", pair.exceptions)
         searched = keys.ctype
-        search = f"count_thresholds_{keys.ctype.short}"
-        counts = [
-            f"{search}({key}, {keys.name}, {pair.exceptions.size})"
-            for key in ("first * 256 + second", "first * 256 + second - 1")
-        ]
-        terms.append(f"({' != '.join(counts)})")
+        terms.append(keys.has("first * 256 + second", pair.exceptions.size))
     correction = " ^ ".join(terms)
     low_bits = f"(y & {format_integer(2**pair.right_shift - 1)})"
     lines = [

@@ -10,7 +10,7 @@ from anybit.compiler.backends.c.constants import format_float
 from anybit.compiler.backends.c.identifiers import make_comment
 from anybit.compiler.backends.c.types import StoredTensor
 from anybit.compiler.program import program as p
-from anybit.errors import ModelError, OptionError
+from anybit.errors import OptionError
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Ports:
 
     def get_input(self, number: int) -> str:
         """Return the expression of an input."""
-        return _name_port("in", "x", number, len(self.program.inputs))
+        return name_port("in", "x", number, len(self.program.inputs))
 
     def get_output(self, number: int) -> str:
         """Return the expression of an output."""
-        return _name_port("out", "y", number, len(self.program.outputs))
+        return name_port("out", "y", number, len(self.program.outputs))
 
     def declare_parameters(self, name: str) -> str:
         """Return the parameters of the function of a network."""
@@ -130,18 +130,12 @@ def find_outside(program: p.Program, roots: Sequence[int]) -> dict[int, str]:
         roots: The tensor whose memory each tensor has.
 
     Raises:
-        ModelError: The program quantizes floats that it computes.
         OptionError: An input or output has no codes of its own.
     """
     outside: dict[int, str] = {}
     for at in program.instructions:
         if isinstance(at, p.Quantize):
-            if at.source >= len(program.inputs):
-                raise ModelError(
-                    f"tensor {at.target}: it quantizes an output; C code has integers only. "
-                    "Quantize the model with --integer-only"
-                )
-            expression = _name_port("in", "x", at.source, len(program.inputs))
+            expression = name_port("in", "x", at.source, len(program.inputs))
             if expression in outside.values():
                 raise OptionError(f"input {at.source} has several quantizers: --io codes needs one")
             outside[at.target] = expression
@@ -158,9 +152,10 @@ def find_outside(program: p.Program, roots: Sequence[int]) -> dict[int, str]:
                     f"output {at.target} has the codes of another input or output: "
                     "--io codes needs codes of its own"
                 )
-            outside[root] = _name_port("out", "y", at.target, len(program.outputs))
+            outside[root] = name_port("out", "y", at.target, len(program.outputs))
     return outside
 
 
-def _name_port(parameter: str, field: str, number: int, count: int) -> str:
+def name_port(parameter: str, field: str, number: int, count: int) -> str:
+    """Return the expression of an input or output: the parameter, or a field if it is a struct."""
     return parameter if count == 1 else f"{parameter}->{field}{number}"

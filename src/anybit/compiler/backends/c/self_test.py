@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from anybit.compiler.backends.c.constants import format_float
+from anybit.compiler.backends.c.ports import name_port
 from anybit.compiler.backends.c.source import CSource
 from anybit.compiler.backends.c.templates import render
 from anybit.compiler.backends.c.types import store_tensor
@@ -40,7 +41,7 @@ def emit_self_test(source: CSource, *, codes: bool) -> str:
         expected: Array = y.ravel().view(np.uint32)
         ctype = "float"
         if codes:
-            stored = store_tensor(program.tensors[_find_outside(source, "out", "y", number)])
+            stored = store_tensor(program.tensors[_list_roots(source, "out")[number]])
             ctype = stored.ctype.value
             expected = stored.lowest + stored.step * y.ravel().astype(np.int64)
         outputs.append(
@@ -104,7 +105,7 @@ def _make_floats(source: CSource, number: int, random: _Random) -> tuple[Array, 
 
 def _make_codes(source: CSource, number: int, random: _Random) -> tuple[Array, str, str]:
     """Return the indices of random codes, the expression of their elements and their type."""
-    tensor = source.program.tensors[_find_outside(source, "in", "x", number)]
+    tensor = source.program.tensors[_list_roots(source, "in")[number]]
     stored = store_tensor(tensor)
     drawn = random.draw(stored.elements, stored.levels)
     factor = f"{stored.step} * " if stored.step != 1 else ""
@@ -117,6 +118,7 @@ def _make_codes(source: CSource, number: int, random: _Random) -> tuple[Array, s
 def _read_codes(source: CSource) -> p.Program:
     """Return the program with indices of codes as its inputs and outputs."""
     program = source.program
+    inputs, outputs = _list_roots(source, "in"), _list_roots(source, "out")
     instructions: list[p.Instruction] = []
     for at in program.instructions:
         if isinstance(at, p.Quantize):
@@ -124,21 +126,15 @@ def _read_codes(source: CSource) -> p.Program:
             half = np.float32(0.5)
             at = p.Quantize(at.source, at.target, np.ones(1, np.int32), steps + half, -1)
         elif isinstance(at, p.Dequantize):
-            output = at.target - len(program.floats)
-            root = _find_outside(source, "out", "y", output)
+            root = outputs[at.target]
             levels = np.arange(program.tensors[root].levels, dtype=np.float32)
             at = p.Dequantize(root, at.target, levels)
         instructions.append(at)
-    inputs = [
-        _make_code_port(program.tensors[_find_outside(source, "in", "x", i)])
-        for i in range(len(program.inputs))
-    ]
-    outputs = [
-        _make_code_port(program.tensors[_find_outside(source, "out", "y", i)])
-        for i in range(len(program.outputs))
-    ]
     return replace(
-        program, inputs=tuple(inputs), outputs=tuple(outputs), instructions=tuple(instructions)
+        program,
+        inputs=tuple(_make_code_port(program.tensors[root]) for root in inputs),
+        outputs=tuple(_make_code_port(program.tensors[root]) for root in outputs),
+        instructions=tuple(instructions),
     )
 
 
@@ -148,9 +144,11 @@ def _make_code_port(tensor: p.Tensor) -> p.Port:
     return p.Port(sizes, tensor.height, tensor.width, tensor.channels, 0)
 
 
-def _find_outside(source: CSource, alone: str, field: str, number: int) -> int:
-    """Return the tensor of an input or output that holds codes."""
-    return source.outside[alone if alone in source.outside else f"{alone}->{field}{number}"]
+def _list_roots(source: CSource, parameter: str) -> list[int]:
+    """Return the tensors of all inputs ("in") or outputs ("out") that are codes."""
+    ports = source.program.inputs if parameter == "in" else source.program.outputs
+    field = "x" if parameter == "in" else "y"
+    return [source.outside[name_port(parameter, field, i, len(ports))] for i in range(len(ports))]
 
 
 def _list_sizes(port: p.Port, *, codes: bool) -> tuple[int, ...]:

@@ -83,7 +83,11 @@ def emit_c(
         Network(program)
     except ValueError as error:
         raise ModelError(f"{name}: the program is damaged: {error}") from error
-    if program.floats:
+    floats = program.floats or any(
+        isinstance(at, p.Quantize) and at.source >= len(program.inputs)
+        for at in program.instructions
+    )
+    if floats:
         raise ModelError(
             f"{name}: layers compute in floats; C code has integers only. Quantize the model with "
             "--integer-only"
@@ -127,10 +131,15 @@ class _Emission:
             memory.arena,
             tuple(self._measure(place, memory.arena) for place in range(len(self.steps))),
             self.emitter.constants.bytes,
-            sum(layer.macs for _, layer in self.steps),
+            self.macs,
             self.program,
             {expression: root for root, expression in outside.items()},
         )
+
+    @property
+    def macs(self) -> int:
+        """Multiplications per run."""
+        return sum(layer.macs for _, layer in self.steps)
 
     def _is_free(self, at: p.Instruction) -> bool:
         """Return whether an instruction takes no code."""
@@ -163,11 +172,10 @@ class _Emission:
     def _render(self, memory: MemoryPlan) -> dict[str, str]:
         emitter = self.emitter
         helpers, constants = emitter.helpers.render(emitter.index), emitter.constants.declare()
-        macs = sum(layer.macs for _, layer in self.steps)
         common = {
             "name": self.name,
             "NAME": self.name.upper(),
-            "summary": f"{format_count(len(self.steps), 'layer')}, {macs} multiplications",
+            "summary": f"{format_count(len(self.steps), 'layer')}, {self.macs} multiplications",
             "parameters": self.ports.declare_parameters(self.name),
             "version": read_version(),
             "refuses": any(layer.refuses for _, layer in self.steps),
