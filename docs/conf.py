@@ -66,6 +66,7 @@ NAVIGATION = {
     },
     "Explanation": {
         "Algorithms of quantize": "algorithms",
+        "The same bytes everywhere": "same_bytes",
         "Deviations": "deviations",
         "Performance": "performance",
         "Comparison with other tools": "other_tools",

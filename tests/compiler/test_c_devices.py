@@ -83,7 +83,10 @@ def make_network(width: Width, rng: np.random.Generator) -> p.Program:
 @pytest.mark.parametrize("name", WIDTHS)
 @pytest.mark.parametrize(
     ("target", "optimization"),
-    [("cortex_m4", "-O2"), ("cortex_m0", "-Os"), ("riscv32", "-O3"), ("atmega", "-Os")],
+    [
+        *(("cortex_m4", "-O2"), ("cortex_m0", "-Os")),
+        *(("riscv32", "-O3"), ("atmega", "-Os"), ("wasm32", "-O3")),
+    ],
 )
 def test_device_gives_same_bytes(target: str, optimization: str, name: str) -> None:
     if reason := TARGETS[target].missing:

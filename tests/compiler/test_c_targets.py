@@ -64,7 +64,7 @@ def test_dense_layer_has_same_bytes_on_every_target(name: str) -> None:
     result = run_on(name, FILES, DENSE, X)
     expected = X.astype(np.int32) @ WEIGHTS.astype(np.int32).T
     np.testing.assert_array_equal(np.frombuffer(result.outputs, np.int32).reshape(3, -1), expected)
-    if TARGETS[name].emulator:
+    if TARGETS[name].has_stack:
         assert WEIGHTS.nbytes < result.flash < WEIGHTS.nbytes + 1500
         assert result.ram == (WEIGHTS.nbytes if name == "atmega" else 0)
         multiplications = len(X) * WEIGHTS.size
@@ -72,7 +72,7 @@ def test_dense_layer_has_same_bytes_on_every_target(name: str) -> None:
         assert 8 <= result.stack < 400
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if TARGETS[name].emulator])
+@pytest.mark.parametrize("name", [name for name in TARGETS if TARGETS[name].has_stack])
 def test_count_grows_with_length_of_loop(name: str) -> None:
     """Run loops of 10 000 and 60 000 turns: 2 or 3 instructions a turn, 4 cycles on AVR."""
     files = {"loop.h": "#include <stdint.h>\n", "loop.c": LOOP}

@@ -4,7 +4,8 @@
 `run_c` compiles a function `int NAME_run(const T *in, U *out, void *arena)` for a `Target` and runs
 it on rows. Debian's packages: gcc-arm-none-eabi, libnewlib-arm-none-eabi, qemu-system-arm;
 gcc-riscv64-unknown-elf, picolibc-riscv64-unknown-elf, qemu-system-misc; gcc-avr, avr-libc,
-libsimavr-dev. Start-up code and linker scripts are in tests/programs/c_targets.
+libsimavr-dev; clang, lld, nodejs for WebAssembly. Start-up code and linker scripts are in
+tests/programs/c_targets.
 """
 
 import shutil
@@ -32,7 +33,9 @@ class Target:
         platform: Start-up code, a file in tests/programs/c_targets.
         emulator: Command that runs a program, if it is not for this machine.
         link: Options of the linker.
-        size: Program that prints the sizes of sections.
+        linker: Program that the compiler calls, if the compiler comes without it.
+        libraries: Libraries for the linker.
+        size: Program that prints the sizes of sections; empty if they are not measured.
         language: Options that select the language of the function.
         has_stack: Whether the depth of the stack is measured.
     """
@@ -41,6 +44,8 @@ class Target:
     platform: str = "host.c"
     emulator: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
+    linker: str = ""
+    libraries: tuple[str, ...] = ("-lm",)
     size: str = "size"
     language: tuple[str, ...] = ("-std=c99",)
     has_stack: bool = False
@@ -48,7 +53,7 @@ class Target:
     @property
     def missing(self) -> str:
         """Return why the target cannot be used here; empty if it can."""
-        tools = [self.compiler[0], *self.emulator[:1], self.size]
+        tools = filter(None, (self.compiler[0], self.linker, *self.emulator[:1], self.size))
         absent = [tool for tool in tools if tool != "simavr_run" and not shutil.which(tool)]
         if not absent and "simavr_run" in self.emulator and not _simavr_run():
             absent = ["libsimavr"]
@@ -62,7 +67,7 @@ def _cortex_m(cpu: str, machine: str, mhz: int, ram: str, *flags: str) -> Target
         "cortex_m.c",
         ("qemu-system-arm", "-M", machine, *QEMU, *SEMIHOSTING, "-kernel"),
         ("-nostartfiles", "-T", str(PLATFORMS / "cortex_m.ld"), *memory),
-        "arm-none-eabi-size",
+        size="arm-none-eabi-size",
         has_stack=True,
     )
 
@@ -76,6 +81,7 @@ _RISCV = (
     "-mcmodel=medany",
     "--specs=picolibc.specs",
 )
+_WASM = ("--target=wasm32", "-mbulk-memory", "-ffreestanding", "-I", str(PLATFORMS / "wasm"))
 _FPU = ("-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
 
 TARGETS = {
@@ -97,15 +103,24 @@ TARGETS = {
             "-kernel",
         ),
         ("-nostartfiles", "-T", str(PLATFORMS / "riscv32.ld")),
-        "riscv64-unknown-elf-size",
+        size="riscv64-unknown-elf-size",
         has_stack=True,
+    ),
+    "wasm32": Target(
+        ("clang", *_WASM),
+        "wasm.c",
+        ("node", str(PLATFORMS / "run_wasm.mjs")),
+        ("-nostdlib", "-Wl,--no-entry"),
+        size="",
+        linker="wasm-ld",
+        libraries=(),
     ),
     "atmega": Target(
         ("avr-gcc", "-mmcu=atmega328p"),
         "atmega.c",
         ("simavr_run",),
         ("-Wl,--defsym=platform_free_memory=__heap_start",),
-        "avr-size",
+        size="avr-size",
         has_stack=True,
     ),
 }
@@ -140,8 +155,8 @@ class RunResult:
         outputs: The outputs of all rows.
         count: Instructions of all calls together, within 50 a row, or cycles on an ATmega; 0 on
             hosts.
-        stack: Deepest stack of a call, within 100 bytes; 0 on hosts.
-        flash: Code and constants of the function's files; libraries are not included.
+        stack: Deepest stack of a call, within 100 bytes; 0 on hosts and for WebAssembly.
+        flash: Code and constants of the function's files, without libraries; 0 for WebAssembly.
         ram: Static data of the function's files; the arena and the stack are not included.
     """
 
@@ -195,7 +210,8 @@ def run_c(
             _run([*common, *language, *stack, "-c", source, "-o", objects[-1]], folder)
         _run([*target.compiler, "-c", "rows.S", "-o", "rows.o"], folder)
         objects.append("rows.o")
-        _run([*common, *target.link, "-Wl,--gc-sections", *objects, "-lm", "-o", "program"], folder)
+        link = [*common, *target.link, "-Wl,--gc-sections", *objects, *target.libraries]
+        _run([*link, "-o", "program"], folder)
         emulator = [_simavr_run() if part == "simavr_run" else part for part in target.emulator]
         text = _run([*emulator, str(folder / "program")], folder)
     outputs, numbers = _parse(text)
@@ -221,7 +237,9 @@ def _write_call(call: Call, rows: bytes, folder: Path) -> int:
     )
     (folder / "rows.bin").write_bytes(rows)
     (folder / "rows.S").write_text(
-        '#ifdef __AVR__\n.section .progmem.rows,"a"\n#else\n.section .rodata\n.balign 8\n#endif\n'
+        '#if defined(__AVR__)\n.section .progmem.rows,"a"\n'
+        '#elif defined(__wasm__)\n.section .rodata.rows,"",@\n.type rows,@object\n'
+        f".size rows, {len(rows)}\n#else\n.section .rodata\n.balign 8\n#endif\n"
         '.globl rows\nrows:\n.incbin "rows.bin"\n'
         "#ifdef __x86_64__\n.section .note.GNU-stack\n#endif\n",
         encoding="utf-8",
@@ -232,6 +250,8 @@ def _write_call(call: Call, rows: bytes, folder: Path) -> int:
 def _sizes(target: Target, objects: list[str], folder: Path) -> tuple[int, int]:
     """Return the bytes of code and constants, and those of static data."""
     flash = ram = 0
+    if not target.size:
+        return 0, 0
     in_ram = (".data", ".bss", *([".rodata"] if "avr-gcc" in target.compiler else []))
     for line in _run([target.size, "-A", *objects], folder).splitlines():
         if line.startswith((".text", ".rodata", ".srodata", ".data", ".sdata", ".progmem")):
