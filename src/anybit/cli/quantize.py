@@ -69,6 +69,13 @@ def quantize(
             help="Format of activations, or float (default: uint8 with --data, else float).",
         ),
     ] = None,
+    outputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="Format of the model's outputs, such as int8 (default: float).",
+        ),
+    ] = None,
     integer_only: Annotated[
         bool,
         typer.Option(
@@ -190,6 +197,7 @@ def quantize(
             activations=activation_spec,
             layers=_parse_layer_options(layer or ()),
             keep=keep or (),
+            outputs=outputs,
             scales=scales,
             integer_only=integer_only,
             target=target,

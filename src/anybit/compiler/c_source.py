@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.backends.c.footprint import check_limits
@@ -14,15 +15,18 @@ from anybit.compiler.backends.c.project import emit_project
 from anybit.compiler.backends.c.source import CSource, emit_c
 from anybit.compiler.encode import Region
 from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.program import program as p
 from anybit.compiler.report import Report
 from anybit.errors import OptionError
 from anybit.onnx.graph.names import get_label
+from anybit.quant_types.grids import TensorGrid
 from anybit.text import format_count, join_names, shorten_name
 
 IO = "floats", "codes"
 LAYOUTS = "size", "speed"
 MEMORIES = "flash", "ram"
 _REGION = "IntegerNetwork"
+_REMEDY = "use --io floats, or quantize the float model with --integer-only --outputs int8"
 
 
 def make_source(
@@ -66,12 +70,49 @@ def make_source(
     )
     codes = io == "codes"
     source = emit_c(region.program, name, codes=codes, layout=layout, labels=labels)
+    if codes:
+        _check_scales(region, ports)
     totals = {"flash": source.constant_bytes, "ram": source.arena.size}
     check_limits(name, totals, source.layers, limits)
     counts = Counter(layer.guarantee.value for layer in region.layers.values() if layer.guarantee)
     guarantees = ", ".join(f"{count} {guarantee}" for guarantee, count in counts.items())
     files = emit_project(source, codes=codes, sha256=sha256, guarantees=guarantees)
     return replace(source, files=files)
+
+
+def _check_scales(region: Region, ports: tuple[Sequence[str], Sequence[str]]) -> None:
+    """Check that the codes of inputs and outputs stand for their numbers, by one scale.
+
+    Raises:
+        OptionError: They are codes of a function of an input, or an output is one of its codes.
+    """
+    for at in region.program.instructions:
+        if isinstance(at, p.Quantize) and not _is_rounding(at, region.tensors[at.target].grid):
+            raise OptionError(
+                f"input {at.source} ({ports[0][at.source]}) has no quantizer of its own, but a "
+                f"function of it has, so its codes have no scale; {_REMEDY}"
+            )
+        if isinstance(at, p.Dequantize):
+            number = at.target - len(region.program.floats)
+            if not np.array_equal(at.values, region.tensors[at.source].grid.values):
+                raise OptionError(
+                    f"output {number} ({ports[1][number]}) is a function of codes, and has no "
+                    f"quantizer of its own; {_REMEDY}"
+                )
+
+
+def _is_rounding(at: p.Quantize, grid: TensorGrid) -> bool:
+    """Return whether codes are those of a value next to the float."""
+    values, signs = np.sort(grid.values), np.sign(grid.scale) == at.directions
+    is_single = (
+        not at.factors.size and not at.offsets.size and len(at.thresholds) == len(values) - 1
+    )
+    return bool(
+        is_single
+        and signs.all()
+        and np.all(values[:-1] <= at.thresholds)
+        and np.all(at.thresholds <= values[1:])
+    )
 
 
 def write_source(source: CSource, folder: Path) -> None:

@@ -62,7 +62,7 @@ def adapt_plan(plan: QuantPlan, target: str) -> QuantPlan:
     """
     rules = _TARGETS[target]
     layers = {layer for activation in plan.activations for layer, _ in activation.readers}
-    if len(layers) < len([layer for layer in plan.layers if layer.weights]):
+    if any(layer.weights and layer not in layers for layer in plan.layers):
         raise OptionError(
             f"target {target}: activations must be integers; give data, and a width such as uint8 "
             f"instead of {FLOAT}"

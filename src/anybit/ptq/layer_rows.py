@@ -11,6 +11,7 @@ from anybit.onnx.graph.walk import iter_nodes, iter_tensors
 from anybit.ptq.algorithms.round_to_nearest import count_weight_bytes
 from anybit.ptq.algorithms.shared_weights import count_bytes
 from anybit.ptq.config import GptqConfig
+from anybit.ptq.graph.outputs import is_output_node
 from anybit.ptq.graph.targets import TargetNode
 from anybit.ptq.mixed_precision.noise_model import NoiseTable
 from anybit.ptq.mixed_precision.widths import FLOAT_BITS
@@ -87,7 +88,7 @@ def describe_layer(
     shapes = [array.shape for _, array in layer.constants]
     return LayerResult(
         name=layer.name,
-        operator=layer.node.op_type,
+        operator="output" if is_output_node(layer.node) else layer.node.op_type,
         weights="" if weights is None else weights.describe(default="per-channel"),
         activations=", ".join(
             dict.fromkeys(spec.describe(default="per-tensor") for spec in activations)

@@ -11,7 +11,7 @@ from anybit.metrics.thresholds import QualityThresholds, parse_thresholds
 from anybit.ptq.budget import Budget, parse_budget
 from anybit.ptq.config import QuantizeConfig, get_preset
 from anybit.ptq.fpga_targets import check_target
-from anybit.ptq.plan import SpecOptions, parse_specs
+from anybit.ptq.plan import SpecOptions, is_small_integer, parse_specs
 from anybit.quant_types.suggestions import describe_unknown
 
 _POWER_OF_TWO = "power-of-two"
@@ -22,7 +22,7 @@ class QuantizeOptions:
     """Checked options of `quantize`.
 
     Attributes:
-        specs: The specs of weights and activations.
+        specs: The specs of weights, activations and outputs.
         integer_only: Whether elementwise and pooling operators are quantized, too.
         target: The FPGA compiler that is to support the result; None for none.
         budget: The budget of the mixed-precision search; None for none.
@@ -46,6 +46,7 @@ def parse_options(
     activations: str | None,
     layers: Mapping[str, str] | None,
     keep: Sequence[str],
+    outputs: str | None,
     scales: str | None,
     integer_only: bool,
     target: str | None,
@@ -73,8 +74,16 @@ def parse_options(
         raise OptionError(
             f"budget: {limit.text!r} may take more than 8 bits, which integer_only excludes"
         )
+    specs = parse_specs(weights, activations, layers or {}, keep, outputs, scales is not None)
+    if specs.outputs and not has_data:
+        raise OptionError(f"outputs: {specs.outputs.text!r} needs data to find their ranges")
+    if specs.outputs and integer_only and not is_small_integer(specs.outputs):
+        raise OptionError(
+            "integer_only: outputs must be integers of at most 8 bits without blocks, not "
+            f"{specs.outputs.text}"
+        )
     return QuantizeOptions(
-        specs=parse_specs(weights, activations, layers or {}, keep, scales is not None),
+        specs=specs,
         integer_only=integer_only,
         target=target,
         budget=limit,

@@ -3,6 +3,9 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
 
 from anybit.data.dataset import DataSource
 from anybit.onnx.files.origin import describe_origin
@@ -15,8 +18,9 @@ from anybit.ptq.calibration.macs import count_multiplications
 from anybit.ptq.context import Context, Progress, ignore_progress, scale_progress
 from anybit.ptq.fpga_targets import adapt_plan
 from anybit.ptq.graph.integer_only import add_elementwise_targets
+from anybit.ptq.graph.outputs import add_output_nodes, find_output_targets
 from anybit.ptq.graph.prepare import prepare
-from anybit.ptq.graph.targets import find_targets
+from anybit.ptq.graph.targets import Targets, find_targets
 from anybit.ptq.mixed_precision.budget_search import (
     SearchResult,
     measure_layer_noise,
@@ -43,6 +47,7 @@ def quantize(
     activations: str | None = "uint8",
     layers: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
+    outputs: str | None = None,
     scales: str | None = None,
     integer_only: bool = False,
     target: str | None = None,
@@ -78,6 +83,8 @@ def quantize(
             "int4/uint8" for weights and activations, or "float". Later entries win. An activation
             that several layers use gets the widest spec requested.
         keep: Names or patterns of nodes that stay float. They win over `layers`.
+        outputs: Spec of the outputs of the model, such as "int8"; they are float by default. Every
+            float32 output gets a quantizer, which needs data.
         scales: "power-of-two" restricts all scales. Sums of products are exact then on every
             machine, as long as they fit.
         integer_only: Whether to quantize elementwise and pooling operators, too, so that
@@ -119,6 +126,7 @@ def quantize(
         activations=activations,
         layers=layers,
         keep=keep,
+        outputs=outputs,
         scales=scales,
         integer_only=integer_only,
         target=target,
@@ -131,16 +139,15 @@ def quantize(
     )
     model, remarks = prepare(source, name)
     origin = describe_origin(source) if isinstance(source, str | os.PathLike) else {}
-    targets = find_targets(model)
-    if integer_only:
-        targets = add_elementwise_targets(targets, model)
-    plan = assign_specs(model, targets, options.specs)
+    if options.specs.outputs:
+        remarks += add_output_nodes(model)
+    plan = assign_specs(model, _find_targets(model, integer_only), options.specs)
     if target is not None:
         plan = adapt_plan(plan, target)
     check_plan(plan, name, integer_only=integer_only, has_data=data is not None)
     if plan.has_block_activations:
         apply_passes(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
-        plan = assign_specs(model, find_targets(model), options.specs)
+        plan = assign_specs(model, _find_targets(model, integer_only), options.specs)
     results = ResultBuilder(model, options, origin, remarks)
     if data is None:
         return results.build_unmeasured(quantize_weights(model, plan, options.config))
@@ -160,3 +167,10 @@ def quantize(
                 search = SearchResult(candidate, measure_layer_noise(candidate, builder))
     advance(1.0)
     return results.build(search, dataset, macs)
+
+
+def _find_targets(model: ir.Model, integer_only: bool) -> Targets:
+    """Return the layers and outputs to quantize."""
+    targets = find_targets(model)
+    targets = replace(targets, layers=(*targets.layers, *find_output_targets(model)))
+    return add_elementwise_targets(targets, model) if integer_only else targets

@@ -13,7 +13,8 @@ from anybit.onnx.graph.names import get_all_names
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.ptq.algorithms.round_to_nearest import check_weights
 from anybit.ptq.algorithms.shared_weights import get_weight_values, group_linked
-from anybit.ptq.graph.quantizer_sites import tie_grids
+from anybit.ptq.graph.outputs import is_output_node
+from anybit.ptq.graph.quantizer_sites import keep_input_scales, tie_grids
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode, Targets
 from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec, parse_quant_spec
@@ -50,11 +51,13 @@ class SpecOptions:
         default: The specs of all layers that no pattern matches.
         by_layer: Specs by name or pattern; later ones win.
         keep: Names and patterns of nodes that stay float.
+        outputs: The spec of the model's outputs; None for float.
     """
 
     default: SpecPair
     by_layer: Mapping[str, LayerSpecs]
     keep: Sequence[str]
+    outputs: QuantSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class QuantPlan:
         layers: The layers with quantized weights or activations, in order.
         weights: The specs of the weights of layers; other weights stay float.
         activations: The specs of activations.
-        named: Layers whose specs were requested by name.
+        named: Layers whose specs were requested by name, and outputs.
         skipped: Layers that stay float, with the reasons.
         remarks: Remarks on requests that contradict one another.
     """
@@ -88,6 +91,7 @@ def parse_specs(
     activations: str | None,
     by_layer: Mapping[str, str],
     keep: Sequence[str],
+    outputs: str | None,
     power_of_two: bool,
 ) -> SpecOptions:
     """Parse the specs of `quantize`.
@@ -97,6 +101,7 @@ def parse_specs(
         activations: The spec of activations; None for float.
         by_layer: By name or pattern the spec of weights, or specs of both with a slash between.
         keep: Names and patterns of nodes that stay float.
+        outputs: The spec of the model's outputs; None for float.
         power_of_two: Whether all scales are powers of two.
 
     Raises:
@@ -109,6 +114,7 @@ def parse_specs(
             for pattern, text in by_layer.items()
         },
         [keep] if isinstance(keep, str) else keep,
+        _parse_pair(FLOAT, outputs or FLOAT, power_of_two, "outputs: ")[1],
     )
 
 
@@ -158,21 +164,25 @@ def assign_specs(model: ir.Model, targets: Targets, options: SpecOptions) -> Qua
     Raises:
         OptionError: A pattern matches nothing.
     """
-    layers = targets.layers
+    outputs = [layer for layer in targets.layers if is_output_node(layer.node)]
+    layers = [layer for layer in targets.layers if layer not in outputs]
     pairs = dict.fromkeys(layers, options.default)
-    named: set[TargetNode] = set()
+    named = set(outputs)
     for pattern, specs in options.by_layer.items():
         matched = [layers[index] for index in sorted(_match(pattern, layers, "layers"))]
         _set_specs(pairs, matched, pattern, specs)
         named.update(matched)
     for index in _match_kept(model, layers, options.keep):
         pairs[layers[index]] = (None, None)
+    pairs |= dict.fromkeys(outputs, (None, options.outputs))
     requests = {layer: spec for layer, (spec, _) in pairs.items() if layer.weights and spec}
     weights, weight_remarks = _unify_weights(requests)
     requests = {layer: spec for layer, (_, spec) in pairs.items() if spec}
     sources, divided = tie_grids(targets, requests)
+    if outputs:
+        sources = keep_input_scales(sources)
     activations, activation_remarks = _unify_activations(sources, requests)
-    quantized = tuple(layer for layer in layers if layer in weights or layer in requests)
+    quantized = tuple(layer for layer in targets.layers if layer in weights or layer in requests)
     skipped = targets.skipped | divided
     for layer in layers:
         if layer not in weights and layer not in requests:
@@ -215,7 +225,7 @@ def check_plan(plan: QuantPlan, name: str, *, integer_only: bool, has_data: bool
 
 def _check_integers(plan: QuantPlan) -> None:
     for name, specs in (("activations", plan.activations), ("weights", plan.weights)):
-        others = [spec.text for spec in specs.values() if not _is_small_integer(spec)]
+        others = [spec.text for spec in specs.values() if not is_small_integer(spec)]
         if others or not specs:
             raise OptionError(
                 f"integer_only: {name} must be integers of at most 8 bits without blocks, not "
@@ -223,7 +233,8 @@ def _check_integers(plan: QuantPlan) -> None:
             )
 
 
-def _is_small_integer(spec: QuantSpec) -> bool:
+def is_small_integer(spec: QuantSpec) -> bool:
+    """Return whether a spec is an integer of at most 8 bits without blocks."""
     return (
         isinstance(spec.format, IntegerFormat | BipolarFormat)
         and spec.bits <= 8

@@ -21,7 +21,7 @@ class LayerResult:
     """A layer of a quantized model.
 
     Attributes:
-        name, operator: The name and operator of the node.
+        name, operator: The name and operator of the node; the operator of an output is "output".
         weights, activations: The specs of its quantizers; "" if there is none.
         weight_bits, activation_bits: Their widths: 32 for float, the widest of several, and 0 for
             the weights of a layer without weights.

@@ -23,6 +23,7 @@ from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
 from anybit.ptq.graph.branches import walk_reachable
+from anybit.ptq.graph.outputs import is_output_node
 from anybit.ptq.graph.steep_nodes import SteepNodes, find_steep_argument
 from anybit.ptq.graph.targets import TargetNode, Targets
 
@@ -33,9 +34,13 @@ _UNSUPPORTED = "it has no integer form"
 
 
 def add_elementwise_targets(targets: Targets, model: ir.Model) -> Targets:
-    """Return the targets with the nodes between layers whose inputs must be codes."""
+    """Return the targets with the nodes between layers whose inputs must be codes.
+
+    If outputs are quantized, nodes before the first layer and after the last one are among them.
+    """
+    has_outputs = any(is_output_node(layer.node) for layer in targets.layers)
     integer_nodes = _find_nodes_between(
-        model, {layer.node for layer in targets.layers if layer.weights}
+        model, {layer.node for layer in targets.layers if layer.weights}, from_inputs=has_outputs
     )
     nodes = {layer.node for layer in targets.layers}
     steep_nodes = SteepNodes(model.graph, integer_nodes, nodes)
@@ -73,18 +78,34 @@ def keeps_codes(node: ir.Node) -> bool:
     return True
 
 
-def _find_nodes_between(model: ir.Model, layers: Collection[ir.Node]) -> set[ir.Node]:
-    """Return the layers and the nodes on a path of floats from one layer to another."""
+def is_moved_input(value: ir.Value) -> bool:
+    """Return whether only data movement leads from an input of the model to a value."""
+    while (node := value.producer()) is not None and keeps_codes(node) and len(node.inputs):
+        (first, *_) = node.inputs
+        if first is None or node.op_type == "Concat":
+            return False
+        value = first
+    return value.is_graph_input()
+
+
+def _find_nodes_between(
+    model: ir.Model, layers: Collection[ir.Node], *, from_inputs: bool
+) -> set[ir.Node]:
+    """Return the layers and the nodes on a path of floats from a layer to another or an output.
+
+    With `from_inputs`, paths may also begin at the inputs of the model.
+    """
     downstream: set[ir.Node] = set()
     for node in model.graph:
-        producers = {value.producer() for value in node.inputs if value is not None}
+        values = [value for value in node.inputs if value is not None]
+        starts = node in layers or (from_inputs and any(v.is_graph_input() for v in values))
         has_floats = any(value.dtype == ir.DataType.FLOAT for value in node.outputs)
-        if has_floats and (node in layers or not downstream.isdisjoint(producers)):
+        if has_floats and (starts or any(value.producer() in downstream for value in values)):
             downstream.add(node)
     upstream: set[ir.Node] = set()
     for node in reversed(model.graph):
         readers = {reader for value in node.outputs for reader, _ in value.uses()}
-        if node in layers or not upstream.isdisjoint(readers):
+        if node in layers or is_output_node(node) or not upstream.isdisjoint(readers):
             upstream.add(node)
     return downstream & upstream
 
@@ -150,7 +171,7 @@ class _ElementwiseTargets:
         y, paths = node.outputs[0], [self._get_path(value) for value in values]
         if len(values) == 1:
             self._paths[y] = (*paths[0], y)
-            if not is_monotone([node], values[0]):
+            if is_moved_input(values[0]) or not is_monotone([node], values[0]):
                 self._quantize_argument(y, values[0], node)
             return ""
         if len(values) > 2:

@@ -10,7 +10,7 @@ from anybit.compiler.analyze.disjoint_sets import DisjointSets
 from anybit.compiler.operators import get_varying_inputs
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.ptq.graph.integer_only import keeps_codes
+from anybit.ptq.graph.integer_only import is_moved_input, keeps_codes
 from anybit.ptq.graph.targets import (
     ActivationTensor,
     TargetNode,
@@ -52,6 +52,14 @@ def tie_grids(
     floats = {layer.node for layer in targets.layers} - {layer.node for layer in quantized}
     nodes = targets.integer_nodes - floats
     return tuple(_assign_uses(tensor, nodes) for tensor in tensors), skipped
+
+
+def keep_input_scales(tensors: Iterable[ActivationTensor]) -> tuple[ActivationTensor, ...]:
+    """Return the activations; the elements of inputs of the model are not scaled per channel."""
+    return tuple(
+        replace(tensor, smooth=False) if is_moved_input(tensor.value) else tensor
+        for tensor in tensors
+    )
 
 
 class _QuantizerSites:

@@ -19,6 +19,7 @@ from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.layer_runner import broadcast_channels
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.graph.branches import find_branch_owners, find_enclosing_reader
+from anybit.ptq.graph.outputs import remove_output_nodes
 from anybit.ptq.graph.targets import ActivationTensor, NodeInput, TargetNode
 from anybit.ptq.insertion.nodes import NodeWriter
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
@@ -74,6 +75,7 @@ def insert_quantizers(
     _Inserter(copy).insert(
         {layers[layer]: quantized for layer, quantized in weights.items()}, copied_params
     )
+    remove_output_nodes(copy)
     return copy
 
 

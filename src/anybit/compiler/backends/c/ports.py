@@ -142,7 +142,7 @@ def find_outside(program: p.Program, roots: Sequence[int]) -> dict[int, str]:
         if isinstance(at, p.Product) and isinstance(at.tail, p.Arithmetic):
             raise OptionError(
                 f"output {at.target} has no quantizer, so it has no codes: use --io floats, or "
-                "add one to the model"
+                "quantize the float model with --integer-only --outputs int8"
             )
     for at in program.instructions:
         if isinstance(at, p.Dequantize):
