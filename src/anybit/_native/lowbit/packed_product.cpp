@@ -173,7 +173,8 @@ int gap_of(const State& at) {
 }
 
 TapOrder tap_order_of(const State& at, std::int64_t terms) {
-  if (at.kernels->short_tap_pairs == nullptr) return TapOrder::single;
+  if (at.scheme != Scheme::depthwise || at.kernels->short_tap_pairs == nullptr)
+    return TapOrder::single;
   // Sums of fewer pairs would be widened too often.
   constexpr std::int64_t least_terms = 4;
   return terms < least_terms ? TapOrder::pairs : TapOrder::byte_pairs;
