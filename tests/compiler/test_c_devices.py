@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """C source of programs on emulated microcontrollers: the outputs of the reference, to the byte."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,45 +40,86 @@ WIDTHS = {
 }
 
 
+def make_product(
+    tensors: Sequence[p.Tensor],
+    source: int,
+    target: int,
+    window: p.Window,
+    width: Width,
+    rng: np.random.Generator,
+    groups: int = 1,
+) -> p.Product:
+    """Return a product with random weights, whose results reach all codes."""
+    x, y = tensors[source], tensors[target]
+    rows = window.kernel_height * window.kernel_width * x.channels // groups
+    weights = rng.integers(0, len(width.values), rows * y.channels).astype(np.uint8)
+    reach = rows * max(map(abs, width.values)) * max(-width.lowest, width.lowest + width.levels)
+    gains = rng.normal(0, 6 * width.levels / reach, y.channels).astype(np.float32)
+    offsets = rng.normal(0, 1, y.channels).astype(np.float32)
+    tail = p.Affine(gains, offsets, width.levels // 2)
+    values = np.array(width.values, np.int32)
+    return p.Product(source, target, window, groups, 8, weights, values, tail)
+
+
 def make_network(width: Width, rng: np.random.Generator) -> p.Program:
-    """Return a padded convolution, a depthwise one, a pointwise one with a residual sum, a matrix.
+    """Return a padded convolution, a depthwise one, a residual sum, a pointwise one, a matrix.
 
     Channels and rows of weights have all remainders by the blocks of the kernels.
     """
-    sizes = ((6, 5, 3), (6, 5, 10), (3, 3, 10), (3, 3, 10), (3, 3, 10), (1, 1, 7))
+    sizes = ((6, 5, 3), (6, 5, 12), (6, 5, 12), (6, 5, 12), (6, 5, 10), (3, 3, 10), (1, 1, 7))
     tensors = [p.Tensor(*size, width.lowest, 1, width.levels) for size in sizes]
-
-    def make_product(source: int, window: p.Window, groups: int = 1) -> p.Product:
-        x, y = tensors[source], tensors[source + 1]
-        rows = window.kernel_height * window.kernel_width * x.channels // groups
-        weights = rng.integers(0, len(width.values), rows * y.channels)
-        reach = rows * max(map(abs, width.values)) * max(-width.lowest, width.lowest + width.levels)
-        gains = rng.normal(0, 6 * width.levels / reach, y.channels).astype(np.float32)
-        offsets = rng.normal(0, 1, y.channels).astype(np.float32)
-        tail = p.Affine(gains, offsets, width.levels // 2)
-        values = np.array(width.values, np.int32)
-        packed = weights.astype(np.uint8)
-        return p.Product(source, source + 1, window, groups, 8, packed, values, tail)
-
+    padded = p.Window(3, 3, 1, 1, 1, 1, 1, 1, 1, 1)
     single = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+    strided = p.Window(3, 3, 2, 2, 1, 1, 1, 1, 0, 1)
     gains = np.array([0.37, 0.61], np.float32)
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
     zeros = np.array([-width.lowest] * 2, np.int32)
-    levels = width.levels - 1
-    steps: list[p.Instruction] = [
-        p.Quantize(0, 0, np.int32([1]), np.sort(rng.normal(0, 1, levels)).astype(np.float32), 0),
-        make_product(0, p.Window(3, 3, 1, 1, 1, 1, 1, 1, 1, 1)),
-        make_product(1, p.Window(3, 3, 2, 2, 1, 1, 1, 1, 0, 1), groups=10),
-        make_product(2, single),
-        p.Add(2, 3, 4, zeros, gains, zero, one, -width.lowest, 0, levels),
-        make_product(4, p.Window(3, 3, 1, 1, 1, 1, 0, 0, 0, 0)),
-        p.Dequantize(5, 0, rng.normal(0, 1, width.levels).astype(np.float32)),
+    return make_program(
+        tensors,
+        (
+            make_product(tensors, 0, 1, padded, width, rng),
+            make_product(tensors, 1, 2, padded, width, rng, groups=12),
+            p.Add(1, 2, 3, zeros, gains, zero, one, -width.lowest, 0, width.levels - 1),
+            make_product(tensors, 3, 4, single, width, rng),
+            make_product(tensors, 4, 5, strided, width, rng, groups=10),
+            make_product(tensors, 5, 6, p.Window(3, 3, 1, 1, 1, 1, 0, 0, 0, 0), width, rng),
+        ),
+        rng,
+    )
+
+
+def make_windows(width: Width, rng: np.random.Generator) -> p.Program:
+    """Return depthwise convolutions: dilated, unpadded, of one row, with and without padding."""
+    sizes = ((9, 12, 8), (4, 14, 8), (2, 12, 8), (2, 12, 8), (2, 3, 8))
+    tensors = [p.Tensor(*size, width.lowest, 1, width.levels) for size in sizes]
+    windows = (
+        p.Window(3, 2, 2, 1, 2, 3, 2, 2, 1, 3),
+        p.Window(2, 3, 2, 1, 1, 1, 0, 0, 1, 0),
+        p.Window(1, 9, 1, 1, 1, 1, 0, 4, 0, 4),
+        p.Window(1, 10, 1, 1, 1, 1, 0, 0, 0, 0),
+    )
+    products = [
+        make_product(tensors, i, i + 1, window, width, rng, groups=8)
+        for i, window in enumerate(windows)
     ]
+    return make_program(tensors, products, rng)
+
+
+def make_program(
+    tensors: Sequence[p.Tensor], layers: Sequence[p.Instruction], rng: np.random.Generator
+) -> p.Program:
+    """Return a program of layers between floats."""
+    first, last = tensors[0], tensors[-1]
+    thresholds = np.sort(rng.normal(0, 1, first.levels - 1)).astype(np.float32)
+    values = rng.normal(0, 1, last.levels).astype(np.float32)
     ports = [
         p.Port(np.int32([t.height * t.width * t.channels]), t.height, t.width, t.channels, 0)
-        for t in (tensors[0], tensors[5])
+        for t in (first, last)
     ]
-    return p.Program((ports[0],), (ports[1],), tuple(tensors), tuple(steps))
+    quantize = p.Quantize(0, 0, np.int32([1]), thresholds, 0)
+    dequantize = p.Dequantize(len(tensors) - 1, 0, values)
+    steps = (quantize, *layers, dequantize)
+    return p.Program((ports[0],), (ports[1],), tuple(tensors), steps)
 
 
 @pytest.mark.parametrize("name", WIDTHS)
@@ -89,13 +131,25 @@ def make_network(width: Width, rng: np.random.Generator) -> p.Program:
     ],
 )
 def test_device_gives_same_bytes(target: str, optimization: str, name: str) -> None:
+    program = make_network(WIDTHS[name], np.random.default_rng(len(name)))
+    assert_same_bytes(program, target, optimization)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+@pytest.mark.parametrize("target", ["gcc", "cortex_m4"])
+def test_depthwise_windows_give_same_bytes(target: str, name: str) -> None:
+    program = make_windows(WIDTHS[name], np.random.default_rng(len(name)))
+    assert_same_bytes(program, target, "-O2")
+
+
+def assert_same_bytes(program: p.Program, target: str, optimization: str) -> None:
     if reason := TARGETS[target].missing:
         pytest.skip(reason)
-    rng = np.random.default_rng(len(name))
-    program = make_network(WIDTHS[name], rng)
-    x = rng.normal(0, 1, (ROWS, program.inputs[0].sizes[0])).astype(np.float32)
+    x = np.random.default_rng(0).normal(0, 1, (ROWS, program.inputs[0].sizes[0]))
+    x = x.astype(np.float32)
     source = emit_c(program, "net", layout="speed" if target == "cortex_m0" else "size")
     (expected,) = reference.run(program, [x])
+    assert len(np.unique(expected)) > 1
     call = Call(
         "net.h", "net_run", "float", x.shape[1], "float", expected.shape[1], "NET_ARENA_SIZE"
     )

@@ -16,6 +16,7 @@ class Helpers:
         sums: Types of elements that are added.
         dots: Types of elements, weights that they are multiplied with, and rows of these.
         searches: Types of thresholds that are searched.
+        four_bytes: Whether four bytes are read together where there are pairs of products.
         orders_floats: Whether floats are compared with thresholds.
         floats: Functions of floats: larger, smaller.
     """
@@ -23,6 +24,7 @@ class Helpers:
     sums: set[CType] = field(default_factory=set)
     dots: set[tuple[CType, Packing, int]] = field(default_factory=set)
     searches: set[CType] = field(default_factory=set)
+    four_bytes: bool = False
     orders_floats: bool = False
     floats: set[str] = field(default_factory=set)
 
@@ -32,13 +34,18 @@ class Helpers:
             "helpers.c.j2",
             sums=sorted(self.sums, key=lambda kind: kind.value),
             dots=sorted(self.dots, key=lambda dots: (dots[0].value, dots[1].value, dots[2])),
-            pairs_of_products=any(
-                ctype.size == 1 and packing not in (Packing.TERNARY, Packing.INT8)
-                for ctype, packing, _ in self.dots
-            ),
+            pairs_of_products=self._has_pairs(),
+            four_bytes=self.four_bytes or self._has_pairs(),
             index=index,
             searches=sorted(self.searches, key=lambda kind: kind.value),
             orders_floats=self.orders_floats,
             floats=self.floats,
             cast=lambda kind: "" if kind.size == 1 else "(int32_t)",
+        )
+
+    def _has_pairs(self) -> bool:
+        """Return whether dot products add pairs of products where a target can."""
+        return any(
+            ctype.size == 1 and packing not in (Packing.TERNARY, Packing.INT8)
+            for ctype, packing, _ in self.dots
         )

@@ -16,7 +16,13 @@ from anybit.compiler.backends.c.helpers import Helpers
 from anybit.compiler.backends.c.pairs import emit_pair
 from anybit.compiler.backends.c.templates import render
 from anybit.compiler.backends.c.types import CType, StoredTensor
-from anybit.compiler.backends.c.weights import PackedWeights, Packing, interleave_rows, pack_rows
+from anybit.compiler.backends.c.weights import (
+    PackedWeights,
+    Packing,
+    interleave_rows,
+    pack_rows,
+    pack_taps,
+)
 from anybit.compiler.backends.integer_pairs import IntegerPair, fit_pair
 from anybit.compiler.backends.integer_tables import fit_table
 from anybit.compiler.backends.integer_tails import find_reach
@@ -30,6 +36,9 @@ from anybit.onnx.graph.constants import Array
 
 _ROWS = (4, 2, 1)
 """Rows of weights that are multiplied together: the most that divide the channels of a group."""
+
+_BLOCK = 4
+"""Channels of a depthwise product that are computed together where there are pairs of products."""
 
 _FEW_CHANNELS = 4
 """Up to this number of input channels, factors and offsets become part of their thresholds."""
@@ -177,34 +186,32 @@ class LayerEmitter:
         self, at: p.Product, name: str, weights: Array, values: dict[str, Any]
     ) -> str:
         x: StoredTensor = values["x"]
-        taps = weights[0].size
-        most = max(abs(x.lowest + x.bias), abs(x.highest + x.bias))
-        packed = pack_rows(weights.reshape(1, -1), most, ternary=False)
+        taps, channels = weights[0].size, len(weights)
+        lowest, highest = x.lowest + x.bias, x.highest + x.bias
+        largest = max(abs(lowest), abs(highest))
+        packed = pack_taps(weights.reshape(channels, -1), largest)
         alike = bool(np.all(weights == weights.flat[0]))  # such as the weights of a mean
-        digit = "" if alike else self._emit_digit(name, packed, taps, len(weights))
+        array = None if alike else self._add_weights(name, packed.rows, packed.packing)
+        blocks = array is not None and channels == at.groups and channels % _BLOCK == 0
+        # With pairs of products, some sums are computed 256 times as large.
+        pairs = blocks and x.ctype.size == 1 and taps * largest * 128 * 256 < 2**31
+        self.helpers.four_bytes |= pairs
         return render(
             "depthwise.c.j2",
             **values,
-            channels=len(weights),
-            multiple=len(weights) // at.groups,
+            channels=channels,
+            multiple=channels // at.groups,
             taps=taps,
-            digit=digit,
+            packed=packed,
+            weights=array,
+            digit=_emit_digit(packed, array, taps, channels) if array else "",
             weight=f" * {weights.flat[0]}" if alike and weights.flat[0] != 1 else "",
             element=f"((int32_t)from[place] + {x.bias})" if x.bias else "(int32_t)from[place]",
+            pairs=pairs,
+            vectors=next((n for n in (16, 8, 4) if channels % n == 0), 0)
+            if blocks and packed.packing is Packing.INT8
+            else 0,
         )
-
-    def _emit_digit(self, name: str, packed: PackedWeights, taps: int, channels: int) -> str:
-        """Return the expression of weight i of a channel."""
-        array = self._add_weights(name, packed.rows, packed.packing)
-        per = packed.packing.per_byte
-        place = format_offset(taps, channels) + (" + i" if taps > 1 else "")
-        digit = array.at(f"({place})" if per == 1 else f"(({place}) >> {per.bit_length() - 1})")
-        if per > 1:
-            bits = 8 // per
-            digit = f"({digit} >> {bits} * (({place}) & {per - 1}) & {2**bits - 1})"
-        if packed.step != 1:
-            digit = f"{packed.step} * {digit}"
-        return f"{packed.low} + {digit}" if packed.low else digit
 
     def _add_weights(self, name: str, rows: Array, packing: Packing) -> Any:
         ctype = CType.INT8 if packing is Packing.INT8 else CType.UINT8
@@ -438,6 +445,19 @@ class LayerEmitter:
         shape = f"{y.height} x {y.width} x {y.channels}"
         window = f"{w.kernel_height} x {w.kernel_width} {kind}"
         return f"/* {name}: {window}, {x.shape} -> {shape} */"
+
+
+def _emit_digit(packed: PackedWeights, array: Constant, taps: int, channels: int) -> str:
+    """Return the expression of weight i of a channel, from digits."""
+    per = packed.packing.per_byte
+    cast = "(int32_t)" if taps * channels >= 2**15 else ""
+    place = f"i * {cast}{channels} + channel" if taps > 1 else "channel"
+    byte = array.at(f"(({place}) >> {per.bit_length() - 1})")
+    bits = 8 // per
+    digit = f"({byte} >> {bits} * (({place}) & {per - 1}) & {2**bits - 1})"
+    if packed.step != 1:
+        digit = f"{packed.step} * {digit}"
+    return f"{packed.low} + {digit}" if packed.low else digit
 
 
 def _mention_channel(lines: Sequence[str]) -> Sequence[str]:

@@ -69,6 +69,18 @@ def pack_rows(weights: Array, largest_element: int, *, ternary: bool = True) -> 
     return PackedWeights(packing, low, step, _pack(groups, packing).astype(np.uint8))
 
 
+def pack_taps(weights: Array, largest_element: int) -> PackedWeights:
+    """Pack weights of a depthwise product, channels x taps, in the order of elements: taps first.
+
+    Weights of 8 bits are signed. The arguments are those of `pack_rows`.
+    """
+    in_order = weights.T.reshape(1, -1)
+    packed = pack_rows(in_order, largest_element, ternary=False)
+    if packed.packing is Packing.UINT8:
+        return PackedWeights(Packing.INT8, 0, 1, in_order.astype(np.int8))
+    return packed
+
+
 def interleave_rows(rows: Array, together: int) -> Array:
     """Return blocks of rows: four bytes of each row take turns.
 
