@@ -22,6 +22,7 @@ NAVIGATION = {
         "From a float model to 4 bits": "tutorial",
         "Run and convert a QONNX model": "tutorial_qonnx",
         "Train and compile": "tutorial_training",
+        "From PyTorch to a microcontroller": "tutorial_microcontroller",
         "Find a difference": "tutorial_difference",
         "Use it from C++": "tutorial_cpp",
         "Digits from 32 bits to 1": "qat_digits",

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from arduino import RAM, run_sketch
+from c_targets import TARGETS
 from places import ROOT
 from scripts import load_module
 from typer.testing import CliRunner
@@ -23,7 +25,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("exam
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # What is only shown: output, formulas, and other languages.
-SHOWN = {"text", "cpp", "csharp", "rust", "cmake", "json"}
+SHOWN = {"text", "c", "cpp", "csharp", "rust", "cmake", "json"}
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,11 @@ def shown_calls(page: Path) -> list[Snippet]:
     return [snippet for snippet in snippets(page) if snippet.code.startswith("$ anybit ")]
 
 
+# This page has a test of its own.
+MICROCONTROLLER = ROOT / "docs" / "tutorial_microcontroller.md"
 # Pages that show the whole output of their commands; the page of `check` shows an excerpt.
 PAGES_WITH_OUTPUT = [page for page in PAGES if shown_calls(page) and page.stem != "check"]
+PAGES_WITH_OUTPUT.remove(MICROCONTROLLER)
 
 
 def name(page: Path) -> str:
@@ -97,7 +102,7 @@ def test_docs_blocks_name_a_language() -> None:
 @pytest.mark.usefixtures("copy_of_examples")
 @pytest.mark.parametrize(
     "page",
-    [page for page in pages_with("python") if page not in PAGES_WITH_OUTPUT],
+    [page for page in pages_with("python") if page not in (*PAGES_WITH_OUTPUT, MICROCONTROLLER)],
     ids=name_and_packages,
 )
 def test_docs_python_snippets_run(page: Path) -> None:
@@ -203,6 +208,52 @@ def test_docs_cpp_tutorial_builds_and_prints_shown_output(monkeypatch: pytest.Mo
     assert (done.stdout, done.stderr) == (shown, "")
 
 
+@pytest.mark.usefixtures("copy_of_examples")
+def test_docs_microcontroller_tutorial_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run the page after the one that trains its network; compile and run the sketch."""
+    tools = ("arm-none-eabi-gcc", "qemu-system-arm", "anybit")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    absent = [package for package in ("torch", "sklearn") if not importable(package)]
+    absent += [tool for tool in tools if not shutil.which(tool)]
+    if absent:
+        pytest.skip(f"not installed: {', '.join(absent)}")
+    names: dict[str, object] = {}
+    sources = (ROOT / "examples" / "microcontroller").iterdir()
+    texts = "".join(path.read_text(encoding="utf-8") for path in sources)
+    for snippet in (*snippets(ROOT / "docs" / "tutorial_training.md"), *snippets(MICROCONTROLLER)):
+        if snippet.language == "python":
+            run(snippet, names)
+        elif snippet.language in ("c", "cpp"):
+            assert snippet.code in texts, str(snippet)
+        elif snippet.page == MICROCONTROLLER:
+            run_commands(snippet)
+    if TARGETS["atmega"].missing:
+        return
+    sketch = ROOT / "examples" / "microcontroller" / "digits.ino"
+    printed, static_bytes = run_sketch(sketch, tmp_path / "net", tmp_path, 4)
+    assert printed == [0, 7, 4, 1]
+    assert static_bytes < RAM / 2
+
+
+def run_commands(snippet: Snippet) -> None:
+    """Run shell commands; compare what a shown one prints, except for sizes."""
+    command, _, shown = snippet.code.partition("\n")
+    if snippet.language == "bash":
+        command, shown = snippet.code, ""
+    script = f"set -eo pipefail\n{command.removeprefix('$ ')}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    size = re.compile(r"[\d.]+ KB")
+    assert (size.sub("", done.stdout), done.returncode) == (size.sub("", shown), 0), done.stderr
+
+
 def lines_of(text: str) -> list[list[str]]:
     """Return the words of each line, without kernels, times, versions and rulers."""
     kernel, time, version = (
@@ -245,7 +296,7 @@ def test_docs_pages_are_linked() -> None:
 
 def test_docs_are_short() -> None:
     pages = ROOT.glob("docs/**/*.md")
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) < 25_800
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) < 26_300
 
 
 def test_docs_generated_files_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ class Target:
         """Return why the target cannot be used here; empty if it can."""
         tools = filter(None, (self.compiler[0], self.linker, *self.emulator[:1], self.size))
         absent = [tool for tool in tools if tool != "simavr_run" and not shutil.which(tool)]
-        if not absent and "simavr_run" in self.emulator and not _simavr_run():
+        if not absent and "simavr_run" in self.emulator and not simavr_run():
             absent = ["libsimavr"]
         return f"not installed: {', '.join(absent)}" if absent else ""
 
@@ -212,7 +212,7 @@ def run_c(
         objects.append("rows.o")
         link = [*common, *target.link, "-Wl,--gc-sections", *objects, *target.libraries]
         _run([*link, "-o", "program"], folder)
-        emulator = [_simavr_run() if part == "simavr_run" else part for part in target.emulator]
+        emulator = [simavr_run() if part == "simavr_run" else part for part in target.emulator]
         text = _run([*emulator, str(folder / "program")], folder)
     outputs, numbers = _parse(text)
     if len(outputs) != row_count:
@@ -294,7 +294,7 @@ def _run(command: Sequence[str], folder: Path) -> str:
 
 
 @cache
-def _simavr_run() -> str:
+def simavr_run() -> str:
     """Return the path of the compiled emulator; empty without libsimavr."""
     folder = TemporaryDirectory()
     _KEPT.append(folder)
