@@ -25,7 +25,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("exam
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # What is only shown: output, formulas, and other languages.
-SHOWN = {"text", "c", "cpp", "csharp", "rust", "cmake", "json"}
+SHOWN = {"text", "c", "cpp", "csharp", "rust", "cmake", "make", "json"}
 
 
 @dataclass(frozen=True)
