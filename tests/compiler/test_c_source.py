@@ -25,6 +25,8 @@ CHECKED = ("gcc", "-std=c99", "-O0", *WARNINGS, *SANITIZERS)
 COMPILERS = (
     ("gcc", "-std=c99", "-O3", "-flto", *WARNINGS),
     ("gcc", "-std=c99", "-Os", *WARNINGS),
+    ("gcc", "-std=c99", "-march=native", "-O3", *WARNINGS),
+    ("gcc", "-std=c99", "-U__SSE2__", "-O1", *WARNINGS, *SANITIZERS),  # no vectors
     ("g++", "-x", "c++", "-std=c++11", "-O2", "-pedantic", "-Wall", "-Wextra", "-Werror"),
     ("clang", "-std=c99", "-O0", *WARNINGS),
     ("clang", "-std=c99", "-O3", *WARNINGS),
@@ -140,6 +142,8 @@ def test_products_match_reference(seed: int, tmp_path: Path) -> None:
         for number, program in enumerate(programs)
     ]
     assert_same_bytes(cases, CHECKED, tmp_path)
+    assert_same_bytes(cases, (*CHECKED, "-U__SSE2__"), tmp_path)
+    assert_same_bytes(cases, (*CHECKED, "-march=native"), tmp_path)
 
 
 def is_float(at: p.Instruction, inputs: int) -> bool:
