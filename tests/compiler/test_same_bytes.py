@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of docs/same_bytes.md: its digests are those of the networks, in every place."""
 
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pytest
 import same_bytes
 
 
@@ -20,3 +23,25 @@ def test_same_bytes_page_lists_all_places() -> None:
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
     assert [row[0] for row in rows[2:]] == list(same_bytes.list_places(()))
     assert len({tuple(row[1:]) for row in rows[2:]}) == 1
+
+
+def test_same_bytes_reports_places_that_differ(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change_last_bit(path: Path, x: np.ndarray) -> bytes:
+        outputs = same_bytes.evaluate(path, x)
+        return outputs[:-1] + bytes([outputs[-1] ^ 1])
+
+    def lack(path: Path, x: np.ndarray) -> bytes:
+        raise same_bytes.MissingError(f"no place for {path.name} of {len(x)} rows")
+
+    runs = {same_bytes.REFERENCE: same_bytes.evaluate, "changed": change_last_bit, "absent": lack}
+    places = {name: partial(same_bytes.compute_digests, run) for name, run in runs.items()}
+    monkeypatch.setattr(same_bytes, "list_places", lambda pythons: places)
+    monkeypatch.setattr("sys.argv", ["same_bytes.py", "--all"])
+    with pytest.raises(SystemExit) as exit_info:
+        same_bytes.main()
+    assert exit_info.value.code == 1
+    printed = capsys.readouterr().out
+    assert "DIFFERS   changed" in printed
+    assert printed.endswith("differs or is missing:\n  changed\n  absent\n")
