@@ -23,9 +23,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import networks
 import numpy as np
 import torch
+from _architectures import NETWORKS
+from _data import make_data
 from rich.console import Console
 from rich.table import Table
 
@@ -74,10 +75,10 @@ def bakenn(name: str, folder: Path, x: np.ndarray, outputs: int) -> Code:
     """Return the code of bakenn for a PyTorch module, with a function of our signature."""
     from bakenn import compile_torch_ptq, quantize_input
 
-    network = networks.NETWORKS[name]
+    network = NETWORKS[name]
     module = network.create()
     module.load_state_dict(torch.load(folder / f"{name}.pt"))
-    rows = networks.make_data(network, BAKENN_ROWS, 1)[0]
+    rows = make_data(network, BAKENN_ROWS, 1)[0]
     with TemporaryDirectory() as created:
         compiled = compile_torch_ptq(
             module.eval(), rows[:1], [row[None] for row in rows], created, name=name
@@ -103,7 +104,7 @@ int net_run(const int8_t *in, int8_t *out, void *arena) {{
 def codes_of(name: str, folder: Path) -> dict[str, Callable[[], Code]]:
     """Return functions that generate the code of a network, by generator."""
     x = np.load(folder / f"{name}.npz")["x"][:ROWS]
-    outputs = networks.NETWORKS[name].classes or x.shape[1]
+    outputs = NETWORKS[name].classes or x.shape[1]
 
     def emx_quantized() -> Code:
         with TemporaryDirectory() as converted:
@@ -127,7 +128,7 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", help=", ".join(networks.NETWORKS))
+    parser.add_argument("names", nargs="*", help=", ".join(NETWORKS))
     parser.add_argument("--target", default="cortex_m4", choices=TARGETS)
     parser.add_argument("--optimization", default="-O2")
     options = parser.parse_args()
@@ -136,7 +137,7 @@ def main() -> None:
     for column in ("network", "generator", "instructions", "flash", "static RAM", "stack"):
         table.add_column(column, justify="left" if column in ("network", "generator") else "right")
     target = TARGETS[options.target]
-    for name in options.names or networks.NETWORKS:
+    for name in options.names or NETWORKS:
         for generator, generate in codes_of(name, options.folder).items():
             files, call, rows = generate()
             done = run_c(files, call, rows, target, [options.optimization], warnings=())
