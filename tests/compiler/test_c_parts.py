@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from anybit.compiler.backends.c.arena import ALIGNMENT, Buffer, plan_arena
-from anybit.compiler.backends.c.constants import format_float, format_integer
 from anybit.compiler.backends.c.distances import find_window_distance
+from anybit.compiler.backends.c.literals import format_float, format_integer
 from anybit.compiler.backends.c.types import store_tensor
 from anybit.compiler.backends.c.weights import Packing, pack_rows
 from anybit.compiler.program import program as p

@@ -110,7 +110,7 @@ def compile(
         str | None,
         typer.Option(
             metavar="size|speed",
-            help="Ternary weights five to a byte (default) or four, which are decoded faster.",
+            help="The smallest code and weights (default), or faster ones.",
             rich_help_panel=_C_SOURCE,
         ),
     ] = None,

@@ -94,8 +94,8 @@ class CompiledModel(Model):
             name: Prefix of the files and functions, an identifier of C.
             io: "floats" for the inputs and outputs of the graph; "codes" for their integer codes,
                 height x width x channels, without any float.
-            layout: "size" for the fewest bytes of weights, "speed" for those that are decoded
-                faster: ternary weights take 2 bits then, and not a fifth of a byte.
+            layout: "size" for the fewest bytes: layers of equal form share a function, and five
+                ternary weights a byte. "speed": a function per layer, ternary weights of 2 bits.
             limits: The most bytes of "flash" (constants) and "ram" (the arena).
 
         Returns:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anybit.compiler.backends.c.literals import format_float, format_integer
+from anybit.compiler.backends.c.parameters import mark
 from anybit.compiler.backends.c.types import CType, find_type
 from anybit.onnx.graph.constants import Array
 
@@ -18,14 +20,21 @@ class Constant:
     Attributes:
         name: Its name in C.
         ctype: Type of its elements.
+        part: What it is to the layer that reads it: weights, thresholds, ...
     """
 
     name: str
     ctype: CType
+    part: str
+
+    @property
+    def symbol(self) -> str:
+        """The array in the text of a function: a parameter of its layer."""
+        return mark(self.part, f"const {self.ctype.value} *", self.name)
 
     def at(self, index: str) -> str:
         """Return the expression that reads an element."""
-        return f"READ_{self.ctype.short.upper()}({self.name} + {index})"
+        return f"READ_{self.ctype.short.upper()}({self.symbol} + {index})"
 
     def bit(self, index: str) -> str:
         """Return the expression that reads a bit of an array of bytes."""
@@ -40,7 +49,7 @@ class Constant:
 
     def has(self, number: str, size: int) -> str:
         """Return the expression of whether a number is one of `size` ascending elements."""
-        counts = (self.count(key, self.name, size) for key in (number, f"{number} - 1"))
+        counts = (self.count(key, self.symbol, size) for key in (number, f"{number} - 1"))
         return f"({' != '.join(counts)})"
 
 
@@ -48,42 +57,41 @@ class Constants:
     """The arrays of a file; equal ones are stored once."""
 
     def __init__(self) -> None:
-        self._arrays: dict[tuple[CType, bytes], tuple[Constant, Array]] = {}
+        self._arrays: dict[tuple[CType, bytes], tuple[str, CType, Array]] = {}
 
     def add(self, name: str, numbers: Array, ctype: CType | None = None) -> Constant:
-        """Add an array under a name, in the smallest type that holds it; reuse an equal one."""
+        """Add an array under a name LAYER_PART, in the smallest type that holds it.
+
+        An equal array is reused.
+        """
         flat = np.ravel(numbers)
         if ctype is None:
             ctype = find_type(int(flat.min()), int(flat.max()))
         stored = flat.astype(ctype.dtype)
         key = ctype, stored.tobytes()
-        return self._arrays.setdefault(key, (Constant(name, ctype), stored))[0]
-
-    @staticmethod
-    def measure(numbers: Array) -> int:
-        """Return the bytes of integers in the smallest type."""
-        return int(numbers.size * find_type(int(numbers.min()), int(numbers.max())).size)
+        stored_name, _, _ = self._arrays.setdefault(key, (name, ctype, stored))
+        return Constant(stored_name, ctype, name.rpartition("_")[2])
 
     @property
     def bytes(self) -> int:
         """Size of all arrays."""
-        return sum(array.nbytes for _, array in self._arrays.values())
+        return sum(array.nbytes for _, _, array in self._arrays.values())
 
     @property
     def types(self) -> set[CType]:
         """The types of the arrays."""
-        return {constant.ctype for constant, _ in self._arrays.values()}
+        return {ctype for _, ctype, _ in self._arrays.values()}
 
     def declare(self) -> str:
         """Return the declarations of all arrays."""
         return "\n".join(_declare(*entry) for entry in self._arrays.values())
 
 
-def _declare(constant: Constant, array: Array) -> str:
-    head = f"static const {constant.ctype.value} {constant.name}[{array.size}] IN_FLASH = {{"
+def _declare(name: str, ctype: CType, array: Array) -> str:
+    head = f"static const {ctype.value} {name}[{array.size}] IN_FLASH = {{"
     lines, line = [head], "   "
     for number in array:
-        text = f" {_format(number, constant.ctype)},"
+        text = f" {_format(number, ctype)},"
         if len(line) + len(text) > _WIDTH:
             lines.append(line)
             line = "   "
@@ -95,27 +103,3 @@ def _format(number: np.generic, ctype: CType) -> str:
     if ctype is CType.FLOAT:
         return format_float(float(number))
     return format_integer(int(number))
-
-
-def format_integer(number: int) -> str:
-    """Return a constant expression for an integer of at most 64 bits.
-
-    C gives a decimal constant the first of int, long and long long that holds it.
-    """
-    return f"({number + 1} - 1)" if number in (-(2**31), -(2**63)) else str(number)
-
-
-def format_offset(count: int, channels: int) -> str:
-    """Return the place of a channel's first number; 16 bits of an int may not hold it."""
-    cast = "(int32_t)" if count * channels >= 2**15 else ""
-    return "channel" if count == 1 else f"channel * {cast}{count}"
-
-
-def format_float(number: float) -> str:
-    """Return a constant expression for a float32 number, exact to the bit."""
-    if np.isnan(number):
-        return "(0.0f / 0.0f)"
-    if np.isinf(number):
-        return "(1.0f / 0.0f)" if number > 0 else "(-1.0f / 0.0f)"
-    text = f"{number:.9g}"
-    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anybit.compiler.backends.c.constants import (
-    Constants,
-    format_float,
-    format_integer,
-    format_offset,
-)
-from anybit.compiler.backends.c.types import CType, StoredTensor, return_element
+from anybit.compiler.backends.c.constants import Constant, Constants
+from anybit.compiler.backends.c.literals import format_float, format_integer, format_offset
+from anybit.compiler.backends.c.parameters import Parameter, mark
+from anybit.compiler.backends.c.types import CType, StoredTensor, find_type, return_element
 from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import join_words, unpack_late
@@ -48,10 +45,36 @@ class Sums:
     bias: Array
 
 
+@dataclass(frozen=True)
+class CommonScaling:
+    """A form of multiplications and shifts that layers can share.
+
+    Attributes:
+        channels: Numbers of the arrays of equal shifts: the channels of the widest layer.
+        keys: Type of the keys of late steps.
+    """
+
+    channels: int
+    keys: CType
+
+
 def emit_epilogue(
-    tail: p.Tail, sums: Sums, target: StoredTensor | None, name: str, constants: Constants
+    tail: p.Tail,
+    sums: Sums,
+    target: StoredTensor | None,
+    name: str,
+    constants: Constants,
+    common: CommonScaling | None = None,
 ) -> Epilogue:
     """Emit an epilogue to elements of a target, or to float32 without one.
+
+    Args:
+        tail: The epilogue.
+        sums: The sums that it reads.
+        target: The tensor that it writes.
+        name: Name of the layer.
+        constants: The arrays of the file.
+        common: A form for all multiplications and shifts; else each has the shortest.
 
     Raises:
         ModelError: It computes codes in floats.
@@ -62,7 +85,7 @@ def emit_epilogue(
         case p.Thresholds() if target:
             return _emit_thresholds(tail, sums, target, name, constants)
         case p.Scaled() if target:
-            return _emit_scaled(tail, sums, target, name, constants)
+            return _emit_scaled(tail, sums, target, name, constants, common)
         case p.Table() if target:
             return Epilogue(tuple(_emit_table(tail, sums, target, name, constants)))
         case p.Piecewise() if target:
@@ -92,7 +115,7 @@ def _emit_thresholds(
         lines.append(f"sum *= {signs.at('channel')};")
     place = format_offset(count, len(directions))
     if count > _FEW_THRESHOLDS:
-        reached = array.count("sum", f"{array.name} + {place}", count)
+        reached = array.count("sum", f"{array.symbol} + {place}", count)
         return Epilogue((*lines, return_element(target, reached)), array.ctype)
     reads = [array.at(f"{place} + {i}" if i else place) for i in range(count)]
     reached = " + ".join(f"(sum >= {read})" for read in reads)
@@ -100,7 +123,12 @@ def _emit_thresholds(
 
 
 def _emit_scaled(
-    tail: p.Scaled, sums: Sums, target: StoredTensor, name: str, constants: Constants
+    tail: p.Scaled,
+    sums: Sums,
+    target: StoredTensor,
+    name: str,
+    constants: Constants,
+    common: CommonScaling | None,
 ) -> Epilogue:
     multipliers = tail.multipliers.astype(np.int64)
     terms = [
@@ -116,10 +144,15 @@ def _emit_scaled(
     elif (raised := _raise_shifts(shifts, multipliers, terms)) is not None:
         shifts, multipliers, terms = raised
         upper_type, upper = "int32_t", "(int32_t)(y >> 32)"
-    multiplier = _read(constants, f"{name}_multipliers", multipliers)
-    term = _read(constants, f"{name}_terms", np.array(terms, np.int64))
-    shift = _read(constants, f"{name}_shifts", shifts)
-    lines = [
+    lines, multiplier, term = _read_scales(multipliers, terms, name, constants)
+    if not lines or upper == "y":
+        common = None
+    if common and np.all(shifts == shifts[0]):
+        equal = constants.add(f"all_{shifts[0]}_shifts", np.full(common.channels, shifts[0]))
+        shift = equal.at("channel")
+    else:
+        shift = _read(constants, f"{name}_shifts", shifts)
+    lines += [
         f"const {y_type} y = ({y_type})sum * {multiplier} + {term};",
         f"const {upper_type} upper = {upper};",
         "int32_t index;",
@@ -132,14 +165,41 @@ def _emit_scaled(
         f"index = (int32_t)(upper >> {shift});",
     ]
     searched = None
-    if tail.late.any():
-        late, searched = _emit_late(tail, target, name, constants)
-        magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers))
+    if common or tail.late.any():
+        late, searched = _emit_late(tail, target, name, constants, common)
+        magnitude = multiplier
+        if common:
+            magnitude = "(multiplier < 0 ? 0u - (uint32_t)multiplier : (uint32_t)multiplier)"
+        elif np.any(multipliers < 0):
+            magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers))
         near = f"upper - (({upper_type})index << {shift}) < {magnitude}"
         if upper != "y":
             near = f"upper == index << {shift} && (uint32_t)y < (uint32_t){magnitude}"
         lines += [f"if ({near}) {{", f"    index -= {late} && index > 0;", "}"]
     return Epilogue((*lines, return_element(target, "index")), searched)
+
+
+def _read_scales(
+    multipliers: Array, terms: Sequence[int], name: str, constants: Constants
+) -> tuple[list[str], str, str]:
+    """Return statements, and the expressions of a channel's multiplier and term.
+
+    Terms of 64 bits that differ between channels lie beside the multipliers, as two words.
+    """
+    numbers = np.array(terms, np.int64)
+    alike = np.all(multipliers == multipliers[0]) or np.all(numbers == numbers[0])
+    if alike or find_type(int(numbers.min()), int(numbers.max())) is not CType.INT64:
+        multiplier = _read(constants, f"{name}_multipliers", multipliers)
+        return [], multiplier, _read(constants, f"{name}_terms", numbers)
+    words = np.stack([multipliers, numbers, numbers >> 32], 1).astype(np.int32)
+    scales = constants.add(f"{name}_scales", words, CType.INT32)
+    lines = [
+        f"const int32_t *const scale = {scales.symbol} + channel * 3;",
+        "const int32_t multiplier = READ_INT32(scale);",
+        "const uint64_t high = (uint64_t)READ_INT32(scale + 2) << 32;",
+        "const int64_t term = (int64_t)(high | (uint32_t)READ_INT32(scale + 1));",
+    ]
+    return lines, "multiplier", "term"
 
 
 def _raise_shifts(
@@ -157,18 +217,27 @@ def _raise_shifts(
 
 
 def _emit_late(
-    tail: p.Scaled, target: StoredTensor, name: str, constants: Constants
+    tail: p.Scaled,
+    target: StoredTensor,
+    name: str,
+    constants: Constants,
+    common: CommonScaling | None,
 ) -> tuple[str, CType | None]:
     """Emit whether a step is late, by a list or a bit per step, whichever is smaller.
 
     Return the type of the list, too.
     """
-    keys = np.flatnonzero(unpack_late(tail, target.levels))
+    bits = unpack_late(tail, target.levels) if tail.late.size else np.zeros(0)
+    keys = np.flatnonzero(bits)
     place = f"channel * (int32_t){target.levels} + index"
-    if constants.measure(keys) >= tail.late.size:
+    ctype = common.keys if common else find_type(0, int(keys.max()))
+    if keys.size and keys.size * ctype.size >= tail.late.size:
         return constants.add(f"{name}_late", tail.late, CType.UINT8).bit(place), None
-    array = constants.add(f"{name}_late", keys)
-    return array.has(place, keys.size), array.ctype
+    if keys.size:
+        array = constants.add(f"{name}_late", keys, ctype)
+    else:
+        array = Constant("0", ctype, "late")
+    return array.has(place, Parameter(keys.size, "late_count")), ctype
 
 
 def _find_width(multipliers: Array, terms: Sequence[int], sums: Sums) -> CType:
@@ -208,7 +277,7 @@ def _emit_pieces(
     limits = sums.reach.lowest[:, None], sums.reach.highest[:, None] + 1
     starts = np.clip(tail.starts.reshape(-1, count).astype(np.int64), *limits)
     array = constants.add(f"{name}_starts", starts - sums.bias[:, None])
-    start = f"{array.name} + {format_offset(count, len(starts))}"
+    start = f"{array.symbol} + {format_offset(count, len(starts))}"
     reached = array.count("sum", start, count)
     place = f"channel * (int32_t){count + 1} + {reached}"
     return Epilogue((f"return {elements.at(f'({place})')};",), array.ctype)
@@ -262,5 +331,6 @@ def _read_floats(constants: Constants, name: str, numbers: Array) -> str:
 def _read(constants: Constants, name: str, numbers: Array) -> str:
     """Return the expression of a channel's number: a literal if all are equal."""
     if np.all(numbers == numbers[0]):
-        return format_integer(int(numbers[0]))
+        part = name.rpartition("_")[2].removesuffix("s")
+        return mark(part, "", format_integer(int(numbers[0])))
     return constants.add(name, numbers).at("channel")

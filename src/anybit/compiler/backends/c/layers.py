@@ -3,17 +3,20 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from functools import singledispatchmethod
 from typing import Any
 
 import numpy as np
 
-from anybit.compiler.backends.c.constants import Constant, Constants, format_integer, format_offset
+from anybit.compiler.backends.c.constants import Constant, Constants
 from anybit.compiler.backends.c.distances import find_window_distance
-from anybit.compiler.backends.c.epilogues import Epilogue, Sums, emit_epilogue
+from anybit.compiler.backends.c.epilogues import CommonScaling, Epilogue, Sums, emit_epilogue
 from anybit.compiler.backends.c.helpers import Helpers
+from anybit.compiler.backends.c.literals import format_integer, format_offset
 from anybit.compiler.backends.c.pairs import emit_pair
+from anybit.compiler.backends.c.parameters import PLACES, Parameter, Place
 from anybit.compiler.backends.c.templates import render
 from anybit.compiler.backends.c.types import CType, StoredTensor
 from anybit.compiler.backends.c.weights import (
@@ -47,13 +50,32 @@ _LARGE_TABLE = 1024
 """From this number of entries on, a table of two tensors becomes arithmetic if it can."""
 
 
+class FunctionForm(Enum):
+    """Kinds of functions: their names where layers share them, and what they compute."""
+
+    PIXELS = "multiply", "Products of weights and elements that lie together"
+    WINDOW = "convolve", "Products of weights and the elements of a window, which are copied"
+    CHANNELS = "convolve_channels", "Products of each channel with weights of its own"
+    MAXIMUM = "find_maxima", "The largest elements of windows"
+    ELEMENTS = "map_elements", "A function of elements"
+    QUANTIZE = "quantize", "Elements of floats"
+    DEQUANTIZE = "dequantize", "Floats of elements"
+    MOVE = "move_elements", "Elements in other places"
+
+    def __init__(self, function: str, purpose: str) -> None:
+        self.function, self.purpose = function, purpose
+
+
 @dataclass(frozen=True, eq=False)
 class Layer:
     """A function of C.
 
     Attributes:
         name: Its name.
-        text: Its definition, with that of its epilogue.
+        form: Its kind.
+        comment: Its name, window and shapes, as a comment of C.
+        text: Its definition, with marks and places.
+        helper: The definition of a function that it calls for each element.
         scratch: Bytes of memory that it needs besides its tensors.
         distance: Bytes by which its target has to begin before a source that nothing reads later;
             None if they must not overlap.
@@ -62,7 +84,10 @@ class Layer:
     """
 
     name: str
+    form: FunctionForm
+    comment: str
     text: str
+    helper: str = ""
     scratch: int = 0
     distance: int | None = None
     refuses: bool = False
@@ -80,6 +105,7 @@ class LayerEmitter:
         ternary: Whether five weights with three values share a byte.
         constants: The arrays of the file.
         helpers: The shared functions of the file.
+        common: A form for all multiplications and shifts, if layers share functions.
     """
 
     program: p.Program
@@ -88,6 +114,7 @@ class LayerEmitter:
     ternary: bool
     constants: Constants = field(default_factory=Constants)
     helpers: Helpers = field(default_factory=Helpers)
+    common: CommonScaling | None = None
 
     @singledispatchmethod
     def emit(self, at: Any, name: str) -> Layer:
@@ -114,38 +141,44 @@ class LayerEmitter:
             bias = x.bias * weights.sum(axis=(1, 2, 3))
         sums = Sums(find_reach(at, source, y.channels), bias)
         target = None if isinstance(y, p.Port) else y
-        epilogue = emit_epilogue(at.tail, sums, target, name, self.constants)
+        epilogue = emit_epilogue(at.tail, sums, target, name, self.constants, self.common)
         self._note(epilogue)
-        place = f"(row * {y.width} + column) * {y.channels} + channel"
-        if isinstance(y, p.Port) and y.channels_first:
-            place = f"(channel * {y.height} + row) * {y.width} + column"
-            store = f"y[{place}]"
-        else:
-            store = f"y[{place}]" if depthwise else "*y++"
+        result = "float" if target is None else target.ctype.value
+        lines = _mention_channel(epilogue.lines)
         values = {
-            "name": name,
-            "x": x,
-            "w": at.window,
-            "height": y.height,
-            "width": y.width,
-            "index": self.index,
-            "result": "float" if target is None else target.ctype.value,
-            "epilogue": _mention_channel(epilogue.lines),
+            "x": _name_sizes(x),
+            "y": y,
+            "w": _name_window(at.window),
+            "height": Parameter(y.height, "height"),
+            "width": Parameter(y.width, "width"),
+            "result": result,
             "padded": is_padded(at.window),
-            "store": store,
-            "comment": self._describe(at, name, x, y),
+            "store": _store_sum(y) if depthwise or floats else "*y++",
         }
-        macs = weights.size * y.height * y.width
+        emit = self._emit_depthwise if depthwise else self._emit_dense
+        text, scratch = emit(at, name, weights, values)
         distance: int | None = None
         if target:
             pixel = y.channels * target.ctype.size
             size = y.height, y.width, pixel
             distance = find_window_distance(at.window, x, size, by_rows=depthwise)
-        if depthwise:
-            text = self._emit_depthwise(at, name, weights, values)
-            return Layer(name, text, distance=distance, macs=macs)
-        text, scratch = self._emit_dense(at, name, weights, values)
-        return Layer(name, text, scratch, distance, macs=macs)
+        return Layer(
+            name,
+            FunctionForm.CHANNELS
+            if depthwise
+            else FunctionForm.WINDOW
+            if scratch
+            else FunctionForm.PIXELS,
+            self._describe(at, name, x, y),
+            text,
+            self._render("epilogue.c.j2", result=result, epilogue=lines),
+            scratch=scratch,
+            distance=distance,
+            macs=weights.size * y.height * y.width,
+        )
+
+    def _render(self, template: str, **values: Any) -> str:
+        return render(template, **PLACES, index=self.index, **values)
 
     def _emit_dense(
         self, at: p.Product, name: str, weights: Array, values: dict[str, Any]
@@ -165,26 +198,28 @@ class LayerEmitter:
         in_rows = at.groups == 1 and w.dilation_width == 1
         single = w.kernel_height == 1 or (w.kernel_width == x.width and w.dilation_height == 1)
         patch = values["padded"] or not (in_rows and single)
-        text = render(
+        channels = Parameter(size, "group_channels" if at.groups > 1 else "channels")
+        text = self._render(
             "product.c.j2",
             **values,
             patch=patch,
             in_rows=in_rows,
             groups=at.groups,
-            inner=weights.shape[3],
-            size=rows.shape[1],
-            packed=packed,
+            inner=Parameter(weights.shape[3], "inner"),
+            size=Parameter(rows.shape[1], "size"),
+            packed=replace(packed, low=Parameter(packed.low, "low")),
+            zero=Parameter(x.zero, "zero", x.ctype.value),
             weights=array,
-            row_bytes=blocks.shape[1] // together,
+            row_bytes=Parameter(blocks.shape[1] // together, "row_bytes"),
             rows=together,
-            first=f"group * {size}" if at.groups > 1 else 0,
-            last=f"(group + 1) * {size}" if at.groups > 1 else len(weights),
+            first=f"group * {channels}" if at.groups > 1 else 0,
+            last=f"(group + 1) * {channels}" if at.groups > 1 else channels,
         )
         return text, rows.shape[1] * x.ctype.size if patch else 0
 
     def _emit_depthwise(
         self, at: p.Product, name: str, weights: Array, values: dict[str, Any]
-    ) -> str:
+    ) -> tuple[str, int]:
         x: StoredTensor = values["x"]
         taps, channels = weights[0].size, len(weights)
         lowest, highest = x.lowest + x.bias, x.highest + x.bias
@@ -196,22 +231,31 @@ class LayerEmitter:
         # With pairs of products, some sums are computed 256 times as large.
         pairs = blocks and x.ctype.size == 1 and taps * largest * 128 * 256 < 2**31
         self.helpers.four_bytes |= pairs
-        return render(
+        named = Parameter(channels, "channels")
+        w = replace(
+            values["w"],
+            kernel_height=at.window.kernel_height,
+            kernel_width=at.window.kernel_width,
+        )
+        weight, bias = Parameter(weights.flat[0], "weight"), Parameter(x.bias, "bias")
+        text = self._render(
             "depthwise.c.j2",
-            **values,
-            channels=channels,
+            **values | {"w": w},
+            y_step=_find_step(values["y"]),
+            channels=named,
             multiple=channels // at.groups,
             taps=taps,
             packed=packed,
             weights=array,
-            digit=_emit_digit(packed, array, taps, channels) if array else "",
-            weight=f" * {weights.flat[0]}" if alike and weights.flat[0] != 1 else "",
-            element=f"((int32_t)from[place] + {x.bias})" if x.bias else "(int32_t)from[place]",
+            digit=_emit_digit(packed, array, taps, named) if array else "",
+            weight=f" * {weight}" if alike and weight != 1 else "",
+            element=f"((int32_t)from[place] + {bias})" if x.bias else "(int32_t)from[place]",
             pairs=pairs,
             vectors=next((n for n in (16, 8, 4) if channels % n == 0), 0)
             if blocks and packed.packing is Packing.INT8
             else 0,
         )
+        return text, 0
 
     def _add_weights(self, name: str, rows: Array, packing: Packing) -> Any:
         ctype = CType.INT8 if packing is Packing.INT8 else CType.UINT8
@@ -226,19 +270,17 @@ class LayerEmitter:
     @emit.register
     def _(self, at: p.MaxPool, name: str) -> Layer:
         x, y = self.tensors[at.source], self.tensors[at.target]
-        text = render(
+        text = self._render(
             "max_pool.c.j2",
-            name=name,
-            x=x,
-            w=at.window,
-            height=y.height,
-            width=y.width,
-            index=self.index,
+            x=_name_sizes(x),
+            w=_name_window(at.window),
+            height=Parameter(y.height, "height"),
+            width=Parameter(y.width, "width"),
             padded=is_padded(at.window),
-            comment=self._describe(at, name, x, y),
         )
         row = y.height, y.width, y.channels * y.ctype.size
-        return Layer(name, text, distance=find_window_distance(at.window, x, row))
+        comment, distance = self._describe(at, name, x, y), find_window_distance(at.window, x, row)
+        return Layer(name, FunctionForm.MAXIMUM, comment, text, distance=distance)
 
     @emit.register
     def _(self, at: p.Quantize, name: str) -> Layer:
@@ -256,7 +298,7 @@ class LayerEmitter:
             array = self.constants.add(f"{name}_thresholds", keys)
             self.helpers.searches.add(array.ctype)
             place = format_offset(steps, len(keys))
-            start = array.name if len(keys) == 1 else f"{array.name} + {place}"
+            start = array.symbol if len(keys) == 1 else f"{array.symbol} + {place}"
             count = array.count("key", start, steps)
         else:
             count = "0"
@@ -265,20 +307,18 @@ class LayerEmitter:
         elif (directions < 0).any():
             signs = self.constants.add(f"{name}_directions", directions)
             count = f"{count}; count = {signs.at('channel')} < 0 ? {steps} - count : count"
-        text = render(
+        text = self._render(
             "quantize.c.j2",
-            name=name,
             y=y,
-            index=self.index,
             refuses=at.nan < 0,
             nan=y.lowest + y.step * at.nan,
             count=count,
             element=y.element("count"),
             source=f"({_place_in_port(port)})",
             arithmetic=arithmetic,
-            comment=f"/* {name}: float32 to {y.ctype.value}, {y.shape} */",
         )
-        return Layer(name, text, refuses=at.nan < 0)
+        comment = f"/* {name}: float32 to {y.ctype.value}, {y.shape} */"
+        return Layer(name, FunctionForm.QUANTIZE, comment, text, refuses=at.nan < 0)
 
     def _emit_scaling(self, at: p.Quantize, name: str) -> list[str]:
         """Return statements for a float x; stores to memory keep a compiler from contracting."""
@@ -296,16 +336,14 @@ class LayerEmitter:
         array = self.constants.add(f"{name}_values", values, CType.FLOAT)
         index = x.index(f"x[pixel * {x.channels} + channel]")
         start = f"{format_offset(x.levels, len(values))} + " if len(values) > 1 else ""
-        text = render(
+        text = self._render(
             "dequantize.c.j2",
-            name=name,
             x=x,
-            index=self.index,
             place=_place_in_port(port),
             value=array.at(f"({start}{index})"),
-            comment=f"/* {name}: {x.ctype.value} to float32, {x.shape} */",
         )
-        return Layer(name, text)
+        comment = f"/* {name}: {x.ctype.value} to float32, {x.shape} */"
+        return Layer(name, FunctionForm.DEQUANTIZE, comment, text)
 
     @emit.register
     def _(self, at: p.Lookup, name: str) -> Layer:
@@ -356,10 +394,9 @@ class LayerEmitter:
         a, b = inputs
         body = emit_pair(pair, y, name, self.constants)
         self._note(body)
-        call = f"{name}_element({a.index('*a')}, {b.index('*b')})"
-        function = render("pair.c.j2", name=name, y=y, lines=body.lines)
+        call = f"{Place.NAME}_element({Place.ARGUMENT}{a.index('*a')}, {b.index('*b')})"
         layer = self._emit_elements(name, (a, b), y, [f"*y++ = {call};"], per_channel=False)
-        return replace(layer, text=f"{function}\n\n{layer.text}")
+        return replace(layer, helper=self._render("pair.c.j2", y=y, lines=body.lines))
 
     def _emit_elements(
         self,
@@ -375,19 +412,19 @@ class LayerEmitter:
         per_channel |= any(repeated)
         if len(inputs) > 1:
             lines = [*lines, *(f"{'ab'[i]}++;" for i in range(2) if not repeated[i])]
-        text = render(
+        pixels = y.height * y.width if per_channel else y.elements
+        text = self._render(
             "elements.c.j2",
-            name=name,
             inputs=inputs,
             y=y,
-            index=self.index,
             per_channel=per_channel,
-            pixels=y.height * y.width if per_channel else y.elements,
+            pixels=Parameter(pixels, "pixels"),
+            channels=Parameter(y.channels, "channels"),
             lines=lines,
-            comment=f"/* {name}: {' and '.join(x.shape for x in inputs)} -> {y.shape} */",
         )
+        comment = f"/* {name}: {' and '.join(x.shape for x in inputs)} -> {y.shape} */"
         in_place = y.ctype.size <= min(x.ctype.size for x in inputs) and not any(repeated)
-        return Layer(name, text, distance=0 if in_place else None)
+        return Layer(name, FunctionForm.ELEMENTS, comment, text, distance=0 if in_place else None)
 
     @emit.register
     def _(self, at: p.Gather, name: str) -> Layer:
@@ -399,12 +436,10 @@ class LayerEmitter:
             self._emit_sequence(f"{name}_{part}", numbers.astype(np.int64), variable)
             for part, numbers, variable in zip(names, lists, variables, strict=True)
         ]
-        text = render(
+        text = self._render(
             "gather.c.j2",
-            name=name,
             x=x,
             y=y,
-            index=self.index,
             count=len(at.channels),
             from_row=reads[0],
             from_column=reads[1],
@@ -412,9 +447,9 @@ class LayerEmitter:
             first_channel=at.first_channel,
             fills=any((numbers < 0).any() for numbers in lists),
             fill=y.lowest + y.step * at.fill,
-            comment=f"/* {name}: moves elements, {x.shape} -> {y.shape} */",
         )
-        return Layer(name, text)
+        comment = f"/* {name}: moves elements, {x.shape} -> {y.shape} */"
+        return Layer(name, FunctionForm.MOVE, comment, text)
 
     def _emit_sequence(self, name: str, numbers: Array, variable: str) -> str:
         """Return the expression of a list's element: arithmetic if it is a progression."""
@@ -428,16 +463,14 @@ class LayerEmitter:
     @emit.register
     def _(self, at: p.Reshape, name: str) -> Layer:
         x, y = self.tensors[at.source], self.tensors[at.target]
-        text = render(
+        text = self._render(
             "reshape.c.j2",
-            name=name,
             x=x,
-            index=self.index,
             source=_locate(x, at.source_channels_first),
             target=_locate(y, at.target_channels_first),
-            comment=f"/* {name}: {x.shape} in another order, {y.shape} */",
         )
-        return Layer(name, text)
+        comment = f"/* {name}: {x.shape} in another order, {y.shape} */"
+        return Layer(name, FunctionForm.MOVE, comment, text)
 
     def _describe(self, at: p.Product | p.MaxPool, name: str, x: StoredTensor, y: Any) -> str:
         w = at.window
@@ -462,7 +495,39 @@ def _emit_digit(packed: PackedWeights, array: Constant, taps: int, channels: int
 
 def _mention_channel(lines: Sequence[str]) -> Sequence[str]:
     """Return statements that mention the channel, as compilers ask of every parameter."""
-    return lines if any("channel" in line for line in lines) else ("(void)channel;", *lines)
+    mentions = any(re.search(r"\bchannel\b", line) for line in lines)
+    return lines if mentions else ("(void)channel;", *lines)
+
+
+def _name_window(window: p.Window) -> p.Window:
+    """Return a window whose sizes are parameters."""
+    names = [part.name for part in fields(window)]
+    return p.Window(*(Parameter(getattr(window, name), name) for name in names))
+
+
+def _name_sizes(x: StoredTensor) -> StoredTensor:
+    """Return a source whose sizes are parameters."""
+    return replace(
+        x,
+        height=Parameter(x.height, "x_height"),
+        width=Parameter(x.width, "x_width"),
+        channels=Parameter(x.channels, "x_channels"),
+    )
+
+
+def _store_sum(y: StoredTensor | p.Port) -> str:
+    """Return where the result of a channel of a pixel is stored."""
+    height, width = Parameter(y.height, "height"), Parameter(y.width, "width")
+    if isinstance(y, p.Port) and y.channels_first:
+        return f"y[(channel * {height} + row) * {width} + column]"
+    return f"y[(row * {width} + column) * {Parameter(y.channels, 'channels')} + channel]"
+
+
+def _find_step(y: StoredTensor | p.Port) -> int:
+    """Return how far apart the results of two channels are stored."""
+    if isinstance(y, p.Port) and y.channels_first:
+        return Parameter(y.height, "height") * Parameter(y.width, "width")
+    return 1
 
 
 def is_same_order(at: p.Reshape, x: StoredTensor, y: StoredTensor) -> bool:

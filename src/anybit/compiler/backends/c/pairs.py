@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums and products of two tensors as statements of C."""
 
-from anybit.compiler.backends.c.constants import Constants, format_integer
+from anybit.compiler.backends.c.constants import Constants
 from anybit.compiler.backends.c.epilogues import Epilogue
+from anybit.compiler.backends.c.literals import format_integer
 from anybit.compiler.backends.c.types import CType, StoredTensor, return_element
 from anybit.compiler.backends.integer_pairs import IntegerPair
 

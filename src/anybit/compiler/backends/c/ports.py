@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from anybit.compiler.backends.c.constants import format_float
 from anybit.compiler.backends.c.identifiers import make_comment
+from anybit.compiler.backends.c.literals import format_float
 from anybit.compiler.backends.c.types import StoredTensor
 from anybit.compiler.program import program as p
 from anybit.errors import OptionError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anybit.compiler.backends.c.constants import format_float
+from anybit.compiler.backends.c.literals import format_float
 from anybit.compiler.backends.c.ports import name_port
 from anybit.compiler.backends.c.source import CSource
 from anybit.compiler.backends.c.templates import render

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anybit.compiler.backends.c.arena import ALIGNMENT, Arena
+from anybit.compiler.backends.c.epilogues import CommonScaling
 from anybit.compiler.backends.c.footprint import LayerFootprint
 from anybit.compiler.backends.c.identifiers import check_name, make_comment, make_identifier
 from anybit.compiler.backends.c.layers import Layer, LayerEmitter
@@ -20,8 +21,9 @@ from anybit.compiler.backends.c.memory import (
     plan_memory,
 )
 from anybit.compiler.backends.c.ports import Ports, SourceNames, find_outside
+from anybit.compiler.backends.c.sharing import define_layers
 from anybit.compiler.backends.c.templates import read_version, render
-from anybit.compiler.backends.c.types import StoredTensor, store_tensor
+from anybit.compiler.backends.c.types import StoredTensor, find_type, store_tensor
 from anybit.compiler.backends.integer_tails import make_integer_tails
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
@@ -29,6 +31,9 @@ from anybit.errors import ModelError
 from anybit.text import format_count
 
 _MOST_IN_16_BITS = 2**14
+
+_DENSITY = 7
+"""Characters of the text of a function per byte of code, about."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ def emit_c(
         name: Name of the network, an identifier.
         codes: Whether inputs and outputs are integer codes, height x width x channels, and not
             float32 in the order of the graph.
-        layout: "size" stores five ternary weights in a byte, and "speed" four.
+        layout: "size" lets layers share functions and stores five ternary weights in a byte;
+            "speed" gives each layer its own, and stores four.
         labels: Names from the model.
 
     Raises:
@@ -93,19 +99,30 @@ def emit_c(
             "--integer-only"
         )
     integers = make_integer_tails(program)
-    return _Emission(integers, name, codes, layout, labels or SourceNames()).emit()
+    emissions = [
+        _Emission(integers, name, codes, layout, labels or SourceNames(), common)
+        for common in ([None, _find_common(integers)] if layout == "size" else [None])
+    ]
+    return min(emissions, key=lambda emission: emission.flash).emit()
 
 
 class _Emission:
     """Functions, memory and files of one network."""
 
     def __init__(
-        self, program: p.Program, name: str, codes: bool, layout: str, names: SourceNames
+        self,
+        program: p.Program,
+        name: str,
+        codes: bool,
+        layout: str,
+        names: SourceNames,
+        common: CommonScaling | None,
     ) -> None:
         self.program, self.name, self.codes, self.names = program, name, codes, names
         tensors = [store_tensor(tensor) for tensor in program.tensors]
         index = _select_index(program, tensors)
-        self.emitter = LayerEmitter(program, tensors, index, ternary=layout == "size")
+        small = layout == "size"
+        self.emitter = LayerEmitter(program, tensors, index, ternary=small, common=common)
         self.roots = find_roots(program, tensors)
         self.ports = Ports(
             program, tensors, names, find_outside(program, self.roots) if codes else {}
@@ -113,16 +130,17 @@ class _Emission:
         self.numbers = [n for n, at in enumerate(program.instructions) if not self._is_free(at)]
         self.steps: list[Step] = []
         self.constant_bytes: list[int] = []
-
-    def emit(self) -> CSource:
         for place, number in enumerate(self.numbers):
             at = self.program.instructions[number]
             before = self.emitter.constants.bytes
             layer = self.emitter.emit(at, self._name_layer(place, number, at))
             if note := self.names.notes.get(number):
-                layer = replace(layer, text=f"/* {make_comment(note)} */\n{layer.text}")
+                layer = replace(layer, comment=f"/* {make_comment(note)} */\n{layer.comment}")
             self.steps.append((at, layer))
             self.constant_bytes.append(self.emitter.constants.bytes - before)
+        self.code = define_layers([layer for _, layer in self.steps], shares=small)
+
+    def emit(self) -> CSource:
         outside = self.ports.outside
         memory = plan_memory(self.steps, self.emitter.tensors, self.roots, outside)
         return CSource(
@@ -135,6 +153,11 @@ class _Emission:
             self.program,
             {expression: root for root, expression in outside.items()},
         )
+
+    @property
+    def flash(self) -> float:
+        """An estimate of the bytes of constants and code."""
+        return self.emitter.constants.bytes + sum(len(code.text) for code in self.code) / _DENSITY
 
     @property
     def macs(self) -> int:
@@ -180,7 +203,10 @@ class _Emission:
             "version": read_version(),
             "refuses": any(layer.refuses for _, layer in self.steps),
         }
-        calls = [self._call(at, layer, memory) for at, layer in self.steps]
+        calls = [
+            self._call(at, layer, code.call, memory)
+            for (at, layer), code in zip(self.steps, self.code, strict=True)
+        ]
         source = render(
             "source.c.j2",
             **common,
@@ -189,7 +215,8 @@ class _Emission:
             helpers=helpers,
             orders_floats=emitter.helpers.orders_floats,
             types={ctype.short for ctype in emitter.constants.types},
-            layers=[layer.text for _, layer in self.steps],
+            layers=[code.text for code in self.code],
+            shares=any("&" in code.call for code in self.code),
             calls=calls,
         )
         header = render(
@@ -203,7 +230,7 @@ class _Emission:
         )
         return {f"{self.name}.c": source + "\n", f"{self.name}.h": header + "\n"}
 
-    def _call(self, at: p.Instruction, layer: Layer, memory: MemoryPlan) -> str:
+    def _call(self, at: p.Instruction, layer: Layer, start: str, memory: MemoryPlan) -> str:
         arguments = [memory.point(tensor) for tensor in list_sources(at)]
         if isinstance(at, p.Quantize):
             arguments = [self.ports.get_input(at.source)]
@@ -214,8 +241,16 @@ class _Emission:
             arguments.append(self.ports.get_output(at.target))
         if layer.scratch and isinstance(at, p.Product):
             arguments.append(memory.point_scratch(layer, memory.tensors[at.source].ctype))
-        call = f"{layer.name}({', '.join(arguments)})"
+        call = f"{start}{', '.join(arguments)})"
         return f"if ({call}) {{ return 1; }}" if layer.refuses else f"{call};"
+
+
+def _find_common(program: p.Program) -> CommonScaling:
+    """Return a form for the multiplications and shifts of all layers."""
+    tensors = program.tensors
+    channels = max(tensor.channels for tensor in tensors)
+    keys = max(tensor.channels * tensor.levels for tensor in tensors)
+    return CommonScaling(channels, find_type(0, keys - 1))
 
 
 def _select_index(program: p.Program, tensors: Sequence[StoredTensor]) -> str:

@@ -50,6 +50,14 @@ def find_type(lowest: int, highest: int) -> CType:
     raise OverflowError(f"{lowest}..{highest} needs more than 64 bits")
 
 
+def find_field_type(lowest: int, highest: int) -> CType:
+    """Return the smallest type that a range fits and that becomes a signed integer in sums."""
+    if lowest >= 0 and highest <= np.iinfo(np.uint8).max:
+        return CType.UINT8
+    ctype = find_type(lowest, highest)
+    return CType.INT32 if ctype is CType.UINT16 else ctype
+
+
 @dataclass(frozen=True)
 class StoredTensor:
     """The codes of a tensor as C stores them, height x width x channels.

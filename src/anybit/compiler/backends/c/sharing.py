@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of C that layers of equal form share."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from anybit.compiler.backends.c.layers import Layer
+from anybit.compiler.backends.c.literals import parse_integer
+from anybit.compiler.backends.c.parameters import (
+    Argument,
+    Place,
+    fill_arguments,
+    fill_places,
+    find_arguments,
+    hide_arguments,
+)
+from anybit.compiler.backends.c.types import CType, find_field_type
+
+_WIDTH = 98
+_POINTER = 4
+
+
+@dataclass(frozen=True)
+class LayerCode:
+    """The code of a layer in a file.
+
+    Attributes:
+        text: Its definitions.
+        call: A call of its function, up to the first argument.
+    """
+
+    text: str
+    call: str
+
+
+def define_layers(layers: Sequence[Layer], *, shares: bool) -> list[LayerCode]:
+    """Return the code of layers, in their order.
+
+    Args:
+        layers: The layers.
+        shares: Whether layers whose functions differ only in numbers and arrays share one. What
+            differs becomes fields of a struct, and each layer has such a struct.
+    """
+    forms: dict[str, list[Layer]] = {}
+    for layer in layers:
+        key = hide_arguments(f"{layer.helper}{layer.text}") if shares else layer.name
+        forms.setdefault(key, []).append(layer)
+    counts: Counter[str] = Counter()
+    codes: dict[str, LayerCode] = {}
+    for members in forms.values():
+        if len(members) == 1:
+            codes[members[0].name] = _define_alone(members[0])
+            continue
+        form = members[0].form.function
+        counts[form] += 1
+        name = f"{form}_{counts[form]}" if counts[form] > 1 else form
+        codes.update(_define_shared(name, members))
+    return [codes[layer.name] for layer in layers]
+
+
+def _define_alone(layer: Layer) -> LayerCode:
+    text = fill_arguments(_join(layer.helper, layer.text))
+    places = {Place.NAME: layer.name, Place.COMMENT: layer.comment}
+    return LayerCode(fill_places(text, places), f"{layer.name}(")
+
+
+def _define_shared(name: str, layers: Sequence[Layer]) -> dict[str, LayerCode]:
+    """Return the code of layers that share a function; that of the first has its definition."""
+    arguments = [find_arguments(f"{layer.helper}{layer.text}") for layer in layers]
+    types = {
+        field: _find_type([values[field] for values in arguments])
+        for field in arguments[0]
+        if len({values[field].text for values in arguments}) > 1
+    }
+    order = sorted(types, key=lambda field: -_measure(types[field]))
+    fields = [f"    {_declare(types[field], field)};" for field in order]
+    struct = "\n".join([f"struct {name}_layer {{", *fields, "};"])
+    helper, text = (fill_arguments(part, order) for part in (layers[0].helper, layers[0].text))
+    layer = f"const struct {name}_layer *layer, "
+    reads = "layer->" in helper
+    common = {Place.NAME: name, Place.COMMENT: f"/* {layers[0].form.purpose}. */"}
+    helper = fill_places(helper, common | {Place.PARAMETER: layer if reads else ""})
+    places = {
+        Place.PARAMETER: f"const struct {name}_layer *in_flash, ",
+        Place.START: f"    READ_LAYER({name}_layer, in_flash);\n",
+        Place.ARGUMENT: "layer, " if reads else "",
+    }
+    definition = _join(struct, _join(helper, fill_places(text, common | places)))
+    codes = {}
+    for member, values in zip(layers, arguments, strict=True):
+        own = _initialize(name, member, {field: values[field].text for field in order})
+        codes[member.name] = LayerCode(own, f"{name}(&{member.name}, ")
+    first = codes[layers[0].name]
+    codes[layers[0].name] = LayerCode(_join(definition, first.text), first.call)
+    return codes
+
+
+def _join(first: str, second: str) -> str:
+    return f"{first}\n\n{second}" if first else second
+
+
+def _find_type(values: Sequence[Argument]) -> str:
+    if values[0].ctype:
+        return values[0].ctype
+    numbers = [parse_integer(value.text) for value in values]
+    return find_field_type(min(numbers), max(numbers)).value
+
+
+def _measure(ctype: str) -> int:
+    """Return the size of a type where pointers have 32 bits."""
+    return _POINTER if "*" in ctype else CType(ctype).size
+
+
+def _declare(ctype: str, name: str) -> str:
+    return f"{ctype}{name}" if ctype.endswith("*") else f"{ctype} {name}"
+
+
+def _initialize(function: str, layer: Layer, values: Mapping[str, str]) -> str:
+    """Return the struct of a layer."""
+    lines, line = [], "   "
+    for field, value in values.items():
+        text = f" {value}," if f"_{field}" in value else f" /* {field} */ {value},"
+        if len(line) + len(text) > _WIDTH:
+            lines.append(line)
+            line = "   "
+        line += text
+    head = f"static const struct {function}_layer {layer.name} IN_FLASH = {{"
+    return "\n".join([layer.comment, head, *lines, line, "};"])
