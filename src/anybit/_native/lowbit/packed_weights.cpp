@@ -157,6 +157,17 @@ std::int64_t padded_run(const ProductTask& task, Scheme scheme) {
   return (run + step - 1) / step * step;
 }
 
+// Whether weights of less than 8 bits are stored as bytes, because unpacking them takes longer than
+// reading them: from the L1 or L2 cache, or for many pixels at a time.
+bool prefers_bytes(const ProductTask& task, const ProductKernels& kernels) {
+  constexpr std::int64_t near_bytes = 128 * 1024, most_bytes = 4 * 1024 * 1024, many_pixels = 16;
+  const Window& window = task.product->window;
+  const std::int64_t bytes =
+      task.target.channels * inner_channels(task) * window.kernel_height * window.kernel_width;
+  const bool many = task.target.height * task.target.width >= many_pixels;
+  return kernels.prefers_bytes && bytes <= (many ? most_bytes : near_bytes);
+}
+
 Scheme dot_scheme(const ProductTask& task, const WeightForm& form, Level level) {
   const ProductKernels& kernels = kernels_of<ProductKernels>(level);
   if (is_depthwise(task)) {
@@ -171,9 +182,8 @@ Scheme dot_scheme(const ProductTask& task, const WeightForm& form, Level level) 
                   : form.set.size() <= 16 ? Scheme::dot4
                                           : Scheme::dot8;
   // Bytes of short runs, as of images with three channels, are padded less.
-  if (kernels.short_dots[0] != nullptr &&
-      padded_run(task, Scheme::dot8) * 4 <= padded_run(task, scheme) * 3)
-    scheme = Scheme::dot8;
+  const bool pads_less = padded_run(task, Scheme::dot8) * 4 <= padded_run(task, scheme) * 3;
+  if (pads_less || prefers_bytes(task, kernels)) scheme = Scheme::dot8;
   const auto largest = static_cast<int>(task.source.levels - 1);
   const bool exact = kernels.sums[static_cast<std::size_t>(scheme)] != nullptr &&
                      kernels.dot_is_exact(largest, form.largest);

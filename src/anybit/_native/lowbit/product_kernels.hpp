@@ -213,6 +213,8 @@ struct ProductKernels {
   int dot_bytes = 4;
   // Whether to unpack weights to bytes once for many blocks of pixels.
   bool spreads_weights = false;
+  // Whether products of bytes take less time than unpacking weights for them.
+  bool prefers_bytes = false;
   // Pixels per block if the weights of a chunk exceed the L1 cache.
   int block_pixels = 32;
   // The same if the weights fit as well.

@@ -47,6 +47,9 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
   for (const Scheme scheme : {Scheme::dot8, Scheme::dot4, Scheme::dot2})
     short_sums_of(kernels, scheme) = nullptr;
   kernels.spreads_weights = false;
+#if defined(__AVX512VNNI__)
+  kernels.prefers_bytes = true;
+#endif
   kernels.split_pairs = kernels.widened = nullptr;
 #elif defined(__AVX512F__)
   kernels.short_dots = {sums<Avx512Short, Dot8, 8, 2, 4>, sums<Avx512Short, Dot4, 8, 2, 4>,
