@@ -119,6 +119,24 @@ def test_layout_decides_whether_functions_are_shared() -> None:
         assert layer.function in source.files["net.c"]
 
 
+def test_equal_layers_share_a_function_without_a_struct(tmp_path: Path) -> None:
+    tensors = (p.Tensor(3, 4, 2, 0, 1, 4),) * 3
+    window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+    port = p.Port(np.int32([24]), 3, 4, 2, 0)
+    steps = (
+        p.Quantize(0, 0, np.int32([1]), np.float32([-1, 0, 1]), 0),
+        p.MaxPool(0, 1, window),
+        p.MaxPool(1, 2, window),
+        p.Dequantize(2, 0, np.float32([-2, -1, 1, 2])),
+    )
+    program = p.Program((port,), (port,), tensors, steps)
+    case = make_case(program, "net", inputs_for(program, 2, 0))
+    text = case.source.files["net.c"]
+    assert text.count("static void find_maxima") == 1
+    assert text.count("/* layer1_maxpool: ") == text.count("/* layer2_maxpool: ") == 1
+    assert run_batch([case], COMPILERS[0], tmp_path) == []
+
+
 def test_parameters_print_as_fields_or_values() -> None:
     width, stride = Parameter(7, "width"), Parameter(2, "stride")
     text = f"{(width - 1) * stride} + {width * 1} + {3 - 0}"

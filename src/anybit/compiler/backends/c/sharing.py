@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anybit.compiler.backends.c.layers import Layer
 from anybit.compiler.backends.c.literals import parse_integer
@@ -55,7 +55,14 @@ def define_layers(layers: Sequence[Layer], *, shares: bool) -> list[LayerCode]:
         form = members[0].form.function
         counts[form] += 1
         name = f"{form}_{counts[form]}" if counts[form] > 1 else form
-        codes.update(_define_shared(name, members))
+        arguments = [find_arguments(f"{layer.helper}{layer.text}") for layer in members]
+        differing = [
+            field for field in arguments[0] if len({values[field].text for values in arguments}) > 1
+        ]
+        if differing:
+            codes.update(_define_shared(name, members, arguments, differing))
+        else:
+            codes.update(_define_once(name, members))
     return [codes[layer.name] for layer in layers]
 
 
@@ -65,14 +72,21 @@ def _define_alone(layer: Layer) -> LayerCode:
     return LayerCode(fill_places(text, places), f"{layer.name}(")
 
 
-def _define_shared(name: str, layers: Sequence[Layer]) -> dict[str, LayerCode]:
+def _define_once(name: str, layers: Sequence[Layer]) -> dict[str, LayerCode]:
+    """Return the code of layers whose functions are equal."""
+    comment = "\n".join(layer.comment for layer in layers)
+    first = _define_alone(replace(layers[0], name=name, comment=comment))
+    return {layer.name: LayerCode("", first.call) for layer in layers} | {layers[0].name: first}
+
+
+def _define_shared(
+    name: str,
+    layers: Sequence[Layer],
+    arguments: Sequence[Mapping[str, Argument]],
+    differing: Sequence[str],
+) -> dict[str, LayerCode]:
     """Return the code of layers that share a function; that of the first has its definition."""
-    arguments = [find_arguments(f"{layer.helper}{layer.text}") for layer in layers]
-    types = {
-        field: _find_type([values[field] for values in arguments])
-        for field in arguments[0]
-        if len({values[field].text for values in arguments}) > 1
-    }
+    types = {field: _find_type([values[field] for values in arguments]) for field in differing}
     order = sorted(types, key=lambda field: -_measure(types[field]))
     fields = [f"    {_declare(types[field], field)};" for field in order]
     struct = "\n".join([f"struct {name}_layer {{", *fields, "};"])

@@ -215,7 +215,7 @@ class _Emission:
             helpers=helpers,
             orders_floats=emitter.helpers.orders_floats,
             types={ctype.short for ctype in emitter.constants.types},
-            layers=[code.text for code in self.code],
+            layers=[code.text for code in self.code if code.text],
             shares=any("&" in code.call for code in self.code),
             calls=calls,
         )
