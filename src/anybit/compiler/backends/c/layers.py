@@ -189,7 +189,8 @@ class LayerEmitter:
         packed = pack_rows(rows, largest, ternary=self.ternary)
         size = len(weights) // at.groups
         together = next(count for count in _ROWS if size % count == 0)
-        blocks = interleave_rows(packed.rows, together)
+        fill = packed.packing is not Packing.TERNARY
+        blocks = interleave_rows(packed.rows, together, fill=fill)
         array = self._add_weights(name, blocks, packed.packing)
         self.helpers.dots.add((x.ctype, packed.packing, together))
         if packed.low:

@@ -81,18 +81,23 @@ def pack_taps(weights: Array, largest_element: int) -> PackedWeights:
     return packed
 
 
-def interleave_rows(rows: Array, together: int) -> Array:
+def interleave_rows(rows: Array, together: int, *, fill: bool = True) -> Array:
     """Return blocks of rows: four bytes of each row take turns.
 
-    Rows are filled to a multiple of four bytes. The result has a line per block.
+    The result has a line per block.
 
     Args:
         rows: Bytes, rows x bytes of a row.
         together: Rows of a block, which divide the rows.
+        fill: Whether rows are filled to a multiple of four bytes; else the last bytes of each row,
+            fewer than four, take turns.
     """
-    filled = np.pad(rows, ((0, 0), (0, -rows.shape[1] % _WORD)))
-    words = filled.reshape(len(rows) // together, together, -1, _WORD)
-    return words.transpose(0, 2, 1, 3).reshape(len(words), -1)
+    missing = -rows.shape[1] % _WORD if fill else 0
+    blocks = np.pad(rows, ((0, 0), (0, missing))).reshape(len(rows) // together, together, -1)
+    end = blocks.shape[2] // _WORD * _WORD
+    words = blocks[:, :, :end].reshape(len(blocks), together, -1, _WORD).transpose(0, 2, 1, 3)
+    parts = [part.reshape(len(blocks), -1) for part in (words, blocks[:, :, end:])]
+    return np.concatenate(parts, axis=1)
 
 
 def _find_digits(weights: Array) -> tuple[int, int, int]:
