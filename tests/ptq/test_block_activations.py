@@ -19,14 +19,14 @@ from anybit import ModelError, OptionError
 from anybit.onnx import reference_ops
 from anybit.onnx.graph.editor import Editor
 from anybit.ptq.insertion.nodes import NodeWriter
-from anybit.ptq.specs.dynamic_grid import DynamicGrid
+from anybit.ptq.specs.dynamic_grid import MxGrid
 from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.block_formats import BLOCK_FORMATS
 
 FORMATS = ("mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "mxint8")
 
 
-def make_quantizer_graph(grid: DynamicGrid) -> ir.Model:
+def make_quantizer_graph(grid: MxGrid) -> ir.Model:
     """Return a model that quantizes x."""
     sizes = [f"n{axis}" if size is None else size for axis, size in enumerate(grid.sizes)]
     proto = model([node("Identity", "x", domain="")], {}, inputs={"x": sizes}, opsets={"": 18})
@@ -52,7 +52,7 @@ def test_block_quantization_is_exact(name: str) -> None:
         oracle.mx([Fraction(float(value)) for value in block], name, "floor") for block in x
     ]
     for sizes in ((None, 32), (None, None)):
-        grid = DynamicGrid(BLOCK_FORMATS[name], 1, sizes)
+        grid = MxGrid(BLOCK_FORMATS[name], 1, sizes)
         for output in (*run_both(make_quantizer_graph(grid), x), quantize_to_grid(x, grid)):
             np.testing.assert_array_equal(output, expected)
 
@@ -62,7 +62,7 @@ def test_block_quantization_makes_nan_of_blocks_that_are_not_finite(name: str) -
     """Check that other blocks stay finite."""
     x = random(4, 96)
     x[0, 3], x[1, 40], x[2, 95] = np.nan, np.inf, -np.inf
-    grid = DynamicGrid(BLOCK_FORMATS[name], 1, (None, 96))
+    grid = MxGrid(BLOCK_FORMATS[name], 1, (None, 96))
     clean = quantize_to_grid(np.where(np.isfinite(x), x, 0), grid)
     clean[0, :32] = clean[1, 32:64] = clean[2, 64:] = np.nan
     for output in run_both(make_quantizer_graph(grid), x):
@@ -88,7 +88,7 @@ def test_block_quantization_supports_all_axes_and_sizes(
     axis: int, sizes: tuple[int | None, ...], shape: tuple[int, ...]
 ) -> None:
     x = random(*shape)
-    grid = DynamicGrid(BLOCK_FORMATS["mxfp4"], axis, sizes)
+    grid = MxGrid(BLOCK_FORMATS["mxfp4"], axis, sizes)
     last = np.moveaxis(x, axis, -1)
     expected = np.zeros_like(last)
     for start in range(0, shape[axis], 32):
@@ -150,6 +150,6 @@ def test_quantize_rejects_block_activations_with_two_reduction_axes() -> None:
     ]
     proto = model(nodes, {"w": random(8, 8)}, inputs={"x": [8, 8]}, opsets={"": 18})
     with pytest.raises(
-        ModelError, match=r"'h': mxfp8 needs one reduction axis, .* axes 0, 1; .* for 'square'"
+        ModelError, match=r"'h': mxfp8 needs one reduction axis, .* axes 0 and 1; .* for 'square'"
     ):
         anybit.quantize(proto, [random(8, 8)], activations="mxfp8")

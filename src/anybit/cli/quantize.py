@@ -66,7 +66,8 @@ def quantize(
         str | None,
         typer.Option(
             metavar="SPEC",
-            help="Format of activations, or float (default: uint8 with --data, else float).",
+            help="Format of activations, or float (default: uint8 with --data, else float). "
+            "'int8 dynamic' computes scales at run time, without data.",
         ),
     ] = None,
     outputs: Annotated[

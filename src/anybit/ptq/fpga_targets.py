@@ -116,6 +116,8 @@ def _get_width(spec: QuantSpec, name: str) -> int:
     """
     if not isinstance(spec.format, IntegerFormat) or spec.block_size:
         raise OptionError(f"{name}: {spec.text!r} is not supported; use integers, such as int8")
+    if spec.dynamic:
+        raise OptionError(f"{name}: {spec.text!r}: scales must be static; leave dynamic out")
     if "asymmetric" in spec.text.split():
         raise OptionError(f"{name}: {spec.text!r}: zero-points must be 0; leave asymmetric out")
     return spec.bits

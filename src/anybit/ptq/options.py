@@ -79,7 +79,7 @@ def parse_options(
         raise OptionError(f"outputs: {specs.outputs.text!r} needs data to find their ranges")
     if specs.outputs and integer_only and not is_small_integer(specs.outputs):
         raise OptionError(
-            "integer_only: outputs must be integers of at most 8 bits without blocks, not "
+            "integer_only: outputs must be integers of at most 8 bits with static scales, not "
             f"{specs.outputs.text}"
         )
     return QuantizeOptions(

@@ -30,7 +30,7 @@ from anybit.ptq.options import parse_options
 from anybit.ptq.plan import assign_specs, check_plan
 from anybit.ptq.result import QuantizationResult
 from anybit.ptq.result_builder import ResultBuilder
-from anybit.ptq.search.candidates import CandidateBuilder, quantize_weights
+from anybit.ptq.search.candidates import CandidateBuilder, quantize_without_data
 from anybit.ptq.search.evaluate import open_dataset
 from anybit.ptq.specs.dynamic_grid import DYNAMIC_GRID_OPSET
 
@@ -77,8 +77,10 @@ def quantize(
         weights: Spec of weights, such as "int8", "int4 per-tensor", "ternary", "fp8_e4m3",
             "int8 power-of-two", "int4 per-block 32", "mxfp4" or "nvfp4". By default scales are per
             channel, and integers are symmetric around 0.
-        activations: Spec of activations, or None to keep them float, which needs no data. Unsigned
-            integers have a zero-point. Block formats are MX formats.
+        activations: Spec of activations, or None to keep them float. Unsigned integers have a
+            zero-point. "int8 dynamic" computes a scale per row at run time, "int8 dynamic
+            per-tensor" one per tensor. Block formats are MX formats. Float, dynamic and MX
+            activations need no data.
         layers: Specs of single layers by name or pattern (`head.*`): "int4" for weights,
             "int4/uint8" for weights and activations, or "float". Later entries win. An activation
             that several layers use gets the widest spec requested.
@@ -145,12 +147,12 @@ def quantize(
     if target is not None:
         plan = adapt_plan(plan, target)
     check_plan(plan, name, integer_only=integer_only, has_data=data is not None)
-    if plan.has_block_activations:
+    if plan.has_dynamic_activations:
         apply_passes(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
         plan = assign_specs(model, _find_targets(model, integer_only), options.specs)
     results = ResultBuilder(model, options, origin, remarks)
     if data is None:
-        return results.build_unmeasured(quantize_weights(model, plan, options.config))
+        return results.build_unmeasured(quantize_without_data(model, plan, options.config))
 
     dataset, floats = open_dataset(data, model, name)
     macs = count_multiplications(model, plan.layers, next(iter(dataset)), name)

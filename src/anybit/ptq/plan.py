@@ -81,9 +81,9 @@ class QuantPlan:
     remarks: tuple[str, ...]
 
     @property
-    def has_block_activations(self) -> bool:
-        """Return whether some activations have a scale per block."""
-        return any(spec.block_size for spec in self.activations.values())
+    def has_dynamic_activations(self) -> bool:
+        """Return whether scales of some activations are computed at run time."""
+        return any(spec.dynamic for spec in self.activations.values())
 
 
 def parse_specs(
@@ -143,6 +143,10 @@ def _restrict_scales(spec: QuantSpec | None) -> QuantSpec | None:
     if spec is None:
         return None
     if not isinstance(spec.format, BlockFormat):
+        if spec.dynamic:
+            raise OptionError(
+                f"scales: {spec.text!r} has no power-of-two scales; use mxint8 instead"
+            )
         return replace(spec, power_of_two=True)
     if spec.format.second_scale:
         raise OptionError(
@@ -215,10 +219,11 @@ def check_plan(plan: QuantPlan, name: str, *, integer_only: bool, has_data: bool
         raise ModelError(
             f"{name} has no layer to quantize: {reasons or 'nothing in it multiplies weights'}"
         )
-    if plan.activations and not has_data:
+    if not has_data and not all(spec.dynamic for spec in plan.activations.values()):
         raise OptionError(
-            "activations need data to find their ranges; give some, or quantize weights alone "
-            "(--activations float; in Python None)"
+            "activations need data to find their ranges; give some, compute scales at run time "
+            '(--activations "int8 dynamic"), or quantize weights alone (--activations float; in '
+            "Python None)"
         )
     check_weights(plan.layers)
 
@@ -228,17 +233,18 @@ def _check_integers(plan: QuantPlan) -> None:
         others = [spec.text for spec in specs.values() if not is_small_integer(spec)]
         if others or not specs:
             raise OptionError(
-                f"integer_only: {name} must be integers of at most 8 bits without blocks, not "
+                f"integer_only: {name} must be integers of at most 8 bits with static scales, not "
                 f"{others[0] if others else FLOAT}"
             )
 
 
 def is_small_integer(spec: QuantSpec) -> bool:
-    """Return whether a spec is an integer of at most 8 bits without blocks."""
+    """Return whether a spec is an integer of at most 8 bits with static scales, no blocks."""
     return (
         isinstance(spec.format, IntegerFormat | BipolarFormat)
         and spec.bits <= 8
         and not spec.block_size
+        and not spec.dynamic
     )
 
 

@@ -21,6 +21,7 @@ Role: TypeAlias = Literal["weights", "activations"]
 _VOCABULARY = {
     **COMMON_OPTIONS,
     "asymmetric": {"asymmetric": True},
+    "dynamic": {"dynamic": True},
     **{str(rule): {"scale_rule": rule} for rule in ScaleRule},
 }
 _MAX_BITS = 16
@@ -44,6 +45,8 @@ class QuantSpec:
         asymmetric: Whether integers have a zero-point.
         block_size: Number of elements that share a scale; 0 without blocks.
         scale_rule: Rule for the scale of a block in MX or NVFP4.
+        dynamic: Whether scales are computed from the tensor at run time.
+        per_row: Whether each row of a dynamic tensor has its own scale, not only each block.
     """
 
     format: NumberFormat
@@ -54,6 +57,8 @@ class QuantSpec:
     asymmetric: bool = False
     block_size: int = 0
     scale_rule: ScaleRule = ScaleRule.MSE
+    dynamic: bool = False
+    per_row: bool = False
 
     @property
     def bits(self) -> int:
@@ -70,11 +75,14 @@ class QuantSpec:
     def describe(self, default: str) -> str:
         """Return the spec with the full name of its format, without the default option.
 
+        The default of dynamic integers is another one, so that their options are complete.
+
         >>> parse_quant_spec("fp8_e4m3 per-tensor", "activations").describe("per-tensor")
         'float8_e4m3fn'
         """
         first, *options = self.text.split()
         name = first if first == _TERNARY else str(self.format)
+        default = "" if self.dynamic else default
         return " ".join([name, *(option for option in options if option != default)])
 
 
@@ -84,10 +92,10 @@ def parse_quant_spec(text: str, role: Role) -> QuantSpec:
     Unsigned integers are asymmetric: they have a zero-point.
 
     Args:
-        text: A format, then per-tensor, per-channel, per-block N, narrow, power-of-two or
-            asymmetric. MX formats take floor, ceil, even or mse; nvfp4 takes absmax or mse.
+        text: A format, then per-tensor, per-channel, per-block N, narrow, power-of-two, asymmetric
+            or dynamic. MX formats take floor, ceil, even or mse; nvfp4 takes absmax or mse.
         role: "weights", which are per-channel and symmetric by default, or "activations", which
-            are per-tensor.
+            are per-tensor, and per row if dynamic.
 
     Raises:
         OptionError: An unknown word, or one that does not fit the format or the role.
@@ -116,7 +124,13 @@ def parse_quant_spec(text: str, role: Role) -> QuantSpec:
                 f"{where}: {number_format} defines its scales and codes itself; leave out {word!r}"
             )
         chosen = _choose_scale_rule(number_format, options, role, where)
-        return QuantSpec(number_format, text, block_size=number_format.size, scale_rule=chosen)
+        return QuantSpec(
+            number_format,
+            text,
+            block_size=number_format.size,
+            scale_rule=chosen,
+            dynamic=not weights,
+        )
     if "scale_rule" in options:
         raise OptionError(
             f"{where}: {options['scale_rule']} is for MX and NVFP4, not for {number_format}"
@@ -126,7 +140,33 @@ def parse_quant_spec(text: str, role: Role) -> QuantSpec:
             f'{where}: blocks of activations need an MX format; use "mxint8" or "mxfp8"'
         )
     spec = QuantSpec(number_format, text, weights and granularity != "per-tensor", **options)
+    if spec.dynamic:
+        _check_dynamic(spec, weights, where)
+        spec = replace(spec, per_row=granularity != "per-tensor")
     return _complete_integers(spec, weights, where)
+
+
+def _check_dynamic(spec: QuantSpec, weights: bool, where: str) -> None:
+    """Check that scales can be computed at run time.
+
+    Raises:
+        OptionError: They cannot, for the role, the format or an option.
+    """
+    if weights:
+        raise OptionError(
+            f'{where}: weights are constant, and so are their scales; leave out "dynamic"'
+        )
+    if not isinstance(spec.format, IntegerFormat):
+        raise OptionError(
+            f'{where}: dynamic is for integers, not for {spec.format}; use "int8 dynamic" or '
+            '"mxfp8"'
+        )
+    if spec.bits < 2:
+        raise OptionError(f"{where}: dynamic integers need 2 bits or more")
+    if spec.power_of_two:
+        raise OptionError(
+            f'{where}: dynamic scales are not powers of two; use "mxint8", whose scales are'
+        )
 
 
 def _choose_scale_rule(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from anybit.compiler.analyze.disjoint_sets import DisjointSets
+from anybit.compiler.operators import get_varying_inputs, is_quantizer
 from anybit.compiler.program.program import MOST_LEVELS
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
@@ -57,6 +58,8 @@ def explain_missing_grid(value: ir.Value, analysis: Analysis) -> str:
     abstract = analysis.values.get(value)
     codes = None if abstract is None else abstract.codes
     name = f"its input {value.name!r}"
+    if codes is None and _has_computed_scale(value):
+        return f"{name} has a scale computed at run time: quantize it with a static one"
     if codes is None:
         remedy = f"say what it holds with --input-range {value.name}=..."
         return f"{name} is not quantized: {remedy if value.is_graph_input() else 'quantize it'}"
@@ -67,6 +70,16 @@ def explain_missing_grid(value: ir.Value, analysis: Analysis) -> str:
     if codes.scale.flat[0] == 0:
         return f"{name} has the scale 0"
     return f"{name} has codes of more than 8 bits: quantize it to fewer"
+
+
+def _has_computed_scale(value: ir.Value) -> bool:
+    """Return whether a value is quantized with a computed scale, and perhaps moved then."""
+    node = value.producer()
+    while node is not None and has_trait(node, OpTrait.KEEPS_CODES) and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if node is None or not is_quantizer(node):
+        return False
+    return any(parameter in get_varying_inputs(node) for parameter in node.inputs[1:])
 
 
 def _derive_grid(abstract: AbstractValue) -> TensorGrid | None:

@@ -22,7 +22,7 @@ from anybit.ptq.graph.branches import find_branch_owners, find_enclosing_reader
 from anybit.ptq.graph.outputs import remove_output_nodes
 from anybit.ptq.graph.targets import ActivationTensor, NodeInput, TargetNode
 from anybit.ptq.insertion.nodes import NodeWriter
-from anybit.ptq.specs.dynamic_grid import DynamicGrid
+from anybit.ptq.specs.dynamic_grid import DynamicGrid, DynamicIntegerGrid, MxGrid
 from anybit.ptq.specs.quantize import quantize_to_grid, select_operator
 
 _BIAS_CODES = range(-(2**31), 2**31)
@@ -214,8 +214,10 @@ class _Inserter:
     ) -> ir.Value:
         """Insert a quantizer before a node, and return its output."""
         writer = self._make_writer(before, name)
-        if isinstance(grid, DynamicGrid):
+        if isinstance(grid, MxGrid):
             return writer.quantize_blocks(x, grid)
+        if isinstance(grid, DynamicIntegerGrid):
+            return writer.quantize_rows(x, grid)
         return writer.quantize(x, select_operator(grid))
 
     def _make_writer(self, before: ir.Node, name: str) -> NodeWriter:

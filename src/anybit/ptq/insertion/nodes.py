@@ -9,10 +9,11 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.quantizers.grids import GridMatch, list_arguments, make_attributes
 from anybit.ptq.graph.blocks import BlockLayout
-from anybit.ptq.specs.dynamic_grid import DynamicGrid
+from anybit.ptq.specs.dynamic_grid import DynamicIntegerGrid, MxGrid
 from anybit.ptq.specs.quantize import select_operator, select_power_operator
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
@@ -56,18 +57,20 @@ class NodeWriter:
         self._before, self._name = before, name
 
     def quantize(
-        self, x: ir.Value, operator: GridMatch, computed_scale: ir.Value | None = None
+        self, x: ir.Value, operator: GridMatch, computed: Sequence[ir.Value] = ()
     ) -> ir.Value:
-        """Insert the call of an operator, and return its output."""
+        """Insert the call of an operator, and return its output.
+
+        Computed values replace the first parameters: the scale, then the zero-point.
+        """
         declared = operator.operator
         self._model.graph.opset_imports.setdefault(declared.onnx_domain, declared.version)
         names = [parameter.name for parameter in declared.inputs[1:]]
+        shared = [*zip(names, list_arguments(operator), strict=True)][len(computed) :]
         parameters = [
-            None if array is None else self._editor.share_parameter(self._name, role, array, _FLOAT)
-            for role, array in zip(names, list_arguments(operator), strict=True)
+            *computed,
+            *(None if array is None else self._share_number(role, array) for role, array in shared),
         ]
-        if computed_scale is not None:
-            parameters[0] = computed_scale
         return self._editor.insert(
             self._before,
             declared.onnx_name,
@@ -79,7 +82,7 @@ class NodeWriter:
             domain=declared.onnx_domain,
         )
 
-    def quantize_blocks(self, x: ir.Value, grid: DynamicGrid) -> ir.Value:
+    def quantize_blocks(self, x: ir.Value, grid: MxGrid) -> ir.Value:
         """Insert a quantizer with a computed scale per block. The opset must be 18 or newer."""
         axis, sizes = grid.axis, self._compute_sizes(x, grid)
         if sizes.count == 1:
@@ -93,6 +96,55 @@ class NodeWriter:
             merged = self._insert("Slice", [merged, *bounds], "short")
         merged.shape = None if x.shape is None else x.shape.copy()
         return merged
+
+    def quantize_rows(self, x: ir.Value, grid: DynamicIntegerGrid) -> ir.Value:
+        """Insert a quantizer with a computed scale per row. The opset must be 18 or newer."""
+        one, axes = np.ones((), np.float32), [self._make_vector(grid.axes)] if grid.axes else []
+        element_grid = grid.make_grid(one, np.zeros((), np.float32))
+        magnitudes = None if grid.asymmetric else self._insert("Abs", [x], "magnitudes", like=x)
+        marked = self._mark_nan(magnitudes or x)
+        largest = self._insert("ReduceMax", [marked, *axes], "reach")
+        if not grid.asymmetric:
+            scale = self._insert_scale(largest, grid)
+            return self.quantize(x, select_operator(element_grid), [scale])
+        zero, first, last = (
+            self._share_number(role, number)
+            for role, number in (("zero", 0), ("first", grid.codes[0]), ("last", grid.codes[-1]))
+        )
+        smallest = self._insert("ReduceMin", [marked, *axes], "smallest")
+        low = self._insert("Min", [smallest, zero], "low")
+        high = self._insert("Max", [largest, zero], "high")
+        scale = self._insert_scale(self._insert("Sub", [high, low], "width"), grid)
+        quotient = self._insert("Div", [low, scale], "quotient")
+        shifted = self._insert("Sub", [first, quotient], "shifted")
+        rounded = self._insert("Round", [shifted], "rounded")
+        zeropt = self._insert("Clip", [rounded, first, last], "zeropt")
+        return self.quantize(x, select_operator(element_grid), [scale, zeropt])
+
+    def _insert_scale(self, width: ir.Value, grid: DynamicIntegerGrid) -> ir.Value:
+        """Insert the scale for the magnitude or the width of the range of each row."""
+        least, steps, most = (
+            self._share_number(role, number)
+            for role, number in (
+                ("least", grid.smallest_width),
+                ("steps", grid.steps),
+                ("most", grid.largest_scale),
+            )
+        )
+        limited = self._insert("Max", [width, least], "limited")
+        quotient = self._insert("Div", [limited, steps], "step")
+        finite = self._insert("Min", [quotient, most], "finite")
+        isinf = self._insert("IsInf", [width], "isinf", dtype=ir.DataType.BOOL)
+        return self._insert("Where", [isinf, width, finite], "scale")
+
+    def _mark_nan(self, x: ir.Value) -> ir.Value:
+        """Replace NaN by infinity: reductions of some runtimes pass NaN over."""
+        isnan = self._insert("IsNaN", [x], "isnan", like=x, dtype=ir.DataType.BOOL)
+        infinity = self._share_number("infinity", np.inf)
+        return self._insert("Where", [isnan, infinity, x], "marked", like=x)
+
+    def _share_number(self, role: str, number: float | Array) -> ir.Value:
+        return self._editor.share_parameter(self._name, role, np.asarray(number), _FLOAT)
 
     def merge_blocks(self, blocks: ir.Value, layout: BlockLayout) -> ir.Value:
         """Insert nodes that give a constant that is stored in blocks its own shape."""
@@ -133,7 +185,7 @@ class NodeWriter:
         result.shape = ir.Shape(layout.flat_shape)
         return result
 
-    def _compute_sizes(self, x: ir.Value, grid: DynamicGrid) -> _AxisSizes:
+    def _compute_sizes(self, x: ir.Value, grid: MxGrid) -> _AxisSizes:
         """Return the sizes of the axis that is split, computed by nodes if it is unknown."""
         block, length = grid.format.size, grid.sizes[grid.axis]
         if length is not None:
@@ -149,33 +201,25 @@ class NodeWriter:
         padding = self._insert("Sub", [padded, size], "missing", dtype=_INT64)
         return _AxisSizes(size, number, padded, padding)
 
-    def _quantize_axis(self, blocks: ir.Value, grid: DynamicGrid, axis: int) -> ir.Value:
+    def _quantize_axis(self, blocks: ir.Value, grid: MxGrid, axis: int) -> ir.Value:
         """Insert a quantizer with a computed scale for the elements along an axis."""
-        infinity, smallest, factor = (
-            self._editor.share_parameter(self._name, role, np.asarray(number), _FLOAT)
-            for role, number in (
-                ("infinity", np.inf),
-                ("least", grid.smallest_magnitude),
-                ("factor", grid.scale_factor),
-            )
-        )
+        smallest = self._share_number("least", grid.smallest_magnitude)
+        factor = self._share_number("factor", grid.scale_factor)
         magnitudes = self._insert("Abs", [blocks], "magnitudes", like=blocks)
-        # ReduceMax of some runtimes passes NaN over.
-        isnan = self._insert("IsNaN", [magnitudes], "isnan", like=blocks, dtype=ir.DataType.BOOL)
-        marked = self._insert("Where", [isnan, infinity, magnitudes], "marked", like=blocks)
+        marked = self._mark_nan(magnitudes)
         largest = self._insert("ReduceMax", [marked, self._make_vector([axis])], "reach")
         limited = self._insert("Max", [largest, smallest], "limited")
         power = self.quantize(limited, select_power_operator(grid))
         scale = self._insert("Mul", [power, factor], "scale")
-        return self.quantize(blocks, select_operator(grid.element_grid), scale)
+        return self.quantize(blocks, select_operator(grid.element_grid), [scale])
 
-    def _pad(self, x: ir.Value, grid: DynamicGrid, padding: _Size) -> ir.Value:
+    def _pad(self, x: ir.Value, grid: MxGrid, padding: _Size) -> ir.Value:
         rank, axis = len(grid.sizes), grid.axis
         pads = self._make_vector([*[0] * (rank + axis), padding, *[0] * (rank - 1 - axis)])
         return self._insert("Pad", [x, pads], "filled")
 
     def _reshape_axis(
-        self, value: ir.Value, x: ir.Value, grid: DynamicGrid, sizes: Sequence[_Size]
+        self, value: ir.Value, x: ir.Value, grid: MxGrid, sizes: Sequence[_Size]
     ) -> ir.Value:
         """Reshape a value to the shape of x with other sizes in place of the axis of blocks."""
         leading, trailing = grid.sizes[: grid.axis], grid.sizes[grid.axis + 1 :]

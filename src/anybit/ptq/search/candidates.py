@@ -19,6 +19,7 @@ from anybit.ptq.plan import QuantPlan
 from anybit.ptq.search.ablation import Ablation, AblationSet, ablate, make_variants
 from anybit.ptq.search.choose import choose_params, make_params_keys
 from anybit.ptq.search.evaluate import ModelOutputs, measure_quality
+from anybit.ptq.specs.dynamic_grid import make_dynamic_grid
 from anybit.quant_types.spec import QuantSpec
 
 
@@ -52,12 +53,16 @@ class MeasuredCandidate(QuantizedCandidate):
     ablation: QualityMetrics | None = None
 
 
-def quantize_weights(
+def quantize_without_data(
     model: ir.Model, plan: QuantPlan, config: QuantizeConfig
 ) -> QuantizedCandidate:
-    """Return the model with weights rounded to nearest, for a plan without activations."""
-    quantized = insert_quantizers(model, _collect_weights(plan.weights, {}, config.weights), {})
-    return QuantizedCandidate(plan, {}, quantized)
+    """Return the model with weights rounded to nearest. Scales of activations are dynamic."""
+    params = {
+        activation: LayerParams(make_dynamic_grid(activation, spec))
+        for activation, spec in plan.activations.items()
+    }
+    weights = _collect_weights(plan.weights, params, config.weights)
+    return QuantizedCandidate(plan, params, insert_quantizers(model, weights, params))
 
 
 class CandidateBuilder:

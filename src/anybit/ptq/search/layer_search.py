@@ -37,7 +37,6 @@ from anybit.ptq.config import QuantizeConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.specs.dynamic_grid import DynamicGrid, make_dynamic_grid
 from anybit.ptq.specs.spec_grid import make_grid
-from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec
 
 
@@ -101,7 +100,7 @@ class LayerSearch:
         )
         if spec is None:
             return self._choose_weights(widest, samples)
-        if isinstance(spec.format, BlockFormat) or spec.bits >= self._config.ranges.wide_bits:
+        if spec.dynamic or spec.bits >= self._config.ranges.wide_bits:
             return self._round([self._round_to_nearest(widest, samples.confirm)], samples)
         confirmed: list[LayerParams] = []
 
@@ -247,8 +246,8 @@ class LayerSearch:
         """Return the whole range; float without a spec or values."""
         if spec is None:
             return LayerParams(None)
-        if isinstance(spec.format, BlockFormat):
-            return LayerParams(make_dynamic_grid(self._activation, spec.format))
+        if spec.dynamic:
+            return LayerParams(make_dynamic_grid(self._activation, spec))
         if not statistics.count:
             return LayerParams(None)
         ends = compute_whole_range(spec.bits, statistics, self._config.ranges)

@@ -9,10 +9,10 @@ import numpy as np
 from anybit.formats import FloatFormat
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.quantizers.grids import GridMatch, match_grid
-from anybit.ops.grids import FloatGrid, Grid
+from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
 from anybit.ptq.graph.blocks import BlockLayout
 from anybit.ptq.specs.block_scales import generate_block_grids
-from anybit.ptq.specs.dynamic_grid import DynamicGrid
+from anybit.ptq.specs.dynamic_grid import DynamicGrid, DynamicIntegerGrid, MxGrid
 from anybit.quant_types.block_formats import ScaleRule
 
 _ONE = np.ones((), np.float32)
@@ -31,7 +31,7 @@ def select_operator(grid: Grid) -> GridMatch:
     return operator
 
 
-def select_power_operator(grid: DynamicGrid) -> GridMatch:
+def select_power_operator(grid: MxGrid) -> GridMatch:
     """Return the operator that rounds a magnitude down to a power of two."""
     operator = select_operator(FloatGrid(_ONE, FloatFormat(8, 0, grid.power_bias, _LARGEST_POWER)))
     attributes = {**operator.call.attributes, "rounding_mode": "FLOOR"}
@@ -43,8 +43,10 @@ def make_rounding(grid: Grid | DynamicGrid) -> Callable[[Array, Array | None], A
 
     The output array may be the array itself, or None for a new one; dynamic grids ignore it.
     """
-    if isinstance(grid, DynamicGrid):
+    if isinstance(grid, MxGrid):
         return lambda x, out: _quantize_blocks(x, grid)
+    if isinstance(grid, DynamicIntegerGrid):
+        return lambda x, out: quantize_to_grid(x, fit_dynamic_grid(x, grid))
     operator = select_operator(grid)
     function = operator.operator.function
     arguments = {**operator.call.parameters, **operator.call.attributes}
@@ -56,7 +58,29 @@ def quantize_to_grid(x: Array, grid: Grid | DynamicGrid) -> Array:
     return make_rounding(grid)(x, None)
 
 
-def _quantize_blocks(x: Array, grid: DynamicGrid) -> Array:
+def fit_dynamic_grid(x: Array, grid: DynamicIntegerGrid) -> IntegerGrid:
+    """Return the grid of an array: the scale of each row, each step rounded to float32."""
+    axes = grid.axes or None
+    if not grid.asymmetric:
+        width = np.abs(x).max(axis=axes, keepdims=True, initial=0)
+        return grid.make_grid(_compute_scale(width, grid), np.zeros((), np.float32))
+    low = x.min(axis=axes, keepdims=True, initial=0)
+    with np.errstate(all="ignore"):
+        width = x.max(axis=axes, keepdims=True, initial=0) - low
+        scale = _compute_scale(width, grid)
+        zeropt = np.rint(np.float32(grid.codes[0]) - low / scale)
+    first, last = np.float32(grid.codes[0]), np.float32(grid.codes[-1])
+    return grid.make_grid(scale, np.clip(zeropt, first, last))
+
+
+def _compute_scale(width: Array, grid: DynamicIntegerGrid) -> Array:
+    """Return the scale for the magnitude or the width of the range of each row."""
+    limited = np.maximum(width, np.float32(grid.smallest_width))
+    scale = np.minimum(limited / np.float32(grid.steps), np.float32(grid.largest_scale))
+    return np.asarray(np.where(np.isinf(width), width, scale))
+
+
+def _quantize_blocks(x: Array, grid: MxGrid) -> Array:
     """Return finite numbers, quantized in blocks whose scales follow from their magnitudes."""
     layout = BlockLayout(x.shape, grid.axis, grid.axis, grid.format.size)
     blocks = layout.split(x)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer activations whose scales are computed at run time, against exact arithmetic."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from float_models import NETWORKS, data_for
+from onnx.reference import ReferenceEvaluator
+from oracle.ieee import BINARY32
+from pass_checks import random
+from small_models import model, node
+
+import anybit
+from anybit import ModelError, OptionError
+from anybit.onnx import reference_ops
+from anybit.onnx.graph.editor import Editor
+from anybit.ops.int_quant import get_codes
+from anybit.ptq.insertion.nodes import NodeWriter
+from anybit.ptq.specs.dynamic_grid import DynamicIntegerGrid
+from anybit.ptq.specs.quantize import fit_dynamic_grid, quantize_to_grid
+
+LARGEST = Fraction(float(np.finfo(np.float32).max))
+WIDTHS = (2, 3, 4, 6, 7, 8, 12, 16)
+
+
+def make_quantizer_graph(grid: DynamicIntegerGrid, rank: int) -> ir.Model:
+    """Return a model that quantizes x, of free sizes."""
+    sizes = [f"n{axis}" for axis in range(rank)]
+    proto = model([node("Identity", "x", domain="")], {}, inputs={"x": sizes}, opsets={"": 18})
+    network = ir.from_proto(proto)
+    (last,) = network.graph
+    writer = NodeWriter(network, Editor(network), last, "x")
+    last.replace_input_with(0, writer.quantize_rows(network.graph.inputs[0], grid))
+    return network
+
+
+def run_all(grid: DynamicIntegerGrid, x: np.ndarray) -> list[np.ndarray]:
+    """Return the outputs of NumPy, of ONNX Runtime in both forms, and of the evaluator."""
+    network = make_quantizer_graph(grid, x.ndim)
+    standard = anybit.convert(network, to="standard").model
+    evaluator = ReferenceEvaluator(ir.to_proto(network), new_ops=reference_ops())
+    with np.errstate(all="ignore"):
+        expected = evaluator.run(None, {"x": x})[0]
+    outputs = [anybit.load(form).run(x)["y"] for form in (network, standard)]
+    return [quantize_to_grid(x, grid), *outputs, expected]
+
+
+def round_single(x: Fraction) -> Fraction:
+    """Round to float32, and return the exact ratio."""
+    return Fraction(BINARY32.nearest(*x.as_integer_ratio()))
+
+
+def quantize_row(row: Sequence[float], codes: range, asymmetric: bool) -> list[float]:
+    """Quantize a row of finite numbers, in exact arithmetic with a rounding per operation."""
+    numbers = [Fraction(float(x)) for x in row]
+    low, high = min([*numbers, Fraction(0)]), max([*numbers, Fraction(0)])
+    steps = len(codes) - 1 if asymmetric else codes[-1]
+    width = round_single(high - low) if asymmetric else max(high, -low)
+    scale = round_single(max(width, steps * Fraction(2) ** -126) / steps)
+    while round_single(scale) * steps > LARGEST:
+        scale = Fraction(float(np.nextafter(np.float32(float(scale)), np.float32(0))))
+    zeropt = Fraction(0)
+    if asymmetric:
+        shifted = round_single(codes[0] - round_single(low / scale))
+        zeropt = Fraction(max(codes[0], min(round(shifted), codes[-1])))
+    result = []
+    for x in numbers:
+        code = round_single(round_single(x / scale) + zeropt)
+        code = Fraction(round(max(codes[0], min(code, codes[-1]))))
+        result.append(float(round_single((code - zeropt) * scale)))
+    return result
+
+
+def make_edge_case_rows() -> np.ndarray:
+    """Return rows of all magnitudes: ties, zeros, subnormals, and the largest numbers."""
+    generator = np.random.default_rng(0)
+    rows = [generator.standard_normal(24) * 2.0**exponent for exponent in (-40, -3, 0, 5, 120)]
+    rows += [np.abs(rows[2]), -np.abs(rows[2]), rows[2] + 3, np.zeros(24), np.full(24, -0.0)]
+    rows += [np.append(generator.integers(-127, 128, 23) / 2, 127.0)]
+    rows += [generator.integers(-40, 41, 24) * 2.0**exponent for exponent in (-149, -140, -133)]
+    rows += [np.append(generator.standard_normal(23), 3e38)]
+    return np.stack(rows).astype(np.float32)
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("form", ["signed", "narrow", "signed asymmetric", "unsigned"])
+def test_dynamic_quantization_is_exact(bits: int, form: str) -> None:
+    codes = get_codes(bits, form != "unsigned", form == "narrow")
+    asymmetric = form in ("signed asymmetric", "unsigned")
+    top = float(np.finfo(np.float32).max)
+    largest = [top, 0, 1, top / 2] if asymmetric else [top, -top, 1, 0]
+    x = np.concatenate([make_edge_case_rows(), [largest * 6]]).astype(np.float32)
+    expected = np.array([quantize_row(row, codes, asymmetric) for row in x], np.float32)
+    assert np.isfinite(expected).all()
+    for output in run_all(DynamicIntegerGrid(codes, asymmetric, (1,)), x):
+        np.testing.assert_array_equal(output, expected)
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_dynamic_quantization_gives_codes_of_zero_rows_the_value_zero(asymmetric: bool) -> None:
+    grid = DynamicIntegerGrid(range(-128, 128), asymmetric, (1,))
+    x = np.zeros((2, 5), np.float32)
+    assert fit_dynamic_grid(x, grid).scale.ravel().tolist() == [2.0**-126] * 2
+    for output in run_all(grid, x):
+        assert not output.any()
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, [np.nan, -np.inf], [3e38, -3e38]])
+@pytest.mark.parametrize("codes", [range(-128, 128), range(256)])
+def test_dynamic_quantization_makes_nan_of_rows_whose_width_is_not_finite(
+    special: float | list[float], codes: range
+) -> None:
+    """Check that other rows stay finite."""
+    asymmetric = codes[0] == 0
+    if not asymmetric and special == [3e38, -3e38]:
+        pytest.skip("symmetric integers depend on the magnitude alone")
+    x = random(4, 9)
+    grid = DynamicIntegerGrid(codes, asymmetric, (1,))
+    expected = quantize_to_grid(x, grid)
+    x[2, 4:6], expected[2] = special, np.nan
+    for output in run_all(grid, x):
+        np.testing.assert_array_equal(output, expected)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"),
+    [
+        ((1,), (1, 1)),
+        ((2,), (2, 5, 3)),
+        ((1,), (2, 5, 3)),
+        ((1, 2, 3), (2, 5, 3, 3)),
+        ((), (2, 5, 3)),
+        ((0,), (7,)),
+    ],
+)
+def test_dynamic_quantization_supports_all_axes_and_sizes(
+    axes: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    x, grid = random(*shape), DynamicIntegerGrid(range(-128, 128), False, axes)
+    reduced = axes or range(len(shape))
+    kept = [axis for axis in range(len(shape)) if axis not in reduced]
+    expected = np.zeros_like(x)
+    for index in np.ndindex(*(shape[axis] for axis in kept)):
+        place: list[int | slice] = [slice(None)] * len(shape)
+        for axis, position in zip(kept, index, strict=True):
+            place[axis] = position
+        row = x[tuple(place)]
+        rounded = quantize_row(row.ravel().tolist(), grid.codes, False)
+        expected[tuple(place)] = np.reshape(rounded, row.shape)
+    for output in run_all(grid, x):
+        np.testing.assert_array_equal(output, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "least_sqnr"), [("attention", 30), ("recurrent", 30), ("convolutions", 30)]
+)
+@pytest.mark.parametrize("spec", ["int8 dynamic", "int8 dynamic per-tensor", "uint8 dynamic"])
+def test_quantize_with_dynamic_activations_is_accurate(
+    name: str, spec: str, least_sqnr: float
+) -> None:
+    result = anybit.quantize(NETWORKS[name](), data_for(name), activations=spec)
+    assert result.verdict is not None
+    assert result.verdict.sqnr > least_sqnr
+    assert {layer.activations for layer in result.layers} == {spec}
+    onnx.checker.check_model(ir.to_proto(result.model))
+    standard = anybit.convert(result.model, to="standard").model
+    x = data_for(name)[0]
+    a, b = (anybit.load(network).run(x)["y"] for network in (result.model, standard))
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("spec", ["int8 dynamic", "mxfp8"])
+def test_quantize_with_dynamic_activations_needs_no_data(spec: str) -> None:
+    result = anybit.quantize(NETWORKS["attention"](), activations=spec)
+    assert result.verdict is None
+    assert {layer.activations for layer in result.layers} == {spec}
+    x = data_for("attention")[0]
+    expected = anybit.load(NETWORKS["attention"]()).run(x)["y"]
+    error = anybit.load(result.model).run(x)["y"] - expected
+    assert np.square(error).sum() < 1e-2 * np.square(expected).sum()
+
+
+def test_quantize_needs_data_if_one_activation_is_static() -> None:
+    with pytest.raises(OptionError, match=r'compute scales at run time .*"int8 dynamic"'):
+        anybit.quantize(
+            NETWORKS["attention"](), activations="uint8", layers={"query": "int8/int8 dynamic"}
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "int8 dynamic"}, 'weights are constant, .*; leave out "dynamic"'),
+        ({"activations": "fp8_e4m3 dynamic"}, "dynamic is for integers, not for float8_e4m3fn"),
+        ({"activations": "bipolar dynamic"}, "dynamic is for integers, not for bipolar"),
+        ({"activations": "mxfp8 dynamic"}, "mxfp8 defines its scales .*; leave out 'dynamic'"),
+        ({"activations": "uint1 dynamic"}, "dynamic integers need 2 bits or more"),
+        ({"activations": "int8 dynamic power-of-two"}, "not powers of two; use .mxint8"),
+        ({"activations": "int8 dynamic per-block 32"}, "blocks of activations need an MX"),
+        ({"activations": "int8 dynamic", "scales": "power-of-two"}, "use mxint8 instead"),
+        (
+            {"activations": "int8 dynamic", "integer_only": True},
+            "integer_only: activations must be .* with static scales, not int8 dynamic",
+        ),
+        ({"activations": "int8 dynamic", "target": "finn"}, "scales must be static; leave dynamic"),
+    ],
+)
+def test_quantize_rejects_dynamic_specs(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        anybit.quantize(NETWORKS["attention"](), data_for("attention"), **options)
+
+
+def test_quantize_rejects_dynamic_rows_with_two_reduction_axes() -> None:
+    nodes = [
+        node("MatMul", "x w", "h", domain="", name="first"),
+        node("MatMul", "h h", "y", domain="", name="square"),
+    ]
+    proto = model(nodes, {"w": random(8, 8)}, inputs={"x": [8, 8]}, opsets={"": 18})
+    with pytest.raises(ModelError, match=r"axes 0 and 1; .*SPEC/int8 dynamic per-tensor"):
+        anybit.quantize(proto, activations="int8 dynamic")
+    anybit.quantize(proto, activations="int8 dynamic per-tensor")
+
+
+@pytest.mark.parametrize("spec", ["int8 dynamic", "uint8 dynamic per-tensor", "mxfp8", "mxint8"])
+def test_compile_leaves_layers_with_dynamic_activations_float(spec: str) -> None:
+    proto = model(
+        [node("MatMul", "x w", domain="", name="head")], {"w": random(64, 8)}, inputs={"x": [4, 64]}
+    )
+    quantized = anybit.quantize(proto, activations=spec).model
+    compiled = anybit.compile(quantized)
+    (layer,) = compiled.report.layers
+    assert "has a scale computed at run time: quantize it with a static one" in layer.reason
+    x = random(4, 64)
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(quantized).run(x)["y"])
