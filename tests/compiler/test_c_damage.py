@@ -12,9 +12,10 @@ from c_batches import Case, make_case, run_batch
 from fuzz_programs import EXTREMES, MOST_MEMORY, MOST_WORK
 from programs import FromGenerator, inputs_for, make_integer_program, make_program
 
+from anybit.compiler.backends.c.source import emit_c
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
-from anybit.errors import AnybitError
+from anybit.errors import AnybitError, ModelError
 
 CHECKED = ("gcc", "-std=c99", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 DAMAGES, MOST_COMPILED = 40, 12
@@ -80,8 +81,11 @@ def make_damaged_case(program: p.Program, seed: int, *, codes: bool) -> Case | N
         if not is_small(program):
             return None
     except ValueError:
-        pass
+        with pytest.raises(ModelError, match="damaged"):
+            emit_c(program, "net", codes=codes)
+        return None
     try:
+        emit_c(program, "net", codes=codes, layout="speed")
         return make_case(program, f"n{seed}", inputs_for(program, 2, seed), codes=codes)
     except AnybitError:
         return None
