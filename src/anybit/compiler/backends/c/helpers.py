@@ -46,6 +46,5 @@ class Helpers:
     def _has_pairs(self) -> bool:
         """Return whether dot products add pairs of products where a target can."""
         return any(
-            ctype.size == 1 and packing is not Packing.INT8
-            for ctype, packing, _ in self.dots
+            ctype.size == 1 and packing is not Packing.INT8 for ctype, packing, _ in self.dots
         )
