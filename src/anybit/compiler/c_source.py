@@ -19,6 +19,7 @@ from anybit.compiler.program import program as p
 from anybit.compiler.report import Report
 from anybit.errors import OptionError
 from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.quant_types.grids import TensorGrid
 from anybit.text import format_count, join_names, shorten_name
 
@@ -125,9 +126,17 @@ def write_source(source: CSource, folder: Path) -> None:
 def explain_float_nodes(model: ir.Model, report: Report) -> str:
     """Return why a compiled model has no C source: its nodes that stay float, and the remedy."""
     nodes = [node for node in model.graph if node.op_type != _REGION]
+    nodes = [node for node in nodes if _computes_floats(node)] or nodes
     reasons = {layer.name: layer.reason for layer in report.layers if layer.guarantee is None}
     names = [f"{shorten_name(get_label(node))} ({node.op_type})" for node in nodes]
     remedy = "quantize the model with --integer-only, or remove nodes at its ends"
+    if report.is_integer_only:
+        remedy = "leave them out of the model, and compute them in the program that calls it"
+    if any(has_trait(node, OpTrait.RECURRENT) for node in nodes):
+        remedy = (
+            "recurrent layers have no integer kernel: export one step, such as torch.nn.LSTMCell, "
+            "with its states as inputs and outputs, and quantize that with --integer-only"
+        )
     if report.has_free_sizes and any(layer.macs is None for layer in report.products):
         remedy = "give the sizes of inputs with --shape"
     if not nodes:
@@ -139,6 +148,11 @@ def explain_float_nodes(model: ir.Model, report: Report) -> str:
         f"{format_count(len(nodes), 'node')} stay{'s' if len(nodes) == 1 else ''} float: "
         f"{join_names(names)}{first}; {remedy}"
     )
+
+
+def _computes_floats(node: ir.Node) -> bool:
+    """Return whether a node is not a computation of sizes or indices."""
+    return any(value.dtype in (ir.DataType.FLOAT, None) for value in node.outputs)
 
 
 def _describe_layer(layer: CompiledLayer) -> str:

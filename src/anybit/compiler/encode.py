@@ -123,6 +123,9 @@ class _Encoder:
                 if isinstance(read, RegionInput):
                     key = read.value, read.layout
                     self.inputs.setdefault(key, (len(self.inputs), read))
+        reads = sorted(self.inputs.items(), key=lambda entry: _find_place(entry[1][1].value))
+        self.inputs = {key: (number, read) for number, (key, (_, read)) in enumerate(reads)}
+        self.outputs.sort(key=lambda output: _find_place(output.value))
 
     def encode(self, instruction: PlannedInstruction) -> p.Instruction:
         """Return an instruction whose operands are numbers."""
@@ -178,6 +181,16 @@ def _encode(instructions: Sequence[PlannedInstruction], outputs: Collection[ir.V
         frozenset(str(tensor.value.name) for tensor in tensors),
         layers,
     )
+
+
+def _find_place(value: ir.Value) -> int:
+    """Return the place of a value among the inputs or outputs of its graph; else one after them."""
+    graph = value.graph
+    if graph is None:
+        return 0
+    if value.is_graph_input():
+        return graph.inputs.index(value)
+    return graph.outputs.index(value) if value.is_graph_output() else len(graph.outputs)
 
 
 def _encode_port(sizes: tuple[int, ...], layout: Layout) -> p.Port:

@@ -182,19 +182,19 @@ def assign_specs(model: ir.Model, targets: Targets, options: SpecOptions) -> Qua
     requests = {layer: spec for layer, (spec, _) in pairs.items() if layer.weights and spec}
     weights, weight_remarks = _unify_weights(requests)
     requests = {layer: spec for layer, (_, spec) in pairs.items() if spec}
-    sources, divided = tie_grids(targets, requests)
+    sources, grid_remarks = tie_grids(targets, requests)
     if outputs:
         sources = keep_input_scales(sources)
     activations, activation_remarks = _unify_activations(sources, requests)
     quantized = tuple(layer for layer in targets.layers if layer in weights or layer in requests)
-    skipped = targets.skipped | divided
+    skipped = dict(targets.skipped)
     for layer in layers:
         if layer not in weights and layer not in requests:
             kept = pairs[layer] == (None, None)
             skipped[layer.name] = (
                 "float was requested" if kept else "it multiplies activations, which stay float"
             )
-    remarks = (*targets.remarks, *weight_remarks, *activation_remarks)
+    remarks = (*targets.remarks, *grid_remarks, *weight_remarks, *activation_remarks)
     return QuantPlan(quantized, weights, activations, frozenset(named), skipped, remarks)
 
 

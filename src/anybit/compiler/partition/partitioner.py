@@ -395,7 +395,11 @@ class Partitioner:
         """Compute the codes of a quantizer, unless its readers continue elementwise."""
         value = node.outputs[0]
         expression = self._values.expression(value)
-        if isinstance(expression.root, InputRoot) or self._continues(value, expression):
+        if isinstance(expression.root, InputRoot):
+            waits = not self._has_codes_of_its_own(value, expression.layout.rank)
+        else:
+            waits = self._continues(value, expression)
+        if waits:
             self._values.set_expression(replace(expression, quantized=expression))
             return
         try:
@@ -405,6 +409,29 @@ class Partitioner:
             self._enter_before(node)
             return
         self._values.set_tensor(value, tensor)
+
+    def _has_codes_of_its_own(self, value: ir.Value, rank: int) -> bool:
+        """Return whether layers use a value after data movement or a function with a quantizer.
+
+        Its codes are computed at once then. Otherwise, layers that read it choose their order.
+        """
+        has_other_reader, waiting = False, [(value, True)]
+        while waiting:
+            x, is_moved = waiting.pop()
+            if x.is_graph_output():
+                return False
+            for reader, _ in x.uses():
+                if is_moved and reader in self._products:
+                    continue
+                has_other_reader |= not has_trait(reader, OpTrait.RESHAPE)
+                if is_quantizer(reader):
+                    continue
+                axes = find_constant_axes(reader, rank, self._analyzed.opset)
+                is_function = axes is not None and len(get_varying_inputs(reader)) == 1
+                if not is_function and not (is_moved and has_trait(reader, OpTrait.KEEPS_CODES)):
+                    return False
+                waiting.append((reader.outputs[0], not is_function))
+        return has_other_reader
 
     def _continues(self, value: ir.Value, expression: Expression) -> bool:
         """Return whether all readers of a value are elementwise nodes of it alone."""

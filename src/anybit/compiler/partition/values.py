@@ -30,11 +30,15 @@ from anybit.compiler.partition.expressions import (
 from anybit.compiler.partition.layout import Layout, is_repeated, make_layout
 from anybit.compiler.partition.lowering import Lowering
 from anybit.compiler.partition.sharing import find_float_inputs
+from anybit.compiler.program import program as p
 from anybit.compiler.reason import Reason, Unsupported, accept
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.shapes import get_inferred_shape, get_sizes
 from anybit.quant_types.grids import TensorGrid
+
+_MOST_THRESHOLDS, _MOST_ENTRIES = 2**8, 2**12
+"""More numbers in an epilogue are slower than one table of codes after an affine step."""
 
 
 class Values:
@@ -299,15 +303,26 @@ class Values:
     def _compute(self, expression: Expression, grid: TensorGrid) -> IntegerTensor:
         """Compute codes from the root, or else from the codes of an earlier quantizer."""
         lowered = self._lowering.compute_codes(expression, grid)
-        if isinstance(lowered, Reason) and lowered.node is None:
-            while (last := expression.quantized) is not None and last.value is expression.value:
-                expression = last
-            earlier = self._from_quantized(expression)
-            if earlier is not expression:
+        if isinstance(lowered, Reason):
+            earlier = None if lowered.node else self._find_earlier_codes(expression)
+            if earlier is not None:
                 lowered = self._lowering.compute_codes(earlier, grid)
+        elif _has_large_table(lowered.instructions):
+            count = len(self.instructions)
+            earlier = self._find_earlier_codes(expression)
+            if earlier is not None and not _has_large_table(self.instructions[count:]):
+                again = self._lowering.compute_codes(earlier, grid)
+                lowered = lowered if isinstance(again, Reason) else again
         tensor = accept(lowered)
         self.append(*tensor.instructions)
         return tensor.target
+
+    def _find_earlier_codes(self, expression: Expression) -> Expression | None:
+        """Return a function of the codes of the quantizer before the last; None without one."""
+        while (last := expression.quantized) is not None and last.value is expression.value:
+            expression = last
+        earlier = self._from_quantized(expression)
+        return None if earlier is expression else earlier
 
     def _quantize_input(
         self, expression: Expression, grid: TensorGrid, layout: Layout
@@ -360,3 +375,13 @@ class Values:
             return
         if shared.guarantee is not root.layer.guarantee:
             self.weakened[value] = replace(shared, guarantee=root.layer.guarantee)
+
+
+def _has_large_table(instructions: Sequence[PlannedInstruction]) -> bool:
+    """Return whether instructions look up pairs of codes, or have many numbers per channel."""
+    tails = [instruction.fields.get("tail") for instruction in instructions]
+    return (
+        any(instruction.kind is p.Combine for instruction in instructions)
+        or any(isinstance(tail, p.Table) and tail.entries.size > _MOST_ENTRIES for tail in tails)
+        or any(isinstance(t, p.Thresholds) and t.thresholds.size > _MOST_THRESHOLDS for t in tails)
+    )

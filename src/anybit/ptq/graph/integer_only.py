@@ -31,6 +31,8 @@ _Path: TypeAlias = tuple[ir.Value, ...]
 
 _ONE_OR_TWO_INPUTS = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER
 _UNSUPPORTED = "it has no integer form"
+# Functions of a sum that are computed without a table, or thresholds for each channel.
+_ARITHMETIC = ("Add", "BatchNormalization", "Clip", "Div", "Identity", "Mul", "Neg", "Relu", "Sub")
 
 
 def add_elementwise_targets(targets: Targets, model: ir.Model) -> Targets:
@@ -38,9 +40,10 @@ def add_elementwise_targets(targets: Targets, model: ir.Model) -> Targets:
 
     If outputs are quantized, nodes before the first layer and after the last one are among them.
     """
-    has_outputs = any(is_output_node(layer.node) for layer in targets.layers)
     integer_nodes = _find_nodes_between(
-        model, {layer.node for layer in targets.layers if layer.weights}, from_inputs=has_outputs
+        model,
+        {layer.node for layer in targets.layers if layer.weights},
+        from_inputs=any(is_output_node(layer.node) for layer in targets.layers),
     )
     nodes = {layer.node for layer in targets.layers}
     steep_nodes = SteepNodes(model.graph, integer_nodes, nodes)
@@ -129,6 +132,7 @@ class _ElementwiseTargets:
         self.skipped: dict[ir.Node, str] = {}
         self.steep: list[ir.Node] = []
         self._steep_nodes = steep_nodes
+        self._has_outputs = any(map(is_output_node, integer_nodes))
         self._opset = model.graph.opset_imports.get("", 1)
         # The values that an elementwise function of one tensor passes through, from that tensor.
         self._paths: dict[ir.Value, _Path] = {}
@@ -171,8 +175,10 @@ class _ElementwiseTargets:
         y, paths = node.outputs[0], [self._get_path(value) for value in values]
         if len(values) == 1:
             self._paths[y] = (*paths[0], y)
-            if is_moved_input(values[0]) or not is_monotone([node], values[0]):
-                self._quantize_argument(y, values[0], node)
+            x = values[0]
+            is_table = self._has_outputs and node.op_type not in _ARITHMETIC
+            if is_table or is_moved_input(x) or not is_monotone([node], x):
+                self._quantize_argument(y, x, node)
             return ""
         if len(values) > 2:
             return "it has more than two inputs"
@@ -212,8 +218,11 @@ class _ElementwiseTargets:
         return ""
 
     def _quantize_argument(self, y: ir.Value, x: ir.Value, node: ir.Node) -> None:
-        """Quantize x for its function y, unless y is a function of the codes of two tensors."""
-        if self._get_path(x)[0].producer() not in self._operators or self._is_mean(x):
+        """Quantize x for its function y, unless y is a function of the codes of two tensors.
+
+        That is quantized, too, if outputs are: devices have no memory for tables of all pairs.
+        """
+        if self._has_outputs or not self._is_pair(x):
             index = next(index for index, value in enumerate(node.inputs) if value is x)
             self._functions[y] = TargetNode(node, (index,), ())
 
@@ -231,9 +240,10 @@ class _ElementwiseTargets:
     def _get_path(self, value: ir.Value) -> _Path:
         return self._paths.get(value, (value,))
 
-    def _is_mean(self, x: ir.Value) -> bool:
+    def _is_pair(self, x: ir.Value) -> bool:
+        """Return whether a value is a function of the codes of two tensors."""
         node = self._get_path(x)[0].producer()
-        return node is not None and has_trait(node, OpTrait.MEAN)
+        return node in self._operators and not has_trait(node, OpTrait.MEAN)
 
 
 def _find_nodes_from(x: ir.Value, y: ir.Value) -> set[ir.Node]:

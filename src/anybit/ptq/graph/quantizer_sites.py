@@ -17,14 +17,14 @@ from anybit.ptq.graph.targets import (
     Targets,
     collect_activations,
 )
+from anybit.text import escape_name
 
 _ONE_OR_TWO_INPUTS = OpTrait.ELEMENTWISE | OpTrait.RECTIFIER
-_SEVERAL_GRIDS = "its inputs are concatenated with other tensors elsewhere"
 
 
 def tie_grids(
     targets: Targets, quantized: Collection[TargetNode]
-) -> tuple[tuple[ActivationTensor, ...], dict[str, str]]:
+) -> tuple[tuple[ActivationTensor, ...], tuple[str, ...]]:
     """Return the activations of layers, with a common grid for tensors that are concatenated.
 
     Args:
@@ -32,13 +32,14 @@ def tie_grids(
         quantized: Layers whose activations are quantized.
 
     Returns:
-        The activations with the sites of their quantizers; and the names of Concat nodes that stay
-        float32 because their inputs would need several grids, with the reason.
+        The activations with the sites of their quantizers; and remarks on Concat nodes whose
+        inputs have several grids, since other nodes concatenate them with other tensors.
     """
     if not targets.integer_nodes:
-        return collect_activations(quantized), {}
+        return collect_activations(quantized), ()
     concats = {layer.node for layer in quantized if layer.node.op_type == "Concat"}
-    skipped: dict[str, str] = {}
+    order = {layer.node: place for place, layer in enumerate(targets.layers)}
+    remarks: list[str] = []
     while True:
         sites = _QuantizerSites(targets.integer_nodes, concats)
         tensors = _group_by_grid(quantized, sites)
@@ -46,12 +47,15 @@ def tie_grids(
         if not divided:
             break
         for tensor in divided:
-            for node in sites.find_concats(tensor):
-                concats.discard(node)
-                skipped[get_label(node)] = _SEVERAL_GRIDS
+            last = max(sites.find_concats(tensor), key=order.__getitem__)
+            concats.discard(last)
+            remarks.append(
+                f"{escape_name(get_label(last))} rounds twice: its inputs keep grids of their own, "
+                "because another node concatenates one of them with other tensors"
+            )
     floats = {layer.node for layer in targets.layers} - {layer.node for layer in quantized}
     nodes = targets.integer_nodes - floats
-    return tuple(_assign_uses(tensor, nodes) for tensor in tensors), skipped
+    return tuple(_assign_uses(tensor, nodes) for tensor in tensors), tuple(remarks)
 
 
 def keep_input_scales(tensors: Iterable[ActivationTensor]) -> tuple[ActivationTensor, ...]:

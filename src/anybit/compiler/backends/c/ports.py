@@ -11,6 +11,7 @@ from anybit.compiler.backends.c.literals import format_float
 from anybit.compiler.backends.c.types import StoredTensor
 from anybit.compiler.program import program as p
 from anybit.errors import OptionError
+from anybit.text import escape_name
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,13 @@ class Ports:
         return lines
 
 
-def find_outside(program: p.Program, roots: Sequence[int]) -> dict[int, str]:
+def find_outside(program: p.Program, roots: Sequence[int], names: SourceNames) -> dict[int, str]:
     """Return the tensors that are inputs and outputs as codes, and their expressions.
 
     Args:
         program: The program.
         roots: The tensor whose memory each tensor has.
+        names: Names from the model.
 
     Raises:
         OptionError: An input or output has no codes of its own.
@@ -137,23 +139,34 @@ def find_outside(program: p.Program, roots: Sequence[int]) -> dict[int, str]:
         if isinstance(at, p.Quantize):
             expression = name_port("in", "x", at.source, len(program.inputs))
             if expression in outside.values():
-                raise OptionError(f"input {at.source} has several quantizers: --io codes needs one")
+                raise OptionError(
+                    f"{_label('input', at.source, names.inputs)} has several quantizers, and "
+                    "--io codes needs one: use --io floats, or quantize it before the nodes that "
+                    "read it"
+                )
             outside[at.target] = expression
         if isinstance(at, p.Product) and isinstance(at.tail, p.Arithmetic):
             raise OptionError(
-                f"output {at.target} has no quantizer, so it has no codes: use --io floats, or "
-                "quantize the float model with --integer-only --outputs int8"
+                f"{_label('output', at.target, names.outputs)} has no quantizer, so it has no "
+                "codes: use --io floats, or quantize the float model with --integer-only "
+                "--outputs int8"
             )
     for at in program.instructions:
         if isinstance(at, p.Dequantize):
             root = roots[at.source]
             if root in outside:
                 raise OptionError(
-                    f"output {at.target} has the codes of another input or output: "
-                    "--io codes needs codes of its own"
+                    f"{_label('output', at.target, names.outputs)} has the codes of another input "
+                    "or output, and --io codes needs codes of its own: use --io floats, or remove "
+                    "the output"
                 )
             outside[root] = name_port("out", "y", at.target, len(program.outputs))
     return outside
+
+
+def _label(side: str, number: int, names: Sequence[str]) -> str:
+    """Return what messages call an input or output."""
+    return f"{side} {number}" + (f" ({escape_name(names[number])})" if number < len(names) else "")
 
 
 def name_port(parameter: str, field: str, number: int, count: int) -> str:

@@ -124,9 +124,8 @@ class _Emission:
         small = layout == "size"
         self.emitter = LayerEmitter(program, tensors, index, ternary=small, common=common)
         self.roots = find_roots(program, tensors)
-        self.ports = Ports(
-            program, tensors, names, find_outside(program, self.roots) if codes else {}
-        )
+        outside = find_outside(program, self.roots, names) if codes else {}
+        self.ports = Ports(program, tensors, names, outside)
         self.numbers = [n for n, at in enumerate(program.instructions) if not self._is_free(at)]
         self.steps: list[Step] = []
         self.constant_bytes: list[int] = []

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float networks, quantized with their outputs, in C: the bytes of `anybit run`, without floats."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from c_batches import Case, make_case, run_batch
+from small_networks import NETWORKS
+
+import anybit
+from anybit.errors import ModelError
+
+CHECKED = ("gcc", "-std=c99", "-O0", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+ROWS = 5
+
+
+def quantize(name: str, **options: str) -> anybit.QuantizationResult:
+    network = NETWORKS[name]
+    data, options = network.draw(80, 1), {"outputs": "int8", "effort": "fast", **options}
+    return anybit.quantize(network.make(), data, integer_only=True, **options)
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+@pytest.mark.parametrize("scales", ["power-of-two", None])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network_in_c_has_the_bytes_of_the_model(
+    name: str, scales: str | None, tmp_path: Path
+) -> None:
+    result = quantize(name, **({"scales": scales} if scales else {}))
+    assert result.verdict is not None
+    assert result.verdict.sqnr > 20
+    assert not result.skipped
+    compiled = anybit.compile(result)
+    x = NETWORKS[name].draw(ROWS, 2)
+    ports = compiled.engine.input_names, compiled.engine.output_names
+    y = compiled.run(x)
+    if scales:
+        for port, array in anybit.load(result).run(x).items():
+            np.testing.assert_array_equal(y[port], array)
+    floats = compiled.to_c(tmp_path, name="floats")
+    codes = compiled.to_c(tmp_path, name="codes", io="codes")
+    for text in (codes.files["codes.c"], codes.files["codes.h"]):
+        assert not re.search("float|double", re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL))
+    inputs = [x[port].reshape(ROWS, -1) for port in ports[0]]
+    cases = [
+        Case(floats, inputs, [y[port].reshape(ROWS, -1) for port in ports[1]]),
+        make_case(floats.program, "codes", inputs, codes=True),
+    ]
+    assert run_batch(cases, (*CHECKED, *SANITIZERS), tmp_path) == []
+    assert codes.constant_bytes < 16_000
+
+
+@pytest.mark.parametrize("operator", ["LSTM", "GRU", "RNN"])
+def test_recurrent_operators_are_refused_with_a_remedy(operator: str, tmp_path: Path) -> None:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator]
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        net (float[6, N, 4] x) => (float[6, 1, N, 5] y) {{
+          y = {operator}<hidden_size = 5>(x, w, r)
+        }}"""
+    )
+    rng = np.random.default_rng(0)
+    for name, size in (("w", 4), ("r", 5)):
+        values = rng.normal(0, 0.5, (1, 5 * gates, size)).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    samples = [{"x": rng.normal(0, 1, (6, 1, 4)).astype(np.float32)} for _ in range(30)]
+    result = anybit.quantize(proto, samples, integer_only=True, outputs="int8", effort="fast")
+    with pytest.raises(ModelError, match=f"{operator}.* export one step"):
+        anybit.compile(result).to_c(tmp_path)
