@@ -15,6 +15,7 @@ import pytest
 from float_models import attention, convolutions, data_for
 from rich.console import Console
 from shell import Shell
+from small_networks import NETWORKS
 
 import anybit
 from anybit.cli._quality import show_quality
@@ -267,3 +268,23 @@ def test_report_holds_the_command_with_effort(files: Shell) -> None:
     code, _, err = files(*arguments, "slow")
     assert code == 2
     assert 'unknown effort "slow"; known: fast, default' in err
+
+
+def test_quantize_ties_states_and_rejects_other_options(shell: Shell) -> None:
+    network = NETWORKS["gru"]
+    onnx.save(network.make(), "gru.onnx")
+    np.savez("data.npz", **network.draw(80, 1))
+    common = "quantize", "gru.onnx", "-o", "q.onnx", "--data", "data.npz", "--effort", "fast"
+    integers = *common, "--integer-only", "--outputs", "int8"
+    assert shell(*integers, "--state", "h=state")[0] == 0
+    compile_options = "--to", "c", "--io", "codes", "-o", "net"
+    assert shell("compile", "q.onnx", *compile_options)[0] == 0
+    header = Path("net/net.h").read_text()
+    assert "Input 1 (h)" in header
+    assert "Output 1 (state)" in header
+    for number in ("SCALE", "ZERO_POINT"):
+        assert len(set(re.findall(rf"PUT1_{number} (\S+)\n", header))) == 1
+    assert "use INPUT=OUTPUT" in shell.fails(*integers, "--state", "h")
+    assert "'h' is given twice" in shell.fails(*integers, "--state", "h=y", "--state", "h=state")
+    assert 'unknown states: output "z"' in shell.fails(*integers, "--state", "h=z")
+    assert "give outputs" in shell.fails(*common, "--state", "h=state")

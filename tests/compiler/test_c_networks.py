@@ -12,7 +12,7 @@ from c_batches import Case, make_case, run_batch
 from small_networks import NETWORKS
 
 import anybit
-from anybit.errors import ModelError
+from anybit.errors import ModelError, OptionError
 
 CHECKED = ("gcc", "-std=c99", "-O0", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -38,6 +38,7 @@ def test_network_in_c_has_the_bytes_of_the_model(
     compiled = anybit.compile(result)
     x = NETWORKS[name].draw(ROWS, 2)
     ports = compiled.engine.input_names, compiled.engine.output_names
+    assert ports == (list(NETWORKS[name].inputs), list(NETWORKS[name].outputs))
     y = compiled.run(x)
     if scales:
         for port, array in anybit.load(result).run(x).items():
@@ -72,3 +73,44 @@ def test_recurrent_operators_are_refused_with_a_remedy(operator: str, tmp_path: 
     result = anybit.quantize(proto, samples, integer_only=True, outputs="int8", effort="fast")
     with pytest.raises(ModelError, match=f"{operator}.* export one step"):
         anybit.compile(result).to_c(tmp_path)
+
+
+def test_float_nodes_of_integer_networks_are_left_to_the_caller(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        net (float[N, 3] x) => (float[N, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> {
+          s = MatMul(x, w)
+          y = Softmax(s)
+        }"""
+    )
+    x = np.random.default_rng(0).normal(0, 1, (40, 3)).astype(np.float32)
+    result = anybit.quantize(proto, x, integer_only=True, outputs="int8", effort="fast")
+    with pytest.raises(ModelError, match=r"Softmax.* leave them out of the model"):
+        anybit.compile(result).to_c(tmp_path)
+
+
+def test_input_with_two_quantizers_has_no_codes(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "qonnx.custom_op.general": 2]>
+        net (float[1, 2] x) => (float[1, 2] y)
+        <float[2, 2] w = {1, 2, 3, -4}, float one = {1}, float half = {0.5}, float zero = {0},
+         float eight = {8}> {
+          a = qonnx.custom_op.general.Quant<signed=1, narrow=0, rounding_mode="ROUND">
+            (x, one, zero, eight)
+          b = qonnx.custom_op.general.Quant<signed=1, narrow=0, rounding_mode="ROUND">
+            (x, half, zero, eight)
+          v = qonnx.custom_op.general.Quant<signed=1, narrow=0, rounding_mode="ROUND">
+            (w, one, zero, eight)
+          s = MatMul(a, v)
+          t = MatMul(b, v)
+          p = qonnx.custom_op.general.Quant<signed=1, narrow=0, rounding_mode="ROUND">
+            (s, one, zero, eight)
+          q = qonnx.custom_op.general.Quant<signed=1, narrow=0, rounding_mode="ROUND">
+            (t, one, zero, eight)
+          u = Add(p, q)
+          y = qonnx.custom_op.general.Quant<signed=1, narrow=0, rounding_mode="ROUND">
+            (u, one, zero, eight)
+        }"""
+    )
+    with pytest.raises(OptionError, match=r"input 0 \(x\) has several quantizers"):
+        anybit.compile(proto).to_c(tmp_path, io="codes")

@@ -144,6 +144,15 @@ def quantize(
             rich_help_panel=_RUNTIMES,
         ),
     ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="INPUT=OUTPUT",
+            help="One scale for an input and the output that it takes from the step before; with "
+            "--outputs. Repeatable.",
+            rich_help_panel=_RUNTIMES,
+        ),
+    ] = None,
     scales: Annotated[
         str | None,
         typer.Option(
@@ -199,6 +208,7 @@ def quantize(
             layers=_parse_layer_options(layer or ()),
             keep=keep or (),
             outputs=outputs,
+            states=_parse_states(state or ()),
             scales=scales,
             integer_only=integer_only,
             target=target,
@@ -240,6 +250,19 @@ def _parse_layer_options(options: Iterable[str]) -> dict[str, str]:
             raise OptionError(f"--layer: {pattern!r} is given twice")
         specs[pattern] = spec
     return specs
+
+
+def _parse_states(options: Iterable[str]) -> dict[str, str]:
+    """Return the outputs of --state options by input."""
+    states: dict[str, str] = {}
+    for option in options:
+        name, separator, output = option.partition("=")
+        if not (separator and name and output):
+            raise OptionError(f"--state {option!r}: use INPUT=OUTPUT, such as h=h_next")
+        if name in states:
+            raise OptionError(f"--state: {name!r} is given twice")
+        states[name] = output
+    return states
 
 
 def _show(

@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anybit.errors import OptionError
@@ -47,6 +47,7 @@ def parse_options(
     layers: Mapping[str, str] | None,
     keep: Sequence[str],
     outputs: str | None,
+    states: Mapping[str, str] | None,
     scales: str | None,
     integer_only: bool,
     target: str | None,
@@ -77,13 +78,19 @@ def parse_options(
     specs = parse_specs(weights, activations, layers or {}, keep, outputs, scales is not None)
     if specs.outputs and not has_data:
         raise OptionError(f"outputs: {specs.outputs.text!r} needs data to find their ranges")
+    if states and specs.outputs is None:
+        raise OptionError("states: their outputs are float; give outputs, such as int8")
+    if states and specs.outputs and specs.outputs.dynamic:
+        raise OptionError(
+            f"states: scales of {specs.outputs.text!r} are computed at run time; use int8 instead"
+        )
     if specs.outputs and integer_only and not is_small_integer(specs.outputs):
         raise OptionError(
             "integer_only: outputs must be integers of at most 8 bits with static scales, not "
             f"{specs.outputs.text}"
         )
     return QuantizeOptions(
-        specs=specs,
+        specs=replace(specs, states=states or {}),
         integer_only=integer_only,
         target=target,
         budget=limit,

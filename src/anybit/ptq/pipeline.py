@@ -48,6 +48,7 @@ def quantize(
     layers: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
     outputs: str | None = None,
+    states: Mapping[str, str] | None = None,
     scales: str | None = None,
     integer_only: bool = False,
     target: str | None = None,
@@ -87,6 +88,8 @@ def quantize(
         keep: Names or patterns of nodes that stay float. They win over `layers`.
         outputs: Spec of the outputs of the model, such as "int8"; they are float by default. Every
             float32 output gets a quantizer, which needs data.
+        states: Outputs by the inputs that take them in the next step, such as {"h": "h_next"}. Both
+            ends of a state get one grid, so that codes are fed back as they are.
         scales: "power-of-two" restricts all scales. Sums of products are exact then on every
             machine, as long as they fit.
         integer_only: Whether to quantize elementwise and pooling operators, too, so that
@@ -129,6 +132,7 @@ def quantize(
         layers=layers,
         keep=keep,
         outputs=outputs,
+        states=states,
         scales=scales,
         integer_only=integer_only,
         target=target,

@@ -2,7 +2,7 @@
 """Assignment of specs to layers: defaults for all of them, and specs by name or pattern."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -15,6 +15,7 @@ from anybit.ptq.algorithms.round_to_nearest import check_weights
 from anybit.ptq.algorithms.shared_weights import get_weight_values, group_linked
 from anybit.ptq.graph.outputs import is_output_node
 from anybit.ptq.graph.quantizer_sites import keep_input_scales, tie_grids
+from anybit.ptq.graph.states import tie_states
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode, Targets
 from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec, parse_quant_spec
@@ -52,12 +53,14 @@ class SpecOptions:
         by_layer: Specs by name or pattern; later ones win.
         keep: Names and patterns of nodes that stay float.
         outputs: The spec of the model's outputs; None for float.
+        states: Outputs by the inputs that take them in the next step.
     """
 
     default: SpecPair
     by_layer: Mapping[str, LayerSpecs]
     keep: Sequence[str]
     outputs: QuantSpec | None = None
+    states: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,7 @@ def assign_specs(model: ir.Model, targets: Targets, options: SpecOptions) -> Qua
     requests = {layer: spec for layer, (_, spec) in pairs.items() if spec}
     sources, grid_remarks = tie_grids(targets, requests)
     if outputs:
-        sources = keep_input_scales(sources)
+        sources = tie_states(model, keep_input_scales(sources), options.states)
     activations, activation_remarks = _unify_activations(sources, requests)
     quantized = tuple(layer for layer in targets.layers if layer in weights or layer in requests)
     skipped = dict(targets.skipped)

@@ -121,7 +121,7 @@ def find_gptq_layer(runner: LayerRunner) -> GptqLayer | None:
 
 
 class GptqRounder:
-    """Rounds the weights of layers that read the same tensor, quantized in the same way.
+    """Rounds the weights of layers whose inputs are quantized in the same way.
 
     Args:
         grid: The grid of the tensor; None if it stays float.
@@ -168,7 +168,7 @@ class GptqRounder:
 
         def get_factors(part: slice) -> HessianFactors:
             """Return the factors of some terms; the last ones are cached."""
-            key = rows_key, part.start
+            key = layer.runner.input_name, rows_key, part.start
             if self._last is None or self._last[0] != key:
                 self._last = None
                 self._last = key, factorize(compute_moments(part), layer.runner.config.gptq)

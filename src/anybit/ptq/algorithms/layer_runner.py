@@ -58,6 +58,9 @@ class LayerRunner:
         index: The input that is quantized.
         spec: The spec of its weights; None keeps them float.
         config: The thresholds of the search.
+
+    Attributes:
+        input_name: The name of the tensor that is quantized.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class LayerRunner:
         node = layer.node
         self.spec, self.config = spec, config
         self.layer = layer
-        self._x = str(node.inputs[index].name)  # type: ignore[union-attr]
+        self.input_name = str(node.inputs[index].name)  # type: ignore[union-attr]
         self._fragment = extract_subgraph(
             model, [node], [next(value for value in node.outputs if value.name)]
         )
@@ -159,13 +162,13 @@ class LayerRunner:
         round_input = self.make_input_rounding(grid, smoothing)
         for sample in samples:
             reference, power = self._run_float(sample)
-            feeds = sample | {self._x: round_input(self.get_input(sample)), **constants}
+            feeds = sample | {self.input_name: round_input(self.get_input(sample)), **constants}
             quantized = self._run(feeds, kept=False)
             yield quantized, reference, power
 
     def get_input(self, sample: Sample) -> Array:
         """Return the float input that is quantized."""
-        return sample[self._x]
+        return sample[self.input_name]
 
     def make_input_rounding(
         self, grid: Grid | DynamicGrid | None, smoothing: Array | None
