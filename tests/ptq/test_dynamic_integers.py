@@ -236,3 +236,33 @@ def test_compile_leaves_layers_with_dynamic_activations_float(spec: str) -> None
     assert "has a scale computed at run time: quantize it with a static one" in layer.reason
     x = random(4, 64)
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(quantized).run(x)["y"])
+
+
+@pytest.mark.parametrize("spec", ["int8 dynamic", "uint4 dynamic per-tensor"])
+def test_quantize_scales_outlier_channels_of_dynamic_activations(spec: str) -> None:
+    proto = model(
+        [node("MatMul", "x w", domain="", name="head")],
+        {"w": random(16, 8)},
+        inputs={"x": ["rows", 16]},
+        opsets={"": 18},
+    )
+    x = random(256, 16, seed=1)
+    x[:, 3] *= 100
+    fast = anybit.quantize(proto, x, activations=spec, effort="fast")
+    default = anybit.quantize(proto, x, activations=spec)
+    assert [result.layers[0].smoothed for result in (fast, default)] == [False, True]
+    assert default.layers[0].tried[0].highest == np.inf
+    assert default.verdict is not None
+    assert fast.verdict is not None
+    assert default.verdict.sqnr > fast.verdict.sqnr + 3
+
+
+@pytest.mark.parametrize("budget", ["25dB", "50%bops"])
+def test_quantize_searches_widths_of_dynamic_activations_in_a_budget(budget: str) -> None:
+    result = anybit.quantize(
+        NETWORKS["attention"](), data_for("attention"), activations="int8 dynamic", budget=budget
+    )
+    assert result.verdict is not None
+    assert result.verdict.sqnr > 10
+    assert all(layer.activations.endswith(" dynamic") for layer in result.layers)
+    assert {layer.weight_bits for layer in result.layers} != {8}

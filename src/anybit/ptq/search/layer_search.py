@@ -37,6 +37,7 @@ from anybit.ptq.config import QuantizeConfig
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.specs.dynamic_grid import DynamicGrid, make_dynamic_grid
 from anybit.ptq.specs.spec_grid import make_grid
+from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec
 
 
@@ -100,7 +101,7 @@ class LayerSearch:
         )
         if spec is None:
             return self._choose_weights(widest, samples)
-        if spec.dynamic or spec.bits >= self._config.ranges.wide_bits:
+        if isinstance(spec.format, BlockFormat) or spec.bits >= self._config.ranges.wide_bits:
             return self._round([self._round_to_nearest(widest, samples.confirm)], samples)
         confirmed: list[LayerParams] = []
 
@@ -195,7 +196,7 @@ class LayerSearch:
             for factors in self._generate_factors(statistics)
             if channels is not None
         ]
-        clips = may_clip(spec.bits, statistics.values_per_channel)
+        clips = not spec.dynamic and may_clip(spec.bits, statistics.values_per_channel)
         candidates = [
             LayerParams(_make_scalar_grid(spec, *ends))
             for generate in (registry.RANGE_GENERATORS if clips else ())
@@ -210,6 +211,8 @@ class LayerSearch:
     def _scale(
         self, spec: QuantSpec, statistics: TensorStatistics, channels: Array, factors: Array
     ) -> LayerParams:
+        if spec.dynamic:
+            return LayerParams(make_dynamic_grid(self._activation, spec), factors)
         ends = compute_scaled_range(spec.bits, statistics, channels, factors, self._config.ranges)
         return LayerParams(_make_scalar_grid(spec, *ends), factors)
 
