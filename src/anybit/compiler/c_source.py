@@ -131,7 +131,8 @@ def explain_float_nodes(model: ir.Model, report: Report) -> str:
     names = [f"{shorten_name(get_label(node))} ({node.op_type})" for node in nodes]
     remedy = "quantize the model with --integer-only, or remove nodes at its ends"
     if report.is_integer_only:
-        remedy = "leave them out of the model, and compute them in the program that calls it"
+        those = "it" if len(nodes) == 1 else "them"
+        remedy = f"leave {those} out of the model, and compute {those} in the program that calls it"
     if any(has_trait(node, OpTrait.RECURRENT) for node in nodes):
         remedy = (
             "recurrent layers have no integer kernel: export one step, such as torch.nn.LSTMCell, "
