@@ -140,7 +140,11 @@ def main() -> None:
     for name in options.names or NETWORKS:
         for generator, generate in codes_of(name, options.folder).items():
             files, call, rows = generate()
-            done = run_c(files, call, rows, target, [options.optimization], warnings=())
+            try:
+                done = run_c(files, call, rows, target, [options.optimization], warnings=())
+            except RuntimeError as error:  # such as a stack that exceeds the memory
+                table.add_row(name, generator, str(error).splitlines()[-1])
+                continue
             numbers = (done.count // ROWS, done.flash, done.ram, done.stack)
             table.add_row(name, generator, *(f"{number:_}" for number in numbers))
     Console(width=120).print(table)
