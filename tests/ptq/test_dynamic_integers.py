@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Integer activations whose scales are computed at run time, against exact arithmetic."""
 
+import importlib
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import onnx
@@ -60,7 +62,7 @@ def quantize_row(row: Sequence[float], codes: range, asymmetric: bool) -> list[f
     low, high = min([*numbers, Fraction(0)]), max([*numbers, Fraction(0)])
     steps = len(codes) - 1 if asymmetric else codes[-1]
     width = round_single(high - low) if asymmetric else max(high, -low)
-    scale = round_single(max(width, steps * Fraction(2) ** -126) / steps)
+    scale = round_single(max(width, steps * Fraction(2) ** -124) / steps)
     while round_single(scale) * steps > LARGEST:
         scale = Fraction(float(np.nextafter(np.float32(float(scale)), np.float32(0))))
     zeropt = Fraction(0)
@@ -101,10 +103,11 @@ def test_dynamic_quantization_is_exact(bits: int, form: str) -> None:
 
 
 @pytest.mark.parametrize("asymmetric", [False, True])
-def test_dynamic_quantization_gives_codes_of_zero_rows_the_value_zero(asymmetric: bool) -> None:
+def test_dynamic_quantization_gives_zeros_for_zeros_and_subnormals(asymmetric: bool) -> None:
     grid = DynamicIntegerGrid(range(-128, 128), asymmetric, (1,))
     x = np.zeros((2, 5), np.float32)
-    assert fit_dynamic_grid(x, grid).scale.ravel().tolist() == [2.0**-126] * 2
+    x[1] = np.float32(2.0**-126) * np.array([-0.99, -0.7, -1e-7, 0.6, 0.999], np.float32)
+    assert fit_dynamic_grid(x, grid).scale.ravel().tolist() == [2.0**-124] * 2
     for output in run_all(grid, x):
         assert not output.any()
 
@@ -124,6 +127,32 @@ def test_dynamic_quantization_makes_nan_of_rows_whose_width_is_not_finite(
     x[2, 4:6], expected[2] = special, np.nan
     for output in run_all(grid, x):
         np.testing.assert_array_equal(output, expected)
+
+
+def quantize_signed(namespace: Any, int_quant: Any, x: Any, steps: Any, most: Any) -> Any:
+    """Quantize rows by the formula, with the functions of an array library."""
+    magnitude = namespace.where(namespace.isnan(x), namespace.full_like(x, np.inf), abs(x))
+    width = namespace.amax(magnitude, 1, keepdims=True)
+    limited = namespace.maximum(width, steps * 2.0**-124) / steps
+    scale = namespace.where(namespace.isinf(width), width, namespace.minimum(limited, most))
+    bits = len(bin(int(steps[0, 0]))) - 1
+    return np.asarray(int_quant(x, scale, 0.0, float(bits)))
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+@pytest.mark.parametrize("bits", [3, 8])
+def test_dynamic_quantization_is_the_same_in_other_libraries(library: str, bits: int) -> None:
+    pytest.importorskip(library)
+    namespace = importlib.import_module({"jax": "jax.numpy"}.get(library, library))
+    package = importlib.import_module(f"anybit.{library}")
+    grid = DynamicIntegerGrid(get_codes(bits, True, False), False, (1,))
+    x = np.concatenate([make_edge_case_rows(), random(4, 24)])
+    x[-3:, 2] = np.nan, np.inf, -np.inf
+    # XLA multiplies by the reciprocal of a constant divisor: here each row has its own.
+    rows = np.ones((len(x), 1), np.float32)
+    arrays = (x, rows * np.float32(grid.steps), rows * np.float32(grid.largest_scale))
+    output = quantize_signed(namespace, package.int_quant, *map(namespace.asarray, arrays))
+    np.testing.assert_array_equal(output, quantize_to_grid(x, grid))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +211,31 @@ def test_quantize_with_dynamic_activations_needs_no_data(spec: str) -> None:
     expected = anybit.load(NETWORKS["attention"]()).run(x)["y"]
     error = anybit.load(result.model).run(x)["y"] - expected
     assert np.square(error).sum() < 1e-2 * np.square(expected).sum()
+
+
+def test_quantize_takes_dynamic_specs_of_single_layers_and_outputs() -> None:
+    network = NETWORKS["attention"]()
+    layers = {"query": "int4/int6 dynamic", "key": "int8/int6 dynamic"}
+    result = anybit.quantize(network, activations=None, outputs="int8 dynamic", layers=layers)
+    specs = {layer.name: (layer.weights, layer.activations) for layer in result.layers}
+    assert specs["query"] == ("int4", "int6 dynamic")
+    assert [layer.activations for layer in result.layers if layer.operator == "output"] == [
+        "int8 dynamic"
+    ]
+    x = data_for("attention")[0]
+    y = anybit.load(result.model).run(x)["y"]
+    codes = y * 127 / np.abs(y).max(axis=-1, keepdims=True)
+    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["qdq", "standard", "qonnx", "compact"])
+def test_convert_keeps_the_values_of_dynamic_quantizers(form: str) -> None:
+    x = data_for("attention")[0]
+    for spec in ("int8 dynamic", "uint5 dynamic", "uint8 dynamic per-tensor"):
+        quantized = anybit.quantize(NETWORKS["attention"](), activations=spec).model
+        expected = anybit.load(quantized).run(x)["y"]
+        converted = anybit.convert(quantized, to=form).model
+        np.testing.assert_array_equal(anybit.load(converted).run(x)["y"], expected)
 
 
 def test_quantize_needs_data_if_one_activation_is_static() -> None:

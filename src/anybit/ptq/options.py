@@ -76,7 +76,7 @@ def parse_options(
             f"budget: {limit.text!r} may take more than 8 bits, which integer_only excludes"
         )
     specs = parse_specs(weights, activations, layers or {}, keep, outputs, scales is not None)
-    if specs.outputs and not has_data:
+    if specs.outputs and not specs.outputs.dynamic and not has_data:
         raise OptionError(f"outputs: {specs.outputs.text!r} needs data to find their ranges")
     if states and specs.outputs is None:
         raise OptionError("states: their outputs are float; give outputs, such as int8")

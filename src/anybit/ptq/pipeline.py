@@ -145,15 +145,14 @@ def quantize(
     )
     model, remarks = prepare(source, name)
     origin = describe_origin(source) if isinstance(source, str | os.PathLike) else {}
+    if options.specs.has_dynamic_activations:
+        apply_passes(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
     if options.specs.outputs:
         remarks += add_output_nodes(model)
     plan = assign_specs(model, _find_targets(model, integer_only), options.specs)
     if target is not None:
         plan = adapt_plan(plan, target)
     check_plan(plan, name, integer_only=integer_only, has_data=data is not None)
-    if plan.has_dynamic_activations:
-        apply_passes(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
-        plan = assign_specs(model, _find_targets(model, integer_only), options.specs)
     results = ResultBuilder(model, options, origin, remarks)
     if data is None:
         return results.build_unmeasured(quantize_without_data(model, plan, options.config))

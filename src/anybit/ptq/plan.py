@@ -62,6 +62,13 @@ class SpecOptions:
     outputs: QuantSpec | None = None
     states: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def has_dynamic_activations(self) -> bool:
+        """Return whether scales of some activations are computed at run time."""
+        pairs = (self.default, *(specs.pair for specs in self.by_layer.values()))
+        specs = (*(activations for _, activations in pairs), self.outputs)
+        return any(spec is not None and spec.dynamic for spec in specs)
+
 
 @dataclass(frozen=True)
 class QuantPlan:
@@ -82,11 +89,6 @@ class QuantPlan:
     named: frozenset[TargetNode]
     skipped: Mapping[str, str]
     remarks: tuple[str, ...]
-
-    @property
-    def has_dynamic_activations(self) -> bool:
-        """Return whether scales of some activations are computed at run time."""
-        return any(spec.dynamic for spec in self.activations.values())
 
 
 def parse_specs(

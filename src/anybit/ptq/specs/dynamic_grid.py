@@ -11,7 +11,7 @@ a finite S L, each operation in float32,
 
     w = amax                                   the magnitude of a row, for symmetric integers
     w = max(x, 0) - min(x, 0)                  the width of its range, with a zero-point
-    scale = min(max(w, L 2^-126) / L, S)       infinity if w is infinite
+    scale = min(max(w, L 2^-124) / L, S)       infinity if w is infinite
     zeropt = clip(round(lowest code - min(x, 0) / scale))
 
 IntQuant follows. A row with an infinity or NaN becomes NaN, because its scale is infinite.
@@ -36,6 +36,9 @@ from anybit.quant_types.spec_parser import IntegerFormat
 
 DYNAMIC_GRID_OPSET = 18
 """First opset with the operators of the graph."""
+
+# Subnormal numbers are less than half a step, so that it does not matter if they are flushed to 0.
+_SMALLEST_SCALE = 2.0**-124
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class DynamicIntegerGrid(_UnboundedGrid):
     @property
     def smallest_width(self) -> float:
         """Magnitude or width of a range below which its scale stays the same."""
-        return self.steps * 2.0**-126
+        return self.steps * _SMALLEST_SCALE
 
     @property
     def largest_scale(self) -> float:
