@@ -69,7 +69,7 @@ def test_compilers_give_same_bytes(command: tuple[str, ...], tmp_path: Path) -> 
 
 
 CODINGS = ((-128, 1, 256), (-100, 1, 256), (-1, 2, 2), (0, 1, 16), (-1, 1, 3), (-300, 7, 40))
-CODINGS += ((-70000, 3, 5), (7, 1, 1))
+CODINGS += ((-70000, 3, 5), (7, 1, 1), (0, 1, 2))
 
 
 def make_product(rng: np.random.Generator, bits: int) -> p.Program:

@@ -14,7 +14,8 @@ class Helpers:
 
     Attributes:
         sums: Types of elements that are added.
-        dots: Types of elements, weights that they are multiplied with, and rows of these.
+        dots: Types of elements, weights that they are multiplied with, rows of these, and whether
+            elements are 0 and 1.
         searches: Types of thresholds that are searched.
         four_bytes: Whether four bytes are read together where there are pairs of products.
         orders_floats: Whether floats are compared with thresholds.
@@ -22,7 +23,7 @@ class Helpers:
     """
 
     sums: set[CType] = field(default_factory=set)
-    dots: set[tuple[CType, Packing, int]] = field(default_factory=set)
+    dots: set[tuple[CType, Packing, int, bool]] = field(default_factory=set)
     searches: set[CType] = field(default_factory=set)
     four_bytes: bool = False
     orders_floats: bool = False
@@ -33,7 +34,8 @@ class Helpers:
         return render(
             "helpers.c.j2",
             sums=sorted(self.sums, key=lambda kind: kind.value),
-            dots=sorted(self.dots, key=lambda dots: (dots[0].value, dots[1].value, dots[2])),
+            dots=sorted(self.dots, key=lambda dots: (dots[0].value, dots[1].value, *dots[2:])),
+            binary=any(binary for *_, binary in self.dots),
             pairs_of_products=self._has_pairs(),
             four_bytes=self.four_bytes or self._has_pairs(),
             index=index,
@@ -46,5 +48,5 @@ class Helpers:
     def _has_pairs(self) -> bool:
         """Return whether dot products add pairs of products where a target can."""
         return any(
-            ctype.size == 1 and packing is not Packing.INT8 for ctype, packing, _ in self.dots
+            ctype.size == 1 and packing is not Packing.INT8 for ctype, packing, *_ in self.dots
         )

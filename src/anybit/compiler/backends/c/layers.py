@@ -192,7 +192,8 @@ class LayerEmitter:
         fill = packed.packing is not Packing.TERNARY
         blocks = interleave_rows(packed.rows, together, fill=fill)
         array = self._add_weights(name, blocks, packed.packing)
-        self.helpers.dots.add((x.ctype, packed.packing, together))
+        binary = packed.packing is Packing.UINT1 and (x.lowest, x.highest, x.zero) == (0, 1, 0)
+        self.helpers.dots.add((x.ctype, packed.packing, together, binary))
         if packed.low:
             self.helpers.sums.add(x.ctype)
         w = at.window
@@ -213,6 +214,7 @@ class LayerEmitter:
             weights=array,
             row_bytes=Parameter(blocks.shape[1] // together, "row_bytes"),
             rows=together,
+            binary=binary,
             first=f"group * {channels}" if at.groups > 1 else 0,
             last=f"(group + 1) * {channels}" if at.groups > 1 else channels,
         )
