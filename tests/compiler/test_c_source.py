@@ -28,6 +28,7 @@ COMPILERS = (
     ("gcc", "-std=c99", "-march=native", "-O3", *WARNINGS),
     ("gcc", "-std=c99", "-U__SSE2__", "-O1", *WARNINGS, *SANITIZERS),  # no vectors
     ("g++", "-x", "c++", "-std=c++11", "-O2", "-pedantic", "-Wall", "-Wextra", "-Werror"),
+    ("g++", "-x", "c++", "-std=c++11", "-O2", "-march=native", *WARNINGS),
     ("clang", "-std=c99", "-O0", *WARNINGS),
     ("clang", "-std=c99", "-O3", *WARNINGS),
 )
