@@ -21,9 +21,11 @@ from anybit import ModelError, OptionError
 from anybit.onnx import reference_ops
 from anybit.onnx.graph.editor import Editor
 from anybit.ops.int_quant import get_codes
+from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.insertion.nodes import NodeWriter
-from anybit.ptq.specs.dynamic_grid import DynamicIntegerGrid
+from anybit.ptq.specs.dynamic_grid import DynamicIntegerGrid, make_dynamic_grid
 from anybit.ptq.specs.quantize import fit_dynamic_grid, quantize_to_grid
+from anybit.quant_types.spec import parse_quant_spec
 
 LARGEST = Fraction(float(np.finfo(np.float32).max))
 WIDTHS = (2, 3, 4, 6, 7, 8, 12, 16)
@@ -266,6 +268,30 @@ def test_quantize_needs_data_if_one_activation_is_static() -> None:
 def test_quantize_rejects_dynamic_specs(options: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         anybit.quantize(NETWORKS["attention"](), data_for("attention"), **options)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "axes"),
+    [
+        ("MatMul", {}, [(3,), (2,)]),
+        ("Conv", {}, [(1, 2, 3), (1, 2, 3)]),
+        ("ConvTranspose", {}, [(1, 2, 3), (0, 2, 3)]),
+        ("Gemm", {"transB": 1}, [(1,), (1,)]),
+        ("Gemm", {"transA": 1}, [(0,), (0,)]),
+    ],
+)
+def test_dynamic_rows_hold_the_terms_of_a_sum(
+    operator: str, attributes: dict[str, int], axes: list[tuple[int, ...]]
+) -> None:
+    rank = 2 if operator == "Gemm" else 4
+    nodes = [node(operator, "x w", domain="", name="head", **attributes)]
+    network = ir.from_proto(model(nodes, {}, inputs={"x": [8] * rank, "w": [8] * rank}))
+    (product,) = network.graph
+    layer = TargetNode(product, (0, 1), ())
+    for index, expected in enumerate(axes):
+        tensor = ActivationTensor(network.graph.inputs[index], [(layer, index)])
+        grid = make_dynamic_grid(tensor, parse_quant_spec("int8 dynamic", "activations"))
+        assert grid == DynamicIntegerGrid(range(-128, 128), False, expected)
 
 
 def test_quantize_rejects_dynamic_rows_with_two_reduction_axes() -> None:

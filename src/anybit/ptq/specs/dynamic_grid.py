@@ -181,9 +181,13 @@ def _find_axes(
 
 def _find_row_axes(layer: TargetNode, index: int, rank: int) -> tuple[int, ...]:
     """Return all axes along which products are summed; windows of images lie on several."""
-    if layer.node.op_type in ("Conv", "ConvTranspose") and index == 0:
-        return tuple(range(1, rank))
-    return _find_block_axis(layer, index, rank)
+    match layer.node.op_type, index:
+        case ("Conv", _) | ("ConvTranspose", 0):
+            return tuple(range(1, rank))
+        case ("ConvTranspose", _):
+            return 0, *range(2, rank)
+        case _:
+            return _find_block_axis(layer, index, rank)
 
 
 def _find_block_axis(layer: TargetNode, index: int, rank: int) -> tuple[int, ...]:
