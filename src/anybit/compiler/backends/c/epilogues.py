@@ -147,11 +147,7 @@ def _emit_scaled(
     lines, multiplier, term = _read_scales(multipliers, terms, name, constants)
     if not lines or upper == "y":
         common = None
-    if common and np.all(shifts == shifts[0]):
-        equal = constants.add(f"all_{shifts[0]}_shifts", np.full(common.channels, shifts[0]))
-        shift = equal.at("channel")
-    else:
-        shift = _read(constants, f"{name}_shifts", shifts)
+    shift = _read_shift(shifts, name, constants, common)
     lines += [
         f"const {y_type} y = ({y_type})sum * {multiplier} + {term};",
         f"const {upper_type} upper = {upper};",
@@ -177,6 +173,16 @@ def _emit_scaled(
             near = f"upper == index << {shift} && (uint32_t)y < (uint32_t){magnitude}"
         lines += [f"if ({near}) {{", f"    index -= {late} && index > 0;", "}"]
     return Epilogue((*lines, return_element(target, "index")), searched)
+
+
+def _read_shift(
+    shifts: Array, name: str, constants: Constants, common: CommonScaling | None
+) -> str:
+    """Return the expression of a channel's shift; in the common form, it is that of an array."""
+    if common and np.all(shifts == shifts[0]):
+        equal = np.full(common.channels, shifts[0])
+        return constants.add(f"all_{shifts[0]}_shifts", equal).at("channel")
+    return _read(constants, f"{name}_shifts", shifts)
 
 
 def _read_scales(
