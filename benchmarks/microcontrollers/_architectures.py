@@ -21,7 +21,7 @@ class Quantized(nn.Identity):
 class Residual(nn.Module):
     """relu(shortcut(x) + body(x))."""
 
-    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
+    def __init__(self, body: nn.Sequential, shortcut: nn.Module) -> None:
         super().__init__()
         self.input, self.body, self.shortcut = Quantized(), body, shortcut
         self.add, self.relu = Add(), nn.ReLU()

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _architectures import NETWORKS, Add, Network, Quantized
+from _architectures import NETWORKS, Add, Network, Quantized, Residual
 from _data import make_data, make_test_data, score
 from torch import nn
 
@@ -106,6 +106,10 @@ def train_quantized(
     quantized = anybit.torch.quantize_model(module, spec)
     replace_modules(quantized, Add, lambda: QuantAdd(quantizer("int8 ema")))
     replace_modules(quantized, Quantized, lambda: quantizer("uint8 ema"))
+    for block in quantized.modules():
+        if isinstance(block, Residual) and isinstance(block.shortcut, nn.Conv2d):
+            # One tensor of codes for both convolutions, not two.
+            block.shortcut.input_quantizer = block.body[0].input_quantizer
     train(quantized, network, seed)
     return anybit.torch.fold_batchnorm(quantized)
 

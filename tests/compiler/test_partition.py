@@ -226,6 +226,22 @@ def test_partition_supports_concat_and_split():
     check(give(model, sizes=np.array([3, 4], np.int64)), 3)
 
 
+def test_merge_quantizers_of_one_tensor():
+    body = """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        r = Relu (c)
+        p = Q(r)
+        q = Q(r)
+        d = Conv (p, w2)
+        e = Conv (q, w2)
+        s = Q(d)
+        t = Q(e)
+        y = Add (s, t)"""
+    compiled = check(network(body, y="n, 3, 3, 3"), 3)
+    assert {"p", "q"} & compiled.codes == {"p"}
+
+
 @pytest.mark.parametrize(
     "after",
     [

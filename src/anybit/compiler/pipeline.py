@@ -24,6 +24,7 @@ from anybit.compiler.partition.partitioner import partition
 from anybit.compiler.prepare.eligibility import explain_missing_quantizers, is_integer_only
 from anybit.compiler.prepare.hoist_quantizers import hoist_quantizers
 from anybit.compiler.prepare.input_shapes import fix_shapes
+from anybit.compiler.prepare.merge_quantizers import merge_quantizers
 from anybit.compiler.prepare.shuffles import replace_shuffles
 from anybit.compiler.report import Report
 from anybit.compiler.requantize.requantizer import CachingRequantizer
@@ -125,6 +126,7 @@ def find_regions(
         progress: Called with the share that is done, from 0 to 1.
     """
     replace_shuffles(model)
+    merge_quantizers(model)
     added = hoist_quantizers(model)
     analyzed = analyze_model(model, ranges)
     illegal = legalize(analyzed)
