@@ -211,3 +211,6 @@ def test_names_of_models_cannot_become_code(tmp_path: Path) -> None:
     for name in ("", "int", "layer0", "a-b", "_a", "\u00e9", "0a", "a" * 64, "a\n"):
         with pytest.raises(OptionError, match="cannot be the name"):
             emit_c(program, name)
+    for name in ("stdint", "String", "test"):
+        with pytest.raises(OptionError, match="system header or of a target of CMake"):
+            emit_c(program, name)

@@ -112,10 +112,11 @@ def parse_limits(text: str) -> dict[str, int]:
     for part in text.split(",") if text else []:
         memory, _, size = part.partition("=")
         match = _SIZE.fullmatch(size.strip())
-        if memory.strip() not in ("flash", "ram") or match is None:
+        name = memory.strip()
+        if name not in ("flash", "ram") or name in limits or match is None:
             raise OptionError(f"--limit {text!r}: write flash=64KB, ram=16KB, or both with a comma")
         unit = (match[2] or "").lower()[:1]
-        limits[memory.strip()] = int(match[1]) * _UNITS[unit]
+        limits[name] = int(match[1]) * _UNITS[unit]
     return limits
 
 

@@ -78,6 +78,11 @@ class Constants:
         return sum(array.nbytes for _, _, array in self._arrays.values())
 
     @property
+    def largest(self) -> int:
+        """Size of the largest array."""
+        return max((array.nbytes for _, _, array in self._arrays.values()), default=0)
+
+    @property
     def types(self) -> set[CType]:
         """The types of the arrays."""
         return {ctype for _, ctype, _ in self._arrays.values()}

@@ -12,14 +12,21 @@ long main mutable namespace new not nullptr operator or private protected public
 return short signed sizeof static struct switch template this throw true try typedef typename union
 unsigned using virtual void volatile wchar_t while xor
 """
+_HEADERS = """
+arduino arm_acle assert complex ctype emmintrin errno fenv float immintrin inttypes iso646 limits
+locale math pgmspace setjmp signal stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib
+stdnoreturn string tgmath threads time uchar wchar wctype
+"""
+_TARGETS = "all clean depend help install package test"
 _KEYWORDS = frozenset(_RESERVED.split())
+_FILES = frozenset(f"{_HEADERS} {_TARGETS}".split())
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _LONGEST = 24
 _LONGEST_NAME = 63
 
 
 def check_name(name: str) -> str:
-    """Return the name of a network if C and C++ can use it.
+    """Return the name of a network if C, C++ and CMake can use it.
 
     Raises:
         OptionError: They cannot.
@@ -29,6 +36,10 @@ def check_name(name: str) -> str:
         raise OptionError(
             f"{name!r} cannot be the name of a C function: use letters, digits and underscores, "
             f"a letter first, at most {_LONGEST_NAME} of them, no keyword and not layer..."
+        )
+    if name.lower() in _FILES:
+        raise OptionError(
+            f"{name!r} is the name of a system header or of a target of CMake: choose another one"
         )
     return name
 

@@ -211,6 +211,8 @@ class _Emission:
             **common,
             ignored=_list_ignored(calls),
             constants=constants,
+            flash=emitter.constants.bytes,
+            largest=emitter.constants.largest,
             helpers=helpers,
             orders_floats=emitter.helpers.orders_floats,
             types={ctype.short for ctype in emitter.constants.types},
