@@ -214,3 +214,15 @@ def test_names_of_models_cannot_become_code(tmp_path: Path) -> None:
     for name in ("stdint", "String", "test"):
         with pytest.raises(OptionError, match="system header or of a target of CMake"):
             emit_c(program, name)
+
+
+def test_equal_factors_become_part_of_thresholds(tmp_path: Path) -> None:
+    port, tensor = p.Port(np.int32([8]), 1, 1, 8, 0), p.Tensor(1, 1, 8, 0, 1, 4)
+    factors, offsets = np.full(8, -0.3, np.float32), np.full(8, 0.7, np.float32)
+    thresholds = np.float32([-1, 0, np.inf])
+    quantize = p.Quantize(0, 0, np.int32([1]), thresholds, 0, factors, offsets)
+    dequantize = p.Dequantize(0, 0, np.arange(4, dtype=np.float32))
+    program = p.Program((port,), (port,), (tensor,), (quantize, dequantize))
+    case = make_case(program, "net", inputs_for(program, 30, 0))
+    assert_same_bytes([case], CHECKED, tmp_path)
+    assert "scaled" not in case.source.files["net.c"]

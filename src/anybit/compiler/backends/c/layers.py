@@ -44,7 +44,7 @@ _BLOCK = 4
 """Channels of a depthwise product that are computed together where there are pairs of products."""
 
 _FEW_CHANNELS = 4
-"""Up to this number of input channels, factors and offsets become part of their thresholds."""
+"""Up to this number of input channels, unequal factors and offsets become part of thresholds."""
 
 _LARGE_TABLE = 1024
 """From this number of entries on, a table of two tensors becomes arithmetic if it can."""
@@ -289,9 +289,9 @@ class LayerEmitter:
     def _(self, at: p.Quantize, name: str) -> Layer:
         port, y = self.program.inputs[at.source], self.tensors[at.target]
         self.helpers.orders_floats = True
-        scaled = [numbers for numbers in (at.factors, at.offsets) if numbers.size]
+        differs = any(np.any(numbers != numbers[:1]) for numbers in (at.factors, at.offsets))
         arithmetic: list[str] = []
-        if scaled and y.channels > _FEW_CHANNELS:
+        if differs and y.channels > _FEW_CHANNELS:
             keys, directions = order_floats(at.thresholds)[None], at.directions
             arithmetic = self._emit_scaling(at, name)
         else:
