@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT = 4
-_RANDOM_ORDERS = 24
+_RANDOM_ORDERS = 200
 _FEW_BUFFERS = 64
 
 
