@@ -226,3 +226,20 @@ def test_equal_factors_become_part_of_thresholds(tmp_path: Path) -> None:
     case = make_case(program, "net", inputs_for(program, 30, 0))
     assert_same_bytes([case], CHECKED, tmp_path)
     assert "scaled" not in case.source.files["net.c"]
+
+
+def test_header_has_range_of_codes() -> None:
+    port, window = p.Port(np.int32([2]), 1, 1, 2, 0), p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+    for tensor, text in (
+        (p.Tensor(1, 1, 2, -8, 1, 16), "-8 to 7"),
+        (p.Tensor(1, 1, 2, -9, 3, 7), "-9 to 9 in steps of 3"),
+    ):
+        thresholds, values = np.arange(tensor.levels - 1), np.arange(tensor.levels)
+        instructions = (
+            p.Quantize(0, 0, np.int32([1]), thresholds.astype(np.float32), 0),
+            p.MaxPool(0, 1, window),
+            p.Dequantize(1, 0, values.astype(np.float32)),
+        )
+        program = p.Program((port,), (port,), (tensor, tensor), instructions)
+        header = emit_c(program, "net", codes=True).files["net.h"]
+        assert header.count(f": int8_t, {text}, 1 x 1 x 2 (height, width, channels).") == 2

@@ -95,7 +95,10 @@ class Ports:
                 contents = f"float32, {' x '.join(map(str, port.sizes)) or '1'}"
                 if tensor is not None:
                     stored = self.tensors[tensor]
-                    contents = f"{stored.ctype.value}, {stored.shape} (height, width, channels)"
+                    steps = f" in steps of {stored.step}" if stored.step != 1 else ""
+                    codes = f"{stored.lowest} to {stored.highest}{steps}"
+                    contents = f"{stored.ctype.value}, {codes}, {stored.shape}"
+                    contents += " (height, width, channels)"
                 described.append(
                     {
                         "comment": f"{macro.capitalize()} {number}{label}: {contents}.",
