@@ -23,11 +23,11 @@ def export_options() -> dict[str, Any]:
     `trunc` and `trunc_v1` are two versions of one ONNX operator. A file can declare only one:
     `anybit.load` rejects a file with both and names the node.
     """
-    return {
-        "custom_translation_table": {
-            get_overload(operator): _make_translation(operator) for operator in OPERATORS
-        }
+    translations: dict[Any, Callable[..., Any]] = {
+        get_overload(operator): _make_translation(operator) for operator in OPERATORS
     }
+    # PyTorch's own translation casts float32 to float32.
+    return {"custom_translation_table": translations | {torch.ops.aten.isinf.default: _is_inf}}
 
 
 def get_overload(operator: Operator) -> Any:
@@ -60,6 +60,13 @@ def _make_translation(operator: Operator) -> Callable[..., Any]:
         return node(*values, **attributes)
 
     return translate
+
+
+def _is_inf(x: Any) -> Any:
+    """Translate `isinf`, whose operator takes float32 and float64."""
+    is_wide = x.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+    wide: Any = x if is_wide else onnxscript.opset18.Cast(x, to=ir.DataType.FLOAT)
+    return onnxscript.opset18.IsInf(wide)
 
 
 def _convert_parameter(value: Any, declared: Input, x: Any) -> Any:

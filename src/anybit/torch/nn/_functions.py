@@ -8,9 +8,13 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from anybit.torch.nn._dynamic_scale import DynamicScale
 from anybit.torch.nn._layers import apply_quantizer
 from anybit.torch.nn._quantizers import IntQuantizer, Quantizer
 from anybit.torch.nn._scales import FixedScale, StoredScale, ValueRange
+
+# The reduction axis of the second factor of a product.
+_COLUMNS = (-2,)
 
 
 class QuantizedFunction(torch.nn.Module):
@@ -43,8 +47,12 @@ class QuantizedFunction(torch.nn.Module):
                     'anybit.torch.nn.quantizer("int8") makes one from words'
                 )
         scale = None if input_quantizer is None else input_quantizer.scale
-        if scale is not None and scale.layout.per_channel:
-            raise ValueError("the input_quantizer of a function needs one scale per tensor")
+        layout = None if scale is None else scale.layout
+        if layout and (layout.per_channel or (layout.per_row and not self.factors)):
+            raise ValueError(
+                "the input_quantizer of a function needs one scale per tensor; use "
+                '"per-tensor", as in "int8 dynamic per-tensor"'
+            )
         if self.factors and isinstance(scale, FixedScale):
             raise ValueError(
                 "the factors of a product have copies of the input_quantizer: use a scale that is "
@@ -113,6 +121,7 @@ class QuantMatMul(QuantizedFunction):
     ) -> None:
         super().__init__(input_quantizer, output_quantizer)
         if other_quantizer is not None:
+            other_quantizer.bind_rows(_COLUMNS)
             self.other_quantizer = other_quantizer
 
     def forward(self, input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -205,7 +214,9 @@ def copy_for_factor(quantizer: Quantizer | None, name: str) -> Quantizer | None:
         return quantizer
     copied = copy.deepcopy(quantizer)
     copied.scale.owner = quantizer.scale.owner.replace("input_quantizer", name)
-    if name == "probability_quantizer":
+    if name in ("other_quantizer", "value_quantizer"):
+        copied.bind_rows(_COLUMNS)
+    if name == "probability_quantizer" and not isinstance(copied.scale, DynamicScale):
         _make_unsigned(copied)
     return copied
 

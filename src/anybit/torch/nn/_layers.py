@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from anybit.torch.nn._dynamic_scale import DynamicScale
 from anybit.torch.nn._quantizers import Quantizer
 from anybit.torch.nn._scales import AccumulatorScale, FixedScale, StoredScale
 
@@ -82,6 +83,9 @@ class QuantizedLayer(torch.nn.Module):
             if quantizer is not None:
                 quantizer.bind_axes(axis, sizes, batch_axis)
                 match_layer(quantizer, self, self.weight)
+        if input_quantizer is not None:
+            # Products of all channels of a window are summed.
+            input_quantizer.bind_rows(tuple(range(channel, 0)))
         self._initialize_scales()
 
     def _attach_copies(
@@ -119,7 +123,8 @@ class QuantizedLayer(torch.nn.Module):
         bias = 'a bias_quantizer with scale="accumulator"'
         if weight_quantizer is None or input_quantizer is None:
             raise ValueError(f"{bias} needs a weight_quantizer and an input_quantizer")
-        if input_quantizer.scale.layout.per_channel:
+        inputs = input_quantizer.scale.layout
+        if inputs.per_channel or inputs.per_row:
             raise ValueError(f'{bias} needs an input_quantizer with granularity="per-tensor"')
         layout = weight_quantizer.scale.layout
         if layout.per_channel and layout.axis not in (None, cls._weight_axis):
@@ -214,7 +219,12 @@ def _check_role(keyword: str, quantizer: Any) -> None:
             f"{keyword} must be a quantizer of anybit.torch.nn or None, got {quantizer!r}; "
             'anybit.torch.nn.quantizer("int4") creates one'
         )
-    if keyword == "bias_quantizer" or quantizer is None:
+    if quantizer is None:
+        return
+    is_parameter = keyword in ("weight_quantizer", "bias_quantizer")
+    if is_parameter and isinstance(quantizer.scale, DynamicScale):
+        raise ValueError(f'scale="dynamic" is for activations, not for {keyword}; use "absmax"')
+    if keyword == "bias_quantizer":
         return
     if isinstance(quantizer.scale, AccumulatorScale):
         raise ValueError(f'scale="accumulator" is for a bias_quantizer, not for {keyword}')

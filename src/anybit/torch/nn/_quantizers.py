@@ -14,6 +14,11 @@ from anybit.ops.int_quant import get_codes
 from anybit.quant_types.named_formats import FORMATS, find_format
 from anybit.quant_types.suggestions import describe_unknown, suggest_float_formats
 from anybit.torch.dispatch import operators
+from anybit.torch.nn._dynamic_scale import (
+    DynamicScale,
+    check_dynamic_integers,
+    make_dynamic_scale,
+)
 from anybit.torch.nn._scales import (
     AbsmaxScale,
     AccumulatorScale,
@@ -25,7 +30,7 @@ from anybit.torch.nn._scales import (
     ValueRange,
 )
 
-GRANULARITIES = ("per-tensor", "per-channel")
+GRANULARITIES = ("per-tensor", "per-channel", "per-row")
 # Bounds of the largest value of a format, so that float32 holds it and its reciprocal.
 _SMALLEST_RANGE, _LARGEST_RANGE = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
@@ -47,6 +52,9 @@ class Quantizer(torch.nn.Module):
       most max |x| / Q; 1 / Q for zeros.
     * "absmax": max |x| / Q, recomputed for each x, without a gradient. No element is clipped,
       unless `power_of_two` makes the scale smaller. On activations this is dynamic quantization.
+    * "dynamic", for activations in signed integers: per row or tensor, with exactly the values of
+      `anybit.quantize`. It is a constant for the gradient; that of x is the identity in training
+      mode, because no element is clipped.
     * "ema", for activations: the moving average of that over the batches in training mode,
       value = momentum * value + (1 - momentum) * new, updated before it is used. It starts with the
       first batch, and does not change in eval mode.
@@ -61,7 +69,8 @@ class Quantizer(torch.nn.Module):
     learned or "ema" scale, and NaN and infinities count as 0.
 
     Args:
-        granularity: "per-tensor", or "per-channel" for one scale per index of `axis`.
+        granularity: "per-tensor", "per-channel" for one scale per index of `axis`, or, if dynamic,
+            "per-row": rows lie along the axes that a layer reduces, or else along the last axis.
         axis: The channel axis. None stands for the output channels in weights and biases of a
             layer, the input channels in its input, and 1 elsewhere.
         channels: The number of channels, for learned, "ema" and fixed per-channel scales of
@@ -89,7 +98,12 @@ class Quantizer(torch.nn.Module):
             raise ValueError(
                 f'granularity must be "per-tensor" or "per-channel", got {granularity!r}'
             )
-        layout = Layout(granularity == "per-channel", axis, channels)
+        if granularity == "per-row" and not (isinstance(scale, str) and scale == "dynamic"):
+            raise ValueError(f'granularity="per-row" needs scale="dynamic", got {scale!r}')
+        rows = (-1,) if granularity == "per-row" else ()
+        layout = Layout(granularity == "per-channel", axis, channels, row_axes=rows)
+        if isinstance(scale, str) and scale == "dynamic" and not isinstance(self, IntQuantizer):
+            raise ValueError('dynamic is for integers; use "int8 dynamic"')
         self.scale = _make_scale(scale, value_range, layout, power_of_two, momentum)
 
     def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
@@ -125,6 +139,11 @@ class Quantizer(torch.nn.Module):
             layout = replace(layout, axis=axis, channels=channels)
         self.scale.set_layout(layout)
 
+    def bind_rows(self, axes: tuple[int, ...]) -> None:
+        """Set the axes of a row, counted from the end, if there is a scale per row."""
+        if self.scale.layout.per_row:
+            self.scale.set_layout(replace(self.scale.layout, row_axes=axes))
+
 
 def _make_scale(
     policy: str | float | torch.Tensor,
@@ -141,6 +160,7 @@ def _make_scale(
         "absmean" if value_range.by_mean else "absmax": AbsmaxScale,
         "ema": EmaScale,
         "accumulator": AccumulatorScale,
+        "dynamic": make_dynamic_scale,
     }
     if policy not in makers:
         names = ", ".join(f'"{name}"' for name in makers)
@@ -192,8 +212,11 @@ class IntQuantizer(Quantizer):
         power_of_two: bool = False,
         momentum: float = 0.9,
     ) -> None:
+        value_range = ValueRange(_get_largest(bits, signed, narrow, zeropt))
+        if isinstance(scale, str) and scale == "dynamic":
+            check_dynamic_integers(bits, signed, zeropt)
         super().__init__(
-            ValueRange(_get_largest(bits, signed, narrow, zeropt)),
+            value_range,
             granularity=granularity,
             axis=axis,
             channels=channels,
@@ -208,8 +231,9 @@ class IntQuantizer(Quantizer):
         self.rounding_mode = RoundingMode.parse(rounding_mode).name
 
     def quantize(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        return operators.int_quant(
-            x,
+        is_dynamic = self.training and isinstance(self.scale, DynamicScale)
+        quantized = operators.int_quant(
+            x.detach() if is_dynamic else x,
             scale,
             self.zeropt,
             self.bits,
@@ -217,6 +241,11 @@ class IntQuantizer(Quantizer):
             narrow=self.narrow,
             rounding_mode=self.rounding_mode,
         )
+        if not is_dynamic:
+            return quantized
+        # The operator clips a maximum whose quotient is rounded up, and gives it no gradient.
+        # A difference keeps the sign of 0; the sum -0 + 0 does not.
+        return quantized - (x.detach() - x)
 
     def extra_repr(self) -> str:
         return (

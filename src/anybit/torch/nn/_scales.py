@@ -34,7 +34,7 @@ class ValueRange:
 
     def absmax_scale(self, x: torch.Tensor, dims: list[int]) -> torch.Tensor:
         """Return max |x| / largest, at which no element is clipped; mean |x| if `by_mean`."""
-        magnitude = _get_magnitude(x)
+        magnitude = get_magnitude(x)
         if self.by_mean:
             return _average(magnitude, dims)
         # Without axes torch would reduce all of them. An empty tensor has a sum, but no maximum.
@@ -53,7 +53,7 @@ class ValueRange:
         """
         scale = self.absmax_scale(x, dims)
         if not self.by_mean:
-            mean = _average(_get_magnitude(x), dims)
+            mean = _average(get_magnitude(x), dims)
             scale = torch.minimum(scale, 2 * mean / self.largest**0.5)
         return torch.where(scale == 0, torch.full_like(scale, 1 / self.largest), scale)
 
@@ -63,7 +63,8 @@ def zero_nonfinite(x: torch.Tensor) -> torch.Tensor:
     return x.detach().nan_to_num(0.0, 0.0, 0.0)
 
 
-def _get_magnitude(x: torch.Tensor) -> torch.Tensor:
+def get_magnitude(x: torch.Tensor) -> torch.Tensor:
+    """Return |x| in float32, or in float64 for x of float64, without a gradient."""
     x = x.detach()
     return (x if x.dtype == torch.float64 else x.float()).abs()
 
@@ -84,19 +85,26 @@ def average_over_ranks(statistic: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of scales: one for the tensor, or one per index of the channel axis.
+    """Layout of scales: one for the tensor, one per index of the channel axis, or one per row.
 
     Attributes:
         per_channel: Whether there is a scale per channel.
         axis: The channel axis; None until it is set.
         channels: The number of channels; None until it is set.
         batch_axis: The axis that is left out when elements are counted; None for weights.
+        row_axes: The axes of a row, counted from the end, if there is a scale per row; else empty.
     """
 
     per_channel: bool
     axis: int | None = None
     channels: int | None = None
     batch_axis: int | None = 0
+    row_axes: tuple[int, ...] = ()
+
+    @property
+    def per_row(self) -> bool:
+        """Presence of a scale per row."""
+        return bool(self.row_axes)
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -119,6 +127,14 @@ class Layout:
 
     def shared_axes(self, x: torch.Tensor) -> list[int]:
         """Return the axes of x that share a scale."""
+        if self.per_row:
+            # The only axis of a vector is its row.
+            axes = (-1,) if x.ndim == 1 and len(self.row_axes) == 1 else self.row_axes
+            if x.ndim < -min(axes):
+                raise ValueError(
+                    f"rows on axes {self.row_axes}: x of shape {tuple(x.shape)} has none"
+                )
+            return [axis % x.ndim for axis in axes]
         channel_axis = self.channel_axis(x) if self.per_channel else None
         return [axis for axis in range(x.ndim) if axis != channel_axis]
 

@@ -12,10 +12,11 @@ from anybit.quant_types.spec_parser import (
     NumberFormat,
     parse_format_spec,
 )
+from anybit.torch.nn._dynamic_scale import DynamicScale
 from anybit.torch.nn._quantizers import BipolarQuantizer, FloatQuantizer, IntQuantizer, Quantizer
 from anybit.torch.nn._scales import AccumulatorScale, EmaScale, FixedScale, LearnedScale, Scale
 
-_SCALES = ("learned", "absmax", "absmean", "ema", "accumulator")
+_SCALES = ("learned", "absmax", "absmean", "ema", "accumulator", "dynamic")
 _WORDS = {**COMMON_OPTIONS, **{name: {"scale": name} for name in _SCALES}}
 
 
@@ -27,7 +28,8 @@ def quantizer(words: str) -> Quantizer:
     mantissa bits without reserved codes.
 
     Options: per-tensor or per-channel; narrow; power-of-two; learned, absmax, absmean (bipolar),
-    ema, accumulator (bias) or scale=NUMBER. Default: per-tensor learned.
+    ema, accumulator (bias), dynamic (activations in integers; per row by default) or scale=NUMBER.
+    Default: per-tensor learned.
 
     Raises:
         ValueError: An unknown word, or an option that does not apply to the format.
@@ -53,6 +55,8 @@ def _make_quantizer(kind: NumberFormat, options: dict[str, Any]) -> Quantizer:
         )
     match kind:
         case IntegerFormat():
+            if options.get("scale") == "dynamic":
+                options = {"granularity": "per-row", **options}
             return IntQuantizer(kind.bits, signed=kind.signed, **options)
         case BipolarFormat():
             return BipolarQuantizer(**options)
@@ -72,6 +76,7 @@ def format_spec(quantizer: Quantizer) -> str:
         spec += [f"zeropt={quantizer.zeropt}"] * (quantizer.zeropt != 0)
     scale = quantizer.scale
     spec += ["per-channel"] * scale.layout.per_channel
+    spec += ["per-tensor"] * (isinstance(scale, DynamicScale) and not scale.layout.per_row)
     spec += ["power-of-two"] * scale.power_of_two
     mode = getattr(quantizer, "rounding_mode", "ROUND")
     spec += [mode.lower()] * (mode != "ROUND")
@@ -90,5 +95,10 @@ def _format_policy(scale: Scale) -> str:
     if isinstance(scale, FixedScale):
         value = scale.stored()
         return "fixed" if value.ndim else f"scale={float(value):g}"
-    names = {LearnedScale: "learned", EmaScale: "ema", AccumulatorScale: "accumulator"}
+    names: dict[type[Scale], str] = {
+        LearnedScale: "learned",
+        EmaScale: "ema",
+        AccumulatorScale: "accumulator",
+        DynamicScale: "dynamic",
+    }
     return names.get(type(scale), "absmean" if scale.value_range.by_mean else "absmax")
