@@ -21,9 +21,13 @@ from anybit.ptq.specs.quantize import quantize_to_grid
 torch = pytest.importorskip("torch")
 
 from anybit.torch import calibrate, export, nn, quantize_model  # noqa: E402
+from anybit.torch.nn._dynamic_scale import _find_largest_scale  # noqa: E402
 from anybit.torch.nn._words import format_spec  # noqa: E402
 
-SPECS = ("int8 dynamic", "int8 dynamic per-tensor")
+SPECS = (
+    *("int8 dynamic", "int8 dynamic per-tensor"),
+    *("uint8 dynamic", "uint8 dynamic per-tensor"),
+)
 SHAPES = [((2, 5), (1,)), ((7,), (0,)), ((2, 3, 5), (2,)), ((2, 3, 4, 5), (3,)), ((0, 4), (1,))]
 
 
@@ -64,16 +68,17 @@ def list_operators(network: ir.Model) -> list[str]:
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8, 12, 16])
+@pytest.mark.parametrize("sign", ["", "u"])
 @pytest.mark.parametrize("narrow", ["", " narrow"])
 @pytest.mark.parametrize("granularity", ["", " per-tensor"])
 def test_dynamic_quantizer_has_the_bits_of_post_training_quantization(
-    bits: int, narrow: str, granularity: str
+    bits: int, sign: str, narrow: str, granularity: str
 ) -> None:
     x = make_rows()
     x = x[:5] if granularity else x
     axes = () if granularity else (1,)
-    grid = DynamicIntegerGrid(get_codes(bits, True, bool(narrow)), False, axes)
-    quantizer = nn.quantizer(f"int{bits} dynamic{narrow}{granularity}")
+    grid = DynamicIntegerGrid(get_codes(bits, not sign, bool(narrow)), bool(sign), axes)
+    quantizer = nn.quantizer(f"{sign}int{bits} dynamic{narrow}{granularity}")
     expected = quantize_to_grid(x, grid)
     assert equal_bits(quantizer(torch.from_numpy(x)), expected)
     assert equal_bits(quantizer.eval()(torch.from_numpy(x)), expected)
@@ -94,13 +99,21 @@ def test_dynamic_quantizer_supports_all_shapes(
 def test_exported_dynamic_quantizer_has_the_nodes_of_post_training_quantization(spec: str) -> None:
     x = make_rows()
     axes = () if "per-tensor" in spec else (1,)
-    expected = make_quantizer_model(DynamicIntegerGrid(range(-128, 128), False, axes), x)
+    unsigned = spec.startswith("u")
+    codes = range(256) if unsigned else range(-128, 128)
+    expected = make_quantizer_model(DynamicIntegerGrid(codes, unsigned, axes), x)
     quantizer = nn.quantizer(spec)
     exported = export(quantizer, torch.from_numpy(x)).model
     assert list_operators(exported) == list_operators(expected)[:-1]
     (output,) = anybit.load(exported).run(x).values()
     assert equal_bits(output, anybit.load(expected).run(x)["y"])
     assert equal_bits(quantizer(torch.from_numpy(x)), np.asarray(output))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 127, 255, 32767, 65535])
+def test_dynamic_scale_has_the_largest_scale_of_post_training_quantization(steps: int) -> None:
+    expected = DynamicIntegerGrid(range(steps + 1), True, ()).largest_scale
+    assert _find_largest_scale(steps, torch.float32) == expected
 
 
 def make_identity(layer: Any) -> Any:
@@ -146,16 +159,21 @@ def test_layers_with_dynamic_inputs_equal_post_training_quantization(
 def test_dynamic_quantizer_passes_gradients_through(spec: str) -> None:
     """Differences over whole steps, with the scale of the row, have the slope 1."""
     x = torch.from_numpy(random(40, 24)).requires_grad_()
-    quantizer = nn.quantizer(spec)
+    quantizer, lowest = nn.quantizer(spec), 0 if spec.startswith("u") else -128
     upstream = torch.from_numpy(random(40, 24))
     (gradient,) = torch.autograd.grad(quantizer(x), x, upstream)
     assert torch.equal(gradient, upstream)
     with torch.no_grad():
         wide = x.double()
-        scale = quantizer(x).double() * 0 + quantizer.scale(x).double()
-        inside = wide.abs() < 100 * scale
+        scale, zeropt = quantizer.scale.fit(x)
+        zeropt = torch.zeros(()) if zeropt is None else zeropt
+        scale, zeropt = scale.double(), zeropt.double()
+        codes = torch.round(wide / scale + zeropt)
+        inside = (codes > lowest + 10) & (codes < lowest + 246)
         step = 8 * scale
-        above, below = quantizer(wide + step, scale), quantizer(wide - step, scale)
+        above, below = (
+            quantizer._quantize(shifted, scale, zeropt) for shifted in (wide + step, wide - step)
+        )
         slope = ((above - below) / (2 * step))[inside]
     assert torch.allclose(slope, torch.ones_like(slope), rtol=0, atol=1e-9)
 
@@ -198,9 +216,10 @@ def test_calibrate_skips_dynamic_scales() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiled_dynamic_quantizer_has_the_same_bits(backend: str) -> None:
+@pytest.mark.parametrize("spec", SPECS[::2])
+def test_compiled_dynamic_quantizer_has_the_same_bits(spec: str, backend: str) -> None:
     x = torch.from_numpy(make_rows())
-    quantizer = nn.quantizer("int8 dynamic")
+    quantizer = nn.quantizer(spec)
     expected = quantizer(x).numpy()
     compiled = torch.compile(quantizer, backend=backend, fullgraph=True)
     assert equal_bits(compiled(x), expected)
@@ -234,7 +253,7 @@ def test_attention_and_recurrent_layers_take_dynamic_inputs(spec: str) -> None:
         torch.nn.MultiheadAttention(8, 2, batch_first=True), {"activation": spec}
     )
     x = torch.from_numpy(random(2, 5, 8))
-    assert attention.probability_quantizer.signed
+    assert attention.probability_quantizer.signed == spec.startswith("int8")
     output = attention.eval()(x, x, x)[0]
     assert torch.equal(attention.train()(x, x, x)[0], output)
     recurrent = quantize_model(torch.nn.LSTM(8, 4, batch_first=True), {"activation": spec})
@@ -248,7 +267,6 @@ def test_attention_and_recurrent_layers_take_dynamic_inputs(spec: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("uint8 dynamic", "zero-point per row.*int8 dynamic"),
         ("int1 dynamic", "BipolarQuantizer"),
         ("int17 dynamic", "2 to 16 bits, got 17"),
         ("int8 dynamic per-channel", "need one scale"),
@@ -279,6 +297,19 @@ def test_layers_reject_dynamic_parameters_and_shared_rows() -> None:
         )
     with pytest.raises(ValueError, match="int8 dynamic per-tensor"):
         nn.QuantAdd(dynamic)
+    unsigned = nn.quantizer("uint8 dynamic per-tensor")
+    with pytest.raises(ValueError, match="zero-point"):
+        nn.QuantAdd(unsigned)
+    with pytest.raises(ValueError, match="leave the scale out"):
+        unsigned(torch.ones(3), torch.ones(()))
+    with pytest.raises(ValueError, match="inputs without a zero-point"):
+        nn.QuantLinear(
+            4,
+            4,
+            weight_quantizer=nn.quantizer("int8"),
+            input_quantizer=unsigned,
+            bias_quantizer=nn.quantizer("int32 accumulator"),
+        )
     with pytest.raises(ValueError, match='needs scale="dynamic"'):
         nn.IntQuantizer(8, granularity="per-row")
     with pytest.raises(ValueError, match="zeropt=1"):

@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from anybit.torch.nn._scales import Layout, Scale, ValueRange, get_magnitude
+from anybit.torch.nn._scales import Layout, Scale, ValueRange, get_values
 
 # Bits whose largest code and its multiples are exact in float32.
 _WIDTHS = range(2, 17)
@@ -14,29 +14,60 @@ _SMALLEST_SCALE = 2.0**-124
 
 
 class DynamicScale(Scale):
-    """Scale min(max(w, L * 2^-124) / L, S) of a row or tensor with the magnitude w.
+    """Scale min(max(w, L * 2^-124) / L, S) of a row or tensor.
 
-    L is the largest code, and S the largest number with finite S * L. Each operation is rounded to
-    float32, or to float64 for x of float64. The scale of a row with NaN or infinity is infinite, so
-    that the row becomes NaN. It is a constant for the gradient.
+    L is the largest code, and S the largest number with finite S * L. The width w is max |x|, or
+    max(x, 0) - min(x, 0) with a zero-point, which is computed for each row or tensor, too. Each
+    operation is rounded to float32, or to float64 for x of float64. The scale of a row with NaN or
+    infinity is infinite, so that the row becomes NaN. Both are constants for the gradient.
+
+    Attributes:
+        asymmetric: Whether there is a zero-point.
     """
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.compute(x)
+    asymmetric = False
 
-    def compute(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the scales, of shape () or with axes of size 1 in place of those of a row."""
-        magnitude, steps = get_magnitude(x), self.value_range.largest
+    def __init__(self, value_range: ValueRange, layout: Layout, power_of_two: bool) -> None:
+        super().__init__(value_range, layout, power_of_two)
+        steps, dtypes = int(value_range.largest), (torch.float32, torch.float64)
+        # Compilers cannot trace this computation.
+        self._largest_scales = {dtype: _find_largest_scale(steps, dtype) for dtype in dtypes}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fit(x)[0]
+
+    def fit(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the scales and the zero-points, None for symmetric integers.
+
+        Their shape is (), or has axes of size 1 in place of those of a row.
+        """
+        values = get_values(x)
+        values = values if self.asymmetric else values.abs()
         # Reductions of some runtimes pass NaN over.
-        marked = magnitude.masked_fill(magnitude.isnan(), math.inf)
-        # An empty tensor has a sum, but no maximum.
-        reduce = marked.amax if marked.numel() else marked.sum
-        axes = self.layout.shared_axes(x)
-        width = reduce(dim=axes, keepdim=self.layout.per_row) if axes else marked
+        marked = values.masked_fill(values.isnan(), math.inf)
+        largest = self._reduce(marked, "amax")
+        if not self.asymmetric:
+            return self._compute_scale(largest), None
+        smallest, zero = self._reduce(marked, "amin"), _make_number(0.0, marked)
+        low, high = torch.minimum(smallest, zero), torch.maximum(largest, zero)
+        scale = self._compute_scale(high - low)
+        zeropt = (zero - low / scale).round().clamp(0.0, self.value_range.largest)
+        return scale, zeropt
+
+    def _reduce(self, values: torch.Tensor, method: str) -> torch.Tensor:
+        """Return the largest or smallest values of rows, 0 if they are empty."""
+        axes = self.layout.shared_axes(values)
+        reduce = getattr(values, method if values.numel() else "sum")
+        result: torch.Tensor = reduce(dim=axes, keepdim=self.layout.per_row) if axes else values
+        return result
+
+    def _compute_scale(self, width: torch.Tensor) -> torch.Tensor:
+        """Return the scale for the width of each row."""
+        steps = self.value_range.largest
         # Tensors, because some devices divide by a number with a multiplication.
         least, divisor, most = (
-            torch.tensor(number, dtype=width.dtype, device=width.device)
-            for number in (steps * _SMALLEST_SCALE, steps, _find_largest_scale(steps, width.dtype))
+            _make_number(number, width)
+            for number in (steps * _SMALLEST_SCALE, steps, self._largest_scales[width.dtype])
         )
         finite = torch.minimum(torch.maximum(width, least) / divisor, most)
         return torch.where(width.isinf(), width, finite)
@@ -45,13 +76,16 @@ class DynamicScale(Scale):
         return "per-row" if self.layout.per_row else "per-tensor"
 
 
-def _find_largest_scale(steps: float, dtype: torch.dtype) -> float:
+def _make_number(number: float, like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(number, dtype=like.dtype, device=like.device)
+
+
+def _find_largest_scale(steps: int, dtype: torch.dtype) -> float:
     """Return the largest scale whose product with the number of steps is finite."""
-    largest = torch.finfo(dtype).max
-    quotient = torch.tensor(largest, dtype=dtype) / steps
-    if int(quotient.item()) * int(steps) > int(largest):
-        quotient = torch.nextafter(quotient, torch.zeros_like(quotient))
-    return float(quotient)
+    limits = torch.finfo(dtype)
+    quotient = int(limits.max) // steps
+    excess = quotient.bit_length() - (1 - int(math.log2(limits.eps)))
+    return float(quotient >> excess << excess)
 
 
 def make_dynamic_scale(value_range: ValueRange, layout: Layout, power_of_two: bool) -> DynamicScale:
@@ -72,16 +106,13 @@ def make_dynamic_scale(value_range: ValueRange, layout: Layout, power_of_two: bo
     return DynamicScale(value_range, layout, power_of_two)
 
 
-def check_dynamic_integers(bits: int, signed: bool, zeropt: int) -> None:
+def check_dynamic_integers(bits: int, zeropt: int) -> None:
     """Raise ValueError for integers that dynamic scales do not support."""
     if bits not in _WIDTHS:
         raise ValueError(
             f"dynamic integers have {_WIDTHS[0]} to {_WIDTHS[-1]} bits, got {bits}; use int8"
         )
-    if not signed:
-        raise ValueError(
-            "dynamic unsigned integers have a zero-point per row, which is not supported in "
-            f'training; use "int{bits} dynamic"'
-        )
     if zeropt:
-        raise ValueError(f"dynamic integers are symmetric, got zeropt={zeropt}; leave zeropt out")
+        raise ValueError(
+            f"dynamic scales choose the zero-point, got zeropt={zeropt}; leave zeropt out"
+        )

@@ -53,6 +53,11 @@ class QuantizedFunction(torch.nn.Module):
                 "the input_quantizer of a function needs one scale per tensor; use "
                 '"per-tensor", as in "int8 dynamic per-tensor"'
             )
+        if isinstance(scale, DynamicScale) and scale.asymmetric and not self.factors:
+            raise ValueError(
+                "the operands of a function share no zero-point that is dynamic; use "
+                '"int8 dynamic per-tensor"'
+            )
         if self.factors and isinstance(scale, FixedScale):
             raise ValueError(
                 "the factors of a product have copies of the input_quantizer: use a scale that is "

@@ -123,8 +123,10 @@ class QuantizedLayer(torch.nn.Module):
         bias = 'a bias_quantizer with scale="accumulator"'
         if weight_quantizer is None or input_quantizer is None:
             raise ValueError(f"{bias} needs a weight_quantizer and an input_quantizer")
-        inputs = input_quantizer.scale.layout
-        if inputs.per_channel or inputs.per_row:
+        inputs = input_quantizer.scale
+        if isinstance(inputs, DynamicScale) and inputs.asymmetric:
+            raise ValueError(f'{bias} needs inputs without a zero-point, such as "int8"')
+        if inputs.layout.per_channel or inputs.layout.per_row:
             raise ValueError(f'{bias} needs an input_quantizer with granularity="per-tensor"')
         layout = weight_quantizer.scale.layout
         if layout.per_channel and layout.axis not in (None, cls._weight_axis):
@@ -200,9 +202,11 @@ class QuantizedLayer(torch.nn.Module):
 def apply_quantizer(
     quantizer: Quantizer | None, x: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return x, quantized unless the quantizer is None, and the scale."""
+    """Return x, quantized unless the quantizer is None, and the scale of symmetric integers."""
     if quantizer is None:
         return x, None
+    if isinstance(quantizer.scale, DynamicScale) and quantizer.scale.asymmetric:
+        return quantizer(x), None
     scale = quantizer.scale(x)
     return quantizer(x, scale), scale
 

@@ -52,9 +52,9 @@ class Quantizer(torch.nn.Module):
       most max |x| / Q; 1 / Q for zeros.
     * "absmax": max |x| / Q, recomputed for each x, without a gradient. No element is clipped,
       unless `power_of_two` makes the scale smaller. On activations this is dynamic quantization.
-    * "dynamic", for activations in signed integers: per row or tensor, with exactly the values of
-      `anybit.quantize`. It is a constant for the gradient; that of x is the identity in training
-      mode, because no element is clipped.
+    * "dynamic", for activations in integers: per row or tensor, with exactly the values of
+      `anybit.quantize`. Unsigned integers have a zero-point, computed from x, too. Both are
+      constants for the gradient; that of x is the identity in training mode.
     * "ema", for activations: the moving average of that over the batches in training mode,
       value = momentum * value + (1 - momentum) * new, updated before it is used. It starts with the
       first batch, and does not change in eval mode.
@@ -214,7 +214,7 @@ class IntQuantizer(Quantizer):
     ) -> None:
         value_range = ValueRange(_get_largest(bits, signed, narrow, zeropt))
         if isinstance(scale, str) and scale == "dynamic":
-            check_dynamic_integers(bits, signed, zeropt)
+            check_dynamic_integers(bits, zeropt)
         super().__init__(
             value_range,
             granularity=granularity,
@@ -228,14 +228,33 @@ class IntQuantizer(Quantizer):
         self.signed = signed
         self.narrow = narrow
         self.zeropt = int(zeropt)
+        if isinstance(self.scale, DynamicScale):
+            self.scale.asymmetric = not signed
         self.rounding_mode = RoundingMode.parse(rounding_mode).name
 
+    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+        policy = self._modules["scale"]
+        if scale is None and isinstance(policy, DynamicScale):
+            return self._quantize(x, *policy.fit(x))
+        return super().forward(x, scale)
+
     def quantize(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        is_dynamic = self.training and isinstance(self.scale, DynamicScale)
+        policy = self._modules["scale"]
+        if isinstance(policy, DynamicScale) and policy.asymmetric:
+            raise ValueError(
+                "the zero-points of dynamic unsigned integers need their own scales; "
+                "leave the scale out"
+            )
+        return self._quantize(x, scale, None)
+
+    def _quantize(
+        self, x: torch.Tensor, scale: torch.Tensor, zeropt: torch.Tensor | None
+    ) -> torch.Tensor:
+        is_dynamic = self.training and isinstance(self._modules["scale"], DynamicScale)
         quantized = operators.int_quant(
             x.detach() if is_dynamic else x,
             scale,
-            self.zeropt,
+            self.zeropt if zeropt is None else zeropt,
             self.bits,
             signed=self.signed,
             narrow=self.narrow,

@@ -34,7 +34,7 @@ class ValueRange:
 
     def absmax_scale(self, x: torch.Tensor, dims: list[int]) -> torch.Tensor:
         """Return max |x| / largest, at which no element is clipped; mean |x| if `by_mean`."""
-        magnitude = get_magnitude(x)
+        magnitude = _get_magnitude(x)
         if self.by_mean:
             return _average(magnitude, dims)
         # Without axes torch would reduce all of them. An empty tensor has a sum, but no maximum.
@@ -53,7 +53,7 @@ class ValueRange:
         """
         scale = self.absmax_scale(x, dims)
         if not self.by_mean:
-            mean = _average(get_magnitude(x), dims)
+            mean = _average(_get_magnitude(x), dims)
             scale = torch.minimum(scale, 2 * mean / self.largest**0.5)
         return torch.where(scale == 0, torch.full_like(scale, 1 / self.largest), scale)
 
@@ -63,10 +63,14 @@ def zero_nonfinite(x: torch.Tensor) -> torch.Tensor:
     return x.detach().nan_to_num(0.0, 0.0, 0.0)
 
 
-def get_magnitude(x: torch.Tensor) -> torch.Tensor:
-    """Return |x| in float32, or in float64 for x of float64, without a gradient."""
+def get_values(x: torch.Tensor) -> torch.Tensor:
+    """Return x in float32, or in float64 for x of float64, without a gradient."""
     x = x.detach()
-    return (x if x.dtype == torch.float64 else x.float()).abs()
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _get_magnitude(x: torch.Tensor) -> torch.Tensor:
+    return get_values(x).abs()
 
 
 def _average(magnitude: torch.Tensor, dims: list[int]) -> torch.Tensor:
