@@ -11,6 +11,7 @@ import pytest
 from places import EXAMPLE, EXAMPLES, ROOT
 
 import anybit
+from anybit.errors import OptionError
 
 PAGE = ROOT / "docs" / "microcontrollers.md"
 SNIPPETS = re.findall(r"^```(cpp|cmake|make)\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
@@ -85,3 +86,14 @@ def test_c_project_has_static_arena(folder: Path) -> None:
     (folder / "Makefile").write_text(MAKE, "utf-8")
     build(folder, "make")
     assert_classes_are_right(folder / "app")
+
+
+def test_c_self_test_is_a_unit_for_arduino(folder: Path) -> None:
+    warnings = ("-Wall", "-Wextra", "-pedantic", "-Werror")
+    build(folder, "cc", "-std=c99", "-DARDUINO=1", *warnings, "-c", "net/digits_test.c")
+
+
+def test_c_limits_must_not_be_negative(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="limits are 0 bytes or more, got -1 for ram"):
+        anybit.compile(EXAMPLE).to_c(tmp_path / "net", limits={"ram": -1})
+    assert not (tmp_path / "net").exists()

@@ -96,7 +96,8 @@ def check_c_options(
     layout = layout or LAYOUTS[0]
     if layout not in LAYOUTS:
         raise OptionError(f"--layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
-    return COptions(output, check_name(name or "net"), io, layout, parse_limits(limit or ""))
+    limits = {} if limit is None else parse_limits(limit)
+    return COptions(output, check_name(name or "net"), io, layout, limits)
 
 
 def parse_limits(text: str) -> dict[str, int]:
@@ -109,7 +110,7 @@ def parse_limits(text: str) -> dict[str, int]:
         OptionError: The text has another form.
     """
     limits = {}
-    for part in text.split(",") if text else []:
+    for part in text.split(","):
         memory, _, size = part.partition("=")
         match = _SIZE.fullmatch(size.strip())
         name = memory.strip()

@@ -61,6 +61,9 @@ def make_source(
         raise OptionError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     if unknown := sorted(set(limits) - set(MEMORIES)):
         raise OptionError(f"limits are of flash and ram, got {unknown[0]!r}")
+    for memory, limit in limits.items():
+        if limit < 0:
+            raise OptionError(f"limits are 0 bytes or more, got {limit} for {memory}")
     labels = SourceNames(
         layers={number: layer.name for number, layer in region.layers.items()},
         inputs=ports[0],
