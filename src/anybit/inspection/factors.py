@@ -16,6 +16,7 @@ from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.names import describe, get_label
 from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait
+from anybit.onnx.qdq.integer_layers import describe_integer_layer
 from anybit.onnx.quantizers.grids import GridMatch, match_grid
 from anybit.onnx.quantizers.metadata import FENCE_KEY
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, Quantizer, find_quantizer
@@ -75,7 +76,7 @@ class Target:
     Attributes:
         layer: The layer.
         factors: Its quantized factors.
-        product: The analysis of its product; None for recurrent operators.
+        product: The analysis of its product; None for recurrent and integer operators.
         after: The quantizer of its result; None if there is none.
     """
 
@@ -99,6 +100,9 @@ def find_targets(
     for node in nodes:
         if node.domain == "" and node.op_type in _RECURRENT:
             targets[node] = _list_recurrent_factors(node, traces)
+        integer_layer = describe_integer_layer(node, model)
+        if integer_layer is not None:
+            targets[node] = Target(integer_layer)
     ordered = [targets[node] for node in nodes if node in targets]
     infos = connect_layers(nodes, [_add_widths(target) for target in ordered])
     return [replace(target, layer=info) for target, info in zip(ordered, infos, strict=True)]

@@ -143,8 +143,10 @@ class LayerReport:
 
     @property
     def kind(self) -> str:
-        """Return the guarantee of the layer, or "float"."""
-        return "float" if self.guarantee is None else self.guarantee.value
+        """Return the guarantee of the layer, "integer" for an integer operator, or "float"."""
+        if self.guarantee is not None:
+            return self.guarantee.value
+        return "integer" if self.layer.integer else "float"
 
     @property
     def reason(self) -> str:
@@ -172,6 +174,7 @@ class Totals:
         exact: Number of exact layers.
         certified: Number of certified layers.
         bounded: Number of bounded layers.
+        integer: Number of layers that are integer operators of the file.
         float: Number of float layers.
         unknown: Number of layers of unknown size.
     """
@@ -186,6 +189,7 @@ class Totals:
     exact: int = 0
     certified: int = 0
     bounded: int = 0
+    integer: int = 0
     float: int = 0
     unknown: int = 0
 
@@ -211,7 +215,10 @@ def compute_totals(reports: Iterable[LayerReport]) -> Totals:
         weight_bytes=(bits + 7) // 8,
         accumulator_bits=max((layer.accumulator_bits or 0 for layer in layers), default=0) or None,
         unknown=sum(layer.macs is None for layer in layers),
-        **{kind: kinds.count(kind) for kind in ("exact", "certified", "bounded", "float")},
+        **{
+            kind: kinds.count(kind)
+            for kind in ("exact", "certified", "bounded", "integer", "float")
+        },
     )
 
 

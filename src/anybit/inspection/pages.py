@@ -326,7 +326,7 @@ def _make_details(details: list[Details], report: ModelReport) -> list[Block]:
 
 def _describe_layer(row: LayerReport, anchor: str) -> Details:
     layer, quality = row.layer, row.quality
-    about = [layer.operator, f"{layer.weight_bits} x {layer.input_bits} bits", row.kind]
+    about = [layer.operator, f"{text.format_widths(layer)} bits", row.kind]
     if quality is not None:
         about.append(text.format_decibels(quality.sqnr))
     blocks: list[Block] = [Facts({"reads": ", ".join(layer.inputs), "quantizer": layer.quantizer})]

@@ -14,7 +14,7 @@ from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.qdq.qlinear import is_integer_name
 from anybit.onnx.quantizer_summary import ParameterSummary, QuantizerSummary
 from anybit.onnx.summary import ModelSummary
-from anybit.quant_types.layer_info import Span
+from anybit.quant_types.layer_info import LayerInfo, Span
 from anybit.text import (
     escape_name,
     format_amount,
@@ -50,6 +50,7 @@ MEANINGS = {
     "exact": "equal to the float graph, element for element, in every order of summation",
     "certified": "the quantized results are those of every float32 evaluation",
     "bounded": "integer sums are exact; float32 rounds them, and may differ from itself",
+    "integer": "an integer operator of the file",
     "float": "not on integers: computed as in the graph",
 }
 COLUMNS = (
@@ -140,7 +141,7 @@ def _make_layer_row(row: LayerReport) -> Row:
         "weight": layer.weight_shape,
         "MACs": format_amount(layer.macs) if layer.macs != 0 else "",
         "BOPs": format_amount(layer.bops) if layer.macs != 0 else "",
-        "bits": f"{layer.weight_bits} x {layer.input_bits}",
+        "bits": format_widths(layer),
         "bytes": format_bytes(row.bytes) if row.bytes else "",
         "zeros": "" if layer.sparsity is None else format_percent(layer.sparsity),
         "codes in": format_span(layer.input_codes),
@@ -154,6 +155,11 @@ def _make_layer_row(row: LayerReport) -> Row:
         **_make_quality_cells(row.quality),
         **_make_compiled_cells(row.compiled),
     }
+
+
+def format_widths(layer: LayerInfo) -> str:
+    """Return the widths of weights and activations: "8 x 8 dynamic"."""
+    return f"{layer.weight_bits} x {layer.input_bits}" + " dynamic" * layer.dynamic
 
 
 def _make_quality_cells(quality: LayerQuality | None) -> Row:
@@ -363,6 +369,8 @@ def describe_conclusion(report: ModelReport) -> str:
     share = (
         f", {format_percent(macs / totals.macs)} of MACs" if totals.macs and report.layers else ""
     )
+    if totals.integer:
+        share += f", {format_count(totals.integer, 'integer operator')}"
     return (
         f"{totals.exact} of {format_count(totals.layers, 'layer')} exact in float32{share}. "
         f"{format_amount(totals.parameters)} weights take "

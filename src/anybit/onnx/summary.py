@@ -17,6 +17,11 @@ from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import FoldConstants, Normalize
 from anybit.onnx.preparation import apply_passes
 from anybit.onnx.process import relax_gc
+from anybit.onnx.qdq.integer_layers import (
+    get_code_bias,
+    iter_code_parameters,
+    iter_code_weights,
+)
 from anybit.onnx.quantizer_summary import (
     ParameterSummary,
     QuantizerSummary,
@@ -79,7 +84,10 @@ def summarize(source: Source) -> ModelSummary:
     origins = _trace_origins(model)
     apply_passes(model, source, FoldConstants(operators=False))
     quantizers = find_quantizers(model)
-    weights = _find_weights(model, quantizers)
+    integer_weights = dict(
+        pair for node in iter_nodes(model.graph) for pair in iter_code_weights(node)
+    )
+    weights = _find_weights(model, quantizers, integer_weights)
     stored = set(file.graph.initializers.values())
     domains = Counter(node.domain for node in file.graph.all_nodes())
     return ModelSummary(
@@ -91,7 +99,7 @@ def summarize(source: Source) -> ModelSummary:
         nodes=domains.total(),
         constant_bytes=sum(tensor.nbytes for tensor in _iter_stored(file)),
         weights={str(value.name): format_type(value) for value in weights},
-        parameters=sum(_count_elements(value) for value in weights),
+        parameters=sum(integer_weights.get(value) or _count_elements(value) for value in weights),
         inputs={str(v.name): format_type(v) for v in file.graph.inputs if v not in stored},
         outputs={str(value.name): format_type(value) for value in file.graph.outputs},
         quantizers=tuple(summarize_quantizer(quantizer, origins) for quantizer in quantizers),
@@ -113,9 +121,12 @@ def _iter_stored(model: ir.Model) -> Iterator[ir.TensorProtocol]:
             yield tensor
 
 
-def _find_weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.Value]:
+def _find_weights(
+    model: ir.Model, quantizers: Iterable[Quantizer], integer_weights: Iterable[ir.Value]
+) -> list[ir.Value]:
     """Return stored tensors of rank 1 or more that are not quantizer parameters or shapes."""
-    parameters, codes = set(), set()
+    parameters: set[ir.Value | None] = set()
+    codes: set[ir.Value | None] = set(integer_weights)
     for quantizer in quantizers:
         pair = (quantizer.node, quantizer.quantize)
         parameters |= {value for node in pair if node is not None for value in node.inputs[1:]}
@@ -124,6 +135,8 @@ def _find_weights(model: ir.Model, quantizers: Iterable[Quantizer]) -> list[ir.V
     for node in iter_nodes(model.graph):
         if is_multi_threshold(node):
             parameters.update(node.inputs[1:])
+        parameters.update(iter_code_parameters(node))
+        codes.add(get_code_bias(node))
     weights = []
     for value in iter_initializers(model):
         tensor = value.const_value

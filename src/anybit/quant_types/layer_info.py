@@ -57,6 +57,8 @@ class LayerInfo:
         accumulator_bits_any: Width of the accumulator for any weights and inputs of these types.
         sums: Lowest and highest value of a sum, bias included; None if unbounded.
         quantizer: Name of the node that quantizes the result; empty if there is none.
+        integer: Whether the node computes with codes itself: QLinearConv, MatMulInteger.
+        dynamic: Whether the activations have scales that each inference computes.
     """
 
     name: str
@@ -81,3 +83,5 @@ class LayerInfo:
     accumulator_bits_any: int | None = None
     sums: tuple[float, float] | None = None
     quantizer: str = ""
+    integer: bool = False
+    dynamic: bool = False

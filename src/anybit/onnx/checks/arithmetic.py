@@ -16,6 +16,8 @@ from anybit.onnx.checks.finding import Finding, make_warning
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.sums import LongSum, find_means, find_sums
 from anybit.onnx.graph.constants import are_powers_of_two
+from anybit.onnx.graph.walk import iter_nodes
+from anybit.onnx.qdq.packed_weights import describe_level, is_nbits
 
 _ORDER = "float32 results depend on the order of the sum"
 
@@ -29,6 +31,11 @@ def check(subject: Subject) -> Iterator[Finding]:
             problem = f"the mean of {count} values rounds; runtimes divide, or multiply by the"
             remedy = "average a power of two of values, or sum and requantize"
             yield make_warning(node, "mean-rounds", f"{problem} reciprocal", remedy)
+    for node in iter_nodes(subject.model.graph):
+        level = describe_level(node) if is_nbits(node) else ""
+        if level:
+            remedy = "set accuracy_level to 1 where results must be those of floats"
+            yield make_warning(node, "accuracy-level", level, remedy)
 
 
 def _check_sum(node: ir.Node, long_sum: LongSum) -> Iterator[Finding]:

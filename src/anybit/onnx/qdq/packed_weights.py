@@ -187,15 +187,23 @@ def _check_shapes(node: ir.Node, packed: PackedWeight) -> None:
 def _list_differences(node: ir.Node, dtype: ir.DataType) -> list[str]:
     """List the differences between float32 MatMul and the operator."""
     differences = []
-    level = get_attribute(node, "accuracy_level", 0)
-    if level not in _FLOAT32_LEVELS:
-        rounded = f"its input to {_LEVELS[level]}" if level in _LEVELS else "its input"
-        differences.append(f"accuracy_level {level} lets a runtime round {rounded}")
+    level = describe_level(node)
+    if level:
+        differences.append(level)
     if dtype == _FLOAT16:
         differences.append("the operator computes in float16")
     if get_input(node, ZEROPTS) is not None and _get_dtype(node, ZEROPTS) == dtype:
         differences.append("zero-points that are floats are subtracted with other roundings")
     return differences
+
+
+def describe_level(node: ir.Node) -> str:
+    """Return what the accuracy level lets a runtime round; "" if nothing."""
+    level = get_attribute(node, "accuracy_level", 0)
+    if level in _FLOAT32_LEVELS:
+        return ""
+    rounded = f"its input to {_LEVELS[level]}" if level in _LEVELS else "its input"
+    return f"accuracy_level {level} lets a runtime round {rounded}"
 
 
 def get_input(node: ir.Node, index: int) -> ir.Value | None:
