@@ -125,9 +125,10 @@ def test_inspect_lists_layers_that_onnxruntime_has_fused(file: Path) -> None:
     options.optimized_model_filepath = str(fused)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    first, _ = (row.layer for row in anybit.inspect(fused).layers)
+    first, second = (row.layer for row in anybit.inspect(fused).layers)
     assert first.operator == "DynamicQuantizeMatMul"
     assert (first.macs, first.weight_bits, first.input_bits) == (64 * 32, 8, 8)
+    assert (second.shape, second.macs) == ("[?, 8]", 32 * 8)
     assert (first.integer, first.dynamic) == (True, True)
 
 
@@ -138,23 +139,47 @@ def test_inspect_lists_layers_of_matmul_nbits(file: Path, bits: int) -> None:
     first, second = (row.layer for row in report.layers)
     assert (first.weight_shape, second.weight_shape) == ("[64, 32]", "[32, 8]")
     assert (first.macs, first.weight_bits, first.input_bits) == (64 * 32, bits, 32)
+    assert (second.shape, second.macs) == ("[?, 8]", 32 * 8)
     assert report.totals.weight_bytes == (64 * 32 + 32 * 8) * bits // 8
     assert report.summary is not None
     assert report.summary.parameters == 64 * 32 + 32 + 32 * 8
     assert (report.totals.integer, report.totals.float) == (0, 2)
 
 
-def test_inspect_counts_macs_of_transposed_qgemm() -> None:
-    names = ["q", "s", "z", "w", "s", "z", "", "s", "z"]
+def test_inspect_infers_shapes_after_operators_of_onnxruntime() -> None:
+    pair, domain = ["s", "z"], "com.microsoft"
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("QGemm", names, ["r"], domain="com.microsoft", transB=1),
-        helper.make_node("DequantizeLinear", ["r", "s", "z"], ["y"]),
+        helper.make_node("QuantizeLinear", ["x", *pair], ["a"]),
+        helper.make_node("QLinearSigmoid", ["a", *pair, *pair], ["b"], domain=domain),
+        helper.make_node("QLinearAdd", ["b", *pair, "a", *pair, *pair], ["q"], domain=domain),
+        helper.make_node(
+            "QGemm", ["q", *pair, "w", *pair, "", *pair], ["r"], domain=domain, transB=1
+        ),
+        helper.make_node("DequantizeLinear", ["r", *pair], ["y"]),
     ]
     constants = {"s": np.float32(0.5), "z": np.zeros((), np.int8), "w": np.ones((10, 4), np.int8)}
     proto = model(nodes, constants, opsets={"com.microsoft": 1})
     (layer,) = (row.layer for row in anybit.inspect(proto).layers)
     assert (layer.operator, layer.weight_shape, layer.macs) == ("QGemm", "[10, 4]", 40)
+    assert layer.shape == "[1, 10]"
+
+
+def test_inspect_infers_shapes_of_qgemm_per_node() -> None:
+    """Without an output scale the result is float32, which no definition gives."""
+    pair, domain = ["s", "z"], "com.microsoft"
+    factors = ["q", *pair, "w", *pair]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *pair], ["q"]),
+        helper.make_node("QGemm", [*factors, "", *pair], ["r"], domain=domain, transB=1),
+        helper.make_node("DequantizeLinear", ["r", *pair], ["t"]),
+        helper.make_node("QGemm", factors, ["f"], domain=domain, transB=1),
+        helper.make_node("Add", ["t", "f"], ["y"]),
+    ]
+    constants = {"s": np.float32(0.5), "z": np.zeros((), np.int8), "w": np.ones((10, 4), np.int8)}
+    proto = model(nodes, constants, opsets={"com.microsoft": 1})
+    first, second = (row.layer for row in anybit.inspect(proto).layers)
+    assert (first.shape, second.shape) == ("[1, 10]", "[...]")
+    assert first.macs == second.macs == 40
 
 
 @pytest.mark.parametrize(("level", "codes"), [(0, []), (1, []), (4, ["accuracy-level"])])

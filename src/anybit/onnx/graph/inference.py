@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx import helper
 from onnx.shape_inference import infer_shapes
 
+from anybit.onnx.graph.runtime_operators import define_runtime_operators
 from anybit.onnx.graph.walk import get_inner_graphs
 
 # Only inference of shapes reads tensors, and shapes are small.
@@ -43,6 +44,7 @@ def infer_types(
             return
     _replace_uninferable(message.graph, {_GROUP_NORMALIZATION, *like_first})
     _define_runtime_pair(message)
+    define_runtime_operators(message)
     try:
         inferred = infer_shapes(message, check_type=True, data_prop=propagate)
     except Exception:  # the errors of onnx and protobuf have no common base
