@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """C source of programs: its outputs are those of the reference, to the byte."""
 
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -243,3 +244,27 @@ def test_header_has_range_of_codes() -> None:
         program = p.Program((port,), (port,), (tensor, tensor), instructions)
         header = emit_c(program, "net", codes=True).files["net.h"]
         assert header.count(f": int8_t, {text}, 1 x 1 x 2 (height, width, channels).") == 2
+
+
+ODDITIES = (
+    r".{101}",
+    r"= 0; \w+ < 1;",
+    r"[*/] 1\b(?!\.)",
+    r" [-+] 0\b(?!\.)",
+    r"\(\(\w+\)\)",
+)
+"""Long lines, loops of one iteration, and needless terms, factors and parentheses."""
+
+
+@pytest.mark.parametrize("layout", ["size", "speed"])
+def test_code_reads_as_if_written_by_hand(layout: str) -> None:
+    rng = np.random.default_rng(5)
+    programs = [make_product(rng, bits) for bits in range(1, 9)]
+    programs += [
+        make_integer_program(FromGenerator(np.random.default_rng(seed))) for seed in range(60, 70)
+    ]
+    for program in programs:
+        text = emit_c(program, "net", layout=layout).files["net.c"]
+        for line in text.splitlines():
+            if not line.lstrip().startswith(("#", "/*", "* ")):
+                assert not any(re.search(oddity, line) for oddity in ODDITIES), line

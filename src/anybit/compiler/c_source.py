@@ -162,7 +162,5 @@ def _computes_floats(node: ir.Node) -> bool:
 def _describe_layer(layer: CompiledLayer) -> str:
     info = layer.layer
     guarantee = "float" if layer.guarantee is None else layer.guarantee.value
-    return (
-        f"{shorten_name(info.name)} of the model: {info.operator}, {info.shape}, "
-        f"{info.weight_bits}-bit weights, {guarantee}"
-    )
+    parts = (info.operator, info.shape, f"{info.weight_bits}-bit weights", guarantee)
+    return f"{shorten_name(info.name)} of the model: {', '.join(filter(None, parts))}"

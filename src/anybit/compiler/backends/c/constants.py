@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anybit.compiler.backends.c.expressions import plus
 from anybit.compiler.backends.c.literals import format_float, format_integer
 from anybit.compiler.backends.c.parameters import mark
 from anybit.compiler.backends.c.types import CType, find_type
@@ -34,7 +35,7 @@ class Constant:
 
     def at(self, index: str) -> str:
         """Return the expression that reads an element."""
-        return f"READ_{self.ctype.short.upper()}({self.symbol} + {index})"
+        return f"READ_{self.ctype.short.upper()}({plus(self.symbol, index)})"
 
     def bit(self, index: str) -> str:
         """Return the expression that reads a bit of an array of bytes."""

@@ -137,41 +137,56 @@ def _emit_scaled(
     ]
     shifts = tail.right_shifts.astype(np.int64)
     wide = _find_width(multipliers, terms, sums)
-    y_type = upper_type = wide.value
     upper = "y"
     if wide is CType.INT32:
         shifts = np.minimum(shifts, 31)
     elif (raised := _raise_shifts(shifts, multipliers, terms)) is not None:
         shifts, multipliers, terms = raised
-        upper_type, upper = "int32_t", "(int32_t)(y >> 32)"
+        upper = "upper"
     lines, multiplier, term = _read_scales(multipliers, terms, name, constants)
     if not lines or upper == "y":
         common = None
     shift = _read_shift(shifts, name, constants, common)
+    number = "sum" if wide is CType.INT32 else "(int64_t)sum"
     lines += [
-        f"const {y_type} y = ({y_type})sum * {multiplier} + {term};",
-        f"const {upper_type} upper = {upper};",
-        "int32_t index;",
+        f"const {wide.value} y = {number} * {multiplier} + {term};",
         "if (y < 0) {",
         f"    return {target.lowest};",
         "}",
-        f"if (upper >> {shift} > {target.levels - 1}) {{",
+    ]
+    if "READ" in shift:
+        lines.append(f"const int shift = {shift};")
+        shift = "shift"
+    if upper != "y":
+        lines.append("const int32_t upper = (int32_t)(y >> 32);")
+    lines += [
+        f"if ({upper} >> {shift} > {target.levels - 1}) {{",
         f"    return {target.highest};",
         "}",
-        f"index = (int32_t)(upper >> {shift});",
     ]
+    late = common or tail.late.any()
+    index = f"{upper} >> {shift}"
+    if upper == "y" and wide is CType.INT64:
+        index = f"(int32_t)({index})"
+    lines.append(f"{'' if late else 'const '}int32_t index = {index};")
     searched = None
-    if common or tail.late.any():
-        late, searched = _emit_late(tail, target, name, constants, common)
+    if late:
+        is_late, searched = _emit_late(tail, target, name, constants, common)
         magnitude = multiplier
         if common:
             magnitude = "(multiplier < 0 ? 0u - (uint32_t)multiplier : (uint32_t)multiplier)"
         elif np.any(multipliers < 0):
             magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers))
-        near = f"upper - (({upper_type})index << {shift}) < {magnitude}"
+        whole = "(int64_t)index" if wide is CType.INT64 else "index"
+        near = f"y - ({whole} << {shift}) < {magnitude}"
         if upper != "y":
             near = f"upper == index << {shift} && (uint32_t)y < (uint32_t){magnitude}"
-        lines += [f"if ({near}) {{", f"    index -= {late} && index > 0;", "}"]
+        lines += [
+            f"if ({near}) {{",
+            f"    const int32_t step = channel * (int32_t){target.levels} + index;",
+            f"    index -= {is_late} && index > 0;",
+            "}",
+        ]
     return Epilogue((*lines, return_element(target, "index")), searched)
 
 
@@ -229,21 +244,20 @@ def _emit_late(
     constants: Constants,
     common: CommonScaling | None,
 ) -> tuple[str, CType | None]:
-    """Emit whether a step is late, by a list or a bit per step, whichever is smaller.
+    """Emit whether the step of an index is late, by a list or a bit per step, whichever is smaller.
 
     Return the type of the list, too.
     """
     bits = unpack_late(tail, target.levels) if tail.late.size else np.zeros(0)
     keys = np.flatnonzero(bits)
-    place = f"channel * (int32_t){target.levels} + index"
     ctype = common.keys if common else find_type(0, int(keys.max()))
     if keys.size and keys.size * ctype.size >= tail.late.size:
-        return constants.add(f"{name}_late", tail.late, CType.UINT8).bit(place), None
+        return constants.add(f"{name}_late", tail.late, CType.UINT8).bit("step"), None
     if keys.size:
         array = constants.add(f"{name}_late", keys, ctype)
     else:
         array = Constant("0", ctype, "late")
-    return array.has(place, Parameter(keys.size, "late_count")), ctype
+    return array.has("step", Parameter(keys.size, "late_count")), ctype
 
 
 def _find_width(multipliers: Array, terms: Sequence[int], sums: Sums) -> CType:

@@ -2,10 +2,10 @@
 """Functions of C, one per instruction of a program."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from functools import singledispatchmethod
+from functools import partial, singledispatchmethod
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,15 @@ import numpy as np
 from anybit.compiler.backends.c.constants import Constant, Constants
 from anybit.compiler.backends.c.distances import find_window_distance
 from anybit.compiler.backends.c.epilogues import CommonScaling, Epilogue, Sums, emit_epilogue
+from anybit.compiler.backends.c.expressions import (
+    emit_first,
+    emit_last,
+    locate,
+    plus,
+    times,
+)
 from anybit.compiler.backends.c.helpers import Helpers
-from anybit.compiler.backends.c.literals import format_integer, format_offset
+from anybit.compiler.backends.c.literals import cast, format_offset, parenthesize
 from anybit.compiler.backends.c.pairs import emit_pair
 from anybit.compiler.backends.c.parameters import PLACES, Parameter, Place
 from anybit.compiler.backends.c.templates import render
@@ -73,7 +80,7 @@ class Layer:
     Attributes:
         name: Its name.
         form: Its kind.
-        comment: Its name, window and shapes, as a comment of C.
+        comment: Lines of the comment before it: its name, window and shapes.
         text: Its definition, with marks and places.
         helper: The definition of a function that it calls for each element.
         scratch: Bytes of memory that it needs besides its tensors.
@@ -153,7 +160,7 @@ class LayerEmitter:
             "width": Parameter(y.width, "width"),
             "result": result,
             "padded": is_padded(at.window),
-            "store": _store_sum(y) if depthwise or floats else "*y++",
+            "store": partial(_store_sum, y, in_order=not depthwise),
         }
         emit = self._emit_depthwise if depthwise else self._emit_dense
         text, scratch = emit(at, name, weights, values)
@@ -215,8 +222,8 @@ class LayerEmitter:
             row_bytes=Parameter(blocks.shape[1] // together, "row_bytes"),
             rows=together,
             binary=binary,
-            first=f"group * {channels}" if at.groups > 1 else 0,
-            last=f"(group + 1) * {channels}" if at.groups > 1 else channels,
+            channels=channels,
+            one_block=size == together,
         )
         return text, rows.shape[1] * x.ctype.size if patch else 0
 
@@ -239,8 +246,13 @@ class LayerEmitter:
             values["w"],
             kernel_height=at.window.kernel_height,
             kernel_width=at.window.kernel_width,
+            dilation_height=at.window.dilation_height,
+            dilation_width=at.window.dilation_width,
         )
         weight, bias = Parameter(weights.flat[0], "weight"), Parameter(x.bias, "bias")
+        element = f"((int32_t)from[place] + {bias})" if x.bias else "(int32_t)from[place]"
+        if alike and weight == 1 and not x.bias:
+            element = "from[place]"
         text = self._render(
             "depthwise.c.j2",
             **values | {"w": w},
@@ -250,9 +262,11 @@ class LayerEmitter:
             taps=taps,
             packed=packed,
             weights=array,
-            digit=_emit_digit(packed, array, taps, named) if array else "",
+            digit=partial(_emit_digit, packed, array, taps, channels) if array else None,
+            first=partial(emit_first, cast="" if self.index == "int" else "(int)"),
+            last=partial(emit_last, cast="" if self.index == "int" else "(int)"),
             weight=f" * {weight}" if alike and weight != 1 else "",
-            element=f"((int32_t)from[place] + {bias})" if x.bias else "(int32_t)from[place]",
+            element=element,
             pairs=pairs,
             vectors=next((n for n in (16, 8, 4) if channels % n == 0), 0)
             if blocks and packed.packing is Packing.INT8
@@ -305,22 +319,26 @@ class LayerEmitter:
             count = array.count("key", start, steps)
         else:
             count = "0"
+        lines = [f"const int count = {count};"]
         if (directions < 0).all():
-            count = f"{steps} - {count}"
+            lines = [f"const int count = {steps} - {count};"]
         elif (directions < 0).any():
-            signs = self.constants.add(f"{name}_directions", directions)
-            count = f"{count}; count = {signs.at('channel')} < 0 ? {steps} - count : count"
+            signs = self.constants.add(f"{name}_directions", directions).at("channel")
+            lines = [
+                f"const int reached = {count};",
+                f"const int count = {signs} < 0 ? {steps} - reached : reached;",
+            ]
+        lines.append(f"*y++ = {cast(y.ctype.value, y.element('count'))};")
         text = self._render(
             "quantize.c.j2",
             y=y,
             refuses=at.nan < 0,
             nan=y.lowest + y.step * at.nan,
-            count=count,
-            element=y.element("count"),
-            source=f"({_place_in_port(port)})",
+            lines=lines,
+            place=partial(_place_in_port, port),
             arithmetic=arithmetic,
         )
-        comment = f"/* {name}: float32 to {y.ctype.value}, {y.shape} */"
+        comment = f"{name}: float32 to {y.ctype.value}, {y.shape}"
         return Layer(name, FunctionForm.QUANTIZE, comment, text, refuses=at.nan < 0)
 
     def _emit_scaling(self, at: p.Quantize, name: str) -> list[str]:
@@ -337,22 +355,26 @@ class LayerEmitter:
         x, port = self.tensors[at.source], self.program.outputs[at.target]
         values = at.values.reshape(-1, x.levels)
         array = self.constants.add(f"{name}_values", values, CType.FLOAT)
-        index = x.index(f"x[pixel * {x.channels} + channel]")
         start = f"{format_offset(x.levels, len(values))} + " if len(values) > 1 else ""
+
+        def read_value(pixel: str, channel: str) -> str:
+            element = f"x[{plus(times(pixel, x.channels), channel)}]"
+            return array.at(parenthesize(start + x.index(element)))
+
         text = self._render(
             "dequantize.c.j2",
             x=x,
-            place=_place_in_port(port),
-            value=array.at(f"({start}{index})"),
+            place=partial(_place_in_port, port),
+            value=read_value,
         )
-        comment = f"/* {name}: {x.ctype.value} to float32, {x.shape} */"
+        comment = f"{name}: {x.ctype.value} to float32, {x.shape}"
         return Layer(name, FunctionForm.DEQUANTIZE, comment, text)
 
     @emit.register
     def _(self, at: p.Lookup, name: str) -> Layer:
         x, y = self.tensors[at.source], self.tensors[at.target]
         array, start = self._add_elements(name, y, at.entries.reshape(-1, x.levels))
-        element = array.at(f"({start}{x.index('*a')})")
+        element = array.at(parenthesize(start + x.index("*a")))
         lines = [f"*y++ = {element};", "a++;"]
         return self._emit_elements(name, (x,), y, lines, per_channel=bool(start))
 
@@ -420,12 +442,11 @@ class LayerEmitter:
             "elements.c.j2",
             inputs=inputs,
             y=y,
-            per_channel=per_channel,
             pixels=Parameter(pixels, "pixels"),
-            channels=Parameter(y.channels, "channels"),
+            channels=Parameter(y.channels, "channels") if per_channel else 1,
             lines=lines,
         )
-        comment = f"/* {name}: {' and '.join(x.shape for x in inputs)} -> {y.shape} */"
+        comment = f"{name}: {' and '.join(x.shape for x in inputs)} -> {y.shape}"
         in_place = y.ctype.size <= min(x.ctype.size for x in inputs) and not any(repeated)
         return Layer(name, FunctionForm.ELEMENTS, comment, text, distance=0 if in_place else None)
 
@@ -433,35 +454,36 @@ class LayerEmitter:
     def _(self, at: p.Gather, name: str) -> Layer:
         x, y = self.tensors[at.source], self.tensors[at.target]
         names = ("rows", "columns", "channels")
-        variables = ("row", "column", "channel")
         lists = (at.rows, at.columns, at.channels)
         reads = [
-            self._emit_sequence(f"{name}_{part}", numbers.astype(np.int64), variable)
-            for part, numbers, variable in zip(names, lists, variables, strict=True)
+            self._emit_sequence(f"{name}_{part}", numbers.astype(np.int64))
+            for part, numbers in zip(names, lists, strict=True)
         ]
         text = self._render(
             "gather.c.j2",
             x=x,
             y=y,
             count=len(at.channels),
-            from_row=reads[0],
-            from_column=reads[1],
-            from_channel=reads[2],
+            read_row=reads[0],
+            read_column=reads[1],
+            read_channel=reads[2],
             first_channel=at.first_channel,
             fills=any((numbers < 0).any() for numbers in lists),
             fill=y.lowest + y.step * at.fill,
         )
-        comment = f"/* {name}: moves elements, {x.shape} -> {y.shape} */"
+        comment = f"{name}: moves elements, {x.shape} -> {y.shape}"
         return Layer(name, FunctionForm.MOVE, comment, text)
 
-    def _emit_sequence(self, name: str, numbers: Array, variable: str) -> str:
-        """Return the expression of a list's element: arithmetic if it is a progression."""
+    def _emit_sequence(self, name: str, numbers: Array) -> Callable[[str], str]:
+        """Return a function of a place in a list that returns the expression of its element.
+
+        It is arithmetic if the list is a progression.
+        """
         steps = np.diff(numbers)
         if numbers.min() >= 0 and (not steps.size or np.all(steps == steps[0])):
             step = int(steps[0]) if steps.size else 0
-            scaled = variable if step == 1 else f"{format_integer(step)} * {variable}"
-            return scaled if not numbers[0] else f"{scaled} + {numbers[0]}"
-        return self.constants.add(name, numbers).at(variable)
+            return lambda place: plus(times(place, step) if step else "0", int(numbers[0]))
+        return self.constants.add(name, numbers).at
 
     @emit.register
     def _(self, at: p.Reshape, name: str) -> Layer:
@@ -469,10 +491,10 @@ class LayerEmitter:
         text = self._render(
             "reshape.c.j2",
             x=x,
-            source=_locate(x, at.source_channels_first),
-            target=_locate(y, at.target_channels_first),
+            source=partial(_locate, x, at.source_channels_first),
+            target=partial(_locate, y, at.target_channels_first),
         )
-        comment = f"/* {name}: {x.shape} in another order, {y.shape} */"
+        comment = f"{name}: {x.shape} in another order, {y.shape}"
         return Layer(name, FunctionForm.MOVE, comment, text)
 
     def _describe(self, at: p.Product | p.MaxPool, name: str, x: StoredTensor, y: Any) -> str:
@@ -480,17 +502,20 @@ class LayerEmitter:
         kind = "maximum" if isinstance(at, p.MaxPool) else "product"
         shape = f"{y.height} x {y.width} x {y.channels}"
         window = f"{w.kernel_height} x {w.kernel_width} {kind}"
-        return f"/* {name}: {window}, {x.shape} -> {shape} */"
+        return f"{name}: {window}, {x.shape} -> {shape}"
 
 
-def _emit_digit(packed: PackedWeights, array: Constant, taps: int, channels: int) -> str:
+def _emit_digit(
+    packed: PackedWeights, array: Constant, taps: int, channels: int, tap: str, channel: str
+) -> str:
     """Return the expression of weight i of a channel, from digits."""
     per = packed.packing.per_byte
-    cast = "(int32_t)" if taps * channels >= 2**15 else ""
-    place = f"i * {cast}{channels} + channel" if taps > 1 else "channel"
-    byte = array.at(f"(({place}) >> {per.bit_length() - 1})")
+    named = str(Parameter(channels, "channels"))
+    wide = f"(int32_t){named}" if taps * channels >= 2**15 else named
+    place = plus(tap if tap == "0" else f"{tap} * {wide}", channel)
+    byte = array.at(f"({parenthesize(place)} >> {per.bit_length() - 1})")
     bits = 8 // per
-    digit = f"({byte} >> {bits} * (({place}) & {per - 1}) & {2**bits - 1})"
+    digit = f"({byte} >> {bits} * ({parenthesize(place)} & {per - 1}) & {2**bits - 1})"
     if packed.step != 1:
         digit = f"{packed.step} * {digit}"
     return f"{packed.low} + {digit}" if packed.low else digit
@@ -518,12 +543,20 @@ def _name_sizes(x: StoredTensor) -> StoredTensor:
     )
 
 
-def _store_sum(y: StoredTensor | p.Port) -> str:
-    """Return where the result of a channel of a pixel is stored."""
+def _store_sum(y: StoredTensor | p.Port, row: str, column: str, *, in_order: bool) -> str:
+    """Return where the result of a channel of a pixel is stored.
+
+    Args:
+        y: The tensor or output.
+        row, column: The pixel.
+        in_order: Whether channels are computed pixel by pixel.
+    """
     height, width = Parameter(y.height, "height"), Parameter(y.width, "width")
-    if isinstance(y, p.Port) and y.channels_first:
-        return f"y[(channel * {height} + row) * {width} + column]"
-    return f"y[(row * {width} + column) * {Parameter(y.channels, 'channels')} + channel]"
+    if isinstance(y, p.Port) and y.channels_first and height * width > 1:
+        return f"y[{locate(plus(times('channel', height), row), column, width, 1)}]"
+    if in_order:
+        return "*y++"
+    return f"y[{plus(locate(row, column, width, Parameter(y.channels, 'channels')), 'channel')}]"
 
 
 def _find_step(y: StoredTensor | p.Port) -> int:
@@ -545,16 +578,16 @@ def _is_stored_so(tensor: StoredTensor, channels_first: int) -> bool:
     return not channels_first or tensor.height * tensor.width == 1 or tensor.channels == 1
 
 
-def _place_in_port(port: p.Port) -> str:
+def _place_in_port(port: p.Port, pixel: str, channel: str) -> str:
     """Return the place of a channel of a pixel in an input or output."""
     if port.channels_first:
-        return f"channel * {port.height * port.width} + pixel"
-    return f"pixel * {port.channels} + channel"
+        return plus(times(channel, port.height * port.width), pixel)
+    return plus(times(pixel, port.channels), channel)
 
 
-def _locate(tensor: StoredTensor, channels_first: int) -> str:
-    """Return the place of element i of an order in a tensor of height x width x channels."""
+def _locate(tensor: StoredTensor, channels_first: int, place: str) -> str:
+    """Return the place of an element of an order in a tensor of height x width x channels."""
     if _is_stored_so(tensor, channels_first):
-        return "i"
+        return place
     pixels = tensor.height * tensor.width
-    return f"i % {pixels} * {tensor.channels} + i / {pixels}"
+    return f"{place} % {pixels} * {tensor.channels} + {place} / {pixels}"

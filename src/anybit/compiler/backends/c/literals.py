@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as constant expressions of C."""
+"""Numbers as constant expressions of C, casts and parentheses."""
+
+import re
 
 import numpy as np
 
@@ -31,3 +33,13 @@ def format_float(number: float) -> str:
         return "(1.0f / 0.0f)" if number > 0 else "(-1.0f / 0.0f)"
     text = f"{number:.9g}"
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+
+
+def parenthesize(text: str) -> str:
+    """Return an expression in parentheses, unless it is a name or a number."""
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
+
+
+def cast(ctype: str, text: str) -> str:
+    """Return an expression converted to a type."""
+    return f"({ctype}){parenthesize(text)}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from anybit.compiler.backends.c.arena import Arena, Buffer, plan_arena
 from anybit.compiler.backends.c.layers import Layer, is_same_order
+from anybit.compiler.backends.c.literals import parenthesize
 from anybit.compiler.backends.c.types import CType, StoredTensor
 from anybit.compiler.program import program as p
 
@@ -44,7 +45,11 @@ class MemoryPlan:
 
     def _point(self, slot: int | str, ctype: CType) -> str:
         offset = self.arena.offsets[self.slots[slot]]
-        return f"({ctype.value} *)(void *)(memory + {offset})"
+        place = f"memory + {offset}" if offset else "memory"
+        if ctype is CType.UINT8:
+            return place
+        through = "(void *)" if ctype.size > 1 else ""
+        return f"({ctype.value} *){through}{parenthesize(place)}"
 
 
 def find_roots(program: p.Program, tensors: Sequence[StoredTensor]) -> list[int]:

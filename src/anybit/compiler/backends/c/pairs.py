@@ -3,7 +3,8 @@
 
 from anybit.compiler.backends.c.constants import Constants
 from anybit.compiler.backends.c.epilogues import Epilogue
-from anybit.compiler.backends.c.literals import format_integer
+from anybit.compiler.backends.c.expressions import minus, plus
+from anybit.compiler.backends.c.literals import cast, format_integer
 from anybit.compiler.backends.c.types import CType, StoredTensor, return_element
 from anybit.compiler.backends.integer_pairs import IntegerPair
 
@@ -14,12 +15,15 @@ def emit_pair(pair: IntegerPair, target: StoredTensor, name: str, constants: Con
         elements = target.lowest + target.step * pair.table.astype(int)
         table = constants.add(f"{name}_elements", elements, target.ctype)
         return Epilogue((f"return {table.at(f'(first * {pair.levels[1]} + second)')};",))
+    index = f"y >> {pair.right_shift}" if pair.right_shift else "y"
+    if pair.bits != 32:
+        index = cast("int32_t", index)
     lines = [
-        *_emit_sum(pair),
+        _emit_sum(pair),
         "if (y < 0) {",
         f"    {return_element(target, str(pair.lowest))}",
         "}",
-        f"index = (int32_t)(y >> {pair.right_shift});",
+        f"{'const ' if pair.near < 0 else ''}int32_t index = {index};",
         f"if (index > {pair.highest}) {{",
         f"    {return_element(target, str(pair.highest))}",
         "}",
@@ -37,17 +41,18 @@ def emit_pair(pair: IntegerPair, target: StoredTensor, name: str, constants: Con
     return Epilogue((*lines, return_element(target, "index")), searched)
 
 
-def _emit_sum(pair: IntegerPair) -> list[str]:
-    ctype = CType.INT32 if pair.bits == 32 else CType.INT64
-    cast = "" if pair.bits == 32 else "(int64_t)"
-    term = format_integer(pair.term)
+def _emit_sum(pair: IntegerPair) -> str:
+    ctype, number = (CType.INT32, "") if pair.bits == 32 else (CType.INT64, "(int64_t)")
     multipliers = [format_integer(multiplier) for multiplier in pair.multipliers]
     if len(multipliers) == 1:
-        product = f"{cast}(first - {pair.zeros[0]}) * (second - {pair.zeros[1]})"
-        y = f"{product} * {multipliers[0]} + {term}"
+        factors = (
+            f"({minus(name, zero)})" if zero else name
+            for name, zero in zip(("first", "second"), pair.zeros, strict=True)
+        )
+        y = f"{number}{' * '.join(factors)} * {multipliers[0]}"
     else:
-        y = f"{cast}first * {multipliers[0]} + {cast}second * {multipliers[1]} + {term}"
-    return [f"const {ctype.value} y = {y};", "int32_t index;"]
+        y = f"{number}first * {multipliers[0]} + {number}second * {multipliers[1]}"
+    return f"const {ctype.value} y = {plus(y, pair.term)};"
 
 
 def _emit_correction(

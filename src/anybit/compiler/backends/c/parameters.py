@@ -20,14 +20,12 @@ class Place(StrEnum):
 
     Attributes:
         NAME: The name of the function.
-        COMMENT: The comment before it.
         PARAMETER: A parameter before all others.
         START: The start of its body.
         ARGUMENT: An argument before all others of a call.
     """
 
     NAME = "\x0e"
-    COMMENT = "\x0f"
     PARAMETER = "\x10"
     START = "\x11"
     ARGUMENT = "\x12"
@@ -58,6 +56,8 @@ def mark(name: str, ctype: str, text: str) -> str:
 class Parameter(int):
     """An integer that prints as the mark of a parameter, or as an expression of such.
 
+    Its formats are "operand", always the expression, and "bare", without parentheses around it.
+
     Sums, differences and products are expressions of their operands.
     """
 
@@ -79,7 +79,9 @@ class Parameter(int):
         return f"\x04({self._text})\x05{int(self)}\x06"
 
     def __format__(self, spec: str) -> str:
-        return str(self)
+        if spec == "operand":
+            return self._operand
+        return f"\x04{self._text}\x05{int(self)}\x06" if spec == "bare" else str(self)
 
     def __add__(self, other: int) -> int:
         return self if _is_plain(other, 0) else self._join("+", other)
@@ -95,14 +97,15 @@ class Parameter(int):
 
     def _join(self, symbol: str, other: int) -> "Parameter":
         value = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[symbol](self, other)
-        return Parameter._make(value, f"{self._operand} {symbol} {_operand(other)}")
+        return Parameter._make(value, f"{self._operand} {symbol} {format_operand(other)}")
 
     @property
     def _operand(self) -> str:
         return self._text if _MARK.fullmatch(self._text) else f"({self._text})"
 
 
-def _operand(number: int) -> str:
+def format_operand(number: int) -> str:
+    """Return a number, or an expression of parameters in parentheses."""
     return number._operand if isinstance(number, Parameter) else str(int(number))
 
 

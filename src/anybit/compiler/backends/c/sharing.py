@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anybit.compiler.backends.c.layers import Layer
+from anybit.compiler.backends.c.layout import format_comment, indent_code
 from anybit.compiler.backends.c.literals import parse_integer
 from anybit.compiler.backends.c.parameters import (
     Argument,
@@ -67,9 +68,11 @@ def define_layers(layers: Sequence[Layer], *, shares: bool) -> list[LayerCode]:
 
 
 def _define_alone(layer: Layer) -> LayerCode:
-    text = fill_arguments(_join(layer.helper, layer.text))
-    places = {Place.NAME: layer.name, Place.COMMENT: layer.comment}
-    return LayerCode(fill_places(text, places), f"{layer.name}(")
+    helper, text = (
+        indent_code(fill_places(fill_arguments(part), {Place.NAME: layer.name}))
+        for part in (layer.helper, layer.text)
+    )
+    return LayerCode(_join(helper, f"{_comment(layer)}\n{text}"), f"{layer.name}(")
 
 
 def _define_once(name: str, layers: Sequence[Layer]) -> dict[str, LayerCode]:
@@ -93,14 +96,16 @@ def _define_shared(
     helper, text = (fill_arguments(part, order) for part in (layers[0].helper, layers[0].text))
     layer = f"const struct {name}_layer *layer, "
     reads = "layer->" in helper
-    common = {Place.NAME: name, Place.COMMENT: f"/* {layers[0].form.purpose}. */"}
-    helper = fill_places(helper, common | {Place.PARAMETER: layer if reads else ""})
+    helper = fill_places(helper, {Place.NAME: name, Place.PARAMETER: layer if reads else ""})
     places = {
+        Place.NAME: name,
         Place.PARAMETER: f"const struct {name}_layer *in_flash, ",
         Place.START: f"    READ_LAYER({name}_layer, in_flash);\n",
         Place.ARGUMENT: "layer, " if reads else "",
     }
-    definition = _join(struct, _join(helper, fill_places(text, common | places)))
+    helper, text = (indent_code(part) for part in (helper, fill_places(text, places)))
+    text = f"{format_comment([layers[0].form.purpose + '.'])}\n{text}"
+    definition = _join(struct, _join(helper, text))
     codes = {}
     for member, values in zip(layers, arguments, strict=True):
         own = _initialize(name, member, {field: values[field].text for field in order})
@@ -108,6 +113,10 @@ def _define_shared(
     first = codes[layers[0].name]
     codes[layers[0].name] = LayerCode(_join(definition, first.text), first.call)
     return codes
+
+
+def _comment(layer: Layer) -> str:
+    return format_comment(layer.comment.splitlines())
 
 
 def _join(first: str, second: str) -> str:
@@ -140,4 +149,4 @@ def _initialize(function: str, layer: Layer, values: Mapping[str, str]) -> str:
             line = "   "
         line += text
     head = f"static const struct {function}_layer {layer.name} IN_FLASH = {{"
-    return "\n".join([layer.comment, head, *lines, line, "};"])
+    return "\n".join([_comment(layer), head, *lines, line, "};"])

@@ -12,6 +12,7 @@ from anybit.compiler.backends.c.epilogues import CommonScaling
 from anybit.compiler.backends.c.footprint import LayerFootprint
 from anybit.compiler.backends.c.identifiers import check_name, make_comment, make_identifier
 from anybit.compiler.backends.c.layers import Layer, LayerEmitter
+from anybit.compiler.backends.c.layout import wrap_lines
 from anybit.compiler.backends.c.memory import (
     MemoryPlan,
     Step,
@@ -134,7 +135,7 @@ class _Emission:
             before = self.emitter.constants.bytes
             layer = self.emitter.emit(at, self._name_layer(place, number, at))
             if note := self.names.notes.get(number):
-                layer = replace(layer, comment=f"/* {make_comment(note)} */\n{layer.comment}")
+                layer = replace(layer, comment=f"{layer.comment}\n{make_comment(note)}")
             self.steps.append((at, layer))
             self.constant_bytes.append(self.emitter.constants.bytes - before)
         self.code = define_layers([layer for _, layer in self.steps], shares=small)
@@ -229,7 +230,8 @@ class _Emission:
             structs=self.ports.declare_structs(self.name),
             sha256=self.names.sha256,
         )
-        return {f"{self.name}.c": source + "\n", f"{self.name}.h": header + "\n"}
+        files = {f"{self.name}.c": source, f"{self.name}.h": header}
+        return {file: wrap_lines(text) + "\n" for file, text in files.items()}
 
     def _call(self, at: p.Instruction, layer: Layer, start: str, memory: MemoryPlan) -> str:
         arguments = [memory.point(tensor) for tensor in list_sources(at)]

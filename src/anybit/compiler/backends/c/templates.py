@@ -6,6 +6,8 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from anybit.compiler.backends.c.expressions import FILTERS, FUNCTIONS
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -24,7 +26,7 @@ def read_version() -> str:
 def _environment() -> "Environment":
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FunctionLoader(
             lambda name: (files(__package__) / "templates" / name).read_text("utf-8")
         ),
@@ -33,3 +35,6 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
+    environment.filters.update(FILTERS)
+    environment.globals.update(FUNCTIONS)
+    return environment

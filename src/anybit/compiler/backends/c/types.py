@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from anybit.compiler.backends.c.literals import cast, format_integer
 from anybit.compiler.program import program as p
 
 
@@ -132,4 +133,6 @@ def store_tensor(tensor: p.Tensor) -> StoredTensor:
 
 def return_element(target: StoredTensor, index: str) -> str:
     """Return the statement that returns the element of an index."""
-    return f"return ({target.ctype.value})({target.element(index)});"
+    if index.isdigit():
+        return f"return {format_integer(target.lowest + target.step * int(index))};"
+    return f"return {cast(target.ctype.value, target.element(index))};"
