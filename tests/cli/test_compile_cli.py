@@ -252,7 +252,7 @@ def test_compile_lists_reasons_of_float_layers(shell: Shell) -> None:
     assert code == 0
     assert "0 of 1 layer, 0 % of MACs on integers" in out
     assert "only exact was asked for" in out
-    assert "Nothing runs on integers: f.onnx computes in floats, as odd.onnx does." in out
+    assert "No layer was compiled: f.onnx computes as odd.onnx does." in out
 
 
 def test_compile_rejects_a_model_without_quantizers(shell: Shell) -> None:

@@ -12,7 +12,9 @@ from onnx import helper
 from small_models import model
 
 import anybit
+from anybit.inspection.collect import report_compilation
 from anybit.inspection.pages import render_report
+from anybit.inspection.text import describe_conclusion
 
 quantization = pytest.importorskip("onnxruntime.quantization")
 
@@ -117,6 +119,22 @@ def test_inspect_lists_layers_of_operators_on_codes(file: Path) -> None:
     assert {row.kind for row in report.layers} == {"integer"}
     assert report.summary is not None
     assert report.summary.parameters == CNN_WEIGHTS + 8  # the bias
+
+
+def test_compile_lists_operators_on_codes_as_not_compiled(file: Path) -> None:
+    source = file.with_name("float.onnx")
+    onnx.save(make_cnn(), source)
+    form = quantization.QuantFormat.QOperator
+    quantization.quantize_static(source, file, _Samples(3, 8, 8), quant_format=form)
+    compiled = anybit.compile(file)
+    assert [layer.name for layer in compiled.report.layers] == [
+        row.name for row in anybit.inspect(file).layers
+    ]
+    assert {layer.guarantee for layer in compiled.report.layers} == {None}
+    assert all("already an integer operator" in layer.reason for layer in compiled.report.layers)
+    report = report_compilation(compiled.report, "cnn")
+    assert {row.kind for row in report.layers} == {"integer"}
+    assert "3 integer operators not compiled" in describe_conclusion(report)
 
 
 def test_inspect_lists_layers_that_onnxruntime_has_fused(file: Path) -> None:

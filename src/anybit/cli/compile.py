@@ -238,5 +238,5 @@ def _show(report: ModelReport, compiled: CompiledModel, model: Path, output: Pat
     regions = f"{format_count(len(compiled.report.programs), 'integer region')}, {sizes}"
     console.print(f"{output} written, {regions}", markup=False, soft_wrap=True)
     if not compiled.report.programs:
-        note = f"Nothing runs on integers: {output} computes in floats, as {model} does."
+        note = f"No layer was compiled: {output} computes as {model} does."
         console.print(Text(note, style="bold red"), soft_wrap=True)

@@ -22,7 +22,7 @@ def collect_layers(
     layers = [
         *_iterate_integer_layers(analyzed.model, regions),
         *partition.float_layers(analyzed),
-        *analyzed.nested,
+        *analyzed.kept,
     ]
     outputs = [str(value.name) for node in analyzed.model.graph for value in node.outputs]
     positions = {name: position for position, name in enumerate(outputs)}

@@ -382,7 +382,9 @@ def describe_conclusion(report: ModelReport) -> str:
 def describe_coverage(compilation: Report) -> str:
     """Return coverage and guarantees: "9 of 9 layers, 100 % of MACs on integers: 9 exact"."""
     counts = ", ".join(f"{count} {kind.value}" for kind, count in compilation.guarantees.items())
-    return f"{compilation.coverage} on integers" + (f": {counts}" if counts else "")
+    kept = sum(layer.layer.integer for layer in compilation.products)
+    rest = f"; {format_count(kept, 'integer operator')} not compiled" if kept else ""
+    return f"{compilation.coverage} on integers" + (f": {counts}" if counts else "") + rest
 
 
 def describe_unknown_sizes(report: ModelReport) -> str:

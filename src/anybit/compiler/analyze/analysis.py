@@ -12,8 +12,9 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.layers import describe_layers, find_quantizers_after
-from anybit.onnx.graph.walk import iter_values
+from anybit.onnx.graph.walk import iter_nodes, iter_values
 from anybit.onnx.passes import FoldConstants, InferShapes
+from anybit.onnx.qdq.integer_layers import describe_integer_layer
 from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import LayerInfo
 
@@ -26,7 +27,7 @@ class AnalyzedModel:
         model: The model.
         analysis: Abstract values, and the products with their weights.
         layers: The layers of the graph by the names of their outputs.
-        nested: The layers in branches and loops, which stay float32.
+        kept: The layers that stay as they are: in branches and loops, and operators on codes.
         grids: The grid of each value that can be a tensor of codes.
         shapes: Sizes of values.
     """
@@ -34,7 +35,7 @@ class AnalyzedModel:
     model: ir.Model
     analysis: Analysis
     layers: Mapping[str, LayerInfo]
-    nested: tuple[CompiledLayer, ...]
+    kept: tuple[CompiledLayer, ...]
     grids: Mapping[ir.Value, TensorGrid]
     shapes: RowShapes
 
@@ -57,27 +58,29 @@ def analyze_model(
         ranges: Values of inputs without quantizers, by name.
     """
     analysis = analyze(model, ranges)
-    layers, nested = _collect_layers(model, analysis)
+    layers, kept = _collect_layers(model, analysis)
     top_level = set(iter_values(model.graph))
     FoldConstants(codes=True)(model)
     InferShapes()(model)
     values = _map_to_folded(analysis, top_level, model)
     grids = choose_tensor_grids(model, values)
-    return AnalyzedModel(model, values, layers, nested, grids, RowShapes(model))
+    return AnalyzedModel(model, values, layers, kept, grids, RowShapes(model))
 
 
 def _collect_layers(
     model: ir.Model, analysis: Analysis
 ) -> tuple[dict[str, LayerInfo], tuple[CompiledLayer, ...]]:
-    """Return the layers by their outputs, and those in branches and loops."""
-    layers, nested = {}, []
+    """Return the layers by their outputs, and those that stay as they are."""
+    layers, kept = {}, []
     every = describe_layers(model, analysis, find_quantizers_after(analysis.products))
     for layer, product in zip(every, analysis.products, strict=True):
         if product.node.graph is model.graph:
             layers[layer.output] = layer
         else:
-            nested.append(CompiledLayer.in_float(layer, "it stands in a branch or a loop"))
-    return layers, tuple(nested)
+            kept.append(CompiledLayer.in_float(layer, "it stands in a branch or a loop"))
+    integers = (describe_integer_layer(node, model) for node in iter_nodes(model.graph))
+    kept += [CompiledLayer.of(layer) for layer in integers if layer is not None]
+    return layers, tuple(kept)
 
 
 def _map_to_folded(analysis: Analysis, top_level: Container[ir.Value], model: ir.Model) -> Analysis:
