@@ -251,7 +251,7 @@ ODDITIES = (
     r"= 0; \w+ < 1;",
     r"[*/] 1\b(?!\.)",
     r" [-+] 0\b(?!\.)",
-    r"\(\(\w+\)\)",
+    r"\(\(\w+\)[ )]",
 )
 """Long lines, loops of one iteration, and needless terms, factors and parentheses."""
 

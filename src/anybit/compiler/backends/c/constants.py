@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anybit.compiler.backends.c.expressions import plus
-from anybit.compiler.backends.c.literals import format_float, format_integer
+from anybit.compiler.backends.c.literals import format_float, format_integer, parenthesize
 from anybit.compiler.backends.c.parameters import mark
 from anybit.compiler.backends.c.types import CType, find_type
 from anybit.onnx.graph.constants import Array
@@ -39,7 +39,8 @@ class Constant:
 
     def bit(self, index: str) -> str:
         """Return the expression that reads a bit of an array of bytes."""
-        return f"({self.at(f'(({index}) >> 3)')} >> (({index}) & 7) & 1)"
+        place = parenthesize(index)
+        return f"({self.at(f'({place} >> 3)')} >> ({place} & 7) & 1)"
 
     def count(self, number: str, start: str, size: int) -> str:
         """Return the expression of the number of `size` ascending elements that a number reaches.
