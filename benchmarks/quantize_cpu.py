@@ -45,17 +45,12 @@ def import_anybit() -> Tool:
 
 def import_onnxruntime() -> Tool:
     """Import the quantization of ONNX Runtime and return it."""
-    from onnxruntime.quantization import CalibrationDataReader, quantize_static
+    from _calibration_rows import CalibrationRows
+    from onnxruntime.quantization import quantize_static
 
-    class Rows(CalibrationDataReader):
-        def __init__(self, x: np.ndarray) -> None:
-            self._rows = iter(x)
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            row = next(self._rows, None)
-            return None if row is None else {"x": row[None]}
-
-    return lambda model, x, result: quantize_static(model, result, Rows(x), per_channel=True)
+    return lambda model, x, result: quantize_static(
+        model, result, CalibrationRows(x), per_channel=True
+    )
 
 
 TOOLS = {"anybit": import_anybit, "onnxruntime": import_onnxruntime}

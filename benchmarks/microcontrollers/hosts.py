@@ -23,12 +23,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
 import anybit
 from anybit.compiler.backends.c.source import emit_c
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
+from _calibration_rows import CalibrationRows
 from _measure import Call, arguments, best_times, machine, show, versions
 from _sessions import bound_run
 
@@ -73,24 +74,12 @@ class HostCode:
             raise ValueError("the code refuses its input")
 
 
-class Rows(CalibrationDataReader):
-    """Rows of the input, one at a time."""
-
-    def __init__(self, x: np.ndarray) -> None:
-        self._rows = iter(x)
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        """Return the next row."""
-        row = next(self._rows, None)
-        return None if row is None else {"x": row[None]}
-
-
 def make_peers(path: Path, x: np.ndarray) -> dict[str, Call]:
     """Return a run of each form of ONNX Runtime for a float network."""
     with TemporaryDirectory() as folder:
         quantized = Path(folder) / "int8.onnx"
         options = {"quant_format": QuantFormat.QDQ, "activation_type": QuantType.QUInt8}
-        quantize_static(path, quantized, Rows(x), per_channel=True, **options)
+        quantize_static(path, quantized, CalibrationRows(x), per_channel=True, **options)
         models = {"int8": onnx.load(quantized), "float32": onnx.load(path)}
     return {name: bound_run(model, x[:1]) for name, model in models.items()}
 

@@ -4,10 +4,10 @@
 from fractions import Fraction
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 from block_models import edge_case_blocks
+from dynamic_graphs import check_activations, make_quantizer_graph
 from float_models import NETWORKS, data_for
 from onnx.reference import ReferenceEvaluator
 from oracle import blocks as oracle
@@ -17,26 +17,11 @@ from small_models import model, node
 import anybit
 from anybit import ModelError, OptionError
 from anybit.onnx import reference_ops
-from anybit.onnx.graph.editor import Editor
-from anybit.ptq.insertion.nodes import NodeWriter
 from anybit.ptq.specs.dynamic_grid import MxGrid
 from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.block_formats import BLOCK_FORMATS
 
 FORMATS = ("mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "mxint8")
-
-
-def make_quantizer_graph(grid: MxGrid) -> ir.Model:
-    """Return a model that quantizes x."""
-    sizes = [f"n{axis}" if size is None else size for axis, size in enumerate(grid.sizes)]
-    proto = model([node("Identity", "x", domain="")], {}, inputs={"x": sizes}, opsets={"": 18})
-    network = ir.from_proto(proto)
-    (last,) = network.graph
-    result = NodeWriter(network, Editor(network), last, "x").quantize_blocks(
-        network.graph.inputs[0], grid
-    )
-    last.replace_input_with(0, result)
-    return network
 
 
 def run_both(network: ir.Model, x: np.ndarray) -> list[np.ndarray]:
@@ -53,7 +38,10 @@ def test_block_quantization_is_exact(name: str) -> None:
     ]
     for sizes in ((None, 32), (None, None)):
         grid = MxGrid(BLOCK_FORMATS[name], 1, sizes)
-        for output in (*run_both(make_quantizer_graph(grid), x), quantize_to_grid(x, grid)):
+        for output in (
+            *run_both(make_quantizer_graph(grid, grid.sizes), x),
+            quantize_to_grid(x, grid),
+        ):
             np.testing.assert_array_equal(output, expected)
 
 
@@ -65,7 +53,7 @@ def test_block_quantization_makes_nan_of_blocks_that_are_not_finite(name: str) -
     grid = MxGrid(BLOCK_FORMATS[name], 1, (None, 96))
     clean = quantize_to_grid(np.where(np.isfinite(x), x, 0), grid)
     clean[0, :32] = clean[1, 32:64] = clean[2, 64:] = np.nan
-    for output in run_both(make_quantizer_graph(grid), x):
+    for output in run_both(make_quantizer_graph(grid, grid.sizes), x):
         np.testing.assert_array_equal(output, clean)
 
 
@@ -95,7 +83,7 @@ def test_block_quantization_supports_all_axes_and_sizes(
         for row in np.ndindex(last.shape[:-1]):
             block = [Fraction(float(value)) for value in last[row][start : start + 32]]
             expected[row][start : start + 32] = oracle.mx(block, "mxfp4", "floor")
-    for output in (*run_both(make_quantizer_graph(grid), x), quantize_to_grid(x, grid)):
+    for output in (*run_both(make_quantizer_graph(grid, grid.sizes), x), quantize_to_grid(x, grid)):
         np.testing.assert_array_equal(output, np.moveaxis(expected, -1, axis))
 
 
@@ -107,14 +95,7 @@ def test_quantize_with_block_activations_is_accurate(
     name: str, spec: str, least_sqnr: float
 ) -> None:
     result = anybit.quantize(NETWORKS[name](), data_for(name), weights=spec, activations=spec)
-    assert result.verdict is not None
-    assert result.verdict.sqnr > least_sqnr
-    assert {layer.activations for layer in result.layers} == {spec}
-    onnx.checker.check_model(ir.to_proto(result.model))
-    standard = anybit.convert(result.model, to="standard").model
-    x = data_for(name)[0]
-    a, b = (anybit.load(network).run(x)["y"] for network in (result.model, standard))
-    np.testing.assert_array_equal(a, b)
+    check_activations(result, spec, data_for(name)[0], least_sqnr)
 
 
 def test_quantize_with_block_activations_raises_the_opset() -> None:

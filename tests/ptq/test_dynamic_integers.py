@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
+from dynamic_graphs import check_activations, make_quantizer_graph
 from float_models import NETWORKS, data_for
 from onnx.reference import ReferenceEvaluator
 from oracle.ieee import BINARY32
@@ -19,10 +19,8 @@ from small_models import model, node
 import anybit
 from anybit import ModelError, OptionError
 from anybit.onnx import reference_ops
-from anybit.onnx.graph.editor import Editor
 from anybit.ops.int_quant import get_codes
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
-from anybit.ptq.insertion.nodes import NodeWriter
 from anybit.ptq.specs.dynamic_grid import DynamicIntegerGrid, make_dynamic_grid
 from anybit.ptq.specs.quantize import fit_dynamic_grid, quantize_to_grid
 from anybit.quant_types.spec import parse_quant_spec
@@ -31,20 +29,9 @@ LARGEST = Fraction(float(np.finfo(np.float32).max))
 WIDTHS = (2, 3, 4, 6, 7, 8, 12, 16)
 
 
-def make_quantizer_graph(grid: DynamicIntegerGrid, rank: int) -> ir.Model:
-    """Return a model that quantizes x, of free sizes."""
-    sizes = [f"n{axis}" for axis in range(rank)]
-    proto = model([node("Identity", "x", domain="")], {}, inputs={"x": sizes}, opsets={"": 18})
-    network = ir.from_proto(proto)
-    (last,) = network.graph
-    writer = NodeWriter(network, Editor(network), last, "x")
-    last.replace_input_with(0, writer.quantize_rows(network.graph.inputs[0], grid))
-    return network
-
-
 def run_all(grid: DynamicIntegerGrid, x: np.ndarray) -> list[np.ndarray]:
     """Return the outputs of NumPy, of ONNX Runtime in both forms, and of the evaluator."""
-    network = make_quantizer_graph(grid, x.ndim)
+    network = make_quantizer_graph(grid, [None] * x.ndim)
     standard = anybit.convert(network, to="standard").model
     evaluator = ReferenceEvaluator(ir.to_proto(network), new_ops=reference_ops())
     with np.errstate(all="ignore"):
@@ -194,14 +181,7 @@ def test_quantize_with_dynamic_activations_is_accurate(
     name: str, spec: str, least_sqnr: float
 ) -> None:
     result = anybit.quantize(NETWORKS[name](), data_for(name), activations=spec)
-    assert result.verdict is not None
-    assert result.verdict.sqnr > least_sqnr
-    assert {layer.activations for layer in result.layers} == {spec}
-    onnx.checker.check_model(ir.to_proto(result.model))
-    standard = anybit.convert(result.model, to="standard").model
-    x = data_for(name)[0]
-    a, b = (anybit.load(network).run(x)["y"] for network in (result.model, standard))
-    np.testing.assert_array_equal(a, b)
+    check_activations(result, spec, data_for(name)[0], least_sqnr)
 
 
 @pytest.mark.parametrize("spec", ["int8 dynamic", "mxfp8"])

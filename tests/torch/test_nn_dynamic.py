@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from dynamic_graphs import make_quantizer_graph
 from pass_checks import random
-from small_models import model, node
 
 import anybit
 from anybit import ModelError
-from anybit.onnx.graph.editor import Editor
 from anybit.ops.int_quant import get_codes
-from anybit.ptq.insertion.nodes import NodeWriter
 from anybit.ptq.specs.dynamic_grid import DynamicIntegerGrid
 from anybit.ptq.specs.quantize import quantize_to_grid
 
@@ -52,17 +50,6 @@ def equal_bits(result: Any, expected: np.ndarray) -> bool:
     return array.shape == expected.shape and bool(same.all())
 
 
-def make_quantizer_model(grid: DynamicIntegerGrid, x: np.ndarray) -> ir.Model:
-    """Return the model that post-training quantization writes for one tensor."""
-    sizes = [f"n{axis}" for axis in range(x.ndim)]
-    proto = model([node("Identity", "x", domain="")], {}, inputs={"x": sizes}, opsets={"": 18})
-    network = ir.from_proto(proto)
-    (last,) = network.graph
-    writer = NodeWriter(network, Editor(network), last, "x")
-    last.replace_input_with(0, writer.quantize_rows(network.graph.inputs[0], grid))
-    return network
-
-
 def list_operators(network: ir.Model) -> list[str]:
     return [operation.op_type for operation in network.graph]
 
@@ -82,7 +69,9 @@ def test_dynamic_quantizer_has_the_bits_of_post_training_quantization(
     expected = quantize_to_grid(x, grid)
     assert equal_bits(quantizer(torch.from_numpy(x)), expected)
     assert equal_bits(quantizer.eval()(torch.from_numpy(x)), expected)
-    assert equal_bits(anybit.load(make_quantizer_model(grid, x)).run(x)["y"], expected)
+    assert equal_bits(
+        anybit.load(make_quantizer_graph(grid, [None] * x.ndim)).run(x)["y"], expected
+    )
 
 
 @pytest.mark.parametrize(("shape", "axes"), SHAPES)
@@ -101,7 +90,7 @@ def test_exported_dynamic_quantizer_has_the_nodes_of_post_training_quantization(
     axes = () if "per-tensor" in spec else (1,)
     unsigned = spec.startswith("u")
     codes = range(256) if unsigned else range(-128, 128)
-    expected = make_quantizer_model(DynamicIntegerGrid(codes, unsigned, axes), x)
+    expected = make_quantizer_graph(DynamicIntegerGrid(codes, unsigned, axes), [None] * x.ndim)
     quantizer = nn.quantizer(spec)
     exported = export(quantizer, torch.from_numpy(x)).model
     assert list_operators(exported) == list_operators(expected)[:-1]

@@ -205,10 +205,10 @@ def quantize(
             data,
             weights=weights,
             activations=activation_spec,
-            layers=_parse_layer_options(layer or ()),
+            layers=_parse_pairs(layer or (), "--layer", "NAME=SPEC, such as 'head.*=int8'"),
             keep=keep or (),
             outputs=outputs,
-            states=_parse_states(state or ()),
+            states=_parse_pairs(state or (), "--state", "INPUT=OUTPUT, such as h=h_next"),
             scales=scales,
             integer_only=integer_only,
             target=target,
@@ -239,30 +239,26 @@ def quantize(
         raise typer.Exit(1)
 
 
-def _parse_layer_options(options: Iterable[str]) -> dict[str, str]:
-    """Return the formats of --layer options by pattern, in order."""
-    specs: dict[str, str] = {}
-    for option in options:
-        pattern, separator, spec = option.partition("=")
-        if not (separator and pattern and spec):
-            raise OptionError(f"--layer {option!r}: use NAME=SPEC, such as 'head.*=int8'")
-        if pattern in specs:
-            raise OptionError(f"--layer: {pattern!r} is given twice")
-        specs[pattern] = spec
-    return specs
+def _parse_pairs(arguments: Iterable[str], option: str, usage: str) -> dict[str, str]:
+    """Return the values of a repeated option by name, in order.
 
+    Args:
+        arguments: The arguments of the option, NAME=VALUE.
+        option: The option, for messages.
+        usage: What an argument has to be, for messages.
 
-def _parse_states(options: Iterable[str]) -> dict[str, str]:
-    """Return the outputs of --state options by input."""
-    states: dict[str, str] = {}
-    for option in options:
-        name, separator, output = option.partition("=")
-        if not (separator and name and output):
-            raise OptionError(f"--state {option!r}: use INPUT=OUTPUT, such as h=h_next")
-        if name in states:
-            raise OptionError(f"--state: {name!r} is given twice")
-        states[name] = output
-    return states
+    Raises:
+        OptionError: An argument has another form, or a name is given twice.
+    """
+    pairs: dict[str, str] = {}
+    for argument in arguments:
+        name, separator, value = argument.partition("=")
+        if not (separator and name and value):
+            raise OptionError(f"{option} {argument!r}: use {usage}")
+        if name in pairs:
+            raise OptionError(f"{option}: {name!r} is given twice")
+        pairs[name] = value
+    return pairs
 
 
 def _show(

@@ -220,7 +220,8 @@ class _ElementwiseTargets:
     def _quantize_argument(self, y: ir.Value, x: ir.Value, node: ir.Node) -> None:
         """Quantize x for its function y, unless y is a function of the codes of two tensors.
 
-        That is quantized, too, if outputs are: devices have no memory for tables of all pairs.
+        Quantize such an x, too, if outputs are quantized: devices have no memory for tables of all
+        pairs.
         """
         if self._has_outputs or not self._is_pair(x):
             index = next(index for index, value in enumerate(node.inputs) if value is x)
