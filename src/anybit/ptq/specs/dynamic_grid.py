@@ -31,14 +31,14 @@ from anybit.ops.int_quant import get_codes
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.specs.block_scales import get_largest_exponent, make_block_grid
 from anybit.quant_types.block_formats import BlockFormat
+from anybit.quant_types.dynamic_scales import SMALLEST_DYNAMIC_SCALE, find_largest_scale
 from anybit.quant_types.spec import QuantSpec
 from anybit.quant_types.spec_parser import IntegerFormat
 
 DYNAMIC_GRID_OPSET = 18
 """First opset with the operators of the graph."""
 
-# Subnormal numbers are less than half a step, so that it does not matter if they are flushed to 0.
-_SMALLEST_SCALE = 2.0**-124
+_FLOAT32_DIGITS = 24
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,12 @@ class DynamicIntegerGrid(_UnboundedGrid):
     @property
     def smallest_width(self) -> float:
         """Magnitude or width of a range below which its scale stays the same."""
-        return self.steps * _SMALLEST_SCALE
+        return self.steps * SMALLEST_DYNAMIC_SCALE
 
     @property
     def largest_scale(self) -> float:
         """Largest scale whose multiples up to the number of steps are finite."""
-        scale = np.float32(LARGEST_FLOAT32) / np.float32(self.steps)
-        if float(scale) * self.steps > LARGEST_FLOAT32:
-            scale = np.nextafter(scale, np.float32(0))
-        return float(scale)
+        return find_largest_scale(self.steps, LARGEST_FLOAT32, _FLOAT32_DIGITS)
 
     def make_grid(self, scale: Array, zeropt: Array) -> IntegerGrid:
         """Return the grid for scales and zero-points."""

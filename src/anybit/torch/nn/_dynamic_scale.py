@@ -5,12 +5,11 @@ import math
 
 import torch
 
+from anybit.quant_types.dynamic_scales import SMALLEST_DYNAMIC_SCALE, find_largest_scale
 from anybit.torch.nn._scales import Layout, Scale, ValueRange, get_values
 
 # Bits whose largest code and its multiples are exact in float32.
 _WIDTHS = range(2, 17)
-# Subnormal numbers are less than half a step, as in dynamic quantizers of models.
-_SMALLEST_SCALE = 2.0**-124
 
 
 class DynamicScale(Scale):
@@ -67,7 +66,7 @@ class DynamicScale(Scale):
         # Tensors, because some devices divide by a number with a multiplication.
         least, divisor, most = (
             _make_number(number, width)
-            for number in (steps * _SMALLEST_SCALE, steps, self._largest_scales[width.dtype])
+            for number in (steps * SMALLEST_DYNAMIC_SCALE, steps, self._largest_scales[width.dtype])
         )
         finite = torch.minimum(torch.maximum(width, least) / divisor, most)
         return torch.where(width.isinf(), width, finite)
@@ -81,11 +80,8 @@ def _make_number(number: float, like: torch.Tensor) -> torch.Tensor:
 
 
 def _find_largest_scale(steps: int, dtype: torch.dtype) -> float:
-    """Return the largest scale whose product with the number of steps is finite."""
     limits = torch.finfo(dtype)
-    quotient = int(limits.max) // steps
-    excess = quotient.bit_length() - (1 - int(math.log2(limits.eps)))
-    return float(quotient >> excess << excess)
+    return find_largest_scale(steps, limits.max, 1 - int(math.log2(limits.eps)))
 
 
 def make_dynamic_scale(value_range: ValueRange, layout: Layout, power_of_two: bool) -> DynamicScale:
