@@ -22,7 +22,9 @@ X = np.float32([[0.3, -0.8, 1.2, 99]])
 
 
 def test_convert_unknown_form() -> None:
-    message = "to must be one of qonnx, compact, standard, portable, qdq, qcdq, got 'int8'"
+    message = (
+        "to must be one of qonnx, compact, standard, portable, qdq, qcdq, matmulnbits, got 'int8'"
+    )
     with pytest.raises(OptionError, match=message):
         anybit.convert(quantized_input(), to="int8")
 

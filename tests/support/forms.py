@@ -36,8 +36,8 @@ ANCHOR = "anchor"
 """An input that the results of weights are added to: 0, which no optimizer knows."""
 
 
-FORMS = tuple(form for form in Form if form is not Form.COMPACT)
-"""The forms whose rules are the same; `tests/onnx/test_compact.py` has those of the other."""
+FORMS = tuple(form for form in Form if form not in (Form.COMPACT, Form.MATMULNBITS))
+"""The forms whose rules are the same; test_compact.py and test_to_nbits.py have those of others."""
 NATIVE = (Form.QDQ, Form.QCDQ)
 
 

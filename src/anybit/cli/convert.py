@@ -63,6 +63,7 @@ def convert(
     * **portable**: QONNX's operators, with local functions for runtimes that lack them
     * **qdq**: QuantizeLinear and DequantizeLinear on the narrowest native types
     * **qcdq**: the same on 8-bit types, with Clip
+    * **matmulnbits**: as qdq, with ONNX Runtime's MatMulNBits for weights of up to 4 bits
     """
     console = get_stdout()
     if to is None and runtime is None:

@@ -320,7 +320,7 @@ def _show(
 def _describe_expansion(converted: Conversion) -> str:
     """Return a note on quantizers that became standard operators, with the remedy; "" for none."""
     steps = [step for step in converted.steps if step.action == "standard operators"]
-    if converted.form.value not in ("qdq", "qcdq") or not steps:
+    if not converted.form.has_pairs or not steps:
         return ""
     by_zero = any(step.reason.startswith("zero-point") for step in steps)
     remedy = "; --activations int8 has no zero-points" if by_zero else ""

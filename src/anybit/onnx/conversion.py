@@ -33,6 +33,7 @@ from anybit.onnx.passes import (
     Lower,
     Normalize,
     StandardLayout,
+    ToNBits,
     ToQdq,
     UseStandardPair,
 )
@@ -46,7 +47,7 @@ from anybit.onnx.quantizers.float4 import list_float4_remarks
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import ConversionReport, ConversionStep
 from anybit.onnx.runtimes import NAMES, find_runtime
-from anybit.onnx.trial import Trial, compute_reference, describe_requirements
+from anybit.onnx.trial import ReferenceRun, Trial, compute_reference, describe_requirements
 from anybit.text import escape_name
 
 # Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
@@ -109,12 +110,14 @@ def convert(
     every x86 and ARM CPU. A Min after a DequantizeLinear, or before a QuantizeLinear, prevents the
     optimizer from inserting integer operators that are not proven equal (up to the order of sums).
     The result is also run in the installed version, unless it is large or slow. The last remark
-    lists the fenced nodes with reasons, and the requirements of the model.
+    lists the fenced nodes with reasons, and the requirements of the model. The same is true of
+    `matmulnbits`, up to the order in which MatMulNBits adds; with `allow_approximate` it also has
+    weights of 8 bits, and may round its input to 8 bits.
 
     Args:
         source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
-        to: The form: qonnx, standard, portable, qdq or qcdq; see `Form`. Default: the best form for
-            the runtime.
+        to: The form: qonnx, compact, standard, portable, qdq, qcdq or matmulnbits; see `Form`.
+            Default: the best form for the runtime.
         runtime: The target: "onnxruntime", "onnxruntime=1.20" or another version from 1.17 on,
             "web", "openvino", or "any". It limits the opset. Nothing is fenced for "openvino" and
             "any".
@@ -137,19 +140,36 @@ def convert(
     options = _Options(allow_approximate, min(opset_limit, properties.opset_limit))
     converted, pairs = _convert(source, form, options)
     native = any(is_dequantize(node) for node in iter_nodes(converted.model.graph))
-    if form not in (Form.QDQ, Form.QCDQ) or not native or not properties.fenced:
+    fenced = form.has_pairs and native and properties.fenced
+    packed = form is Form.MATMULNBITS
+    # Of the values before MatMulNBits, which may round its input if that is allowed.
+    is_tried = fenced and properties.tried and not (packed and allow_approximate)
+    reference = compute_reference(converted.model) if is_tried else None
+    if packed:
+        converted = _pack_weights(converted, source, rounded=allow_approximate)
+    if not fenced:
         return converted
     with name_errors_after(source):
         fencing = fence(converted.model)
     if properties.tried:
-        return _try_fencing(converted, pairs, fencing)
+        return _try_fencing(converted, pairs, fencing, reference)
     return _add_remark(converted, fencing.details())
 
 
-def _try_fencing(converted: Conversion, pairs: tuple[ir.Node, ...], fencing: Fencing) -> Conversion:
+def _pack_weights(converted: Conversion, source: Source, *, rounded: bool) -> Conversion:
+    """Return the conversion with MatMulNBits where the runtime has it."""
+    report = run_pass(converted.model, source, ToNBits(rounded=rounded))
+    return replace(converted, steps=(*converted.steps, *report.steps))
+
+
+def _try_fencing(
+    converted: Conversion,
+    pairs: tuple[ir.Node, ...],
+    fencing: Fencing,
+    reference: ReferenceRun | None,
+) -> Conversion:
     """Return the conversion, with more fences if only they keep the values in ONNX Runtime."""
     opset = converted.model.graph.opset_imports.get("", 1)
-    reference = compute_reference(converted.model)
     if reference is None:
         return _add_remark(converted, describe_requirements(fencing, opset))
     problem = reference.find_problem(converted.model)
@@ -196,9 +216,10 @@ def _convert(
         case Form.PORTABLE:
             work.expand_thresholds()
             work.add_functions()
-        case Form.QDQ | Form.QCDQ:
+        case Form.QDQ | Form.QCDQ | Form.MATMULNBITS:
             work.expand_thresholds()
-            work.expand(work.lower_to_native(form))
+            style = Form.QCDQ if form is Form.QCDQ else Form.QDQ
+            work.expand(work.lower_to_native(style))
     if form is not Form.QONNX:
         work.name_foreign()
     model = work.finish()

@@ -24,3 +24,11 @@ class Form(StrEnum):
     nodes that they cannot express exactly become `standard`."""
     QCDQ = "qcdq"
     """The same with 8-bit types and a Clip between the two."""
+    MATMULNBITS = "matmulnbits"
+    """The same as `qdq`, with ONNX Runtime's MatMulNBits for MatMul and Gemm of constant weights of
+    at most 4 bits."""
+
+    @property
+    def has_pairs(self) -> bool:
+        """Return whether quantizers become pairs of QuantizeLinear and DequantizeLinear."""
+        return self in (Form.QDQ, Form.QCDQ, Form.MATMULNBITS)

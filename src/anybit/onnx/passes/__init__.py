@@ -39,6 +39,7 @@ from anybit.onnx.passes.remove_quantizers import RemoveQuantizers
 from anybit.onnx.passes.separate_names import SeparateNames
 from anybit.onnx.passes.simplify import Simplify
 from anybit.onnx.passes.standard_layout import StandardLayout
+from anybit.onnx.passes.to_nbits import ToNBits
 from anybit.onnx.passes.to_qdq import ToQdq
 from anybit.onnx.passes.trim_constants import TrimConstants
 from anybit.onnx.passes.use_names import UseNames
@@ -83,6 +84,7 @@ __all__ = [
     "SeparateNames",
     "Simplify",
     "StandardLayout",
+    "ToNBits",
     "ToQdq",
     "TrimConstants",
     "UseNames",

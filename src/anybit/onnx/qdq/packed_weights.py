@@ -101,6 +101,19 @@ def unpack_codes(packed: Array, bits: int) -> Array:
     return codes.reshape(*packed.shape[:-1], -1)
 
 
+def pack_codes(codes: Array, bits: int) -> Array:
+    """Return uint8 codes along the last axis as bytes, the inverse of `unpack_codes`.
+
+    The last byte is filled with zeros.
+    """
+    per_byte = 8 // bits
+    missing = -codes.shape[-1] % per_byte
+    filled = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, missing)])
+    parts = filled.reshape(*codes.shape[:-1], -1, per_byte)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return np.asarray(np.bitwise_or.reduce(parts << shifts, axis=-1))
+
+
 def read_packed_weight(node: ir.Node) -> PackedWeight:
     """Compare attributes and shapes of a node, before anything is allocated.
 
