@@ -275,3 +275,14 @@ def test_group_reasons_that_differ_in_words_are_not_grouped(which: str) -> None:
         for word in ("sum", "mean")
     ]
     assert len(text.group_reasons(layers)) == 2
+
+
+def test_float_layers_count_their_weights() -> None:
+    weight = np.random.default_rng(0).normal(size=(256, 4)).astype(np.float32)
+    held = onnx.helper.make_node("Constant", [], ["w"], value=onnx.numpy_helper.from_array(weight))
+    for tokens, work in ((4, "1 layer, 4.1 k MACs"), ("tokens", "1 layer, MACs unknown")):
+        nodes = [held, node("MatMul", "x w", domain="")]
+        report = anybit.inspect(model(nodes, inputs={"x": ["rows", tokens, 256]}))
+        assert report.totals.parameters == weight.size
+        assert report.totals.weight_bytes == weight.nbytes
+        assert work in text.describe_work(report)

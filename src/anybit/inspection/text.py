@@ -266,8 +266,12 @@ def describe_work(report: ModelReport) -> str:
     totals = report.totals
     if not totals.layers:
         return "no Conv, ConvTranspose, Gemm or MatMul"
-    parts = [format_count(totals.layers, "layer"), f"{format_amount(totals.macs)} MACs"]
-    parts.append(f"{format_amount(totals.bops)} bit operations")
+    parts = [format_count(totals.layers, "layer")]
+    if totals.unknown == totals.layers:
+        parts.append("MACs unknown because sizes are free")
+    else:
+        parts.append(f"{format_amount(totals.macs)} MACs")
+        parts.append(f"{format_amount(totals.bops)} bit operations")
     if totals.weight_bits is not None:
         parts.append(
             f"weights of {totals.weight_bits:.3g} bits ({format_bytes(totals.weight_bytes)})"

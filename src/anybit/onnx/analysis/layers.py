@@ -107,7 +107,7 @@ def _describe_layer(
         reason=product.reason,
         shape=_format_shape(model, output),
         weight_shape=_format_shape(model, weight),
-        parameters=0 if product.codes is None else product.codes.size,
+        parameters=_count_elements(weight) if product.codes is None else product.codes.size,
         macs=product.macs,
         bops=product.bops,
         input_bits=product.x_bits,
@@ -122,6 +122,12 @@ def _describe_layer(
         sums=sums,
         quantizer="" if quantizer is None else get_label(quantizer.node),
     )
+
+
+def _count_elements(weight: ir.Value | None) -> int:
+    """Return the elements of a constant weight; 0 for other values."""
+    tensor = None if weight is None else weight.const_value
+    return 0 if tensor is None else tensor.size
 
 
 def _describe_guarantee(product: ProductAnalysis) -> Guarantee | None:
