@@ -76,7 +76,7 @@ def compile(
         bool,
         typer.Option(
             "--time",
-            help="Time layers and the model on one row, and compare with ONNX Runtime.",
+            help="Time regions, layers and the model on one row, and leave slow regions float.",
         ),
     ] = False,
     float_model: Annotated[
@@ -139,7 +139,6 @@ def compile(
     from anybit.cli._c_source import check_c_options, write_c_source
     from anybit.cli._verify import read_verification_inputs, verify
     from anybit.compiler.prepare.input_shapes import fix_shapes
-    from anybit.compiler.timing import add_times
     from anybit.inspection import report_compilation
     from anybit.onnx.analysis.ranges import parse_ranges
 
@@ -167,6 +166,8 @@ def compile(
             guarantee=guarantee,
             input_ranges=input_ranges,
             shapes=sizes,
+            time=time,
+            float_model=float_model,
             progress=advance,
         )
     if c_options is not None:
@@ -174,11 +175,8 @@ def compile(
         write_c_source(compiled, c_options, report, reports or (), as_json=as_json)
         return
     compiled.save(output)
-    floats = fix_shapes(model, sizes)
-    if time:
-        compiled.report = add_times(compiled, floats, float_model)
-    else:
-        speed = _measure_if_slower(floats, compiled, float_model)
+    if not time:
+        speed = _measure_if_slower(fix_shapes(model, sizes), compiled, float_model)
         compiled.report = replace(compiled.report, speed=speed)
     report = report_compilation(compiled.report, model.name)
     write_model_report(report, reports or (), printed=as_json)

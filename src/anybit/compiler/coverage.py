@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers of a compiled model: which run on integers, and why others do not."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -11,16 +12,29 @@ from anybit.compiler.encode import Region
 from anybit.compiler.layer import CompiledLayer, merge_layers
 from anybit.compiler.operators import get_captures, get_varying_inputs
 from anybit.compiler.partition.partitioner import Partition
+from anybit.compiler.selection import LeftRegion
 from anybit.onnx.analysis.layers import connect_layers
 from anybit.onnx.graph.names import get_label
 
 
 def collect_layers(
-    analyzed: AnalyzedModel, partition: Partition, regions: Sequence[Region]
+    analyzed: AnalyzedModel,
+    partition: Partition,
+    regions: Sequence[Region],
+    left: Mapping[Region, LeftRegion] = MappingProxyType({}),
 ) -> tuple[CompiledLayer, ...]:
-    """Return all layers in the order of the graph."""
+    """Return all layers in the order of the graph.
+
+    Args:
+        analyzed: The model.
+        partition: Its partition.
+        regions: The regions of the compiled model.
+        left: Other regions, whose layers stay float32.
+    """
+    integers = list(_iterate_integer_layers(analyzed.model, regions))
     layers = [
-        *_iterate_integer_layers(analyzed.model, regions),
+        *integers,
+        *_iterate_left_layers(left, {layer.output for layer in integers}),
         *partition.float_layers(analyzed),
         *analyzed.kept,
     ]
@@ -29,6 +43,16 @@ def collect_layers(
     layers.sort(key=lambda layer: positions.get(layer.output, len(positions)))
     infos = connect_layers(list(analyzed.model.graph), [layer.layer for layer in layers])
     return tuple(replace(layer, layer=info) for layer, info in zip(layers, infos, strict=True))
+
+
+def _iterate_left_layers(
+    left: Mapping[Region, LeftRegion], others: Collection[str]
+) -> Iterator[CompiledLayer]:
+    """Yield the layers of regions that stay float32, except those of other regions and means."""
+    for region, described in left.items():
+        for layer in _merge_equal_layers(region.layers.values()):
+            if layer.output not in others and layer.macs:
+                yield CompiledLayer.in_float(layer.layer, described.reason)
 
 
 def find_float_readers(model: ir.Model, regions: Sequence[Region]) -> dict[str, str]:

@@ -8,7 +8,7 @@ calls lowering, and lowering requantization, because only these tell whether the
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
@@ -20,16 +20,18 @@ from anybit.compiler.encode import Region, encode_regions
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.legalize import legalize
 from anybit.compiler.lower.lowerer import Lowerer
-from anybit.compiler.partition.partitioner import partition
+from anybit.compiler.partition.partitioner import Partition, partition
 from anybit.compiler.prepare.eligibility import explain_missing_quantizers, is_integer_only
 from anybit.compiler.prepare.hoist_quantizers import hoist_quantizers
 from anybit.compiler.prepare.input_shapes import fix_shapes
 from anybit.compiler.prepare.merge_quantizers import merge_quantizers
 from anybit.compiler.prepare.shuffles import replace_shuffles
+from anybit.compiler.region_timing import measure_regions
 from anybit.compiler.report import Report
 from anybit.compiler.requantize.requantizer import CachingRequantizer
 from anybit.compiler.rewrite.float_weights import collect_integer_weights, store_integer_weights
 from anybit.compiler.rewrite.regions import replace_regions
+from anybit.compiler.selection import LeftRegion
 from anybit.compiler.timing import add_times
 from anybit.errors import ModelError, OptionError
 from anybit.model import RuntimeEngine
@@ -71,8 +73,10 @@ def compile(
             "uint8/255", "int8*0.5"; as for `anybit.inspect`. Other values are rounded to these.
         shapes: Shapes of inputs, by name, whose sizes the file leaves free: layers of unknown sizes
             stay float32. A first size of 1 keeps the number of rows free where the file does.
-        time: Measure layers and whole runs on one row for a few seconds. The report then has
-            `speed`: times beside those of the float model and of its static int8 in ONNX Runtime.
+        time: Measure regions, layers and whole runs on one row for some seconds. Regions that are
+            slower than their float nodes stay float32. The report then has `left`, these regions,
+            and `speed`: times beside those of the float model and of its static int8 in ONNX
+            Runtime.
         float_model: The float model that `time` compares with, if the quantized model does not
             record it, or its file has moved.
         progress: Called with the share that is done, from 0 to 1.
@@ -87,9 +91,12 @@ def compile(
     model = prepare_for_analysis(quantized)
     missing, integer_only = explain_missing_quantizers(model, where), is_integer_only(model)
     parts = find_regions(model, weakest, _make_input_values(model, input_ranges), progress)
+    if time:
+        left = measure_regions(parts.analyzed.model, parts.regions, quantized)
+        parts = parts.without(left)
     compiled = _rewrite(parts, quantized, where, integer_only=integer_only)
     compiled.source_sha256 = _hash_file(source)
-    if missing and not parts.regions:
+    if missing and not (parts.regions or parts.left):
         raise ModelError(missing)
     if time:
         compiled.report = add_times(compiled, quantized, float_model)
@@ -104,11 +111,23 @@ class Regions:
         analyzed: The model; its constants are folded.
         regions: The regions and their programs.
         layers: All layers in the order of the graph, those that stay float32 too.
+        partition: The partition that they are parts of.
+        left: Regions that stay float32 because that is faster.
     """
 
     analyzed: AnalyzedModel
     regions: tuple[Region, ...]
     layers: tuple[CompiledLayer, ...]
+    partition: Partition
+    left: tuple[LeftRegion, ...] = ()
+
+    def without(self, left: Mapping[Region, LeftRegion]) -> "Regions":
+        """Return the other regions; the layers of these stay float32."""
+        if not left:
+            return self
+        regions = tuple(region for region in self.regions if region not in left)
+        layers = collect_layers(self.analyzed, self.partition, regions, left)
+        return replace(self, regions=regions, layers=layers, left=tuple(left.values()))
 
 
 def find_regions(
@@ -138,7 +157,7 @@ def find_regions(
         progress,
     )
     regions = encode_regions(result.instructions, result.outputs, added)
-    return Regions(analyzed, regions, collect_layers(analyzed, result, regions))
+    return Regions(analyzed, regions, collect_layers(analyzed, result, regions), result)
 
 
 def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: bool) -> CompiledModel:
@@ -150,6 +169,7 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
         tuple(region.program for region in parts.regions),
         has_free_sizes=has_free_sizes(model),
         is_integer_only=integer_only,
+        left=parts.left,
     )
     weights = collect_integer_weights(parts.analyzed.analysis)
     regions = replace_regions(model, parts.regions)

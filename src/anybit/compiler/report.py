@@ -7,6 +7,7 @@ from typing import Any
 
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.program.program import Program
+from anybit.compiler.selection import LeftRegion
 from anybit.quant_types.layer_info import Guarantee
 from anybit.text import format_count, format_duration, format_percent
 
@@ -32,7 +33,7 @@ class Speed:
     """Times of one row, measured in turns.
 
     Attributes:
-        compiled: The compiled model.
+        compiled: The compiled model; if a session runs it, with ONNX Runtime's default options.
         quantized_graph: The quantized graph in float32, as `anybit run` computes it: ONNX Runtime
             without graph optimizations. Nobody deploys it.
         float_model: The float model in ONNX Runtime with its default options; None if unknown.
@@ -105,6 +106,7 @@ class Report:
         measured: Method of the times of layers.
         has_free_sizes: Whether inputs have free sizes besides their rows, which --shape fixes.
         is_integer_only: Whether activations between layers are quantized, as by --integer-only.
+        left: The regions that stay float32 because that is faster, if they were measured.
     """
 
     layers: tuple[CompiledLayer, ...]
@@ -113,6 +115,7 @@ class Report:
     measured: str = ""
     has_free_sizes: bool = False
     is_integer_only: bool = False
+    left: tuple[LeftRegion, ...] = ()
 
     @property
     def products(self) -> tuple[CompiledLayer, ...]:
@@ -186,6 +189,7 @@ class Report:
             "speed": None if self.speed is None else asdict(self.speed),
             "measured": self.measured,
             "regions": len(self.programs),
+            "left_in_float": [asdict(region) | {"ratio": region.ratio} for region in self.left],
             "layers": [asdict(layer) for layer in self.layers],
         }
 

@@ -49,6 +49,7 @@ from anybit.onnx.runtime import (
     make_plain_session,
     make_session,
     run_session,
+    set_threads,
 )
 from anybit.onnx.static_int8 import quantize_static_int8
 
@@ -139,7 +140,7 @@ def _time_float_nodes(model: ir.Model, layers: tuple[CompiledLayer, ...]) -> dic
     declared = list_inputs(model.graph, "the model")
     feeds = generate_random_inputs(declared)
     rows = max((array.shape[0] for array in feeds.values() if array.ndim), default=1) or 1
-    profile = _profile(model, feeds)
+    profile = profile_nodes(model, feeds)
     whole = min(_time_run(model, feeds), sum(profile.values()))
     share = whole / (sum(profile.values()) or 1) / rows
     named = {str(node.name): name for node, name in owning.items()}
@@ -171,7 +172,7 @@ def _time_run(model: ir.Model, feeds: Mapping[str, Array]) -> float:
     return min(taken)
 
 
-def _profile(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, float]:
+def profile_nodes(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, float]:
     """Return the seconds of nodes by name, rounded down to microseconds by the runtime."""
     options = exact_session_options()
     options.intra_op_num_threads = 1
@@ -225,7 +226,7 @@ def measure_speed(
     Args:
         source: The quantized model, with the sizes that it was compiled for.
         compiled: The compiled model.
-        model: The compiled graph, for a session of one thread; None if no session runs it.
+        model: The compiled graph, which a session with default options runs; None if none does.
         float_model: The float model; by default the file that `source` records. Where there is
             none, the quantized network without its quantizers stands for it.
         seconds: About how long to measure for each number of threads.
@@ -246,15 +247,17 @@ def measure_speed(
     sides: dict[str, list[float]] = {}
     for threads in (1, _DEFAULT_THREADS):
         calls: dict[str, Call] = {
-            "compiled": _make_compiled_call(compiled, model, feeds, threads),
+            "compiled": _make_network_call(compiled, feeds)
+            if model is None
+            else make_session_call(model, feeds, threads),
             "quantized_graph": partial(
                 RuntimeEngine(quantized, "the quantized graph", threads).run, feeds
             ),
         }
         for key, peer in peers.items():
             calls[key] = partial(_make_session(peer, threads).run, None, feeds)
-        with _limit_threads(threads):
-            for key, best in _measure_best(calls, seconds).items():
+        with limit_threads(threads):
+            for key, best in measure_best(calls, seconds).items():
                 sides.setdefault(key, []).append(best)
     return Speed(**{key: Seconds(*both) for key, both in sides.items()}, float_name=name, note=note)
 
@@ -302,16 +305,20 @@ def _make_session(model: ir.Model, threads: int) -> Any:
     return make_plain_session(model, {}, every, threads=threads)
 
 
-def _make_compiled_call(
-    compiled: Model, model: ir.Model | None, feeds: Feeds, threads: int
-) -> Call:
-    if threads and model is not None:
-        compiled = Model(RuntimeEngine(model, "the compiled model", threads))
+def _make_network_call(compiled: Model, feeds: Feeds) -> Call:
     return partial(compiled.run, next(iter(feeds.values())) if len(feeds) == 1 else feeds)
 
 
+def make_session_call(model: ir.Model, feeds: Feeds, threads: int) -> Call:
+    """Return a run of a compiled graph in ONNX Runtime with its default options."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    set_threads(options, threads)
+    return partial(make_session(model, options).run, None, feeds)
+
+
 @contextmanager
-def _limit_threads(threads: int) -> Iterator[None]:
+def limit_threads(threads: int) -> Iterator[None]:
     """Let networks without a session run on this number of threads, too."""
     before = num_threads()
     if threads:
@@ -322,7 +329,7 @@ def _limit_threads(threads: int) -> Iterator[None]:
         set_num_threads(before)
 
 
-def _measure_best(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
+def measure_best(calls: Mapping[Key, Call], seconds: float) -> dict[Key, float]:
     """Return the shortest time of each call; they take turns."""
     counts = {name: _count_calls(call) for name, call in calls.items()}
     best = dict.fromkeys(calls, float("inf"))
