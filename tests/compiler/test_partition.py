@@ -2,6 +2,7 @@
 """Structures that become integer regions equal the float graph."""
 
 import re
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -303,6 +304,60 @@ def test_hoist_quantizers_keeps_concat_with_other_readers(after):
     weights = np.random.default_rng(0).integers(-7, 8, (2, 7, 1, 1)).astype(np.float32)
     plane = np.arange(6, dtype=np.float32) - 2
     check(give(model, w7=weights, plane=plane), 2, regions=2)
+
+
+SAME = "kernel_shape = [3, 3], pads = [1, 1, 1, 1]"
+
+
+def test_pool_codes_moves_quantizers_before_pyramid_pooling():
+    body = f"""
+        s = Softmax <axis = 1> (x)
+        l = MaxPool <{SAME}> (s)
+        p = MaxPool <{SAME}> (l)
+        i = Mul (l, gains)
+        j = Mul (p, more)
+        d = Q(i)
+        e = U(j)
+        t = Concat <axis = 1> (d, e)
+        y = Conv (t, w8)"""
+    random = np.random.default_rng(0)
+    model = give(
+        network(body, y="n, 2, 6, 6"),
+        w8=random.integers(-7, 8, (2, 8, 1, 1)).astype(np.float32),
+        gains=np.float32([2, 3, 5, 1]).reshape(4, 1, 1),
+        more=np.float32([7, 4, 9, 1]).reshape(4, 1, 1),
+    )
+    compiled = check(model, 1)
+    assert {node.op_type for node in compiled.session_model.graph} == {"Softmax", "IntegerNetwork"}
+    (program,) = compiled.report.programs
+    kinds = Counter(type(item).__name__ for item in program.instructions)
+    assert (kinds["Quantize"], kinds["MaxPool"]) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "n = Neg (l)\n q = Q(n)",  # decreasing
+        "n = Mul (l, mixed)\n q = Q(n)",
+        "n = Add (l, plane)\n q = Q(n)",  # it differs between the pixels
+        "q = Q(l)\n other = Exp (l)",
+    ],
+)
+def test_pool_codes_keeps_pooling_with_other_readers(after):
+    body = f"""
+        s = Softmax <axis = 1> (x)
+        l = MaxPool <{SAME}> (s)
+        {after}
+        y = Conv (q, w)"""
+    model = give(
+        network(body, y="n, 3, 4, 4"),
+        mixed=np.float32([1, -1, 1, 2]).reshape(4, 1, 1),
+        plane=np.arange(6, dtype=np.float32) - 2,
+    )
+    if "other" in after:
+        model.graph.output.append(onnx.helper.make_tensor_value_info("other", 1, None))
+    compiled = check(model, 1)
+    assert "MaxPool" in {node.op_type for node in compiled.session_model.graph}
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from anybit.compiler.prepare.eligibility import explain_missing_quantizers, is_i
 from anybit.compiler.prepare.hoist_quantizers import hoist_quantizers
 from anybit.compiler.prepare.input_shapes import fix_shapes
 from anybit.compiler.prepare.merge_quantizers import merge_quantizers
+from anybit.compiler.prepare.pool_codes import pool_codes
 from anybit.compiler.prepare.shuffles import replace_shuffles
 from anybit.compiler.region_timing import measure_regions
 from anybit.compiler.report import Report
@@ -146,7 +147,7 @@ def find_regions(
     """
     replace_shuffles(model)
     merge_quantizers(model)
-    added = hoist_quantizers(model)
+    added = hoist_quantizers(model) | pool_codes(model)
     analyzed = analyze_model(model, ranges)
     illegal = legalize(analyzed)
     requantizer = CachingRequantizer(model)
