@@ -24,6 +24,9 @@ from anybit.onnx.graph.constants import Array
 _ROUNDS = 60
 _GOLDEN = (np.sqrt(5.0) - 1) / 2
 _TOLERANCE = 1e-6
+_ROUNDING = 2.0**-48
+_FIRST_ROUNDS, _FEW = 10, 24
+_SAMPLED = 16
 _MOST_MULTIPLIER = 2**31 - 1
 _NEVER = 2**62
 
@@ -121,7 +124,7 @@ class _Steps:
 
         Lines with late steps have a larger shift: then fewer steps are late.
         """
-        slopes = self._find_slopes()
+        slopes, sample = self._find_slopes(), self._sample()
         lines = _Lines.none(slopes.size)
         possible = self._measure_width(slopes) >= -_TOLERANCE
         for shift in range(MOST_RIGHT_SHIFT + 1):
@@ -130,6 +133,8 @@ class _Steps:
             tried = np.flatnonzero(possible & ~lines.exist & fitting)
             if not tried.size:
                 break
+            least, most = sample._bound_terms(tried, multipliers[tried], shift)
+            tried = tried[least <= most]
             least, most = self._bound_terms(tried, multipliers[tried], shift)
             fits = least <= most
             right = tried[fits]
@@ -164,8 +169,15 @@ class _Steps:
         rest = (self.indices[inner, 0] << shift) - self.thresholds[inner, channel] * multiplier
         ends = rest + multiplier - 1
         terms = np.unique(np.clip(np.concatenate([[least, most], rest, ends]), least, most))
-        exact = (rest <= terms[:, None]) & (terms[:, None] <= ends)
-        return int(terms[exact.sum(axis=1).argmax()])
+        begun = np.searchsorted(np.sort(rest), terms, side="right")
+        ended = np.searchsorted(np.sort(ends), terms, side="left")
+        return int(terms[(begun - ended).argmax()])
+
+    def _sample(self) -> "_Steps":
+        """Return some inequalities, which reject most multipliers that do not fit."""
+        parts = self.thresholds, self.indices, self.reached, self.avoided
+        thresholds, indices, reached, avoided = (part[::_SAMPLED] for part in parts)
+        return _Steps(thresholds, indices, self.early, reached, avoided)
 
     def _bound_terms(self, channels: Array, multipliers: Array, shift: int) -> tuple[Array, Array]:
         """Return the least and the greatest term of channels; none if the least is greater."""
@@ -177,19 +189,60 @@ class _Steps:
 
     def _find_slopes(self) -> Array:
         """Return the slope with the widest interval of terms per channel, in indices."""
-        low, high = self._bound_slopes()
-        for _ in range(_ROUNDS):
+        low, high = self._narrow(*self._bound_slopes(), _FIRST_ROUNDS)
+        tightest = self._find_tightest(low, high)
+        few = tightest.sum(axis=0) <= _FEW
+        order = np.argsort(~tightest[:, few], axis=0, kind="stable")[:_FEW]
+        everything = np.broadcast_to(self.indices - 1, tightest.shape)[:, ~few]
+        for channels, rows in ((few, order), (~few, everything)):
+            steps = self._select(channels, rows)
+            low[channels], high[channels] = steps._narrow(
+                low[channels], high[channels], _ROUNDS - _FIRST_ROUNDS
+            )
+        return np.asarray((low + high) / 2)
+
+    def _narrow(self, low: Array, high: Array, rounds: int) -> tuple[Array, Array]:
+        """Return bounds of the slopes after rounds of golden-section search."""
+        for _ in range(rounds):
             inner = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
             left = self._measure_width(inner[0]) >= self._measure_width(inner[1])
             low, high = np.where(left, low, inner[0]), np.where(left, inner[1], high)
-        return np.asarray((low + high) / 2)
+        return low, high
+
+    def _find_tightest(self, low: Array, high: Array) -> Array:
+        """Return which inequalities can bound terms for slopes of an interval.
+
+        Both bounds are linear in the slope, so those are useless that the tightest one at the
+        middle exceeds at both ends.
+        """
+        tightest = np.zeros(self.thresholds.shape, bool)
+        middle = self._bound_each((low + high) / 2)
+        first, last = middle[0].argmax(axis=0)[None], middle[1].argmin(axis=0)[None]
+        rounding = _ROUNDING * (len(tightest) + np.abs(high * self.thresholds).max(axis=0))
+        for least, most in (self._bound_each(low), self._bound_each(high)):
+            tightest |= self.reached & (least >= np.take_along_axis(least, first, 0) - rounding)
+            tightest |= self.avoided & (most <= np.take_along_axis(most, last, 0) + rounding)
+        return tightest
+
+    def _select(self, channels: Array, rows: Array) -> "_Steps":
+        """Return rows of some channels, which are those of a column each."""
+        return _Steps(
+            np.take_along_axis(self.thresholds[:, channels], rows, 0),
+            rows + 1,
+            self.early,
+            np.take_along_axis(self.reached[:, channels], rows, 0),
+            np.take_along_axis(self.avoided[:, channels], rows, 0),
+        )
 
     def _measure_width(self, slopes: Array) -> Array:
+        least, most = self._bound_each(slopes)
+        return np.asarray(most.min(axis=0, initial=np.inf) - least.max(axis=0, initial=-np.inf))
+
+    def _bound_each(self, slopes: Array) -> tuple[Array, Array]:
+        """Return the least and the greatest term, in indices, of every inequality alone."""
         rest = self.indices - slopes * self.thresholds
         before = rest + slopes * (1 + self.early)
-        least = np.where(self.reached, rest, -np.inf).max(axis=0, initial=-np.inf)
-        most = np.where(self.avoided, before, np.inf).min(axis=0, initial=np.inf)
-        return np.asarray(most - least)
+        return np.where(self.reached, rest, -np.inf), np.where(self.avoided, before, np.inf)
 
     def _bound_slopes(self) -> tuple[Array, Array]:
         """Return bounds of the slopes by the outermost steps; 0 where there are none."""

@@ -2,7 +2,7 @@
 """Places of buffers in one block of memory, by their liveness."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT = 4
@@ -68,7 +68,8 @@ def plan_arena(buffers: Sequence[Buffer], distances: Distances) -> Arena:
 
     The smallest of several greedy placements is returned, always the same one.
     """
-    plans = (_place(buffers, order, distances) for order in _list_orders(buffers))
+    meeting = [{i for i, other in enumerate(buffers) if buffer.meets(other)} for buffer in buffers]
+    plans = (_place(buffers, order, distances, meeting) for order in _list_orders(buffers))
     return min(plans, key=lambda plan: plan.size)
 
 
@@ -83,10 +84,15 @@ def _list_orders(buffers: Sequence[Buffer]) -> Iterator[list[int]]:
             yield shuffle.sample(numbers, len(numbers))
 
 
-def _place(buffers: Sequence[Buffer], order: Sequence[int], distances: Distances) -> Arena:
+def _place(
+    buffers: Sequence[Buffer],
+    order: Sequence[int],
+    distances: Distances,
+    meeting: Sequence[Collection[int]],
+) -> Arena:
     offsets: dict[int, int] = {}
     for number in order:
-        near = [other for other in offsets if buffers[number].meets(buffers[other])]
+        near = [other for other in meeting[number] if other in offsets]
         ranges = [
             _find_forbidden(number, other, offsets[other], buffers, distances) for other in near
         ]

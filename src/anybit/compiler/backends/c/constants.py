@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Constant arrays of a C file."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 
 import numpy as np
 
@@ -11,7 +14,7 @@ from anybit.compiler.backends.c.parameters import mark
 from anybit.compiler.backends.c.types import CType, find_type
 from anybit.onnx.graph.constants import Array
 
-_WIDTH = 98
+_WIDTH, _INDENT = 98, 3
 
 
 @dataclass(frozen=True)
@@ -96,17 +99,16 @@ class Constants:
 
 def _declare(name: str, ctype: CType, array: Array) -> str:
     head = f"static const {ctype.value} {name}[{array.size}] IN_FLASH = {{"
-    lines, line = [head], "   "
-    for number in array:
-        text = f" {_format(number, ctype)},"
-        if len(line) + len(text) > _WIDTH:
-            lines.append(line)
-            line = "   "
-        line += text
-    return "\n".join([*lines, line, "};\n"])
+    numbers = map(str if ctype.size < 4 else partial(_format, ctype), array.tolist())
+    texts = [f" {number}," for number in numbers]
+    ends = list(accumulate(map(len, texts)))
+    lines, start, used = [head], 0, 0
+    while start < len(texts):
+        end = max(bisect_right(ends, used + _WIDTH - _INDENT), start + 1)
+        lines.append(" " * _INDENT + "".join(texts[start:end]))
+        start, used = end, ends[end - 1]
+    return "\n".join([*lines, "};\n"])
 
 
-def _format(number: np.generic, ctype: CType) -> str:
-    if ctype is CType.FLOAT:
-        return format_float(float(number))
-    return format_integer(int(number))
+def _format(ctype: CType, number: int | float) -> str:
+    return format_float(number) if ctype is CType.FLOAT else format_integer(int(number))

@@ -26,10 +26,30 @@ class Epilogue:
     Attributes:
         lines: Its statements; the last one returns.
         searched: The type of the thresholds that a binary search compares, if there is one.
+        scaling: How four sums become bytes together, if they can.
     """
 
     lines: tuple[str, ...]
     searched: CType | None = None
+    scaling: "WideScaling | None" = None
+
+
+@dataclass(frozen=True)
+class WideScaling:
+    """Expressions of a multiplication of 64 bits, whose upper 32 are shifted.
+
+    Attributes:
+        scales: The array of three words per channel: multiplier and term.
+        shift: The shift of a channel.
+        lowest, highest: The least element, and the largest index.
+        late: Whether the function has late steps, as an expression.
+    """
+
+    scales: str
+    shift: str
+    lowest: int
+    highest: int
+    late: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +163,10 @@ def _emit_scaled(
     elif (raised := _raise_shifts(shifts, multipliers, terms)) is not None:
         shifts, multipliers, terms = raised
         upper = "upper"
-    lines, multiplier, term = _read_scales(multipliers, terms, name, constants)
+    lines, multiplier, term, scales = _read_scales(multipliers, terms, name, constants)
     if not lines or upper == "y":
         common = None
-    shift = _read_shift(shifts, name, constants, common)
+    shift_of_channel = shift = _read_shift(shifts, name, constants, common)
     number = "sum" if wide is CType.INT32 else "(int64_t)sum"
     lines += [
         f"const {wide.value} y = {number} * {multiplier} + {term};",
@@ -187,7 +207,18 @@ def _emit_scaled(
             f"    index -= {is_late} && index > 0;",
             "}",
         ]
-    return Epilogue((*lines, return_element(target, "index")), searched)
+    scaling = None
+    if scales and upper != "y" and target.ctype.size == 1 and target.step == 1:
+        count = Parameter(int(np.count_nonzero(_unpack_late(tail, target))), "late_count")
+        is_late = str(count) if searched else "1" if late else "0"
+        scaling = WideScaling(
+            scales.symbol, shift_of_channel, target.lowest, target.levels - 1, is_late
+        )
+    return Epilogue((*lines, return_element(target, "index")), searched, scaling)
+
+
+def _unpack_late(tail: p.Scaled, target: StoredTensor) -> Array:
+    return unpack_late(tail, target.levels) if tail.late.size else np.zeros(0)
 
 
 def _read_shift(
@@ -202,8 +233,8 @@ def _read_shift(
 
 def _read_scales(
     multipliers: Array, terms: Sequence[int], name: str, constants: Constants
-) -> tuple[list[str], str, str]:
-    """Return statements, and the expressions of a channel's multiplier and term.
+) -> tuple[list[str], str, str, Constant | None]:
+    """Return statements, the expressions of a channel's multiplier and term, and their array.
 
     Terms of 64 bits that differ between channels lie beside the multipliers, as two words.
     """
@@ -211,7 +242,7 @@ def _read_scales(
     alike = np.all(multipliers == multipliers[0]) or np.all(numbers == numbers[0])
     if alike or find_type(int(numbers.min()), int(numbers.max())) is not CType.INT64:
         multiplier = _read(constants, f"{name}_multipliers", multipliers)
-        return [], multiplier, _read(constants, f"{name}_terms", numbers)
+        return [], multiplier, _read(constants, f"{name}_terms", numbers), None
     words = np.stack([multipliers, numbers, numbers >> 32], 1).astype(np.int32)
     scales = constants.add(f"{name}_scales", words, CType.INT32)
     lines = [
@@ -220,7 +251,7 @@ def _read_scales(
         "const uint64_t high = (uint64_t)READ_INT32(scale + 2) << 32;",
         "const int64_t term = (int64_t)(high | (uint32_t)READ_INT32(scale + 1));",
     ]
-    return lines, "multiplier", "term"
+    return lines, "multiplier", "term", scales
 
 
 def _raise_shifts(
@@ -248,7 +279,7 @@ def _emit_late(
 
     Return the type of the list, too.
     """
-    bits = unpack_late(tail, target.levels) if tail.late.size else np.zeros(0)
+    bits = _unpack_late(tail, target)
     keys = np.flatnonzero(bits)
     ctype = common.keys if common else find_type(0, int(keys.max()))
     if keys.size and keys.size * ctype.size >= tail.late.size:

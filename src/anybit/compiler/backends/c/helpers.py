@@ -16,7 +16,11 @@ class Helpers:
         sums: Types of elements that are added.
         dots: Types of elements, weights that they are multiplied with, rows of these, and whether
             elements are 0 and 1.
+        tiles: Types of elements of several pixels that are multiplied together on x86.
+        windows: Whether eight channels of a depthwise product are computed together on x86.
+        scalings: Whether four sums are scaled together on x86.
         searches: Types of thresholds that are searched.
+        batches: Types of thresholds that are searched for eight numbers together on x86.
         four_bytes: Whether four bytes are read together where there are pairs of products.
         orders_floats: Whether floats are compared with thresholds.
         floats: Functions of floats: larger, smaller.
@@ -24,7 +28,11 @@ class Helpers:
 
     sums: set[CType] = field(default_factory=set)
     dots: set[tuple[CType, Packing, int, bool]] = field(default_factory=set)
+    tiles: set[CType] = field(default_factory=set)
+    windows: bool = False
+    scalings: bool = False
     searches: set[CType] = field(default_factory=set)
+    batches: set[CType] = field(default_factory=set)
     four_bytes: bool = False
     orders_floats: bool = False
     floats: set[str] = field(default_factory=set)
@@ -38,8 +46,12 @@ class Helpers:
             binary=any(binary for *_, binary in self.dots),
             pairs_of_products=self._has_pairs(),
             four_bytes=self.four_bytes or self._has_pairs(),
+            tiles=sorted(self.tiles, key=lambda kind: kind.value),
+            windows=self.windows,
+            scalings=self.scalings,
             index=index,
             searches=sorted(self.searches, key=lambda kind: kind.value),
+            batches=sorted(self.batches, key=lambda kind: kind.value),
             orders_floats=self.orders_floats,
             floats=self.floats,
             cast=lambda kind: "" if kind.size == 1 else "(int32_t)",

@@ -12,11 +12,16 @@ import numpy as np
 
 from anybit.compiler.backends.c.constants import Constant, Constants
 from anybit.compiler.backends.c.distances import find_window_distance
+from anybit.compiler.backends.c.element_places import (
+    find_channel_step,
+    locate_in_order,
+    locate_in_port,
+    locate_sum,
+)
 from anybit.compiler.backends.c.epilogues import CommonScaling, Epilogue, Sums, emit_epilogue
 from anybit.compiler.backends.c.expressions import (
     emit_first,
     emit_last,
-    locate,
     plus,
     times,
 )
@@ -49,6 +54,9 @@ _ROWS = (4, 2, 1)
 
 _BLOCK = 4
 """Channels of a depthwise product that are computed together where there are pairs of products."""
+
+_TOGETHER, _MOST_TAPS = 8, 64
+"""Channels of a depthwise product that are computed together on x86, and their most weights."""
 
 _FEW_CHANNELS = 4
 """Up to this number of input channels, unequal factors and offsets become part of thresholds."""
@@ -160,7 +168,8 @@ class LayerEmitter:
             "width": Parameter(y.width, "width"),
             "result": result,
             "padded": is_padded(at.window),
-            "store": partial(_store_sum, y, in_order=not depthwise),
+            "scaling": epilogue.scaling,
+            "store": partial(locate_sum, y, in_order=not depthwise),
         }
         emit = self._emit_depthwise if depthwise else self._emit_dense
         text, scratch = emit(at, name, weights, values)
@@ -178,7 +187,7 @@ class LayerEmitter:
             else FunctionForm.PIXELS,
             self._describe(at, name, x, y),
             text,
-            self._render("epilogue.c.j2", result=result, epilogue=lines),
+            self._render("epilogue.c.j2", result=result, epilogue=lines, scaling=values["scaling"]),
             scratch=scratch,
             distance=distance,
             macs=weights.size * y.height * y.width,
@@ -208,9 +217,21 @@ class LayerEmitter:
         single = w.kernel_height == 1 or (w.kernel_width == x.width and w.dilation_height == 1)
         patch = values["padded"] or not (in_rows and single)
         channels = Parameter(size, "group_channels" if at.groups > 1 else "channels")
+        # On x86, with the unaligned loads and the order of bytes that it has.
+        tiles = (
+            (at.groups, together, packed.packing, packed.step) == (1, 4, Packing.UINT8, 1)
+            and x.ctype.size == 1
+            and isinstance(values["y"], StoredTensor)
+        )
+        if tiles:
+            self.helpers.tiles.add(x.ctype)
+        else:
+            values["scaling"] = None
+        self.helpers.scalings |= values["scaling"] is not None
         text = self._render(
             "product.c.j2",
             **values,
+            tiles=tiles,
             patch=patch,
             in_rows=in_rows,
             groups=at.groups,
@@ -253,10 +274,18 @@ class LayerEmitter:
         element = f"((int32_t)from[place] + {bias})" if x.bias else "(int32_t)from[place]"
         if alike and weight == 1 and not x.bias:
             element = "from[place]"
+        together = next((n for n in (16, 8, 4) if channels % n == 0), 0)
+        vectors = together if blocks and packed.packing is Packing.INT8 else 0
+        y_step = find_channel_step(values["y"])
+        windows = vectors >= _TOGETHER and taps <= _MOST_TAPS and x.ctype.size == 1
+        if not windows or y_step != 1:
+            values["scaling"] = None
+        self.helpers.windows |= windows
+        self.helpers.scalings |= values["scaling"] is not None
         text = self._render(
             "depthwise.c.j2",
             **values | {"w": w},
-            y_step=_find_step(values["y"]),
+            y_step=y_step,
             channels=named,
             multiple=channels // at.groups,
             taps=taps,
@@ -268,9 +297,8 @@ class LayerEmitter:
             weight=f" * {weight}" if alike and weight != 1 else "",
             element=element,
             pairs=pairs,
-            vectors=next((n for n in (16, 8, 4) if channels % n == 0), 0)
-            if blocks and packed.packing is Packing.INT8
-            else 0,
+            vectors=vectors,
+            windows=windows,
         )
         return text, 0
 
@@ -311,8 +339,12 @@ class LayerEmitter:
         else:
             keys, directions = order_thresholds(at, y.levels)
         steps = y.levels - 1
+        batch: Constant | None = None
         if steps:
             array = self.constants.add(f"{name}_thresholds", keys)
+            if len(keys) == 1 and at.nan < 0 and (directions > 0).all():
+                batch = array
+                self.helpers.batches.add(array.ctype)
             self.helpers.searches.add(array.ctype)
             place = format_offset(steps, len(keys))
             start = array.symbol if len(keys) == 1 else f"{array.symbol} + {place}"
@@ -332,10 +364,12 @@ class LayerEmitter:
         text = self._render(
             "quantize.c.j2",
             y=y,
+            batch=batch,
+            steps=steps,
             refuses=at.nan < 0,
             nan=y.lowest + y.step * at.nan,
             lines=lines,
-            place=partial(_place_in_port, port),
+            place=partial(locate_in_port, port),
             arithmetic=arithmetic,
         )
         comment = f"{name}: float32 to {y.ctype.value}, {y.shape}"
@@ -364,7 +398,7 @@ class LayerEmitter:
         text = self._render(
             "dequantize.c.j2",
             x=x,
-            place=partial(_place_in_port, port),
+            place=partial(locate_in_port, port),
             value=read_value,
         )
         comment = f"{name}: {x.ctype.value} to float32, {x.shape}"
@@ -491,8 +525,8 @@ class LayerEmitter:
         text = self._render(
             "reshape.c.j2",
             x=x,
-            source=partial(_locate, x, at.source_channels_first),
-            target=partial(_locate, y, at.target_channels_first),
+            source=partial(locate_in_order, x, at.source_channels_first),
+            target=partial(locate_in_order, y, at.target_channels_first),
         )
         comment = f"{name}: {x.shape} in another order, {y.shape}"
         return Layer(name, FunctionForm.MOVE, comment, text)
@@ -541,53 +575,3 @@ def _name_sizes(x: StoredTensor) -> StoredTensor:
         width=Parameter(x.width, "x_width"),
         channels=Parameter(x.channels, "x_channels"),
     )
-
-
-def _store_sum(y: StoredTensor | p.Port, row: str, column: str, *, in_order: bool) -> str:
-    """Return where the result of a channel of a pixel is stored.
-
-    Args:
-        y: The tensor or output.
-        row, column: The pixel.
-        in_order: Whether channels are computed pixel by pixel.
-    """
-    height, width = Parameter(y.height, "height"), Parameter(y.width, "width")
-    if isinstance(y, p.Port) and y.channels_first and height * width > 1:
-        return f"y[{locate(plus(times('channel', height), row), column, width, 1)}]"
-    if in_order:
-        return "*y++"
-    return f"y[{plus(locate(row, column, width, Parameter(y.channels, 'channels')), 'channel')}]"
-
-
-def _find_step(y: StoredTensor | p.Port) -> int:
-    """Return how far apart the results of two channels are stored."""
-    if isinstance(y, p.Port) and y.channels_first:
-        return Parameter(y.height, "height") * Parameter(y.width, "width")
-    return 1
-
-
-def is_same_order(at: p.Reshape, x: StoredTensor, y: StoredTensor) -> bool:
-    """Return whether a reshape leaves the elements where they are."""
-    stored = _is_stored_so(x, at.source_channels_first), _is_stored_so(y, at.target_channels_first)
-    same = (x.height, x.width, x.channels) == (y.height, y.width, y.channels)
-    return all(stored) or (same and at.source_channels_first == at.target_channels_first)
-
-
-def _is_stored_so(tensor: StoredTensor, channels_first: int) -> bool:
-    """Return whether an order is that of a tensor in memory, height x width x channels."""
-    return not channels_first or tensor.height * tensor.width == 1 or tensor.channels == 1
-
-
-def _place_in_port(port: p.Port, pixel: str, channel: str) -> str:
-    """Return the place of a channel of a pixel in an input or output."""
-    if port.channels_first:
-        return plus(times(channel, port.height * port.width), pixel)
-    return plus(times(pixel, port.channels), channel)
-
-
-def _locate(tensor: StoredTensor, channels_first: int, place: str) -> str:
-    """Return the place of an element of an order in a tensor of height x width x channels."""
-    if _is_stored_so(tensor, channels_first):
-        return place
-    pixels = tensor.height * tensor.width
-    return f"{place} % {pixels} * {tensor.channels} + {place} / {pixels}"

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anybit.compiler.backends.c.arena import Arena, Buffer, plan_arena
-from anybit.compiler.backends.c.layers import Layer, is_same_order
+from anybit.compiler.backends.c.element_places import is_same_order
+from anybit.compiler.backends.c.layers import Layer
 from anybit.compiler.backends.c.literals import parenthesize
 from anybit.compiler.backends.c.types import CType, StoredTensor
 from anybit.compiler.program import program as p

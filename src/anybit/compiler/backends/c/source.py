@@ -100,9 +100,12 @@ def emit_c(
             "--integer-only"
         )
     integers = make_integer_tails(program)
+    scalings: list[CommonScaling | None] = [None]
+    if layout == "size" and sum(_is_scaled(at) for at in integers.instructions) > 1:
+        scalings.append(_find_common(integers))
     emissions = [
         _Emission(integers, name, codes, layout, labels or SourceNames(), common)
-        for common in ([None, _find_common(integers)] if layout == "size" else [None])
+        for common in scalings
     ]
     return min(emissions, key=lambda emission: emission.flash).emit()
 
@@ -246,6 +249,10 @@ class _Emission:
             arguments.append(memory.point_scratch(layer, memory.tensors[at.source].ctype))
         call = f"{start}{', '.join(arguments)})"
         return f"if ({call}) {{ return 1; }}" if layer.refuses else f"{call};"
+
+
+def _is_scaled(at: p.Instruction) -> bool:
+    return isinstance(at, p.Product) and isinstance(at.tail, p.Scaled)
 
 
 def _find_common(program: p.Program) -> CommonScaling:
