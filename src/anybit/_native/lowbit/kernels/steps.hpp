@@ -167,22 +167,23 @@ template <class Store>
   return at.channels - lane < lane_count ? at.channels - lane : lane_count;
 }
 
-// Stores adjacent pixels channel by channel.
+// Stores adjacent pixels channel by channel. Lines of different channels often share a cache set:
+// all pixels of four channels are stored before the next ones.
 [[gnu::always_inline]] inline void write_lines(const TailBlock& at, const float* from, float* to,
                                                int pixels) {
-  int pixel = 0;
-  for (; pixel + 4 <= pixels; pixel += 4) {
-    const float* const four = from + pixel * chunk_channels;
-    for (int channel = 0; channel + 4 <= at.channels; channel += 4)
-      transpose_four(four + channel, chunk_channels, to + channel * at.float_channel + pixel,
-                     at.float_channel);
-    for (int channel = at.channels / 4 * 4; channel < at.channels; ++channel)
-      for (int i = 0; i < 4; ++i)
-        to[channel * at.float_channel + pixel + i] = four[i * chunk_channels + channel];
-  }
-  for (; pixel < pixels; ++pixel)
-    for (int channel = 0; channel < at.channels; ++channel)
-      to[channel * at.float_channel + pixel] = from[pixel * chunk_channels + channel];
+  const int whole = pixels / 4 * 4;
+  int channel = 0;
+  for (; channel + 4 <= at.channels; channel += 4)
+    for (int pixel = 0; pixel < whole; pixel += 4)
+      transpose_four(from + pixel * chunk_channels + channel, chunk_channels,
+                     to + channel * at.float_channel + pixel, at.float_channel);
+  const auto copy = [&](int first_channel, int first_pixel) __attribute__((always_inline)) {
+    for (int c = first_channel; c < at.channels; ++c)
+      for (int pixel = first_pixel; pixel < pixels; ++pixel)
+        to[c * at.float_channel + pixel] = from[pixel * chunk_channels + c];
+  };
+  copy(channel, 0);
+  if (whole < pixels) copy(0, whole);
 }
 
 void arithmetic(const TailBlock& at) {
