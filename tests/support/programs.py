@@ -104,7 +104,7 @@ class _Maker:
         kinds = (
             *(self._product, self._product, self._product, self._maxpool, self._lookup),
             *(self._combine, self._add, self._multiply, self._gather, self._reshape, self._concat),
-            *(self._requantize, self._elementwise),
+            *(self._requantize, self._elementwise, self._dynamic),
         )
         kinds = tuple(kind for kind in kinds if kind.__name__ not in self.excluded)
         for _ in range(self._integer(0, 6)):
@@ -138,6 +138,14 @@ class _Maker:
                 case p.Elementwise():
                     reads = {"first": source(at.first), "second": source(at.second)}
                     return replace(at, target=target(at.target), **reads)
+                case p.DynamicScale():
+                    return replace(at, source=source(at.source), target=target(at.target))
+                case p.DynamicZero():
+                    reads = {"source": source(at.source), "scale": source(at.scale)}
+                    return replace(at, target=target(at.target), **reads)
+                case p.DynamicQuantize():
+                    zero = source(at.zero) if at.zero >= 0 else at.zero
+                    return replace(at, source=source(at.source), scale=source(at.scale), zero=zero)
             return at
 
         return p.Program(
@@ -168,6 +176,35 @@ class _Maker:
         steps = self._arithmetic(c).steps
         target = self._float_target(h, w, c, output)
         self._instructions.append(p.Elementwise(first, second, target, operation, steps))
+
+    def _dynamic(self) -> None:
+        """Codes of floats with a scale that is computed, or of any number, for pixels or rows."""
+        floats = [*self._inputs, *self._targets]
+        source = self._integer(0, len(floats) - 1)
+        x, inputs = floats[source], len(self._inputs)
+        sizes = (x.height, x.width) if self._integer(0, 1) else (1, 1)
+        levels = self._one_of((3, 4, 16, 256))
+        asymmetric = self._integer(0, 1)
+        lowest = 0 if asymmetric and self._integer(0, 1) else -((levels - 1) // 2)
+        scale = self._float_target(*sizes, 1)
+        numbers = (np.float32([number]) for number in (levels - 1, 1e-35, 1e36))
+        self._instructions.append(p.DynamicScale(source, scale, asymmetric, *numbers))
+        # Other numbers are scales and zero-points, too.
+        fitting = [
+            inputs + number
+            for number, target in enumerate(self._targets)
+            if (target.height, target.width, target.channels) == (*sizes, 1)
+        ]
+        read, zero, channels = self._one_of((inputs + scale, *fitting)), -1, x.channels
+        if asymmetric:
+            zero = self._float_target(*sizes, 1)
+            highest = lowest + levels - 1
+            self._instructions.append(p.DynamicZero(source, read, zero, lowest, highest))
+            zero = self._one_of((inputs + zero, *fitting))
+            channels += self._one_of((0, 1, 5, 600))
+        self._tensors.append(p.Tensor(x.height, x.width, channels, lowest, 1, levels))
+        target = len(self._tensors) - 1
+        self._instructions.append(p.DynamicQuantize(source, read, zero, target))
 
     def _one_of(self, options: tuple[T, ...]) -> T:
         return options[self._integer(0, len(options) - 1)]
@@ -463,7 +500,7 @@ class _Maker:
 
 class _IntegerMaker(_Maker):
     codings = (*_Maker.codings, (-100, 1), (-100, 1), (-300, 2), (100, 1), (-32768, 257))
-    excluded = "_requantize", "_elementwise"
+    excluded = "_requantize", "_elementwise", "_dynamic"
 
     def __init__(self, choices: Choices, codes: bool) -> None:
         super().__init__(choices)

@@ -22,7 +22,8 @@ from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
 
 _SOURCES = {1: ("source",), 2: ("first", "second")}
-_NO_SECOND = -1
+_SOURCES_OF = {p.DynamicZero: ("source", "scale"), p.DynamicQuantize: ("source", "scale", "zero")}
+_MISSING = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class Region:
         """The region with all tensors of codes as further outputs, decoded to float32."""
         inner: dict[ir.Value, tuple[int, IntegerTensor]] = {}
         for number, tensor in enumerate(self.tensors):
-            if tensor.value not in self.outputs:
+            if tensor.value not in self.outputs and _is_in_graph(tensor.value):
                 inner.setdefault(tensor.value, (number, tensor))
         ports = [_encode_port(tensor.layout.sizes, tensor.layout) for _, tensor in inner.values()]
         first = len(self.program.floats) + len(self.program.outputs)
@@ -132,8 +133,10 @@ class _Encoder:
         numbers = [self._source(read) for read in instruction.reads]
         target = self._target(instruction.writes)
         if instruction.kind is p.Elementwise and len(numbers) == 1:
-            numbers.append(_NO_SECOND)
-        sources = dict(zip(_SOURCES[len(numbers)], numbers, strict=True))
+            numbers.append(_MISSING)
+        names = _SOURCES_OF.get(instruction.kind) or _SOURCES[len(numbers)]
+        numbers += [_MISSING] * (len(names) - len(numbers))
+        sources = dict(zip(names, numbers, strict=True))
         encoded: p.Instruction = instruction.kind(**sources, target=target, **instruction.fields)
         return encoded
 
@@ -178,9 +181,14 @@ def _encode(instructions: Sequence[PlannedInstruction], outputs: Collection[ir.V
         tuple(read.value for read in inputs),
         tuple(output.value for output in encoder.outputs),
         tensors,
-        frozenset(str(tensor.value.name) for tensor in tensors),
+        frozenset(str(tensor.value.name) for tensor in tensors if _is_in_graph(tensor.value)),
         layers,
     )
+
+
+def _is_in_graph(value: ir.Value) -> bool:
+    """Return whether a value is one of a graph; codes with a computed scale are none."""
+    return value.producer() is not None or value.is_graph_input()
 
 
 def _find_place(value: ir.Value) -> int:

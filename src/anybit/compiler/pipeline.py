@@ -22,10 +22,12 @@ from anybit.compiler.legalize import legalize
 from anybit.compiler.lower.lowerer import Lowerer
 from anybit.compiler.partition.partitioner import Partition, partition
 from anybit.compiler.prepare.eligibility import explain_missing_quantizers, is_integer_only
+from anybit.compiler.prepare.flatten_rows import flatten_rows
 from anybit.compiler.prepare.hoist_quantizers import hoist_quantizers
 from anybit.compiler.prepare.input_shapes import fix_shapes
 from anybit.compiler.prepare.merge_quantizers import merge_quantizers
 from anybit.compiler.prepare.pool_codes import pool_codes
+from anybit.compiler.prepare.repeat_scales import repeat_scales
 from anybit.compiler.prepare.shuffles import replace_shuffles
 from anybit.compiler.region_timing import measure_regions
 from anybit.compiler.report import Report
@@ -146,6 +148,8 @@ def find_regions(
         progress: Called with the share that is done, from 0 to 1.
     """
     replace_shuffles(model)
+    flatten_rows(model)
+    repeat_scales(model)
     merge_quantizers(model)
     added = hoist_quantizers(model) | pool_codes(model)
     analyzed = analyze_model(model, ranges)

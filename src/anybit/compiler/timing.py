@@ -21,13 +21,7 @@ from anybit._native import num_threads, set_num_threads
 from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.program.network import Network
-from anybit.compiler.program.program import (
-    Arithmetic,
-    Dequantize,
-    Elementwise,
-    Program,
-    Quantize,
-)
+from anybit.compiler.program.program import READS_FLOATS, Program, writes_floats
 from anybit.compiler.report import Report, Seconds, Speed
 from anybit.data.random_inputs import generate_random_inputs
 from anybit.errors import ModelError
@@ -117,17 +111,16 @@ def _assign_instructions(program: Program, names: Mapping[int, str]) -> dict[int
     inputs = len(program.inputs)
     layers = {}
     for number, instruction in enumerate(program.instructions):
-        fields = vars(instruction).keys() & {"source", "first", "second"}
+        fields = vars(instruction).keys() & {"source", "first", "second", "scale", "zero"}
         read = {getattr(instruction, name) for name in fields}
-        if isinstance(instruction, Quantize | Elementwise):
+        if isinstance(instruction, READS_FLOATS):
             read = {inputs - 1 - number for number in read if number >= inputs}
         read &= writers.keys()
         last = max((writers[tensor] for tensor in read), key=order.__getitem__, default="")
         name = names.get(number, last)
         if name:
             layers[number] = name
-            floats = isinstance(getattr(instruction, "tail", None), Arithmetic)
-            is_output = floats or isinstance(instruction, Dequantize | Elementwise)
+            is_output = writes_floats(instruction)
             writers[-1 - instruction.target if is_output else instruction.target] = name
     return layers
 

@@ -320,6 +320,36 @@ void arithmetic(Operation operation, const float* x, const float* c, bool single
   else apply<false>(operation, x, c, n, to);
 }
 
+// Bits of float32 are ordered as integers. NaN is above infinity.
+Reach reach(const float* x, std::int64_t n) {
+  constexpr std::int32_t infinity = 0x7f800000, sign = -0x7fffffff - 1;
+  std::int32_t above = 0, below = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::int32_t bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    const std::int32_t negated = bits ^ sign;
+    above = bits > above ? bits : above;
+    below = negated > below ? negated : below;
+  }
+  if (above > infinity || below > infinity) above = below = infinity;
+  Reach result;
+  std::memcpy(&result.above, &above, sizeof above);
+  std::memcpy(&result.below, &below, sizeof below);
+  return result;
+}
+
+void quantize(const DynamicLine& line, const float* x, std::int64_t n, std::uint8_t* to) {
+  const DynamicLine at = line;
+  for (std::int64_t i = 0; i < n; ++i) {
+    float y = x[i] / at.scale + at.zero;
+    y = y == y ? y : at.nan;
+    y = y > at.lowest ? y : at.lowest;
+    y = y < at.highest ? y : at.highest;
+    to[i] =
+        static_cast<std::uint8_t>(static_cast<std::int32_t>(((y + rounder) - rounder) - at.lowest));
+  }
+}
+
 template <bool multiplies>
 void choose(const PairArithmetic& arithmetic, const std::uint8_t* first, const std::uint8_t* second,
             std::int64_t n, std::uint8_t* to) {
@@ -357,7 +387,9 @@ const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() 
                                       combine,
                                       choose<false>,
                                       choose<true>,
-                                      arithmetic};
+                                      arithmetic,
+                                      reach,
+                                      quantize};
   return loops;
 }
 

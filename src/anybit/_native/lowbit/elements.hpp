@@ -54,6 +54,17 @@ struct ScaledValues {
   float scale = 0;
 };
 
+// Largest magnitudes of positive and negative numbers; infinity for both if one is NaN.
+struct Reach {
+  float above = 0, below = 0;
+};
+
+// index = rint(clamp(x / scale + zero)) - lowest; NaN becomes the index of `nan`, a number within
+// the bounds.
+struct DynamicLine {
+  float scale = 1, zero = 0, nan = 0, lowest = 0, highest = 0;
+};
+
 struct ElementLoops {
   static constexpr Level serving(Level level) { return without_integer_extensions(level); }
 
@@ -90,6 +101,9 @@ struct ElementLoops {
   // to[i] = x[i] (operation) c[i], or all with c[0]; `to` is another array, or x itself.
   void (*arithmetic)(Operation operation, const float* x, const float* c, bool single,
                      std::int64_t n, float* to);
+
+  Reach (*reach)(const float* x, std::int64_t n);
+  void (*quantize)(const DynamicLine& line, const float* x, std::int64_t n, std::uint8_t* to);
 };
 
 }  // namespace anybit::lowbit

@@ -99,6 +99,28 @@ class StageMaker {
     }
     return make_stage(at, sizes, floats(first), operand, floats(target), loops_);
   }
+  std::unique_ptr<Stage> operator()(const DynamicScale& at) const {
+    const FloatNumber source = float_source(program_, at.source),
+                      target = float_target(program_, at.target);
+    return make_stage(at, {floats(source), sizes_of(program_, source)},
+                      {floats(target), sizes_of(program_, target)}, loops_);
+  }
+  std::unique_ptr<Stage> operator()(const DynamicZero& at) const {
+    const FloatNumber source = float_source(program_, at.source),
+                      target = float_target(program_, at.target);
+    return make_stage(at, {floats(source), sizes_of(program_, source)},
+                      floats(float_source(program_, at.scale)),
+                      {floats(target), sizes_of(program_, target)}, loops_);
+  }
+  std::unique_ptr<Stage> operator()(const DynamicQuantize& at) const {
+    const FloatNumber source = float_source(program_, at.source),
+                      scale = float_source(program_, at.scale);
+    FloatPlace zero;
+    if (at.has_zero()) zero = floats(float_source(program_, at.zero));
+    return make_stage(at, {floats(source), sizes_of(program_, source)},
+                      {floats(scale), sizes_of(program_, scale)}, zero, tensor(at.target),
+                      at_place(at.target), loops_);
+  }
 
  private:
   const Tensor& tensor(std::int64_t i) const { return program_.tensors[place(i)]; }

@@ -73,24 +73,31 @@ std::vector<Life> lives_of(const Program& program) {
     };
     const auto read = [&](std::int64_t number) { meet_floats(float_source(program, number)); };
     const auto write = [&](std::int64_t number) { meet_floats(float_target(program, number)); };
-    std::visit(Overloaded{
-                   [&](const Quantize& at) { read(at.source), meet(at.target); },
-                   [&](const Product& at) {
-                     meet(at.source);
-                     if (std::holds_alternative<Arithmetic>(at.tail)) write(at.target);
-                     else meet(at.target);
-                   },
-                   [&](const Elementwise& at) {
-                     read(at.first), write(at.target);
-                     if (at.has_second()) read(at.second);
-                   },
-                   [&](const Combine& at) { meet(at.first), meet(at.second), meet(at.target); },
-                   [&](const Add& at) { meet(at.first), meet(at.second), meet(at.target); },
-                   [&](const Multiply& at) { meet(at.first), meet(at.second), meet(at.target); },
-                   [&](const Dequantize& at) { meet(at.source), write(at.target); },
-                   [&](const auto& at) { meet(at.source), meet(at.target); },
-               },
-               program.instructions[i]);
+    std::visit(
+        Overloaded{
+            [&](const Quantize& at) { read(at.source), meet(at.target); },
+            [&](const Product& at) {
+              meet(at.source);
+              if (std::holds_alternative<Arithmetic>(at.tail)) write(at.target);
+              else meet(at.target);
+            },
+            [&](const Elementwise& at) {
+              read(at.first), write(at.target);
+              if (at.has_second()) read(at.second);
+            },
+            [&](const DynamicScale& at) { read(at.source), write(at.target); },
+            [&](const DynamicZero& at) { read(at.source), read(at.scale), write(at.target); },
+            [&](const DynamicQuantize& at) {
+              read(at.source), read(at.scale), meet(at.target);
+              if (at.has_zero()) read(at.zero);
+            },
+            [&](const Combine& at) { meet(at.first), meet(at.second), meet(at.target); },
+            [&](const Add& at) { meet(at.first), meet(at.second), meet(at.target); },
+            [&](const Multiply& at) { meet(at.first), meet(at.second), meet(at.target); },
+            [&](const Dequantize& at) { meet(at.source), write(at.target); },
+            [&](const auto& at) { meet(at.source), meet(at.target); },
+        },
+        program.instructions[i]);
   }
   return lives;
 }

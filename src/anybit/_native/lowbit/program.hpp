@@ -12,7 +12,7 @@
 namespace anybit::lowbit {
 
 // Versions of programs that this library runs. Records with a `since` are not in earlier ones.
-inline constexpr std::int64_t program_version = 3, first_version = 2;
+inline constexpr std::int64_t program_version = 4, first_version = 2;
 
 inline constexpr std::int64_t most_levels = 256;
 inline constexpr std::int64_t most_pieces = 512;
@@ -318,8 +318,43 @@ struct Elementwise {
   bool has_second() const { return second >= 0; }
 };
 
-using Instruction = std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape,
-                                 Dequantize, Add, Multiply, Elementwise>;
+struct DynamicScale {
+  static constexpr std::string_view name = "DynamicScale";
+  static constexpr std::int64_t since = 4;
+  std::int64_t source = 0, target = 0, asymmetric = 0;
+  Floats steps, least, most;
+
+  void visit(auto&& field) {
+    field("source", source), field("target", target), field("asymmetric", asymmetric);
+    field("steps", steps), field("least", least), field("most", most);
+  }
+};
+
+struct DynamicZero {
+  static constexpr std::string_view name = "DynamicZero";
+  static constexpr std::int64_t since = 4;
+  std::int64_t source = 0, scale = 0, target = 0, lowest = 0, highest = 0;
+
+  void visit(auto&& field) {
+    field("source", source), field("scale", scale), field("target", target);
+    field("lowest", lowest), field("highest", highest);
+  }
+};
+
+struct DynamicQuantize {
+  static constexpr std::string_view name = "DynamicQuantize";
+  static constexpr std::int64_t since = 4;
+  std::int64_t source = 0, scale = 0, zero = 0, target = 0;
+
+  void visit(auto&& field) {
+    field("source", source), field("scale", scale), field("zero", zero), field("target", target);
+  }
+  bool has_zero() const { return zero >= 0; }
+};
+
+using Instruction =
+    std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape, Dequantize, Add,
+                 Multiply, Elementwise, DynamicScale, DynamicZero, DynamicQuantize>;
 
 struct Program {
   static constexpr std::string_view name = "Program";

@@ -72,6 +72,12 @@ struct FloatOperand {
   bool is_present = false, one_pixel = false, one_channel = false;
 };
 
+// An array of float32 and its sizes.
+struct SizedFloats {
+  FloatPlace place;
+  FloatTensor sizes;
+};
+
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -125,6 +131,16 @@ std::unique_ptr<Stage> make_stage(const Dequantize& at, const Tensor& tensor, co
 std::unique_ptr<Stage> make_stage(const Elementwise& at, const FloatTensor& tensor,
                                   const FloatPlace& first, const FloatOperand& second,
                                   const FloatPlace& target, const ElementLoops& loops);
+
+std::unique_ptr<Stage> make_stage(const DynamicScale& at, const SizedFloats& source,
+                                  const SizedFloats& target, const ElementLoops& loops);
+std::unique_ptr<Stage> make_stage(const DynamicZero& at, const SizedFloats& source,
+                                  const FloatPlace& scale, const SizedFloats& target,
+                                  const ElementLoops& loops);
+std::unique_ptr<Stage> make_stage(const DynamicQuantize& at, const SizedFloats& source,
+                                  const SizedFloats& scale, const FloatPlace& zero,
+                                  const Tensor& tensor, const Place& target,
+                                  const ElementLoops& loops);
 
 // Clears the border of a target with the first part of a row.
 inline void start_rows(const Place& target, const Memory& memory, const Part& part) {

@@ -458,6 +458,47 @@ class Verification {
     verify_steps(at.steps, to.channels);
   }
 
+  void verify(const DynamicScale& at) {
+    const FloatTensor from = float_source(at.source);
+    verify_statistic(from, float_target(at.target), "the target");
+    need(at.asymmetric, 0, 1, "asymmetric");
+    for (const Floats& numbers : {at.steps, at.least, at.most}) {
+      need_size(numbers.size(), 1, "steps, least and most");
+      if (!std::isfinite(numbers[0]) || !(numbers[0] > 0))
+        refuse("steps, least or most is not positive and finite");
+    }
+  }
+
+  void verify(const DynamicZero& at) {
+    const FloatTensor from = float_source(at.source), scale = float_source(at.scale);
+    verify_statistic(from, scale, "the scale");
+    need_same_sizes(scale, float_target(at.target));
+    need(at.lowest, -most_shift, most_shift, "the lowest zero");
+    need(at.highest, at.lowest, most_shift, "the highest zero");
+  }
+
+  void verify(const DynamicQuantize& at) {
+    const FloatTensor from = float_source(at.source), scale = float_source(at.scale);
+    verify_statistic(from, scale, "the scale");
+    if (at.has_zero()) need_same_sizes(scale, float_source(at.zero));
+    else need(at.zero, -1, -1, "the zero");
+    const Tensor& to = target(at.target);
+    if (from.height != to.height || from.width != to.width)
+      refuse("source and target differ in their sizes");
+    need(to.channels, from.channels, at.has_zero() ? most_along_axis : from.channels,
+         "the number of channels");
+    need(to.step, 1, 1, "step");
+    need(to.lowest, -most_shift, most_shift, "lowest");
+  }
+
+  // Throws unless there is one number for each pixel of floats, or one for all of them.
+  static void verify_statistic(const FloatTensor& from, const FloatTensor& to, const char* what) {
+    need(to.channels, 1, 1, what);
+    const bool one_pixel = to.height == 1 && to.width == 1;
+    if (!one_pixel && (to.height != from.height || to.width != from.width))
+      refuse(std::string(what) + " and the source differ in their sizes");
+  }
+
   void verify(const Add& at) { verify_arithmetic(at); }
   void verify(const Multiply& at) { verify_arithmetic(at); }
 

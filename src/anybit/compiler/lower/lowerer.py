@@ -11,6 +11,7 @@ from anybit.compiler.layer import CompiledLayer, certify
 from anybit.compiler.lower.pair_arithmetic import find_pair_arithmetic
 from anybit.compiler.lower.requantization import Requantizer
 from anybit.compiler.operators import are_increasing
+from anybit.compiler.partition.dynamic_codes import REASON, DynamicProduct
 from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
 from anybit.compiler.partition.element_moves import plan_moves
 from anybit.compiler.partition.expressions import (
@@ -119,15 +120,35 @@ class Lowerer:
         operation = _find_operation(first, operands.values)
         if operation is None:
             return Reason(f"{first.op_type} of two inputs of float32 has no instruction")
-        x, layout = first.outputs[0], operands.layout
-        for count in range(len(rest), -1, -1):
-            y = rest[count - 1].outputs[0] if count else x
-            steps = self._find_steps(rest[:count], x, y, layout)
-            if steps is not None:
-                break
-        target = RegionOutput(y, layout, operands.stage)
+        y, steps = self._find_longest_steps(rest, first.outputs[0], operands.layout)
+        target = RegionOutput(y, operands.layout, operands.stage)
+        return Lowered(target, (_plan_elementwise(operands.arrays, target, operation, steps),))
+
+    def compute_dynamic_product(
+        self, product: DynamicProduct, nodes: Sequence[ir.Node]
+    ) -> Lowered[RegionOutput] | Reason:
+        """Lower a product of codes with a computed scale, and nodes after it as far as possible.
+
+        The accumulator is multiplied by the scale of the weights, then by that of the activations.
+        """
+        root, layout = product.root, product.layout
+        guarantee = root.layer.guarantee
+        if guarantee is None or guarantee.rank > self._guarantee.rank:
+            return Reason(f"{guarantee}, and only {self._guarantee} was asked for: {REASON}")
+        tail = p.Arithmetic(root.accumulators.scales, ())
+        layer = replace(CompiledLayer.of(root.layer), tail=type(tail).__name__)
+        sums = RegionOutput(ir.Value(name=f"{product.y.name}_sums"), layout, root.stage)
+        y, steps = self._find_longest_steps(nodes, product.y, layout)
+        if product.bias is not None:
+            steps = (p.Step(p.Operation.ADD, product.bias), *steps)
+        target = RegionOutput(y, layout, root.stage)
+        reads = sums, product.codes.scale
         return Lowered(
-            target, (_plan_elementwise(operands.arrays, target, operation, steps or ()),)
+            target,
+            (
+                _plan_product(None, root, sums, tail, layer),
+                _plan_elementwise(reads, target, p.Operation.MULTIPLY, steps),
+            ),
         )
 
     def gives_floats(self, expression: Expression) -> bool:
@@ -298,6 +319,17 @@ class Lowerer:
         chain = NodeChain(self._model, tuple(nodes), (x,), y, layout.rank, layout.axis)
         return self._requantizer.float_steps(chain, layout.channels)
 
+    def _find_longest_steps(
+        self, nodes: Sequence[ir.Node], x: ir.Value, layout: Layout
+    ) -> tuple[ir.Value, tuple[p.Step, ...]]:
+        """Return the operations of as many nodes of a chain as possible, and their result."""
+        for count in range(len(nodes), 0, -1):
+            y = nodes[count - 1].outputs[0]
+            steps = self._find_steps(nodes[:count], x, y, layout)
+            if steps is not None:
+                return y, steps
+        return x, ()
+
     def _too_weak(self, root: AccumulatorRoot, guarantee: Guarantee) -> Reason:
         return Reason(
             f"{guarantee}, and only {self._guarantee} was asked for: {root.layer.reason}", root.node
@@ -314,7 +346,7 @@ def _plan_move(
 
 
 def _plan_product(
-    expression: Expression,
+    expression: Expression | None,
     root: AccumulatorRoot,
     target: IntegerTensor | RegionOutput,
     tail: p.Tail,

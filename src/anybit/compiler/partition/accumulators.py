@@ -75,7 +75,7 @@ def accumulate_product(
     if product.error is None:
         raise Unsupported(product.reason or "nothing is known of the rounding of its sums")
     slack = np.broadcast_to(0.0 if product.exact else product.error, (count,))[channels]
-    reach = _compute_reach(source, weights, is_padded(window))
+    reach = compute_reach(source, weights, is_padded(window))
     root = AccumulatorRoot(
         node=product.node,
         source=source,
@@ -140,7 +140,7 @@ def _append_bias(product: ProductAnalysis, count: int, channels: Array) -> Eleme
     return ElementFunction().then(part, monotone=True, uniform=False)
 
 
-def _compute_reach(source: IntegerTensor, weights: Array, padded: bool) -> IntegerRange:
+def compute_reach(source: IntegerTensor, weights: Array, padded: bool) -> IntegerRange:
     """Return the range of the accumulators.
 
     Raises:
@@ -211,7 +211,7 @@ def accumulate_mean(
     _check_floats(np.array([source.grid.scale]), np.array([count]), source)
     exact = is_exact_sum(count * reach, exponent)
     slack = 0.0 if exact else bound_error(np.asarray(count * reach), np.asarray(count))
-    bounds = _compute_reach(source, weights, is_padded(window))
+    bounds = compute_reach(source, weights, is_padded(window))
     root = AccumulatorRoot(
         node=node,
         source=source,

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
+from anybit.compiler.partition.dynamic_codes import DynamicProduct
 from anybit.compiler.partition.expressions import (
     Expression,
     FloatOperands,
@@ -52,6 +53,11 @@ class Lowering(Protocol):
         self, operands: FloatOperands, nodes: Sequence[ir.Node]
     ) -> Lowered[RegionOutput] | Reason:
         """Lower a chain of elementwise nodes from one or two arrays of float32 to float32."""
+
+    def compute_dynamic_product(
+        self, product: DynamicProduct, nodes: Sequence[ir.Node]
+    ) -> Lowered[RegionOutput] | Reason:
+        """Lower a product of codes with a computed scale, and a chain of elementwise nodes."""
 
     def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
         """Lower a change of the order of axes."""

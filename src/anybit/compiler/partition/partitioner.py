@@ -14,6 +14,10 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from anybit.compiler.analyze.analysis import AnalyzedModel
+from anybit.compiler.dynamic_quantizers import (
+    DynamicQuantizer,
+    find_dynamic_quantizer,
+)
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.legalize import is_mean
 from anybit.compiler.operators import (
@@ -28,6 +32,10 @@ from anybit.compiler.operators import (
 )
 from anybit.compiler.partition.accumulators import accumulate_mean, accumulate_product
 from anybit.compiler.partition.data_movement import move_elements
+from anybit.compiler.partition.dynamic_codes import (
+    accumulate_dynamic_product,
+    count_zero_channels,
+)
 from anybit.compiler.partition.expressions import (
     Expression,
     InputRoot,
@@ -48,7 +56,7 @@ from anybit.errors import ModelError
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
-from anybit.onnx.graph.require import require_input
+from anybit.onnx.graph.require import require_input, require_producer
 from anybit.quant_types.layer_info import LayerInfo
 
 T = TypeVar("T")
@@ -161,6 +169,8 @@ class Partitioner:
         self._reasons: dict[ir.Node, Reason] = {}
         self._positions = {node: position for position, node in enumerate(analyzed.model.graph)}
         self._products = {product.node: product for product in analyzed.analysis.products}
+        self._dynamic = self._find_dynamic_quantizers()
+        self._waiting = self._find_waiting_nodes()
         self._values = Values(analyzed, lowering, decisions.shared)
         self._progress = progress
 
@@ -202,7 +212,7 @@ class Partitioner:
 
     def _visit(self, node: ir.Node) -> None:
         """Find the expression of a node, or leave it."""
-        if self._values.is_fused(node):
+        if self._values.is_fused(node) or node in self._waiting:
             return
         try:
             expression = self._express(node)
@@ -242,6 +252,8 @@ class Partitioner:
         x, y = require_input(node), node.outputs[0]
         product = self._products[node]
         is_conv = has_trait(node, OpTrait.CONVOLUTION)
+        if x in self._dynamic:
+            return self._dynamic_product(product, self._dynamic[x])
         source = self._values.codes(x, 1 if is_conv else len(self._values.sizes(x)))
         sizes = self._values.sizes(y)
         layout = make_layout(sizes, 1 if is_conv else len(sizes))
@@ -250,6 +262,78 @@ class Partitioner:
             return self._transposed(product, layer, source, layout)
         root, before = accumulate_product(product, layer, source, layout)
         return Expression(root, y, layout, before, (y,))
+
+    def _dynamic_product(self, product: ProductAnalysis, quantizer: DynamicQuantizer) -> Expression:
+        """Return the expression of a product of codes with a computed scale.
+
+        Raises:
+            MustStayFloat: It has none: nodes of the quantizer have not been visited.
+        """
+        node, y = product.node, product.node.outputs[0]
+        try:
+            sizes, x_sizes = self._values.sizes(y), self._values.sizes(quantizer.x)
+            is_conv = has_trait(node, OpTrait.CONVOLUTION)
+            layout = make_layout(sizes, 1 if is_conv else len(sizes))
+            axis = 1 if is_conv else len(x_sizes)
+            more = 0
+            if quantizer.zero is not None:
+                readers = [reader for reader, _ in require_input(node).uses()]
+                more = count_zero_channels(self._products[reader] for reader in readers)
+            codes = self._values.dynamic_codes(quantizer, axis, more, get_label(node))
+            channels = codes.tensor.layout.channels - more
+            layer = self._analyzed.layers[str(y.name)]
+            dynamic = accumulate_dynamic_product(product, layer, codes, channels, layout)
+            return self._values.compute_dynamic_product(dynamic, self._find_chain(y, layout))
+        except (Unsupported, ModelError) as error:
+            raise MustStayFloat(node, str(error)) from error
+
+    def _find_dynamic_quantizers(self) -> dict[ir.Value, DynamicQuantizer]:
+        """Return the quantizers with computed scales that only products read, by their outputs."""
+        found = {}
+        for node in self._positions:
+            y = node.outputs[0] if len(node.outputs) == 1 else None
+            if y is None or y.is_graph_output() or not y.uses():
+                continue
+            if all(self._is_dynamic_reader(reader, place) for reader, place in y.uses()):
+                quantizer = find_dynamic_quantizer(node)
+                if quantizer is not None:
+                    found[y] = quantizer
+        return found
+
+    def _is_dynamic_reader(self, node: ir.Node, place: int) -> bool:
+        stays_float = node in self._floats or node in self._illegal
+        return (
+            place == 0
+            and node in self._products
+            and node.op_type != "ConvTranspose"
+            and not stays_float
+        )
+
+    def _find_waiting_nodes(self) -> set[ir.Node]:
+        """Return the nodes that nothing needs where products compute scales on their own."""
+        waiting: set[ir.Node] = set()
+        for y, quantizer in self._dynamic.items():
+            ((reader, _), *_) = y.uses()
+            rank = len(quantizer.x.shape or ())
+            axis = 1 if has_trait(reader, OpTrait.CONVOLUTION) else rank - 1
+            if quantizer.computes_per_row(axis, rank):
+                waiting |= quantizer.nodes
+            else:
+                waiting.add(require_producer(y))
+        while True:
+            read = {
+                node
+                for node in waiting
+                for value in node.outputs
+                if value.is_graph_output()
+                or any(
+                    reader not in waiting and value not in self._dynamic
+                    for reader, _ in value.uses()
+                )
+            }
+            if not read:
+                return waiting
+            waiting -= read
 
     def _transposed(
         self, product: ProductAnalysis, layer: LayerInfo, source: IntegerTensor, layout: Layout
@@ -366,10 +450,16 @@ class Partitioner:
         if self._values.rows(values[0]) != self._values.rows(values[1]):
             raise Unsupported("its two inputs differ in their rows")
         operands = self._values.float_operands(node, values)
-        chain = [node]
-        while (reader := self._find_only_reader(chain[-1].outputs[0], operands.layout)) is not None:
-            chain.append(reader)
+        chain = [node, *self._find_chain(node.outputs[0], operands.layout)]
         return self._values.compute_elementwise(operands, chain)
+
+    def _find_chain(self, value: ir.Value, layout: Layout) -> list[ir.Node]:
+        """Return the elementwise nodes that read a value, each the only reader of the last."""
+        chain: list[ir.Node] = []
+        while (reader := self._find_only_reader(value, layout)) is not None:
+            chain.append(reader)
+            value = reader.outputs[0]
+        return chain
 
     def _find_only_reader(self, value: ir.Value, layout: Layout) -> ir.Node | None:
         """Return the only reader of a value if it is elementwise, and not a quantizer."""

@@ -13,8 +13,16 @@ import onnx_ir as ir
 
 from anybit.compiler.analyze.analysis import AnalyzedModel
 from anybit.compiler.analyze.tensor_grids import explain_missing_grid
+from anybit.compiler.dynamic_quantizers import DynamicQuantizer
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.operators import get_varying_inputs, is_uniform, split_quantizer
+from anybit.compiler.partition.dynamic_codes import (
+    DynamicCodes,
+    DynamicProduct,
+    plan_codes,
+    plan_scale,
+    plan_zero,
+)
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
     Expression,
@@ -28,7 +36,7 @@ from anybit.compiler.partition.expressions import (
     TensorRoot,
 )
 from anybit.compiler.partition.layout import Layout, is_repeated, make_layout
-from anybit.compiler.partition.lowering import Lowering
+from anybit.compiler.partition.lowering import Lowered, Lowering
 from anybit.compiler.partition.sharing import find_float_inputs
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Reason, Unsupported, accept
@@ -68,6 +76,8 @@ class Values:
         self._fused: set[ir.Node] = set()
         self._expressions: dict[ir.Value, Expression] = {}
         self._tensors: dict[tuple[ir.Value, Layout], IntegerTensor] = {}
+        self._dynamic: dict[object, RegionOutput] = {}
+        self._dynamic_codes: dict[object, DynamicCodes] = {}
         self._rows: dict[ir.Value, object] = {}
         self._float_stages: dict[ir.Value, int] = {}
 
@@ -251,15 +261,112 @@ class Values:
             Unsupported: It cannot compute the first one.
         """
         lowered = accept(self._lowering.compute_elementwise(operands, chain))
+        return self._fuse(lowered, chain, self.rows(operands.values[0]))
+
+    def _fuse(
+        self, lowered: Lowered[RegionOutput], chain: Sequence[ir.Node], rows: object
+    ) -> Expression:
+        """Add instructions that compute the first nodes of a chain; return their result."""
         self.append(*lowered.instructions)
         target = lowered.target
         self._outputs[target.value] = target
         for node in chain:
             self._fused.add(node)
-            self._rows[node.outputs[0]] = self.rows(operands.values[0])
+            self._rows[node.outputs[0]] = rows
             if node.outputs[0] is target.value:
                 break
         return Expression(OutputRoot(target), target.value, target.layout, starts=(target.value,))
+
+    def dynamic_codes(
+        self, quantizer: DynamicQuantizer, axis: int, zero_channels: int, reader: str
+    ) -> DynamicCodes:
+        """Compute codes with a computed scale, with channels along an axis.
+
+        Args:
+            quantizer: The quantizer.
+            axis: The axis.
+            zero_channels: The number of further channels, which hold the zero-point.
+            reader: The reader, for messages.
+
+        Raises:
+            Unsupported: A scale differs within one sum, or floats have another layout.
+            MustStayFloat: A layer of a weaker guarantee would compute its input.
+        """
+        key = quantizer, axis, zero_channels
+        if key in self._dynamic_codes:
+            return self._dynamic_codes[key]
+        x = quantizer.x
+        layout = make_layout(self.sizes(x), axis)
+        computed = [value for value in (quantizer.scale, quantizer.zero) if value is not None]
+        expression = self.expression(x)
+        stage, reads = expression.root.stage, list[RegionInput | RegionOutput]()
+        if quantizer.computes_per_row(axis, layout.rank):
+            source = self._read_floats(expression, layout, stage, reader)
+            reads = self._compute_scale(quantizer, source, layout, stage)
+        else:
+            stage = max(self.stage(value) for value in (x, *computed))
+            source = self._read_floats(expression, layout, stage, reader)
+            reads = [self._read_scale(value, layout, x, reader) for value in computed]
+        wide = replace(layout, channels=layout.channels + zero_channels)
+        value = ir.Value(name=f"{quantizer.scale.name}_codes", type=x.type)
+        tensor = IntegerTensor(value, wide, quantizer.grid, stage)
+        self.append(plan_codes([source, *reads], tensor))
+        codes = DynamicCodes(tensor, reads[0], self.rows(x))
+        self._dynamic_codes[key] = codes
+        return codes
+
+    def _compute_scale(
+        self,
+        quantizer: DynamicQuantizer,
+        source: RegionInput | RegionOutput,
+        layout: Layout,
+        stage: int,
+    ) -> list[RegionInput | RegionOutput]:
+        """Compute scales and zero-points in a region."""
+        formula = quantizer.formula
+        last = formula.axes == (layout.rank - 1,)
+        one = replace(layout, channels=1)
+        target = one if last else replace(one, height=1, width=1)
+        key = quantizer.x, formula, target
+        scale = self._dynamic.get(key)
+        if scale is None:
+            self._dynamic[key] = scale = RegionOutput(quantizer.scale, target, stage)
+            self.append(plan_scale(formula, source, scale))
+        if quantizer.zero is None:
+            return [scale]
+        zero_key = *key, quantizer.codes
+        zero = self._dynamic.get(zero_key)
+        if zero is None:
+            self._dynamic[zero_key] = zero = RegionOutput(quantizer.zero, target, stage)
+            self.append(plan_zero(quantizer.codes, source, scale, zero))
+        return [scale, zero]
+
+    def _read_scale(
+        self, value: ir.Value, x: Layout, rows_of: ir.Value, reader: str
+    ) -> RegionInput:
+        """Let scales or zero-points of float nodes enter a region."""
+        layout = make_layout(self.sizes(value), x.axis)
+        fits = layout.rank == x.rank and layout.channels == 1 and is_repeated(layout, x)
+        if not fits or (x.channels_first and not layout.single):
+            raise Unsupported("its input has several scales in one sum")
+        if self.rows(value) != self.rows(rows_of):
+            raise Unsupported("its input and the scales of it differ in their rows")
+        self.require_floats(value, reader)
+        return RegionInput(value, layout.sizes, layout)
+
+    def compute_dynamic_product(
+        self, product: DynamicProduct, chain: Sequence[ir.Node]
+    ) -> Expression:
+        """Compute a product of codes with a computed scale, and the first nodes after it.
+
+        Raises:
+            Unsupported: It has a weaker guarantee than asked for.
+        """
+        lowered = accept(self._lowering.compute_dynamic_product(product, chain))
+        self._rows[product.y] = product.codes.rows
+        if lowered.target.value is product.y:
+            chain = ()
+        return self._fuse(lowered, chain, product.codes.rows)
 
     def is_fused(self, node: ir.Node) -> bool:
         """Return whether an instruction computes a node with the nodes before it."""

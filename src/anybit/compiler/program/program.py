@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-VERSION = 3  # the newest; a file has the least version that has all its records
+VERSION = 4  # the newest; a file has the least version that has all its records
 FIRST_VERSION = 2  # of records that are not in SINCE
 MOST_LEVELS = 256  # of a tensor: an index is stored in a byte
 MOST_PIECES = 512  # of a channel: two for every index
@@ -398,6 +398,69 @@ class Elementwise:
     steps: tuple[Step, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class DynamicScale:
+    """y = min(max(w, least) / steps, most), or infinity if w is infinite; float32 throughout.
+
+    w is the largest |x|; if asymmetric the largest max(x, 0) less the smallest min(x, 0). NaN
+    counts as infinity.
+
+    Attributes:
+        source: Floats.
+        target: Floats of one channel: with the height and width of the source there is a number
+            for each pixel, over its channels; with one pixel a number for all of a row.
+        asymmetric: Whether w has both ends of the range.
+        steps, least, most: One positive number each.
+    """
+
+    source: int
+    target: int
+    asymmetric: int
+    steps: Floats
+    least: Floats
+    most: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicZero:
+    """y = rint(lowest - min(x, 0) / scale) within lowest..highest, over the elements of a scale.
+
+    NaN among the x counts as -infinity, and a y of NaN is the lowest.
+
+    Attributes:
+        source: Floats.
+        scale: Floats with the sizes of a `DynamicScale`.
+        target: Floats of the same sizes.
+    """
+
+    source: int
+    scale: int
+    target: int
+    lowest: int
+    highest: int
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicQuantize:
+    """code = rint(x / scale + zero), saturated to the codes; float32 to codes.
+
+    Where that is NaN, and in channels that the source does not have, the code is that of the
+    zero-point: rint(zero), saturated. Further channels let a product subtract the zero-point times
+    the sum of its weights.
+
+    Attributes:
+        source: Floats.
+        scale: Floats with the sizes of a `DynamicScale`.
+        zero: Floats of the same sizes; -1 for a zero of 0, without further channels.
+        target: A tensor whose step is 1.
+    """
+
+    source: int
+    scale: int
+    zero: int
+    target: int
+
+
 Instruction: TypeAlias = (
     Quantize
     | Product
@@ -410,13 +473,31 @@ Instruction: TypeAlias = (
     | Add
     | Multiply
     | Elementwise
+    | DynamicScale
+    | DynamicZero
+    | DynamicQuantize
 )
 
 # Their places are their numbers in an encoded program.
 INSTRUCTIONS: tuple[type[Any], ...] = get_args(Instruction)
 TAILS: tuple[type[Any], ...] = get_args(Tail)
 
-SINCE: dict[type[Any], int] = {Scaled: 3, Piecewise: 3, FloatTensor: 3, Elementwise: 3}
+READS_FLOATS: tuple[type[Any], ...] = (
+    *(Quantize, Elementwise, DynamicScale, DynamicZero, DynamicQuantize),
+)
+"""The instructions whose sources are floats."""
+
+
+def writes_floats(at: Instruction) -> bool:
+    """Return whether the target of an instruction is one of floats."""
+    kinds = Dequantize | Elementwise | DynamicScale | DynamicZero
+    return isinstance(at, kinds) or isinstance(getattr(at, "tail", None), Arithmetic)
+
+
+SINCE: dict[type[Any], int] = {
+    **dict.fromkeys((Scaled, Piecewise, FloatTensor, Elementwise), 3),
+    **dict.fromkeys((DynamicScale, DynamicZero, DynamicQuantize), 4),
+}
 """The least version of a program with these records."""
 
 

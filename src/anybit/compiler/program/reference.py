@@ -49,7 +49,7 @@ class _Run:
         ] + self.outputs
 
     def quantize(self, at: p.Quantize) -> None:
-        x, tensor = [*self.inputs, *self.targets][at.source], self.tensors[at.target]
+        x, tensor = self._floats[at.source], self.tensors[at.target]
         with np.errstate(all="ignore"):
             x = x * at.factors if at.factors.size else x
             x = x + at.offsets if at.offsets.size else x
@@ -130,13 +130,52 @@ class _Run:
         self.targets[at.target][:] = _look_up(at.values, index, levels)
 
     def elementwise(self, at: p.Elementwise) -> None:
-        floats, steps = [*self.inputs, *self.targets], at.steps
+        floats, steps = self._floats, at.steps
         y = floats[at.first]
         if at.second >= 0:
             steps = (p.Step(at.operation, floats[at.second]), *steps)
         with np.errstate(all="ignore"):
             y = apply_steps(steps, y)
         self.targets[at.target][:] = y
+
+    def dynamicscale(self, at: p.DynamicScale) -> None:
+        above, below = self._reach(at.source, at.target)
+        with np.errstate(over="ignore"):
+            width = above + below if at.asymmetric else np.maximum(above, below)
+        scale = np.minimum(np.maximum(width, at.least) / at.steps, at.most)
+        self.targets[at.target][:] = np.where(np.isinf(width), width, scale)
+
+    def dynamiczero(self, at: p.DynamicZero) -> None:
+        _, below = self._reach(at.source, at.target)
+        with np.errstate(all="ignore"):
+            y = np.float32(at.lowest) - -below / self._floats[at.scale]
+        self.targets[at.target][:] = _round_and_saturate(y, 0, at.lowest, at.highest)
+
+    def dynamicquantize(self, at: p.DynamicQuantize) -> None:
+        x, scale, tensor = self._floats[at.source], self._floats[at.scale], self.tensors[at.target]
+        zero = self._floats[at.zero] if at.zero >= 0 else np.zeros_like(scale)
+        with np.errstate(all="ignore"):
+            y = x / scale + zero
+        bounds = tensor.lowest, tensor.lowest + tensor.levels - 1
+        codes = self.indices[at.target]
+        codes[:] = _round_and_saturate(zero, 0, *bounds)
+        inside = codes[..., : x.shape[-1]]
+        inside[:] = np.where(np.isnan(y), inside, _round_and_saturate(y, 0, *bounds))
+        codes -= tensor.lowest
+
+    @property
+    def _floats(self) -> list[Array]:
+        return [*self.inputs, *self.targets]
+
+    def _reach(self, source: int, target: int) -> tuple[Array, Array]:
+        """Return the largest magnitudes of positive and of negative numbers, where NaN is both."""
+        x, pixels = self._floats[source], self.targets[target].shape[1:3]
+        axes = (1, 2, 3) if pixels == (1, 1) else (3,)
+        nan = np.isnan(x).any(axis=axes, keepdims=True)
+        with np.errstate(all="ignore"):
+            ends = [np.maximum(side, 0).max(axis=axes, keepdims=True) for side in (x, -x)]
+        above, below = (np.where(nan, np.float32(np.inf), end) for end in ends)
+        return above, below
 
 
 def unpack_weights(product: p.Product, channels: int, source_channels: int) -> Array:

@@ -14,9 +14,11 @@ from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import get_input
+from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.shapes import get_proven_sizes
+from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.quantizers.quantizer import Quantizer, find_quantizer
 from anybit.onnx.quantizers.trace import Traces
@@ -24,6 +26,7 @@ from anybit.quant_types.layer_info import Guarantee, LayerInfo, Span
 
 # The epilogue of a layer has at most this many nodes.
 _MAX_EPILOGUE = 64
+_DYNAMIC = "the scales of its input are computed at run time"
 _SINGLE = OpTrait.DATA_MOVEMENT | OpTrait.RECTIFIER | OpTrait.ELEMENTWISE
 _EPILOGUE = _SINGLE | OpTrait.SELECTION | OpTrait.MEAN
 
@@ -99,18 +102,20 @@ def _describe_layer(
     sums = None
     if result is not None and not result.infinite:
         sums = float(result.lowest.min()), float(result.highest.max())
+    dynamic_bits = _find_dynamic_bits(node, product)
+    input_bits = dynamic_bits or product.x_bits
     return LayerInfo(
         name=get_label(node),
         operator=node.op_type,
         output=str(output.name),
         guarantee=_describe_guarantee(product),
-        reason=product.reason,
+        reason=product.reason if dynamic_bits is None else _DYNAMIC,
         shape=_format_shape(model, output),
         weight_shape=_format_shape(model, weight),
         parameters=_count_elements(weight) if product.codes is None else product.codes.size,
         macs=product.macs,
-        bops=product.bops,
-        input_bits=product.x_bits,
+        bops=None if product.macs is None else product.macs * input_bits * product.weight_bits,
+        input_bits=input_bits,
         weight_bits=product.weight_bits,
         sparsity=product.sparsity,
         input_codes=_get_code_span(product.x),
@@ -121,6 +126,7 @@ def _describe_layer(
         accumulator_bits_any=any_bits,
         sums=sums,
         quantizer="" if quantizer is None else get_label(quantizer.node),
+        dynamic=dynamic_bits is not None,
     )
 
 
@@ -128,6 +134,31 @@ def _count_elements(weight: ir.Value | None) -> int:
     """Return the elements of a constant weight; 0 for other values."""
     tensor = None if weight is None else weight.const_value
     return 0 if tensor is None else tensor.size
+
+
+def _find_dynamic_bits(node: ir.Node, product: ProductAnalysis) -> int | None:
+    """Return the bits of activations with a scale that is computed at run time; None for others."""
+    x = get_input(node, 0 if product.layout is None else product.layout.x)
+    quantizer = None if x is None else x.producer()
+    while quantizer is not None and has_trait(quantizer, OpTrait.KEEPS_CODES):
+        x = get_input(quantizer, 0)
+        quantizer = None if x is None else x.producer()
+    operator = None if quantizer is None else find_operator(quantizer)
+    if quantizer is None or operator is None or operator.grid is None:
+        return None
+    numbers = {
+        declared.name: value
+        for declared, value in zip(operator.inputs, quantizer.inputs, strict=False)
+        if value is not None
+    }
+    scale, names = numbers.get("scale"), [name for name in numbers if name.endswith("bitwidth")]
+    if scale is None or is_constant(scale) or not all(is_constant(numbers[n]) for n in names):
+        return None
+    widths = [read_array(numbers[name]) for name in names]
+    if any(width.size != 1 for width in widths):
+        return None
+    # A sign besides exponent and mantissa.
+    return int(sum(width.item() for width in widths)) + (len(widths) > 1)
 
 
 def _describe_guarantee(product: ProductAnalysis) -> Guarantee | None:

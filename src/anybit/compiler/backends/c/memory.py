@@ -10,6 +10,7 @@ from anybit.compiler.backends.c.layers import Layer
 from anybit.compiler.backends.c.literals import parenthesize
 from anybit.compiler.backends.c.types import CType, StoredTensor
 from anybit.compiler.program import program as p
+from anybit.compiler.program.program import writes_floats
 
 Step = tuple[p.Instruction, Layer]
 """An instruction and its function."""
@@ -109,6 +110,8 @@ def list_sources(at: p.Instruction) -> tuple[int, ...]:
     match at:
         case p.Quantize() | p.Elementwise():
             return ()
+        case p.DynamicScale() | p.DynamicZero() | p.DynamicQuantize():
+            return ()
         case p.Combine() | p.Add() | p.Multiply():
             return at.first, at.second
         case p.Product() | p.MaxPool() | p.Lookup() | p.Gather() | p.Reshape() | p.Dequantize():
@@ -117,7 +120,4 @@ def list_sources(at: p.Instruction) -> tuple[int, ...]:
 
 def list_targets(at: p.Instruction) -> tuple[int, ...]:
     """Return the tensor that an instruction writes, if it does not write floats."""
-    floats = isinstance(at, p.Dequantize | p.Elementwise) or (
-        isinstance(at, p.Product) and isinstance(at.tail, p.Arithmetic)
-    )
-    return () if floats else (at.target,)
+    return () if writes_floats(at) else (at.target,)

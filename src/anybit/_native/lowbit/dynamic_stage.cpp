@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stages of scales and zero-points that are computed at run time, and of codes by these.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "runs.hpp"
+#include "tensor_stage.hpp"
+#include "transposed_floats.hpp"
+
+namespace anybit::lowbit {
+
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+// Base of stages that compute a number from the elements of each pixel, or of a whole row.
+class StatisticStage : public Stage {
+ public:
+  StatisticStage(std::string_view instruction, const SizedFloats& from, const SizedFloats& to,
+                 const ElementLoops& loops)
+      : loops_(loops), from_(from), to_(to) {
+    name = instruction;
+    lines = to.sizes.height;
+    // Its time is that of its reads.
+    elements = from.sizes.elements();
+    is_whole_ = to.sizes.height * to.sizes.width == 1;
+  }
+
+  std::string kernel() const override { return "floats"; }
+
+  void run(const Memory& memory, const Part& part) const final {
+    const std::int64_t width = to_.sizes.width;
+    for (std::int64_t row = part.first_row; row < part.last_row; ++row)
+      for (std::int64_t pixel = part.first_line * width; pixel < part.last_line * width; ++pixel)
+        to_.place.write(memory, row)[pixel * to_.place.strides.pixel] =
+            result(memory, row, pixel, reach_of(from_.place.read(memory, row), pixel));
+  }
+
+ protected:
+  virtual float result(const Memory& memory, std::int64_t row, std::int64_t pixel,
+                       const Reach& reach) const = 0;
+
+ private:
+  Reach reach_of(const float* row, std::int64_t pixel) const {
+    const FloatStrides& strides = from_.place.strides;
+    // The elements of a row are contiguous in any order.
+    if (is_whole_) return loops_.reach(row, from_.sizes.elements());
+    const float* const x = row + pixel * strides.pixel;
+    if (strides.channel == 1) return loops_.reach(x, from_.sizes.channels);
+    Reach all;
+    for (std::int64_t c = 0; c < from_.sizes.channels; ++c) {
+      const Reach one = loops_.reach(x + c * strides.channel, 1);
+      all = {std::max(all.above, one.above), std::max(all.below, one.below)};
+    }
+    return all;
+  }
+
+  const ElementLoops& loops_;
+  const SizedFloats from_, to_;
+  bool is_whole_ = false;
+};
+
+class DynamicScaleStage final : public StatisticStage {
+ public:
+  DynamicScaleStage(const DynamicScale& at, const SizedFloats& from, const SizedFloats& to,
+                    const ElementLoops& loops)
+      : StatisticStage(DynamicScale::name, from, to, loops),
+        asymmetric_(at.asymmetric != 0),
+        steps_(at.steps[0]),
+        least_(at.least[0]),
+        most_(at.most[0]) {}
+
+ protected:
+  float result(const Memory&, std::int64_t, std::int64_t, const Reach& reach) const override {
+    const float width =
+        asymmetric_ ? reach.above + reach.below : std::max(reach.above, reach.below);
+    if (width == infinity) return infinity;
+    return std::min(std::max(width, least_) / steps_, most_);
+  }
+
+ private:
+  const bool asymmetric_;
+  const float steps_, least_, most_;
+};
+
+// Returns the number nearest to y within bounds; NaN becomes the lowest.
+float round_within(float y, float lowest, float highest) {
+  return std::nearbyint(y > lowest ? std::min(y, highest) : lowest);
+}
+
+class DynamicZeroStage final : public StatisticStage {
+ public:
+  DynamicZeroStage(const DynamicZero& at, const SizedFloats& from, const FloatPlace& scale,
+                   const SizedFloats& to, const ElementLoops& loops)
+      : StatisticStage(DynamicZero::name, from, to, loops),
+        scale_(scale),
+        lowest_(static_cast<float>(at.lowest)),
+        highest_(static_cast<float>(at.highest)) {}
+
+ protected:
+  float result(const Memory& memory, std::int64_t row, std::int64_t pixel,
+               const Reach& reach) const override {
+    const float scale = scale_.read(memory, row)[pixel * scale_.strides.pixel];
+    return round_within(lowest_ - -reach.below / scale, lowest_, highest_);
+  }
+
+ private:
+  const FloatPlace scale_;
+  const float lowest_, highest_;
+};
+
+class DynamicQuantizeStage final : public TensorStage {
+ public:
+  DynamicQuantizeStage(const DynamicQuantize& at, const SizedFloats& from, const SizedFloats& scale,
+                       const FloatPlace& zero, const Tensor& tensor, const Place& to,
+                       const ElementLoops& loops)
+      : TensorStage(DynamicQuantize::name, nullptr, to),
+        loops_(loops),
+        from_(from),
+        scale_(scale.place),
+        zero_(zero),
+        has_zero_(at.has_zero()),
+        one_line_(scale.sizes.height * scale.sizes.width == 1),
+        lowest_(static_cast<float>(tensor.lowest)),
+        highest_(static_cast<float>(tensor.lowest + tensor.levels - 1)) {
+    whole_lines_ = one_line_ && in_bytes(to) && from.sizes.channels == channels;
+  }
+
+  std::string kernel() const override { return "divide to " + TensorStage::kernel(); }
+
+ protected:
+  void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
+    const std::int64_t width = target->storage.width, channels_of_x = from_.sizes.channels;
+    const FloatStrides& strides = from_.place.strides;
+    const float* const x = from_.place.read(memory, row) + y * width * strides.pixel;
+    if (from_.place.channels_last()) return fill_pixels(memory, row, y, 0, width, x, channels_of_x);
+    // Channels are not contiguous: transpose blocks of them first.
+    float room[most_floats];
+    if (channels_of_x > most_floats) {
+      for (std::int64_t pixel = 0; pixel < width; ++pixel)
+        fill_strided(memory, row, y, pixel, x + pixel * strides.pixel, room);
+      return;
+    }
+    const std::int64_t together = most_floats / channels_of_x;
+    for (std::int64_t pixel = 0; pixel < width; pixel += together) {
+      const std::int64_t pixels = std::min(together, width - pixel);
+      transpose_floats(x + pixel * strides.pixel, strides.channel, channels_of_x, pixels, room,
+                       channels_of_x);
+      fill_pixels(memory, row, y, pixel, pixels, room, channels_of_x);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t most_floats = 1024;
+  static_assert(most_floats >= run_length);
+
+  DynamicLine line_of(const Memory& memory, std::int64_t row, std::int64_t pixel) const {
+    const std::int64_t at = one_line_ ? 0 : pixel;
+    DynamicLine line{scale_.read(memory, row)[at * scale_.strides.pixel], 0, 0, lowest_, highest_};
+    if (has_zero_) line.zero = zero_.read(memory, row)[at * zero_.strides.pixel];
+    line.nan = round_within(line.zero, lowest_, highest_);
+    return line;
+  }
+
+  // Fills pixels whose channels are contiguous.
+  void fill_pixels(const Memory& memory, std::int64_t row, std::int64_t y, std::int64_t pixel,
+                   std::int64_t pixels, const float* x, std::int64_t step) const {
+    if (whole_lines_) {
+      std::byte* const to = target->row(memory, row) + target->storage.offset(y, pixel);
+      return loops_.quantize(line_of(memory, row, 0), x, pixels * channels,
+                             reinterpret_cast<std::uint8_t*>(to));
+    }
+    for (std::int64_t i = 0; i < pixels; ++i) {
+      const DynamicLine line = line_of(memory, row, y * target->storage.width + pixel + i);
+      for (std::int64_t c = 0; c < channels; c += run_length)
+        store(memory, row, y, {pixel + i, c, std::min(run_length, channels - c)}, line,
+              x + i * step + std::min(c, from_.sizes.channels));
+    }
+  }
+
+  // Fills a pixel whose channels are not contiguous, in parts.
+  void fill_strided(const Memory& memory, std::int64_t row, std::int64_t y, std::int64_t pixel,
+                    const float* x, float* room) const {
+    const DynamicLine line = line_of(memory, row, y * target->storage.width + pixel);
+    for (std::int64_t c = 0; c < channels; c += run_length) {
+      const Run run{pixel, c, std::min(run_length, channels - c)};
+      for (std::int64_t i = 0; i < run.count && c + i < from_.sizes.channels; ++i)
+        room[i] = x[(c + i) * from_.place.strides.channel];
+      store(memory, row, y, run, line, room);
+    }
+  }
+
+  // Stores the codes of a run; channels that the source does not have get that of the zero-point.
+  void store(const Memory& memory, std::int64_t row, std::int64_t y, const Run& run,
+             const DynamicLine& line, const float* x) const {
+    Room room;
+    std::byte* const to = target->row(memory, row);
+    std::uint8_t* const indices = room_for(target->storage, to, y, run, room);
+    const std::int64_t count =
+        std::clamp<std::int64_t>(from_.sizes.channels - run.channel, 0, run.count);
+    loops_.quantize(line, x, count, indices);
+    const auto zero = static_cast<std::int32_t>(line.nan - line.lowest);
+    std::fill_n(indices + count, run.count - count, static_cast<std::uint8_t>(zero));
+    put_indices(target->storage, to, y, run, indices);
+  }
+
+  const ElementLoops& loops_;
+  const SizedFloats from_;
+  const FloatPlace scale_, zero_;
+  const bool has_zero_, one_line_;
+  const float lowest_, highest_;
+  bool whole_lines_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_stage(const DynamicScale& at, const SizedFloats& source,
+                                  const SizedFloats& target, const ElementLoops& loops) {
+  return std::make_unique<DynamicScaleStage>(at, source, target, loops);
+}
+
+std::unique_ptr<Stage> make_stage(const DynamicZero& at, const SizedFloats& source,
+                                  const FloatPlace& scale, const SizedFloats& target,
+                                  const ElementLoops& loops) {
+  return std::make_unique<DynamicZeroStage>(at, source, scale, target, loops);
+}
+
+std::unique_ptr<Stage> make_stage(const DynamicQuantize& at, const SizedFloats& source,
+                                  const SizedFloats& scale, const FloatPlace& zero,
+                                  const Tensor& tensor, const Place& target,
+                                  const ElementLoops& loops) {
+  return std::make_unique<DynamicQuantizeStage>(at, source, scale, zero, tensor, target, loops);
+}
+
+}  // namespace anybit::lowbit

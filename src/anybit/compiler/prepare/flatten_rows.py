@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leading axes of free sizes, merged around products of codes with computed scales.
+
+A program works on rows of known sizes. Nodes that treat every position alike, such as those of
+transformers on batch x time x channels, do the same on (batch x time) x channels.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.dynamic_quantizers import find_dynamic_quantizer
+from anybit.compiler.operators import find_constant_axes
+from anybit.onnx.graph.constants import is_constant, read_array
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.shapes import get_named_sizes
+from anybit.onnx.passes import InferShapes
+
+_LEAST_RANK = 3
+_FIRST_OPSET = 13
+"""The first opset in which the axes of all nodes that are written here are inputs."""
+
+
+def flatten_rows(model: ir.Model) -> None:
+    """Merge all axes but the last of nodes around products with computed scales, in place.
+
+    Only axes of free sizes are merged, and only where all nodes treat positions alike.
+    """
+    if model.graph.opset_imports.get("", 1) < _FIRST_OPSET:
+        return
+    pass_ = _Flattening(model)
+    pass_.find_nodes()
+    if pass_.rewrite():
+        InferShapes()(model)
+
+
+class _Flattening:
+    """Nodes that can work on merged axes, and the tensors that these begin with."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._opset = model.graph.opset_imports.get("", 1)
+        self._constants: set[ir.Value] = set()
+        self._anchors: dict[ir.Value, ir.Value] = {}
+        self._nodes: list[ir.Node] = []
+        self._seeds: set[ir.Node] = set()
+
+    def find_nodes(self) -> None:
+        """Find the nodes that treat positions alike, and the products among them."""
+        alike: set[ir.Node] = set()
+        quantized: set[ir.Value] = set()
+        for node in self._model.graph:
+            quantizer = find_dynamic_quantizer(node)
+            if quantizer is None or not self._is_open(quantizer.x):
+                continue
+            last = len(quantizer.x.shape or ()) - 1
+            if quantizer.formula.axes in ((last,), ()):
+                alike |= quantizer.nodes
+            quantized.add(node.outputs[0])
+        for node in self._model.graph:
+            if all(value is None or self._is_constant(value) for value in node.inputs):
+                self._constants.update(node.outputs)
+                continue
+            if len(node.outputs) != 1:
+                continue
+            anchor = self._find_anchor(node, is_alike=node in alike)
+            if anchor is not None:
+                self._anchors[node.outputs[0]] = anchor
+                self._nodes.append(node)
+                if node.op_type == "MatMul" and node.inputs[0] in quantized:
+                    self._seeds.add(node)
+
+    def rewrite(self) -> bool:
+        """Let the nodes that are connected to products work on merged axes."""
+        nodes = self._find_connected()
+        if not nodes:
+            return False
+        editor = Editor(self._model)
+        merged: dict[ir.Value, ir.Value] = {}
+        inner = {node.outputs[0] for node in nodes}
+        for node in nodes:
+            for place, value in enumerate(node.inputs):
+                if value is not None and value not in inner:
+                    node.replace_input_with(place, self._merge(value, node, merged, editor))
+        for node in nodes:
+            self._restore(node, set(nodes), editor)
+        self._model.graph.sort()
+        return True
+
+    def _find_connected(self) -> list[ir.Node]:
+        """Return the nodes that values connect to products, in the order of the graph."""
+        inside, waiting, found = set(self._nodes), [*self._seeds], set(self._seeds)
+        while waiting:
+            node = waiting.pop()
+            producers = [value.producer() for value in node.inputs if value is not None]
+            readers = [reader for reader, _ in node.outputs[0].uses()]
+            for other in (*producers, *readers):
+                if other is not None and other in inside and other not in found:
+                    found.add(other)
+                    waiting.append(other)
+        return [node for node in self._nodes if node in found]
+
+    def _is_constant(self, value: ir.Value) -> bool:
+        return is_constant(value) or value in self._constants
+
+    def _is_open(self, value: ir.Value) -> bool:
+        """Return whether a value has rows and positions of free sizes, and known channels."""
+        sizes = get_named_sizes(value, self._model)
+        return (
+            sizes is not None
+            and len(sizes) >= _LEAST_RANK
+            and isinstance(sizes[-1], int)
+            and not all(isinstance(size, int) for size in sizes[1:])
+        )
+
+    def _find_anchor(self, node: ir.Node, *, is_alike: bool) -> ir.Value | None:
+        """Return a tensor with the positions of a node that can work on merged axes."""
+        varying = [v for v in node.inputs if v is not None and not self._is_constant(v)]
+        varying = [value for value in varying if not self._is_single(value)]
+        if not varying or not all(map(self._is_open, (*varying, node.outputs[0]))):
+            return None
+        rank = len(varying[0].shape or ())
+        if not is_alike and not self._treats_positions_alike(node, rank):
+            return None
+        anchors = [self._anchors.get(value, value) for value in varying]
+        positions = [self._get_positions(anchor) for anchor in anchors]
+        same = all(anchor is anchors[0] for anchor in anchors)
+        if not same and (None in (positions[0] or (None,)) or len({*positions}) > 1):
+            return None
+        return anchors[0]
+
+    def _is_single(self, value: ir.Value) -> bool:
+        """Return whether a value has one element, as the scale of a whole tensor."""
+        sizes = get_named_sizes(value, self._model)
+        return sizes is not None and all(size == 1 for size in sizes)
+
+    def _get_positions(self, value: ir.Value) -> tuple[int | str | None, ...] | None:
+        sizes = get_named_sizes(value, self._model)
+        return None if sizes is None else sizes[:-1]
+
+    def _treats_positions_alike(self, node: ir.Node, rank: int) -> bool:
+        if node.op_type == "MatMul" and not node.domain:
+            weight = node.inputs[1]
+            is_matrix = weight is not None and weight.shape is not None and len(weight.shape) == 2
+            return is_matrix and self._is_constant(weight)  # type: ignore[arg-type]
+        axes = find_constant_axes(node, rank, self._opset)
+        return axes is not None and axes <= {rank - 1} and self._has_small_constants(node)
+
+    def _has_small_constants(self, node: ir.Node) -> bool:
+        """Return whether constants are initializers, which can lose leading axes of size 1."""
+        return all(v is None or v not in self._constants or self._is_single(v) for v in node.inputs)
+
+    def _merge(
+        self,
+        value: ir.Value,
+        before: ir.Node,
+        merged: dict[ir.Value, ir.Value],
+        editor: Editor,
+    ) -> ir.Value:
+        """Return a value of two axes for a node on merged axes."""
+        rank = 0 if value.shape is None else len(value.shape)
+        if is_constant(value):
+            return self._merge_constant(value, before, editor)
+        if rank < _LEAST_RANK:
+            return value
+        if value not in merged:
+            size = 1 if self._is_single(value) else list(value.shape or ())[-1]
+            target = editor.share_constant("shape", "rows_shape", np.array([-1, size], np.int64))
+            merged[value] = editor.insert(
+                before,
+                "Reshape",
+                [value, target],
+                f"{value.name}_rows",
+                like=ir.Value(name=None, shape=ir.Shape([None, size])),
+                dtype=value.dtype or ir.DataType.FLOAT,
+            )
+        return merged[value]
+
+    def _merge_constant(self, value: ir.Value, reader: ir.Node, editor: Editor) -> ir.Value:
+        array = read_array(value)
+        if reader.op_type.startswith("Reduce") and value is reader.inputs[1]:
+            return editor.share_constant("axes", "rows_axes", np.array([1], np.int64))
+        if array.ndim < _LEAST_RANK:
+            return value
+        return editor.share_constant("operand", f"{value.name}_row", array.reshape(1, -1))
+
+    def _restore(self, node: ir.Node, nodes: set[ir.Node], editor: Editor) -> None:
+        """Give the result of a node its own axes for other readers."""
+        y = node.outputs[0]
+        sizes = list(y.shape or ())
+        others = [(reader, place) for reader, place in y.uses() if reader not in nodes]
+        is_output = y.is_graph_output()
+        y.shape = ir.Shape([None, sizes[-1]])
+        if not others and not is_output:
+            return
+        make = _Inserter(editor, node)
+        shape = make("Shape", [self._anchors[y]], "shape")
+        bounds = [editor.share_constant(n, n, np.array([b], np.int64)) for n, b in _BOUNDS.items()]
+        positions = make("Slice", [shape, bounds[0], bounds[1], bounds[0]], "positions")
+        channels = editor.share_constant("channels", "channels", np.array([sizes[-1]], np.int64))
+        axis = [ir.AttrInt64("axis", 0)]
+        target = make("Concat", [positions, channels], "shape", axis)
+        restored = editor.insert(
+            node,
+            "Reshape",
+            [y, target],
+            f"{y.name}_restored",
+            like=ir.Value(name=None, shape=ir.Shape(sizes)),
+            dtype=y.dtype or ir.DataType.FLOAT,
+        )
+        for reader, place in others:
+            reader.replace_input_with(place, restored)
+        if is_output:
+            outputs = self._model.graph.outputs
+            name = y.name
+            y.name = editor.unique(f"{name}_rows")
+            restored.name = name
+            for place, value in enumerate(outputs):
+                if value is y:
+                    outputs[place] = restored
+
+
+_BOUNDS = {"start": 0, "end": -1}
+
+
+class _Inserter:
+    """Insertion of nodes that compute sizes."""
+
+    def __init__(self, editor: Editor, before: ir.Node) -> None:
+        self._editor, self._before = editor, before
+
+    def __call__(
+        self,
+        operator: str,
+        inputs: Iterable[ir.Value],
+        name: str,
+        attributes: Iterable[ir.Attr] = (),
+    ) -> ir.Value:
+        return self._editor.insert(
+            self._before,
+            operator,
+            [*inputs],
+            name,
+            like=ir.Value(name=None),
+            dtype=ir.DataType.INT64,
+            attributes=[*attributes],
+        )
