@@ -285,8 +285,8 @@ def test_quantize_rejects_dynamic_rows_with_two_reduction_axes() -> None:
     anybit.quantize(proto, activations="int8 dynamic per-tensor")
 
 
-@pytest.mark.parametrize("spec", ["int8 dynamic", "uint8 dynamic per-tensor", "mxfp8", "mxint8"])
-def test_compile_leaves_layers_with_dynamic_activations_float(spec: str) -> None:
+@pytest.mark.parametrize("spec", ["int12 dynamic", "mxfp8", "mxint8"])
+def test_compile_leaves_layers_with_block_scales_and_wide_codes_float(spec: str) -> None:
     proto = model(
         [node("MatMul", "x w", domain="", name="head")], {"w": random(64, 8)}, inputs={"x": [4, 64]}
     )

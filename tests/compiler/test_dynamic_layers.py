@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers with dynamic activations, quantized and compiled, against the quantized graph."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import anybit
+from anybit.compiler.program import program as p
+from anybit.errors import ModelError
+
+ROUNDING = 2.0**-24
+FORMATS = (
+    *("int8 dynamic", "uint8 dynamic", "int4 dynamic"),
+    *("int8 dynamic per-tensor", "uint8 dynamic per-tensor"),
+)
+
+
+def make_model(nodes, constants, x, y):
+    return helper.make_model(
+        helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)],
+            [numpy_helper.from_array(np.float32(v), name) for name, v in constants.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 20)],
+        ir_version=9,
+    )
+
+
+def make_matmul(shape=("n", 24), outer=17):
+    random = np.random.default_rng(0)
+    constants = {"w": random.normal(size=(shape[-1], outer)), "b": random.normal(size=outer)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["y"]),
+    ]
+    return make_model(nodes, constants, shape, [*shape[:-1], outer])
+
+
+def make_block(shape, seed=0):
+    """Return x + W2 relu(W1 x + b1) + b2 on channels of the last axis."""
+    random = np.random.default_rng(seed)
+    channels, inner = shape[-1], int(random.integers(3, 50))
+    constants = {
+        "w1": random.normal(size=(channels, inner)) / 4,
+        "b1": random.normal(size=inner),
+        "w2": random.normal(size=(inner, channels)) / 4,
+        "b2": random.normal(size=channels),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["m1"]),
+        helper.make_node("Add", ["m1", "b1"], ["a1"]),
+        helper.make_node("Relu", ["a1"], ["r1"]),
+        helper.make_node("MatMul", ["r1", "w2"], ["m2"]),
+        helper.make_node("Add", ["m2", "b2"], ["a2"]),
+        helper.make_node("Add", ["x", "a2"], ["y"]),
+    ]
+    return make_model(nodes, constants, shape, shape)
+
+
+def make_convolution(groups=1):
+    random = np.random.default_rng(0)
+    constants = {"w": random.normal(size=(6, 4 // groups, 3, 3)), "b": random.normal(size=6)}
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[1, 1, 1, 1], group=groups)
+    return make_model([node], constants, ("n", 4, 8, 7), ("n", 6, 8, 7))
+
+
+def quantize(model, activations, weights="int8"):
+    return anybit.quantize(model, weights=weights, activations=activations).model
+
+
+def run_floats(model, x):
+    return anybit.load(model).run(x)["y"]
+
+
+def compile_all(model):
+    compiled = anybit.compile(model)
+    assert all(layer.guarantee == "bounded" for layer in compiled.report.products)
+    assert compiled.report.share == 1
+    return compiled
+
+
+def list_instructions(compiled):
+    return [[type(at).__name__ for at in each.instructions] for each in compiled.report.programs]
+
+
+@pytest.mark.parametrize("activations", FORMATS)
+@pytest.mark.parametrize("weights", ["int8", "int3", "ternary"])
+def test_results_are_within_the_bound_of_float32_sums(activations, weights):
+    model = quantize(make_matmul(), activations, weights)
+    compiled = compile_all(model)
+    x = np.random.default_rng(1).normal(size=(50, 24)).astype(np.float32)
+    expected = run_floats(model, x)
+    actual = compiled.run(x)["y"]
+    reach = np.abs(x).sum(axis=1, keepdims=True) * 4
+    assert np.all(np.abs(actual - expected) <= (24 + 8) * ROUNDING * reach)
+
+
+def make_hostile_rows():
+    x = np.random.default_rng(2).normal(size=(12, 24)).astype(np.float32)
+    x[0, 3], x[1, 4], x[2, 5] = np.nan, np.inf, -np.inf
+    x[3], x[4], x[5] = 0, x[4] * np.float32(1e-41), x[5] * np.float32(1e36)
+    x[6], x[7] = np.abs(x[6]), -np.abs(x[7])
+    return x
+
+
+@pytest.mark.parametrize("activations", ["int8 dynamic", "uint8 dynamic"])
+def test_hostile_rows_are_those_of_the_graph(activations):
+    model = quantize(make_matmul(), activations)
+    x = make_hostile_rows()
+    expected, actual = run_floats(model, x), compile_all(model).run(x)["y"]
+    assert np.isnan(expected[:3]).all()
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    for row, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(row, other, rtol=1e-5, atol=1e-5 * np.abs(other).max())
+
+
+@pytest.mark.parametrize("activations", ["int8 dynamic", "uint8 dynamic"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_any_number_of_rows(activations, rows):
+    model = quantize(make_matmul(), activations)
+    x = np.random.default_rng(0).normal(size=(rows, 24)).astype(np.float32)
+    expected, actual = run_floats(model, x), compile_all(model).run(x)["y"]
+    assert actual.shape == expected.shape == (rows, 17)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_no_rows():
+    compiled = compile_all(quantize(make_block(("n", 24)), "uint8 dynamic"))
+    assert compiled.run(np.zeros((0, 24), np.float32))["y"].shape == (0, 24)
+
+
+@pytest.mark.parametrize("activations", FORMATS)
+@pytest.mark.parametrize("shape", [("n", 16), ("n", 3, 16), ("n", "t", 16), ("n", "t", 2, 16)])
+def test_blocks_with_free_sizes(activations, shape):
+    """A code of the second layer may differ by one where the first one rounds differently."""
+    model = quantize(make_block(shape), activations)
+    compiled = compile_all(model)
+    sizes = [5 if isinstance(size, str) else size for size in shape]
+    x = np.random.default_rng(3).normal(size=sizes).astype(np.float32)
+    expected, actual = run_floats(model, x), compiled.run(x)["y"]
+    assert actual.shape == expected.shape
+    step = 0.5 if "int4" in activations else 0.05
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=step * np.abs(expected).max())
+    assert np.quantile(np.abs(actual - expected), 0.5) < 1e-5
+
+
+def test_block_is_one_region():
+    instructions = list_instructions(compile_all(quantize(make_block(("n", "t", 16)), FORMATS[0])))
+    layer = ["DynamicScale", "DynamicQuantize", "Product", "Elementwise"]
+    assert instructions == [[*layer, *layer, "Elementwise"]]
+
+
+def test_zero_points_are_further_channels():
+    compiled = compile_all(quantize(make_matmul(), "uint8 dynamic"))
+    (program,) = compiled.report.programs
+    (codes,) = program.tensors
+    assert codes.channels > 24
+    assert any(isinstance(at, p.DynamicZero) for at in program.instructions)
+
+
+@pytest.mark.parametrize("activations", FORMATS)
+def test_convolutions_have_a_scale_per_sample(activations):
+    model = quantize(make_convolution(), activations)
+    compiled = compile_all(model)
+    x = np.random.default_rng(4).normal(1, 1, (5, 4, 8, 7)).astype(np.float32)
+    x *= np.float32([1, 10, 0.1, 1e-3, 1e3])[:, None, None, None]
+    expected, actual = run_floats(model, x), compiled.run(x)["y"]
+    reach = np.abs(x).sum(axis=(1, 2, 3), keepdims=True)
+    assert np.all(np.abs(actual - expected) <= 1e-5 * reach)
+
+
+def test_groups_have_symmetric_codes_only():
+    compile_all(quantize(make_convolution(2), "int8 dynamic"))
+    report = anybit.compile(quantize(make_convolution(2), "uint8 dynamic")).report
+    (layer,) = report.layers
+    assert layer.guarantee is None
+    assert "zero-points that are computed at run time" in layer.reason
+
+
+def test_stronger_guarantees_leave_the_layer_float():
+    model = quantize(make_matmul(), "int8 dynamic")
+    (layer,) = anybit.compile(model, guarantee="certified").report.layers
+    assert layer.guarantee is None
+    assert "only certified was asked for" in layer.reason
+    assert layer.layer.input_bits == 8
+
+
+def test_report_has_the_widths():
+    (layer,) = compile_all(quantize(make_matmul(), "int8 dynamic", "int4")).report.layers
+    assert (layer.layer.weight_bits, layer.layer.input_bits) == (4, 8)
+    assert layer.layer.dynamic
+    assert layer.layer.bops == 24 * 17 * 32
+
+
+@pytest.mark.parametrize("activations", ["int8 dynamic", "uint8 dynamic"])
+def test_saved_file_runs_in_a_session(activations, tmp_path):
+    model = quantize(make_block(("n", "t", 16)), activations)
+    compiled = compile_all(model)
+    compiled.save(tmp_path / "c.onnx")
+    x = np.random.default_rng(3).normal(size=(2, 7, 16)).astype(np.float32)
+    saved = anybit.load(tmp_path / "c.onnx").run(x)["y"]
+    np.testing.assert_array_equal(saved, compiled.run(x)["y"])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_do_not_change_a_bit(threads, set_threads):
+    compiled = compile_all(quantize(make_block(("n", 16)), "uint8 dynamic"))
+    x = np.random.default_rng(3).normal(size=(300, 16)).astype(np.float32)
+    set_threads(1)
+    expected = compiled.run(x)["y"]
+    set_threads(threads)
+    np.testing.assert_array_equal(compiled.run(x)["y"], expected)
+
+
+def test_scales_of_other_nodes_stay_float():
+    """Without infinity for NaN, a row with NaN would not become NaN."""
+    model = quantize(make_matmul(), FORMATS[0])
+    for node in model.graph:
+        if node.op_type == "Where" and node.inputs[0].producer().op_type == "IsNaN":
+            node.outputs[0].replace_all_uses_with(node.inputs[2])
+    (layer,) = anybit.compile(model).report.layers
+    assert layer.guarantee is None
+    assert "scale computed at run time" in layer.reason
+
+
+def test_c_code_is_refused(tmp_path):
+    compiled = compile_all(quantize(make_matmul(), "int8 dynamic"))
+    with pytest.raises(ModelError, match="compute in floats; C code has integers only"):
+        compiled.to_c(tmp_path)
