@@ -84,7 +84,9 @@ def compile_all(model):
 
 
 def list_instructions(compiled):
-    return [[type(at).__name__ for at in each.instructions] for each in compiled.report.programs]
+    return [
+        [type(at).__name__ for at in program.instructions] for program in compiled.report.programs
+    ]
 
 
 @pytest.mark.parametrize("activations", FORMATS)
@@ -136,7 +138,7 @@ def test_no_rows():
 @pytest.mark.parametrize("activations", FORMATS)
 @pytest.mark.parametrize("shape", [("n", 16), ("n", 3, 16), ("n", "t", 16), ("n", "t", 2, 16)])
 def test_blocks_with_free_sizes(activations, shape):
-    """A code of the second layer may differ by one where the first one rounds differently."""
+    """Allow a step of codes of the second layer where the first one rounds differently."""
     model = quantize(make_block(shape), activations)
     compiled = compile_all(model)
     sizes = [5 if isinstance(size, str) else size for size in shape]

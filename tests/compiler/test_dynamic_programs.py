@@ -85,7 +85,7 @@ def test_rows_with_nan_have_codes_of_the_zero_point():
 
 @pytest.mark.usefixtures("level")
 def test_random_programs_equal_reference():
-    found = 0
+    count = 0
     for seed in range(100):
         program = make_program(FromGenerator(np.random.default_rng(seed)))
         if not any(isinstance(at, p.DynamicQuantize) for at in program.instructions):
@@ -95,10 +95,10 @@ def test_random_programs_equal_reference():
             expected = run(program, inputs)
         except ValueError:
             continue
-        found += 1
+        count += 1
         for actual, y in zip(Network(program).run(inputs), expected, strict=True):
             np.testing.assert_array_equal(actual, y, strict=True)
-    assert found > 10
+    assert count > 10
 
 
 def test_version_is_4():

@@ -108,22 +108,22 @@ def _find_steps(
 ) -> dict[str, float]:
     """Return the tensors after codes with computed scales that follow rounded sums.
 
-    Such a code may differ by a step, of which there are 2^(bits - 1) up to the largest number.
+    Such a code may differ by a step: the largest number has 2^(bits - 1) steps.
     """
     steps = {
         layer.output: 2.0 ** (1 - layer.layer.input_bits)
         for layer in compiled.report.layers
         if layer.layer.dynamic and layer.guarantee is Guarantee.BOUNDED
     }
-    found: dict[str, float] = {}
+    tolerances: dict[str, float] = {}
     for node in network.model.graph:
         read = [value.name or "" for value in node.inputs if value is not None]
-        largest = max((found.get(name, 0.0) for name in read), default=0.0)
+        largest = max((tolerances.get(name, 0.0) for name in read), default=0.0)
         for name in (value.name or "" for value in node.outputs):
             own = steps.get(name, 0.0) if any(x in rounded for x in read) else 0.0
             if max(largest, own):
-                found[name] = max(largest, own)
-    return found
+                tolerances[name] = max(largest, own)
+    return tolerances
 
 
 def _count_compared_codes(difference: Difference, codes: Collection[str]) -> str:

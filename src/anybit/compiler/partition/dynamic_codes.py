@@ -164,8 +164,8 @@ def accumulate_dynamic_product(
     """
     tensor = codes.tensor
     plain = replace(tensor, layout=replace(tensor.layout, channels=channels))
-    known = replace(product, error=np.zeros(()), exact=False)
-    root, before = accumulate_product(known, _describe(layer, tensor), plain, y)
+    assumed = replace(product, error=np.zeros(()), exact=False)
+    root, before = accumulate_product(assumed, _describe(layer, tensor), plain, y)
     count = tensor.layout.channels - channels
     if count:
         weights = append_zero_weights(root.weights, count)

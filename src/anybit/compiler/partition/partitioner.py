@@ -289,7 +289,7 @@ class Partitioner:
 
     def _find_dynamic_quantizers(self) -> dict[ir.Value, DynamicQuantizer]:
         """Return the quantizers with computed scales that only products read, by their outputs."""
-        found = {}
+        quantizers = {}
         for node in self._positions:
             y = node.outputs[0] if len(node.outputs) == 1 else None
             if y is None or y.is_graph_output() or not y.uses():
@@ -297,8 +297,8 @@ class Partitioner:
             if all(self._is_dynamic_reader(reader, place) for reader, place in y.uses()):
                 quantizer = find_dynamic_quantizer(node)
                 if quantizer is not None:
-                    found[y] = quantizer
-        return found
+                    quantizers[y] = quantizer
+        return quantizers
 
     def _is_dynamic_reader(self, node: ir.Node, place: int) -> bool:
         stays_float = node in self._floats or node in self._illegal

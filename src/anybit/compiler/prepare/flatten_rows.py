@@ -90,16 +90,16 @@ class _Flattening:
 
     def _find_connected(self) -> list[ir.Node]:
         """Return the nodes that values connect to products, in the order of the graph."""
-        inside, waiting, found = set(self._nodes), [*self._seeds], set(self._seeds)
+        inside, waiting, connected = set(self._nodes), [*self._seeds], set(self._seeds)
         while waiting:
             node = waiting.pop()
             producers = [value.producer() for value in node.inputs if value is not None]
             readers = [reader for reader, _ in node.outputs[0].uses()]
             for other in (*producers, *readers):
-                if other is not None and other in inside and other not in found:
-                    found.add(other)
+                if other is not None and other in inside and other not in connected:
+                    connected.add(other)
                     waiting.append(other)
-        return [node for node in self._nodes if node in found]
+        return [node for node in self._nodes if node in connected]
 
     def _is_constant(self, value: ir.Value) -> bool:
         return is_constant(value) or value in self._constants
