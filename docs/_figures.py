@@ -34,7 +34,8 @@ class Figure:
     """Contents of a figure: an operator's result for some settings, and errors up to `error`.
 
     `meaning` gives the number that a result stands for, where that is not the result itself.
-    Where x are codes, of `x_type`, results have no error.
+    Where x are codes, of `x_type`, results have no error. With a `neighbor`, x is an element of a
+    block whose other one it is.
     """
 
     settings: tuple[Setting, ...]
@@ -45,6 +46,7 @@ class Figure:
     x_type: type[np.generic] = np.float32
     y_step: float = 1
     meaning: Curve | None = None
+    neighbor: float | None = None
 
 
 FIGURES = {
@@ -113,6 +115,16 @@ FIGURES = {
         x_step=8,
         x_type=np.int8,
     ),
+    "block_quant": Figure(
+        (
+            Setting("mxfp4, in a block with 7", (), {"format": "mxfp4"}),
+            Setting("int4, in a block with 7", (), {"format": "int4"}),
+        ),
+        x_range=(-7, 7),
+        y_range=(-8, 8),
+        error=2,
+        neighbor=7,
+    ),
 }
 
 
@@ -179,6 +191,10 @@ def rounding_figure() -> str:
 def _call(operator: Operator, setting: Setting, x: np.ndarray) -> np.ndarray:
     kind = np.dtype(FIGURES[operator.name].x_type)
     x = (np.rint(x) if kind.kind == "i" else x).astype(kind)
+    neighbor = FIGURES[operator.name].neighbor
+    if neighbor is not None:
+        blocks = np.stack([x, np.full_like(x, neighbor)], axis=-1)
+        return operator.function(blocks, *setting.parameters, **setting.attributes)[:, 0]
     return operator.function(x, *setting.parameters, **setting.attributes)
 
 

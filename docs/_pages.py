@@ -97,8 +97,10 @@ def _gradient(operator: Operator) -> str:
     *names, last = (f"`{name}`" for name in operator.differentiable)
     if operator.is_dequantizer:
         of = f"With respect to {last}; x and its zero-points are integers."
-    else:
+    elif names:
         of = f"With respect to {', '.join(names)} and {last}."
+    else:
+        of = f"With respect to {last}."
     return f"{of} See [gradients](../gradients.md)."
 
 

@@ -53,6 +53,7 @@ NAVIGATION = {
         "BipolarQuant": "operators/bipolar_quant",
         "DynamicQuantize": "operators/dynamic_quantize",
         "DynamicDequantize": "operators/dynamic_dequantize",
+        "BlockQuant": "operators/block_quant",
         "Rounding modes": "rounding_modes",
         "Gradients": "gradients",
         "Playground": "playground",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backends import COMPILED, Backend, installed_backends, marks, row_faults
+from backends import COMPILED, Backend, installed_backends, marks, row_faults, supports
 from cases import Case, assert_same_bits, every_case, expected_result
 
 # Rows per compiled program; compile time grows faster than the number of rows.
@@ -25,6 +25,7 @@ def tables() -> list[Any]:
         pytest.param(backend, name, rows, marks=marks(backend), id=f"{backend}-{name}")
         for name, cases in TABLES.items()
         for backend in installed_backends()
+        if supports(backend, name)
         if (rows := [case for case in cases if backend not in COMPILED or case.raises is not None])
     ]
 

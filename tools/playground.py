@@ -39,7 +39,8 @@ PARTS = ROOT / "docs/playground"
 NATIVE = ROOT / "src/anybit/_native"
 SOURCES = (
     "wasm/module.cpp",
-    *(f"engine/{name}.cpp" for name in ("application", "check_inputs", "elementwise_plan")),
+    *(f"engine/{name}.cpp" for name in ("application", "block_application", "check_inputs")),
+    *(f"engine/{name}.cpp" for name in ("checked_call", "elementwise_plan")),
     *(f"engine/{name}.cpp" for name in ("elementwise_table", "kernels")),
     "isa/levels.cpp",
 )

@@ -29,6 +29,7 @@ from anybit.onnx.conversion import convert as convert
 from anybit.onnx.files.writer import save as save
 from anybit.ops import RoundingMode as RoundingMode
 from anybit.ops.bipolar_quant import bipolar_quant as bipolar_quant
+from anybit.ops.block_quant import block_quant as block_quant
 from anybit.ops.dynamic_dequantize import dynamic_dequantize as dynamic_dequantize
 from anybit.ops.dynamic_quantize import dynamic_quantize as dynamic_quantize
 from anybit.ops.float_quant import float_quant as float_quant
@@ -58,6 +59,7 @@ __all__ = [
     "QuantizationResult",
     "RoundingMode",
     "bipolar_quant",
+    "block_quant",
     "check",
     "clean",
     "compile",

@@ -83,6 +83,12 @@ PUBLIC = {
         "Dequantize the result of `dynamic_quantize`.",
         "operators/dynamic_dequantize.md",
     ),
+    "block_quant": PublicName(
+        "anybit.ops.block_quant",
+        "Operators",
+        "Quantize to MX, NVFP4 or integer blocks.",
+        "operators/block_quant.md",
+    ),
     "RoundingMode": PublicName(
         "anybit.ops", "Operators", "The rounding modes.", "rounding_modes.md"
     ),

@@ -38,12 +38,14 @@ def rows() -> list[Any]:
     """Rows of the case tables that have an answer, of operators whose x has a gradient.
 
     One in eleven of them: the kernels run on all in test_native_gradient.py, and what is new here
-    is how they are computed; every row is a separate compilation.
+    is how they are computed; every row is a separate compilation. Gradients of blocks are XLA's own
+    arithmetic, which takes subnormal scales for 0.
     """
     result = [
         pytest.param(name, case, id=f"{name}-{case.name}")
         for name, case in every_case()
         if case.raises is None and moves_x(BY_NAME[name])
+        if BY_NAME[name].block_axis is None or not case.name.startswith(("limits", "tensor_scale"))
     ]
     return result[::11]
 

@@ -75,7 +75,7 @@ def arguments(operator: Operator) -> dict[str, Any]:
 
 def variants(operator: Operator) -> Iterator[dict[str, Any]]:
     names = {attribute.name for attribute in operator.attributes}
-    if not operator.broadcasts:
+    if "qtype" in names:
         yield {"qtype": "per_channel", "axis": 0}
         return
     modes = MODES if "rounding_mode" in names else (None,)

@@ -108,6 +108,7 @@ def test_operators_do_not_depend_on_threads(
         "bipolar_quant": lambda x: anybit.bipolar_quant(x, 0.3),
         "dynamic_quantize": lambda x: anybit.dynamic_quantize(x, np.float32([0.3])),
         "dynamic_dequantize": lambda x: anybit.dynamic_dequantize(x, np.float32([0.3])),
+        "block_quant": lambda x: anybit.block_quant(x, block_size=1),
     }[name]
     parts = np.concatenate([quantize(part) for part in np.array_split(x, 300)])
     set_threads(threads)

@@ -111,6 +111,11 @@ def installed_backends() -> list[Backend]:
     return [Backend(name) for name in names if name not in PACKAGES or find_spec(PACKAGES[name])]
 
 
+def supports(backend: Backend, operator: str) -> bool:
+    """Return whether a back-end has the operator: Triton has kernels of elementwise ones only."""
+    return backend is not Backend.TRITON or OPERATORS[operator].block_axis is None
+
+
 def marks(backend: Backend) -> list[pytest.MarkDecorator]:
     """Return the marks of tests on a back-end."""
     return [pytest.mark.slow] if backend in SLOW else []

@@ -12,6 +12,7 @@ import anybit
 from anybit.onnx.graph.editor import Editor
 from anybit.ptq.insertion.nodes import NodeWriter
 from anybit.ptq.specs.dynamic_grid import DynamicGrid, MxGrid
+from anybit.ptq.specs.quantize import select_block_operator
 
 
 def make_quantizer_graph(grid: DynamicGrid, sizes: Sequence[int | None]) -> ir.Model:
@@ -22,7 +23,7 @@ def make_quantizer_graph(grid: DynamicGrid, sizes: Sequence[int | None]) -> ir.M
     (last,) = network.graph
     writer, (x,) = NodeWriter(network, Editor(network), last, "x"), network.graph.inputs
     if isinstance(grid, MxGrid):
-        last.replace_input_with(0, writer.quantize_blocks(x, grid))
+        last.replace_input_with(0, writer.quantize(x, select_block_operator(grid)))
     else:
         last.replace_input_with(0, writer.quantize_rows(x, grid))
     return network

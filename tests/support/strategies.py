@@ -95,5 +95,8 @@ def quantizers(
         case "dynamic_dequantize":
             zps = np.array([int(zero)], np.int32)
             inputs, attributes = (np.array([scale], np.float32), zps), {}
+        case "block_quant":  # of one element, which is elementwise
+            form = draw(st.sampled_from(["mxfp8", "mxfp6_e3m2", "mxfp4", "mxint8"]))
+            inputs, attributes = (None,), {"format": form, "block_size": 1}
     allowed = {key: value for key, value in fixed.items() if key in attributes}
     return Quantizer(getattr(anybit, name), inputs, {**attributes, **allowed})

@@ -14,7 +14,8 @@ from anybit.ops import OPERATORS
 from anybit.torch import triton
 from anybit.torch.dispatch.parameters import convert_to_parameter
 
-BY_NAME = {operator.name: operator for operator in OPERATORS}
+# Elementwise operators have kernels; those that reduce blocks run their reference on GPUs.
+BY_NAME = {operator.name: operator for operator in OPERATORS if operator.block_axis is None}
 FORWARD: dict[str, Callable[..., torch.Tensor]] = {
     name: triton.make_forward_kernel(operator) for name, operator in BY_NAME.items()
 }

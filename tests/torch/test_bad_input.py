@@ -51,6 +51,8 @@ WRONG_TENSORS: dict[str, tuple[Callable[[Tensor], Tensor], type[Exception], str,
 def test_functions_refuse_wrong_tensors(operator: Any, wrong: str) -> None:
     """Test all inputs of the function and of the operator in the dispatcher."""
     spoil, error, of_x, of_parameter = WRONG_TENSORS[wrong]
+    if operator.required_inputs == 1 and error is ValueError:
+        pytest.skip("x is its only input, so that no other is on another device")
     inputs = [tensor_as_x(operator, X), *[ONE.reshape(1)] * (operator.required_inputs - 1)]
     for place, declared in enumerate(operator.inputs[: operator.required_inputs]):
         bad = list(inputs)

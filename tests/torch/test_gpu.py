@@ -69,7 +69,7 @@ def parameters_of(operator: Operator, shape: tuple[int, ...], seed: int = 2) -> 
         result[1:4] = [4, 3, 7]
     if operator.name == "trunc":
         result[-2] = result[0] * 4
-    if not operator.broadcasts:
+    if result and not operator.broadcasts:
         result = [torch.tensor([0.1]), *result[1:]]
     return result
 

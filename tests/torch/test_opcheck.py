@@ -50,8 +50,10 @@ def x_of(dtype: torch.dtype, strided: bool) -> Tensor:
     return x.transpose(0, 2).contiguous().transpose(0, 2) if strided else x
 
 
-def parameters_of(operator: Operator, shape: tuple[int, ...]) -> list[Tensor]:
-    """1 lies in every domain. All optional inputs are given."""
+def parameters_of(operator: Operator, shape: tuple[int, ...]) -> list[Tensor | None]:
+    """1 lies in every domain. Optional inputs are given, unless an attribute refuses them."""
+    if operator.block_axis is not None:
+        return [None]
     if not operator.broadcasts:
         return [torch.ones(1), torch.ones(1, dtype=torch.int32)]
     return [torch.ones(shape) for _ in operator.inputs[1:]]
@@ -83,7 +85,8 @@ def test_opcheck_with_gradients(operator: Operator, dtype: torch.dtype, strided:
     """Require all gradients, so that tracing includes the backward pass."""
     inputs = [x_of(dtype, strided), *parameters_of(operator, (3, 1) if strided else ())]
     for declared, tensor in zip(operator.inputs, inputs, strict=True):
-        tensor.requires_grad_(declared.name in operator.differentiable)
+        if tensor is not None:
+            tensor.requires_grad_(declared.name in operator.differentiable)
     all_succeed(getattr(torch.ops.anybit, operator.name).default, tuple(inputs), {})
 
 

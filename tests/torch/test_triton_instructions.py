@@ -19,7 +19,7 @@ from x_types import reads_codes  # noqa: E402
 
 from anybit.ops import OPERATORS, RoundingMode  # noqa: E402
 
-BY_NAME = {operator.name: operator for operator in OPERATORS}
+BY_NAME = {operator.name: operator for operator in OPERATORS if operator.block_axis is None}
 DIFFERENTIABLE = [name for name, operator in BY_NAME.items() if operator.differentiable]
 OF_FLOATS = [name for name in DIFFERENTIABLE if not reads_codes(BY_NAME[name])]
 WITHOUT_DIVISION = ("bipolar_quant", "dynamic_dequantize")

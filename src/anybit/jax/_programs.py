@@ -112,7 +112,8 @@ def _call_kernel(operator: Operator, attributes: Mapping[str, Any], inputs: Sequ
     compute = jax.ffi.ffi_call(
         _name_target(operator.name), _make_result_type(x, dtype), vmap_method="expand_dims"
     )
-    return compute(*_align_inputs(operator, attributes, inputs), **attributes)
+    keywords = operator.count_axis_from_end(attributes, x.ndim)
+    return compute(*_align_inputs(operator, attributes, inputs), **keywords)
 
 
 def _call_backward_kernel(

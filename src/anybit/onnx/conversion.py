@@ -11,6 +11,7 @@ from onnx_ir.passes import InPlacePass
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from anybit.errors import OptionError
+from anybit.onnx.expansion.opsets import STANDARD_OPSET, find_expansion_opset
 from anybit.onnx.fencing import Fencing, fence
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import ModelResult
@@ -49,9 +50,6 @@ from anybit.onnx.report import ConversionReport, ConversionStep
 from anybit.onnx.runtimes import NAMES, find_runtime
 from anybit.onnx.trial import ReferenceRun, Trial, compute_reference, describe_requirements
 from anybit.text import escape_name
-
-# Where, Clip for integers and Cast to bfloat16 in the form that the expansions use.
-_STANDARD_OPSET = 13
 
 _NOT_QUANTIZED = (
     "the model has no quantizers, and convert adds none: quantize it with anybit quantize, or "
@@ -269,7 +267,7 @@ class _Work:
             allow_approximate=self._options.allow_approximate,
         )
         with name_errors_after(self._source):
-            opset = native.find_needed_opset(self._model, _STANDARD_OPSET)
+            opset = native.find_needed_opset(self._model, STANDARD_OPSET)
         # First, because lifting the opset loses the ranges in the metadata of nodes.
         self._run(LiftOpset(opset))
         report = self._run_pass(native)
@@ -289,14 +287,16 @@ class _Work:
         """Replace the remaining operators of this package by constants and standard operators."""
         self._use_standard_pair()
         self._fold_weights()
-        self._run(LiftOpset(_STANDARD_OPSET if find_operators(self._model) else 1))
+        self._run(
+            LiftOpset(find_expansion_opset(operator for _, operator in find_operators(self._model)))
+        )
         self._run_pass(Lower(reasons))
         self._run(Normalize())
 
     def expand_thresholds(self) -> None:
         """Replace MultiThreshold by standard operators."""
         if any(is_multi_threshold(node) for node in iter_nodes(self._model.graph)):
-            self._run(LiftOpset(_STANDARD_OPSET), InferShapes())
+            self._run(LiftOpset(STANDARD_OPSET), InferShapes())
             self._run_pass(ExpandMultiThreshold())
             self._run(Normalize())
 

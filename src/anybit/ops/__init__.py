@@ -5,6 +5,7 @@ from typing import Any
 
 from anybit.ops import (
     bipolar_quant,
+    block_quant,
     dynamic_dequantize,
     dynamic_quantize,
     float_quant,
@@ -24,6 +25,7 @@ _FUNCTIONS: tuple[Any, ...] = (
     bipolar_quant.bipolar_quant,
     dynamic_quantize.dynamic_quantize,
     dynamic_dequantize.dynamic_dequantize,
+    block_quant.block_quant,
 )
 OPERATORS: tuple[Operator, ...] = tuple(function.operator for function in _FUNCTIONS)
 

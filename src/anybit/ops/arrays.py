@@ -53,6 +53,15 @@ def _is_floating(x: Any) -> bool:
     return _is_bfloat16(x) or bool(get_namespace(x).isdtype(x.dtype, "real floating"))
 
 
+def get_device(x: Any) -> Any:
+    """Return the device of x; None for NumPy, whose arrays have none before version 2."""
+    if isinstance(x, np.ndarray | np.generic):
+        return None
+    from array_api_compat import device
+
+    return device(x)
+
+
 def get_compute_dtype(x: Any) -> Any:
     """Return the dtype of computations with x: float32 or float64."""
     xp = get_namespace(x)
@@ -159,15 +168,13 @@ def convert_to_integers(values: Any) -> Any:
 
 def _move_to_device(values: Any, xp: Any, dtype: Any, x: Any) -> Any:
     """Return `values` as an array of x's library on x's device."""
-    from array_api_compat import device
-
     if is_foreign(values):
         return cast(values, dtype)
     if isinstance(x, np.ndarray):
         return values.astype(dtype)
     # NumPy rounds to the compute type: float64 and float32 have the same name in every library.
     return xp.asarray(
-        values.astype(_get_dtype_name(xp.empty(0, dtype=dtype))), dtype=dtype, device=device(x)
+        values.astype(_get_dtype_name(xp.empty(0, dtype=dtype))), dtype=dtype, device=get_device(x)
     )
 
 

@@ -57,6 +57,9 @@ class Operator:
 
     `grid` returns the values of a call, and `from_grid` a call with the values of a grid; None if
     there is none. `remarks` yields valid but unusual properties of a call.
+
+    `block_axis` is the attribute with the axis along which an operator reduces blocks; operators
+    without one are elementwise.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Operator:
     grid: GridOf | None = field(repr=False, compare=False)
     from_grid: CallOf | None = field(repr=False, compare=False)
     remarks: RemarksOn | None = field(repr=False, compare=False)
+    block_axis: str | None = None
 
     @functools.cached_property
     def required_inputs(self) -> int:
@@ -104,6 +108,13 @@ class Operator:
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes, completed by their defaults."""
         return {item.name: item.default for item in self.attributes} | dict(attributes)
+
+    def count_axis_from_end(self, attributes: Mapping[str, Any], rank: int) -> dict[str, Any]:
+        """Return attributes that stay valid if x gets further axes at the front."""
+        values = dict(attributes)
+        if self.block_axis is not None and values[self.block_axis] >= 0:
+            values[self.block_axis] -= rank
+        return values
 
     @functools.cached_property
     def documentation(self) -> Documentation:
@@ -143,11 +154,13 @@ def define_operator(
     grid: GridOf | None = None,
     from_grid: CallOf | None = None,
     remarks: RemarksOn | None = None,
+    block_axis: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Turn a reference into the public function of the same signature.
 
     `attribute_names` holds the ONNX name and further spellings of attributes that differ in ONNX
-    files. `place` reshapes a parameter so it broadcasts to x.
+    files. `place` reshapes a parameter so it broadcasts to x. An operator with a `block_axis`
+    reduces blocks along the axis of that attribute.
     """
 
     def decorate(body: Callable[P, R]) -> Callable[P, R]:
@@ -173,6 +186,7 @@ def define_operator(
             grid=grid,
             from_grid=from_grid,
             remarks=remarks,
+            block_axis=block_axis,
         )
         return function
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "bipolar_quant.hpp"
+#include "block_quant.hpp"
 #include "dynamic_dequantize.hpp"
 #include "dynamic_quantize.hpp"
 #include "float_quant.hpp"
@@ -13,6 +14,6 @@
 namespace anybit {
 
 using Operators = TypeList<IntQuant, FloatQuant, Trunc, TruncV1, BipolarQuant, DynamicQuantize,
-                           DynamicDequantize>;
+                           DynamicDequantize, BlockQuant>;
 
 }  // namespace anybit

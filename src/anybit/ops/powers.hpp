@@ -21,7 +21,7 @@ struct Layout {
 
 // std::max and std::clamp, inlined without fail: see kernels.cpp.
 template <class T>
-[[gnu::always_inline]] inline T at_least(T value, T lowest) {
+[[gnu::always_inline]] constexpr T at_least(T value, T lowest) {
   return value < lowest ? lowest : value;
 }
 template <class T>
@@ -32,7 +32,7 @@ template <class T>
 
 // 2^exponent for exponents of normal numbers only.
 template <class T>
-[[gnu::always_inline]] inline T normal_power(int exponent) {
+[[gnu::always_inline]] constexpr T normal_power(int exponent) {
   using Bits = typename Layout<T>::Bits;
   return std::bit_cast<T>(static_cast<Bits>(exponent + Layout<T>::bias) << Layout<T>::mantissa);
 }

@@ -8,7 +8,7 @@ of this package may define them by the bits of the numbers; tests compare both.
 import math
 from typing import Any
 
-from anybit.ops.arrays import get_integer_dtype, get_namespace
+from anybit.ops.arrays import get_device, get_integer_dtype, get_namespace
 
 # Below and above every exponent of float64, subnormals included, with room for half steps.
 _LIMIT = 1100
@@ -20,7 +20,7 @@ def power_of_two(exponent: Any, dtype: Any) -> Any:
     xp = get_namespace(exponent)
     if hasattr(xp, "power_of_two"):
         return xp.power_of_two(exponent, dtype)
-    table = xp.asarray(_POWERS, dtype=dtype)
+    table = xp.asarray(_POWERS, dtype=dtype, device=get_device(exponent))
     return xp.asarray(table[xp.clip(exponent, -_LIMIT, _LIMIT) + _LIMIT])
 
 

@@ -145,7 +145,7 @@ def quantize(
     )
     model, remarks = prepare(source, name)
     origin = describe_origin(source) if isinstance(source, str | os.PathLike) else {}
-    if options.specs.has_dynamic_activations:
+    if options.specs.has_dynamic_integers:
         apply_passes(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
     if options.specs.outputs:
         remarks += add_output_nodes(model)

@@ -63,11 +63,14 @@ class SpecOptions:
     states: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def has_dynamic_activations(self) -> bool:
-        """Return whether scales of some activations are computed at run time."""
+    def has_dynamic_integers(self) -> bool:
+        """Return whether scales of some activations in integers are computed at run time."""
         pairs = (self.default, *(specs.pair for specs in self.by_layer.values()))
         specs = (*(activations for _, activations in pairs), self.outputs)
-        return any(spec is not None and spec.dynamic for spec in specs)
+        return any(
+            spec is not None and spec.dynamic and isinstance(spec.format, IntegerFormat)
+            for spec in specs
+        )
 
 
 @dataclass(frozen=True)

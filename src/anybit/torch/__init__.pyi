@@ -16,6 +16,7 @@ from anybit.torch.nn import quantize_model as quantize_model
 __all__ = [
     "ExportResult",
     "bipolar_quant",
+    "block_quant",
     "calibrate",
     "dynamic_dequantize",
     "dynamic_quantize",
@@ -232,4 +233,47 @@ def dynamic_dequantize(
             src's.
         qtype: "per_tensor" or "per_channel".
         axis: The channel axis, in [-rank, rank - 1].
+    """
+
+def block_quant(
+    x: torch.Tensor,
+    tensor_scale: torch.Tensor | Any | None = None,
+    *,
+    format: str = "mxfp8",
+    axis: int = -1,
+    block_size: int = 0,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Quantize blocks of x with scales that follow from their largest magnitudes.
+
+        amax = the largest |x| of the block
+        y = x / scale
+        q = clip(y, -largest, largest), rounded half to even to the elements of the format
+        result = q * scale
+
+    The scale of the MX formats is a power of two, with 2^emax the largest one of the elements:
+
+        scale = 2^clip(floor(log2(amax)) - emax, -127, 127)         2^-127 if amax = 0
+
+    That of nvfp4 has two levels, with s rounded like an element:
+
+        s = clip((amax / 6) / tensor_scale, -448, 448), rounded to float8_e4m3fn
+        scale = s * tensor_scale                                    448 * tensor_scale if that is 0
+
+    That of the integers -L .. L is any number, with S the largest one for which S * L is finite:
+
+        scale = min(max(amax, L * 2^-124) / L, S)
+
+    Args:
+        x: float32, float64, float16 or bfloat16, of rank 1 or more. Computed in float32
+            (float64 for float64).
+        tensor_scale: The second scale of nvfp4, 1 if not given; usually the largest magnitude
+            in x or in calibration data, over 448 * 6. It broadcasts to x, with size 1 along the
+            axis.
+        format: mxfp8 (elements float8_e4m3fn), mxfp8_e5m2, mxfp6 (float6_e2m3fn), mxfp6_e3m2,
+            mxfp4 (float4_e2m1fn), mxint8 (multiples of 1/64 up to 127/64), nvfp4
+            (float4_e2m1fn), or int2 to int8 with L = 1, 3, 7, 15, 31, 63, 127.
+        axis: The axis along which the elements of a block lie, in [-rank, rank - 1].
+        block_size: The number of elements in a block; 0 stands for 16 with nvfp4, 32 otherwise.
+            The last block may be shorter.
     """

@@ -18,7 +18,7 @@ from oracle_cache import cached_oracle
 
 OPERATORS = (
     *("int_quant", "float_quant", "trunc", "trunc_v1", "bipolar_quant"),
-    *("dynamic_quantize", "dynamic_dequantize"),
+    *("dynamic_quantize", "dynamic_dequantize", "block_quant"),
 )
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT_DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), bfloat16)

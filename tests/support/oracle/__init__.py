@@ -6,6 +6,7 @@ float is only the vessel of a value already rounded to the compute type: it brin
 infinities and the sign of zero along. Equal elements are evaluated once per call.
 """
 
+from .block_quant import block_quant
 from .ieee import BFLOAT16, BINARY16, BINARY32, BINARY64, Format, floor_log2
 from .operators import (
     bipolar_quant,
@@ -26,6 +27,7 @@ __all__ = [
     "MODES",
     "Format",
     "bipolar_quant",
+    "block_quant",
     "dynamic_dequantize",
     "dynamic_quantize",
     "float_quant",

@@ -8,13 +8,6 @@
 
 namespace anybit {
 
-namespace {
-
-// Below this number, a second thread costs more than it saves.
-constexpr std::int64_t elements_per_thread = 128 * 1024;
-
-}  // namespace
-
 Application::Application(const OperatorInfo& op, const void* attributes,
                          std::span<const Tensor> inputs, const Tensor& out)
     : ElementwisePlan(op, attributes, inputs) {
@@ -24,9 +17,7 @@ Application::Application(const OperatorInfo& op, const void* attributes,
   x_ = static_cast<const char*>(x.data);
   out_ = static_cast<char*>(out.data);
   lay_out({x, out}, kernel_.preparation);
-  const ElementType computed = float64_ ? ElementType::float64 : ElementType::float32;
-  direct_ = x.type == computed && (out_type_ == computed || !is_floating(out_type_)) &&
-            inner().x == size_of(x.type) && inner().out == size_of(out_type_);
+  direct_ = is_direct(inner().x, inner().out);
 }
 
 void Application::run(const Workers& workers) const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operator on arrays: checked and planned once, then run over any part of the elements.
+// An elementwise operator on arrays: checked and planned once, then run over any part of the
+// elements.
 #pragma once
 
 #include "_native/threads/workers.hpp"

@@ -11,7 +11,7 @@ namespace anybit {
 namespace {
 
 // Below this number, a second thread costs more than it saves.
-constexpr std::int64_t elements_per_thread = 64 * 1024;
+constexpr std::int64_t elements_per_backward_thread = 64 * 1024;
 
 }  // namespace
 
@@ -46,9 +46,9 @@ Backward::Backward(const OperatorInfo& op, const void* attributes, std::span<con
 void Backward::run(const Workers& workers) {
   const IeeeArithmetic ieee;
   if (sums_.empty()) {
-    workers.split(size(), elements_per_thread, [&](std::int64_t first, std::int64_t last) noexcept {
-      run_part(first, last, nullptr);
-    });
+    workers.split(
+        size(), elements_per_backward_thread,
+        [&](std::int64_t first, std::int64_t last) noexcept { run_part(first, last, nullptr); });
     return;
   }
   const std::int64_t chunks = chunk_ == 0 ? 0 : (size() + chunk_ - 1) / chunk_;

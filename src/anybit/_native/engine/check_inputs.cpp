@@ -98,6 +98,15 @@ void check_axis(const Input& input, const Tensor& tensor, const Tensor& x, int a
              (axis < 0 ? "per_tensor" : "per_channel") + ", got " + text_of(tensor));
 }
 
+// All elements of a block have the same parameter.
+void check_blocks(const Input& input, const Tensor& tensor, int x_rank, int axis) {
+  const int own = axis - x_rank + tensor.rank;
+  if (own >= 0 && tensor.shape[own] != 1)
+    fail(Error::Kind::value, input,
+         "of shape " + text_of(tensor) + " must have size 1 along axis " + std::to_string(axis) +
+             ", the axis of the blocks");
+}
+
 }  // namespace
 
 ElementType result_type(const OperatorInfo& op, const void* attributes, ElementType x) {
@@ -112,6 +121,7 @@ void check_inputs(const OperatorInfo& op, const void* attributes, std::span<cons
                   Range* ranges) {
   const Tensor& x = inputs[0];
   const int axis = op.parameter_axis == nullptr ? 0 : op.parameter_axis(attributes, x.rank);
+  const int block_axis = op.blocks == nullptr ? 0 : op.blocks(attributes, inputs).axis;
   for (std::size_t i = 1; i < op.inputs.size(); ++i) {
     const Input& input = op.inputs[i];
     ranges[i] = {};
@@ -126,6 +136,7 @@ void check_inputs(const OperatorInfo& op, const void* attributes, std::span<cons
                std::string(name_of(tensor.type)));
     if (op.parameter_axis == nullptr) check_broadcast(input, tensor, x, op.inputs[0].name);
     else check_axis(input, tensor, x, axis);
+    if (op.blocks != nullptr) check_blocks(input, tensor, x.rank, block_axis);
     if (!input.domain.unlimited()) ranges[i] = check_values(input, tensor);
   }
 }

@@ -8,23 +8,12 @@
 #include <memory>
 #include <span>
 
-#include "kernels.hpp"
-#include "operator_info.hpp"
-#include "ops/types.hpp"
+#include "checked_call.hpp"
 
 namespace anybit {
 
-class ElementwisePlan {
- public:
-  ElementwisePlan(const ElementwisePlan&) = delete;
-  ElementwisePlan& operator=(const ElementwisePlan&) = delete;
-
-  // The number of elements.
-  std::int64_t size() const { return size_; }
-
+class ElementwisePlan : public CheckedCall {
  protected:
-  static constexpr int max_parameters = max_inputs - 1;
-
   // Operands of x's shape; upstream gradients only in the backward pass.
   struct Arrays {
     const Tensor& x;
@@ -32,9 +21,7 @@ class ElementwisePlan {
     const Tensor* gradient = nullptr;
   };
 
-  // Checks the inputs of a call; throws Error if they are invalid. Arrays and attributes must
-  // outlive the plan.
-  ElementwisePlan(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs);
+  using CheckedCall::CheckedCall;
   ~ElementwisePlan() = default;
 
   // `summed` has a bit per parameter whose elements stay distinct even if they are equal.
@@ -94,20 +81,8 @@ class ElementwisePlan {
   // Adds the sums of the table's entries to the elements of a parameter.
   void add_entries(const double* entries, int parameter, double* elements) const;
 
-  std::int64_t element_size() const { return float64_ ? 8 : 4; }
   const Loop& inner() const { return loop_[loops_ - 1]; }
 
-  const OperatorInfo& op_;
-  const void* attributes_;
-  const Level level_;
-  const KernelSet& set_;
-  int variant_ = 0;
-  bool float64_;
-  ElementType x_type_;
-  ElementType out_type_;
-  int parameter_count_;
-  std::array<Tensor, max_parameters> parameters_;
-  std::int64_t size_ = 1;
   int loops_ = 0;
   std::array<Loop, max_rank> loop_;  // outermost first
   int row_loop_ = 0;                 // loops from this one on form a row
@@ -131,7 +106,6 @@ class ElementwisePlan {
                void* prepared, std::int64_t plane, Scratch& scratch) const;
   std::int64_t table_limit() const;
 
-  std::array<double, max_parameters> absent_;  // stands in for omitted inputs
   Preparation preparation_{};
   int innermost_ = -1;                // innermost loop in which a parameter varies
   std::int64_t compact_entries_ = 0;  // entries before rows were widened

@@ -186,12 +186,9 @@ void ElementwisePlan::prepare(const Position& at, int along, std::int64_t first,
                               void* prepared, std::int64_t plane, Scratch& scratch) const {
   const void* gathered[max_parameters];
   for (int p = 0; p < parameter_count_; ++p) {
-    const Tensor& parameter = parameters_[p];
-    const bool wide = float64_ || op_.inputs[p + 1].domain.integer;
     const std::int64_t step = along < 0 ? 0 : loop_[along].parameters[p];
-    set_.load[static_cast<int>(parameter.type)][wide ? 1 : 0](
-        static_cast<const char*>(parameter.data) + at.parameters[p] + first * step, step, count,
-        scratch.gathered[p]);
+    gather(p, static_cast<const char*>(parameters_[p].data) + at.parameters[p] + first * step, step,
+           count, scratch.gathered[p]);
     gathered[p] = scratch.gathered[p];
   }
   preparation_.prepare[variant_](attributes_, gathered, count, prepared, plane);

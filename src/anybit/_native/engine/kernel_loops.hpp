@@ -10,29 +10,34 @@
 #include <utility>
 
 #include "kernels.hpp"
+#include "ops/blocks.hpp"
 
 namespace anybit::ANYBIT_ISA {
 namespace {
 
-// Gathered type of an input: integer parameters are read exactly, not rounded to T.
-template <class Op, class T, std::size_t input>
-using Gathered = std::conditional_t<Op::inputs[input].domain.integer, double, T>;
+// Gathered type of a parameter: integers are read exactly, not rounded to T. The magnitude of a
+// block takes the place of x.
+template <class Op, class T, std::size_t parameter>
+using Gathered =
+    std::conditional_t<Op::inputs[parameter + (BlockReduction<Op> ? 0 : 1)].domain.integer, double,
+                       T>;
 
 // Prepared parameters of `apply`, or of `partials` if it needs others.
 template <class Op, class T, int variant, bool backward, std::size_t... input>
-auto prepared_at(const typename Op::Attributes& attributes, const void* const* gathered,
-                 std::int64_t i, std::index_sequence<input...>) {
+[[gnu::always_inline]] inline auto prepared_at(const typename Op::Attributes& attributes,
+                                               const void* const* gathered, std::int64_t i,
+                                               std::index_sequence<input...>) {
   constexpr bool others = requires { &Op::template prepare_partials<variant, T>; };
   if constexpr (backward && others)
     return Op::template prepare_partials<variant, T>(
-        attributes, static_cast<const Gathered<Op, T, input + 1>*>(gathered[input])[i]...);
+        attributes, static_cast<const Gathered<Op, T, input>*>(gathered[input])[i]...);
   else
     return Op::template prepare<variant, T>(
-        attributes, static_cast<const Gathered<Op, T, input + 1>*>(gathered[input])[i]...);
+        attributes, static_cast<const Gathered<Op, T, input>*>(gathered[input])[i]...);
 }
 
 template <class Op>
-using Parameters = std::make_index_sequence<Op::inputs.size() - 1>;
+using Parameters = std::make_index_sequence<Op::inputs.size() - (BlockReduction<Op> ? 0 : 1)>;
 
 template <class Op, class T, bool backward>
 inline constexpr std::size_t columns =

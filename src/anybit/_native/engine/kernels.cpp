@@ -5,6 +5,7 @@
 #include "half.hpp"
 #include "kernel_loops.hpp"
 #include "ops/operators.hpp"
+#include "ops/powers.hpp"
 
 namespace anybit::ANYBIT_ISA {
 namespace {
@@ -45,6 +46,97 @@ void apply(const Rows& rows) {
   }
 }
 
+// The order of magnitudes is that of their bits, with NaN above infinity.
+template <class T>
+[[gnu::always_inline]] inline typename Layout<T>::Bits magnitude_bits(T x) {
+  return std::bit_cast<typename Layout<T>::Bits>(x) &
+         std::numeric_limits<typename Layout<T>::Bits>::max();
+}
+
+template <class T>
+[[gnu::always_inline]] inline T largest_magnitude(const T* x, std::int64_t count) {
+  typename Layout<T>::Bits largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) largest = at_least(magnitude_bits(x[i]), largest);
+  return std::bit_cast<T>(largest);
+}
+
+template <class T>
+void reduce_all(const void* x, std::int64_t count, void* magnitudes) {
+  T& magnitude = *static_cast<T*>(magnitudes);
+  const T parts[] = {magnitude, largest_magnitude(static_cast<const T*>(x), count)};
+  magnitude = largest_magnitude(parts, 2);
+}
+
+template <class T>
+void reduce_elements(const void* x, std::int64_t count, void* magnitudes) {
+  using Bits = typename Layout<T>::Bits;
+  const T* const from = static_cast<const T*>(x);
+  T* const to = static_cast<T*>(magnitudes);
+  for_each_element(count, [=](std::int64_t i) {
+    const Bits larger = at_least(magnitude_bits(from[i]), std::bit_cast<Bits>(to[i]));
+    to[i] = std::bit_cast<T>(larger);
+  });
+}
+
+// Blocks whose parameters are prepared together, in vectors.
+constexpr std::int64_t batch = 16;
+
+template <class Op, class T>
+struct Batch {
+  alignas(64) T magnitudes[batch];
+  alignas(64) T prepared[columns<Op, T, false>][batch];
+};
+
+template <class Op, class T, int variant>
+[[gnu::always_inline]] inline void apply_batch(const typename Op::Attributes& attributes,
+                                               const void* const* gathered, Batch<Op, T>& all,
+                                               const T* x, T* out, std::int64_t blocks, auto size) {
+  for (std::int64_t b = 0; b < blocks; ++b)
+    all.magnitudes[b] = largest_magnitude(x + b * size, size);
+  for_each_element(batch, [&](std::int64_t b) {
+    const auto one = prepared_at<Op, T, variant, false>(attributes, gathered, b, Parameters<Op>{});
+    for (std::size_t column = 0; column < one.size(); ++column)
+      all.prepared[column][b] = one[column];
+  });
+  for (std::int64_t b = 0; b < blocks; ++b)
+    apply_row<Op, T, variant, true>(x + b * size, out + b * size, size, &all.prepared[0][b], batch,
+                                    std::make_index_sequence<columns<Op, T, false>>{});
+}
+
+template <class Op, class T, int variant>
+void apply_blocks(const BlockRow& row) {
+  const auto attributes = *static_cast<const typename Op::Attributes*>(row.attributes);
+  const T* const x = static_cast<const T*>(row.x);
+  T* const out = static_cast<T*>(row.out);
+  Batch<Op, T> all{};
+  T repeated[Op::inputs.size()][batch];
+  const void* gathered[Op::inputs.size()] = {all.magnitudes};
+  for (std::size_t i = 1; i < Op::inputs.size(); ++i) {
+    for (T& value : repeated[i]) value = *static_cast<const T*>(row.gathered[i]);
+    gathered[i] = repeated[i];
+  }
+  for (std::int64_t first = 0, blocks, size; first < row.length; first += blocks * size) {
+    const std::int64_t rest = row.length - first;
+    size = rest < row.block ? rest : row.block;
+    blocks = clamped(rest / size, std::int64_t{1}, batch);
+    const auto apply = [&](auto block) __attribute__((always_inline)) {
+      apply_batch<Op, T, variant>(attributes, gathered, all, x + first, out + first, blocks, block);
+    };
+    // The usual sizes are constants, so that the loops over a block are unrolled.
+    if (size == 32) apply(std::integral_constant<std::int64_t, 32>{});
+    else if (size == 16) apply(std::integral_constant<std::int64_t, 16>{});
+    else apply(size);
+  }
+}
+
+template <class Op, class T, int... variant>
+const ApplyBlocks* block_loops() {
+  if constexpr (BlockReduction<Op>) {
+    static constexpr ApplyBlocks loops[] = {apply_blocks<Op, T, variant>...};
+    return loops;
+  } else return nullptr;
+}
+
 template <class Op, class T>
 Kernel kernel_of() {
   static_assert(Op::inputs.size() <= max_inputs && columns<Op, T, false> <= max_columns);
@@ -53,7 +145,10 @@ Kernel kernel_of() {
         prepares_of<Op, T, false>(std::integer_sequence<int, variant...>{});
     static constexpr Apply uniforms[] = {apply<Op, T, variant, true>...};
     static constexpr Apply varyings[] = {apply<Op, T, variant, false>...};
-    return Kernel{{static_cast<int>(columns<Op, T, false>), prepares.data()}, uniforms, varyings};
+    return Kernel{{static_cast<int>(columns<Op, T, false>), prepares.data()},
+                  uniforms,
+                  varyings,
+                  block_loops<Op, T, variant...>()};
   }(std::make_integer_sequence<int, Op::variants>{});
 }
 
@@ -135,8 +230,11 @@ constexpr auto stores(std::integer_sequence<int, type...>) {
       {{store_for<ElementType{type}, float>(), store_for<ElementType{type}, double>()}...}};
 }
 
-constexpr KernelSet all{kernel, loads(std::make_integer_sequence<int, element_type_count>{}),
-                        stores(std::make_integer_sequence<int, element_type_count>{})};
+constexpr KernelSet all{kernel,
+                        loads(std::make_integer_sequence<int, element_type_count>{}),
+                        stores(std::make_integer_sequence<int, element_type_count>{}),
+                        {reduce_all<float>, reduce_all<double>},
+                        {reduce_elements<float>, reduce_elements<double>}};
 
 }  // namespace
 }  // namespace anybit::ANYBIT_ISA

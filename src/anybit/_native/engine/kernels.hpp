@@ -16,7 +16,8 @@ inline constexpr int max_columns = 9;
 
 // Parameters are stored by column, `plane` elements apart.
 
-// prepared columns <- gathered input columns (compute type; double for integer inputs).
+// prepared columns <- gathered input columns (compute type; double for integer inputs). Those of
+// operators that reduce blocks begin with the magnitudes of the blocks.
 using Prepare = void (*)(const void* attributes, const void* const* gathered, std::int64_t count,
                          void* prepared, std::int64_t plane);
 // out[i] <- operator(x[i]) over contiguous rows; x and out may be the same array.
@@ -38,6 +39,20 @@ using Load = void (*)(const void* x, std::int64_t stride, std::int64_t count, vo
 // that results never have.
 using Store = void (*)(const void* x, std::int64_t count, void* out, std::int64_t stride);
 
+// magnitudes[i * step] <- max(magnitudes[i * step], |x[i]|) in the compute type, with a step of 0
+// or 1; NaN counts as more than infinity.
+using Reduce = void (*)(const void* x, std::int64_t count, void* magnitudes);
+// A contiguous row of blocks; the last one may be shorter. x and out may be the same array.
+struct BlockRow {
+  const void* attributes;
+  const void* x;
+  void* out;
+  std::int64_t length;
+  std::int64_t block;
+  const void* const* gathered;  // a parameter each, in the compute type; null before the first one
+};
+using ApplyBlocks = void (*)(const BlockRow& row);
+
 // Preparation of parameters, by variant, and the number of columns of the result.
 struct Preparation {
   int columns;
@@ -50,6 +65,7 @@ struct Kernel {
   Preparation preparation;
   const Apply* uniform;
   const Apply* varying;
+  const ApplyBlocks* blocks;  // null for elementwise operators
 };
 
 // Kernel family of the operators' loops. Second index: 0 for float32, 1 for float64.
@@ -59,6 +75,8 @@ struct KernelSet {
   Kernel (*kernel)(int operator_index, bool float64);
   std::array<std::array<Load, 2>, element_type_count> load;
   std::array<std::array<Store, 2>, element_type_count> store;
+  std::array<Reduce, 2> reduce_all;       // to one magnitude
+  std::array<Reduce, 2> reduce_elements;  // to a magnitude per element
 };
 
 }  // namespace anybit

@@ -5,6 +5,7 @@
 #include <array>
 #include <span>
 
+#include "ops/blocks.hpp"
 #include "ops/types.hpp"
 
 namespace anybit {
@@ -18,6 +19,8 @@ struct OperatorInfo {
   ElementType (*result_type)(const void* attributes, ElementType x);
   // Axis of 1-D parameters, -1 for a single element; null if NumPy's broadcasting applies.
   int (*parameter_axis)(const void* attributes, int rank);
+  // Blocks that the operator reduces; null if it is elementwise. Throws Error for invalid inputs.
+  BlockShape (*blocks)(const void* attributes, std::span<const Tensor> inputs);
 };
 
 // Positions of an operator's differentiable inputs.
@@ -72,6 +75,14 @@ const OperatorInfo& operator_info() {
             return Op::parameter_axis(*static_cast<const Attributes*>(attributes), rank);
           };
         return axis;
+      }(),
+      [] {
+        BlockShape (*blocks)(const void*, std::span<const Tensor>) = nullptr;
+        if constexpr (BlockReduction<Op>)
+          blocks = [](const void* attributes, std::span<const Tensor> inputs) {
+            return Op::blocks(*static_cast<const Attributes*>(attributes), inputs);
+          };
+        return blocks;
       }()};
   return info;
 }

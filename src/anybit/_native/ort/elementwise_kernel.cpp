@@ -94,6 +94,7 @@ void ElementwiseKernel::check_constants(const OrtKernelInfo* info) const {
                     ? *constant
                     : Tensor{&one, ElementType::float64, 0, nullptr, nullptr, true, true};
   }
+  if (op_->blocks != nullptr && x.rank == 0) return;  // the axis of blocks needs the rank
   if (op_->parameter_axis != nullptr) {
     // The sizes of these parameters must equal those of x, which are unknown.
     if (x.rank > 0) op_->parameter_axis(attributes_.get(), static_cast<int>(x.rank));
@@ -135,7 +136,7 @@ void ElementwiseKernel::run(OrtKernelContext* context) const {
                    nullptr,
                    true,
                    false};
-  Application(*op_, attributes_.get(), {inputs.data(), node_.inputs()}, out)
+  Computation(*op_, attributes_.get(), {inputs.data(), node_.inputs()}, out)
       .run(SessionWorkers(api(), context));
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "_native/engine/application.hpp"
+#include "_native/engine/computation.hpp"
 #include "attributes.hpp"
 #include "node.hpp"
 

@@ -8,7 +8,7 @@
 
 #include <type_traits>
 
-#include "_native/engine/application.hpp"
+#include "_native/engine/computation.hpp"
 #include "_native/threads/pool.hpp"
 #include "_native/threads/processors.hpp"
 #include "_native/xla/handler.hpp"
@@ -37,10 +37,10 @@ nb::object call(const Call& call) {
 
   std::array<Tensor, Op::inputs.size()> tensors;
   for (std::size_t i = 0; i < operands.size(); ++i) tensors[i] = operands[i].tensor();
-  const Application application(op, &arguments.attributes, tensors, out.tensor());
+  const Computation computation(op, &arguments.attributes, tensors, out.tensor());
   {
-    const WithoutGil unlocked(application.size());
-    application.run(pool());
+    const WithoutGil unlocked(computation.size());
+    computation.run(pool());
   }
   return out.object();
 }
@@ -128,7 +128,8 @@ NB_MODULE(_core, module) {
   Operators::for_each([&]<class Op>() {
     add_function<&call<Op>>(module, Op::name);
     add_spread<&call<Op>>(module, Op::name);
-    add_function<&round_in_turn<Op>>(module, std::string(Op::name) + "_in_turn");
+    if constexpr (!BlockReduction<Op>)
+      add_function<&round_in_turn<Op>>(module, std::string(Op::name) + "_in_turn");
     if constexpr (requires { Op::differentiable; }) {
       add_function<&call_backward<Op>>(module, std::string(Op::name) + "_backward");
       add_spread<&call_backward<Op>>(module, std::string(Op::name) + "_backward");

@@ -84,6 +84,8 @@ def _select_nodes(nodes: list[ir.Node], left: dict[str, str]) -> list[ir.Node]:
             reason = "it reads integers, which a local function would cast to float32"
         elif operator is not None and operator.result_dtype is not None:
             reason = "the type of its result follows from an attribute"
+        elif operator is not None and operator.block_axis is not None:
+            reason = "the axis of its blocks needs the rank of x, which a local function lacks"
         elif x is None or x.dtype not in _COMPUTED_IN_FLOAT32:
             reason = "it does not compute in float32, as a local function does"
         elif len(node.inputs) != usual or None in node.inputs:

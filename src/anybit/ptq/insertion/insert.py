@@ -23,7 +23,11 @@ from anybit.ptq.graph.outputs import remove_output_nodes
 from anybit.ptq.graph.targets import ActivationTensor, NodeInput, TargetNode
 from anybit.ptq.insertion.nodes import NodeWriter
 from anybit.ptq.specs.dynamic_grid import DynamicGrid, DynamicIntegerGrid, MxGrid
-from anybit.ptq.specs.quantize import quantize_to_grid, select_operator
+from anybit.ptq.specs.quantize import (
+    quantize_to_grid,
+    select_block_operator,
+    select_operator,
+)
 
 _BIAS_CODES = range(-(2**31), 2**31)
 # The largest scale of a bias, as a share of the largest magnitude of the bias.
@@ -215,7 +219,7 @@ class _Inserter:
         """Insert a quantizer before a node, and return its output."""
         writer = self._make_writer(before, name)
         if isinstance(grid, MxGrid):
-            return writer.quantize_blocks(x, grid)
+            return writer.quantize(x, select_block_operator(grid))
         if isinstance(grid, DynamicIntegerGrid):
             return writer.quantize_rows(x, grid)
         return writer.quantize(x, select_operator(grid))

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of quantizers, also of those with computed scales per block."""
+"""Nodes of quantizers, also of those with computed scales per row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -13,33 +10,12 @@ from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.quantizers.grids import GridMatch, list_arguments, make_attributes
 from anybit.ptq.graph.blocks import BlockLayout
-from anybit.ptq.specs.dynamic_grid import DynamicIntegerGrid, MxGrid
-from anybit.ptq.specs.quantize import select_operator, select_power_operator
+from anybit.ptq.specs.dynamic_grid import DynamicIntegerGrid
+from anybit.ptq.specs.quantize import select_operator
 
-_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+_FLOAT = ir.DataType.FLOAT
 # The first opset in which the bounds of Slice are inputs, not attributes.
 _SLICE_WITH_INPUTS = 10
-
-
-_Size: TypeAlias = int | ir.Value
-"""A constant size, or a computed vector of sizes."""
-
-
-@dataclass(frozen=True)
-class _AxisSizes:
-    """Sizes of an axis that is split into blocks.
-
-    Attributes:
-        length: The length of the axis.
-        count: The number of blocks.
-        padded: The length with a full last block.
-        padding: The number of elements that the last block lacks.
-    """
-
-    length: _Size
-    count: _Size
-    padded: _Size
-    padding: _Size
 
 
 class NodeWriter:
@@ -71,6 +47,8 @@ class NodeWriter:
             *computed,
             *(None if array is None else self._share_number(role, array) for role, array in shared),
         ]
+        while parameters and parameters[-1] is None:
+            parameters.pop()
         return self._editor.insert(
             self._before,
             declared.onnx_name,
@@ -81,21 +59,6 @@ class NodeWriter:
             attributes=make_attributes(operator),
             domain=declared.onnx_domain,
         )
-
-    def quantize_blocks(self, x: ir.Value, grid: MxGrid) -> ir.Value:
-        """Insert a quantizer with a computed scale per block. The opset must be 18 or newer."""
-        axis, sizes = grid.axis, self._compute_sizes(x, grid)
-        if sizes.count == 1:
-            return self._quantize_axis(x, grid, axis)
-        padded = x if sizes.padding == 0 else self._pad(x, grid, sizes.padding)
-        blocks = self._reshape_axis(padded, x, grid, [sizes.count, grid.format.size])
-        rounded = self._quantize_axis(blocks, grid, axis + 1)
-        merged = self._reshape_axis(rounded, x, grid, [sizes.padded])
-        if sizes.padding != 0:
-            bounds = [self._make_vector([bound]) for bound in (0, sizes.length, axis)]
-            merged = self._insert("Slice", [merged, *bounds], "short")
-        merged.shape = None if x.shape is None else x.shape.copy()
-        return merged
 
     def quantize_rows(self, x: ir.Value, grid: DynamicIntegerGrid) -> ir.Value:
         """Insert a quantizer with a computed scale per row. The opset must be 18 or newer."""
@@ -185,71 +148,9 @@ class NodeWriter:
         result.shape = ir.Shape(layout.flat_shape)
         return result
 
-    def _compute_sizes(self, x: ir.Value, grid: MxGrid) -> _AxisSizes:
-        """Return the sizes of the axis that is split, computed by nodes if it is unknown."""
-        block, length = grid.format.size, grid.sizes[grid.axis]
-        if length is not None:
-            count = -(-length // block)
-            return _AxisSizes(length, count, count * block, count * block - length)
-        bounds = [ir.AttrInt64("start", grid.axis), ir.AttrInt64("end", grid.axis + 1)]
-        size = self._insert("Shape", [x], "length", dtype=_INT64, attributes=bounds)
-        rounded_up = self._insert("Add", [size, self._make_vector([block - 1])], "up", dtype=_INT64)
-        number = self._insert(
-            "Div", [rounded_up, self._make_vector([block])], "count", dtype=_INT64
-        )
-        padded = self._insert("Mul", [number, self._make_vector([block])], "whole", dtype=_INT64)
-        padding = self._insert("Sub", [padded, size], "missing", dtype=_INT64)
-        return _AxisSizes(size, number, padded, padding)
-
-    def _quantize_axis(self, blocks: ir.Value, grid: MxGrid, axis: int) -> ir.Value:
-        """Insert a quantizer with a computed scale for the elements along an axis."""
-        smallest = self._share_number("least", grid.smallest_magnitude)
-        factor = self._share_number("factor", grid.scale_factor)
-        magnitudes = self._insert("Abs", [blocks], "magnitudes", like=blocks)
-        marked = self._mark_nan(magnitudes)
-        largest = self._insert("ReduceMax", [marked, self._make_vector([axis])], "reach")
-        limited = self._insert("Max", [largest, smallest], "limited")
-        power = self.quantize(limited, select_power_operator(grid))
-        scale = self._insert("Mul", [power, factor], "scale")
-        return self.quantize(blocks, select_operator(grid.element_grid), [scale])
-
-    def _pad(self, x: ir.Value, grid: MxGrid, padding: _Size) -> ir.Value:
-        rank, axis = len(grid.sizes), grid.axis
-        pads = self._make_vector([*[0] * (rank + axis), padding, *[0] * (rank - 1 - axis)])
-        return self._insert("Pad", [x, pads], "filled")
-
-    def _reshape_axis(
-        self, value: ir.Value, x: ir.Value, grid: MxGrid, sizes: Sequence[_Size]
-    ) -> ir.Value:
-        """Reshape a value to the shape of x with other sizes in place of the axis of blocks."""
-        leading, trailing = grid.sizes[: grid.axis], grid.sizes[grid.axis + 1 :]
-        last: list[_Size] = [size for size in trailing if size is not None]
-        if len(last) < len(trailing):
-            start = [ir.AttrInt64("start", grid.axis + 1)]
-            last = [self._insert("Shape", [x], "behind", dtype=_INT64, attributes=start)]
-        # In the shape of a Reshape, 0 copies the size of the input.
-        shape = self._make_vector([*[0] * len(leading), *sizes, *last])
-        result = self._insert("Reshape", [value, shape], "blocks")
-        result.shape = ir.Shape(
-            [*leading, *(size if isinstance(size, int) else None for size in sizes), *trailing]
-        )
-        return result
-
-    def _make_vector(self, sizes: Sequence[_Size]) -> ir.Value:
-        """Return a vector of constant and computed sizes."""
-        parts = []
-        for is_constant, group in groupby(sizes, lambda size: isinstance(size, int)):
-            if is_constant:
-                numbers = np.asarray([*group], np.int64)
-                parts.append(
-                    self._editor.share_constant("integers", f"{self._name}_integers", numbers)
-                )
-            else:
-                parts += [size for size in group if isinstance(size, ir.Value)]
-        if len(parts) == 1:
-            return parts[0]
-        axis = [ir.AttrInt64("axis", 0)]
-        return self._insert("Concat", parts, "integers", dtype=_INT64, attributes=axis)
+    def _make_vector(self, numbers: Sequence[int]) -> ir.Value:
+        integers = np.asarray([*numbers], np.int64)
+        return self._editor.share_constant("integers", f"{self._name}_integers", integers)
 
     def _insert(
         self,

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dynamic grids of activations: their scales are computed at run time.
 
-MX blocks are Reshape, Abs, ReduceMax, Max, FloatQuant, Mul, FloatQuant or IntQuant, Reshape. The
-first FloatQuant has no mantissa bits and rounds down: it computes 2^floor(log2(amax)). Max limits
-amax to magnitudes whose scale is at least 2^-127. A block with an infinity or NaN becomes NaN: its
-amax is infinite, and FloatQuant returns NaN for that.
+MX blocks are one BlockQuant.
 
 Integers have one scale per row or tensor. With L the number of steps and S the largest scale with
 a finite S L, each operation in float32,
@@ -26,17 +23,16 @@ from anybit.errors import ModelError
 from anybit.formats import LARGEST_FLOAT32
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
-from anybit.ops.grids import Grid, IntegerGrid
+from anybit.ops.grids import IntegerGrid
 from anybit.ops.int_quant import get_codes
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
-from anybit.ptq.specs.block_scales import get_largest_exponent, make_block_grid
 from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.dynamic_scales import SMALLEST_DYNAMIC_SCALE, find_largest_scale
 from anybit.quant_types.spec import QuantSpec
 from anybit.quant_types.spec_parser import IntegerFormat
 
 DYNAMIC_GRID_OPSET = 18
-"""First opset with the operators of the graph."""
+"""First opset with the operators of the graph of integers."""
 
 _FLOAT32_DIGITS = 24
 
@@ -58,32 +54,10 @@ class MxGrid(_UnboundedGrid):
     Attributes:
         format: Format of the elements.
         axis: The axis, counted from the front.
-        sizes: Sizes of the tensor, None where unknown.
     """
 
     format: BlockFormat
     axis: int
-    sizes: tuple[int | None, ...]
-
-    @property
-    def smallest_magnitude(self) -> float:
-        """Magnitude of a block below which its scale stays the same."""
-        return 2.0 ** (get_largest_exponent(self.format) - 127)
-
-    @property
-    def scale_factor(self) -> float:
-        """Quotient of the scale and the power of two below the magnitude of a block."""
-        return float(self.element_grid.scale) * 2.0 ** -get_largest_exponent(self.format)
-
-    @property
-    def element_grid(self) -> Grid:
-        """Grid of a block whose power of two is 1."""
-        return make_block_grid(np.zeros((), np.int32), self.format)
-
-    @property
-    def power_bias(self) -> int:
-        """Exponent bias of the format that represents the power of two below a magnitude."""
-        return 128 - get_largest_exponent(self.format)
 
 
 @dataclass(frozen=True)
@@ -136,20 +110,18 @@ def make_dynamic_grid(tensor: ActivationTensor, spec: QuantSpec) -> DynamicGrid:
     """
     match spec.format:
         case BlockFormat():
-            (axis,), sizes = _find_axes(tensor, spec, blocks=True)
-            return MxGrid(spec.format, axis, sizes)
+            (axis,) = _find_axes(tensor, spec, blocks=True)
+            return MxGrid(spec.format, axis)
         case IntegerFormat():
             codes = get_codes(spec.bits, spec.format.signed, spec.narrow)
-            axes = _find_axes(tensor, spec, blocks=False)[0] if spec.per_row else ()
+            axes = _find_axes(tensor, spec, blocks=False) if spec.per_row else ()
             return DynamicIntegerGrid(codes, spec.asymmetric, axes)
         case _:
             raise TypeError(f"{spec.text!r} has static scales")
 
 
-def _find_axes(
-    tensor: ActivationTensor, spec: QuantSpec, *, blocks: bool
-) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """Return the axes along which readers of a tensor sum, and the sizes of the tensor.
+def _find_axes(tensor: ActivationTensor, spec: QuantSpec, *, blocks: bool) -> tuple[int, ...]:
+    """Return the axes along which readers of a tensor sum.
 
     Raises:
         ModelError: The rank is unknown, or readers reduce different axes.
@@ -173,7 +145,7 @@ def _find_axes(
             f"{value.name!r}: {spec.text} needs one reduction axis, and its readers reduce axes "
             f"{reduced}; {remedy}"
         )
-    return axes.pop(), tuple(size if isinstance(size, int) else None for size in shape)
+    return axes.pop()
 
 
 def _find_row_axes(layer: TargetNode, index: int, rank: int) -> tuple[int, ...]:

@@ -2,21 +2,14 @@
 """Quantization of arrays to grids, by the operators that compute the grids."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
-from anybit.formats import FloatFormat
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.quantizers.grids import GridMatch, match_grid
-from anybit.ops.grids import FloatGrid, Grid, IntegerGrid
-from anybit.ptq.graph.blocks import BlockLayout
-from anybit.ptq.specs.block_scales import generate_block_grids
+from anybit.ops.block_quant import block_quant
+from anybit.ops.grids import Call, Grid, IntegerGrid
 from anybit.ptq.specs.dynamic_grid import DynamicGrid, DynamicIntegerGrid, MxGrid
-from anybit.quant_types.block_formats import ScaleRule
-
-_ONE = np.ones((), np.float32)
-_LARGEST_POWER = 2.0**127
 
 
 def select_operator(grid: Grid) -> GridMatch:
@@ -31,23 +24,21 @@ def select_operator(grid: Grid) -> GridMatch:
     return operator
 
 
-def select_power_operator(grid: MxGrid) -> GridMatch:
-    """Return the operator that rounds a magnitude down to a power of two."""
-    operator = select_operator(FloatGrid(_ONE, FloatFormat(8, 0, grid.power_bias, _LARGEST_POWER)))
-    attributes = {**operator.call.attributes, "rounding_mode": "FLOOR"}
-    return GridMatch(operator.operator, replace(operator.call, attributes=attributes))
+def select_block_operator(grid: MxGrid) -> GridMatch:
+    """Return the operator that quantizes blocks, with the attributes of the call."""
+    name, size = str(grid.format), grid.format.size
+    call = Call({}, {"format": name, "axis": grid.axis, "block_size": size})
+    return GridMatch(block_quant.operator, call)  # type: ignore[attr-defined]
 
 
 def make_rounding(grid: Grid | DynamicGrid) -> Callable[[Array, Array | None], Array]:
     """Return a function of an array and an output array that quantizes to a grid.
 
-    The output array may be the array itself, or None for a new one; dynamic grids ignore it.
+    The output array may be the array itself, or None for a new one; dynamic integers ignore it.
     """
-    if isinstance(grid, MxGrid):
-        return lambda x, out: _quantize_blocks(x, grid)
     if isinstance(grid, DynamicIntegerGrid):
         return lambda x, out: quantize_to_grid(x, fit_dynamic_grid(x, grid))
-    operator = select_operator(grid)
+    operator = select_block_operator(grid) if isinstance(grid, MxGrid) else select_operator(grid)
     function = operator.operator.function
     arguments = {**operator.call.parameters, **operator.call.attributes}
     return lambda x, out: np.asarray(function(x, **arguments, out=out))
@@ -78,12 +69,3 @@ def _compute_scale(width: Array, grid: DynamicIntegerGrid) -> Array:
     limited = np.maximum(width, np.float32(grid.smallest_width))
     scale = np.minimum(limited / np.float32(grid.steps), np.float32(grid.largest_scale))
     return np.asarray(np.where(np.isinf(width), width, scale))
-
-
-def _quantize_blocks(x: Array, grid: MxGrid) -> Array:
-    """Return finite numbers, quantized in blocks whose scales follow from their magnitudes."""
-    layout = BlockLayout(x.shape, grid.axis, grid.axis, grid.format.size)
-    blocks = layout.split(x)
-    magnitude = np.abs(blocks).max(axis=layout.axis, keepdims=True, initial=0)
-    (block_grid,) = generate_block_grids(magnitude, grid.format, ScaleRule.FLOOR)
-    return layout.merge(quantize_to_grid(blocks, block_grid))

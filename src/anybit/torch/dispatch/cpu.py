@@ -103,7 +103,15 @@ def make_native_result(
 
 
 def make_native_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
-    """Return the function for the gradients of inputs that native kernels differentiate."""
+    """Return the function for the gradients of inputs that native kernels differentiate.
+
+    Without such a kernel, it is the reference.
+    """
+    if not _native.get_differentiable_inputs(operator.name):
+        slow = make_partials_backward(operator)
+        return lambda gradient, inputs, requested, attributes: slow(
+            gradient, *inputs, requested=[*requested], **attributes
+        )
     native = _native.get_spread_variant(_native.get_backward_kernel(operator.name))
     x_name = operator.inputs[0].name
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated kernels on tensors of a GPU, with parameters that are tensors or numbers."""
+"""The operators on tensors of a GPU, with parameters that are tensors or numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ import torch
 
 from anybit.ops import Operator
 from anybit.torch import triton
+from anybit.torch.dispatch import reference
 from anybit.torch.dispatch.parameters import convert_to_parameter
 
 try:
@@ -23,9 +24,23 @@ except ImportError:
 _MAX_CACHED = 4096
 
 
+def make_forward_kernel(operator: Operator) -> Callable[..., torch.Tensor]:
+    """Return the operator for tensors: a generated kernel, or the reference if it has blocks."""
+    if operator.block_axis is not None:
+        return reference.make_reference_forward(operator)
+    return triton.make_forward_kernel(operator)
+
+
+def make_backward_kernel(operator: Operator) -> Callable[..., list[torch.Tensor]]:
+    """Return the gradients for tensors: a generated kernel, or the reference if it has blocks."""
+    if operator.block_axis is not None:
+        return reference.make_partials_backward(operator)
+    return triton.make_backward_kernel(operator)
+
+
 def make_result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any]], torch.Tensor]:
     """Return the operator for a tensor and parameters that are tensors or numbers."""
-    kernel, as_tensors = triton.make_forward_kernel(operator), _make_constant_converter(operator)
+    kernel, as_tensors = make_forward_kernel(operator), _make_constant_converter(operator)
 
     def call(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> torch.Tensor:
         return kernel(*as_tensors(inputs), **attributes)
@@ -35,7 +50,7 @@ def make_result(operator: Operator) -> Callable[[Sequence[Any], Mapping[str, Any
 
 def make_gradients(operator: Operator) -> Callable[..., Sequence[torch.Tensor]]:
     """Return the function for the gradients of the inputs that it is called for."""
-    kernel, as_tensors = triton.make_backward_kernel(operator), _make_constant_converter(operator)
+    kernel, as_tensors = make_backward_kernel(operator), _make_constant_converter(operator)
 
     def call(
         gradient: torch.Tensor,

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from anybit.ops import Attribute, Operator
-from anybit.torch import triton
 from anybit.torch.checks import check, check_backward, check_out
-from anybit.torch.dispatch import autograd, cpu, reference, vmap
+from anybit.torch.dispatch import autograd, cpu, gpu, reference, vmap
 from anybit.torch.results import make_empty_gradients, make_empty_result
 
 _LIBRARY = torch.library.Library("anybit", "DEF")
@@ -29,7 +28,7 @@ def define(operator: Operator) -> tuple[Any, Any]:
     )
     _LIBRARY.impl(operator.name, reference.make_reference_forward(operator), _FALLBACK)
     _LIBRARY.impl(operator.name, cpu.make_forward_kernel(operator), "CPU")
-    _LIBRARY.impl(operator.name, triton.make_forward_kernel(operator), "CUDA")
+    _LIBRARY.impl(operator.name, gpu.make_forward_kernel(operator), "CUDA")
     torch.library.register_fake(overload.name(), _make_fake(operator), lib=_LIBRARY)
     torch.library.register_vmap(
         overload.name(), vmap.make_forward_rule(operator, overload), lib=_LIBRARY
@@ -60,7 +59,7 @@ def _define_backward(operator: Operator) -> Any:
     overload = _declare(name, f"{inputs}{_declare_attributes(operator, star=False)}", "Tensor[]")
     _LIBRARY.impl(name, reference.make_partials_backward(operator), _FALLBACK)
     _LIBRARY.impl(name, cpu.make_backward_kernel(operator), "CPU")
-    _LIBRARY.impl(name, triton.make_backward_kernel(operator), "CUDA")
+    _LIBRARY.impl(name, gpu.make_backward_kernel(operator), "CUDA")
     _LIBRARY.impl(name, reference.make_batched_backward(operator), "Batched")
     torch.library.register_fake(overload.name(), _make_fake_backward(operator), lib=_LIBRARY)
     torch.library.register_vmap(

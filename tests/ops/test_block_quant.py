@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks: threads, memory layouts, agreement with the elementwise operators, gradients."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from backends import OPERATORS
+
+import anybit
+from anybit import formats
+
+FLOATS = {
+    "mxfp8": formats.float8_e4m3fn,
+    "mxfp8_e5m2": formats.float8_e5m2,
+    "mxfp6": formats.float6_e2m3fn,
+    "mxfp6_e3m2": formats.float6_e3m2fn,
+    "mxfp4": formats.float4_e2m1fn,
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("form", ["mxfp8", "int8"])
+def test_block_quant_does_not_depend_on_threads(
+    form: str, axis: int, set_threads: Callable[[int], None]
+) -> None:
+    x = np.random.default_rng(axis).normal(size=(70, 101, 80)).astype(np.float32)
+    set_threads(1)
+    expected = anybit.block_quant(x, format=form, axis=axis)
+    for threads in (2, 5):
+        set_threads(threads)
+        np.testing.assert_array_equal(anybit.block_quant(x, format=form, axis=axis), expected)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_block_quant_equals_float_quant_with_mx_scales(name: str) -> None:
+    x = np.random.default_rng(0).normal(size=(50, 32)).astype(np.float32)
+    x *= np.float32(2.0) ** np.arange(-60, 40, 2, dtype=np.float32)[:, None]
+    element = FLOATS[name]
+    emax = np.frexp(element.largest)[1]
+    scale = np.ldexp(np.float32(1), np.frexp(np.abs(x).max(1, keepdims=True))[1] - emax)
+    expected = anybit.float_quant(x, scale, *element)
+    np.testing.assert_array_equal(anybit.block_quant(x, format=name), expected)
+
+
+def test_block_quant_equals_int_quant_with_absmax_scales() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 32)).astype(np.float32)
+    scale = np.abs(x).max(1, keepdims=True) / np.float32(7)
+    expected = anybit.int_quant(x, scale, 0, 4, narrow=True)
+    np.testing.assert_array_equal(anybit.block_quant(x, format="int4"), expected)
+
+
+def test_block_quant_partials_are_zero_where_elements_are_clipped() -> None:
+    x = np.array([63.0, -50.0, 48.0, 1.0, np.nan], np.float32)  # a scale of 8: 48 is the largest
+    partials = OPERATORS["block_quant"].partials(x, format="mxfp4", block_size=4)
+    assert partials["x"].tolist() == [0, 0, 1, 1, 1]
