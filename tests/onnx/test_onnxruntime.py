@@ -41,8 +41,12 @@ def quantizer(shape: Any = None, *others: onnx.NodeProto, **constants: np.ndarra
 
 
 def example(operator: Operator) -> dict[str, np.ndarray]:
-    """Parameters that every operator accepts, in the types it accepts."""
-    domains = {declared.name: declared.domain for declared in operator.inputs[1:]}
+    """Parameters that every operator accepts, in the types it accepts.
+
+    None for blocks, whose optional parameter depends on an attribute.
+    """
+    declared_inputs = operator.inputs[1:] if operator.block_axis is None else ()
+    domains = {declared.name: declared.domain for declared in declared_inputs}
     return {
         name: np.ones(1, domain.dtypes[0] if domain and domain.dtypes else F32)
         for name, domain in domains.items()
