@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from backends import OPERATORS
+from small_models import model, node
 
 import anybit
 from anybit import formats
@@ -54,3 +55,21 @@ def test_block_quant_partials_are_zero_where_elements_are_clipped() -> None:
     x = np.array([63.0, -50.0, 48.0, 1.0, np.nan], np.float32)  # a scale of 8: 48 is the largest
     partials = OPERATORS["block_quant"].partials(x, format="mxfp4", block_size=4)
     assert partials["x"].tolist() == [0, 0, 1, 1, 1]
+
+
+def test_compile_does_not_take_blocks_for_elementwise() -> None:
+    """Codes before a BlockQuant say nothing about single elements after it."""
+    x = np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)
+    nodes = [
+        node("IntQuant", "x scale zeropt bits", "a"),
+        node("BlockQuant", "a", "b", domain="anybit", format="mxfp4"),
+        node("IntQuant", "b scale zeropt bits", "c"),
+        node("MatMul", "c w", "y", domain=""),
+    ]
+    w = np.float32(np.arange(64 * 3).reshape(64, 3) % 5 - 2)
+    constants = {"scale": np.float32(0.5), "zeropt": np.float32(0), "bits": np.float32(4), "w": w}
+    opsets = {"": 18, "qonnx.custom_op.general": 1, "anybit": 1}
+    proto = model(nodes, constants, inputs={"x": ["n", 64]}, opsets=opsets)
+    expected = anybit.load(proto).run(x)["y"]
+    compiled = anybit.load(anybit.compile(proto).model).run(x)["y"]
+    np.testing.assert_array_equal(compiled, expected)

@@ -66,6 +66,8 @@ def find_constant_axes(node: ir.Node, rank: int, opset: int) -> set[int] | None:
         return _find_axes_of_thresholds(node)
     if node.domain:
         operator = find_operator(node)
+        if operator is not None and operator.block_axis is not None:
+            return None  # elements depend on their neighbors
         gives_floats = operator is not None and operator.result_dtype is None
         is_unary = get_varying_inputs(node) == [node.inputs[0]]
         return _find_axes_of_broadcast(node, rank) if gives_floats and is_unary else None

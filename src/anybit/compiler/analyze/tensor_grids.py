@@ -18,6 +18,7 @@ from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.operators.registry import find_operator
 from anybit.quant_types.grids import TensorGrid
 
 
@@ -77,7 +78,12 @@ def _has_computed_scale(value: ir.Value) -> bool:
     node = value.producer()
     while node is not None and has_trait(node, OpTrait.KEEPS_CODES) and node.inputs[0] is not None:
         node = node.inputs[0].producer()
-    if node is None or not is_quantizer(node):
+    if node is None:
+        return False
+    operator = find_operator(node)
+    if operator is not None and operator.block_axis is not None:
+        return True
+    if not is_quantizer(node):
         return False
     return any(parameter in get_varying_inputs(node) for parameter in node.inputs[1:])
 

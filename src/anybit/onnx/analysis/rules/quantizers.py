@@ -58,8 +58,8 @@ def infer_quantizer(node: ir.Node, view: View) -> AbstractValue | None:
         return None
     grid, allowed = _to_integer_grid(quantizer.grid)
     constant = _quantize_constant(quantizer, grid, allowed, view)
-    if constant is not None:
-        return constant
+    if constant is not None or quantizer.operator.block_axis is not None:
+        return constant  # without one, elements of blocks depend on their neighbors
     return _quantize_activation(quantizer, grid, allowed, view)
 
 
