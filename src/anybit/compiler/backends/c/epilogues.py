@@ -72,10 +72,12 @@ class CommonScaling:
     Attributes:
         channels: Numbers of the arrays of equal shifts: the channels of the widest layer.
         keys: Type of the keys of late steps.
+        negative: Whether a multiplier of a layer is negative.
     """
 
     channels: int
     keys: CType
+    negative: bool
 
 
 def emit_epilogue(
@@ -193,14 +195,14 @@ def _emit_scaled(
     if late:
         is_late, searched = _emit_late(tail, target, name, constants, common)
         magnitude = multiplier
-        if common:
+        if common and common.negative:
             magnitude = "(multiplier < 0 ? 0u - (uint32_t)multiplier : (uint32_t)multiplier)"
-        elif np.any(multipliers < 0):
+        elif not common and np.any(multipliers < 0):
             magnitude = _read(constants, f"{name}_magnitudes", np.abs(multipliers))
         whole = "(int64_t)index" if wide is CType.INT64 else "index"
         near = f"y - ({whole} << {shift}) < {magnitude}"
         if upper != "y":
-            near = f"upper == index << {shift} && (uint32_t)y < (uint32_t){magnitude}"
+            near = f"(uint32_t)y < (uint32_t){magnitude} && upper == index << {shift}"
         lines += [
             f"if ({near}) {{",
             f"    const int32_t step = channel * (int32_t){target.levels} + index;",

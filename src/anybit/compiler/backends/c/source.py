@@ -101,7 +101,7 @@ def emit_c(
         )
     integers = make_integer_tails(program)
     scalings: list[CommonScaling | None] = [None]
-    if layout == "size" and sum(_is_scaled(at) for at in integers.instructions) > 1:
+    if layout == "size" and len(_list_scaled(integers)) > 1:
         scalings.append(_find_common(integers))
     emissions = [
         _Emission(integers, name, codes, layout, labels or SourceNames(), common)
@@ -251,8 +251,9 @@ class _Emission:
         return f"if ({call}) {{ return 1; }}" if layer.refuses else f"{call};"
 
 
-def _is_scaled(at: p.Instruction) -> bool:
-    return isinstance(at, p.Product) and isinstance(at.tail, p.Scaled)
+def _list_scaled(program: p.Program) -> list[p.Scaled]:
+    tails = [at.tail for at in program.instructions if isinstance(at, p.Product)]
+    return [tail for tail in tails if isinstance(tail, p.Scaled)]
 
 
 def _find_common(program: p.Program) -> CommonScaling:
@@ -260,7 +261,8 @@ def _find_common(program: p.Program) -> CommonScaling:
     tensors = program.tensors
     channels = max(tensor.channels for tensor in tensors)
     keys = max(tensor.channels * tensor.levels for tensor in tensors)
-    return CommonScaling(channels, find_type(0, keys - 1))
+    negative = any(bool(np.any(tail.multipliers < 0)) for tail in _list_scaled(program))
+    return CommonScaling(channels, find_type(0, keys - 1), negative)
 
 
 def _select_index(program: p.Program, tensors: Sequence[StoredTensor]) -> str:
