@@ -2,6 +2,7 @@
 """Layers with dynamic activations, quantized and compiled, against the quantized graph."""
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -233,3 +234,20 @@ def test_c_code_is_refused(tmp_path):
     compiled = compile_all(quantize(make_matmul(), "int8 dynamic"))
     with pytest.raises(ModelError, match="compute in floats; C code has integers only"):
         compiled.to_c(tmp_path)
+
+
+def test_scales_of_torch_modules_of_whole_tensors():
+    """Accept reductions of all axes by their numbers, without axes of size 1."""
+    model = quantize(make_matmul(), "int8 dynamic per-tensor")
+    for node in model.graph:
+        if node.op_type == "ReduceMax":
+            axes = ir.Value(name="every_axis", const_value=ir.tensor(np.int64([0, 1])))
+            model.graph.register_initializer(axes)
+            node.resize_inputs(2)
+            node.replace_input_with(1, axes)
+            node.attributes["keepdims"] = ir.AttrInt64("keepdims", 0)
+    for value in (value for node in model.graph for value in node.outputs):
+        value.shape = None if not value.is_graph_output() else value.shape
+    x = np.random.default_rng(1).normal(size=(5, 24)).astype(np.float32)
+    expected, actual = run_floats(model, x), compile_all(model).run(x)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

@@ -96,6 +96,15 @@ def find_dynamic_quantizer(node: ir.Node) -> DynamicQuantizer | None:
     )
 
 
+def _read_axes(node: ir.Node, axes: list[ir.Value], rank: int) -> tuple[int, ...] | None:
+    """Return the axes of a reduction, ascending; none for all, None where they are computed."""
+    if not axes:
+        return tuple(sorted(axis % rank for axis in get_attribute(node, "axes", ())))
+    if not is_constant(axes[0]):
+        return None
+    return tuple(sorted(int(axis) % rank for axis in read_array(axes[0])))
+
+
 def _find_origin(value: ir.Value) -> ir.Value:
     """Return a number before it was repeated, or a tensor before a change of its shape."""
     while (node := value.producer()) is not None and node.inputs[0] is not None:
@@ -166,16 +175,17 @@ class _Walk:
         """Return the axes over which x is reduced, with infinity for NaN; None otherwise."""
         for marked, *axes in self._inputs(value, reduction):
             node = value.producer()
-            if node is None or not get_attribute(node, "keepdims", 1) or self.x.shape is None:
+            if node is None or self.x.shape is None:
                 return None
             self.is_reshaped |= _find_origin(marked) is not marked
             if not self._is_marked(_find_origin(marked), magnitudes=magnitudes):
                 return None
-            rank = len(self.x.shape)
-            if not axes:
-                return tuple(sorted(axis % rank for axis in get_attribute(node, "axes", ())))
-            if is_constant(axes[0]):
-                return tuple(sorted(int(axis) % rank for axis in read_array(axes[0])))
+            shape = self.x.shape if marked.shape is None else marked.shape
+            reduced = _read_axes(node, axes, len(shape))
+            every = reduced is not None and reduced in ((), tuple(range(len(shape))))
+            if every:
+                return ()
+            return reduced if get_attribute(node, "keepdims", 1) else None
         return None
 
     def _is_marked(self, marked: ir.Value, *, magnitudes: bool) -> bool:
