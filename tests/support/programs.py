@@ -104,7 +104,7 @@ class _Maker:
         kinds = (
             *(self._product, self._product, self._product, self._maxpool, self._lookup),
             *(self._combine, self._add, self._multiply, self._gather, self._reshape, self._concat),
-            *(self._requantize, self._elementwise, self._dynamic),
+            *(self._requantize, self._elementwise, self._dynamic, self._matmul, self._float_rows),
         )
         kinds = tuple(kind for kind in kinds if kind.__name__ not in self.excluded)
         for _ in range(self._integer(0, 6)):
@@ -133,8 +133,12 @@ class _Maker:
             match at:
                 case p.Quantize():
                     return replace(at, source=source(at.source))
-                case p.Product(tail=p.Arithmetic()) | p.Dequantize():
+                case p.Product(tail=p.Arithmetic()) | p.MatMul(tail=p.Arithmetic()):
                     return replace(at, target=target(at.target))
+                case p.Dequantize():
+                    return replace(at, target=target(at.target))
+                case p.Softmax() | p.LayerNorm():
+                    return replace(at, source=source(at.source), target=target(at.target))
                 case p.Elementwise():
                     reads = {"first": source(at.first), "second": source(at.second)}
                     return replace(at, target=target(at.target), **reads)
@@ -205,6 +209,68 @@ class _Maker:
         self._tensors.append(p.Tensor(x.height, x.width, channels, lowest, 1, levels))
         target = len(self._tensors) - 1
         self._instructions.append(p.DynamicQuantize(source, read, zero, target))
+
+    def _float_rows(self) -> None:
+        """Normalize floats whose channels are contiguous."""
+        floats = [*self._inputs, *self._targets]
+        fitting = [
+            number
+            for number, x in enumerate(floats)
+            if isinstance(x, p.FloatTensor) or not x.channels_first or x.height * x.width == 1
+        ]
+        if not fitting:
+            return
+        source = self._one_of(tuple(fitting))
+        x = floats[source]
+        self._targets.append(p.FloatTensor(x.height, x.width, x.channels))
+        target = len(self._targets) - 1
+        if self._integer(0, 1):
+            self._instructions.append(p.Softmax(source, target))
+            return
+        gains, offsets = self._rng.normal(0, 1, (2, x.channels)).astype(np.float32)
+        epsilon = np.float32([self._one_of((1e-5, 0.5))])
+        self._instructions.append(p.LayerNorm(source, target, gains, offsets, epsilon))
+
+    def _matmul(self) -> None:
+        """Multiply views of two tensors whose codes fit 16 bits."""
+        first, second = self._source(), self._source()
+        operands = self._tensors[first], self._tensors[second]
+        highest = [x.lowest + x.step * (x.levels - 1) for x in operands]
+        largest = [max(abs(x.lowest), abs(high)) for x, high in zip(operands, highest, strict=True)]
+        if max(largest) > 2**15 - 1:
+            return
+        most = (2**30 - 1) // max(1, largest[0] * largest[1])
+        elements = [x.height * x.width * x.channels for x in operands]
+        groups, rows, columns = (self._one_of((1, 2, 3, 17, 70)) for _ in range(3))
+        depth = min(self._one_of((1, 2, 5, 64, 301)), most, *elements)
+        if not depth:
+            return
+        views = [
+            self._view(count, (groups, lines, depth))
+            for count, lines in zip(elements, (rows, columns), strict=True)
+        ]
+        merges = self._integer(0, 1)
+        sizes = (1, rows, groups * columns) if merges else (groups, rows, columns)
+        reach = depth * largest[0] * largest[1]
+        tail: p.Tail
+        if self._integer(0, 1):
+            target = self._float_target(*sizes)
+            tail = self._arithmetic(sizes[-1])
+        else:
+            target = self._tensor(*sizes)
+            tail = self._tail(sizes[-1], self._tensors[target].levels, reach)
+        self._instructions.append(
+            p.MatMul(first, second, target, groups, rows, columns, depth, *views, merges, tail)
+        )
+
+    def _view(self, elements: int, sizes: tuple[int, ...]) -> np.ndarray:
+        """Return a view that stays within the elements."""
+        left, strides = elements - 1, []
+        for size in sizes[::-1]:
+            most = left // (size - 1) if size > 1 else elements
+            strides.append(min(self._one_of((0, 1, 1, 2, 7, 64)), most))
+            left -= strides[-1] * (size - 1)
+        return np.array([self._integer(0, left), *strides[::-1]], np.int32)
 
     def _one_of(self, options: tuple[T, ...]) -> T:
         return options[self._integer(0, len(options) - 1)]
@@ -500,7 +566,7 @@ class _Maker:
 
 class _IntegerMaker(_Maker):
     codings = (*_Maker.codings, (-100, 1), (-100, 1), (-300, 2), (100, 1), (-32768, 257))
-    excluded = "_requantize", "_elementwise", "_dynamic"
+    excluded = "_requantize", "_elementwise", "_dynamic", "_matmul", "_float_rows"
 
     def __init__(self, choices: Choices, codes: bool) -> None:
         super().__init__(choices)

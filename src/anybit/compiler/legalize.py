@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from anybit.compiler.analyze.analysis import AnalyzedModel
 from anybit.compiler.analyze.unknown_shapes import RowShapes
-from anybit.compiler.operators import find_kept_axis
+from anybit.compiler.operators import find_kept_axis, has_two_operands
 from anybit.compiler.reason import Reason
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
@@ -39,6 +39,8 @@ def is_mean(node: ir.Node) -> bool:
 
 def _check_product(product: ProductAnalysis, shapes: RowShapes) -> Reason | None:
     """Return why no kernel computes a product; None if one does."""
+    if has_two_operands(product.node):
+        return None
     if product.layout is not None and product.sum is None and product.x is not None:
         return Reason(f"{product.reason}; kernels multiply with constants")
     sizes = shapes.sizes(require_input(product.node))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators as the compiler sees them: elementwise, data movement, quantizers, monotonicity."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -31,6 +31,9 @@ from anybit.ops.domain import Role
 _PLACES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
 _FACTORS = (1, 2, 4)
 _IMAGE_RANK = 4
+_MATRIX = 2
+_FIRST_SOFTMAX_OF_AN_AXIS = 13
+"""The opset from which a Softmax has one axis."""
 
 
 def get_varying_inputs(node: ir.Node) -> list[ir.Value]:
@@ -114,6 +117,27 @@ def is_uniform(node: ir.Node) -> bool:
     if is_multi_threshold(node):
         return find_channel_axis(node) is None
     return all(value.const_value is not None and value.const_value.size == 1 for value in constants)
+
+
+def has_two_operands(node: ir.Node) -> bool:
+    """Return whether a node multiplies two matrices that are both computed."""
+    return node.op_type == "MatMul" and not any(
+        value is None or is_constant(value) for value in node.inputs
+    )
+
+
+def is_row_function(node: ir.Node, opset: int, find_rank: Callable[[ir.Value], int]) -> bool:
+    """Return whether a node normalizes the elements of tokens, along the last axis of its input.
+
+    Functions of whole rows, such as class probabilities, stay float32: they have few elements.
+    """
+    if node.domain or node.op_type not in ("Softmax", "LayerNormalization"):
+        return False
+    x = node.inputs[0] if node.inputs else None
+    if x is None or is_constant(x) or opset < _FIRST_SOFTMAX_OF_AN_AXIS:
+        return False
+    rank = find_rank(x)
+    return rank > _MATRIX and get_attribute(node, "axis", -1) % rank == rank - 1
 
 
 def find_kept_axis(node: ir.Node, rank: int) -> int | None:

@@ -23,6 +23,7 @@ from anybit.compiler.lower.lowerer import Lowerer
 from anybit.compiler.partition.partitioner import Partition, partition
 from anybit.compiler.prepare.eligibility import explain_missing_quantizers, is_integer_only
 from anybit.compiler.prepare.flatten_rows import flatten_rows
+from anybit.compiler.prepare.heads import simplify_heads
 from anybit.compiler.prepare.hoist_quantizers import hoist_quantizers
 from anybit.compiler.prepare.input_shapes import fix_shapes
 from anybit.compiler.prepare.merge_quantizers import merge_quantizers
@@ -147,6 +148,7 @@ def find_regions(
         ranges: Values of inputs without quantizers, by name.
         progress: Called with the share that is done, from 0 to 1.
     """
+    simplify_heads(model)
     replace_shuffles(model)
     flatten_rows(model)
     repeat_scales(model)

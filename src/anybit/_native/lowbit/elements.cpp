@@ -10,6 +10,7 @@
 
 #include "_native/isa/levels.hpp"
 #include "compared.hpp"
+#include "float_rows.hpp"
 #include "lookup.hpp"
 #if defined(__AVX2__) && !defined(__AVX512F__)
 #include "guess_avx2.hpp"
@@ -389,7 +390,9 @@ const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() 
                                       choose<true>,
                                       arithmetic,
                                       reach,
-                                      quantize};
+                                      quantize,
+                                      softmax,
+                                      normalize};
   return loops;
 }
 

@@ -65,6 +65,12 @@ struct DynamicLine {
   float scale = 1, zero = 0, nan = 0, lowest = 0, highest = 0;
 };
 
+// Constants of a LayerNorm: one gain and offset per channel.
+struct Normalization {
+  const float *gains = nullptr, *offsets = nullptr;
+  float epsilon = 0;
+};
+
 struct ElementLoops {
   static constexpr Level serving(Level level) { return without_integer_extensions(level); }
 
@@ -104,6 +110,11 @@ struct ElementLoops {
 
   Reach (*reach)(const float* x, std::int64_t n);
   void (*quantize)(const DynamicLine& line, const float* x, std::int64_t n, std::uint8_t* to);
+
+  // Softmax and layer normalization of pixels whose channels are contiguous.
+  void (*softmax)(const float* x, std::int64_t pixels, std::int64_t channels, float* to);
+  void (*normalize)(const Normalization& constants, const float* x, std::int64_t pixels,
+                    std::int64_t channels, float* to);
 };
 
 }  // namespace anybit::lowbit

@@ -313,6 +313,44 @@ Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t lev
   return state;
 }
 
+TailBlock make_tail_block(const Epilogue& tail, Coding coding, std::int64_t levels) {
+  TailBlock block;  // uninitialized: zeroing takes longer than a small epilogue
+  block.coding = coding;
+  block.levels = static_cast<int>(levels);
+  block.shift = tail.shift;
+  block.saturates = tail.saturates;
+  block.entries = tail.entries.data();
+  block.steps = tail.steps.data();
+  block.step_count = static_cast<int>(tail.steps.size());
+  return block;
+}
+
+void set_chunk(TailBlock& block, const Epilogue& tail, std::int64_t channel) {
+  block.first_channel = channel;
+  const std::int64_t thresholds = tail.kind == TailKind::pieces    ? most_pieces
+                                  : has_many_thresholds(tail.kind) ? 256
+                                                                   : block.levels - 1;
+  block.thresholds = tail.thresholds.from(channel * thresholds);
+  block.gains = tail.gains.from(channel);
+  block.offsets = tail.offsets.from(channel);
+  block.slopes = tail.slopes.from(channel);
+  block.limits = tail.limits.from(channel);
+  block.bottoms = tail.bottoms.from(channel), block.tops = tail.tops.from(channel);
+  block.lows = tail.lows.from(channel), block.highs = tail.highs.from(channel);
+  const Buckets& buckets = tail.buckets;
+  block.bucket_codes = buckets.codes.from(channel * bucket_count);
+  block.bucket_lows = buckets.lows.from(channel);
+  block.bucket_highs = buckets.highs.from(channel);
+  block.bucket_shifts = buckets.shifts.from(channel), block.bucket_steps = buckets.steps;
+  block.packed_steps = tail.packed.entries.from(channel * tail.packed.count);
+  block.packed_count = tail.packed.count;
+  block.piece_codes = tail.piece_codes.from(channel * most_pieces);
+  if (tail.kind == TailKind::packed_pieces)
+    block.piece_panels = &tail.piece_panels[static_cast<std::size_t>(channel / panel_channels)];
+  block.side_buckets = tail.side_buckets;
+  block.first = tail.first.from(channel);
+}
+
 void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t count,
                           std::int64_t scale, std::int64_t constant) {
   constexpr std::int64_t never = std::numeric_limits<std::int32_t>::max();

@@ -79,6 +79,12 @@ void pack_pieces(Epilogue& tail, std::int64_t channels, std::int64_t most_bytes)
 // Divides the sums between many thresholds into buckets. Results do not change.
 void make_buckets(Epilogue& tail, std::int64_t channels, std::int64_t levels);
 
+// Returns the arguments of an epilogue that are those of all chunks.
+TailBlock make_tail_block(const Epilogue& tail, Coding coding, std::int64_t levels);
+
+// Sets the constants of the chunk that begins at a channel.
+void set_chunk(TailBlock& block, const Epilogue& tail, std::int64_t channel);
+
 // Throws Error if the constants exceed `most_bytes`.
 Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t levels,
                        std::int64_t most_bytes);

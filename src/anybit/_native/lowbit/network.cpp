@@ -60,6 +60,25 @@ class StageMaker {
                         level_);
     return make_stage(task, at_place(at.source), at_place(at.target), level_);
   }
+  std::unique_ptr<Stage> operator()(const MatMul& at) const {
+    const MatMulTask task{
+        &at,        tensor(at.first), tensor(at.second), &at_place(at.first), &at_place(at.second),
+        most_bytes_};
+    if (!std::holds_alternative<Arithmetic>(at.tail))
+      return make_stage(task, tensor(at.target), at_place(at.target), level_);
+    const FloatNumber target = float_target(program_, at.target);
+    return make_stage(task, sizes_of(program_, target), floats(target), level_);
+  }
+  std::unique_ptr<Stage> operator()(const Softmax& at) const {
+    const FloatNumber target = float_target(program_, at.target);
+    return make_stage(at, sizes_of(program_, target), floats(float_source(program_, at.source)),
+                      floats(target), loops_);
+  }
+  std::unique_ptr<Stage> operator()(const LayerNorm& at) const {
+    const FloatNumber target = float_target(program_, at.target);
+    return make_stage(at, sizes_of(program_, target), floats(float_source(program_, at.source)),
+                      floats(target), loops_);
+  }
   std::unique_ptr<Stage> operator()(const MaxPool& at) const {
     return make_stage(at, at_place(at.source), at_place(at.target), loops_);
   }

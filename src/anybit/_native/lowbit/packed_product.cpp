@@ -314,20 +314,6 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
   return make_plain_state(same, source, target, floats, level);
 }
 
-TailBlock tail_block(const State& at) {
-  TailBlock block;  // uninitialized: zeroing takes longer than a small epilogue
-  block.coding = at.to.coding;
-  block.settling = at.settling;
-  block.levels = static_cast<int>(at.target.levels);
-  block.shift = at.tail.shift;
-  block.saturates = at.tail.saturates;
-  block.entries = at.tail.entries.data();
-  block.steps = at.tail.steps.data();
-  block.step_count = static_cast<int>(at.tail.steps.size());
-  block.float_channel = at.floats.channel;
-  return block;
-}
-
 // Runs the short epilogue of a chunk on the pixels of the target.
 void run_short_tail(const State& at, const Pixels& pixels, const std::int16_t* sums,
                     ShortTailBlock& block) {
@@ -357,7 +343,8 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   sum.most_extras = at.weights.most_extras;
   sum.values = at.weights.values, sum.rows = at.rows.entries[0];
   sum.stride = stride, sum.fresh_weights = true;
-  TailBlock then = tail_block(at);
+  TailBlock then = make_tail_block(at.tail, at.to.coding, at.target.levels);
+  then.settling = at.settling, then.float_channel = at.floats.channel;
   then.stride = stride, then.targets = targets, then.floats = outputs;
   auto* const shorts = reinterpret_cast<std::int16_t*>(scratch);
   ShortTailBlock short_then = at.short_tail.block(at.to.coding, at.target.levels, at.tail.shift);
@@ -398,31 +385,8 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
         run_short_tail(at, pixels, shorts, short_then);
         continue;
       }
-      then.channels = channels, then.first_channel = channel;
-      then.scales = at.scales.data() + channel;
-      const std::int64_t thresholds = at.tail.kind == TailKind::pieces    ? most_pieces
-                                      : has_many_thresholds(at.tail.kind) ? 256
-                                                                          : then.levels - 1;
-      then.thresholds = at.tail.thresholds.from(channel * thresholds);
-      then.gains = at.tail.gains.from(channel);
-      then.offsets = at.tail.offsets.from(channel);
-      then.slopes = at.tail.slopes.from(channel);
-      then.limits = at.tail.limits.from(channel);
-      then.bottoms = at.tail.bottoms.from(channel), then.tops = at.tail.tops.from(channel);
-      then.lows = at.tail.lows.from(channel), then.highs = at.tail.highs.from(channel);
-      const Buckets& buckets = at.tail.buckets;
-      then.bucket_codes = buckets.codes.from(channel * bucket_count);
-      then.bucket_lows = buckets.lows.from(channel),
-      then.bucket_highs = buckets.highs.from(channel);
-      then.bucket_shifts = buckets.shifts.from(channel), then.bucket_steps = buckets.steps;
-      then.packed_steps = at.tail.packed.entries.from(channel * at.tail.packed.count);
-      then.packed_count = at.tail.packed.count;
-      then.piece_codes = at.tail.piece_codes.from(channel * most_pieces);
-      if (at.tail.kind == TailKind::packed_pieces)
-        then.piece_panels =
-            &at.tail.piece_panels[static_cast<std::size_t>(channel / panel_channels)];
-      then.side_buckets = at.tail.side_buckets;
-      then.first = at.tail.first.from(channel);
+      then.channels = channels, then.scales = at.scales.data() + channel;
+      set_chunk(then, at.tail, channel);
       for (int r = 0; r < pixels.run_count; ++r) {
         const auto [first, count] = pixels.runs[r];
         for (int i = 0; i < count; ++i) {

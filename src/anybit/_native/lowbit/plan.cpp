@@ -85,6 +85,13 @@ std::vector<Life> lives_of(const Program& program) {
               read(at.first), write(at.target);
               if (at.has_second()) read(at.second);
             },
+            [&](const MatMul& at) {
+              meet(at.first), meet(at.second);
+              if (std::holds_alternative<Arithmetic>(at.tail)) write(at.target);
+              else meet(at.target);
+            },
+            [&](const Softmax& at) { read(at.source), write(at.target); },
+            [&](const LayerNorm& at) { read(at.source), write(at.target); },
             [&](const DynamicScale& at) { read(at.source), write(at.target); },
             [&](const DynamicZero& at) { read(at.source), read(at.scale), write(at.target); },
             [&](const DynamicQuantize& at) {
@@ -147,6 +154,11 @@ void Plan::choose_storage(const Program& program, Level level) {
               if (gather.first_channel % 32 != 0 ||
                   (count % 32 != 0 && gather.first_channel + count != target.channels))
                 votes[place(gather.target)].bytes = true;
+            },
+            [&](const MatMul& product) {
+              votes[place(product.first)].bytes = votes[place(product.second)].bytes = true;
+              if (!std::holds_alternative<Arithmetic>(product.tail))
+                votes[place(product.target)].bytes = true;
             },
             [&](const MaxPool& pool) { votes[place(pool.source)].add(coding_of(pool.target)); },
             [&](const Reshape& reshape) {

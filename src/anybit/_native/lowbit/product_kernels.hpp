@@ -236,6 +236,9 @@ struct ProductKernels {
   void (*split_pairs)(const SumBlock&) = nullptr;
   // `wide8` with weights of 16 bits. Null where the level gains nothing by that.
   void (*widened)(const SumBlock&) = nullptr;
+  // Sums of pairs of numbers of 16 bits above -2^15: `pixels` has them as bytes, `weights` as
+  // panels of vectors of 16 pairs. One segment.
+  void (*words)(const SumBlock&) = nullptr;
   // Null for schemes that the level lacks.
   std::array<void (*)(const SumBlock&), scheme_count> sums{};
   std::array<void (*)(const TailBlock&), tail_count> tails{};

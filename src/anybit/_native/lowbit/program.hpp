@@ -352,9 +352,46 @@ struct DynamicQuantize {
   bool has_zero() const { return zero >= 0; }
 };
 
-using Instruction =
-    std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape, Dequantize, Add,
-                 Multiply, Elementwise, DynamicScale, DynamicZero, DynamicQuantize>;
+struct MatMul {
+  static constexpr std::string_view name = "MatMul";
+  static constexpr std::int64_t since = 4;
+  std::int64_t first = 0, second = 0, target = 0;
+  std::int64_t groups = 0, rows = 0, columns = 0, depth = 0;
+  Integers first_view, second_view;
+  std::int64_t merges = 0;
+  Tail tail;
+
+  void visit(auto&& field) {
+    field("first", first), field("second", second), field("target", target);
+    field("groups", groups), field("rows", rows), field("columns", columns);
+    field("depth", depth), field("first_view", first_view), field("second_view", second_view);
+    field("merges", merges), field("tail", tail);
+  }
+};
+
+struct Softmax {
+  static constexpr std::string_view name = "Softmax";
+  static constexpr std::int64_t since = 4;
+  std::int64_t source = 0, target = 0;
+
+  void visit(auto&& field) { field("source", source), field("target", target); }
+};
+
+struct LayerNorm {
+  static constexpr std::string_view name = "LayerNorm";
+  static constexpr std::int64_t since = 4;
+  std::int64_t source = 0, target = 0;
+  Floats gains, offsets, epsilon;
+
+  void visit(auto&& field) {
+    field("source", source), field("target", target), field("gains", gains);
+    field("offsets", offsets), field("epsilon", epsilon);
+  }
+};
+
+using Instruction = std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape,
+                                 Dequantize, Add, Multiply, Elementwise, DynamicScale, DynamicZero,
+                                 DynamicQuantize, MatMul, Softmax, LayerNorm>;
 
 struct Program {
   static constexpr std::string_view name = "Program";

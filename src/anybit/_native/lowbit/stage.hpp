@@ -142,6 +142,24 @@ std::unique_ptr<Stage> make_stage(const DynamicQuantize& at, const SizedFloats& 
                                   const Tensor& tensor, const Place& target,
                                   const ElementLoops& loops);
 
+// A verified MatMul instruction with its operands.
+struct MatMulTask {
+  const MatMul* product = nullptr;
+  Tensor first, second;
+  const Place *first_place = nullptr, *second_place = nullptr;
+  std::int64_t most_bytes = 0;  // limit of the constants
+};
+std::unique_ptr<Stage> make_stage(const MatMulTask& task, const Tensor& tensor, const Place& target,
+                                  Level level);
+std::unique_ptr<Stage> make_stage(const MatMulTask& task, const FloatTensor& tensor,
+                                  const FloatPlace& target, Level level);
+std::unique_ptr<Stage> make_stage(const Softmax& at, const FloatTensor& tensor,
+                                  const FloatPlace& source, const FloatPlace& target,
+                                  const ElementLoops& loops);
+std::unique_ptr<Stage> make_stage(const LayerNorm& at, const FloatTensor& tensor,
+                                  const FloatPlace& source, const FloatPlace& target,
+                                  const ElementLoops& loops);
+
 // Clears the border of a target with the first part of a row.
 inline void start_rows(const Place& target, const Memory& memory, const Part& part) {
   if (part.first_line == 0 && part.first_channel == 0 && !target.storage.border.empty())

@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "accumulators.hpp"
 #include "damage.hpp"
 #include "program.hpp"
 #include "taps.hpp"
+#include "verify_matmul.hpp"
 
 namespace anybit::lowbit {
 
@@ -17,7 +19,6 @@ namespace {
 
 // Limit of elements per row, which bounds the memory that a damaged program can request.
 constexpr std::int64_t most_elements = std::int64_t{1} << 28;
-constexpr std::int64_t most_along_axis = std::int64_t{1} << 24;
 // Limit of codes; sums of products are checked per channel.
 constexpr std::int64_t largest_code = std::int64_t{1} << 24;
 
@@ -65,7 +66,6 @@ void need_same_codes(const Tensor& source, const Tensor& target) {
 
 constexpr std::int64_t largest_in_window = std::int64_t{1} << 20;
 constexpr std::int64_t most_weights = std::int64_t{1} << 32;
-constexpr std::int64_t largest_sum = std::numeric_limits<std::int32_t>::max();
 
 void verify_axis(std::int64_t size, std::int64_t windows, std::int64_t kernel, std::int64_t stride,
                  std::int64_t dilation, std::int64_t pads) {
@@ -75,79 +75,6 @@ void verify_axis(std::int64_t size, std::int64_t windows, std::int64_t kernel, s
   const std::int64_t fitting = (padded - covered) / stride + 1;
   need(windows, fitting, fitting, "the number of windows");
 }
-
-// Whether a tap is inside the tensor for some windows, and outside for some.
-struct Reach {
-  bool inside = false, outside = false;
-};
-
-std::vector<Reach> reaches(std::int64_t size, std::int64_t windows, std::int64_t kernel,
-                           std::int64_t stride, std::int64_t dilation, std::int64_t pad) {
-  std::vector<Reach> all(static_cast<std::size_t>(kernel));
-  for (std::int64_t tap = 0; tap < kernel; ++tap) {
-    const Taps inside(tap * dilation - pad, windows, stride, size);
-    all[static_cast<std::size_t>(tap)] = {!inside.empty(), inside.count() < windows};
-  }
-  return all;
-}
-
-struct Sums {
-  std::int64_t lowest = 0, highest = 0, magnitude = 0;
-};
-
-// Range of the accumulators of each target channel, over all codes.
-class Accumulators {
- public:
-  template <class Target>
-  Accumulators(const Product& at, const Tensor& from, const Target& to)
-      : at_(at), inner_(from.channels / at.groups) {
-    const Window& w = at.window;
-    rows_ = reaches(from.height, to.height, w.kernel_height, w.stride_height, w.dilation_height,
-                    w.pad_top);
-    columns_ =
-        reaches(from.width, to.width, w.kernel_width, w.stride_width, w.dilation_width, w.pad_left);
-    low_ = from.lowest;
-    high_ = from.lowest + from.step * (from.levels - 1);
-  }
-
-  // Returns the range of the next channel. Throws if a weight has no value.
-  Sums next() {
-    Sums sums;
-    for (const Reach& row : rows_)
-      for (const Reach& column : columns_)
-        tap({row.inside && column.inside, row.outside || column.outside}, sums);
-    return sums;
-  }
-
- private:
-  void tap(const Reach& reach, Sums& sums) {
-    const std::int64_t low = reach.outside ? std::min<std::int64_t>(low_, 0) : low_;
-    const std::int64_t high = reach.outside ? std::max<std::int64_t>(high_, 0) : high_;
-    for (std::int64_t i = 0; i < inner_; ++i) {
-      const std::int64_t weight = next_weight();
-      sums.magnitude += std::abs(weight);
-      if (!reach.inside) continue;
-      sums.lowest += std::min(weight * low, weight * high);
-      sums.highest += std::max(weight * low, weight * high);
-    }
-  }
-
-  std::int64_t next_weight() {
-    const std::size_t byte = place_ / 8;
-    std::uint32_t both = at_.weights[byte];
-    if (byte + 1 < at_.weights.size()) both |= std::uint32_t{at_.weights[byte + 1]} << 8;
-    const std::uint32_t index = both >> place_ % 8 & ((1u << at_.weight_bits) - 1);
-    place_ += static_cast<std::size_t>(at_.weight_bits);
-    if (index >= at_.values.size()) refuse("a weight has no value, index " + text(index));
-    return at_.values[index];
-  }
-
-  const Product& at_;
-  const std::int64_t inner_;
-  std::vector<Reach> rows_, columns_;
-  std::int64_t low_ = 0, high_ = 0;
-  std::size_t place_ = 0;  // next bit of the weights
-};
 
 template <class Target>
 void verify_weights(const Product& at, const Tensor& from, const Target& to) {
@@ -286,6 +213,21 @@ void verify_product(const Product& at, const Tensor& from, const Target& to, std
   }
 }
 
+// Throws unless a product of two tensors stays within its operands and its sums within 31 bits, and
+// its results within [0, levels) of the target; an `Arithmetic` has no levels.
+template <class Target>
+void verify_product(const MatMul& at, const Tensor& first, const Tensor& second, const Target& to,
+                    std::int64_t levels) {
+  const Sums sums = verify_operands(at, first, second);
+  const std::int64_t pixels = at.merges != 0 ? at.rows : at.groups * at.rows;
+  const std::int64_t channels = at.merges != 0 ? at.groups * at.columns : at.columns;
+  need(to.height * to.width, pixels, pixels, "the number of pixels");
+  need(to.channels, channels, channels, "the number of channels");
+  std::visit([&](const auto& tail) { verify_tail(tail, channels, levels); }, at.tail);
+  for (std::int64_t channel = 0; channel < channels; ++channel)
+    verify_sums(at.tail, channels, channel, sums);
+}
+
 class Verification {
  public:
   explicit Verification(const Program& program)
@@ -402,6 +344,38 @@ class Verification {
     if (std::holds_alternative<Arithmetic>(at.tail))
       verify_product(at, codes, float_target(at.target), 0);
     else verify_product(at, codes, tensor(at.target), target(at.target).levels);
+  }
+
+  void verify(const MatMul& at) {
+    const Tensor &first = source(at.first), &second = source(at.second);
+    if (std::holds_alternative<Arithmetic>(at.tail))
+      verify_product(at, first, second, float_target(at.target), 0);
+    else verify_product(at, first, second, tensor(at.target), target(at.target).levels);
+  }
+
+  void verify(const Softmax& at) { verify_rows(at); }
+
+  void verify(const LayerNorm& at) {
+    const std::int64_t channels = verify_rows(at);
+    need_size(at.gains.size(), channels, "gains");
+    need_size(at.offsets.size(), channels, "offsets");
+    need_size(at.epsilon.size(), 1, "epsilon");
+  }
+
+  // Returns the channels of a function of all channels of a pixel, which are contiguous.
+  template <class Kind>
+  std::int64_t verify_rows(const Kind& at) {
+    const FloatTensor from = float_source(at.source), to = float_target(at.target);
+    need_same_sizes(from, to);
+    for (const FloatNumber& number :
+         {lowbit::float_source(program_, at.source), lowbit::float_target(program_, at.target)}) {
+      if (number.kind == FloatNumber::Kind::inner) continue;
+      const bool is_input = number.kind == FloatNumber::Kind::input;
+      const Port& port = (is_input ? program_.inputs : program_.outputs)[number.index];
+      if (port.channels_first != 0 && port.height * port.width > 1)
+        refuse("the channels of its port come first");
+    }
+    return to.channels;
   }
 
   void verify(const MaxPool& at) {

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from anybit.compiler.layer import CompiledLayer, certify
 from anybit.compiler.lower.pair_arithmetic import find_pair_arithmetic
 from anybit.compiler.lower.requantization import Requantizer
+from anybit.compiler.lower.row_functions import find_row_function
 from anybit.compiler.operators import are_increasing
 from anybit.compiler.partition.dynamic_codes import REASON, DynamicProduct
 from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
@@ -20,6 +21,7 @@ from anybit.compiler.partition.expressions import (
     FloatOperands,
     InputRoot,
     IntegerTensor,
+    MatMulRoot,
     OutputRoot,
     PairRoot,
     PendingMove,
@@ -110,6 +112,8 @@ class Lowerer:
             return self._float_product(expression, root, output)
         if isinstance(root, OutputRoot):
             return self._float_steps(expression, root, output)
+        if isinstance(root, PairRoot):
+            return self._float_pair(expression, root, output)
         return None
 
     def compute_elementwise(
@@ -157,6 +161,18 @@ class Lowerer:
         if expression.pending is not None or not isinstance(root, AccumulatorRoot):
             return False
         return self._requantizer.float_epilogue(expression, root) is not None
+
+    def compute_rows(
+        self, node: ir.Node, source: RegionInput | RegionOutput, target: RegionOutput
+    ) -> Lowered[RegionOutput] | Reason:
+        """Lower a Softmax or LayerNormalization over the channels to float32."""
+        if Guarantee.BOUNDED.rank > self._guarantee.rank:
+            return Reason("its sums of float32 have an open order")
+        rows = find_row_function(node, target.layout.channels)
+        if rows is None:
+            return Reason(f"{node.op_type} has no instruction with these inputs")
+        kind, fields = rows
+        return Lowered(target, (PlannedInstruction(kind, (source,), target, fields),))
 
     def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
         """Lower a change of the order of axes; elements stay in the order of the graph."""
@@ -298,6 +314,28 @@ class Lowerer:
         fields = {"values": _merge_rows(results.T).ravel()}
         return Lowered(output, (PlannedInstruction(p.Dequantize, (source,), output, fields),))
 
+    def _float_pair(
+        self, expression: Expression, root: PairRoot, output: RegionOutput
+    ) -> Lowered[RegionOutput] | None:
+        """Lower an operation of two tensors to one of their floats."""
+        first, *rest = expression.nodes
+        tensors = root.first, root.second
+        operation = _find_operation(first, expression.starts)
+        if operation is None or any(tensor.layout != output.layout for tensor in tensors):
+            return None
+        steps = self._find_steps(rest, first.outputs[0], expression.value, output.layout)
+        if steps is None:
+            return None
+        instructions, operands = [], []
+        for tensor in tensors:
+            inner = ir.Value(name=tensor.value.name)  # the value itself may be an output
+            operand = RegionOutput(inner, tensor.layout, root.stage)
+            fields = {"values": tensor.grid.values}
+            instructions.append(PlannedInstruction(p.Dequantize, (tensor,), operand, fields))
+            operands.append(operand)
+        whole = _plan_elementwise(operands, output, operation, steps)
+        return Lowered(output, (*instructions, whole))
+
     def _float_steps(
         self, expression: Expression, root: OutputRoot, output: RegionOutput
     ) -> Lowered[RegionOutput] | None:
@@ -352,6 +390,10 @@ def _plan_product(
     tail: p.Tail,
     layer: CompiledLayer,
 ) -> PlannedInstruction:
+    if isinstance(root, MatMulRoot):
+        operands = root.source, root.second
+        fields = {**root.fields, "tail": tail}
+        return PlannedInstruction(p.MatMul, operands, target, fields, layer, expression)
     bits, weights, values = pack_weights(root.weights)
     fields = {
         "window": root.window,

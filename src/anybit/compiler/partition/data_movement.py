@@ -19,6 +19,7 @@ from anybit.compiler.partition.expressions import (
     TensorRoot,
 )
 from anybit.compiler.partition.layout import Layout, make_layout, make_reshape_fields
+from anybit.compiler.partition.matrix_products import merge_groups
 from anybit.compiler.partition.values import Values
 from anybit.compiler.partition.windows import derive_pooling_window
 from anybit.compiler.program import program as p
@@ -63,6 +64,8 @@ def _reshape(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
         if layout.single:
             return _rename(values, expression, y, layout)
     layout = make_layout(after, 1)
+    if expression.pending is not None:
+        return _postpone_again(values, expression, y, np.arange(math.prod(after)).reshape(after))
     if _get_tensor(expression) is None:
         fields = make_reshape_fields(expression.layout, layout)
         move = PendingMove(expression.layout, p.Reshape, fields)
@@ -81,6 +84,8 @@ def _transpose(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
     expression = values.expression(x)
     if isinstance(expression.root, InputRoot):
         return None
+    if expression.pending is not None and expression.pending.kind is p.Gather:
+        return _gather(values, node, x)  # its numbers have the order of the axes
     axes = [axis for axis in range(1, rank) if axis != expression.layout.axis]
     for axis in (1, rank - 1):
         expected = list(axes)
@@ -107,6 +112,28 @@ def _postpone(
     if expression.pending is not None or isinstance(expression.root, InputRoot):
         return None
     return replace(_relabel(values, expression, y, layout), pending=move)
+
+
+def _postpone_again(
+    values: Values, expression: Expression, y: ir.Value, numbers: Array
+) -> Expression | None:
+    """Join a movement with the one that waits already; None if that one takes largest elements.
+
+    Args:
+        values: The values.
+        expression: The expression before the movement.
+        y: The value after it.
+        numbers: The number of an element before it for each element after it.
+    """
+    waiting = expression.pending
+    if waiting is None or waiting.kind is p.MaxPool or isinstance(expression.root, InputRoot):
+        return None
+    if waiting.kind is p.Gather:
+        numbers = waiting.fields["numbers"].ravel()[numbers]
+    move = PendingMove(waiting.layout, p.Gather, {"numbers": numbers})
+    moved = replace(_relabel(values, expression, y, make_layout(numbers.shape, 1)), pending=move)
+    last = make_layout(numbers.shape, numbers.ndim)
+    return merge_groups(moved, last) or moved
 
 
 def _relabel(values: Values, expression: Expression, y: ir.Value, layout: Layout) -> Expression:
@@ -226,12 +253,14 @@ def _postpone_gather(values: Values, node: ir.Node, expression: Expression) -> E
         return None
     layout = make_layout(sizes, 1 if before.axis == 1 else len(sizes))
     numbers = trace_elements(values.model, node, expression.value, before.sizes)
+    if expression.pending is not None:
+        return _postpone_again(values, expression, y, numbers[str(y.name)])
     move = PendingMove(before, p.Gather, {"numbers": numbers[str(y.name)]})
     return _postpone(values, expression, y, move, layout)
 
 
-_PERMUTATIONS = ("DepthToSpace", "SpaceToDepth", "Transpose")
-_TRACED = ("Expand", "Gather", "Pad", "Resize", "Slice", "Split", "Tile", "Upsample")
+_PERMUTATIONS = ("DepthToSpace", "Slice", "SpaceToDepth", "Transpose")
+_TRACED = ("Expand", "Gather", "Pad", "Resize", "Split", "Tile", "Upsample")
 
 _RULES: dict[str, Callable[[Values, ir.Node, ir.Value], Expression | None]] = {
     **dict.fromkeys(list_operators(OpTrait.RESHAPE), _reshape),

@@ -150,8 +150,30 @@ class AccumulatorRoot:
     layer: LayerInfo
 
     @property
+    def channels(self) -> int:
+        """The number of channels of the results."""
+        return self.accumulators.scales.size
+
+    @property
     def stage(self) -> int:
         return self.source.stage
+
+
+@dataclass(frozen=True, eq=False)
+class MatMulRoot(AccumulatorRoot):
+    """The accumulators of products of two tensors of codes; there are no weights.
+
+    Attributes:
+        second: The second operand; the source is the first.
+        fields: The sizes and views of the instruction.
+    """
+
+    second: IntegerTensor
+    fields: Mapping[str, Any]
+
+    @property
+    def stage(self) -> int:
+        return max(self.source.stage, self.second.stage)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from anybit.compiler.partition.expressions import (
     FloatOperands,
     IntegerTensor,
     PlannedInstruction,
+    RegionInput,
     RegionOutput,
 )
 from anybit.compiler.partition.layout import Layout
@@ -58,6 +59,11 @@ class Lowering(Protocol):
         self, product: DynamicProduct, nodes: Sequence[ir.Node]
     ) -> Lowered[RegionOutput] | Reason:
         """Lower a product of codes with a computed scale, and a chain of elementwise nodes."""
+
+    def compute_rows(
+        self, node: ir.Node, source: RegionInput | RegionOutput, target: RegionOutput
+    ) -> Lowered[RegionOutput] | Reason:
+        """Lower a function of all channels of a pixel in float32."""
 
     def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
         """Lower a change of the order of axes."""

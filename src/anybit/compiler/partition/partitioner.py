@@ -26,7 +26,9 @@ from anybit.compiler.operators import (
     find_kept_axis,
     get_captures,
     get_varying_inputs,
+    has_two_operands,
     is_quantizer,
+    is_row_function,
     is_uniform,
     split_quantizer,
 )
@@ -40,6 +42,7 @@ from anybit.compiler.partition.expressions import (
     Expression,
     InputRoot,
     IntegerTensor,
+    MatMulRoot,
     PairRoot,
     PendingMove,
     PlannedInstruction,
@@ -47,6 +50,10 @@ from anybit.compiler.partition.expressions import (
 from anybit.compiler.partition.interpolation import interpolate
 from anybit.compiler.partition.layout import Layout, make_layout
 from anybit.compiler.partition.lowering import Lowering
+from anybit.compiler.partition.matrix_products import (
+    accumulate_matmul,
+    leads_to_merge,
+)
 from anybit.compiler.partition.sharing import find_shared_values
 from anybit.compiler.partition.transposed import make_convolution
 from anybit.compiler.partition.values import Values
@@ -243,6 +250,8 @@ class Partitioner:
             return self._product(node)
         if is_mean(node):
             return self._mean(node)
+        if is_row_function(node, self._analyzed.opset, lambda x: len(self._values.sizes(x)) + 1):
+            return self._values.compute_rows(node, require_input(node))
         if find_interpolation(node) is not None:
             return self._interpolation(node)
         expression = self._elementwise(node)
@@ -251,6 +260,8 @@ class Partitioner:
     def _product(self, node: ir.Node) -> Expression:
         x, y = require_input(node), node.outputs[0]
         product = self._products[node]
+        if has_two_operands(node):
+            return self._matmul(node)
         is_conv = has_trait(node, OpTrait.CONVOLUTION)
         if x in self._dynamic:
             return self._dynamic_product(product, self._dynamic[x])
@@ -334,6 +345,28 @@ class Partitioner:
             if not read:
                 return waiting
             waiting -= read
+
+    def _matmul(self, node: ir.Node) -> Expression:
+        """Return the expression of a product of two tensors of codes."""
+        y, values = node.outputs[0], self._values
+        pair = tuple(require_input(node, place) for place in (0, 1))
+        if values.rows(pair[0]) != values.rows(pair[1]):
+            raise Unsupported("its two inputs differ in their rows")
+        sizes = [values.sizes(value) for value in (*pair, y)]
+        if not 2 <= len(sizes[0]) == len(sizes[1]) == len(sizes[2]) <= 3:
+            raise Unsupported("its operands have more or fewer axes than rows, groups and matrices")
+        first, second = (values.codes(value, len(sizes[0])) for value in pair)
+        abstract = [self._analyzed.analysis.values[value] for value in pair]
+        layout = make_layout(sizes[2], len(sizes[2]))
+        root = accumulate_matmul(
+            node,
+            self._analyzed.layers[str(y.name)],
+            (first, second),
+            layout,
+            (abstract[0], abstract[1]),
+            values.instructions,
+        )
+        return Expression(root, y, layout, starts=(y,))
 
     def _transposed(
         self, product: ProductAnalysis, layer: LayerInfo, source: IntegerTensor, layout: Layout
@@ -488,7 +521,9 @@ class Partitioner:
         if isinstance(expression.root, InputRoot):
             waits = not self._has_codes_of_its_own(value, expression.layout.rank)
         else:
-            waits = self._continues(value, expression)
+            waits = self._continues(value, expression) or (
+                isinstance(expression.root, MatMulRoot) and leads_to_merge(value)
+            )
         if waits:
             self._values.set_expression(replace(expression, quantized=expression))
             return

@@ -368,6 +368,23 @@ class Values:
             chain = ()
         return self._fuse(lowered, chain, product.codes.rows)
 
+    def compute_rows(self, node: ir.Node, x: ir.Value) -> Expression:
+        """Compute a function of the last axis in float32, of results of a region or of an input.
+
+        Raises:
+            Unsupported: No instruction computes it.
+            MustStayFloat: A layer of a weaker guarantee would compute its input.
+        """
+        y, expression = node.outputs[0], self.expression(x)
+        layout = make_layout(self.sizes(x), len(self.sizes(x)))
+        stage = expression.root.stage
+        source = self._read_floats(expression, layout, stage, get_label(node))
+        target = RegionOutput(y, layout, stage)
+        lowered = accept(self._lowering.compute_rows(node, source, target))
+        self.append(*lowered.instructions)
+        self._outputs[y] = target
+        return Expression(OutputRoot(target), y, layout, starts=(y,))
+
     def is_fused(self, node: ir.Node) -> bool:
         """Return whether an instruction computes a node with the nodes before it."""
         return node in self._fused

@@ -461,6 +461,67 @@ class DynamicQuantize:
     target: int
 
 
+@dataclass(frozen=True, eq=False)
+class MatMul:
+    """accumulator = the sum of code * code along the depth: products of matrices, group by group.
+
+    A view numbers the elements of a tensor, which lie in the order height x width x channels: its
+    start, then the distances between groups, between rows of the first or columns of the second
+    operand, and along the depth.
+
+    Attributes:
+        first, second: Tensors whose codes fit 16 bits.
+        target: A tensor; with an `Arithmetic` tail floats. It holds groups x rows x columns, with
+            the columns as channels.
+        groups, rows, columns, depth: The sizes: groups of rows x depth times depth x columns.
+        first_view, second_view: The views of the operands, four numbers each.
+        merges: Whether the target holds rows x groups x columns, with the last two as channels.
+        tail: Epilogue of the accumulator.
+    """
+
+    first: int
+    second: int
+    target: int
+    groups: int
+    rows: int
+    columns: int
+    depth: int
+    first_view: Integers
+    second_view: Integers
+    merges: int
+    tail: Tail
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """y = exp(x - m) / sum of exp(x - m) over the channels of a pixel, where m is the largest x.
+
+    The exponential function is that of `reference.py`, and sums have its order.
+    """
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm:
+    """y = (x - mean) * (1 / sqrt(variance + epsilon)) * gain + offset over all channels of a pixel.
+
+    Mean and variance are sums in the order of `reference.py`, divided by the number of channels.
+
+    Attributes:
+        source, target: Floats.
+        gains, offsets: One per channel.
+        epsilon: One number.
+    """
+
+    source: int
+    target: int
+    gains: Floats
+    offsets: Floats
+    epsilon: Floats
+
+
 Instruction: TypeAlias = (
     Quantize
     | Product
@@ -476,6 +537,9 @@ Instruction: TypeAlias = (
     | DynamicScale
     | DynamicZero
     | DynamicQuantize
+    | MatMul
+    | Softmax
+    | LayerNorm
 )
 
 # Their places are their numbers in an encoded program.
@@ -483,20 +547,21 @@ INSTRUCTIONS: tuple[type[Any], ...] = get_args(Instruction)
 TAILS: tuple[type[Any], ...] = get_args(Tail)
 
 READS_FLOATS: tuple[type[Any], ...] = (
-    *(Quantize, Elementwise, DynamicScale, DynamicZero, DynamicQuantize),
+    *(Quantize, Elementwise, DynamicScale, DynamicZero, DynamicQuantize, Softmax, LayerNorm),
 )
 """The instructions whose sources are floats."""
 
 
 def writes_floats(at: Instruction) -> bool:
     """Return whether the target of an instruction is one of floats."""
-    kinds = Dequantize | Elementwise | DynamicScale | DynamicZero
+    kinds = Dequantize | Elementwise | DynamicScale | DynamicZero | Softmax | LayerNorm
     return isinstance(at, kinds) or isinstance(getattr(at, "tail", None), Arithmetic)
 
 
 SINCE: dict[type[Any], int] = {
     **dict.fromkeys((Scaled, Piecewise, FloatTensor, Elementwise), 3),
     **dict.fromkeys((DynamicScale, DynamicZero, DynamicQuantize), 4),
+    **dict.fromkeys((MatMul, Softmax, LayerNorm), 4),
 }
 """The least version of a program with these records."""
 

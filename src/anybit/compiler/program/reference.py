@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reference implementation of programs in NumPy, which the kernels equal bit for bit."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -128,6 +129,32 @@ class _Run:
     def dequantize(self, at: p.Dequantize) -> None:
         index, levels = self.indices[at.source], self.tensors[at.source].levels
         self.targets[at.target][:] = _look_up(at.values, index, levels)
+
+    def matmul(self, at: p.MatMul) -> None:
+        first = self._view(at.first, at.first_view, (at.groups, at.rows, at.depth))
+        second = self._view(at.second, at.second_view, (at.groups, at.columns, at.depth))
+        sums = first @ second.swapaxes(-1, -2)
+        if at.merges:
+            sums = sums.swapaxes(1, 2)
+        arithmetic = isinstance(at.tail, p.Arithmetic)
+        target = (self.targets if arithmetic else self.indices)[at.target]
+        levels = 0 if arithmetic else self.tensors[at.target].levels
+        target[:] = apply_epilogue(at.tail, sums.reshape(target.shape), levels)
+
+    def _view(self, number: int, view: Array, sizes: tuple[int, ...]) -> Array:
+        """Return the codes of a view of a tensor: rows of the batch x groups x lines x depth."""
+        tensor, indices = self.tensors[number], self.indices[number]
+        places = int(view[0]) + np.tensordot(view[1:].astype(np.int64), np.indices(sizes), axes=1)
+        elements = tensor.height * tensor.width * tensor.channels
+        codes = tensor.lowest + tensor.step * indices.reshape(len(indices), elements)
+        return np.asarray(codes[:, places])
+
+    def softmax(self, at: p.Softmax) -> None:
+        self.targets[at.target][:] = compute_softmax([*self.inputs, *self.targets][at.source])
+
+    def layernorm(self, at: p.LayerNorm) -> None:
+        x = [*self.inputs, *self.targets][at.source]
+        self.targets[at.target][:] = normalize(x, at)
 
     def elementwise(self, at: p.Elementwise) -> None:
         floats, steps = self._floats, at.steps
@@ -359,6 +386,65 @@ _OPERATIONS: Mapping[p.Operation, Callable[[Array, Array], Array]] = {
     p.Operation.MAXIMUM: lambda y, c: np.where(y > c, y, np.where(np.isnan(y), y, c)),
     p.Operation.MINIMUM: lambda y, c: np.where(y < c, y, np.where(np.isnan(y), y, c)),
 }
+
+
+def compute_softmax(x: Array) -> Array:
+    """Return the softmax of float32 numbers along the last axis."""
+    with np.errstate(all="ignore"):
+        largest = np.fmax.reduce(x, axis=-1, keepdims=True, initial=-np.inf)
+        y = compute_exp(x - largest)
+        return np.asarray(y * (np.float32(1) / add_lanes(y)))
+
+
+def normalize(x: Array, at: p.LayerNorm) -> Array:
+    """Return the layer normalization of float32 numbers along the last axis."""
+    count = np.float32(x.shape[-1])
+    with np.errstate(all="ignore"):
+        deviation = x - add_lanes(x) / count
+        variance = add_lanes(deviation * deviation) / count
+        scale = np.float32(1) / np.sqrt(variance + at.epsilon)
+        return np.asarray(deviation * scale * at.gains + at.offsets)
+
+
+_LANES = 16
+_LOG2_E = np.float32(1.44269504)
+_LN_2 = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_LOWEST_EXPONENT = np.float32(-87)
+_ROUNDER = np.float32(12582912)
+_EXP = [np.float32(1 / math.factorial(n)) for n in range(6, 1, -1)]
+
+
+def add_lanes(x: Array) -> Array:
+    """Return sums of float32 numbers along the last axis, which has size 1 then.
+
+    Lane i of 16 adds the elements i, i + 16, ... in turn; then halves of the lanes are added.
+    """
+    count = x.shape[-1]
+    padded = np.zeros((*x.shape[:-1], -(-count // _LANES) * _LANES), np.float32)
+    padded[..., :count] = x
+    lanes = np.zeros((*x.shape[:-1], _LANES), np.float32)
+    for start in range(0, count, _LANES):
+        lanes = lanes + padded[..., start : start + _LANES]
+    while (half := lanes.shape[-1] // 2) > 0:
+        lanes = lanes[..., :half] + lanes[..., half:]
+    return lanes
+
+
+def compute_exp(x: Array) -> Array:
+    """Return the exponential function of float32 numbers up to 0, with an error of 3 ulp.
+
+    It is 0 below -87, and NaN for NaN.
+    """
+    inside = np.where(x < _LOWEST_EXPONENT, _LOWEST_EXPONENT, x)
+    shifted = inside * _LOG2_E + _ROUNDER
+    exponent = shifted - _ROUNDER
+    rest = inside - exponent * _LN_2[0] - exponent * _LN_2[1]
+    y = np.full_like(rest, _EXP[0])
+    for factor in _EXP[1:]:
+        y = y * rest + factor
+    y = y * rest * rest + rest + np.float32(1)
+    power = (shifted.view(np.int32) - _ROUNDER.view(np.int32) + 127) << 23
+    return np.asarray(np.where(x < _LOWEST_EXPONENT, np.float32(0), y * power.view(np.float32)))
 
 
 def _look_up(entries: Array, index: Array, size: int) -> Array:

@@ -141,7 +141,7 @@ def guess_affine(
     gains = root.accumulators.scales.astype(np.float64)
     offsets = np.zeros_like(gains)
     for part in function.parts:
-        steps = make_part_steps(part, len(root.weights), skip_quantizers=True)
+        steps = make_part_steps(part, root.channels, skip_quantizers=True)
         if any(step.operation in _KEEPING for step in steps or ()):
             return None
         for step in steps or ():

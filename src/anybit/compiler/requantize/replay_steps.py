@@ -28,7 +28,7 @@ def replay_steps(parts: Sequence[Part], root: AccumulatorRoot) -> tuple[p.Step, 
     """Return the steps of the parts after a sum; None if a part is not made of operations."""
     steps: list[p.Step] = []
     for part in parts:
-        node_steps = make_part_steps(part, len(root.weights))
+        node_steps = make_part_steps(part, root.channels)
         if node_steps is None:
             return None
         steps += node_steps

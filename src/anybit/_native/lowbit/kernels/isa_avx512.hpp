@@ -52,6 +52,8 @@ struct Avx512Base {
   static Vector even_s8(Vector a) { return odd_s8(_mm512_slli_epi16(a, 8)); }
   static Vector odd_s8(Vector a) { return _mm512_srai_epi16(a, 8); }
   static Vector dot16(Vector sum, Vector a, Vector b) { return add(sum, _mm512_madd_epi16(a, b)); }
+  // Pairs of numbers of 16 bits above -2^15: their sums fit 32 bits.
+  static Vector dot_words(Vector sum, Vector a, Vector b) { return dot16(sum, a, b); }
 };
 
 // u8 x s8 as sums of 16-bit pairs, which saturate: 2 max|a| max|w| <= 32767.

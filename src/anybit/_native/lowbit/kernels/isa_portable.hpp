@@ -38,6 +38,12 @@ struct Portable : PortableBase {
     const Vector product = Vector(Half(a) * Half(b));
     return sum + Vector(Word(product << 16) >> 16) + Vector(Word(product) >> 16);
   }
+  // Pairs of numbers of 16 bits above -2^15: their sums fit 32 bits.
+  static Vector dot_words(Vector sum, Vector a, Vector b) {
+    const Word even = (Word(a << 16) >> 16) * (Word(b << 16) >> 16);
+    const Word odd = (Word(a) >> 16) * (Word(b) >> 16);
+    return sum + Vector(even) + Vector(odd);
+  }
 };
 
 struct PortableBits : PortableBase {  // sums of 8 bits: at most 31 steps

@@ -39,6 +39,8 @@ struct Sse4Base {
   static Vector even_s8(Vector a) { return odd_s8(_mm_slli_epi16(a, 8)); }
   static Vector odd_s8(Vector a) { return _mm_srai_epi16(a, 8); }
   static Vector dot16(Vector sum, Vector a, Vector b) { return add(sum, _mm_madd_epi16(a, b)); }
+  // Pairs of numbers of 16 bits above -2^15: their sums fit 32 bits.
+  static Vector dot_words(Vector sum, Vector a, Vector b) { return dot16(sum, a, b); }
   // Ones per byte, added to sums of 8 bits: at most 31 steps of 8.
   static Vector count(Vector sum, Vector bits) {
     const Vector ones = _mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);

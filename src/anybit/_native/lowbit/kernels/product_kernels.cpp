@@ -30,6 +30,7 @@ constexpr ProductKernels all = [] {
   set_dots(kernels);
   set_short_dots(kernels);
   set_wides(kernels);
+  set_words(kernels);
   set_bits(kernels);
   kernels.tails = {thresholds, many_thresholds, lines,   affine, table,        arithmetic,
                    rounded,    rounded_lines,   nullptr, pieces, packed_pieces};

@@ -85,6 +85,16 @@ void widened_sums(const SumBlock& at) {
 #endif
 
 template <class = void>
+constexpr void set_words(ProductKernels& kernels) {
+#if defined(__AVX512F__)
+  kernels.words = sums<Wides, Words, 8, 2, 4>;
+#else
+  constexpr int rows = Wides::lanes == 8 ? 6 : 2;
+  kernels.words = sums<Wides, Words, rows, 1, 1>;
+#endif
+}
+
+template <class = void>
 constexpr void set_wides(ProductKernels& kernels) {
 #if defined(__AVX512F__)
   sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 4, 2, 2>;

@@ -86,6 +86,17 @@ struct Widened8 : Plain<Isa, 1, 2, 1> {
   }
 };
 
+// Pairs of numbers of 16 bits, both operands.
+template <class Isa>
+struct Words : Plain<Isa, 1, 1, 1> {
+  using Vector = typename Isa::Vector;
+  using Plain<Isa, 1, 1, 1>::Plain;
+  [[gnu::always_inline]] static void step(Vector (&sum)[1], const Vector (&a)[1],
+                                          const Vector (&b)[1]) {
+    sum[0] = Isa::dot_words(sum[0], a[0], b[0]);
+  }
+};
+
 // Weights of 4 or 2 bits: a byte holds the code of phase p at bit p * bits. A table maps codes to
 // any 16 (4) values.
 template <class Isa, int bits>

@@ -108,11 +108,11 @@ def _may_alias(first: CType, second: CType) -> bool:
 def list_sources(at: p.Instruction) -> tuple[int, ...]:
     """Return the tensors that an instruction reads."""
     match at:
-        case p.Quantize() | p.Elementwise():
+        case p.Quantize() | p.Elementwise() | p.Softmax() | p.LayerNorm():
             return ()
         case p.DynamicScale() | p.DynamicZero() | p.DynamicQuantize():
             return ()
-        case p.Combine() | p.Add() | p.Multiply():
+        case p.Combine() | p.Add() | p.Multiply() | p.MatMul():
             return at.first, at.second
         case p.Product() | p.MaxPool() | p.Lookup() | p.Gather() | p.Reshape() | p.Dequantize():
             return (at.source,)

@@ -90,6 +90,11 @@ def emit_c(
         Network(program)
     except ValueError as error:
         raise ModelError(f"{name}: the program is damaged: {error}") from error
+    if any(isinstance(at, p.MatMul) for at in program.instructions):
+        raise ModelError(
+            f"{name}: products of two computed tensors, as in attention, have no C code; leave "
+            "the attention out of the model, and leave it to the caller"
+        )
     floats = program.floats or any(
         isinstance(at, p.Quantize) and at.source >= len(program.inputs)
         for at in program.instructions

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads of attention: exporters split queries, keys and values along an axis before the rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.operators import has_two_operands, is_quantizer, split_quantizer
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.cut import extract_subgraph
+from anybit.onnx.graph.editor import Editor, is_read, replace_value
+from anybit.onnx.graph.require import require_graph
+from anybit.onnx.graph.shapes import get_proven_sizes
+from anybit.onnx.passes import InferShapes
+from anybit.onnx.runtime import FAILURES, evaluate
+
+_MOVES = ("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+_MOST_NODES = 8
+_MOST_ELEMENTS = 2**22
+_LEFT_ALONE = (["Reshape", "Transpose"], ["Reshape", "Transpose", "Transpose"])
+
+
+@dataclass(frozen=True, eq=False)
+class _Heads:
+    """Heads as a slice of the channels of tokens.
+
+    Attributes:
+        x: The tokens: rows x tokens x channels.
+        first: The first channel.
+        sizes: Tokens, heads and channels of a head.
+        transposed: Whether the tokens are the last axis.
+    """
+
+    x: ir.Value
+    first: int
+    sizes: tuple[int, int, int]
+    transposed: bool
+
+
+def simplify_heads(model: ir.Model) -> None:
+    """Let operands of products take slices of channels, then heads, in place.
+
+    Their rows stay the first axis, which they need not be between the nodes of an exporter.
+    """
+    editor, changed = Editor(model), False
+    for node in list(model.graph):
+        if not has_two_operands(node):
+            continue
+        for value in node.inputs:
+            chain = _find_chain(value)
+            heads = None if chain is None else _trace(chain, model)
+            if chain is not None and heads is not None:
+                _replace(chain[-1], heads, editor)
+                _remove_unread(chain)
+                changed = True
+    if changed:
+        InferShapes()(model)
+
+
+def _find_chain(value: ir.Value | None) -> list[ir.Node] | None:
+    """Return the moves before an operand and its quantizers; None without any to simplify."""
+    while value is not None and (node := value.producer()) is not None and is_quantizer(node):
+        value, _ = split_quantizer(node)
+    chain: list[ir.Node] = []
+    while value is not None and (node := value.producer()) is not None:
+        others_vary = any(x is not None and not is_constant(x) for x in node.inputs[1:])
+        if node.domain or node.op_type not in _MOVES or others_vary:
+            break
+        chain.insert(0, node)
+        value = node.inputs[0]
+    operators = [node.op_type for node in chain]
+    if not chain or len(chain) > _MOST_NODES or operators in _LEFT_ALONE:
+        return None
+    return None if len(chain[-1].outputs) > 1 else chain
+
+
+def _trace(chain: Sequence[ir.Node], model: ir.Model) -> _Heads | None:
+    """Return the heads that a chain of moves splits off; None for other moves."""
+    x, y = chain[0].inputs[0], chain[-1].outputs[0]
+    whole = None if x is None else get_proven_sizes(x, model)
+    if x is None or whole is None or len(whole) != 3 or x.dtype != ir.DataType.FLOAT:
+        return None
+    tokens, channels = whole[1:]
+    if not tokens or not channels or tokens * channels > _MOST_ELEMENTS:
+        return None
+    rows, count = 1 if whole[0] == 1 else 2, tokens * channels
+    numbers = _run(chain, model, np.arange(rows * count).reshape(rows, tokens, channels))
+    if numbers is None or numbers.ndim != 4 or len(numbers) != rows or y.is_graph_output():
+        return None
+    if not np.array_equal(numbers[1:], numbers[: rows - 1] + count):
+        return None
+    for transposed in (False, True):
+        heads = numbers[0].swapaxes(1, 2) if transposed else numbers[0]
+        sizes = heads.shape[1], heads.shape[0], heads.shape[2]
+        first, width = int(heads[0, 0, 0]), sizes[1] * sizes[2]
+        expected = first + np.arange(width).reshape(sizes[1], 1, sizes[2])
+        expected = expected + channels * np.arange(tokens)[:, None]
+        if first + width <= channels and np.array_equal(heads, expected):
+            return _Heads(x, first, sizes, transposed)
+    return None
+
+
+def _run(chain: Sequence[ir.Node], model: ir.Model, elements: Array) -> Array | None:
+    """Return what a chain of moves makes of numbers; None if it cannot be run."""
+    x, y = chain[0].inputs[0], chain[-1].outputs[0]
+    piece = extract_subgraph(model, list(chain), [y])
+    feeds = {
+        str(value.name): read_array(value)
+        for node in chain
+        for value in node.inputs
+        if value is not None and is_constant(value)
+    }
+    for value in (value for moved in piece.graph for value in moved.outputs):
+        value.shape = None
+    feeds[str(x and x.name)] = elements.astype(np.float32)
+    try:
+        (result,) = evaluate(piece, feeds).values()
+    except FAILURES:
+        return None
+    return np.asarray(result.astype(np.int64))
+
+
+def _replace(last: ir.Node, heads: _Heads, editor: Editor) -> None:
+    """Compute the result of a chain from a slice of channels."""
+    y, (tokens, count, width) = last.outputs[0], heads.sizes
+    name, dtype = str(y.name), y.dtype or ir.DataType.FLOAT
+
+    def insert(kind: str, inputs: list[ir.Value], *attributes: ir.Attr) -> ir.Value:
+        result = editor.insert(last, kind, inputs, name, like=y, dtype=dtype, attributes=attributes)
+        result.shape = None
+        return result
+
+    def constant(role: str, *numbers: int) -> ir.Value:
+        return editor.add_constant(f"{name}_{role}", ir.tensor(np.array(numbers, np.int64)))
+
+    bounds = [constant("first", heads.first), constant("last", heads.first + count * width)]
+    part = insert("Slice", [heads.x, *bounds, constant("axes", 2)])
+    split = insert("Reshape", [part, constant("sizes", 0, tokens, count, width)])
+    order = (0, 2, 3, 1) if heads.transposed else (0, 2, 1, 3)
+    replace_value(y, insert("Transpose", [split], ir.AttrInt64s("perm", order)))
+
+
+def _remove_unread(chain: Sequence[ir.Node]) -> None:
+    """Remove the nodes of a chain that nothing reads any more, the last one first."""
+    for node in reversed(chain):
+        if any(is_read(value) or value.is_graph_output() for value in node.outputs):
+            return
+        require_graph(node).remove(node, safe=True)

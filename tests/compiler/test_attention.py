@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention: products of two computed tensors, softmax and layer normalization in programs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from text_models import parse
+
+import anybit
+from anybit.compiler.backends.c.source import emit_c
+from anybit.compiler.program import program as p
+from anybit.compiler.program.network import Network
+from anybit.compiler.program.reference import compute_exp, compute_softmax
+from anybit.errors import ModelError
+
+TOKENS, HEADS, WIDTH = 6, 2, 4
+CHANNELS = HEADS * WIDTH
+# As PyTorch exports it: heads of queries, keys and values lie on an axis before the rows.
+SPLIT = """
+    r = Reshape (l, parts)
+    t = Transpose <perm = [2, 0, 3, 1, 4]> (r)
+    q5 = Slice (t, n0, n1, n0)
+    k5 = Slice (t, n1, n2, n0)
+    v5 = Slice (t, n2, n3, n0)
+    q4 = Squeeze (q5, n0)
+    k4 = Squeeze (k5, n0)
+    v4 = Squeeze (v5, n0)
+    kt = Transpose <perm = [0, 1, 3, 2]> (k4)
+"""
+# As other exporters write it: slices of channels, then heads.
+HEADS_FIRST = """
+    q3, k3, v3 = Split <axis = 2> (l)
+    qr = Reshape (q3, heads)
+    kr = Reshape (k3, heads)
+    vr = Reshape (v3, heads)
+    q4 = Transpose <perm = [0, 2, 1, 3]> (qr)
+    v4 = Transpose <perm = [0, 2, 1, 3]> (vr)
+    kt = Transpose <perm = [0, 2, 3, 1]> (kr)
+"""
+BODY = """
+    h = LayerNormalization (x, gain, offset)
+    a = Q(h)
+    m = MatMul (a, w)
+    l = Q(m)
+    {split}
+    s = MatMul (q4, kt)
+    d = Mul (s, scale)
+    f = Softmax (d)
+    e = U(f)
+    o = MatMul (e, v4)
+    c = Q(o)
+    ot = Transpose <perm = [0, 2, 1, 3]> (c)
+    om = Reshape (ot, merged)
+    z = MatMul (om, u)
+    y = Q(z)
+"""
+
+
+def attention(split: str, rows: str = "1"):
+    """Return a block of attention whose weights are integers."""
+    rng = np.random.default_rng(0)
+    floats = {
+        "gain": rng.normal(1, 0.2, CHANNELS),
+        "offset": rng.normal(0, 0.2, CHANNELS),
+        "w": rng.integers(-7, 8, (CHANNELS, 3 * CHANNELS)) / 16,
+        "u": rng.integers(-7, 8, (CHANNELS, CHANNELS)) / 8,
+        "scale": 0.5,
+        "step": 1 / 32,
+        "part": 1 / 255,
+        "none": 0.0,
+        "bits": 8,
+    }
+    numbers = {
+        **{f"n{number}": [number] for number in range(4)},
+        "parts": [0, TOKENS, 3, HEADS, WIDTH],
+        "heads": [0, TOKENS, HEADS, WIDTH],
+        "merged": [0, TOKENS, CHANNELS],
+    }
+    text = BODY.format(split=split)
+    for name in "hmoz":
+        text = text.replace(f"Q({name})", f"Quant <signed: int = 1> ({name}, step, none, bits)")
+    text = text.replace("U(f)", "Quant <signed: int = 0> (f, part, none, bits)")
+    shape = f"{rows}, {TOKENS}, {CHANNELS}"
+    return parse(
+        f"g (float[{shape}] x) => (float[{shape}] y) {{ {text} }}",
+        {
+            **{name: np.float32(item) for name, item in floats.items()},
+            **{name: np.int64(item) for name, item in numbers.items()},
+        },
+    )
+
+
+@pytest.mark.parametrize(("split", "rows"), [(SPLIT, "1"), (HEADS_FIRST, "n")])
+def test_attention_is_one_program(split, rows):
+    model = attention(split, rows)
+    compiled = anybit.compile(model)
+    (program,) = compiled.report.programs
+    assert compiled.report.coverage == "4 of 4 layers, 100 % of MACs"
+    kinds = [type(at) for at in program.instructions]
+    assert kinds.count(p.MatMul) == 2
+    assert kinds.count(p.Softmax) == 1
+    x = np.random.default_rng(1).normal(size=(1 if rows == "1" else 3, TOKENS, CHANNELS))
+    x = x.astype(np.float32)
+    (expected,) = anybit.load(model).run({"x": x}).values()
+    (actual,) = compiled.run({"x": x}).values()
+    # Softmax and normalization may round otherwise, and a code may differ then.
+    assert np.mean(expected != actual) < 0.01
+    assert np.abs(expected - actual).max() <= 1 / 16
+    assert np.ptp(expected) > 1
+
+
+def test_views_move_no_elements():
+    (program,) = anybit.compile(attention(SPLIT)).report.programs
+    products = [at for at in program.instructions if isinstance(at, p.MatMul)]
+    assert not any(isinstance(at, p.Gather | p.Reshape) for at in program.instructions)
+    scores, mixed = products
+    assert scores.first_view.tolist() == [0, WIDTH, 3 * CHANNELS, 1]
+    assert scores.second_view.tolist() == [CHANNELS, WIDTH, 3 * CHANNELS, 1]
+    assert mixed.second_view.tolist() == [2 * CHANNELS, WIDTH, 1, 3 * CHANNELS]
+    assert (scores.merges, mixed.merges) == (0, 1)
+
+
+def test_exact_guarantee_leaves_sums_of_floats_in_graph():
+    programs = anybit.compile(attention(SPLIT), guarantee="exact").report.programs
+    kinds = {type(at) for program in programs for at in program.instructions}
+    assert p.MatMul in kinds
+    assert not kinds & {p.Softmax, p.LayerNorm}
+
+
+def test_c_code_refuses_products_of_two_tensors():
+    with pytest.raises(ModelError, match=r"net: .*two computed tensors.*leave it to the caller"):
+        emit_c(SOUND, "net")
+
+
+def test_exp_has_an_error_of_three_ulp():
+    x = np.concatenate([-np.geomspace(1e-30, 86.9, 40000), [0, -87.1, -np.inf]]).astype(np.float32)
+    exact = np.exp(x.astype(np.float64))
+    unit = np.spacing(exact.astype(np.float32)).astype(np.float64)
+    assert np.max(np.abs(compute_exp(x) - exact)[:-2] / unit[:-2]) < 3
+    assert compute_exp(x)[-2:].tolist() == [0, 0]
+    assert np.isnan(compute_exp(np.float32([np.nan]))).all()
+
+
+def test_softmax_handles_infinities():
+    inf = np.inf
+    y = compute_softmax(np.float32([[0, -inf, 0], [-inf, -inf, -inf], [0, np.nan, 1]]))
+    np.testing.assert_array_equal(y, [[0.5, 0, 0.5], [np.nan] * 3, [np.nan] * 3])
+
+
+VIEW = np.array([0, 4, 2, 1], np.int32)
+PRODUCT = p.MatMul(
+    *(0, 0, 1, 2, 2, 2, 2, VIEW, VIEW, 0),
+    p.Thresholds(np.int32([1, 1]), np.int32([0, 1, 2, 0, 1, 2])),
+)
+SOUND = p.Program(
+    (p.Port(np.int32([8]), 1, 1, 8, 0),),
+    (p.Port(np.int32([8]), 2, 2, 2, 0),),
+    (p.Tensor(1, 1, 8, -1, 1, 4), p.Tensor(2, 2, 2, 0, 1, 4)),
+    (
+        p.Quantize(0, 0, np.int32([1]), np.float32([-1, 0, 1]), 0),
+        PRODUCT,
+        p.Dequantize(1, 0, np.float32([0, 1, 2, 3])),
+    ),
+)
+
+
+def test_matmul_multiplies_views():
+    (y,) = Network(SOUND).run([np.arange(-4, 4, dtype=np.float32)[None]])
+    codes = np.searchsorted([-1, 0, 1], np.arange(-4, 4), side="right").reshape(2, 2, 2) - 1
+    sums = codes @ codes.swapaxes(1, 2)
+    np.testing.assert_array_equal(y.reshape(2, 2, 2), np.clip(sums + 1, 0, 3))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"groups": 1}, "number of pixels must be 2, got 4"),
+        ({"columns": 1}, "number of channels must be 1, got 2"),
+        ({"merges": 2}, "merges must be from 0 to 1, got 2"),
+        ({"merges": 1}, "number of pixels must be 2, got 4"),
+        ({"groups": 3}, "last element of a view must be from 0 to 7, got 11"),
+        ({"depth": 0}, "a size must be from 1"),
+        ({"depth": 9}, "the depth must be from 1 to 8, got 9"),
+        ({"depth": 3}, "last element of a view must be from 0 to 7, got 8"),
+        ({"first_view": VIEW[:3]}, "a view must have 4 elements, got 3"),
+        ({"second_view": VIEW + 1}, "last element of a view must be from 0 to 7, got 11"),
+        ({"second_view": -VIEW}, "number of a view must be from 0 to 8, got -4"),
+        ({"second_view": VIEW * 2**29}, "number of a view must be from 0 to 8"),
+        ({"second": 1}, "tensor 1 is read before it is written"),
+        ({"tail": p.Table(np.int32([-4, -4]), np.zeros(8, np.uint8))}, "accumulators from -4 to 8"),
+        ({"tail": p.Arithmetic(np.float32([1, 1]), ())}, "number of the floats must be 0, got 1"),
+    ],
+)
+def test_verify_refuses_inconsistent_products(fields, message):
+    changed = (SOUND.instructions[0], replace(PRODUCT, **fields), SOUND.instructions[2])
+    with pytest.raises(ValueError, match=f"(?=.*damaged).*MatMul.*{message}"):
+        Network(replace(SOUND, instructions=changed))
+
+
+@pytest.mark.parametrize(("lowest", "step"), [(-(2**15), 1), (2**15 - 3, 1)])
+def test_verify_refuses_codes_of_more_than_16_bits(lowest, step):
+    wide = replace(SOUND.tensors[0], lowest=lowest, step=step)
+    with pytest.raises(ValueError, match="code of an operand must be from -32767 to 32767"):
+        Network(replace(SOUND, tensors=(wide, SOUND.tensors[1])))
+
+
+def test_verify_refuses_long_accumulators():
+    wide = replace(SOUND.tensors[0], lowest=-32000)
+    with pytest.raises(ValueError, match="accumulators go beyond 31 bits"):
+        Network(replace(SOUND, tensors=(wide, SOUND.tensors[1])))
+
+
+def make_rows(at, floats, channels_first=0):
+    port = p.Port(np.int32([3, 2, 2]), 2, 2, 3, channels_first)
+    return p.Program((port,), (port,), (), (at,), floats)
+
+
+NORM = p.LayerNorm(0, 0, np.ones(3, np.float32), np.zeros(3, np.float32), np.float32([1e-5]))
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (make_rows(p.Softmax(0, 0), (), 1), "channels of its port come first"),
+        (make_rows(p.Softmax(1, 0), ()), "floats 1 are read before they are written"),
+        (make_rows(replace(NORM, gains=np.ones(2, np.float32)), ()), "gains must have 3"),
+        (make_rows(replace(NORM, epsilon=np.ones(2, np.float32)), ()), "epsilon must have 1"),
+        (make_rows(p.Softmax(0, 0), (p.FloatTensor(2, 2, 2),)), "differ in their sizes"),
+    ],
+)
+def test_verify_refuses_inconsistent_functions_of_channels(program, message):
+    with pytest.raises(ValueError, match=message):
+        Network(program)
+
+
+def test_transpose_after_a_postponed_move_keeps_the_elements():
+    """Change the axes of a depth-to-space that waits for codes."""
+    rng = np.random.default_rng(0)
+    model = parse(
+        """g (float[n, 4, 3, 2] x) => (float[n, 6, 4, 5] y) {
+        a = Quant <signed: int = 1> (x, step, none, bits)
+        c = Conv (a, w)
+        s = DepthToSpace <blocksize = 2> (c)
+        t = Transpose <perm = [0, 2, 3, 1]> (s)
+        b = Quant <signed: int = 1> (t, step, none, bits)
+        y = MatMul (b, m)
+        }""",
+        {
+            "w": np.float32(rng.integers(-7, 8, (8, 4, 1, 1)) / 4),
+            "m": np.float32(rng.integers(-7, 8, (2, 5)) / 4),
+            "step": np.float32(0.25),
+            "none": np.float32(0),
+            "bits": np.float32(4),
+        },
+    )
+    x = rng.normal(size=(3, 4, 3, 2)).astype(np.float32)
+    (expected,) = anybit.load(model).run({"x": x}).values()
+    (actual,) = anybit.compile(model).run({"x": x}).values()
+    np.testing.assert_array_equal(actual, expected)
