@@ -264,6 +264,17 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
   }
 }
 
+// A reduction axis that kernels compute in parts.
+void make_long(Layer& at) {
+  Window& w = at.product.window;
+  w.kernel_height = number(1, 2), w.kernel_width = number(1, 2);
+  w.stride_height = w.stride_width = 1;
+  at.rows = number(1, 3);
+  at.source.height = number(3, 5), at.source.width = 5;
+  at.product.groups = 1, at.source.channels = one_of<std::int64_t>({520, 601, 1030, 1100});
+  at.target.channels = one_of<std::int64_t>({1, 17, 48, 70});
+}
+
 void random_layer(Layer& at) {
   Window& w = at.product.window;
   at.rows = number(0, 9) == 0 ? 0 : number(1, 4);
@@ -284,6 +295,7 @@ void random_layer(Layer& at) {
         one_of<std::int64_t>({2, 16, 37, 64, 81});
   }
   if (dense) at.source.channels *= at.product.groups == 1 ? one_of<std::int64_t>({1, 9}) : 1;
+  if (number(0, 15) == 0) make_long(at);
   random_codes(at.source);
   random_weights(at);
   at.fit_target();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "damage.hpp"
 #include "packed_state.hpp"
@@ -142,6 +143,24 @@ std::vector<PanelChannels> plan_panels(State& at, std::int64_t groups) {
   return panels;
 }
 
+// Numbers of weights that share a byte.
+constexpr int phases_of(Scheme scheme) {
+  return scheme == Scheme::dot2 ? 4 : scheme == Scheme::dot4 ? 2 : 1;
+}
+
+// Bytes of a gathered window, with room for a last copy of a whole register.
+constexpr std::ptrdiff_t gathered_bytes = 256, copied_bytes = 32;
+
+// Whether copying the runs of a window takes less time than the padding of each run.
+bool gathers_windows(const State& at) {
+  if (!at.kernels->gathers_windows || !is_dot(at.scheme)) return false;
+  const std::int64_t run = at.window.kernel_width * at.source.channels,
+                     count = at.window.kernel_height, step = std::int64_t{4} * phases_of(at.scheme);
+  const auto padded = [&](std::int64_t bytes) { return (bytes + step - 1) / step * step; };
+  return run <= copied_bytes && run * count + copied_bytes <= gathered_bytes &&
+         padded(run * count) * 10 <= padded(run) * count * 9;
+}
+
 // Finds the contiguous segments of a window; adjacent taps of a line form one segment if they
 // touch.
 Runs plan_segments(State& at, std::int64_t groups) {
@@ -153,6 +172,11 @@ Runs plan_segments(State& at, std::int64_t groups) {
       at.segments.push_back(y * w.dilation_height * at.from.line +
                             x * w.dilation_width * at.from.pixel);
   const auto count = static_cast<std::int64_t>(at.segments.size());
+  if (joined && gathers_windows(at)) {
+    at.gathered = {std::move(at.segments), w.kernel_width * at.source.channels};
+    at.segments = {0};
+    return {1, taps};
+  }
   // Repeated segments have weights of 0.
   const std::size_t together = at.scheme == Scheme::depthwise4    ? taps_together
                                : at.tap_order == TapOrder::single ? 1
@@ -178,11 +202,6 @@ TapOrder tap_order_of(const State& at, std::int64_t terms) {
   // Sums of fewer pairs would be widened too often.
   constexpr std::int64_t least_terms = 4;
   return terms < least_terms ? TapOrder::pairs : TapOrder::byte_pairs;
-}
-
-// Numbers of weights that share a byte.
-constexpr int phases_of(Scheme scheme) {
-  return scheme == Scheme::dot2 ? 4 : scheme == Scheme::dot4 ? 2 : 1;
 }
 
 // Keeps the sums of a block in the L1 cache, and the weights if they fit as well.
@@ -241,7 +260,10 @@ void select_sums(State& at, const WeightForm& form, std::int64_t terms) {
   const auto scheme = static_cast<std::size_t>(at.scheme);
   at.sums = at.kernels->sums[scheme];
   if (is_depthwise(at.scheme)) return select_depthwise_sums(at, terms);
-  if (is_rows(at.scheme)) at.narrow_steps = fill_rows(at.scheme, at.source.levels, form, at.rows);
+  if (is_rows(at.scheme)) {
+    at.rows = &row_table(at.scheme, at.source.levels);
+    at.narrow_steps = row_bytes_in_8_bits(at.scheme, at.source.levels, form);
+  }
   if (scheme >= at.kernels->short_dots.size()) return;
   // A lane adds two products in each phase of a step. Few steps would be widened too often.
   constexpr std::int64_t least_steps = 4;
@@ -326,6 +348,19 @@ void run_short_tail(const State& at, const Pixels& pixels, const std::int16_t* s
   }
 }
 
+// Copies the windows of a block of pixels to `room`. What follows a window meets weights of 0.
+void gather_windows(const State::Gathered& gathered, Pixels& pixels, std::byte* room) {
+  for (int i = 0; i < pixels.count; ++i, room += gathered_bytes) {
+    const std::byte* const window = pixels.windows[i];
+    std::byte* to = room;
+    for (const std::ptrdiff_t run : gathered.runs) {
+      std::memcpy(to, window + run, copied_bytes);
+      to += gathered.run_bytes;
+    }
+    pixels.windows[i] = room;
+  }
+}
+
 void run_part(const State& at, const Part& part, const std::byte* source, std::byte* target,
               float* floats) {
   const auto tail = at.kernels->tails[static_cast<std::size_t>(at.tail.kind)];
@@ -335,13 +370,14 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   const std::byte* windows[most_block_pixels];
   std::byte* targets[most_block_pixels];
   float* outputs[most_block_pixels];
+  alignas(64) std::byte gathered[most_block_pixels * gathered_bytes];
 
   SumBlock sum;
   sum.panel = at.weights.panel;
   sum.segments = at.segments.data(), sum.segment_count = static_cast<int>(at.segments.size());
   sum.steps = at.weights.steps, sum.narrow_steps = at.narrow_steps;
   sum.most_extras = at.weights.most_extras;
-  sum.values = at.weights.values, sum.rows = at.rows.entries[0];
+  sum.values = at.weights.values, sum.rows = at.rows;
   sum.stride = stride, sum.fresh_weights = true;
   TailBlock then = make_tail_block(at.tail, at.to.coding, at.target.levels);
   then.settling = at.settling, then.float_channel = at.floats.channel;
@@ -354,6 +390,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   PixelBlocks walk(at, part, source, target, floats);
   while (walk.next(pixels)) {
     sum.count = pixels.count;
+    if (!at.gathered.runs.empty()) gather_windows(at.gathered, pixels, gathered);
     sum.pixels = pixels.windows;
     if (at.scheme == Scheme::signs12) at.kernels->less_signs(sum, pixels.addends);
     else std::fill_n(pixels.addends, pixels.count, 0);
@@ -407,8 +444,11 @@ void run_by_chunks(const State& at, const Part& part, const std::byte* source, s
                    float* floats) {
   const std::int64_t pixels =
       (part.last_row - part.first_row) * (part.last_line - part.first_line) * at.target.width;
-  const bool by_chunks = at.kernels->spreads_weights && pixels > at.kernels->block_pixels &&
-                         (at.scheme == Scheme::dot4 || at.scheme == Scheme::dot2);
+  // Or if the weights of a chunk stay in the L2 cache, but those of all channels do not.
+  constexpr std::size_t near_bytes = 256 * 1024;
+  const bool by_chunks = at.kernels->spreads_weights && pixels > at.block_pixels &&
+                         (at.scheme == Scheme::dot4 || at.scheme == Scheme::dot2 ||
+                          (is_dot(at.scheme) && at.weights.bytes.bytes() > near_bytes));
   const std::int64_t most = by_chunks ? chunk_channels : part.last_channel - part.first_channel;
   for (Part chunk = part; chunk.first_channel < part.last_channel; chunk.first_channel += most) {
     chunk.last_channel = std::min(chunk.first_channel + most, part.last_channel);

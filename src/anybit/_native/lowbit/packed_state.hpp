@@ -20,6 +20,13 @@ struct PackedProduct::State {
     std::int64_t channel = 0;  // in the chunk
   };
 
+  // Runs of short windows that are copied behind each other: fewer steps than reading them in
+  // place.
+  struct Gathered {
+    std::vector<std::ptrdiff_t> runs;  // offsets; empty if windows are read in place
+    std::ptrdiff_t run_bytes = 0;
+  };
+
   Tensor source, target;
   Window window;
   Storage from, to;
@@ -29,13 +36,14 @@ struct PackedProduct::State {
   TapOrder tap_order = TapOrder::single;
   const ProductKernels* kernels = nullptr;
   std::vector<std::ptrdiff_t> segments;
+  Gathered gathered;
   // Number of windows at the same stride between the last window of a line and the first of the
   // next; -1 if the stride does not fit or the kernel does not use it.
   int gap = -1;
   int block_pixels = 32;
   PackedWeights weights;
-  int narrow_steps = 31;  // bit schemes: 8-bit sums hold 31 steps of 8 ones
-  RowTable rows;          // of schemes that select rows
+  int narrow_steps = 31;           // bit schemes: 8-bit sums hold 31 steps of 8 ones
+  const RowTable* rows = nullptr;  // of schemes that select rows
   void (*sums)(const SumBlock&) = nullptr;
   std::vector<PanelRun> runs;          // in the order of chunks
   std::vector<std::size_t> first_run;  // per chunk, and the end

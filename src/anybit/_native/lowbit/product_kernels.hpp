@@ -43,10 +43,10 @@ constexpr bool is_rows(Scheme scheme) {
   return scheme == Scheme::rows11 || scheme == Scheme::rows22;
 }
 
-// Partial sums of a nibble of the source, for all nibbles of weights: a row of 16 bytes per nibble
-// of the source.
+// Partial sums of the lower and of the upper nibble of a byte of the source, for all nibbles of
+// weights: two rows of 16 bytes, which one index finds.
 struct RowTable {
-  alignas(64) std::uint8_t entries[16][16];
+  alignas(64) std::uint8_t entries[256][2][16];
 };
 
 // A block of pixels times adjacent panels.
@@ -60,13 +60,14 @@ struct SumBlock {
   int segment_count;
   int steps;                  // per segment
   int narrow_steps;           // steps until narrow sums must be widened
-  int most_extras;            // of split pairs, see packed_weights.hpp
+  int most_extras;            // of split pairs, see packed_weights.hpp; -1 leaves them out
   const std::int8_t* values;  // table of 16 weights for indices
-  const std::uint8_t* rows;   // see RowTable
+  const RowTable* rows;       // of schemes that select rows
   std::int32_t* sums;         // [pixel][stride]
   std::int16_t* shorts;       // the same for kernels that store the low 16 bits of the sums
   std::ptrdiff_t stride;
   bool fresh_weights;  // whether weights may differ from the previous call of this thread
+  bool adds = false;   // whether to add to the sums that are stored; only within a kernel
 };
 
 inline constexpr int most_block_pixels = 64;
@@ -213,6 +214,8 @@ struct ProductKernels {
   int dot_bytes = 4;
   // Whether to unpack weights to bytes once for many blocks of pixels.
   bool spreads_weights = false;
+  // Whether to copy short runs of windows together.
+  bool gathers_windows = false;
   // Whether products of bytes take less time than unpacking weights for them.
   bool prefers_bytes = false;
   // Pixels per block if the weights of a chunk exceed the L1 cache.

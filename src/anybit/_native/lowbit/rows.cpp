@@ -2,6 +2,7 @@
 #include "rows.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 namespace anybit::lowbit {
@@ -50,15 +51,29 @@ std::int64_t most_row_terms(std::int64_t levels, const WeightForm& form) {
   return 65535 / (largest_row_code(levels) * largest_multiple(form));
 }
 
-int fill_rows(Scheme scheme, std::int64_t levels, const WeightForm& form, RowTable& table) {
-  const bool bits = scheme == Scheme::rows11;
-  const auto largest = static_cast<int>(largest_row_code(levels));
-  for (unsigned codes = 0; codes < 16; ++codes)
-    for (unsigned weights = 0; weights < 16; ++weights)
-      table.entries[codes][weights] = static_cast<std::uint8_t>(
-          bits ? std::popcount(codes ^ weights) : pair_sum(codes, weights, largest));
-  const int nibble = bits ? 4 : 2 * largest * largest_multiple(form);
-  return 255 / (2 * nibble);
+const RowTable& row_table(Scheme scheme, std::int64_t levels) {
+  // One for bits, and one for each largest code of `rows22`.
+  static const auto tables = [] {
+    std::array<RowTable, 4> all;
+    for (std::size_t largest = 0; largest < all.size(); ++largest)
+      for (unsigned byte = 0; byte < 256; ++byte)
+        for (unsigned half = 0; half < 2; ++half)
+          for (unsigned weights = 0; weights < 16; ++weights) {
+            const unsigned codes = byte >> 4 * half & 15;
+            all[largest].entries[byte][half][weights] = static_cast<std::uint8_t>(
+                largest == 0 ? std::popcount(codes ^ weights)
+                             : pair_sum(codes, weights, static_cast<int>(largest)));
+          }
+    return all;
+  }();
+  return scheme == Scheme::rows11 ? tables[0]
+                                  : tables[static_cast<std::size_t>(largest_row_code(levels))];
+}
+
+int row_bytes_in_8_bits(Scheme scheme, std::int64_t levels, const WeightForm& form) {
+  const std::int64_t nibble =
+      scheme == Scheme::rows11 ? 4 : 2 * largest_row_code(levels) * largest_multiple(form);
+  return static_cast<int>(255 / (2 * nibble));
 }
 
 void pack_rows(Scheme scheme, const Weights& weights, const WeightForm& form, const Runs& runs,

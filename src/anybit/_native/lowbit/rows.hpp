@@ -15,8 +15,11 @@ constexpr std::int64_t largest_row_code(std::int64_t levels) {
 // Returns the number of terms that 16-bit sums hold.
 std::int64_t most_row_terms(std::int64_t levels, const WeightForm& form);
 
-// Fills the table of a scheme, and returns the bytes of the source whose sums fit 8 bits.
-int fill_rows(Scheme scheme, std::int64_t levels, const WeightForm& form, RowTable& table);
+// Returns the table of a scheme. All products share it, so that it stays in the L1 cache.
+const RowTable& row_table(Scheme scheme, std::int64_t levels);
+
+// Returns the bytes of the source whose sums fit 8 bits.
+int row_bytes_in_8_bits(Scheme scheme, std::int64_t levels, const WeightForm& form);
 
 // Packs the weights of pairs of panels together: for each byte of the source, 32 bytes with the
 // weights of its lower and of its upper nibble.

@@ -11,6 +11,9 @@ struct Avx2Base {
   using Vector = __m256i;  // 8 lanes of 32 bits
   static constexpr int lanes = 8, registers = 16;
   static Vector load(const void* at) { return _mm256_load_si256(static_cast<const Vector*>(at)); }
+  static Vector load_any(const void* at) {
+    return _mm256_loadu_si256(static_cast<const Vector*>(at));
+  }
   static void store(void* at, Vector v) { _mm256_storeu_si256(static_cast<Vector*>(at), v); }
   static Vector broadcast(const void* at) {
     std::int32_t word;
@@ -63,6 +66,7 @@ struct Avx2Bits : Avx2Base {
 // u8 x s8 as sums of 16-bit pairs, which saturate: 2 max|a| max|w| <= 32767.
 struct Avx2 : Avx2Base {
   static constexpr bool narrow = false;
+  static constexpr int part_steps = 128;
   static Vector dot(Vector sum, Vector u8, Vector s8) {
     const Vector pairs = _mm256_maddubs_epi16(u8, s8);
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -72,9 +76,14 @@ struct Avx2 : Avx2Base {
 // The same in sums of 16 bits, which hold a number of steps that depends on the operands.
 struct Avx2Short : Avx2Base {
   static constexpr bool narrow = true, wraps_at_16_bits = true;
-  // Stores the low 16 bits of the sums of a panel.
-  static void store_shorts(void* at, const Vector (&sums)[2]) {
-    store(at, _mm256_permute4x64_epi64(_mm256_hadd_epi16(sums[0], sums[1]), 0xd8));
+  static constexpr int part_steps = 128;
+  // The low 16 bits of the sums of a panel.
+  static Vector shorts(const Vector (&sums)[2]) {
+    return _mm256_permute4x64_epi64(_mm256_hadd_epi16(sums[0], sums[1]), 0xd8);
+  }
+  static void store_shorts(void* at, const Vector (&sums)[2]) { store(at, shorts(sums)); }
+  static void add_shorts(void* at, const Vector (&sums)[2]) {
+    store(at, _mm256_add_epi16(load_any(at), shorts(sums)));
   }
   static Vector dot(Vector sum, Vector u8, Vector s8) {
     Vector next = _mm256_add_epi16(sum, _mm256_maddubs_epi16(u8, s8));

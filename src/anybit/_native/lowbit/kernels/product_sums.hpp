@@ -46,7 +46,7 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
   kernels.short_dots = {};
   for (const Scheme scheme : {Scheme::dot8, Scheme::dot4, Scheme::dot2})
     short_sums_of(kernels, scheme) = nullptr;
-  kernels.spreads_weights = false;
+  kernels.spreads_weights = kernels.gathers_windows = false;
 #if defined(__AVX512VNNI__)
   kernels.prefers_bytes = true;
 #endif
@@ -60,7 +60,7 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
   short_sums_of(kernels, Scheme::dot8) = sums<Avx2Short, Dot8, 6, 1, 1, std::int16_t>;
   short_sums_of(kernels, Scheme::dot4) = spread_sums<Avx2Short, 4, 6, std::int16_t>;
   short_sums_of(kernels, Scheme::dot2) = spread_sums<Avx2Short, 2, 6, std::int16_t>;
-  kernels.spreads_weights = true;
+  kernels.spreads_weights = kernels.gathers_windows = true;
   kernels.block_pixels = kernels.near_pixels = 36;  // whole tiles of 6 pixels
 #elif defined(__SSE4_1__)
   kernels.short_dots = {sums<Sse4Short, Dot8, 2, 1, 1>, spread_sums<Sse4Short, 4, 2>,
@@ -68,7 +68,7 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
   short_sums_of(kernels, Scheme::dot8) = sums<Sse4Short, Dot8, 2, 1, 1, std::int16_t>;
   short_sums_of(kernels, Scheme::dot4) = spread_sums<Sse4Short, 4, 2, std::int16_t>;
   short_sums_of(kernels, Scheme::dot2) = spread_sums<Sse4Short, 2, 2, std::int16_t>;
-  kernels.spreads_weights = true;
+  kernels.spreads_weights = kernels.gathers_windows = true;
 #endif
 }
 

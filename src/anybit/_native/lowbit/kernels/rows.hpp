@@ -89,7 +89,7 @@ template <int rows, int pairs, class Sum>
   using Vector = Lanes::Vector;
   constexpr int part_channels = sizeof(Vector), pair_parts = pair_channels / part_channels;
   constexpr int parts = pairs * pair_parts;
-  const std::uint8_t* const table = at.rows;
+  const auto& table = at.rows->entries;
   const std::ptrdiff_t pair = 2 * at.panel;
   Vector sums[rows][parts] = {};
   alignas(64) Vector wide[rows][parts][2] = {};
@@ -105,9 +105,8 @@ template <int rows, int pairs, class Sum>
         lower[j] = Lanes::lower(both), upper[j] = Lanes::upper(both);
       });
       repeat<rows>([&](int i) __attribute__((always_inline)) {
-        const auto byte = static_cast<unsigned>(from[i][k]);
-        const Vector low = Lanes::row(table + (byte & 15) * 16),
-                     high = Lanes::row(table + (byte & 0xf0));
+        const auto& both = table[static_cast<std::size_t>(from[i][k])];
+        const Vector low = Lanes::row(both[0]), high = Lanes::row(both[1]);
         repeat<parts>([&](int j) __attribute__((always_inline)) {
           sums[i][j] = pinned(Lanes::add_selected(sums[i][j], low, lower[j]));
         });

@@ -33,25 +33,21 @@ void spread_sums(const SumBlock& at) {
   SpreadWeights& local = spread_weights;
   if (at.fresh_weights) local.from = nullptr;
   SumBlock bytes = at;
-  bytes.panel *= phases, bytes.panels = 1;
+  bytes.panel *= phases;
   bytes.steps *= phases, bytes.narrow_steps *= phases;
-  std::byte* const room = at.count < fewest_pixels
+  const bool is_spread = local.from == at.weights;
+  std::byte* const room = at.count < fewest_pixels && !is_spread
                               ? nullptr
                               : local.bytes.get(static_cast<std::size_t>(bytes.panel * at.panels));
   if (room == nullptr) {
     if constexpr (bits == 4) return sums<Isa, Dot4, most_rows, 1, 1, Sum>(at);
     else return sums<Isa, Dot2, most_rows, 1, 1, Sum>(at);
   }
-  const bool is_spread = local.from == at.weights;
-  for (int panel = 0; panel < at.panels; ++panel) {
-    std::byte* const weights = room + panel * bytes.panel;
-    if (!is_spread) spread_panel<Isa, bits>(at, at.weights + panel * at.panel, weights);
-    bytes.weights = weights;
-    bytes.sums = at.sums + panel * panel_channels,
-    bytes.shorts = at.shorts + panel * panel_channels;
-    sums<Isa, Dot8, most_rows, 1, 1, Sum>(bytes);
-  }
+  for (int panel = 0; panel < at.panels && !is_spread; ++panel)
+    spread_panel<Isa, bits>(at, at.weights + panel * at.panel, room + panel * bytes.panel);
   local.from = at.weights;
+  bytes.weights = room;
+  sums<Isa, Dot8, most_rows, 1, 1, Sum>(bytes);
 }
 
 }  // namespace

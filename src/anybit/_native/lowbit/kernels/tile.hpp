@@ -20,6 +20,11 @@ constexpr int vector_block = 64;  // bytes of a packed vector: 16 channels of 32
 template <class Isa>
 constexpr bool wraps_at_16_bits = requires { Isa::wraps_at_16_bits; };
 
+// Whether long reductions are computed in parts, whose weights and activations stay in the L1 cache
+// for a block of pixels and some panels.
+template <class Isa>
+constexpr bool has_parts = requires { Isa::part_steps; };
+
 template <class Sum>
 [[gnu::always_inline]] inline Sum* sums_in(const SumBlock& at) {
   if constexpr (sizeof(Sum) == 2) return at.shorts;
@@ -93,14 +98,16 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels, clas
       run(at.segments[segment], at.steps);
     if constexpr (Scheme::has_extras) {
       static_assert(panels == 1, "each panel has its own extra steps");
-      const std::byte* const offsets = b + std::ptrdiff_t{at.most_extras} * vector_block;
-      const auto entry = [&](std::int64_t i) {
-        std::int64_t number;
-        std::memcpy(&number, offsets + i * 8, sizeof number);
-        return number;
-      };
-      const std::int64_t count = entry(at.most_extras);
-      for (std::int64_t i = 0; i < count; ++i) run(entry(i), 1);
+      if (at.most_extras >= 0) {
+        const std::byte* const offsets = b + std::ptrdiff_t{at.most_extras} * vector_block;
+        const auto entry = [&](std::int64_t i) {
+          std::int64_t number;
+          std::memcpy(&number, offsets + i * 8, sizeof number);
+          return number;
+        };
+        const std::int64_t count = entry(at.most_extras);
+        for (std::int64_t i = 0; i < count; ++i) run(entry(i), 1);
+      }
     }
   } else {
     // Wide sums are in memory while narrow sums are in registers.
@@ -136,12 +143,19 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels, clas
       repeat<parts>([&](int j) __attribute__((always_inline)) {
         results[j] = Scheme::result(sum[i][panel_of * parts + j]);
       });
-      Isa::store_shorts(out + i * at.stride + panel_of * panel_channels, results);
+      Sum* const to = out + i * at.stride + panel_of * panel_channels;
+      if constexpr (has_parts<Isa>)
+        if (at.adds) return Isa::add_shorts(to, results);
+      Isa::store_shorts(to, results);
     });
   } else {
     repeat<rows * columns>([&](int n) __attribute__((always_inline)) {
       const int i = n / columns, j = n % columns;
-      Isa::store(out + i * at.stride + j * Isa::lanes, Scheme::result(sum[i][j]));
+      Sum* const to = out + i * at.stride + j * Isa::lanes;
+      Vector result = Scheme::result(sum[i][j]);
+      if constexpr (has_parts<Isa>)
+        if (at.adds) result = Isa::add(result, Isa::load_any(to));
+      Isa::store(to, result);
     });
   }
 }
@@ -150,7 +164,7 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels, clas
 // for all pixels.
 template <class Isa, template <class> class SchemeOf, int most_rows, int most_panels,
           int single_panels, class Sum = std::int32_t>
-void sums(const SumBlock& at) {
+void sums_of_part(const SumBlock& at) {
   const auto some_rows = [&]<int rows, int panels>(const std::byte* b, int& pixel,
                                                    Sum* out) __attribute__((always_inline)) {
     for (; pixel + rows <= at.count; pixel += rows)
@@ -178,6 +192,39 @@ void sums(const SumBlock& at) {
     for (; panel + 2 <= at.panels; panel += 2) some_panels.template operator()<2>(panel);
   if constexpr (most_panels > 1)
     for (; panel < at.panels; ++panel) some_panels.template operator()<1>(panel);
+}
+
+// Calls `sums` on parts of the reduction axis, which add up.
+template <class Isa, class Scheme, class Sums>
+void sum_by_parts(const SumBlock& at, Sums&& sums) {
+  constexpr std::ptrdiff_t a_step = Scheme::phases * Scheme::words * 4,
+                           b_step = Scheme::vectors * vector_block;
+  const int parts = (at.steps + Isa::part_steps - 1) / Isa::part_steps;  // of a segment
+  const int together = parts > 1 ? 1 : Isa::part_steps / at.steps;       // segments
+  SumBlock part = at;
+  for (int segment = 0; segment < at.segment_count; segment += together)
+    for (int i = 0; i < parts; ++i) {
+      const int first = at.steps * i / parts;
+      const std::ptrdiff_t offset = at.segments[segment] + first * a_step;
+      part.segments = parts > 1 ? &offset : at.segments + segment;
+      part.segment_count = std::min(together, at.segment_count - segment);
+      part.steps = at.steps * (i + 1) / parts - first;
+      part.weights = at.weights + (std::ptrdiff_t{segment} * at.steps + first) * b_step;
+      const bool is_last = segment + together >= at.segment_count && i + 1 == parts;
+      part.most_extras = is_last ? at.most_extras : -1;
+      sums(part);
+      part.adds = true;
+    }
+}
+
+template <class Isa, template <class> class SchemeOf, int most_rows, int most_panels,
+          int single_panels, class Sum = std::int32_t>
+void sums(const SumBlock& at) {
+  const auto sums_of = sums_of_part<Isa, SchemeOf, most_rows, most_panels, single_panels, Sum>;
+  if constexpr (has_parts<Isa>)
+    if (at.count >= 2 * most_rows && at.segment_count * at.steps > 2 * Isa::part_steps)
+      return sum_by_parts<Isa, SchemeOf<Isa>>(at, sums_of);
+  sums_of(at);
 }
 
 }  // namespace
