@@ -2,8 +2,10 @@
 // Products of every kind at every level that this processor supports, against plain loops:
 //   products test [SEED [COUNT]]      random layers, odd sizes, all tails
 //   products time LEVEL [FILTER]      some layers of well-known networks
+//   products costs LEVEL              cycles of the kinds of kernels
 #include "../levels.hpp"
 #include "_native/lowbit/product_kernels.hpp"
+#include "costs.hpp"
 #include "timing.hpp"
 
 namespace {
@@ -188,6 +190,7 @@ int test(unsigned seed, int count) {
 int main(int count, char** words) {
   const std::string verb = count > 1 ? words[1] : "test";
   if (verb == "time") return time_all(count > 2 ? words[2] : "baseline", count > 3 ? words[3] : "");
+  if (verb == "costs") return print_costs(count > 2 ? words[2] : "baseline");
   return test(count > 2 ? static_cast<unsigned>(std::atoi(words[2])) : 1,
               count > 3 ? std::atoi(words[3]) : 300);
 }

@@ -106,6 +106,33 @@ void fill_epilogue(Layer& at, Curve curve) {
       8};
 }
 
+struct Timed {
+  std::string kernel;
+  double macs, seconds;  // of a call
+};
+
+// Times a layer whose source has random indices in a coding.
+Timed timed(const Layer& at, Coding coding) {
+  const Storage from(coding, at.source, Border::of(at.product.window)), to(coding, at.target, {});
+  std::vector<std::uint8_t> indices(
+      static_cast<std::size_t>(at.rows * at.source.height * at.source.width * at.source.channels));
+  for (auto& index : indices) index = static_cast<std::uint8_t>(number(0, at.source.levels - 1));
+  const Memory source = stored(from, indices, at.rows), target(to, at.rows);
+  const PackedProduct packed(at.task(), from, to, selected_level());
+  const Part part{0, at.rows, 0, at.target.height, 0, at.target.channels};
+  const auto macs = static_cast<double>(packed.multiplications() * at.rows);
+  double best = 1e9;
+  const int repeats = std::max(1, static_cast<int>(2e8 / macs / 30));
+  for (int round = 0; round < 25; ++round) {
+    const auto began = std::chrono::steady_clock::now();
+    for (int i = 0; i < repeats; ++i) packed.run(source.data, target.data, part);
+    best = std::min(
+        best,
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() / repeats);
+  }
+  return {std::string(packed.kernel()), macs, best};
+}
+
 int time_all(std::string_view level, const std::string& filter) {
   select_level(level);
   std::vector<std::int32_t> four, eight;
@@ -140,27 +167,9 @@ int time_all(std::string_view level, const std::string& filter) {
       at.draws = kind.values.size() == 256 ? 4 : 1;
       at.fill_weights();
       fill_epilogue(at, kind.curve);
-      const Storage from(PackedProduct::preferred_coding(at.task(), selected_level()), at.source,
-                         Border::of(at.product.window));
-      const Storage to(from.coding, at.target, {});
-      std::vector<std::uint8_t> indices(static_cast<std::size_t>(
-          at.rows * at.source.height * at.source.width * at.source.channels));
-      for (auto& index : indices) index = static_cast<std::uint8_t>(number(0, kind.levels - 1));
-      const Memory source = stored(from, indices, at.rows), target(to, at.rows);
-      const PackedProduct packed(at.task(), from, to, selected_level());
-      const Part part{0, at.rows, 0, at.target.height, 0, at.target.channels};
-      const auto macs = static_cast<double>(packed.multiplications() * at.rows);
-      double best = 1e9;
-      const int repeats = std::max(1, static_cast<int>(2e8 / macs / 30));
-      for (int round = 0; round < 25; ++round) {
-        const auto began = std::chrono::steady_clock::now();
-        for (int i = 0; i < repeats; ++i) packed.run(source.data, target.data, part);
-        best = std::min(
-            best, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() /
-                      repeats);
-      }
-      std::printf("%-22s %-10s %10.2f us %9.1f GMAC/s\n", name.c_str(),
-                  std::string(packed.kernel()).c_str(), best * 1e6, macs / best / 1e9);
+      const Timed result = timed(at, PackedProduct::preferred_coding(at.task(), selected_level()));
+      std::printf("%-22s %-10s %10.2f us %9.1f GMAC/s\n", name.c_str(), result.kernel.c_str(),
+                  result.seconds * 1e6, result.macs / result.seconds / 1e9);
       std::fflush(stdout);
     }
   return 0;

@@ -58,8 +58,9 @@ WeightForm::WeightForm(const Weights& weights) {
 
 namespace {
 
-// Cycles per 32 values of the reduction axis and panel of 16 channels, with data in L1. Measured on
-// processors of the level, or estimated from instruction throughput.
+// Cycles per 32 values of the reduction axis and panel of 16 channels, with data in L1, measured by
+// benchmarks/product_costs.py. Rows of levels that it has not run on are from older measurements,
+// or estimated from instruction throughput.
 struct Cost {
   double dot;      // dot product of bytes
   double pair;     // one plane of weights and one of activations
@@ -69,13 +70,13 @@ struct Cost {
 constexpr Cost cost_of(Level level) {
   switch (level) {
     case Level::baseline:
-      return {40, 11, 9};
+      return {15, 6.8, 6.2};
 #ifdef ANYBIT_ARM_KERNELS
     case Level::dotprod:
       return {16, 11};
 #endif
     case Level::avx2:
-      return {14, 5, 3.6};
+      return {6.4, 3.1, 2.4};
     case Level::avxvnni:
       return {8, 5.5, 3.6};
     case Level::avx512:
