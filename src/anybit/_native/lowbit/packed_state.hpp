@@ -20,7 +20,7 @@ struct PackedProduct::State {
     std::int64_t channel = 0;  // in the chunk
   };
 
-  // Runs of short windows that are copied behind each other: fewer steps than reading them in
+  // Runs of short windows that are copied one after another: fewer steps than reading them in
   // place.
   struct Gathered {
     std::vector<std::ptrdiff_t> runs;  // offsets; empty if windows are read in place
