@@ -33,7 +33,7 @@ class Off(Mean):
 def root(low, high, channels=1, scale=1.0):
     reach = IntegerRange(np.full(channels, low), np.full(channels, high))
     of = Accumulators(np.full(channels, scale, np.float32), reach, np.zeros(channels))
-    return SimpleNamespace(weights=np.zeros((channels, 1)), accumulators=of)
+    return SimpleNamespace(channels=channels, weights=np.zeros((channels, 1)), accumulators=of)
 
 
 def mean(at):

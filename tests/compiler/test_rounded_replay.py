@@ -47,7 +47,7 @@ def function_of(body, zero):
 def root(reach, scale=1e-5, slack=0.0):
     far = IntegerRange(np.array([-reach, 3 - reach]), np.array([reach, reach - 9]))
     of = Accumulators(np.float32([scale, 1.7 * scale]), far, np.full(2, slack))
-    return SimpleNamespace(weights=np.zeros((2, 1)), accumulators=of)
+    return SimpleNamespace(channels=2, weights=np.zeros((2, 1)), accumulators=of)
 
 
 @pytest.mark.parametrize(

@@ -150,11 +150,10 @@ class _Run:
         return np.asarray(codes[:, places])
 
     def softmax(self, at: p.Softmax) -> None:
-        self.targets[at.target][:] = compute_softmax([*self.inputs, *self.targets][at.source])
+        self.targets[at.target][:] = compute_softmax(self._floats[at.source])
 
     def layernorm(self, at: p.LayerNorm) -> None:
-        x = [*self.inputs, *self.targets][at.source]
-        self.targets[at.target][:] = normalize(x, at)
+        self.targets[at.target][:] = normalize(self._floats[at.source], at)
 
     def elementwise(self, at: p.Elementwise) -> None:
         floats, steps = self._floats, at.steps
@@ -408,9 +407,12 @@ def normalize(x: Array, at: p.LayerNorm) -> Array:
 
 _LANES = 16
 _LOG2_E = np.float32(1.44269504)
+# The upper bits of ln 2, whose products with exponents are exact, and the rest.
 _LN_2 = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _LOWEST_EXPONENT = np.float32(-87)
+# 1.5 * 2^23: a sum with it is rounded to an integer, which lies in its lowest bits.
 _ROUNDER = np.float32(12582912)
+# The Taylor series of exp from x^6 / 6! down to x^2 / 2.
 _EXP = [np.float32(1 / math.factorial(n)) for n in range(6, 1, -1)]
 
 
