@@ -14,7 +14,8 @@ from anybit.compiler.operators import get_captures, get_varying_inputs
 from anybit.compiler.partition.partitioner import Partition
 from anybit.compiler.selection import LeftRegion
 from anybit.onnx.analysis.layers import connect_layers
-from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.names import get_label, get_source_name
+from anybit.quant_types.layer_info import LayerInfo
 
 
 def collect_layers(
@@ -38,11 +39,19 @@ def collect_layers(
         *partition.float_layers(analyzed),
         *analyzed.kept,
     ]
-    outputs = [str(value.name) for node in analyzed.model.graph for value in node.outputs]
-    positions = {name: position for position, name in enumerate(outputs)}
+    values = [value for node in analyzed.model.graph for value in node.outputs]
+    positions = {str(value.name): position for position, value in enumerate(values)}
     layers.sort(key=lambda layer: positions.get(layer.output, len(positions)))
     infos = connect_layers(list(analyzed.model.graph), [layer.layer for layer in layers])
+    names = {str(value.name): get_source_name(value) for value in values}
+    infos = [_rename(info, names) for info in infos]
     return tuple(replace(layer, layer=info) for layer, info in zip(layers, infos, strict=True))
+
+
+def _rename(info: LayerInfo, names: Mapping[str, str]) -> LayerInfo:
+    """Return a layer with the names of the source graph, those of unnamed nodes included."""
+    name = names.get(info.name, info.name) if info.name == info.output else info.name
+    return replace(info, name=name, output=names.get(info.output, info.output))
 
 
 def _iterate_left_layers(

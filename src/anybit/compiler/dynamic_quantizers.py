@@ -65,6 +65,8 @@ class DynamicQuantizer:
     def computes_per_row(self, axis: int, rank: int) -> bool:
         """Return whether there is a scale per position or row, and channels along an axis."""
         last, every = (rank - 1,), tuple(range(1, rank))
+        if rank <= 1:
+            return False
         return self.formula.axes == every or (axis == rank - 1 and self.formula.axes == last)
 
 
@@ -107,7 +109,7 @@ def _read_axes(node: ir.Node, axes: list[ir.Value], rank: int) -> tuple[int, ...
 
 def _find_origin(value: ir.Value) -> ir.Value:
     """Return a number before it was repeated, or a tensor before a change of its shape."""
-    while (node := value.producer()) is not None and node.inputs[0] is not None:
+    while (node := value.producer()) is not None and node.inputs and node.inputs[0] is not None:
         if node.domain or node.op_type not in ("Expand", "Reshape"):
             break
         value = node.inputs[0]
@@ -133,7 +135,7 @@ class _Walk:
     def find_formula(self, scale: ir.Value) -> ScaleFormula | None:
         """Return the formula of a scale; None if it is another one."""
         for isinf, width, finite in self._inputs(scale, "Where"):
-            if [*self._inputs(isinf, "IsInf")] != [[width]]:
+            if [*self._inputs(isinf, "IsInf")] != [[width]] or not _detects_both_signs(isinf):
                 return None
             for quotient, most in self._constants(finite, "Min"):
                 for limited, steps in self._constants(quotient, "Div"):
@@ -177,6 +179,8 @@ class _Walk:
             node = value.producer()
             if node is None or self.x.shape is None:
                 return None
+            if get_attribute(node, "noop_with_empty_axes", 0):
+                return None
             self.is_reshaped |= _find_origin(marked) is not marked
             if not self._is_marked(_find_origin(marked), magnitudes=magnitudes):
                 return None
@@ -218,6 +222,13 @@ class _Walk:
                 yield inputs[0], numbers[1]
             elif numbers[0] is not None and operator != "Div":
                 yield inputs[1], numbers[0]
+
+
+def _detects_both_signs(isinf: ir.Value) -> bool:
+    """Return whether an IsInf finds both infinities."""
+    node = isinf.producer()
+    signs = ("detect_positive", "detect_negative")
+    return node is not None and all(get_attribute(node, name, 1) == 1 for name in signs)
 
 
 def _read_number(value: ir.Value) -> float | None:

@@ -20,6 +20,7 @@ from anybit.compiler.partition.layout import Layout
 from anybit.compiler.partition.sharing import get_identity, select_live_instructions
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
+from anybit.onnx.graph.names import get_source_name
 
 _SOURCES = {1: ("source",), 2: ("first", "second")}
 _SOURCES_OF = {p.DynamicZero: ("source", "scale"), p.DynamicQuantize: ("source", "scale", "zero")}
@@ -181,7 +182,9 @@ def _encode(instructions: Sequence[PlannedInstruction], outputs: Collection[ir.V
         tuple(read.value for read in inputs),
         tuple(output.value for output in encoder.outputs),
         tensors,
-        frozenset(str(tensor.value.name) for tensor in tensors if _is_in_graph(tensor.value)),
+        frozenset(
+            get_source_name(tensor.value) for tensor in tensors if _is_in_graph(tensor.value)
+        ),
         layers,
     )
 

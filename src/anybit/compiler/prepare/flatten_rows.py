@@ -14,12 +14,17 @@ from anybit.compiler.dynamic_quantizers import find_dynamic_quantizer
 from anybit.compiler.operators import find_constant_axes
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.names import SOURCE_NAME_KEY
+from anybit.onnx.graph.reductions import get_reduced_axes
 from anybit.onnx.graph.shapes import get_named_sizes
 from anybit.onnx.passes import InferShapes
+from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
 _LEAST_RANK = 3
 _FIRST_OPSET = 13
-"""The first opset in which the axes of all nodes that are written here are inputs."""
+"""The first opset in which quantizers have axes that count from the back."""
+_FIRST_WITH_ZEROS = 14
+"""The first opset in which a Reshape can have sizes of 0."""
 
 
 def flatten_rows(model: ir.Model) -> None:
@@ -83,6 +88,7 @@ class _Flattening:
             for place, value in enumerate(node.inputs):
                 if value is not None and value not in inner:
                     node.replace_input_with(place, self._merge(value, node, merged, editor))
+            _set_axis(node)
         for node in nodes:
             self._restore(node, set(nodes), editor)
         self._model.graph.sort()
@@ -116,14 +122,21 @@ class _Flattening:
 
     def _find_anchor(self, node: ir.Node, *, is_alike: bool) -> ir.Value | None:
         """Return a tensor with the positions of a node that can work on merged axes."""
-        varying = [v for v in node.inputs if v is not None and not self._is_constant(v)]
-        varying = [value for value in varying if not self._is_single(value)]
+        inputs = [value for value in node.inputs if value is not None]
+        varying = [v for v in inputs if not self._is_constant(v) and not self._is_single(v)]
         if not varying or not all(map(self._is_open, (*varying, node.outputs[0]))):
             return None
-        rank = len(varying[0].shape or ())
+        anchors = [self._anchors.get(value, value) for value in varying]
+        rank = len(node.outputs[0].shape or ())
+        if any(self._get_rank(value) != rank for value in (*varying, *anchors)):
+            return None
+        ranks = [self._get_rank(value) for value in inputs]
+        if any(other is None or other > rank for other in ranks):
+            return None
+        if not self._has_small_constants(node, rank):
+            return None
         if not is_alike and not self._treats_positions_alike(node, rank):
             return None
-        anchors = [self._anchors.get(value, value) for value in varying]
         positions = [self._get_positions(anchor) for anchor in anchors]
         same = all(anchor is anchors[0] for anchor in anchors)
         if not same and (None in (positions[0] or (None,)) or len({*positions}) > 1):
@@ -135,21 +148,40 @@ class _Flattening:
         sizes = get_named_sizes(value, self._model)
         return sizes is not None and all(size == 1 for size in sizes)
 
+    def _get_rank(self, value: ir.Value) -> int | None:
+        """Return the rank of a value; None if it is unknown."""
+        sizes = get_named_sizes(value, self._model)
+        if sizes is None and value in self._constants and value.shape is not None:
+            return len(value.shape)
+        return None if sizes is None else len(sizes)
+
     def _get_positions(self, value: ir.Value) -> tuple[int | str | None, ...] | None:
         sizes = get_named_sizes(value, self._model)
         return None if sizes is None else sizes[:-1]
 
     def _treats_positions_alike(self, node: ir.Node, rank: int) -> bool:
-        if node.op_type == "MatMul" and not node.domain:
+        if _is_product(node):
             weight = node.inputs[1]
             is_matrix = weight is not None and weight.shape is not None and len(weight.shape) == 2
             return is_matrix and self._is_constant(weight)  # type: ignore[arg-type]
         axes = find_constant_axes(node, rank, self._opset)
-        return axes is not None and axes <= {rank - 1} and self._has_small_constants(node)
+        return axes is not None and axes <= {rank - 1}
 
-    def _has_small_constants(self, node: ir.Node) -> bool:
-        """Return whether constants are initializers, which can lose leading axes of size 1."""
-        return all(v is None or v not in self._constants or self._is_single(v) for v in node.inputs)
+    def _has_small_constants(self, node: ir.Node, rank: int) -> bool:
+        """Return whether constants have one row, and a reduction is one over the last axis.
+
+        Constants can lose leading axes of size 1 if they are initializers.
+        """
+        constants = [v for v in node.inputs if v is not None and self._is_constant(v)]
+        if _is_reduction(node):
+            return get_reduced_axes(node, rank) == (rank - 1,)
+        if _is_product(node):
+            return True
+        return all(
+            self._is_single(value)
+            or (is_constant(value) and all(size == 1 for size in (value.shape or ())[:-1]))
+            for value in constants
+        )
 
     def _merge(
         self,
@@ -179,7 +211,7 @@ class _Flattening:
 
     def _merge_constant(self, value: ir.Value, reader: ir.Node, editor: Editor) -> ir.Value:
         array = read_array(value)
-        if reader.op_type.startswith("Reduce") and value is reader.inputs[1]:
+        if _is_reduction(reader):
             return editor.share_constant("axes", "rows_axes", np.array([1], np.int64))
         if array.ndim < _LEAST_RANK:
             return value
@@ -201,6 +233,7 @@ class _Flattening:
         channels = editor.share_constant("channels", "channels", np.array([sizes[-1]], np.int64))
         axis = [ir.AttrInt64("axis", 0)]
         target = make("Concat", [positions, channels], "shape", axis)
+        zeros = [ir.AttrInt64("allowzero", 1)] if self._opset >= _FIRST_WITH_ZEROS else []
         restored = editor.insert(
             node,
             "Reshape",
@@ -208,6 +241,7 @@ class _Flattening:
             f"{y.name}_restored",
             like=ir.Value(name=None, shape=ir.Shape(sizes)),
             dtype=y.dtype or ir.DataType.FLOAT,
+            attributes=zeros,
         )
         for reader, place in others:
             reader.replace_input_with(place, restored)
@@ -215,6 +249,7 @@ class _Flattening:
             outputs = self._model.graph.outputs
             name = y.name
             y.name = editor.unique(f"{name}_rows")
+            y.metadata_props[SOURCE_NAME_KEY] = str(name)
             restored.name = name
             for place, value in enumerate(outputs):
                 if value is y:
@@ -222,6 +257,22 @@ class _Flattening:
 
 
 _BOUNDS = {"start": 0, "end": -1}
+
+
+def _is_product(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == ("", "MatMul")
+
+
+def _is_reduction(node: ir.Node) -> bool:
+    return not node.domain and node.op_type.startswith("Reduce")
+
+
+def _set_axis(node: ir.Node) -> None:
+    """Let attributes name the last of two axes."""
+    if (is_quantize(node) or is_dequantize(node)) and "axis" in node.attributes:
+        node.attributes["axis"] = ir.AttrInt64("axis", -1)
+    if _is_reduction(node) and "axes" in node.attributes:
+        node.attributes["axes"] = ir.AttrInt64s("axes", [-1])
 
 
 class _Inserter:

@@ -21,7 +21,7 @@ def repeat_scales(model: ir.Model) -> None:
     editor, repeated = Editor(model), False
     for node in list(model.graph):
         quantizer = find_dynamic_quantizer(node)
-        if quantizer is None or quantizer.formula.axes or quantizer.x.shape is None:
+        if quantizer is None or quantizer.formula.axes or not quantizer.x.shape:
             continue
         for place, value in enumerate(node.inputs[:_PARAMETERS]):
             if place > 0 and value is not None and not is_constant(value):

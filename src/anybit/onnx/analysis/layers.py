@@ -155,7 +155,7 @@ def _find_dynamic_bits(node: ir.Node, product: ProductAnalysis) -> int | None:
     if scale is None or is_constant(scale) or not all(is_constant(numbers[n]) for n in names):
         return None
     widths = [read_array(numbers[name]) for name in names]
-    if any(width.size != 1 for width in widths):
+    if any(width.size != 1 or not np.isfinite(width).all() for width in widths):
         return None
     # A sign besides exponent and mantissa.
     return int(sum(width.item() for width in widths)) + (len(widths) > 1)

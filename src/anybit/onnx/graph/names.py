@@ -9,6 +9,8 @@ from anybit.onnx.graph.walk import iter_graphs, iter_nodes, iter_values
 
 EXPORTED_NAME_KEY = "anybit.exported_name"
 """Metadata of a node: the name that it had before it was named after its weights."""
+SOURCE_NAME_KEY = "anybit.source_name"
+"""Metadata of a value: the name that it has in the source graph, where that differs."""
 
 
 class NameGenerator:
@@ -58,6 +60,11 @@ def name_nodes(model: ir.Model, *, unnamed: bool) -> bool:
 def get_label(node: ir.Node) -> str:
     """Return the name of a node, or else of its first named output."""
     return node.name or next((value.name for value in node.outputs if value.name), "")
+
+
+def get_source_name(value: ir.Value) -> str:
+    """Return the name of a value in the source graph."""
+    return str(value.metadata_props.get(SOURCE_NAME_KEY, value.name))
 
 
 def get_all_names(node: ir.Node) -> list[str]:

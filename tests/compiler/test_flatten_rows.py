@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leading axes that are merged around products with computed scales, against the float graph."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper, numpy_helper
+
+import anybit
+
+HEAD = '<ir_version: 9, opset_import: ["": 20]> g '
+PRODUCT = "(float[n,t,8] x) => (float[n,t,5] y) {y = MatMul(x, w)}"
+WEIGHTS = numpy_helper.from_array(
+    np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32), "w"
+)
+
+
+def quantize(text=PRODUCT):
+    """Return a graph with a weight w of 8 x 5, and dynamic activations, as a message."""
+    model = onnx.parser.parse_model(HEAD + text)
+    model.graph.initializer.append(WEIGHTS)
+    return ir.to_proto(anybit.quantize(model, weights="int8", activations="int8 dynamic").model)
+
+
+def make_rows(*sizes):
+    return np.random.default_rng(1).normal(size=sizes).astype(np.float32)
+
+
+def append_after(model, nodes, **constants):
+    """Let nodes follow the output y, which they call s, and compute y."""
+    for node in model.graph.node:
+        node.output[:] = ["s" if name == "y" else name for name in node.output]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in constants.items())
+    return model
+
+
+def count_merged(compiled):
+    """Return the number of regions whose inputs have two axes."""
+    return sum(len(program.inputs[0].sizes) == 1 for program in compiled.report.programs)
+
+
+def check(model, inputs, *, merged=1):
+    compiled = anybit.compile(model)
+    expected, actual = anybit.load(model).run(inputs)["y"], compiled.run(inputs)["y"]
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+    assert count_merged(compiled) == merged
+    return compiled
+
+
+def test_rows_are_merged():
+    check(quantize(), make_rows(2, 3, 8))
+
+
+@pytest.mark.parametrize("operand", ["1,1,1,1", "1,1,1", "1", ""])
+def test_single_elements_of_other_ranks(operand):
+    text = f"(float[n,t,8] x, float[{operand}] k) => (float y) {{p = Mul(x, k) y = MatMul(p, w)}}"
+    model = quantize(text.replace("float[]", "float"))
+    k = np.full([int(size) for size in operand.split(",") if size], 3, np.float32)
+    check(model, {"x": make_rows(2, 3, 8), "k": k})
+
+
+@pytest.mark.parametrize("axis", [2, -1])
+def test_quantizers_of_channels_keep_the_last_axis(axis):
+    nodes = [
+        helper.make_node("QuantizeLinear", ["s", "scale", "zero"], ["q"], axis=axis),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], axis=axis),
+    ]
+    scale = np.float32([0.1, 0.2, 0.3, 0.4, 0.5])
+    model = append_after(quantize(), nodes, scale=scale, zero=np.zeros(5, np.int8))
+    check(model, make_rows(2, 3, 8))
+
+
+def test_layers_keep_the_names_of_outputs():
+    (layer,) = check(quantize(), make_rows(2, 3, 8)).report.layers
+    assert layer.output == "y"
+
+
+@pytest.mark.parametrize("opset", [17, 18])
+def test_axes_of_reductions(opset):
+    """Accept axes as attributes and as inputs."""
+    model = quantize()
+    (imported,) = [item for item in model.opset_import if not item.domain]
+    imported.version = opset
+    reductions = [node for node in model.graph.node if node.op_type.startswith("Reduce")]
+    assert reductions
+    for node in reductions:
+        if opset == 18:
+            model.graph.initializer.append(numpy_helper.from_array(np.int64([2]), node.name))
+            node.input[1:] = [node.name]
+        else:
+            del node.input[1:]
+            node.attribute.append(helper.make_attribute("axes", [2]))
+    check(model, make_rows(2, 3, 8))
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (2, 0), (0, 0)])
+def test_free_sizes_can_be_zero(sizes):
+    """Other programs may run the file on empty tensors, which `run` refuses."""
+    y = anybit.compile(quantize()).engine.run({"x": make_rows(*sizes, 8)})["y"]
+    assert y.shape == (*sizes, 5)
+
+
+def find_quantizer(model):
+    (node,) = [
+        node for node in model.graph.node if node.op_type == "IntQuant" and node.input[0] == "x"
+    ]
+    return node
+
+
+def test_constants_with_positions_are_not_merged():
+    model = quantize(PRODUCT.replace("n,t", "n,3,t"))
+    find_quantizer(model).input[2] = "zeros"
+    zeros = np.zeros((1, 3, 1, 1), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(zeros, "zeros"))
+    check(model, make_rows(2, 3, 4, 8), merged=0)
