@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "elements.hpp"
-#include "kernels/lanes.hpp"
+#include "lanes.hpp"
 
 namespace anybit::lowbit {
 namespace {

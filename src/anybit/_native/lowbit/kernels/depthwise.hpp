@@ -4,9 +4,9 @@
 #pragma once
 #include <algorithm>
 
+#include "_native/lowbit/lanes.hpp"
 #include "_native/lowbit/product_kernels.hpp"
 #include "_native/lowbit/unroll.hpp"
-#include "lanes.hpp"
 
 namespace {
 

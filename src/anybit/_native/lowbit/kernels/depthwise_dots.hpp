@@ -5,9 +5,9 @@
 #pragma once
 #include <immintrin.h>
 
+#include "_native/lowbit/lanes.hpp"
 #include "_native/lowbit/product_kernels.hpp"
 #include "_native/lowbit/unroll.hpp"
-#include "lanes.hpp"
 
 namespace {
 

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
+#include "_native/lowbit/lanes.hpp"
 #include "_native/lowbit/product_kernels.hpp"
 #include "_native/lowbit/unroll.hpp"
-#include "lanes.hpp"
 
 namespace {
 

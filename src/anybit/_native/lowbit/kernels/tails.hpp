@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epilogues on the sums of a chunk of channels, while these are in the L1 cache.
 #pragma once
+#include "_native/lowbit/lanes.hpp"
 #include "_native/lowbit/product_kernels.hpp"
 #include "_native/lowbit/unroll.hpp"
-#include "lanes.hpp"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #endif
 
 #include "_native/isa/register_bytes.hpp"
-#include "_native/lowbit/unroll.hpp"
+#include "unroll.hpp"
 
 namespace {
 
