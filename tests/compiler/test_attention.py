@@ -110,6 +110,15 @@ def test_attention_is_one_program(split, rows):
     assert np.ptp(expected) > 1
 
 
+def test_functions_of_floats_are_bounded_layers():
+    report = anybit.compile(attention(SPLIT)).report
+    layers = {layer.name: layer for layer in report.layers}
+    assert [layers[name].guarantee for name in "hf"] == ["bounded", "bounded"]
+    assert layers["f"].reason == "its sums of float32 have an open order"
+    assert report.guarantees == {"exact": 3, "certified": 1, "bounded": 2}
+    assert layers["m"].layer.inputs == ("h",)
+
+
 def test_views_move_no_elements():
     (program,) = anybit.compile(attention(SPLIT)).report.programs
     products = [at for at in program.instructions if isinstance(at, p.MatMul)]

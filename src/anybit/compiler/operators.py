@@ -140,6 +140,78 @@ def is_row_function(node: ir.Node, opset: int, find_rank: Callable[[ir.Value], i
     return rank > _MATRIX and get_attribute(node, "axis", -1) % rank == rank - 1
 
 
+def selects_along(node: ir.Node, rank: int, axis: int) -> bool:
+    """Return whether constants of a node select elements along an axis, or set its size.
+
+    What it does for one size of the axis says nothing about other sizes then.
+
+    Args:
+        node: A node that moves the elements of its first input; its other inputs are constants.
+        rank: The number of axes of that input.
+        axis: The axis, from 0 on.
+    """
+    rule = None if node.domain else _SELECTING.get(node.op_type)
+    return rule is not None and rule(node, rank, axis)
+
+
+def _gathers_along(node: ir.Node, rank: int, axis: int) -> bool:
+    return get_attribute(node, "axis", 0) % rank == axis
+
+
+def _splits_along(node: ir.Node, rank: int, axis: int) -> bool:
+    sizes = _read_numbers(node, 1, "split")
+    return sizes is not None and get_attribute(node, "axis", 0) % rank == axis
+
+
+def _expands_along(node: ir.Node, rank: int, axis: int) -> bool:
+    sizes = _read_numbers(node, 1) or []
+    place = len(sizes) - rank + axis
+    return place >= 0 and sizes[place] != 1
+
+
+def _resizes_along(node: ir.Node, rank: int, axis: int) -> bool:
+    axes = [number % rank for number in get_attribute(node, "axes", ())] or list(range(rank))
+    if _read_numbers(node, 3):
+        return axis in axes
+    scales = dict(zip(axes, _read_numbers(node, 2) or [], strict=False))
+    return scales.get(axis, 1) != 1
+
+
+def _slices_along(node: ir.Node, rank: int, axis: int) -> bool:
+    starts, ends, axes, steps = (
+        _read_numbers(node, place, name)
+        for place, name in enumerate(("starts", "ends", "axes", "steps"), 1)
+    )
+    if starts is None or ends is None:
+        return True
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    return any(
+        number % rank == axis and not (start == 0 and end >= _END and step == 1)
+        for start, end, number, step in zip(starts, ends, axes, steps, strict=False)
+    )
+
+
+_END = 2**31 - 1
+"""Slices to an end from here on reach the end of the axis: the exporters' "all elements"."""
+
+_SELECTING: dict[str, Callable[[ir.Node, int, int], bool]] = {
+    "Expand": _expands_along,
+    "Gather": _gathers_along,
+    "Resize": _resizes_along,
+    "Slice": _slices_along,
+    "Split": _splits_along,
+}
+
+
+def _read_numbers(node: ir.Node, place: int, name: str = "") -> list[float] | None:
+    """Return the numbers of a constant input, or of the attribute that older operators have."""
+    value = node.inputs[place] if place < len(node.inputs) else None
+    if value is not None and is_constant(value):
+        return list(map(float, read_array(value).ravel()))
+    return list(get_attribute(node, name, ())) if name in node.attributes else None
+
+
 def find_kept_axis(node: ir.Node, rank: int) -> int | None:
     """Return the axis, 1 or the last, that a reduction over others keeps; None if there is none.
 

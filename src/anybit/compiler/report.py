@@ -151,8 +151,16 @@ class Report:
 
     @property
     def guarantees(self) -> dict[Guarantee, int]:
-        """The number of layers per guarantee; guarantees without layers are missing."""
-        counts = Counter(layer.guarantee for layer in self.compiled)
+        """The number of layers per guarantee; guarantees without layers are missing.
+
+        Functions of floats, such as Softmax, count here: those of the results are theirs, too.
+        """
+        functions = [
+            layer
+            for layer in self.layers
+            if layer.guarantee is not None and layer.layer.accumulator is None and not layer.macs
+        ]
+        counts = Counter(layer.guarantee for layer in (*self.compiled, *functions))
         return {guarantee: counts[guarantee] for guarantee in Guarantee if counts[guarantee]}
 
     @property

@@ -36,8 +36,9 @@ from anybit.compiler.program import program as p
 from anybit.compiler.program.encoding import pack_weights
 from anybit.compiler.reason import UNSUPPORTED, Reason, Unsupported
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.names import get_label
 from anybit.quant_types.grids import TensorGrid
-from anybit.quant_types.layer_info import Guarantee
+from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
 _MOST_ENTRIES = 2**24
 
@@ -166,13 +167,17 @@ class Lowerer:
         self, node: ir.Node, source: RegionInput | RegionOutput, target: RegionOutput
     ) -> Lowered[RegionOutput] | Reason:
         """Lower a Softmax or LayerNormalization over the channels to float32."""
+        reason = "its sums of float32 have an open order"
         if Guarantee.BOUNDED.rank > self._guarantee.rank:
-            return Reason("its sums of float32 have an open order")
+            return Reason(reason)
         rows = find_row_function(node, target.layout.channels)
         if rows is None:
             return Reason(f"{node.op_type} has no instruction with these inputs")
         kind, fields = rows
-        return Lowered(target, (PlannedInstruction(kind, (source,), target, fields),))
+        output = str(node.outputs[0].name)
+        layer = LayerInfo(get_label(node), node.op_type, output, Guarantee.BOUNDED, reason, macs=0)
+        instruction = PlannedInstruction(kind, (source,), target, fields, CompiledLayer.of(layer))
+        return Lowered(target, (instruction,))
 
     def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
         """Lower a change of the order of axes; elements stay in the order of the graph."""

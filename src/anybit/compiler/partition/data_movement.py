@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.operators import find_kept_axis
+from anybit.compiler.operators import find_kept_axis, selects_along
 from anybit.compiler.partition.element_moves import plan_moves
 from anybit.compiler.partition.expressions import (
     Expression,
@@ -294,6 +294,8 @@ def trace_elements(
     piece = extract_subgraph(model, [node], list(node.outputs))
     whole = get_proven_sizes(x, model)
     rows = 1 if whole is not None and whole[0] == 1 else 2  # sizes may be those of one row
+    if rows > 1 and selects_along(node, len(sizes) + 1, 0):
+        raise Unsupported(f"{node.op_type} selects rows by their numbers")
     numbers = np.arange(1, rows * count + 1, dtype=np.float32).reshape(rows, *sizes)
     feeds = {
         str(value.name): numbers if value is x else read_array(value)

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads of attention: exporters split queries, keys and values along an axis before the rows."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.operators import has_two_operands, is_quantizer, split_quantizer
+from anybit.compiler.operators import (
+    has_two_operands,
+    is_quantizer,
+    selects_along,
+    split_quantizer,
+)
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.cut import extract_subgraph
 from anybit.onnx.graph.editor import Editor, is_read, replace_value
@@ -83,13 +89,10 @@ def _trace(chain: Sequence[ir.Node], model: ir.Model) -> _Heads | None:
     if x is None or whole is None or len(whole) != 3 or x.dtype != ir.DataType.FLOAT:
         return None
     tokens, channels = whole[1:]
-    if not tokens or not channels or tokens * channels > _MOST_ELEMENTS:
+    if not tokens or not channels or tokens * channels > _MOST_ELEMENTS or y.is_graph_output():
         return None
-    rows, count = 1 if whole[0] == 1 else 2, tokens * channels
-    numbers = _run(chain, model, np.arange(rows * count).reshape(rows, tokens, channels))
-    if numbers is None or numbers.ndim != 4 or len(numbers) != rows or y.is_graph_output():
-        return None
-    if not np.array_equal(numbers[1:], numbers[: rows - 1] + count):
+    numbers = _follow(chain, model, (whole[0], tokens, channels))
+    if numbers is None or numbers.ndim != 4:
         return None
     for transposed in (False, True):
         heads = numbers[0].swapaxes(1, 2) if transposed else numbers[0]
@@ -102,21 +105,90 @@ def _trace(chain: Sequence[ir.Node], model: ir.Model) -> _Heads | None:
     return None
 
 
-def _run(chain: Sequence[ir.Node], model: ir.Model, elements: Array) -> Array | None:
-    """Return what a chain of moves makes of numbers; None if it cannot be run."""
-    x, y = chain[0].inputs[0], chain[-1].outputs[0]
-    piece = extract_subgraph(model, list(chain), [y])
-    feeds = {
+def _follow(
+    chain: Sequence[ir.Node], model: ir.Model, sizes: tuple[int | None, int, int]
+) -> Array | None:
+    """Return what moves make of the numbers of elements; None if rows mix, or are selected."""
+    count = math.prod(sizes[1:])
+    numbers, shapes = None, []
+    for rows in (1,) if sizes[0] == 1 else (3, 2):
+        elements = np.arange(rows * count, dtype=np.float32).reshape(rows, *sizes[1:])
+        inferred = _infer_sizes(chain, model, elements)
+        if inferred is None or max(map(math.prod, inferred)) > rows * _MOST_ELEMENTS:
+            return None
+        numbers = _run(chain, model, elements)
+        if numbers is None or not numbers.size or len(numbers) != rows:
+            return None
+        if not np.array_equal(numbers[1:], numbers[:-1] + count):
+            return None
+        shapes.append(inferred)
+    if len(shapes) > 1 and _selects_rows(chain, *shapes):
+        return None
+    return numbers
+
+
+def _selects_rows(
+    chain: Sequence[ir.Node], sizes: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]]
+) -> bool:
+    """Return whether a node selects along the axis of rows: whose size differs in two runs.
+
+    Args:
+        chain: The nodes.
+        sizes: The sizes of their inputs and of their result in one run.
+        others: The same with another number of rows.
+    """
+    for node, one, other in zip(chain, sizes, others, strict=False):
+        axes = [axis for axis, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+        if len(one) != len(other) or len(axes) != 1 or selects_along(node, len(one), axes[0]):
+            return True
+    return False
+
+
+def _infer_sizes(
+    chain: Sequence[ir.Node], model: ir.Model, elements: Array
+) -> list[tuple[int, ...]] | None:
+    """Return the sizes of the inputs of moves and of their result; None if some are unknown."""
+    x, values = chain[0].inputs[0], [node.inputs[0] for node in chain[1:]]
+    results = [value for value in (*values, chain[-1].outputs[0]) if value is not None]
+    piece = extract_subgraph(model, list(chain), results)
+    feeds = _read_constants(chain)
+    for value in piece.graph.inputs:
+        array = elements if value.name == (x and x.name) else feeds[str(value.name)]
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        value.shape = ir.Shape(array.shape)
+        if array is not elements:
+            value.const_value = ir.tensor(array)
+            piece.graph.register_initializer(value)
+    InferShapes()(piece)
+    inferred = [elements.shape]
+    for value in piece.graph.outputs:
+        sizes = get_proven_sizes(value, piece)
+        numbers = tuple(size for size in sizes or () if size is not None)
+        if sizes is None or len(numbers) < len(sizes):
+            return None
+        inferred.append(numbers)
+    return inferred
+
+
+def _read_constants(chain: Sequence[ir.Node]) -> dict[str, Array]:
+    return {
         str(value.name): read_array(value)
         for node in chain
         for value in node.inputs
         if value is not None and is_constant(value)
     }
+
+
+def _run(chain: Sequence[ir.Node], model: ir.Model, elements: Array) -> Array | None:
+    """Return what a chain of moves makes of numbers; None if it cannot be run."""
+    x, y = chain[0].inputs[0], chain[-1].outputs[0]
+    piece = extract_subgraph(model, list(chain), [y])
     for value in (value for moved in piece.graph for value in moved.outputs):
         value.shape = None
-    feeds[str(x and x.name)] = elements.astype(np.float32)
     try:
-        (result,) = evaluate(piece, feeds).values()
+        (result,) = evaluate(
+            piece, {**_read_constants(chain), str(x and x.name): elements}
+        ).values()
     except FAILURES:
         return None
     return np.asarray(result.astype(np.int64))
