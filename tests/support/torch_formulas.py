@@ -115,7 +115,20 @@ def dynamic_dequantize(
     return codes.float() * scales.reshape(shape)
 
 
+def block_quant(x: Tensor, *, format: str, block_size: int) -> Tensor:
+    """Quantize blocks of the last axis to mxfp4, with constant scales."""
+    assert format == "mxfp4"
+    blocks = x.reshape(*x.shape[:-1], -1, block_size)
+    largest = blocks.detach().abs().amax(-1, keepdim=True)
+    scale = 2.0 ** (torch.floor(torch.log2(largest)) - 2)
+    y = (blocks / scale).clamp(-6, 6)
+    step = 2.0 ** (torch.floor(torch.log2(y.detach().abs())).clamp(min=0) - 1)
+    return (straight_through(y, torch.round(y.detach() / step) * step) * scale).reshape(x.shape)
+
+
 FORMULAS = {
     function.__name__: function
-    for function in (int_quant, float_quant, trunc, trunc_v1, bipolar_quant, dynamic_dequantize)
+    for function in (
+        *(int_quant, float_quant, trunc, trunc_v1, bipolar_quant, dynamic_dequantize, block_quant),
+    )
 }

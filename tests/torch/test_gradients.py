@@ -73,7 +73,21 @@ def gradients(
 
 def test_gradient_cases_cover_every_operator() -> None:
     assert {operator.name for operator in DIFFERENTIABLE} == set(FORMULAS)
-    assert {name for name in FORMULAS if moves_x(BY_NAME[name])} == set(CALLS)
+    assert {name for name in FORMULAS if moves_x(BY_NAME[name])} == {*CALLS, "block_quant"}
+
+
+@pytest.mark.parametrize("block_size", [2, 4])
+def test_block_gradients_equal_the_formula(block_size: int) -> None:
+    x = torch.randint(-160, 160, (8, 4), generator=torch.Generator().manual_seed(5)) / 16
+    attributes = {"format": "mxfp4", "block_size": block_size}
+    leaf = x.requires_grad_()
+    actual, expected = (
+        gradients(function, [leaf], attributes)[0]
+        for function in (anybit.torch.block_quant, FORMULAS["block_quant"])
+    )
+    assert torch.equal(actual, expected)
+    assert (actual == 0).any()
+    assert (actual != 0).any()
 
 
 @pytest.mark.parametrize("with_zps", [False, True])
