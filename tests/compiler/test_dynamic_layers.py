@@ -251,3 +251,69 @@ def test_scales_of_torch_modules_of_whole_tensors():
     x = np.random.default_rng(1).normal(size=(5, 24)).astype(np.float32)
     expected, actual = run_floats(model, x), compile_all(model).run(x)["y"]
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def find_nodes(model, operator):
+    return [node for node in model.graph if node.op_type == operator]
+
+
+def assert_layer_stays_float(model):
+    (layer,) = anybit.compile(model).report.layers
+    assert layer.guarantee is None
+
+
+@pytest.mark.parametrize("sign", ["positive", "negative"])
+def test_scales_that_ignore_infinities_stay_float(sign):
+    model = quantize(make_matmul(), "int8 dynamic")
+    (node,) = find_nodes(model, "IsInf")
+    node.attributes[f"detect_{sign}"] = ir.AttrInt64(f"detect_{sign}", 0)
+    assert_layer_stays_float(model)
+
+
+def test_random_scales_stay_float():
+    model = quantize(make_matmul(), "int8 dynamic")
+    (quantizer,) = [node for node in find_nodes(model, "IntQuant") if node.inputs[0].name == "x"]
+    scale = quantizer.inputs[1]
+    random = ir.Node("", "RandomNormal", [], [ir.AttrInt64s("shape", [1])])
+    random.outputs[0].name = "noise"
+    random.outputs[0].dtype = ir.DataType.FLOAT
+    model.graph.insert_before(scale.producer(), random)
+    scale.replace_all_uses_with(random.outputs[0])
+    assert_layer_stays_float(model)
+
+
+def test_vectors_have_no_rows():
+    """Keep the scale of a vector, whose only axis holds channels."""
+    model = quantize(make_matmul((24,)), "int8 dynamic per-tensor")
+    x = np.random.default_rng(1).normal(size=24).astype(np.float32)
+    actual = anybit.compile(model).run(x)["y"]
+    np.testing.assert_allclose(actual, run_floats(model, x), rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_have_no_rows():
+    model = quantize(make_matmul(("n", 1)), "int8 dynamic per-tensor")
+    model.graph.inputs[0].shape = ir.Shape([])
+    (product,) = find_nodes(model, "MatMul")
+    shape = ir.Value(name="one_by_one", const_value=ir.tensor(np.int64([1, 1])))
+    model.graph.register_initializer(shape)
+    reshape = ir.Node("", "Reshape", [product.inputs[0], shape])
+    reshape.outputs[0].name = "matrix"
+    model.graph.insert_before(product, reshape)
+    product.replace_input_with(0, reshape.outputs[0])
+    for value in (value for node in model.graph for value in node.outputs):
+        value.shape = None
+    x = np.float32(0.3)
+    actual = anybit.compile(model).run(x)["y"]
+    np.testing.assert_allclose(actual, run_floats(model, x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [np.nan, np.inf])
+def test_widths_that_are_no_numbers(width):
+    """Describe no width, and let the run report it."""
+    model = quantize(make_matmul(), "int8 dynamic")
+    (quantizer,) = [node for node in find_nodes(model, "IntQuant") if node.inputs[0].name == "x"]
+    value = ir.Value(name="width", const_value=ir.tensor(np.float32(width)))
+    model.graph.register_initializer(value)
+    quantizer.replace_input_with(3, value)
+    with pytest.raises(ModelError, match="width"):
+        anybit.compile(model)

@@ -96,6 +96,16 @@ def test_axes_of_reductions(opset):
     check(model, make_rows(2, 3, 8))
 
 
+def test_reductions_of_no_axes_are_not_merged():
+    """Leave a scale per element as it is."""
+    model = quantize()
+    (node,) = [node for node in model.graph.node if node.op_type == "ReduceMax"]
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.int64), "none"))
+    node.input[1:] = ["none"]
+    node.attribute.append(helper.make_attribute("noop_with_empty_axes", 1))
+    check(model, make_rows(2, 3, 8), merged=0)
+
+
 @pytest.mark.parametrize("sizes", [(0, 3), (2, 0), (0, 0)])
 def test_free_sizes_can_be_zero(sizes):
     """Other programs may run the file on empty tensors, which `run` refuses."""

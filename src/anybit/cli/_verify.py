@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparison of a compiled model, as saved, with the float graph on given inputs."""
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from anybit.text import escape_name, format_count, join_names
 
 _LAST_BITS = 1e-5
 """Of the largest value of a tensor: what float32 may make of another order of summation."""
+_LARGEST_STEP = 0.25
+"""What a step of few bits may change: a code is one of many factors of a sum."""
 
 
 def read_verification_inputs(model: Path, options: Sequence[str]) -> dict[str, Array]:
@@ -53,16 +56,21 @@ def verify(
     with suppress(ModelError):  # all rows at once, also where a file fixes their number
         network = LoadedNetwork(clean(model, batch="dynamic", keep_quantizers=True))
     network.label = str(model)
-    with show_percentage("Verifying") as advance:
-        results = load_recorded(compiled.saved(output).run(feeds), str(output))
-        difference = compare(network, results, feeds, ("anybit", ""), Tolerance(0, 0), advance)
     codes = compiled.codes
+    with show_percentage("Verifying") as advance:
+        arrays = compiled.saved(output).run(feeds)
+        difference = _compare(network, arrays, feeds, output, advance)
+        merged = _find_merged_shapes(difference, codes)
+        if merged:
+            arrays |= {name: arrays[name].reshape(shape) for name, shape in merged.items()}
+            difference = _compare(network, arrays, feeds, output, advance)
     rounded = _find_tensors_after_bounded_layers(network, compiled)
-    tolerances = dict.fromkeys(rounded, _LAST_BITS) | _find_steps(network, compiled, rounded)
+    steps = _find_steps(network, compiled, rounded)
     faults = [
         tensor
         for tensor in difference.different
-        if tensor.name in codes or not tensor.relative <= tolerances.get(tensor.name, 0)
+        if tensor.name in codes
+        or not (_has_last_bits(tensor, rounded) or _has_steps(tensor, steps.get(tensor.name)))
     ]
     if not quiet:
         show(difference, show_all=True)
@@ -87,6 +95,42 @@ def verify(
     return not faults
 
 
+def _compare(
+    network: LoadedNetwork,
+    arrays: Mapping[str, Array],
+    feeds: dict[str, Array],
+    output: Path,
+    advance: Callable[[float], None],
+) -> Difference:
+    results = load_recorded(arrays, str(output))
+    return compare(network, results, feeds, ("anybit", ""), Tolerance(0, 0), advance)
+
+
+def _find_merged_shapes(
+    difference: Difference, codes: Collection[str]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes in the float graph of the codes whose leading axes the compiler merged."""
+    return {
+        tensor.other_name: tensor.shape
+        for tensor in difference.different
+        if tensor.name in codes
+        and len(tensor.other_shape) == 2 < len(tensor.shape)
+        and tensor.other_shape == (math.prod(tensor.shape[:-1]), tensor.shape[-1])
+    }
+
+
+def _has_last_bits(tensor: TensorDifference, rounded: Collection[str]) -> bool:
+    """Return whether only the rounding of sums makes a tensor differ."""
+    return tensor.name in rounded and tensor.relative <= _LAST_BITS
+
+
+def _has_steps(tensor: TensorDifference, step: float | None) -> bool:
+    """Return whether steps of codes explain a difference: the largest one, and the mean square."""
+    if step is None:
+        return False
+    return tensor.relative <= step and tensor.sqnr >= -20 * math.log10(step)
+
+
 def _find_tensors_after_bounded_layers(
     network: LoadedNetwork, compiled: CompiledModel
 ) -> frozenset[str]:
@@ -108,19 +152,21 @@ def _find_steps(
 ) -> dict[str, float]:
     """Return the tensors after codes with computed scales that follow rounded sums.
 
-    Such a code may differ by a step: the largest number has 2^(bits - 1) steps.
+    Such a code may differ by a step: the largest number has 2^(bits - 1) steps. It is one of many
+    factors of a sum.
     """
     steps = {
-        layer.output: 2.0 ** (1 - layer.layer.input_bits)
+        layer.output: min(2.0 ** (1 - layer.layer.input_bits), _LARGEST_STEP)
         for layer in compiled.report.layers
         if layer.layer.dynamic and layer.guarantee is Guarantee.BOUNDED
     }
-    tolerances: dict[str, float] = {}
+    codes, tolerances = compiled.codes, dict[str, float]()
     for node in network.model.graph:
         read = [value.name or "" for value in node.inputs if value is not None]
-        largest = max((tolerances.get(name, 0.0) for name in read), default=0.0)
+        floats = [name for name in read if name not in codes]
+        largest = max((tolerances.get(name, 0.0) for name in floats), default=0.0)
         for name in (value.name or "" for value in node.outputs):
-            own = steps.get(name, 0.0) if any(x in rounded for x in read) else 0.0
+            own = steps.get(name, 0.0) if any(x in rounded for x in floats) else 0.0
             if max(largest, own):
                 tolerances[name] = max(largest, own)
     return tolerances
