@@ -54,7 +54,8 @@ enum class BlockFormat : std::uint8_t {
   int8
 };
 
-inline constexpr std::array block_elements = {
+// Not inline: a linker would merge those of different instruction sets.
+constexpr std::array block_elements = {
     BlockElements{"mxfp8", 32, 3, -6, 448}, BlockElements{"mxfp8_e5m2", 32, 2, -14, 57344},
     BlockElements{"mxfp6", 32, 3, 0, 7.5},  BlockElements{"mxfp6_e3m2", 32, 2, -2, 28},
     BlockElements{"mxfp4", 32, 1, 0, 6},    BlockElements{"mxint8", 32, 6, 0, 127. / 64},
