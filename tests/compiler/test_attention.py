@@ -4,15 +4,20 @@
 from dataclasses import replace
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from text_models import parse
 
 import anybit
 from anybit.compiler.backends.c.source import emit_c
+from anybit.compiler.partition import matrix_products
+from anybit.compiler.partition.expressions import IntegerTensor, PlannedInstruction
+from anybit.compiler.partition.layout import make_layout
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
 from anybit.compiler.program.reference import compute_exp, compute_softmax
 from anybit.errors import ModelError
+from anybit.quant_types.grids import TensorGrid
 
 TOKENS, HEADS, WIDTH = 6, 2, 4
 CHANNELS = HEADS * WIDTH
@@ -218,6 +223,59 @@ def test_verify_refuses_long_accumulators():
     wide = replace(SOUND.tensors[0], lowest=-32000)
     with pytest.raises(ValueError, match="accumulators go beyond 31 bits"):
         Network(replace(SOUND, tensors=(wide, SOUND.tensors[1])))
+
+
+def test_gains_per_token_stay_in_the_graph():
+    """Scale tokens by a tensor that could be taken for one number per channel."""
+    model = parse(
+        """g (float[n, 4, 4] x) => (float[n, 4, 4] y) {
+            h = LayerNormalization (x, gain)
+            a = Quant <signed: int = 1> (h, step, none, bits)
+            y = MatMul (a, w)
+        }""",
+        {
+            "gain": np.float32([[1], [2], [3], [4]]),
+            "w": np.eye(4, dtype=np.float32),
+            "step": np.float32(0.25),
+            "none": np.float32(0),
+            "bits": np.float32(8),
+        },
+    )
+    programs = anybit.compile(model).report.programs
+    assert not any(isinstance(at, p.LayerNorm) for item in programs for at in item.instructions)
+
+
+def make_operand(*sizes: int) -> IntegerTensor:
+    grid = TensorGrid(np.float32(1), 0, 1, 4)
+    return IntegerTensor(ir.Value(name="a"), make_layout(sizes, len(sizes)), grid, 0)
+
+
+@pytest.mark.parametrize(("transposed", "view"), [(False, [0, 12, 4, 1]), (True, [0, 12, 1, 4])])
+@pytest.mark.parametrize("most", [0, 100])
+def test_whole_operands_are_views_of_any_size(monkeypatch, transposed, view, most):
+    """Follow no numbers of large operands: they are the tensor itself."""
+    monkeypatch.setattr(matrix_products, "_MOST_FOLLOWED", most)
+    operand = make_operand(2, 3, 4)
+    source = replace(operand, identity=object())
+    keep = {"source_channels_first": 0, "target_channels_first": 0}
+    moves = [PlannedInstruction(p.Reshape, (source,), operand, keep)]
+    tensor, strides = matrix_products.find_view(operand, moves, (2, 3, 4), transposed=transposed)
+    assert strides.tolist() == view
+    assert tensor is (source if most else operand)
+
+
+def test_views_repeat_no_elements_along_the_depth():
+    """Keep a repetition: programs have no operands with more depth than elements."""
+    operand, source = make_operand(1, 2, 8), make_operand(1, 2, 1)
+    lines = {
+        "rows": np.int32([0]),
+        "columns": np.int32([0, 1]),
+        "channels": np.zeros(8, np.int32),
+        "first_channel": 0,
+        "fill": 0,
+    }
+    moves = [PlannedInstruction(p.Gather, (source,), operand, lines)]
+    assert matrix_products.find_view(operand, moves, (1, 2, 8), transposed=False)[0] is operand
 
 
 def make_rows(at, floats, channels_first=0):

@@ -11,6 +11,7 @@ from text_models import parse
 
 import anybit
 from anybit.compiler.pipeline import find_regions
+from anybit.compiler.prepare.pool_codes import pool_codes
 from anybit.inspection import report_compilation, text
 from anybit.onnx.preparation import prepare_for_analysis
 from anybit.quant_types.layer_info import Guarantee
@@ -358,6 +359,21 @@ def test_pool_codes_keeps_pooling_with_other_readers(after):
         model.graph.output.append(onnx.helper.make_tensor_value_info("other", 1, None))
     compiled = check(model, 1)
     assert "MaxPool" in {node.op_type for node in compiled.session_model.graph}
+
+
+def test_pool_codes_keeps_integer_pooling_before_float16():
+    """Keep a pooling of integers, which would become one of float16."""
+    model = parse(
+        """g (int8[n, 2, 4, 4] x) => (float16[n, 2, 4, 4] y) {
+            l = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x)
+            y = DequantizeLinear (l, half)
+        }""",
+        {"half": np.float16(0.5)},
+        opset=19,
+    )
+    prepared = prepare_for_analysis(model)
+    assert not pool_codes(prepared)
+    assert [node.op_type for node in prepared.graph] == ["MaxPool", "DequantizeLinear"]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ def _read_channels(node: ir.Node, place: int, default: float, channels: int) -> 
     if not is_constant(value):
         return None
     array = read_array(value)
-    if array.dtype != np.float32 or array.size not in (1, channels) or not np.isfinite(array).all():
+    if array.size != 1 and (array.size != channels or array.shape[-1:] != (channels,)):
+        return None  # one number per token, for example
+    if array.dtype != np.float32 or not np.isfinite(array).all():
         return None
     return np.array(np.broadcast_to(array.reshape(-1), (channels,)))

@@ -29,6 +29,8 @@ from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
+_MOST_FOLLOWED = 2**22
+"""Larger operands are read as they are: arrays of their numbers would take much memory."""
 _LARGEST_SUM = 2**30 - 1
 _LARGEST_WORD = 2**15 - 1
 _LARGEST_FLOAT, _SMALLEST_FLOAT = 2.0**127, 2.0**-126
@@ -143,13 +145,17 @@ def find_view(
         sizes: Its groups, lines and columns.
         transposed: Whether the depth runs along the lines.
     """
+    best = tensor, _view_whole(sizes, transposed)
+    depth = sizes[1] if transposed else sizes[2]
+    if math.prod(sizes) > _MOST_FOLLOWED:
+        return best
     numbers = np.arange(math.prod(sizes))
-    view = _fit_view(numbers, sizes, transposed)
-    assert view is not None, "the numbers of a whole tensor are a view"
-    best = tensor, view
     for instruction in reversed(instructions):
         if getattr(instruction.writes, "identity", None) is not tensor.identity:
             continue
+        elements = max(math.prod(read.layout.sizes) for read in instruction.reads)
+        if elements > _MOST_FOLLOWED:
+            break
         moved = trace_instruction(instruction)
         if moved is None:
             break
@@ -157,7 +163,7 @@ def find_view(
         assert isinstance(source, IntegerTensor), "moves read tensors"
         tensor, numbers = source, moved[numbers]
         view = _fit_view(numbers, sizes, transposed)
-        if view is not None:
+        if view is not None and elements >= depth:  # else a program refuses it
             best = tensor, view
     return best
 
@@ -188,6 +194,16 @@ def trace_instruction(instruction: PlannedInstruction) -> Array | None:
     return np.asarray((pixels * layout.channels + channels).ravel())
 
 
+def _view_whole(sizes: tuple[int, int, int], transposed: bool) -> Array:
+    """Return the start and strides of all elements of a tensor in the order of its storage."""
+    _, lines, columns = sizes
+    strides = [lines * columns, columns, 1]
+    if transposed:
+        sizes, strides = (sizes[0], columns, lines), [strides[0], 1, columns]
+    pairs = zip(sizes, strides, strict=True)
+    return np.array([0, *(stride if size > 1 else 0 for size, stride in pairs)], np.int32)
+
+
 def _fit_view(numbers: Array, sizes: tuple[int, int, int], transposed: bool) -> Array | None:
     """Return the start and strides of numbers, groups x lines x depth; None if they have none."""
     numbers = numbers.reshape(sizes)
@@ -200,7 +216,10 @@ def _fit_view(numbers: Array, sizes: tuple[int, int, int], transposed: bool) -> 
         else 0
         for axis in range(3)
     ]
-    fitted = start + np.tensordot(first, np.indices(numbers.shape), axes=1)
+    groups, lines, depth = (
+        stride * np.arange(size) for stride, size in zip(first, numbers.shape, strict=True)
+    )
+    fitted = start + groups[:, None, None] + lines[:, None] + depth
     if min(first) < 0 or not np.array_equal(fitted, numbers):
         return None
     return np.array([start, *first], np.int32)
@@ -217,6 +236,8 @@ def merge_groups(expression: Expression, layout: Layout) -> Expression | None:
     if not isinstance(root, MatMulRoot) or pending is None or not expression.uniform:
         return None
     groups, rows, columns = (root.fields[name] for name in ("groups", "rows", "columns"))
+    if pending.fields["numbers"].size != groups * rows * columns:
+        return None
     merged = np.arange(groups * rows * columns).reshape(groups, rows, columns).swapaxes(0, 1)
     sizes = layout.height * layout.width, layout.channels
     is_merged = sizes == (rows, groups * columns) and not layout.channels_first

@@ -64,8 +64,11 @@ def _find_chain(pool: ir.Node, reader: ir.Node, opset: int) -> list[ir.Node]:
             return []
         chain.append(reader)
         y = reader.outputs[0]
+        if y.dtype is None or not (y.dtype == ir.DataType.FLOAT or y.dtype.is_integer()):
+            return []
         if is_quantizer(reader):
-            return chain if are_increasing(chain, pool.outputs[0]) else []
+            is_float = y.dtype == ir.DataType.FLOAT
+            return chain if is_float and are_increasing(chain, pool.outputs[0]) else []
         if y.is_graph_output() or len(y.uses()) != 1:
             return []
         ((reader, _),) = y.uses()
