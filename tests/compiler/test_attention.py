@@ -15,7 +15,7 @@ from anybit.compiler.partition.expressions import IntegerTensor, PlannedInstruct
 from anybit.compiler.partition.layout import make_layout
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
-from anybit.compiler.program.reference import compute_exp, compute_softmax
+from anybit.compiler.program.reference import compute_exp, compute_softmax, run
 from anybit.errors import ModelError
 from anybit.quant_types.grids import TensorGrid
 
@@ -278,6 +278,38 @@ def test_views_repeat_no_elements_along_the_depth():
     assert matrix_products.find_view(operand, moves, (1, 2, 8), transposed=False)[0] is operand
 
 
+def make_repeated(rows, columns, depth, tail, levels=2):
+    """Return a product whose views repeat one element, or few."""
+    view = np.int32([0, 0, 0, 1])
+    return p.Program(
+        (p.Port(np.int32([depth]), 1, 1, depth, 0),),
+        (p.Port(np.int32([rows, columns]), 1, rows, columns, 0),),
+        (p.Tensor(1, 1, depth, 0, 1, 2), p.Tensor(1, rows, columns, 0, 1, levels)),
+        (
+            p.Quantize(0, 0, np.int32([1]), np.float32([0]), 0),
+            p.MatMul(0, 0, 1, 1, rows, columns, depth, view, view, 0, tail),
+            p.Dequantize(1, 0, np.arange(levels, dtype=np.float32)),
+        ),
+    )
+
+
+def test_verify_limits_multiplications():
+    side = 2**14
+    tail = p.Thresholds(np.ones(side, np.int32), np.ones(side, np.int32))
+    message = f"number of multiplications must be from 1 to {2**44}, got {2**52}"
+    with pytest.raises(ValueError, match=f"MatMul.*damaged.*{message}"):
+        Network(make_repeated(side, side, 2**24, tail))
+
+
+def test_verify_limits_thresholds_before_they_are_made():
+    channels = 2**19
+    rows = np.zeros(channels, np.int32), np.zeros(2 * channels, np.int32)
+    tail = p.Scaled(*rows, np.zeros(channels, np.uint8), np.zeros(0, np.uint8))
+    at_least = channels * (256 * 4 + 512)
+    with pytest.raises(ValueError, match=f"at least {at_least} for one instruction"):
+        Network(make_repeated(1, channels, 1, tail, levels=18))
+
+
 def make_rows(at, floats, channels_first=0):
     port = p.Port(np.int32([3, 2, 2]), 2, 2, 3, channels_first)
     return p.Program((port,), (port,), (), (at,), floats)
@@ -299,6 +331,16 @@ NORM = p.LayerNorm(0, 0, np.ones(3, np.float32), np.zeros(3, np.float32), np.flo
 def test_verify_refuses_inconsistent_functions_of_channels(program, message):
     with pytest.raises(ValueError, match=message):
         Network(program)
+
+
+@pytest.mark.usefixtures("level")
+def test_layernorm_of_negative_zeros_has_the_sign_of_the_reference():
+    x = np.full((1, 3, 2, 2), -0.0, np.float32)
+    x.reshape(-1, 3)[:, 0] = -1e-45  # the mean is -0
+    program = make_rows(replace(NORM, offsets=np.full(3, -0.0, np.float32)), ())
+    (y,) = Network(program).run([x])
+    (expected,) = run(program, [x])
+    assert y.tobytes() == expected.tobytes()
 
 
 def test_transpose_after_a_postponed_move_keeps_the_elements():

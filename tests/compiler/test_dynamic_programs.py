@@ -101,6 +101,22 @@ def test_random_programs_equal_reference():
     assert count > 10
 
 
+@pytest.mark.usefixtures("level")
+def test_zero_points_of_zero_have_the_sign_of_the_reference():
+    program = p.Program(
+        SOUND.inputs,
+        (p.Port(ints(2, 1, 1), 2, 1, 1, 0),),
+        (),
+        (SCALE, replace(ZERO, lowest=-128, highest=127)),
+        FLOATS[:1],
+    )
+    x = np.zeros((1, 2, 1, 40), np.float32)
+    x[..., 0], x[..., 1] = -127.7, 127.3
+    (expected,) = run(program, [x])
+    (zero,) = Network(program).run([x])
+    assert zero.tobytes() == expected.tobytes() == np.zeros(2, np.float32).tobytes()
+
+
 def test_version_is_4():
     assert encode(SOUND).words[0] == p.SINCE[p.DynamicScale] == 4
 

@@ -266,3 +266,33 @@ def test_product_target_is_source_of_next(out_levels: int, levels: list[str]) ->
         outside = p.Port(integers(7, 9, 48), 7, 9, 48, 0)
         program = p.Program(first.inputs, (outside,), (source, middle), (quantize, product, last))
         check(program, inputs_for(random, program, 3), levels)
+
+
+def test_product_equals_integers_for_long_sums(levels: list[str]) -> None:
+    """Kernels divide 2^19 steps, and more, into parts."""
+    size, pixels = 2**21 + 2**12, 18
+    rng = np.random.default_rng(0)
+    source = p.Tensor(1, 2, size, 0, 1, 5)
+    copied = p.Tensor(1, pixels, size, 0, 1, 5)
+    columns, channels = np.arange(pixels) % 2, np.arange(size)
+    flags = rng.integers(0, 2, size).astype(np.uint8)
+    program = p.Program(
+        (p.Port(integers(1, 2, size), 1, 2, size, 0),),
+        (p.Port(integers(1, pixels, 1), 1, pixels, 1, 0),),
+        (source, copied),
+        (
+            p.Quantize(0, 0, integers(1), np.arange(4, dtype=np.float32) + np.float32(0.5), 0),
+            p.Gather(0, 1, integers(0), columns.astype(np.int32), channels.astype(np.int32), 0, 0),
+            p.Product(
+                *(1, 0, p.Window(*WINDOWS["plain"]), 1, 1),
+                *(np.packbits(flags, bitorder="little"), integers(-1, 2)),
+                p.Arithmetic(np.ones(1, np.float32), ()),
+            ),
+        ),
+    )
+    codes = rng.integers(0, 5, (2, size), np.int8)
+    sums = codes @ np.where(flags, 2, -1)
+    for level in set(levels) & {"avx2"}:
+        _core.set_isa(level)
+        (y,) = Network(program).run([codes.astype(np.float32)[None, None]])
+        np.testing.assert_array_equal(y.ravel(), sums[columns])

@@ -84,9 +84,9 @@ class DynamicScaleStage final : public StatisticStage {
   const float steps_, least_, most_;
 };
 
-// Returns the number nearest to y within bounds; NaN becomes the lowest.
+// Returns the integer nearest to y within bounds, 0 with the sign +; NaN becomes the lowest.
 float round_within(float y, float lowest, float highest) {
-  return std::nearbyint(y > lowest ? std::min(y, highest) : lowest);
+  return std::nearbyint(y > lowest ? std::min(y, highest) : lowest) + 0.0f;
 }
 
 class DynamicZeroStage final : public StatisticStage {

@@ -306,6 +306,10 @@ Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t lev
       tail);
   constexpr std::int64_t operand = sizeof(float);
   need_room(static_cast<std::int64_t>(steps) * whole_chunks(channels) * operand, most_bytes);
+  const bool has_thresholds =
+      std::holds_alternative<Thresholds>(tail) || std::holds_alternative<Scaled>(tail);
+  if (has_thresholds && levels > few_levels)  // rows of thresholds and of buckets
+    need_room(whole_chunks(channels) * (256 * 4 + bucket_count), most_bytes);
   if (std::holds_alternative<Piecewise>(tail))  // rows of starts and codes
     need_room(whole_chunks(channels) * most_pieces * 5, most_bytes);
   Epilogue state;

@@ -108,7 +108,7 @@ void normalize(const Normalization& constants, const float* x, std::int64_t pixe
     for_each_block(channels, [&](std::int64_t c, int count) __attribute__((always_inline)) {
       sums = sums + read_some(x + c, count, 0.0f);
     });
-    const float mean = add_lanes(sums) / size;
+    const float mean = add_lanes(sums) / size + 0.0f;  // 0 has the sign +
     Reals squares = broadcast(0.0f);
     for_each_block(channels, [&](std::int64_t c, int count) __attribute__((always_inline)) {
       const Reals deviation = read_some(x + c, count, mean) - broadcast(mean);

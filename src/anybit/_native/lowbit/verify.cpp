@@ -21,6 +21,8 @@ namespace {
 constexpr std::int64_t most_elements = std::int64_t{1} << 28;
 // Limit of codes; sums of products are checked per channel.
 constexpr std::int64_t largest_code = std::int64_t{1} << 24;
+// Limit of the work of a product whose views may repeat few elements.
+constexpr std::int64_t most_multiplications = std::int64_t{1} << 44;
 
 template <class Shaped>
 void verify_sizes(const Shaped& shaped) {
@@ -223,6 +225,7 @@ void verify_product(const MatMul& at, const Tensor& first, const Tensor& second,
   const std::int64_t channels = at.merges != 0 ? at.groups * at.columns : at.columns;
   need(to.height * to.width, pixels, pixels, "the number of pixels");
   need(to.channels, channels, channels, "the number of channels");
+  need(to.elements() * at.depth, 1, most_multiplications, "the number of multiplications");
   std::visit([&](const auto& tail) { verify_tail(tail, channels, levels); }, at.tail);
   for (std::int64_t channel = 0; channel < channels; ++channel)
     verify_sums(at.tail, channels, channel, sums);

@@ -399,7 +399,8 @@ def normalize(x: Array, at: p.LayerNorm) -> Array:
     """Return the layer normalization of float32 numbers along the last axis."""
     count = np.float32(x.shape[-1])
     with np.errstate(all="ignore"):
-        deviation = x - add_lanes(x) / count
+        mean = add_lanes(x) / count + np.float32(0)  # 0 has the sign +
+        deviation = x - mean
         variance = add_lanes(deviation * deviation) / count
         scale = np.float32(1) / np.sqrt(variance + at.epsilon)
         return np.asarray(deviation * scale * at.gains + at.offsets)

@@ -201,14 +201,15 @@ void sum_by_parts(const SumBlock& at, Sums&& sums) {
                            b_step = Scheme::vectors * vector_block;
   const int parts = (at.steps + Isa::part_steps - 1) / Isa::part_steps;  // of a segment
   const int together = parts > 1 ? 1 : Isa::part_steps / at.steps;       // segments
+  const auto start_of = [&](int i) { return static_cast<int>(std::int64_t{at.steps} * i / parts); };
   SumBlock part = at;
   for (int segment = 0; segment < at.segment_count; segment += together)
     for (int i = 0; i < parts; ++i) {
-      const int first = at.steps * i / parts;
+      const int first = start_of(i);
       const std::ptrdiff_t offset = at.segments[segment] + first * a_step;
       part.segments = parts > 1 ? &offset : at.segments + segment;
       part.segment_count = std::min(together, at.segment_count - segment);
-      part.steps = at.steps * (i + 1) / parts - first;
+      part.steps = start_of(i + 1) - first;
       part.weights = at.weights + (std::ptrdiff_t{segment} * at.steps + first) * b_step;
       const bool is_last = segment + together >= at.segment_count && i + 1 == parts;
       part.most_extras = is_last ? at.most_extras : -1;
@@ -222,7 +223,8 @@ template <class Isa, template <class> class SchemeOf, int most_rows, int most_pa
 void sums(const SumBlock& at) {
   const auto sums_of = sums_of_part<Isa, SchemeOf, most_rows, most_panels, single_panels, Sum>;
   if constexpr (has_parts<Isa>)
-    if (at.count >= 2 * most_rows && at.segment_count * at.steps > 2 * Isa::part_steps)
+    if (at.count >= 2 * most_rows &&
+        std::int64_t{at.segment_count} * at.steps > 2 * Isa::part_steps)
       return sum_by_parts<Isa, SchemeOf<Isa>>(at, sums_of);
   sums_of(at);
 }
