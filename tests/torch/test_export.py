@@ -80,6 +80,7 @@ CALLS: dict[str, tuple[str, Callable[..., Any]]] = {
     ),
     "bipolar_quant": ("bipolar_quant", lambda x: ours.bipolar_quant(x, 0.75)),
     "bipolar_quant per channel": ("bipolar_quant", lambda x: ours.bipolar_quant(x, CHANNELS)),
+    "block_quant": ("block_quant", lambda x: ours.block_quant(x, format="mxfp4", block_size=4)),
 }
 
 
