@@ -10,6 +10,20 @@
 
 namespace anybit {
 
+// The largest scale whose product with `largest` is finite: digits of the largest number divided by
+// those of an integer, truncated to T. `spare` bits more leave enough of them for integers of 8
+// bits; other formats do not use it.
+template <class T>
+constexpr double largest_scale_of(double largest) {
+  using Limits = std::numeric_limits<T>;
+  constexpr int spare = 8;
+  constexpr std::uint64_t digits = (std::uint64_t{1} << Limits::digits) - 1;
+  const std::uint64_t quotient = (digits << spare) / static_cast<std::uint64_t>(largest);
+  const int excess = at_least(static_cast<int>(std::bit_width(quotient)) - Limits::digits, 0);
+  const auto truncated = static_cast<double>(quotient >> excess << excess);
+  return truncated * normal_power<double>(Limits::max_exponent - Limits::digits - spare);
+}
+
 // A format of blocks. Elements have `mantissa` bits after the leading one, even spacing below
 // 2^smallest_exponent, and end at `largest`.
 struct BlockElements {
@@ -19,22 +33,8 @@ struct BlockElements {
   int smallest_exponent;
   double largest;
   // The largest scales whose product with `largest` is finite.
-  double largest_scale_in_float32 = largest_scale<float>(largest);
-  double largest_scale_in_float64 = largest_scale<double>(largest);
-
- private:
-  // Digits of the largest number divided by those of an integer, truncated to T. `spare` bits more
-  // leave enough of them for integers of 8 bits; other formats do not use it.
-  template <class T>
-  static constexpr double largest_scale(double largest) {
-    using Limits = std::numeric_limits<T>;
-    constexpr int spare = 8;
-    constexpr std::uint64_t digits = (std::uint64_t{1} << Limits::digits) - 1;
-    const std::uint64_t quotient = (digits << spare) / static_cast<std::uint64_t>(largest);
-    const int excess = at_least(static_cast<int>(std::bit_width(quotient)) - Limits::digits, 0);
-    const auto truncated = static_cast<double>(quotient >> excess << excess);
-    return truncated * normal_power<double>(Limits::max_exponent - Limits::digits - spare);
-  }
+  double largest_scale_in_float32 = largest_scale_of<float>(largest);
+  double largest_scale_in_float64 = largest_scale_of<double>(largest);
 };
 
 enum class BlockFormat : std::uint8_t {
