@@ -26,7 +26,7 @@ from anybit.text import escape_name, format_count, join_names
 _LAST_BITS = 1e-5
 """Of the largest value of a tensor: what float32 may make of another order of summation."""
 _LARGEST_STEP = 0.25
-"""What a step of few bits may change: a code is one of many factors of a sum."""
+"""The same for a step of a code of few bits, which is one of many factors of a sum."""
 
 
 def read_verification_inputs(model: Path, options: Sequence[str]) -> dict[str, Array]:

@@ -143,7 +143,7 @@ def is_row_function(node: ir.Node, opset: int, find_rank: Callable[[ir.Value], i
 def selects_along(node: ir.Node, rank: int, axis: int) -> bool:
     """Return whether constants of a node select elements along an axis, or set its size.
 
-    What it does for one size of the axis says nothing about other sizes then.
+    A trace with one size of the axis then proves nothing for other sizes.
 
     Args:
         node: A node that moves the elements of its first input; its other inputs are constants.

@@ -240,12 +240,12 @@ def block_quant(
 
         scale = 2^clip(floor(log2(amax)) - emax, -127, 127)         2^-127 if amax = 0
 
-    That of nvfp4 has two levels, with s rounded like an element:
+    nvfp4 has a scale of two levels, with s rounded like an element:
 
         s = clip((amax / 6) / tensor_scale, -448, 448), rounded to float8_e4m3fn
         scale = s * tensor_scale                                    448 * tensor_scale if that is 0
 
-    That of the integers -L .. L is any number, with S the largest one for which S * L is finite:
+    The integers -L .. L have a scale of any value; S is the largest for which S * L is finite:
 
         scale = min(max(amax, L * 2^-124) / L, S)
 

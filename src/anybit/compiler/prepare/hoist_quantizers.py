@@ -126,28 +126,13 @@ def _hoist(moving: ir.Node, chain: list[tuple[ir.Node, ir.DataType]], editor: Ed
     for part, x in enumerate(_get_moved_inputs(moving)):
         y, before = x, moving.outputs[0]
         for node, dtype in chain:
-            y = editor.insert(
-                last,
-                node.op_type,
-                [y if v is before else _split(v, moving, part, editor) for v in node.inputs],
-                str(node.name or node.op_type),
-                like=x,
-                dtype=dtype,
-                attributes=list(node.attributes.values()),
-                domain=node.domain,
-            )
+            inputs = [y if v is before else _split(v, moving, part, editor) for v in node.inputs]
+            y = editor.insert_copy(last, node, inputs, like=x, dtype=dtype)
             added.append(str(y.name))
             before = node.outputs[0]
         quantized[x] = y
-    whole = editor.insert(
-        last,
-        moving.op_type,
-        [value if value is None else quantized.get(value, value) for value in moving.inputs],
-        str(moving.name or moving.op_type),
-        like=last.outputs[0],
-        dtype=ir.DataType.FLOAT,
-        attributes=list(moving.attributes.values()),
-    )
+    inputs = [value if value is None else quantized.get(value, value) for value in moving.inputs]
+    whole = editor.insert_copy(last, moving, inputs, like=last.outputs[0], dtype=ir.DataType.FLOAT)
     editor.replace(last, whole)
     for node in (*nodes[-2::-1], moving):
         require_graph(node).remove(node, safe=True)

@@ -82,27 +82,11 @@ def _move(pool: ir.Node, chain: Sequence[ir.Node], editor: Editor) -> set[str]:
     y, before, added = x, pool.outputs[0], set[str]()
     for node in chain:
         dtype = node.outputs[0].dtype or ir.DataType.FLOAT
-        y = editor.insert(
-            last,
-            node.op_type,
-            [y if value is before else value for value in node.inputs],
-            str(node.name or node.op_type),
-            like=x,
-            dtype=dtype,
-            attributes=list(node.attributes.values()),
-            domain=node.domain,
-        )
+        inputs = [y if value is before else value for value in node.inputs]
+        y = editor.insert_copy(last, node, inputs, like=x, dtype=dtype)
         added.add(str(y.name))
         before = node.outputs[0]
-    pooled = editor.insert(
-        last,
-        pool.op_type,
-        [y],
-        str(pool.name or pool.op_type),
-        like=last.outputs[0],
-        dtype=ir.DataType.FLOAT,
-        attributes=list(pool.attributes.values()),
-    )
+    pooled = editor.insert_copy(last, pool, [y], like=last.outputs[0], dtype=ir.DataType.FLOAT)
     editor.replace(last, pooled)
     for node in chain[-2::-1]:
         require_graph(node).remove(node, safe=True)

@@ -444,9 +444,8 @@ class DynamicZero:
 class DynamicQuantize:
     """code = rint(x / scale + zero), saturated to the codes; float32 to codes.
 
-    Where that is NaN, and in channels that the source does not have, the code is that of the
-    zero-point: rint(zero), saturated. Further channels let a product subtract the zero-point times
-    the sum of its weights.
+    NaN becomes the code of the zero-point: rint(zero), saturated. So do channels that the source
+    does not have; they let a product subtract the zero-point times the sum of its weights.
 
     Attributes:
         source: Floats.

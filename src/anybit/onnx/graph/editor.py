@@ -63,6 +63,31 @@ class Editor:
         require_graph(before).insert_before(before, node)
         return result
 
+    def insert_copy(
+        self,
+        before: ir.Node,
+        node: ir.Node,
+        inputs: Sequence[ir.Value | None],
+        *,
+        like: ir.Value,
+        dtype: ir.DataType,
+        name: str = "",
+    ) -> ir.Value:
+        """Insert the operator of a node, with its attributes and other inputs, before another.
+
+        The name is that of the node by default.
+        """
+        return self.insert(
+            before,
+            node.op_type,
+            inputs,
+            name or str(node.name or node.op_type),
+            like=like,
+            dtype=dtype,
+            attributes=list(node.attributes.values()),
+            domain=node.domain,
+        )
+
     def replace(self, node: ir.Node, result: ir.Value, *, shared: bool = False) -> None:
         """Replace a node's only output by another value, under the same name.
 

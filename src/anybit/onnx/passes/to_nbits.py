@@ -17,15 +17,18 @@ from anybit.onnx.qdq.pack_nbits import (
     find_weight,
     pack_weight,
 )
+from anybit.onnx.qdq.packed_weights import (
+    DOMAIN,
+    IN_FLOAT32,
+    NAME,
+    ROUNDED_TO_INT8,
+    SAME_WEIGHTS,
+    describe_rounding,
+)
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.report import ConversionReport, ConversionStep
 
-_DOMAIN, _NAME = "com.microsoft", "MatMulNBits"
 _FLOAT = ir.DataType.FLOAT
-# Accuracy levels: the runtime computes in float32, or may round the input to 8 bits.
-_IN_FLOAT32, _ROUNDED = 1, 4
-_EXACT = "the weights are the same bits; the runtime may add sums in another order"
-_APPROXIMATE = f"accuracy_level {_ROUNDED} lets a runtime round its input to int8"
 
 
 class ToNBits(InPlacePass):
@@ -58,8 +61,8 @@ class ToNBits(InPlacePass):
             weight = find_weight(node.inputs[1] if len(node.inputs) > 1 else None)
             if weight is not None:
                 steps.append(self._convert(editor, node, weight))
-        if any(step.action.startswith(_NAME) for step in steps):
-            model.graph.opset_imports.setdefault(_DOMAIN, 1)
+        if any(step.action.startswith(NAME) for step in steps):
+            model.graph.opset_imports.setdefault(DOMAIN, 1)
         modified = bool(steps) | RemoveUnusedNodesPass()(model).modified
         return ConversionReport(model, modified, tuple(steps))
 
@@ -75,12 +78,12 @@ class ToNBits(InPlacePass):
             )
         except Inexpressible as reason:
             return ConversionStep(label, kind, "kept", str(reason))
-        level = _ROUNDED if self._rounded else _IN_FLOAT32
+        level = ROUNDED_TO_INT8 if self._rounded else IN_FLOAT32
         _replace(editor, node, str(weight.outputs[0].name), packing, level)
-        action = f"{_NAME}, {packing.bits} bits"
+        action = f"{NAME}, {packing.bits} bits"
         if self._rounded:
-            return ConversionStep(label, kind, action, _APPROXIMATE, exact=False)
-        return ConversionStep(label, kind, action, _EXACT)
+            return ConversionStep(label, kind, action, describe_rounding(level), exact=False)
+        return ConversionStep(label, kind, action, SAME_WEIGHTS)
 
 
 def _check_product(node: ir.Node) -> None:
@@ -121,13 +124,13 @@ def _replace(editor: Editor, node: ir.Node, name: str, packing: NBitsWeight, lev
     result, bias = node.outputs[0], node.inputs[2] if len(node.inputs) > 2 else None
     product = editor.insert(
         node,
-        _NAME,
+        NAME,
         [require_input(node), *constants],
         node.name or f"{result.name}_product",
         like=result,
         dtype=_FLOAT,
         attributes=[ir.AttrInt64(key, value) for key, value in sizes.items()],
-        domain=_DOMAIN,
+        domain=DOMAIN,
     )
     if bias is not None:
         product = editor.insert(

@@ -118,15 +118,9 @@ class Lifter:
         return action
 
     def _move_value(self, node: ir.Node, move: ir.Node, value: ir.Value) -> ir.Value:
-        return self._editor.insert(
-            node,
-            move.op_type,
-            [value, *list(move.inputs)[1:]],
-            f"{move.outputs[0].name}_values",
-            like=move.outputs[0],
-            dtype=_FLOAT,
-            attributes=list(move.attributes.values()),
-            domain=move.domain,
+        y, inputs = move.outputs[0], [value, *list(move.inputs)[1:]]
+        return self._editor.insert_copy(
+            node, move, inputs, like=y, dtype=_FLOAT, name=f"{y.name}_values"
         )
 
     def _lift_constant(

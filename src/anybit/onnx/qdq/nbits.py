@@ -15,6 +15,7 @@ from anybit.onnx.qdq.lift_codes import compute_output
 from anybit.onnx.qdq.lifting import insert_quantizer
 from anybit.onnx.qdq.packed_weights import (
     BIAS,
+    SAME_WEIGHTS,
     SCALES,
     ZEROPTS,
     A,
@@ -33,7 +34,6 @@ _FLOAT = ir.DataType.FLOAT
 _SLICE_OPSET = 10
 # The opset for a model without standard operators.
 _OPSET = 13
-_EXACT = "the weights are the same bits; the runtime may add sums in another order"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ def lift_nbits(model: ir.Model, editor: Editor, *, allow_approximate: bool) -> L
             lifted.reasons[_get_result_name(node)] = str(reason)
             continue
         lifted.steps.append(
-            ConversionStep(name, node.op_type, action, difference or _EXACT, exact=not difference)
+            ConversionStep(
+                name, node.op_type, action, difference or SAME_WEIGHTS, exact=not difference
+            )
         )
     return lifted
 

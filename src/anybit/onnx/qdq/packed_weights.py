@@ -23,14 +23,22 @@ A, B, SCALES, ZEROPTS, G_IDX, BIAS = range(6)
 
 _FLOAT, _FLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16
 _ATTRIBUTES = {"K", "N", "bits", "block_size", "accuracy_level", "weight_prepacked"}
-# Accuracy levels that compute in float32: unset and float32. Others allow lower precision.
-_FLOAT32_LEVELS = (0, 1)
-_LEVELS = {2: "float16", 3: "bfloat16", 4: "int8"}
+
+
+DOMAIN, NAME = "com.microsoft", "MatMulNBits"
+"""Domain and name of the operator."""
+IN_FLOAT32, ROUNDED_TO_INT8 = 1, 4
+"""Accuracy levels."""
+# Unset, or float32. Others allow lower precision.
+_FLOAT32_LEVELS = (0, IN_FLOAT32)
+_LEVELS = {2: "float16", 3: "bfloat16", ROUNDED_TO_INT8: "int8"}
+SAME_WEIGHTS = "the weights are the same bits; the runtime may add sums in another order"
+"""The difference between MatMul and the operator where it computes in float32."""
 
 
 def is_nbits(node: ir.Node) -> bool:
     """Return whether a node is ONNX Runtime's MatMulNBits."""
-    return (node.domain, node.op_type) == ("com.microsoft", "MatMulNBits")
+    return (node.domain, node.op_type) == (DOMAIN, NAME)
 
 
 @dataclass(frozen=True)
@@ -211,8 +219,12 @@ def _list_differences(node: ir.Node, dtype: ir.DataType) -> list[str]:
 
 
 def describe_level(node: ir.Node) -> str:
-    """Return what the accuracy level lets a runtime round; "" if nothing."""
-    level = get_attribute(node, "accuracy_level", 0)
+    """Return what the accuracy level of a node lets a runtime round; "" if nothing."""
+    return describe_rounding(get_attribute(node, "accuracy_level", 0))
+
+
+def describe_rounding(level: int) -> str:
+    """Return what an accuracy level lets a runtime round; "" if nothing."""
     if level in _FLOAT32_LEVELS:
         return ""
     rounded = f"its input to {_LEVELS[level]}" if level in _LEVELS else "its input"
