@@ -2,10 +2,11 @@
 """Instructions of computed scales: what they compute from hostile rows, and what is refused."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from programs import FromGenerator, inputs_for, make_program
+from programs import FromGenerator, change_record, inputs_for, make_program
 
 from anybit.compiler.program import program as p
 from anybit.compiler.program.encoding import encode
@@ -36,18 +37,9 @@ SOUND = p.Program(
 )
 
 
-def with_instruction(place, **fields):
-    changed = replace(INSTRUCTIONS[place], **fields)
-    return replace(SOUND, instructions=(*INSTRUCTIONS[:place], changed, *INSTRUCTIONS[place + 1 :]))
-
-
-def with_floats(place, **fields):
-    changed = replace(FLOATS[place], **fields)
-    return replace(SOUND, floats=(*FLOATS[:place], changed, *FLOATS[place + 1 :]))
-
-
-def with_tensor(**fields):
-    return replace(SOUND, tensors=(replace(SOUND.tensors[0], **fields),))
+with_instruction = partial(change_record, SOUND, "instructions")
+with_floats = partial(change_record, SOUND, "floats")
+with_tensor = partial(change_record, SOUND, "tensors", 0)
 
 
 def make_hostile_rows(count):

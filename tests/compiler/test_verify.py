@@ -2,11 +2,13 @@
 """Damaged programs are refused before they run, with a message."""
 
 from dataclasses import replace
+from functools import partial
 
 import fuzz_programs
 import numpy as np
 import program_bombs
 import pytest
+from programs import change_record
 
 from anybit.compiler.program import program as p
 from anybit.compiler.program.encoding import Encoded, encode
@@ -55,18 +57,9 @@ SOUND = p.Program(
 )
 
 
-def with_instruction(place, **fields):
-    changed = replace(INSTRUCTIONS[place], **fields)
-    return replace(SOUND, instructions=(*INSTRUCTIONS[:place], changed, *INSTRUCTIONS[place + 1 :]))
-
-
-def with_tensor(place, **fields):
-    changed = replace(TENSORS[place], **fields)
-    return replace(SOUND, tensors=(*TENSORS[:place], changed, *TENSORS[place + 1 :]))
-
-
-def with_port(**fields):
-    return replace(SOUND, inputs=(replace(SOUND.inputs[0], **fields),))
+with_instruction = partial(change_record, SOUND, "instructions")
+with_tensor = partial(change_record, SOUND, "tensors")
+with_port = partial(change_record, SOUND, "inputs", 0)
 
 
 def with_tail(tail):

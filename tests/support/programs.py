@@ -22,6 +22,13 @@ LEVELS = (2, 2, 2, 3, 4, 4, 7, 16, 200, 256)
 MOST_ENTRIES = 4000
 
 
+def change_record(program: p.Program, kind: str, place: int, **fields: Any) -> p.Program:
+    """Return a program with other fields of one of its instructions, tensors, floats or ports."""
+    records = list(getattr(program, kind))
+    records[place] = replace(records[place], **fields)
+    return replace(program, **{kind: tuple(records)})
+
+
 class Choices(Protocol):
     """Source of decisions: Hypothesis, or a generator of random numbers."""
 
