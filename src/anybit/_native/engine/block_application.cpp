@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "_native/isa/ieee_arithmetic.hpp"
+#include "loop_order.hpp"
 
 namespace anybit {
 
@@ -89,19 +90,7 @@ void BlockApplication::merge_loops() {
   loops_ = static_cast<int>(
       std::remove_if(begin, begin + loops_, [](const Loop& loop) { return loop.size == 1; }) -
       begin);
-  std::stable_sort(begin, begin + loops_,
-                   [](const Loop& a, const Loop& b) { return std::abs(a.out) > std::abs(b.out); });
-  int kept = 0;
-  for (int i = 1; i < loops_; ++i) {
-    if (loop_[kept].carries_on(loop_[i])) {
-      const std::int64_t outer = loop_[kept].size;
-      loop_[kept] = loop_[i];
-      loop_[kept].size *= outer;
-    } else {
-      loop_[++kept] = loop_[i];
-    }
-  }
-  if (loops_ > 0) loops_ = kept + 1;
+  loops_ = sort_and_merge(std::span(loop_.data(), static_cast<std::size_t>(loops_)));
   columns_.size = 0;
   if (loops_ == 0) return;
   const Loop& inner = loop_[loops_ - 1];

@@ -3,9 +3,9 @@
 #include "elementwise_plan.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "_native/isa/ieee_arithmetic.hpp"
+#include "loop_order.hpp"
 
 namespace anybit {
 
@@ -104,22 +104,9 @@ void ElementwisePlan::lay_out_loops(const Arrays& arrays, std::uint32_t summed) 
 }
 
 void ElementwisePlan::merge_loops() {
-  // The loop with the smallest stride of out goes innermost.
-  std::stable_sort(loop_.begin(), loop_.begin() + loops_,
-                   [](const Loop& a, const Loop& b) { return std::abs(a.out) > std::abs(b.out); });
-  int kept = 0;
-  for (int i = 1; i < loops_; ++i) {
-    if (loop_[kept].carries_on(loop_[i])) {
-      const std::int64_t outer = loop_[kept].size;
-      loop_[kept] = loop_[i];
-      loop_[kept].size *= outer;
-    } else {
-      loop_[++kept] = loop_[i];
-    }
-  }
-  loops_ = kept + 1;
-  row_loop_ = kept;
-  row_ = loop_[kept].size;
+  loops_ = sort_and_merge(std::span(loop_.data(), static_cast<std::size_t>(loops_)));
+  row_loop_ = loops_ - 1;
+  row_ = inner().size;
 }
 
 }  // namespace anybit
