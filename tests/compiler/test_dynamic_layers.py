@@ -157,6 +157,22 @@ def test_block_is_one_region():
     assert instructions == [[*layer, *layer, "Elementwise"]]
 
 
+@pytest.mark.parametrize("activations", FORMATS[:2])
+def test_layers_after_functions_without_instructions(activations):
+    """Compute the function in floats, which enter the region of the next layer."""
+    model = make_block(("n", "t", 16))
+    nodes = model.graph.node
+    (relu,) = [node for node in nodes if node.op_type == "Relu"]
+    relu.op_type = "Gelu"
+    quantized = quantize(model, activations)
+    compiled = compile_all(quantized)
+    assert len(compiled.report.programs) == 2
+    x = np.random.default_rng(3).normal(size=(2, 5, 16)).astype(np.float32)
+    expected, actual = run_floats(quantized, x), compiled.run(x)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=0.02 * np.abs(expected).max())
+    assert np.quantile(np.abs(actual - expected), 0.5) < 1e-5
+
+
 def test_zero_points_are_further_channels():
     compiled = compile_all(quantize(make_matmul(), "uint8 dynamic"))
     (program,) = compiled.report.programs

@@ -297,6 +297,7 @@ class Values:
             return self._dynamic_codes[key]
         x = quantizer.x
         layout = make_layout(self.sizes(x), axis)
+        self._enter(x, reader)
         computed = [value for value in (quantizer.scale, quantizer.zero) if value is not None]
         expression = self.expression(x)
         stage, reads = expression.root.stage, list[RegionInput | RegionOutput]()
@@ -375,8 +376,9 @@ class Values:
             Unsupported: No instruction computes it.
             MustStayFloat: A layer of a weaker guarantee would compute its input.
         """
-        y, expression = node.outputs[0], self.expression(x)
         layout = make_layout(self.sizes(x), len(self.sizes(x)))
+        self._enter(x, get_label(node))
+        y, expression = node.outputs[0], self.expression(x)
         stage = expression.root.stage
         source = self._read_floats(expression, layout, stage, get_label(node))
         target = RegionOutput(y, layout, stage)
@@ -388,6 +390,15 @@ class Values:
     def is_fused(self, node: ir.Node) -> bool:
         """Return whether an instruction computes a node with the nodes before it."""
         return node in self._fused
+
+    def _enter(self, value: ir.Value, reader: str) -> None:
+        """Let floats enter a region if no instruction gives them, such as those of GELU."""
+        expression = self.expression(value)
+        if isinstance(expression.root, InputRoot) or value in self._outputs:
+            return
+        if self._lowering.compute_floats(self._from_quantized(expression)) is None:
+            self.require_floats(value, reader)
+            self.set_float(value, self.stage(value))
 
     def _read_floats(
         self, expression: Expression, layout: Layout, stage: int, reader: str
