@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Float networks for microcontrollers: several inputs and outputs, cells with states, decoders."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -127,9 +128,30 @@ def _cell(states: tuple[str, ...], nodes: str, gates: int) -> FloatNetwork:
     )
 
 
+def _unroll(cell: FloatNetwork, nodes: str, steps: int) -> FloatNetwork:
+    """Return a network of the steps of a cell; its states are zero before the first one."""
+    states = {"h": "state", "c": "cell"}
+    results = set(re.findall(r"\w+(?=[\w, ]* = \w+[<(])", nodes))
+    lines = ["  zero = Constant<value = float[1, 6] {0, 0, 0, 0, 0, 0}>()\n"]
+    for step in range(steps):
+        renamed = {name: f"{name}{step}" for name in (*results, "x")}
+        renamed |= {s: f"{new}{step - 1}" if step else "zero" for s, new in states.items()}
+        lines += [
+            f"  at{step} = Constant<value = int64 {{{step}}}>()\n",
+            f"  x{step} = Gather<axis = 1>(sequence, at{step})",
+            "".join(renamed.get(word, word) for word in re.split(r"(\w+)", nodes)),
+        ]
+    lines.append(f"  y = Identity(y{steps - 1})\n")
+    inputs, outputs = {"sequence": (steps, 4)}, {"y": cell.outputs["y"]}
+    return FloatNetwork(inputs, outputs, "".join(lines), cell.weights, cell.integers)
+
+
+_GRU, _LSTM = _cell(("h",), GRU_GATES, 3), _cell(("h", "c"), LSTM_GATES, 4)
 NETWORKS = {
-    "gru": _cell(("h",), GRU_GATES, 3),
-    "lstm": _cell(("h", "c"), LSTM_GATES, 4),
+    "gru": _GRU,
+    "lstm": _LSTM,
+    "unrolled gru": _unroll(_GRU, GRU_GATES, 3),
+    "unrolled lstm": _unroll(_LSTM, LSTM_GATES, 2),
     "concatenated gru": FloatNetwork(
         {"x": (4,), "h": (6,)},
         {"state": (6,)},

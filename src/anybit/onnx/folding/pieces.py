@@ -16,7 +16,7 @@ from anybit.onnx.graph.constants import (
     read_array,
 )
 from anybit.onnx.graph.cut import extract_subgraph
-from anybit.onnx.graph.editor import drop_if_unread, replace_value
+from anybit.onnx.graph.editor import drop_if_unread, is_read, replace_value
 from anybit.onnx.graph.names import NameGenerator, make_name_generator
 from anybit.onnx.graph.require import require_graph
 from anybit.onnx.runtime import FAILURES, evaluate
@@ -156,22 +156,25 @@ class FoldedValues:
         self._unique: NameGenerator | None = None
         self._replaced: dict[ir.Graph, list[ir.Node]] = {}
 
-    def put(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:
-        """Replace a node's output by a constant, and drop inputs without readers.
+    def put(self, node: ir.Node, tensors: Sequence[ir.TensorProtocol]) -> None:
+        """Replace the outputs of a node that are read, and drop inputs without readers.
 
         The node then has no inputs and no readers; `finish` removes it.
         """
-        graph, old = require_graph(node), node.outputs[0]
+        graph = require_graph(node)
         inputs = [value for value in node.inputs if value is not None]
-        outer = graph is not self._model.graph and not old.is_graph_output()
-        shares = outer and tensor.size > _SHARED
-        value = self._hoist(old, tensor) if shares else make_constant(old.name, tensor)
-        replace_value(old, value)
+        for old, tensor in zip(node.outputs, tensors, strict=True):
+            if not is_read(old) and not old.is_graph_output():
+                continue
+            outer = graph is not self._model.graph and not old.is_graph_output()
+            shares = outer and tensor.size > _SHARED
+            value = self._hoist(old, tensor) if shares else make_constant(old.name, tensor)
+            replace_value(old, value)
+            if not shares:
+                graph.register_initializer(value)
         for at in range(len(node.inputs)):
             node.replace_input_with(at, None)
         self._replaced.setdefault(graph, []).append(node)
-        if not shares:
-            graph.register_initializer(value)
         for operand in inputs:
             drop_if_unread(operand)
 

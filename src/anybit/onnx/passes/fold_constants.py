@@ -8,6 +8,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.folding.evaluation import evaluate_operator
+from anybit.onnx.folding.exact_nodes import evaluate_exactly, is_exact_node
 from anybit.onnx.folding.extents import (
     Shape,
     find_deciding_input,
@@ -44,8 +45,10 @@ class FoldConstants(InPlacePass):
 
     The operators of this package are evaluated by their own functions, bit-identical to their
     kernels. The standard operators that compute scales, bit-widths and weights are evaluated by
-    ONNX Runtime, one subgraph at a time. Proven sizes are constants, too, and so are values
-    computed from them; declared sizes of inner values are not. Loops and branches are never run.
+    ONNX Runtime, one subgraph at a time. Gemm and MatMul are folded where no order of their sums
+    changes a bit: the state before the first step of a recurrent cell is zero. Proven sizes are
+    constants, too, and so are values computed from them; declared sizes of inner values are not.
+    Loops and branches are never run.
 
     Other nodes stay, and those that would make the constants more than five times as large, over
     all passes on one model.
@@ -110,7 +113,10 @@ class _Folding:
         waiting: list[ir.Node] = []
         late: set[ir.Value] = set()
         for node in nodes:
-            if node.graph is None or len(node.outputs) != 1 or self._fold_sizes(node):
+            single = len(node.outputs) == 1
+            if node.graph is None or not (single or (node.outputs and is_exact_node(node))):
+                continue
+            if single and self._fold_sizes(node):
                 continue
             read = [value for value in get_inputs_read(node) if value is not None]
             coming = [value for value in read if value in late or value in self._piece.extents]
@@ -118,11 +124,11 @@ class _Folding:
                 continue
             if self._must_wait(node, coming, late):
                 waiting.append(node)
-                late.add(node.outputs[0])
-            elif find_operator(node) is None and not _is_linear(node):
-                self._gather(node, read)
-            else:
+                late.update(node.outputs)
+            elif _is_alone(node):
                 self._fold_alone(node)
+            else:
+                self._gather(node, read)
         self._evaluate()
         return waiting
 
@@ -135,8 +141,10 @@ class _Folding:
         return False
 
     def _must_wait(self, node: ir.Node, coming: Sequence[ir.Value], late: set[ir.Value]) -> bool:
-        if not coming or not (is_bounded(node) or find_operator(node) or _is_linear(node)):
+        if not coming or not (is_bounded(node) or _is_alone(node)):
             return False
+        if is_exact_node(node):
+            return True
         gathers = is_bounded(node) and find_deciding_input(node) not in coming
         return not gathers or any(value in late for value in coming)
 
@@ -176,10 +184,14 @@ class _Folding:
         return min(_LARGEST_PIECE, self.budget)
 
     def _fold_alone(self, node: ir.Node) -> None:
-        result = self._evaluate_node(node)
-        if result is not None:
-            self.budget -= result.nbytes
-            self._replace(node, ir.Tensor(result))
+        if is_exact_node(node):
+            results = evaluate_exactly(node, self.budget)
+        else:
+            result = self._evaluate_node(node)
+            results = None if result is None else [result]
+        if results is not None:
+            self.budget -= sum(result.nbytes for result in results)
+            self._replace(node, *map(ir.Tensor, results))
 
     def _evaluate_node(self, node: ir.Node) -> Array | None:
         # The result has the shape of the first input.
@@ -202,9 +214,14 @@ class _Folding:
             self._replace(require_producer(value), ir.Tensor(array))
         self._piece = FoldingSubgraph(self._model)
 
-    def _replace(self, node: ir.Node, tensor: ir.TensorProtocol) -> None:
-        self._results.put(node, tensor)
+    def _replace(self, node: ir.Node, *tensors: ir.TensorProtocol) -> None:
+        self._results.put(node, tensors)
         self.count += 1
+
+
+def _is_alone(node: ir.Node) -> bool:
+    """Return whether a node is evaluated by its own function, not in a session."""
+    return find_operator(node) is not None or _is_linear(node) or is_exact_node(node)
 
 
 def _is_linear(node: ir.Node) -> bool:
