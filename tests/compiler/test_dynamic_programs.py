@@ -24,7 +24,7 @@ def ints(*numbers):
 
 SCALE = p.DynamicScale(0, 0, 1, floats(255), floats(2.0**-116), floats(1.3344e36))
 ZERO = p.DynamicZero(0, 1, 1, 0, 255)
-QUANTIZE = p.DynamicQuantize(0, 1, 2, 0)
+QUANTIZE = p.DynamicQuantize(0, 1, 2, 0, 0)
 VALUES = p.Dequantize(0, 2, np.arange(256, dtype=np.float32))
 INSTRUCTIONS = (SCALE, ZERO, QUANTIZE, VALUES)
 FLOATS = (p.FloatTensor(2, 1, 1), p.FloatTensor(2, 1, 1))
@@ -73,6 +73,30 @@ def test_rows_with_nan_have_codes_of_the_zero_point():
     assert bad.sum() == 8
     assert (codes[bad] == codes[bad][..., -1:]).all()
     assert (codes[~bad].max(axis=-1) == 255).all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.75, 2.0**-140])
+@pytest.mark.usefixtures("level")
+def test_codes_that_are_rounded_first_are_those_of_dynamic_quantize_linear(scale):
+    """All zero-points, with all ties and the numbers next to them."""
+    steps = np.arange(-1100, 1101, dtype=np.float32) / 2 * np.float32(scale)
+    special = floats(np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, -0.0)
+    sides = [np.nextafter(steps, np.float32(side)) for side in (-np.inf, np.inf)]
+    numbers = np.concatenate([steps, *sides, special])
+    ports = tuple(p.Port(ints(1, 1, n), 1, 1, n, 0) for n in (numbers.size, 1, 1))
+    program = p.Program(
+        ports,
+        ports[:1],
+        (p.Tensor(1, 1, numbers.size, 0, 1, 256),),
+        (p.DynamicQuantize(0, 1, 2, 0, 1), p.Dequantize(0, 0, np.arange(256, dtype=np.float32))),
+    )
+    zeros = np.arange(256, dtype=np.float32).reshape(-1, 1, 1, 1)
+    x = np.broadcast_to(numbers, (256, 1, 1, numbers.size)).copy()
+    inputs = [x, np.full_like(zeros, scale), zeros]
+    rounded = np.rint(x.astype(np.float64) / np.float32(scale))
+    expected = np.where(np.isnan(x), 0, np.clip(rounded + zeros, 0, 255))
+    for (codes,) in (run(program, inputs), Network(program).run(inputs)):
+        np.testing.assert_array_equal(codes, expected)
 
 
 @pytest.mark.usefixtures("level")
@@ -138,6 +162,7 @@ def test_version_is_4():
         (with_tensor(channels=39), "the number of channels must be from 40"),
         (with_tensor(step=2), "step must be 1, got 2"),
         (with_tensor(lowest=-(2**21)), "lowest must be from -1048576"),
+        (with_instruction(2, rounds_first=2), "rounds_first must be from 0 to 1, got 2"),
     ],
 )
 def test_verify_refuses_inconsistent_programs(program, message):

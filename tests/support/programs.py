@@ -215,7 +215,8 @@ class _Maker:
             channels += self._one_of((0, 1, 5, 600))
         self._tensors.append(p.Tensor(x.height, x.width, channels, lowest, 1, levels))
         target = len(self._tensors) - 1
-        self._instructions.append(p.DynamicQuantize(source, read, zero, target))
+        rounds_first = self._integer(0, 1)
+        self._instructions.append(p.DynamicQuantize(source, read, zero, target, rounds_first))
 
     def _float_rows(self) -> None:
         """Normalize floats whose channels are contiguous."""

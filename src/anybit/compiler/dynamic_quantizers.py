@@ -48,6 +48,7 @@ class DynamicQuantizer:
         codes: The codes, zero-point included.
         formula: How the scale follows from x.
         nodes: The nodes that compute scale and zero-point, and the quantizer.
+        rounds_first: Whether x / scale is rounded before the zero-point is added.
     """
 
     x: ir.Value
@@ -56,6 +57,7 @@ class DynamicQuantizer:
     codes: range
     formula: ScaleFormula
     nodes: frozenset[ir.Node]
+    rounds_first: bool = False
 
     @property
     def grid(self) -> TensorGrid:

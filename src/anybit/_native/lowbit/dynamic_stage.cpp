@@ -122,6 +122,7 @@ class DynamicQuantizeStage final : public TensorStage {
         zero_(zero),
         has_zero_(at.has_zero()),
         one_line_(scale.sizes.height * scale.sizes.width == 1),
+        rounds_first_(at.rounds_first != 0),
         lowest_(static_cast<float>(tensor.lowest)),
         highest_(static_cast<float>(tensor.lowest + tensor.levels - 1)) {
     whole_lines_ = one_line_ && in_bytes(to) && from.sizes.channels == channels;
@@ -155,12 +156,22 @@ class DynamicQuantizeStage final : public TensorStage {
   static constexpr std::int64_t most_floats = 1024;
   static_assert(most_floats >= run_length);
 
-  DynamicLine line_of(const Memory& memory, std::int64_t row, std::int64_t pixel) const {
+  // The formula of a line, and the index of its zero-point.
+  struct Line {
+    DynamicLine formula;
+    std::uint8_t zero;
+  };
+
+  Line line_of(const Memory& memory, std::int64_t row, std::int64_t pixel) const {
     const std::int64_t at = one_line_ ? 0 : pixel;
-    DynamicLine line{scale_.read(memory, row)[at * scale_.strides.pixel], 0, 0, lowest_, highest_};
-    if (has_zero_) line.zero = zero_.read(memory, row)[at * zero_.strides.pixel];
-    line.nan = round_within(line.zero, lowest_, highest_);
-    return line;
+    const float scale = scale_.read(memory, row)[at * scale_.strides.pixel];
+    const float zero = has_zero_ ? zero_.read(memory, row)[at * zero_.strides.pixel] : 0;
+    const float code = round_within(zero, lowest_, highest_);
+    const auto index = static_cast<std::uint8_t>(static_cast<std::int32_t>(code - lowest_));
+    if (!rounds_first_) return {{scale, zero, code, lowest_, highest_}, index};
+    // The codes less that of the zero-point; NaN becomes the lowest.
+    const float lowest = lowest_ - code, highest = highest_ - code;
+    return {{scale, 0, lowest, lowest, highest}, index};
   }
 
   // Fills pixels whose channels are contiguous.
@@ -168,11 +179,11 @@ class DynamicQuantizeStage final : public TensorStage {
                    std::int64_t pixels, const float* x, std::int64_t step) const {
     if (whole_lines_) {
       std::byte* const to = target->row(memory, row) + target->storage.offset(y, pixel);
-      return loops_.quantize(line_of(memory, row, 0), x, pixels * channels,
+      return loops_.quantize(line_of(memory, row, 0).formula, x, pixels * channels,
                              reinterpret_cast<std::uint8_t*>(to));
     }
     for (std::int64_t i = 0; i < pixels; ++i) {
-      const DynamicLine line = line_of(memory, row, y * target->storage.width + pixel + i);
+      const Line line = line_of(memory, row, y * target->storage.width + pixel + i);
       for (std::int64_t c = 0; c < channels; c += run_length)
         store(memory, row, y, {pixel + i, c, std::min(run_length, channels - c)}, line,
               x + i * step + std::min(c, from_.sizes.channels));
@@ -182,7 +193,7 @@ class DynamicQuantizeStage final : public TensorStage {
   // Fills a pixel whose channels are not contiguous, in parts.
   void fill_strided(const Memory& memory, std::int64_t row, std::int64_t y, std::int64_t pixel,
                     const float* x, float* room) const {
-    const DynamicLine line = line_of(memory, row, y * target->storage.width + pixel);
+    const Line line = line_of(memory, row, y * target->storage.width + pixel);
     for (std::int64_t c = 0; c < channels; c += run_length) {
       const Run run{pixel, c, std::min(run_length, channels - c)};
       for (std::int64_t i = 0; i < run.count && c + i < from_.sizes.channels; ++i)
@@ -193,22 +204,21 @@ class DynamicQuantizeStage final : public TensorStage {
 
   // Stores the codes of a run; channels that the source does not have get that of the zero-point.
   void store(const Memory& memory, std::int64_t row, std::int64_t y, const Run& run,
-             const DynamicLine& line, const float* x) const {
+             const Line& line, const float* x) const {
     Room room;
     std::byte* const to = target->row(memory, row);
     std::uint8_t* const indices = room_for(target->storage, to, y, run, room);
     const std::int64_t count =
         std::clamp<std::int64_t>(from_.sizes.channels - run.channel, 0, run.count);
-    loops_.quantize(line, x, count, indices);
-    const auto zero = static_cast<std::int32_t>(line.nan - line.lowest);
-    std::fill_n(indices + count, run.count - count, static_cast<std::uint8_t>(zero));
+    loops_.quantize(line.formula, x, count, indices);
+    std::fill_n(indices + count, run.count - count, line.zero);
     put_indices(target->storage, to, y, run, indices);
   }
 
   const ElementLoops& loops_;
   const SizedFloats from_;
   const FloatPlace scale_, zero_;
-  const bool has_zero_, one_line_;
+  const bool has_zero_, one_line_, rounds_first_;
   const float lowest_, highest_;
   bool whole_lines_ = false;
 };

@@ -344,10 +344,11 @@ struct DynamicZero {
 struct DynamicQuantize {
   static constexpr std::string_view name = "DynamicQuantize";
   static constexpr std::int64_t since = 4;
-  std::int64_t source = 0, scale = 0, zero = 0, target = 0;
+  std::int64_t source = 0, scale = 0, zero = 0, target = 0, rounds_first = 0;
 
   void visit(auto&& field) {
     field("source", source), field("scale", scale), field("zero", zero), field("target", target);
+    field("rounds_first", rounds_first);
   }
   bool has_zero() const { return zero >= 0; }
 };

@@ -466,6 +466,7 @@ class Verification {
          "the number of channels");
     need(to.step, 1, 1, "step");
     need(to.lowest, -most_shift, most_shift, "lowest");
+    need(at.rounds_first, 0, 1, "rounds_first");
   }
 
   // Throws unless there is one number for each pixel of floats, or one for all of them.

@@ -91,10 +91,11 @@ def plan_zero(
 
 
 def plan_codes(
-    reads: Iterable[RegionInput | RegionOutput], target: IntegerTensor
+    reads: Iterable[RegionInput | RegionOutput], target: IntegerTensor, *, rounds_first: bool
 ) -> PlannedInstruction:
     """Return the instruction that quantizes floats by a scale, and a zero-point if there is one."""
-    return PlannedInstruction(p.DynamicQuantize, tuple(reads), target, {})
+    fields = {"rounds_first": int(rounds_first)}
+    return PlannedInstruction(p.DynamicQuantize, tuple(reads), target, fields)
 
 
 def count_zero_channels(products: Iterable[ProductAnalysis]) -> int:
@@ -114,15 +115,25 @@ def count_zero_channels(products: Iterable[ProductAnalysis]) -> int:
                 "groups: quantize it with int8 dynamic"
             )
         weights = layout.canonical(codes.astype(np.int64))[0]
-        lowest, highest = _find_bounds(weights)
-        missing = -weights.sum(axis=1)
-        count = max(
-            -int(-missing.max(initial=0) // highest), -int(missing.min(initial=0) // -lowest)
-        )
-        if count > _MOST_GROWTH * weights.shape[1]:
-            raise Unsupported("its weights have sums that are too large for their zero-points")
-        most = max(most, count)
+        most = max(most, count_zero_weights(weights.transpose(0, 2, 1)))
     return most
+
+
+def count_zero_weights(weights: Array) -> int:
+    """Return the number of weights that add up to the negative sum of the others.
+
+    Args:
+        weights: Integers, with the input channels along the last axis.
+
+    Raises:
+        Unsupported: Too many.
+    """
+    lowest, highest = _find_bounds(weights)
+    missing = -weights.sum(axis=-1)
+    count = max(-int(-missing.max(initial=0) // highest), -int(missing.min(initial=0) // -lowest))
+    if count > _MOST_GROWTH * weights.shape[-1]:
+        raise Unsupported("its weights have sums that are too large for their zero-points")
+    return count
 
 
 def append_zero_weights(weights: Array, count: int) -> Array:

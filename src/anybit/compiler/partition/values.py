@@ -6,7 +6,7 @@ from the root of the expression. One that needs float32 gets an output of the re
 nodes stay in the graph.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -134,6 +134,10 @@ class Values:
         node = value.producer()
         if node is not None:
             self._rows[value] = self.rows(get_varying_inputs(node)[0])
+
+    def set_rows(self, values: Iterable[ir.Value], x: ir.Value) -> None:
+        """Let values have as many rows as x."""
+        self._rows.update(dict.fromkeys(values, self.rows(x)))
 
     def set_float(self, value: ir.Value, stage: int) -> None:
         """Let a value be one that float nodes compute."""
@@ -311,7 +315,7 @@ class Values:
         wide = replace(layout, channels=layout.channels + zero_channels)
         value = ir.Value(name=f"{quantizer.scale.name}_codes", type=x.type)
         tensor = IntegerTensor(value, wide, quantizer.grid, stage)
-        self.append(plan_codes([source, *reads], tensor))
+        self.append(plan_codes([source, *reads], tensor, rounds_first=quantizer.rounds_first))
         codes = DynamicCodes(tensor, reads[0], self.rows(x))
         self._dynamic_codes[key] = codes
         return codes
@@ -386,6 +390,10 @@ class Values:
         self.append(*lowered.instructions)
         self._outputs[y] = target
         return Expression(OutputRoot(target), y, layout, starts=(y,))
+
+    def fuse(self, node: ir.Node) -> None:
+        """Let an instruction compute a node with the nodes before it."""
+        self._fused.add(node)
 
     def is_fused(self, node: ir.Node) -> bool:
         """Return whether an instruction computes a node with the nodes before it."""

@@ -452,12 +452,15 @@ class DynamicQuantize:
         scale: Floats with the sizes of a `DynamicScale`.
         zero: Floats of the same sizes; -1 for a zero of 0, without further channels.
         target: A tensor whose step is 1.
+        rounds_first: Whether code = rint(x / scale) + the code of the zero-point, saturated, and
+            NaN becomes the lowest code: ONNX's DynamicQuantizeLinear.
     """
 
     source: int
     scale: int
     zero: int
     target: int
+    rounds_first: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -180,13 +180,20 @@ class _Run:
     def dynamicquantize(self, at: p.DynamicQuantize) -> None:
         x, scale, tensor = self._floats[at.source], self._floats[at.scale], self.tensors[at.target]
         zero = self._floats[at.zero] if at.zero >= 0 else np.zeros_like(scale)
-        with np.errstate(all="ignore"):
-            y = x / scale + zero
         bounds = tensor.lowest, tensor.lowest + tensor.levels - 1
         codes = self.indices[at.target]
         codes[:] = _round_and_saturate(zero, 0, *bounds)
         inside = codes[..., : x.shape[-1]]
-        inside[:] = np.where(np.isnan(y), inside, _round_and_saturate(y, 0, *bounds))
+        with np.errstate(all="ignore"):
+            y = x / scale
+            if at.rounds_first:
+                lowest, highest = (np.float32(bound - codes[..., :1]) for bound in bounds)
+                inside += np.rint(np.clip(np.where(y > lowest, y, lowest), None, highest)).astype(
+                    np.int64
+                )
+            else:
+                y = y + zero
+                inside[:] = np.where(np.isnan(y), inside, _round_and_saturate(y, 0, *bounds))
         codes -= tensor.lowest
 
     @property
