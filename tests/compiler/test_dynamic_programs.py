@@ -78,7 +78,7 @@ def test_rows_with_nan_have_codes_of_the_zero_point():
 @pytest.mark.parametrize("scale", [1.0, 0.75, 2.0**-140])
 @pytest.mark.usefixtures("level")
 def test_codes_that_are_rounded_first_are_those_of_dynamic_quantize_linear(scale):
-    """All zero-points, with all ties and the numbers next to them."""
+    """Compare all zero-points, with all ties and the numbers next to them."""
     steps = np.arange(-1100, 1101, dtype=np.float32) / 2 * np.float32(scale)
     special = floats(np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, -0.0)
     sides = [np.nextafter(steps, np.float32(side)) for side in (-np.inf, np.inf)]

@@ -12,6 +12,7 @@ from anybit.compiler.encode import Region
 from anybit.compiler.layer import CompiledLayer, merge_layers
 from anybit.compiler.operators import get_captures, get_varying_inputs
 from anybit.compiler.partition.partitioner import Partition
+from anybit.compiler.reason import Reason
 from anybit.compiler.selection import LeftRegion
 from anybit.onnx.analysis.layers import connect_layers
 from anybit.onnx.graph.names import get_label, get_source_name
@@ -33,11 +34,11 @@ def collect_layers(
         left: Other regions, whose layers stay float32.
     """
     integers = list(_iterate_integer_layers(analyzed.model, regions))
+    placed = [*integers, *_iterate_left_layers(left, {layer.output for layer in integers})]
     layers = [
-        *integers,
-        *_iterate_left_layers(left, {layer.output for layer in integers}),
+        *placed,
         *partition.float_layers(analyzed),
-        *analyzed.kept,
+        *_iterate_kept_layers(analyzed, partition, {layer.output for layer in placed}),
     ]
     values = [value for node in analyzed.model.graph for value in node.outputs]
     positions = {str(value.name): position for position, value in enumerate(values)}
@@ -46,6 +47,22 @@ def collect_layers(
     names = {str(value.name): get_source_name(value) for value in values}
     infos = [_rename(info, names) for info in infos]
     return tuple(replace(layer, layer=info) for layer, info in zip(layers, infos, strict=True))
+
+
+def _iterate_kept_layers(
+    analyzed: AnalyzedModel, partition: Partition, others: Collection[str]
+) -> Iterator[CompiledLayer]:
+    """Yield the layers that no region has, with the reasons of integer operators."""
+    reasons = {
+        str(node.outputs[0].name): product if isinstance(product, Reason) else reason
+        for node, product in analyzed.integer_products.items()
+        if (reason := partition.reasons.get(node)) or isinstance(product, Reason)
+    }
+    for layer in analyzed.kept:
+        if layer.output not in others:
+            reason = reasons.get(layer.output)
+            text = layer.reason if reason is None else f"{layer.reason}: {reason}"
+            yield replace(layer, reason=text)
 
 
 def _rename(info: LayerInfo, names: Mapping[str, str]) -> LayerInfo:

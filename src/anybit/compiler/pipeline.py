@@ -30,6 +30,7 @@ from anybit.compiler.prepare.merge_quantizers import merge_quantizers
 from anybit.compiler.prepare.pool_codes import pool_codes
 from anybit.compiler.prepare.repeat_scales import repeat_scales
 from anybit.compiler.prepare.shuffles import replace_shuffles
+from anybit.compiler.prepare.split_fused import split_fused
 from anybit.compiler.region_timing import measure_regions
 from anybit.compiler.report import Report
 from anybit.compiler.requantize.requantizer import CachingRequantizer
@@ -101,7 +102,8 @@ def compile(
     compiled = _rewrite(parts, quantized, where, integer_only=integer_only)
     compiled.source_sha256 = _hash_file(source)
     if missing and not (parts.regions or parts.left):
-        raise ModelError(missing)
+        reasons = [f"{x.name}: {x.reason}" for x in compiled.report.layers if x.layer.integer]
+        raise ModelError("; ".join([missing, *reasons[:1]]))
     if time:
         compiled.report = add_times(compiled, quantized, float_model)
     return compiled
@@ -150,6 +152,7 @@ def find_regions(
     """
     simplify_heads(model)
     replace_shuffles(model)
+    split_fused(model)
     flatten_rows(model)
     repeat_scales(model)
     merge_quantizers(model)

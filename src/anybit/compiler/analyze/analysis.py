@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from anybit.compiler.analyze.integer_products import IntegerProduct, find_integer_products
 from anybit.compiler.analyze.tensor_grids import choose_tensor_grids
 from anybit.compiler.analyze.unknown_shapes import RowShapes
 from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.reason import Reason
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
 from anybit.onnx.analysis.layers import describe_layers, find_quantizers_after
@@ -28,6 +30,7 @@ class AnalyzedModel:
         analysis: Abstract values, and the products with their weights.
         layers: The layers of the graph by the names of their outputs.
         kept: The layers that stay as they are: in branches and loops, and operators on codes.
+        integer_products: The products that the file stores as integer operators, or why one stays.
         grids: The grid of each value that can be a tensor of codes.
         shapes: Sizes of values.
     """
@@ -36,6 +39,7 @@ class AnalyzedModel:
     analysis: Analysis
     layers: Mapping[str, LayerInfo]
     kept: tuple[CompiledLayer, ...]
+    integer_products: Mapping[ir.Node, IntegerProduct | Reason]
     grids: Mapping[ir.Value, TensorGrid]
     shapes: RowShapes
 
@@ -62,9 +66,10 @@ def analyze_model(
     top_level = set(iter_values(model.graph))
     FoldConstants(codes=True)(model)
     InferShapes()(model)
+    integer_products = find_integer_products(model)
     values = _map_to_folded(analysis, top_level, model)
     grids = choose_tensor_grids(model, values)
-    return AnalyzedModel(model, values, layers, kept, grids, RowShapes(model))
+    return AnalyzedModel(model, values, layers, kept, integer_products, grids, RowShapes(model))
 
 
 def _collect_layers(

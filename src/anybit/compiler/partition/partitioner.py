@@ -14,10 +14,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from anybit.compiler.analyze.analysis import AnalyzedModel
-from anybit.compiler.dynamic_quantizers import (
-    DynamicQuantizer,
-    find_dynamic_quantizer,
-)
+from anybit.compiler.dynamic_quantizers import DynamicQuantizer, find_dynamic_quantizer
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.legalize import is_mean
 from anybit.compiler.operators import (
@@ -47,13 +44,11 @@ from anybit.compiler.partition.expressions import (
     PendingMove,
     PlannedInstruction,
 )
+from anybit.compiler.partition.integer_products import express_integer_product
 from anybit.compiler.partition.interpolation import interpolate
 from anybit.compiler.partition.layout import Layout, make_layout
 from anybit.compiler.partition.lowering import Lowering
-from anybit.compiler.partition.matrix_products import (
-    accumulate_matmul,
-    leads_to_merge,
-)
+from anybit.compiler.partition.matrix_products import accumulate_matmul, leads_to_merge
 from anybit.compiler.partition.sharing import find_shared_values
 from anybit.compiler.partition.transposed import make_convolution
 from anybit.compiler.partition.values import Values
@@ -248,6 +243,9 @@ class Partitioner:
             raise Unsupported(reason.text)
         if node in self._products:
             return self._product(node)
+        if node in self._analyzed.integer_products:
+            products = self._analyzed.integer_products
+            return express_integer_product(node, products, self._values)
         if is_mean(node):
             return self._mean(node)
         if is_row_function(node, self._analyzed.opset, lambda x: len(self._values.sizes(x)) + 1):

@@ -30,8 +30,8 @@ def explain_missing_quantizers(model: ir.Model, where: str) -> str:
             command = suggest_conversion(node)
             remedy = "convert it first" if command else "quantize the float model instead"
             return (
-                f"{where} has no quantizers: {describe(node)} computes with codes, which "
-                f"compile does not read; {remedy} ({command or 'anybit quantize'})"
+                f"{where} has no quantizers: {describe(node)} computes with codes, and no integer "
+                f"operator can be compiled; {remedy} ({command or 'anybit quantize'})"
             )
     return (
         f"{where} has no quantizers, so no layer of it can run on integers; quantize it first "

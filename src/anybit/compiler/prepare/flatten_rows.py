@@ -64,16 +64,20 @@ class _Flattening:
                 alike |= quantizer.nodes
             quantized.add(node.outputs[0])
         for node in self._model.graph:
+            if _is_dynamic_quantize(node) and self._is_open(node.outputs[0]):
+                quantized.add(node.outputs[0])
+                alike |= {node, *_find_casts(node.outputs[0])}
+        for node in self._model.graph:
             if all(value is None or self._is_constant(value) for value in node.inputs):
                 self._constants.update(node.outputs)
                 continue
-            if len(node.outputs) != 1:
+            if len(node.outputs) != 1 and node not in alike:
                 continue
             anchor = self._find_anchor(node, is_alike=node in alike)
             if anchor is not None:
                 self._anchors[node.outputs[0]] = anchor
                 self._nodes.append(node)
-                if node.op_type == "MatMul" and node.inputs[0] in quantized:
+                if _is_product(node) and node.inputs[0] in quantized:
                     self._seeds.add(node)
 
     def rewrite(self) -> bool:
@@ -123,7 +127,7 @@ class _Flattening:
     def _find_anchor(self, node: ir.Node, *, is_alike: bool) -> ir.Value | None:
         """Return a tensor with the positions of a node that can work on merged axes."""
         inputs = [value for value in node.inputs if value is not None]
-        varying = [v for v in inputs if not self._is_constant(v) and not self._is_single(v)]
+        varying = [v for v in inputs if not self._is_constant(v) and not self._is_one_row(v)]
         if not varying or not all(map(self._is_open, (*varying, node.outputs[0]))):
             return None
         anchors = [self._anchors.get(value, value) for value in varying]
@@ -147,6 +151,10 @@ class _Flattening:
         """Return whether a value has one element, as the scale of a whole tensor."""
         sizes = get_named_sizes(value, self._model)
         return sizes is not None and all(size == 1 for size in sizes)
+
+    def _is_one_row(self, value: ir.Value) -> bool:
+        """Return whether a value has one element, or one per channel."""
+        return self._is_single(value) or self._get_rank(value) == 1
 
     def _get_rank(self, value: ir.Value) -> int | None:
         """Return the rank of a value; None if it is unknown."""
@@ -260,7 +268,18 @@ _BOUNDS = {"start": 0, "end": -1}
 
 
 def _is_product(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == ("", "MatMul")
+    return not node.domain and node.op_type in ("MatMul", "MatMulInteger")
+
+
+def _is_dynamic_quantize(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == ("", "DynamicQuantizeLinear")
+
+
+def _find_casts(codes: ir.Value) -> set[ir.Node]:
+    """Return the nodes that cast the sums of codes to float32."""
+    products = [reader for reader, _ in codes.uses() if reader.op_type == "MatMulInteger"]
+    readers = [reader for node in products for reader, _ in node.outputs[0].uses()]
+    return {reader for reader in readers if (reader.domain, reader.op_type) == ("", "Cast")}
 
 
 def _is_reduction(node: ir.Node) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from anybit.compiler.analyze.integer_products import REPEATS
 from anybit.compiler.backends.onnx_node import make_node, read_encoded
 from anybit.compiler.encode import Region
 from anybit.compiler.program.encoding import encode
@@ -31,9 +32,20 @@ def replace_regions(model: ir.Model, regions: Iterable[Region]) -> dict[str, Reg
             replaced[old] = new
         by_node[str(node.name)] = region
     model.graph.opset_imports[DOMAIN] = 1
+    _read_originals(model)
     RemoveUnusedNodesPass()(model)
     model.graph.sort()
     return by_node
+
+
+def _read_originals(model: ir.Model) -> None:
+    """Let float nodes read tensors that were repeated for the rows of programs, in place."""
+    for node in model.graph:
+        if REPEATS in node.metadata_props:
+            for reader, place in node.outputs[0].uses():
+                if not is_integer_network(reader):
+                    reader.replace_input_with(place, node.inputs[0])
+            del node.metadata_props[REPEATS]
 
 
 def expose_tensors(model: ir.Model, regions: Mapping[str, Region]) -> None:
