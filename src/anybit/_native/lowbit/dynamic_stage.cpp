@@ -2,8 +2,8 @@
 // Stages of scales and zero-points that are computed at run time, and of codes by these.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "dynamic_scale.hpp"
 #include "runs.hpp"
 #include "tensor_stage.hpp"
 #include "transposed_floats.hpp"
@@ -11,8 +11,6 @@
 namespace anybit::lowbit {
 
 namespace {
-
-constexpr float infinity = std::numeric_limits<float>::infinity();
 
 // Base of stages that compute a number from the elements of each pixel, or of a whole row.
 class StatisticStage : public Stage {
@@ -66,28 +64,16 @@ class DynamicScaleStage final : public StatisticStage {
   DynamicScaleStage(const DynamicScale& at, const SizedFloats& from, const SizedFloats& to,
                     const ElementLoops& loops)
       : StatisticStage(DynamicScale::name, from, to, loops),
-        asymmetric_(at.asymmetric != 0),
-        steps_(at.steps[0]),
-        least_(at.least[0]),
-        most_(at.most[0]) {}
+        constants_{at.steps[0], at.least[0], at.most[0], at.asymmetric != 0} {}
 
  protected:
   float result(const Memory&, std::int64_t, std::int64_t, const Reach& reach) const override {
-    const float width =
-        asymmetric_ ? reach.above + reach.below : std::max(reach.above, reach.below);
-    if (width == infinity) return infinity;
-    return std::min(std::max(width, least_) / steps_, most_);
+    return compute_scale(constants_, reach);
   }
 
  private:
-  const bool asymmetric_;
-  const float steps_, least_, most_;
+  const ScaleConstants constants_;
 };
-
-// Returns the integer nearest to y within bounds, 0 with the sign +; NaN becomes the lowest.
-float round_within(float y, float lowest, float highest) {
-  return std::nearbyint(y > lowest ? std::min(y, highest) : lowest) + 0.0f;
-}
 
 class DynamicZeroStage final : public StatisticStage {
  public:
@@ -102,7 +88,7 @@ class DynamicZeroStage final : public StatisticStage {
   float result(const Memory& memory, std::int64_t row, std::int64_t pixel,
                const Reach& reach) const override {
     const float scale = scale_.read(memory, row)[pixel * scale_.strides.pixel];
-    return round_within(lowest_ - -reach.below / scale, lowest_, highest_);
+    return compute_zero(reach, scale, lowest_, highest_);
   }
 
  private:

@@ -351,6 +351,92 @@ void quantize(const DynamicLine& line, const float* x, std::int64_t n, std::uint
   }
 }
 
+// The code of a number, less that of the zero-point.
+struct CenteredCode {
+  float lowest, highest;
+  std::int32_t operator()(float x, float scale, float zero, float nan) const {
+    float y = x / scale + zero;
+    y = y == y ? y : nan;
+    y = y > lowest ? y : lowest;
+    y = y < highest ? y : highest;
+    return static_cast<std::int32_t>(((y + rounder) - rounder) - nan);
+  }
+};
+
+void quantize_words(const DynamicLine& line, const float* x, std::int64_t n, std::int16_t* to) {
+  const DynamicLine at = line;
+  const CenteredCode code{at.lowest, at.highest};
+  for (std::int64_t i = 0; i < n; ++i)
+    to[i] = static_cast<std::int16_t>(code(x[i], at.scale, at.zero, at.nan));
+}
+
+void quantize_pair(const DynamicColumns& at, const float* x, const float* next, std::int32_t* to) {
+  const CenteredCode code{at.lowest, at.highest};
+  for (std::int64_t c = 0; c < columns_together; ++c) {
+    const std::int32_t low = code(x[c], at.scales[c], at.zeros[c], at.nans[c]);
+    const std::int32_t high = code(next[c], at.scales[c], at.zeros[c], at.nans[c]);
+    to[c] = static_cast<std::int32_t>((static_cast<std::uint32_t>(low) & 0xffffu) |
+                                      static_cast<std::uint32_t>(high) << 16);
+  }
+}
+
+void quantize_pairs(const DynamicColumns& constants, const ColumnBlock& block, std::int32_t* to) {
+  const bool is_whole = block.columns == columns_together;
+  float room[2][columns_together] = {};
+  for (std::int64_t row = 0; row < block.rows; row += 2, to += columns_together) {
+    const float* const x = block.x + row * block.stride;
+    const bool has_next = row + 1 < block.rows;
+    if (is_whole && has_next) {
+      quantize_pair(constants, x, x + block.stride, to);
+      continue;
+    }
+    const std::size_t bytes = static_cast<std::size_t>(block.columns) * sizeof(float);
+    std::memcpy(room[0], x, bytes);
+    if (has_next) std::memcpy(room[1], x + block.stride, bytes);
+    quantize_pair(constants, room[0], room[1], to);
+    if (!has_next)
+      for (std::int64_t c = 0; c < columns_together; ++c) to[c] &= 0xffff;
+    for (std::int64_t c = block.columns; c < columns_together; ++c) to[c] = 0;
+  }
+}
+
+void reach_of_columns(const ColumnBlock& block, Reach* to) {
+  constexpr std::int32_t infinity = 0x7f800000, sign = -0x7fffffff - 1;
+  std::int32_t above[columns_together] = {}, below[columns_together] = {};
+  const auto include = [&](const float* x) {
+    std::int32_t bits[columns_together];
+    std::memcpy(bits, x, sizeof bits);
+    for (std::int64_t c = 0; c < columns_together; ++c) {
+      const std::int32_t negated = bits[c] ^ sign;
+      above[c] = bits[c] > above[c] ? bits[c] : above[c];
+      below[c] = negated > below[c] ? negated : below[c];
+    }
+  };
+  float room[columns_together] = {};
+  for (std::int64_t row = 0; row < block.rows; ++row) {
+    const float* x = block.x + row * block.stride;
+    if (block.columns < columns_together) {
+      std::memcpy(room, x, static_cast<std::size_t>(block.columns) * sizeof(float));
+      x = room;
+    }
+    include(x);
+  }
+  for (std::int64_t c = 0; c < block.columns; ++c) {
+    if (above[c] > infinity || below[c] > infinity) above[c] = below[c] = infinity;
+    std::memcpy(&to[c].above, above + c, sizeof to[c].above);
+    std::memcpy(&to[c].below, below + c, sizeof to[c].below);
+  }
+}
+
+void scale_sums(const std::int32_t* sums, float scale, const float* scales, std::int64_t n,
+                float* to) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float other = scales[i];
+    const float small = scale < other ? scale : other, large = scale < other ? other : scale;
+    to[i] = static_cast<float>(sums[i]) * small * large;
+  }
+}
+
 template <bool multiplies>
 void choose(const PairArithmetic& arithmetic, const std::uint8_t* first, const std::uint8_t* second,
             std::int64_t n, std::uint8_t* to) {
@@ -391,6 +477,10 @@ const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() 
                                       arithmetic,
                                       reach,
                                       quantize,
+                                      quantize_words,
+                                      quantize_pairs,
+                                      reach_of_columns,
+                                      scale_sums,
                                       softmax,
                                       normalize};
   return loops;

@@ -65,6 +65,19 @@ struct DynamicLine {
   float scale = 1, zero = 0, nan = 0, lowest = 0, highest = 0;
 };
 
+// Columns that are quantized side by side, and the constants of each.
+inline constexpr std::int64_t columns_together = 16;
+struct DynamicColumns {
+  alignas(64) float scales[columns_together], zeros[columns_together], nans[columns_together];
+  float lowest = 0, highest = 0;
+};
+
+// Part of a matrix: up to `columns_together` columns.
+struct ColumnBlock {
+  const float* x = nullptr;
+  std::int64_t rows = 0, stride = 0, columns = 0;
+};
+
 // Constants of a LayerNorm: one gain and offset per channel.
 struct Normalization {
   const float *gains = nullptr, *offsets = nullptr;
@@ -110,6 +123,17 @@ struct ElementLoops {
 
   Reach (*reach)(const float* x, std::int64_t n);
   void (*quantize)(const DynamicLine& line, const float* x, std::int64_t n, std::uint8_t* to);
+
+  // Codes less the number for NaN, which is the rounded zero-point, in 16 bits.
+  void (*quantize_words)(const DynamicLine& line, const float* x, std::int64_t n, std::int16_t* to);
+  // The same of columns: pairs of rows side by side, the missing columns and the last odd row 0.
+  void (*quantize_pairs)(const DynamicColumns& constants, const ColumnBlock& block,
+                         std::int32_t* to);
+  // Reach of each column.
+  void (*reach_of_columns)(const ColumnBlock& block, Reach* to);
+  // to[i] = (float(sums[i]) * smaller) * larger, of a scale and scales[i].
+  void (*scale_sums)(const std::int32_t* sums, float scale, const float* scales, std::int64_t n,
+                     float* to);
 
   // Softmax and layer normalization of pixels whose channels are contiguous.
   void (*softmax)(const float* x, std::int64_t pixels, std::int64_t channels, float* to);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "dynamic_matmul_kernel.hpp"
 #include "elementwise_kernel.hpp"
 #include "network_kernel.hpp"
 #include "ops/operators.hpp"
@@ -70,7 +71,7 @@ bool has_entry(const Host& host, const OrtSessionOptions* options, const std::st
 // All operators for a host. Never destroyed: sessions may be destroyed later than statics.
 class Library {
  public:
-  explicit Library(const Host& host) : host_(host), network_(host) {
+  explicit Library(const Host& host) : host_(host), network_(host), dynamic_matmul_(host) {
     std::map<std::string, std::vector<Declaration>> operators;
     Operators::for_each([&]<class Op>() {
       const Declaration declaration{
@@ -82,6 +83,7 @@ class Library {
     });
     for (auto& [name, declarations] : operators) declare(name, declarations);
     add(network_, network_domain);
+    add(dynamic_matmul_, network_domain);
   }
 
   // All domains, or those named by the options: registration costs time in every session.
@@ -123,6 +125,7 @@ class Library {
 
   const Host host_;
   const NetworkOperator network_;
+  const DynamicMatMulOperator dynamic_matmul_;
   std::deque<Overload<ElementwiseKernel>> overloads_;  // the host keeps pointers to the overloads
   std::map<std::string, OrtCustomOpDomain*> domains_;
 };

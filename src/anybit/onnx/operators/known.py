@@ -7,6 +7,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.layout import is_channels_last
 from anybit.onnx.graph.walk import iter_nodes
+from anybit.onnx.operators.dynamic_matmul import is_dynamic_matmul
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import find_versions
@@ -52,6 +53,6 @@ def _is_known(node: ir.Node, model: ir.Model, opset: int) -> bool:
     if not node.domain:
         # Operators newer than the installed onnx are left to the runtime.
         return opset > onnx.defs.onnx_opset_version() or onnx.defs.has(node.op_type, opset)
-    if is_integer_network(node) or is_multi_threshold(node):
+    if is_integer_network(node) or is_dynamic_matmul(node) or is_multi_threshold(node):
         return True
     return is_channels_last(node) or bool(find_versions(node.domain, node.op_type))

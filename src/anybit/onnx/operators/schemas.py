@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx.defs import OpSchema
 
+from anybit.onnx.operators.dynamic_matmul import make_dynamic_matmul_schema
 from anybit.onnx.operators.integer_network import make_integer_network_schema
 from anybit.ops import OPERATORS, Attribute, Input, Operator
 
@@ -53,11 +54,11 @@ def register() -> None:
                     schema.set_type_and_shape_inference_function(_make_inference(operator))
                     onnx.defs.register_schema(schema)
                     _ours.add(key)
-        network = make_integer_network_schema()
-        key = (network.name, network.since_version, network.domain)
-        if not _is_registered(*key):
-            onnx.defs.register_schema(network)
-            _ours.add(key)
+        for schema in (make_integer_network_schema(), make_dynamic_matmul_schema()):
+            key = (schema.name, schema.since_version, schema.domain)
+            if not _is_registered(*key):
+                onnx.defs.register_schema(schema)
+                _ours.add(key)
 
 
 def _deregister() -> None:

@@ -10,6 +10,7 @@ from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.usable import UNUSABLE_DOMAIN
 from anybit.onnx.forms import Form
 from anybit.onnx.graph.walk import iter_nodes
+from anybit.onnx.operators.dynamic_matmul import is_dynamic_matmul
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
@@ -54,6 +55,6 @@ def suggest_remedy(node: ir.Node, form: Form) -> str:
         if command:
             return f"run {command}"
         return "quantize the float model another way: anybit quantize"
-    if is_integer_network(node):
+    if is_integer_network(node) or is_dynamic_matmul(node):
         return "use the model that was compiled"
     return "export the model with standard operators"

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scales and zero-points that follow from the largest magnitudes of the numbers they quantize.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "elements.hpp"
+
+namespace anybit::lowbit {
+
+// Constants of a scale: min(max(w, least) / steps, most), or infinity if w is infinite.
+struct ScaleConstants {
+  float steps = 1, least = 1, most = 1;
+  bool asymmetric = false;  // whether w is the width of the range, and not the largest magnitude
+};
+
+inline float compute_scale(const ScaleConstants& at, const Reach& reach) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float width =
+      at.asymmetric ? reach.above + reach.below : std::max(reach.above, reach.below);
+  if (width == infinity) return infinity;
+  return std::min(std::max(width, at.least) / at.steps, at.most);
+}
+
+// Returns the integer nearest to y within bounds, 0 with the sign +; NaN becomes the lowest.
+inline float round_within(float y, float lowest, float highest) {
+  return std::nearbyint(y > lowest ? std::min(y, highest) : lowest) + 0.0f;
+}
+
+inline float compute_zero(const Reach& reach, float scale, float lowest, float highest) {
+  return round_within(lowest - -reach.below / scale, lowest, highest);
+}
+
+}  // namespace anybit::lowbit

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dynamic_matmul_kernel.hpp"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "workers.hpp"
+
+namespace anybit::ort {
+
+namespace {
+
+using Sizes = lowbit::DynamicMatMul::Sizes;
+
+constexpr const char* dynamic_matmul_name = "DynamicMatMul";
+
+std::string format_shape(const Description& x) {
+  std::string text = "(";
+  for (std::size_t axis = 0; axis < x.rank; ++axis)
+    text += (axis > 0 ? ", " : "") + std::to_string(x.sizes[axis]);
+  return text + ")";
+}
+
+// Axes of matrices, and the axes before these, which are broadcast.
+struct Shapes {
+  Sizes sizes;
+  std::size_t rank = 0;
+  std::array<std::int64_t, max_rank> y{};
+
+  Shapes(const Description& first, const Description& second, bool transposed) {
+    const auto refuse = [&] {
+      throw Error(Error::Kind::value, "inputs of shapes " + format_shape(first) + " and " +
+                                          format_shape(second) + " cannot be multiplied" +
+                                          (transposed ? ", the second transposed" : ""));
+    };
+    for (const Description* x : {&first, &second})
+      if (x->type != OrtElementType::float32)
+        throw Error(Error::Kind::type, "inputs must be float32");
+    if (first.rank < 2 || second.rank < 2) refuse();
+    const std::int64_t *a = first.sizes + first.rank - 2, *b = second.sizes + second.rank - 2;
+    sizes.rows = a[0], sizes.depth = a[1], sizes.columns = b[transposed ? 0 : 1];
+    if (sizes.depth != b[transposed ? 1 : 0]) refuse();
+    rank = std::max(first.rank, second.rank);
+    std::int64_t groups = 1;
+    for (std::size_t axis = 0; axis + 2 < rank; ++axis) {
+      const std::int64_t one = size_of(first, axis), other = size_of(second, axis);
+      if (one != other && one != 1 && other != 1) refuse();
+      y[axis] = one == 1 ? other : one;
+      groups *= y[axis];
+    }
+    y[rank - 2] = sizes.rows, y[rank - 1] = sizes.columns;
+    sizes.firsts = count(first), sizes.seconds = count(second);
+    if (sizes.seconds == 1 && sizes.firsts == groups) {
+      // All rows are multiplied with the same matrix.
+      sizes.rows *= groups, sizes.firsts = groups = std::min<std::int64_t>(groups, 1);
+      sizes.first_of.assign(static_cast<std::size_t>(groups), 0);
+      sizes.second_of = sizes.first_of;
+      return;
+    }
+    number(first, groups, sizes.first_of);
+    number(second, groups, sizes.second_of);
+  }
+
+ private:
+  std::int64_t size_of(const Description& x, std::size_t axis) const {
+    const std::size_t missing = rank - x.rank;
+    return axis < missing ? 1 : x.sizes[axis - missing];
+  }
+  static std::int64_t count(const Description& x) {
+    std::int64_t matrices = 1;
+    for (std::size_t axis = 0; axis + 2 < x.rank; ++axis) matrices *= x.sizes[axis];
+    return matrices;
+  }
+  // Finds the matrix of an input for each group.
+  void number(const Description& x, std::int64_t groups, std::vector<std::int64_t>& to) const {
+    to.resize(static_cast<std::size_t>(groups));
+    for (std::int64_t group = 0; group < groups; ++group) {
+      std::int64_t rest = group, stride = 1, matrix = 0;
+      for (std::size_t axis = rank - 2; axis-- > 0;) {
+        const std::int64_t own = size_of(x, axis), place = rest % y[axis];
+        rest /= y[axis];
+        if (own != 1) matrix += place * stride;
+        stride *= own;
+      }
+      to[static_cast<std::size_t>(group)] = matrix;
+    }
+  }
+};
+
+}  // namespace
+
+DynamicMatMulKernel::DynamicMatMulKernel(const OrtApi& api, const OrtKernelInfo* info)
+    : node_(api, info, dynamic_matmul_name) {
+  located(node_.label(), [&] {
+    transposed_ = read_integer(info, "transposed") != 0;
+    product_ = std::make_unique<lowbit::DynamicMatMul>(
+        read_operand(info, "first"), read_operand(info, "second"), transposed_, selected_level());
+  });
+}
+
+lowbit::DynamicMatMul::Operand DynamicMatMulKernel::read_operand(const OrtKernelInfo* info,
+                                                                 const std::string& name) const {
+  lowbit::DynamicMatMul::Operand at;
+  at.constants = {read_float(info, name + "_steps"), read_float(info, name + "_least"),
+                  read_float(info, name + "_most"), read_integer(info, name + "_asymmetric") != 0};
+  at.lowest = read_integer(info, name + "_lowest");
+  at.highest = read_integer(info, name + "_highest");
+  at.whole = read_integer(info, name + "_whole") != 0;
+  return at;
+}
+
+std::int64_t DynamicMatMulKernel::read_integer(const OrtKernelInfo* info,
+                                               const std::string& name) const {
+  std::int64_t number = 0;
+  check(api(), api().KernelInfoGetAttribute_int64(info, name.c_str(), &number));
+  return number;
+}
+
+float DynamicMatMulKernel::read_float(const OrtKernelInfo* info, const std::string& name) const {
+  float number = 0;
+  check(api(), api().KernelInfoGetAttribute_float(info, name.c_str(), &number));
+  return number;
+}
+
+void DynamicMatMulKernel::compute(OrtKernelContext* context) const {
+  located(node_.label(), [&] { run(context); });
+}
+
+void DynamicMatMulKernel::run(OrtKernelContext* context) const {
+  std::array<Description, 2> inputs;
+  std::array<const float*, 2> from{};
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const OrtValue* value = nullptr;
+    check(api(), api().KernelContext_GetInput(context, i, &value));
+    if (value == nullptr)
+      throw Error(Error::Kind::value, "input " + std::to_string(i) + " is missing");
+    inputs[i].read(api(), value);
+    from[i] = static_cast<const float*>(data_of(api(), value));
+  }
+  const Shapes shapes(inputs[0], inputs[1], transposed_);
+  OrtValue* value = nullptr;
+  check(api(), api().KernelContext_GetOutput(context, 0, shapes.y.data(), shapes.rank, &value));
+  if (value == nullptr) return;
+  product_->run(from[0], from[1], static_cast<float*>(data_of(api(), value)), shapes.sizes,
+                SessionWorkers(api(), context));
+}
+
+DynamicMatMulOperator::DynamicMatMulOperator(const Host& host) : OrtCustomOp{} {
+  version = std::min(host.minor, newest_custom_op);
+  GetName = [](const OrtCustomOp*) { return dynamic_matmul_name; };
+  GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+  GetInputType = [](const OrtCustomOp*, std::size_t) { return OrtElementType::float32; };
+  GetInputTypeCount = [](const OrtCustomOp*) { return std::size_t{2}; };
+  GetOutputType = [](const OrtCustomOp*, std::size_t) { return OrtElementType::float32; };
+  GetOutputTypeCount = [](const OrtCustomOp*) { return std::size_t{1}; };
+  GetInputCharacteristic = [](const OrtCustomOp*, std::size_t) {
+    return OrtCharacteristic::required;
+  };
+  GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) {
+    return OrtCharacteristic::required;
+  };
+  GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemoryType::device; };
+  GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
+  GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
+  GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
+  GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
+  GetStartVersion = [](const OrtCustomOp*) { return 1; };
+  GetEndVersion = [](const OrtCustomOp*) { return 1000; };
+  CreateKernelV2 = [](const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info,
+                      void** kernel) {
+    return guarded(*api, [&] { *kernel = new DynamicMatMulKernel(*api, info); });
+  };
+  KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
+    const auto& self = *static_cast<const DynamicMatMulKernel*>(kernel);
+    return guarded(self.api(), [&] { self.compute(context); });
+  };
+  KernelDestroy = [](void* kernel) { delete static_cast<DynamicMatMulKernel*>(kernel); };
+}
+
+}  // namespace anybit::ort

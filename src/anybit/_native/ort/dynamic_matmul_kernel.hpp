@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Product of two tensors with computed codes and scales, as a node of a session.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "_native/lowbit/dynamic_matmul.hpp"
+#include "node.hpp"
+#include "overload.hpp"
+
+namespace anybit::ort {
+
+class DynamicMatMulKernel {
+ public:
+  // Throws Error for attributes that no quantizer has.
+  DynamicMatMulKernel(const OrtApi& api, const OrtKernelInfo* info);
+
+  const OrtApi& api() const { return node_.api(); }
+
+  // Throws Error for inputs whose sizes do not fit.
+  void compute(OrtKernelContext* context) const;
+
+ private:
+  lowbit::DynamicMatMul::Operand read_operand(const OrtKernelInfo* info,
+                                              const std::string& name) const;
+  std::int64_t read_integer(const OrtKernelInfo* info, const std::string& name) const;
+  float read_float(const OrtKernelInfo* info, const std::string& name) const;
+  void run(OrtKernelContext* context) const;
+
+  Node node_;
+  bool transposed_ = false;
+  std::unique_ptr<const lowbit::DynamicMatMul> product_;
+};
+
+// The operator for ONNX Runtime.
+struct DynamicMatMulOperator : OrtCustomOp {
+  explicit DynamicMatMulOperator(const Host& host);
+};
+
+}  // namespace anybit::ort
