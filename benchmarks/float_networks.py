@@ -120,7 +120,7 @@ def compile_network(network: FloatNetwork, folder: Path, *, integer_only: bool) 
     options = onnxruntime.SessionOptions()
     anybit.onnxruntime.register(options)
     layers = compiled.report.layers
-    inside = sum(layer.place is not None for layer in layers)
+    inside = sum(layer.guarantee is not None for layer in layers)
     coverage = f"{inside} of {len(layers)}, {len(compiled.report.programs)}"
     return Compiled(session(onnx.load(path), options), coverage)
 

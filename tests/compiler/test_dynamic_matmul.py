@@ -136,8 +136,8 @@ def make_factors(shapes, seed=0):
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_products_have_the_defined_bits(shapes, formats, transposed):
     a, b = make_factors(shapes)
-    given = np.ascontiguousarray(b.swapaxes(-1, -2)) if transposed else b
-    actual = run(make_model(*formats, transposed), a, given)
+    factor = np.ascontiguousarray(b.swapaxes(-1, -2)) if transposed else b
+    actual = run(make_model(*formats, transposed), a, factor)
     assert_same_bits(actual, multiply(a, b, *formats))
 
 
@@ -151,12 +151,12 @@ def test_hostile_rows_and_columns(formats, transposed):
     b[0, 5, 20:28] = numbers
     b[1, :, 0], b[1, :, 39] = 0, b[1, :, 39] * 1e37
     b[1, :, 1], b[1, :, 2] = b[1, :, 1] * 1e-38, np.abs(b[1, :, 2])
-    given = np.ascontiguousarray(b.swapaxes(-1, -2)) if transposed else b
-    assert_same_bits(run(make_model(*formats, transposed), a, given), multiply(a, b, *formats))
+    factor = np.ascontiguousarray(b.swapaxes(-1, -2)) if transposed else b
+    assert_same_bits(run(make_model(*formats, transposed), a, factor), multiply(a, b, *formats))
 
 
 def test_large_and_small_scales_do_not_overflow_between():
-    """The smaller scale is the first factor: both orders of the operands are finite."""
+    """Multiply by the smaller scale first: both orders of the operands are finite."""
     a, b = np.full((1, 8), 1e38, np.float32), np.full((8, 1), 1e-34, np.float32)
     assert run(make_model(SIGNED, SIGNED), a, b).item() == pytest.approx(8e4, rel=1e-5)
     assert run(make_model(SIGNED, SIGNED), b.T, a.T).item() == pytest.approx(8e4, rel=1e-5)

@@ -154,6 +154,6 @@ def test_measure_regions_does_not_change_the_model() -> None:
     model = pipeline.prepare_for_analysis(two_regions())
     parts = pipeline.find_regions(model, pipeline.Guarantee.BOUNDED)
     names = [str(node.name) for node in model.graph]
-    left = region_timing.measure_regions(model, parts.regions, two_regions())
+    left = region_timing.measure_regions(model, parts.regions, parts.pairs, two_regions())
     assert set(left) <= set(parts.regions)
     assert [str(node.name) for node in model.graph] == names

@@ -13,6 +13,7 @@ from anybit.compiler.layer import CompiledLayer, merge_layers
 from anybit.compiler.operators import get_captures, get_varying_inputs
 from anybit.compiler.partition.partitioner import Partition
 from anybit.compiler.reason import Reason
+from anybit.compiler.rewrite.dynamic_matmuls import DynamicPair, describe_layer
 from anybit.compiler.selection import LeftRegion
 from anybit.onnx.analysis.layers import connect_layers
 from anybit.onnx.graph.names import get_label, get_source_name
@@ -24,6 +25,7 @@ def collect_layers(
     partition: Partition,
     regions: Sequence[Region],
     left: Mapping[Region, LeftRegion] = MappingProxyType({}),
+    pairs: Mapping[str, DynamicPair] = MappingProxyType({}),
 ) -> tuple[CompiledLayer, ...]:
     """Return all layers in the order of the graph.
 
@@ -32,12 +34,16 @@ def collect_layers(
         partition: Its partition.
         regions: The regions of the compiled model.
         left: Other regions, whose layers stay float32.
+        pairs: Products that nodes of their own compute on integers, by their outputs.
     """
     integers = list(_iterate_integer_layers(analyzed.model, regions))
     placed = [*integers, *_iterate_left_layers(left, {layer.output for layer in integers})]
     layers = [
         *placed,
-        *partition.float_layers(analyzed),
+        *(
+            describe_layer(layer, pairs[layer.output]) if layer.output in pairs else layer
+            for layer in partition.float_layers(analyzed)
+        ),
         *_iterate_kept_layers(analyzed, partition, {layer.output for layer in placed}),
     ]
     values = [value for node in analyzed.model.graph for value in node.outputs]

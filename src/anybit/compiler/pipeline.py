@@ -8,7 +8,7 @@ calls lowering, and lowering requantization, because only these tell whether the
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
@@ -34,6 +34,11 @@ from anybit.compiler.prepare.split_fused import split_fused
 from anybit.compiler.region_timing import measure_regions
 from anybit.compiler.report import Report
 from anybit.compiler.requantize.requantizer import CachingRequantizer
+from anybit.compiler.rewrite.dynamic_matmuls import (
+    DynamicPair,
+    find_dynamic_pairs,
+    replace_dynamic_pairs,
+)
 from anybit.compiler.rewrite.float_weights import collect_integer_weights, store_integer_weights
 from anybit.compiler.rewrite.regions import replace_regions
 from anybit.compiler.selection import LeftRegion
@@ -97,7 +102,7 @@ def compile(
     missing, integer_only = explain_missing_quantizers(model, where), is_integer_only(model)
     parts = find_regions(model, weakest, _make_input_values(model, input_ranges), progress)
     if time:
-        left = measure_regions(parts.analyzed.model, parts.regions, quantized)
+        left = measure_regions(parts.analyzed.model, parts.regions, parts.pairs, quantized)
         parts = parts.without(left)
     compiled = _rewrite(parts, quantized, where, integer_only=integer_only)
     compiled.source_sha256 = _hash_file(source)
@@ -119,6 +124,7 @@ class Regions:
         layers: All layers in the order of the graph, those that stay float32 too.
         partition: The partition that they are parts of.
         left: Regions that stay float32 because that is faster.
+        pairs: Products of two tensors with computed scales, by their outputs.
     """
 
     analyzed: AnalyzedModel
@@ -126,13 +132,14 @@ class Regions:
     layers: tuple[CompiledLayer, ...]
     partition: Partition
     left: tuple[LeftRegion, ...] = ()
+    pairs: Mapping[str, DynamicPair] = field(default_factory=dict)
 
     def without(self, left: Mapping[Region, LeftRegion]) -> "Regions":
         """Return the other regions; the layers of these stay float32."""
         if not left:
             return self
         regions = tuple(region for region in self.regions if region not in left)
-        layers = collect_layers(self.analyzed, self.partition, regions, left)
+        layers = collect_layers(self.analyzed, self.partition, regions, left, self.pairs)
         return replace(self, regions=regions, layers=layers, left=tuple(left.values()))
 
 
@@ -167,7 +174,11 @@ def find_regions(
         progress,
     )
     regions = encode_regions(result.instructions, result.outputs, added)
-    return Regions(analyzed, regions, collect_layers(analyzed, result, regions), result)
+    pairs = dict[str, DynamicPair]()
+    if guarantee is Guarantee.BOUNDED:
+        pairs = {str(pair.node.outputs[0].name): pair for pair in find_dynamic_pairs(model)}
+    layers = collect_layers(analyzed, result, regions, pairs=pairs)
+    return Regions(analyzed, regions, layers, result, pairs=pairs)
 
 
 def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: bool) -> CompiledModel:
@@ -183,6 +194,7 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
     )
     weights = collect_integer_weights(parts.analyzed.analysis)
     regions = replace_regions(model, parts.regions)
+    replace_dynamic_pairs(model, parts.pairs)
     make_runnable(model, quantized)
     store_integer_weights(model, weights)
     RemoveUnusedOpsetsPass()(model)
@@ -211,6 +223,7 @@ def compile_exposed(source: Source) -> ir.Model:
     model = prepare_for_analysis(source)
     parts = find_regions(model, Guarantee.BOUNDED)
     replace_regions(model, [region.exposed for region in parts.regions])
+    replace_dynamic_pairs(model, parts.pairs)
     return make_runnable(model, source)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times of a model with all integer regions, and with some of them left in float32."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from anybit.compiler.compiled import make_network_engine
 from anybit.compiler.encode import Region
+from anybit.compiler.rewrite.dynamic_matmuls import replace_dynamic_pairs
 from anybit.compiler.rewrite.regions import replace_regions
 from anybit.compiler.selection import Left, LeftRegion, describe_left, select_regions
 from anybit.compiler.timing import (
@@ -30,16 +31,17 @@ _SECONDS = 0.1
 
 @silence_onnx_logs()
 def measure_regions(
-    model: ir.Model, regions: Sequence[Region], source: Source
+    model: ir.Model, regions: Sequence[Region], pairs: Collection[str], source: Source
 ) -> dict[Region, LeftRegion]:
     """Return the regions that are slower than their float nodes, in runs of one row on one thread.
 
     Args:
         model: The model in which the regions are not replaced yet. It is not changed.
         regions: All regions of the model.
+        pairs: Outputs of products that nodes of their own compute on integers.
         source: The quantized model.
     """
-    times = _RegionTimes(model, regions, source)
+    times = _RegionTimes(model, regions, pairs, source)
     saved = select_regions(len(regions), times.measure)
     return describe_left(regions, saved, times.profile() if saved else {})
 
@@ -47,8 +49,11 @@ def measure_regions(
 class _RegionTimes:
     """Sessions of a model without some of its regions, on the same random inputs."""
 
-    def __init__(self, model: ir.Model, regions: Sequence[Region], source: Source) -> None:
-        self._model, self._regions, self._source = model, regions, source
+    def __init__(
+        self, model: ir.Model, regions: Sequence[Region], pairs: Collection[str], source: Source
+    ) -> None:
+        self._model, self._regions, self._pairs = model, regions, pairs
+        self._source = source
         self._feeds = generate_random_inputs(list_inputs(model.graph, "the model"))
         self._calls: dict[Left, Call] = {}
 
@@ -88,4 +93,5 @@ class _RegionTimes:
             if number not in left
         ]
         regions = replace_regions(model, copies)
+        replace_dynamic_pairs(model, self._pairs)
         return make_runnable(model, self._source), regions

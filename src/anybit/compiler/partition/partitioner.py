@@ -315,6 +315,7 @@ class Partitioner:
             place == 0
             and node in self._products
             and node.op_type != "ConvTranspose"
+            and not has_two_operands(node)
             and not stays_float
         )
 

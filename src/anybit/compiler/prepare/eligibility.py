@@ -8,6 +8,7 @@ from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import iter_nodes
+from anybit.onnx.operators.dynamic_matmul import is_dynamic_matmul
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.passes.remove_quantizers import has_quantizers
 from anybit.onnx.qdq.qlinear import is_integer_operator
@@ -24,7 +25,7 @@ def explain_missing_quantizers(model: ir.Model, where: str) -> str:
     if has_quantizers(model):
         return ""
     for node in iter_nodes(model.graph):
-        if is_integer_network(node):
+        if is_integer_network(node) or is_dynamic_matmul(node):
             return f"{where} is compiled already ({describe(node)}); run it as it is"
         if is_integer_operator(node):
             command = suggest_conversion(node)

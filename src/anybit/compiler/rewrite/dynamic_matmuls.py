@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of two tensors with computed scales, as attention has: one node for each.
+
+It quantizes both tensors and multiplies their codes. All sizes may be free.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from anybit.compiler.dynamic_quantizers import DynamicQuantizer, find_dynamic_quantizer
+from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.operators import has_two_operands
+from anybit.compiler.partition.dynamic_codes import REASON
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.operators.dynamic_matmul import NAME, OPERANDS
+from anybit.onnx.operators.integer_network import DOMAIN
+from anybit.quant_types.layer_info import Guarantee
+
+_LEAST_RANK = 2
+_KERNEL = "words"
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicPair:
+    """A MatMul and the quantizers of its inputs."""
+
+    node: ir.Node
+    quantizers: tuple[DynamicQuantizer, DynamicQuantizer]
+
+
+def find_dynamic_pairs(model: ir.Model) -> Iterator[DynamicPair]:
+    """Yield the products of two tensors with a scale per row and column, or of each tensor."""
+    for node in model.graph:
+        if node.domain or not has_two_operands(node):
+            continue
+        producers = [None if value is None else value.producer() for value in node.inputs]
+        quantizers = [find_dynamic_quantizer(x) for x in producers if x is not None]
+        first, second = quantizers if len(quantizers) == len(OPERANDS) else (None, None)
+        if first is None or second is None:
+            continue
+        if _has_scales_along(first, -1) and _has_scales_along(second, -2):
+            yield DynamicPair(node, (first, second))
+
+
+def describe_layer(layer: CompiledLayer, pair: DynamicPair) -> CompiledLayer:
+    """Return the layer of a product that is computed on integers."""
+    first, second = ((len(quantizer.codes) - 1).bit_length() for quantizer in pair.quantizers)
+    codes = [(quantizer.codes[0], quantizer.codes[-1]) for quantizer in pair.quantizers]
+    info = replace(
+        layer.layer,
+        guarantee=Guarantee.BOUNDED,
+        reason=REASON,
+        input_bits=first,
+        weight_bits=second,
+        bops=None if layer.macs is None else layer.macs * first * second,
+        input_codes=codes[0],
+        weight_codes=codes[1],
+        dynamic=True,
+    )
+    return replace(CompiledLayer.of(info), tail="Arithmetic", kernel=_KERNEL)
+
+
+def replace_dynamic_pairs(model: ir.Model, outputs: Collection[str]) -> None:
+    """Replace the products that compute some values by one node each, in place."""
+    pairs = [p for p in find_dynamic_pairs(model) if str(p.node.outputs[0].name) in outputs]
+    editor = Editor(model)
+    for pair in pairs:
+        _replace(pair, editor)
+    if pairs:
+        model.graph.opset_imports[DOMAIN] = 1
+        RemoveUnusedNodesPass()(model)
+
+
+def _has_scales_along(quantizer: DynamicQuantizer, axis: int) -> bool:
+    """Return whether there is a scale for all numbers along an axis of matrices, or one for all."""
+    rank = len(quantizer.x.shape or ())
+    return rank >= _LEAST_RANK and quantizer.formula.axes in ((rank + axis,), ())
+
+
+def _replace(pair: DynamicPair, editor: Editor) -> None:
+    node, y = pair.node, pair.node.outputs[0]
+    first, second = (quantizer.x for quantizer in pair.quantizers)
+    transposed = _swap_axes(second, node, editor)
+    attributes = [ir.AttrInt64("transposed", int(transposed is not None))]
+    for name, quantizer in zip(OPERANDS, pair.quantizers, strict=True):
+        attributes += _make_attributes(name, quantizer)
+    inputs = [first, second if transposed is None else transposed]
+    result = editor.insert(
+        node,
+        NAME,
+        inputs,
+        str(y.name),
+        like=y,
+        dtype=ir.DataType.FLOAT,
+        attributes=attributes,
+        domain=DOMAIN,
+    )
+    name = str(y.name)
+    y.replace_all_uses_with(result, replace_graph_outputs=True)
+    y.name = editor.unique(f"{name}_float")
+    result.name = name
+
+
+def _make_attributes(operand: str, quantizer: DynamicQuantizer) -> list[ir.Attr]:
+    """Return the attributes of one input."""
+    formula = quantizer.formula
+    integers = {
+        "lowest": quantizer.codes[0],
+        "highest": quantizer.codes[-1],
+        "asymmetric": int(quantizer.zero is not None),
+        "whole": int(not formula.axes),
+    }
+    floats = {"steps": formula.steps, "least": formula.least, "most": formula.most}
+    return [
+        *(ir.AttrInt64(f"{operand}_{name}", number) for name, number in integers.items()),
+        *(ir.AttrFloat32(f"{operand}_{name}", number) for name, number in floats.items()),
+    ]
+
+
+def _swap_axes(x: ir.Value, before: ir.Node, editor: Editor) -> ir.Value | None:
+    """Return x with its last two axes swapped if it is a Transpose; None for other values."""
+    transpose = x.producer()
+    if transpose is None or transpose.domain or transpose.op_type != "Transpose":
+        return None
+    source, rank = transpose.inputs[0], len(x.shape or ())
+    axes = list(get_attribute(transpose, "perm", tuple(reversed(range(rank)))))
+    if source is None or len(axes) != rank:
+        return None
+    axes[-2:] = reversed(axes[-2:])
+    if axes == list(range(rank)):
+        return source
+    attributes = [ir.AttrInt64s("perm", axes)]
+    y = editor.insert(
+        before,
+        "Transpose",
+        [source],
+        str(x.name),
+        like=x,
+        dtype=ir.DataType.FLOAT,
+        attributes=attributes,
+    )
+    if x.shape is not None:
+        y.shape = ir.Shape([*x.shape[:-2], x.shape[-1], x.shape[-2]])
+    return y
