@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from c_batches import Case, make_case, run_batch
+from c_targets import PAIRS
 from programs import FromGenerator, inputs_for, make_integer_program, make_program
 
 from anybit.compiler.backends.c.identifiers import make_comment, make_identifier
@@ -146,6 +147,7 @@ def test_products_match_reference(seed: int, tmp_path: Path) -> None:
     assert_same_bytes(cases, CHECKED, tmp_path)
     assert_same_bytes(cases, (*CHECKED, "-U__SSE2__"), tmp_path)
     assert_same_bytes(cases, (*CHECKED, "-march=native"), tmp_path)
+    assert_same_bytes(cases, (*CHECKED, *PAIRS), tmp_path)
 
 
 def is_refused(at: p.Instruction, inputs: int) -> bool:
@@ -187,6 +189,9 @@ HOSTILE = (
     "\u202e\u00e9",
     "int",
     "run",
+    "".join(map(chr, range(32))),  # the marks of parameters and places, too
+    "\x01size\x02\x021\x03",
+    "\x04a\x051\x06\x0e\x10\x11\x12",
     "x" * 5000,
     "",
     "\\",

@@ -18,6 +18,8 @@ from tempfile import TemporaryDirectory
 
 PLATFORMS = Path(__file__).resolve().parents[1] / "programs" / "c_targets"
 WARNINGS = ("-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
+PAIRS = ("-U__SSE2__", "-D__ARM_FEATURE_SIMD32", "-isystem", str(PLATFORMS / "acle"))
+"""Options of a host for the variant of Cortex-M4, whose instructions are functions of C there."""
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 QEMU = ("-nographic", "-monitor", "none", "-serial", "none", "-icount", "shift=0")
 SEMIHOSTING = ("-semihosting-config", "enable=on,target=native")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import SupportsIndex
 
+# Marks are control characters: the identifiers and comments from names of a model have none.
 _MARK = re.compile("\x01([^\x01-\x03]*)\x02([^\x01-\x03]*)\x02([^\x01-\x03]*)\x03")
 _EXPRESSION = re.compile("\x04([^\x04-\x06]*)\x05([^\x04-\x06]*)\x06")
 

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variants of C source for instruction sets: the bytes of each other and of the reference."""
+
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from c_batches import Case, make_case, run_batch
+from c_networks import WIDTHS, make_network, make_windows
+from c_targets import PAIRS, SANITIZERS, WARNINGS
+
+from anybit.compiler.backends.c.source import emit_c
+
+GCC = ("gcc", "-std=c99", "-O0", *WARNINGS, *SANITIZERS)
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "plain loops": ("-U__SSE2__",),
+    "plain loops, big-endian": ("-U__SSE2__", "-D__ARM_FEATURE_SIMD32", "-D__ARM_BIG_ENDIAN"),
+    "vectors of the compiler": ("-U__SSE2__", "-D__ARM_NEON"),
+    "pairs of products": PAIRS,
+    "pairs of products, unaligned words": (*PAIRS, "-D__ARM_FEATURE_UNALIGNED"),
+    "SSE2": ("-march=x86-64",),
+    "popcnt": ("-march=x86-64", "-mpopcnt"),
+    "avx2": ("-march=x86-64-v3",),
+    "avx512_vnni": ("-march=x86-64-v4", "-mavx512vnni"),
+}
+"""Options by names; those that a CPU may lack have the names of its flags in /proc/cpuinfo."""
+
+ROWS = 3
+
+
+@cache
+def make_cases() -> list[Case]:
+    cases = []
+    for number, (name, width) in enumerate(WIDTHS.items()):
+        for make in (make_network, make_windows):
+            program = make(width, np.random.default_rng(len(name) + 1))
+            x = np.random.default_rng(number).normal(0, 1, (ROWS, program.inputs[0].sizes[0]))
+            inputs = [x.astype(np.float32)]
+            cases.append(make_case(program, f"{make.__name__[5:]}{number}", inputs))
+            assert len(np.unique(cases[-1].outputs[0])) > 1
+    return cases
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_gives_same_bytes(name: str, tmp_path: Path) -> None:
+    cpu = Path("/proc/cpuinfo").read_text(encoding="ascii")
+    if name in ("popcnt", "avx2", "avx512_vnni") and f" {name} " not in cpu.replace("\n", " "):
+        pytest.skip(f"this CPU has no {name}")
+    assert run_batch(make_cases(), (*GCC, *VARIANTS[name]), tmp_path) == []
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+def test_variants_differ(tmp_path: Path) -> None:
+    """Preprocess a network of all widths: variants with equal text would compare nothing."""
+    texts = dict.fromkeys(VARIANTS, "")
+    for width in WIDTHS.values():
+        source = emit_c(make_network(width, np.random.default_rng(0)), "net")
+        for file, text in source.files.items():
+            (tmp_path / file).write_text(text, encoding="ascii")
+        for name, options in VARIANTS.items():
+            command = ("gcc", "-std=c99", "-E", "-P", *options, "net.c")
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True)
+            texts[name] += done.stdout[done.stdout.index("layer0") :]
+    texts.pop("plain loops, big-endian")
+    assert len(set(texts.values())) == len(texts)
