@@ -138,8 +138,8 @@ ROWS = [
     (with_tail(p.Rounded(np.float32([1]), (), 0)), "scales must have 2 elements, got 1"),
     (with_tail(p.Rounded(np.float32([1, 1]), (), 2**20 + 1)), "the shift must be from"),
     (
-        with_tail(p.Rounded(np.float32([1, 1]), (p.Step(10, np.zeros(1, np.float32)),), 0)),
-        "an operation must be from 0 to 9, got 10",
+        with_tail(p.Rounded(np.float32([1, 1]), (p.Step(11, np.zeros(1, np.float32)),), 0)),
+        "an operation must be from 0 to 10, got 11",
     ),
     (with_tail(p.Table(ints(-90, -90), np.zeros(300, np.uint8))), "accumulators from -.* to .*"),
     (with_tail(p.Table(ints(-900, 900), np.zeros(3000, np.uint8))), "channel 1 has accumulators"),

@@ -112,6 +112,7 @@ class _Maker:
             *(self._product, self._product, self._product, self._maxpool, self._lookup),
             *(self._combine, self._add, self._multiply, self._gather, self._reshape, self._concat),
             *(self._requantize, self._elementwise, self._dynamic, self._matmul, self._float_rows),
+            self._mean,
         )
         kinds = tuple(kind for kind in kinds if kind.__name__ not in self.excluded)
         for _ in range(self._integer(0, 6)):
@@ -144,7 +145,7 @@ class _Maker:
                     return replace(at, target=target(at.target))
                 case p.Dequantize():
                     return replace(at, target=target(at.target))
-                case p.Softmax() | p.LayerNorm():
+                case p.Softmax() | p.LayerNorm() | p.SpatialMean():
                     return replace(at, source=source(at.source), target=target(at.target))
                 case p.Elementwise():
                     reads = {"first": source(at.first), "second": source(at.second)}
@@ -238,6 +239,13 @@ class _Maker:
         gains, offsets = self._rng.normal(0, 1, (2, x.channels)).astype(np.float32)
         epsilon = np.float32([self._one_of((1e-5, 0.5))])
         self._instructions.append(p.LayerNorm(source, target, gains, offsets, epsilon))
+
+    def _mean(self) -> None:
+        """Average the pixels of floats."""
+        floats = [*self._inputs, *self._targets]
+        source = self._integer(0, len(floats) - 1)
+        target = self._float_target(1, 1, floats[source].channels)
+        self._instructions.append(p.SpatialMean(source, target))
 
     def _matmul(self) -> None:
         """Multiply views of two tensors whose codes fit 16 bits."""
@@ -574,7 +582,7 @@ class _Maker:
 
 class _IntegerMaker(_Maker):
     codings = (*_Maker.codings, (-100, 1), (-100, 1), (-300, 2), (100, 1), (-32768, 257))
-    excluded = "_requantize", "_elementwise", "_dynamic", "_matmul", "_float_rows"
+    excluded = "_requantize", "_elementwise", "_dynamic", "_matmul", "_float_rows", "_mean"
 
     def __init__(self, choices: Choices, codes: bool) -> None:
         super().__init__(choices)

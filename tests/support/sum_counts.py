@@ -7,7 +7,7 @@ from onnx import helper
 from small_models import DOMAIN
 
 import anybit
-from anybit.compiler.program.program import Product
+from anybit.compiler.program.program import Product, SpatialMean
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 SUMS = (*PRODUCTS, "AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
@@ -24,7 +24,9 @@ def count_computed_sums(compiled: anybit.CompiledModel) -> int:
     instructions = (
         instruction for program in compiled.report.programs for instruction in program.instructions
     )
-    return floats + sum(isinstance(instruction, Product) for instruction in instructions)
+    return floats + sum(
+        isinstance(instruction, Product | SpatialMean) for instruction in instructions
+    )
 
 
 def add_readers(proto: onnx.ModelProto, random: np.random.Generator) -> onnx.ModelProto:

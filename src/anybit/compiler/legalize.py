@@ -26,9 +26,7 @@ def legalize(analyzed: AnalyzedModel) -> Mapping[ir.Node, Reason]:
     products = {product.node for product in analyzed.analysis.products}
     for node in analyzed.model.graph:
         if is_mean(node) and node not in products and not _reduces_space(node, analyzed):
-            reasons[node] = Reason(
-                "it is not a mean over height and width, or over channels, of codes"
-            )
+            reasons[node] = Reason("it is not a mean over height and width, or over channels")
     return reasons
 
 
@@ -77,9 +75,9 @@ def check_weights(product: ProductAnalysis, rank: int) -> Reason | None:
 
 
 def _reduces_space(node: ir.Node, analyzed: AnalyzedModel) -> bool:
-    """Return whether a mean is one of known values over axes that can be height and width."""
+    """Return whether a mean is one over axes that can be height and width."""
     x = node.inputs[0]
-    if x is None or analyzed.analysis.values.get(x) is None:
+    if x is None:
         return False
     sizes = analyzed.shapes.sizes(x)
     if not node.op_type.startswith("Reduce"):

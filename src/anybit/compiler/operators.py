@@ -140,6 +140,11 @@ def is_row_function(node: ir.Node, opset: int, find_rank: Callable[[ir.Value], i
     return rank > _MATRIX and get_attribute(node, "axis", -1) % rank == rank - 1
 
 
+def is_average(node: ir.Node) -> bool:
+    """Return whether a node adds up elements and divides by their number, without a window."""
+    return not node.domain and node.op_type in ("GlobalAveragePool", "ReduceMean")
+
+
 def selects_along(node: ir.Node, rank: int, axis: int) -> bool:
     """Return whether constants of a node select elements along an axis, or set its size.
 

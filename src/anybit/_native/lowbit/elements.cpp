@@ -10,6 +10,7 @@
 
 #include "_native/isa/levels.hpp"
 #include "compared.hpp"
+#include "float_pixels.hpp"
 #include "float_rows.hpp"
 #include "lookup.hpp"
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -310,6 +311,10 @@ void apply(Operation operation, const float* x, const float* c, std::int64_t n, 
       return apply_to_all([](float y, float z) { return (y > z || y != y) ? y : z; });
     case Operation::minimum:
       return apply_to_all([](float y, float z) { return (y < z || y != y) ? y : z; });
+    case Operation::sigmoid:
+      return for_each_block(n, [&](std::int64_t i, int count) __attribute__((always_inline)) {
+        write_some(to + i, sigmoid_of(read_some(x + i, count, 0.0f)), count);
+      });
     default:
       return;
   }
@@ -482,7 +487,8 @@ const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() 
                                       reach_of_columns,
                                       scale_sums,
                                       softmax,
-                                      normalize};
+                                      normalize,
+                                      add_pixels};
   return loops;
 }
 

@@ -117,7 +117,8 @@ struct ElementLoops {
   void (*multiply)(const PairArithmetic& product, const std::uint8_t* first,
                    const std::uint8_t* second, std::int64_t n, std::uint8_t* to);
 
-  // to[i] = x[i] (operation) c[i], or all with c[0]; `to` is another array, or x itself.
+  // to[i] = x[i] (operation) c[i], or all with c[0], which a sigmoid does not read; `to` is another
+  // array, or x itself.
   void (*arithmetic)(Operation operation, const float* x, const float* c, bool single,
                      std::int64_t n, float* to);
 
@@ -139,6 +140,10 @@ struct ElementLoops {
   void (*softmax)(const float* x, std::int64_t pixels, std::int64_t channels, float* to);
   void (*normalize)(const Normalization& constants, const float* x, std::int64_t pixels,
                     std::int64_t channels, float* to);
+
+  // lanes[i % 4][c] += x[i][c] for pixels i in turn and c < count <= 16. Pixels are `stride` apart.
+  void (*add_pixels)(const float* x, std::int64_t pixels, std::int64_t stride, int count,
+                     float (&lanes)[4][16]);
 };
 
 }  // namespace anybit::lowbit

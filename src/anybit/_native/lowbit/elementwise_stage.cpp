@@ -30,6 +30,10 @@ struct Block {
 
 using FloatRoom = float[most_floats];
 
+bool reads_kept(Operation operation) {
+  return operation == Operation::add_kept || operation == Operation::multiply_kept;
+}
+
 class ElementwiseStage final : public Stage {
  public:
   ElementwiseStage(const Elementwise& at, const FloatTensor& tensor, const FloatPlace& first,
@@ -48,7 +52,7 @@ class ElementwiseStage final : public Stage {
     block_pixels_ = most_floats / block_channels_;
     for (const Step& step : at.steps) {
       steps_.push_back({step.kind(), {step.operands.begin(), step.operands.end()}});
-      keeps_ = keeps_ || step.kind() >= Operation::keep;
+      keeps_ = keeps_ || reads_kept(step.kind());
       // Several pixels have all channels.
       std::vector<float>& all = steps_.back().operands;
       if (all.size() > 1)
@@ -140,7 +144,7 @@ class ElementwiseStage final : public Stage {
         std::copy_n(x, block.count(), kept);
         continue;
       }
-      if (step.operation > Operation::keep) {
+      if (reads_kept(step.operation)) {
         const bool adds = step.operation == Operation::add_kept;
         loops_.arithmetic(adds ? Operation::add : Operation::multiply, x, kept, false,
                           block.count(), to);

@@ -3,13 +3,12 @@
 // the order of sums are those of `anybit/compiler/program/reference.py`.
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
 #include "elements.hpp"
-#include "lanes.hpp"
+#include "exponential.hpp"
 
 namespace anybit::lowbit {
 namespace {
@@ -46,28 +45,6 @@ template <class Join>
 
 [[gnu::always_inline]] inline float add_lanes(const Reals& sums) {
   return reduce(sums, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
-}
-
-// The exponential function of numbers up to 0; 0 below -87.
-[[gnu::always_inline]] inline Reals exp_of(const Reals& x) {
-  constexpr float shift = 12582912.0f;
-  const Reals lowest = broadcast(-87.0f), one = broadcast(1.0f);
-  const Lanes below = x < lowest;
-  const Reals inside = selected(below, lowest, x);
-  const Reals shifted = inside * broadcast(1.44269504f) + broadcast(shift);
-  const Reals exponent = shifted - broadcast(shift);
-  const Reals rest =
-      inside - exponent * broadcast(0.693359375f) - exponent * broadcast(-2.12194440e-4f);
-  Reals y = broadcast(static_cast<float>(1.0 / 720));
-  for (const double factor : {1.0 / 120, 1.0 / 24, 1.0 / 6, 1.0 / 2})
-    y = y * rest + broadcast(static_cast<float>(factor));
-  y = y * rest * rest + rest + one;
-  const Lanes bits = bits_of(shifted) - broadcast(std::bit_cast<std::int32_t>(shift) - 127);
-  const Reals scaled = map_registers<Reals>([&](int i) __attribute__((always_inline)) {
-    const UnsignedRegister power = UnsignedRegister(bits.parts[i]) << 23;
-    return y.parts[i] * reinterpret_cast<FloatRegister>(power);
-  });
-  return selected(below, broadcast(0.0f), scaled);
 }
 
 [[gnu::always_inline]] inline float largest_of(const float* x, std::int64_t channels) {

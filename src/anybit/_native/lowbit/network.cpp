@@ -79,6 +79,11 @@ class StageMaker {
     return make_stage(at, sizes_of(program_, target), floats(float_source(program_, at.source)),
                       floats(target), loops_);
   }
+  std::unique_ptr<Stage> operator()(const SpatialMean& at) const {
+    const FloatNumber source = float_source(program_, at.source);
+    return make_stage(at, {floats(source), sizes_of(program_, source)},
+                      floats(float_target(program_, at.target)), loops_);
+  }
   std::unique_ptr<Stage> operator()(const MaxPool& at) const {
     return make_stage(at, at_place(at.source), at_place(at.target), loops_);
   }

@@ -92,6 +92,7 @@ std::vector<Life> lives_of(const Program& program) {
             },
             [&](const Softmax& at) { read(at.source), write(at.target); },
             [&](const LayerNorm& at) { read(at.source), write(at.target); },
+            [&](const SpatialMean& at) { read(at.source), write(at.target); },
             [&](const DynamicScale& at) { read(at.source), write(at.target); },
             [&](const DynamicZero& at) { read(at.source), read(at.scale), write(at.target); },
             [&](const DynamicQuantize& at) {

@@ -102,6 +102,9 @@ class Reader {
       if (version_ < Record::since)
         refuse("version " + std::to_string(version_) + " has no " + std::string(Record::name));
     record.visit([this](std::string_view, auto& field) { this->read(field); });
+    if constexpr (std::is_same_v<Record, Step>)
+      if (version_ < sigmoid_since && record.kind() == Operation::sigmoid)
+        refuse("version " + std::to_string(version_) + " has no sigmoid");
   }
 
   const Encoded& encoded_;

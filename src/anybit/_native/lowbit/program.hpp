@@ -12,7 +12,7 @@
 namespace anybit::lowbit {
 
 // Versions of programs that this library runs. Records with a `since` are not in earlier ones.
-inline constexpr std::int64_t program_version = 4, first_version = 2;
+inline constexpr std::int64_t program_version = 5, first_version = 2;
 
 inline constexpr std::int64_t most_levels = 256;
 inline constexpr std::int64_t most_pieces = 512;
@@ -100,10 +100,13 @@ enum class Operation : std::uint8_t {
   keep,
   add_kept,
   multiply_kept,
+  sigmoid,
 };
+// The version of programs from which there is a sigmoid.
+inline constexpr std::int64_t sigmoid_since = 5;
 inline constexpr std::string_view operation_names[] = {
-    "ADD",     "SUBTRACT", "SUBTRACT_FROM", "MULTIPLY", "DIVIDE",
-    "MAXIMUM", "MINIMUM",  "KEEP",          "ADD_KEPT", "MULTIPLY_KEPT"};
+    "ADD",     "SUBTRACT", "SUBTRACT_FROM", "MULTIPLY",      "DIVIDE", "MAXIMUM",
+    "MINIMUM", "KEEP",     "ADD_KEPT",      "MULTIPLY_KEPT", "SIGMOID"};
 
 struct Step {
   static constexpr std::string_view name = "Step";
@@ -390,9 +393,17 @@ struct LayerNorm {
   }
 };
 
+struct SpatialMean {
+  static constexpr std::string_view name = "SpatialMean";
+  static constexpr std::int64_t since = 5;
+  std::int64_t source = 0, target = 0;
+
+  void visit(auto&& field) { field("source", source), field("target", target); }
+};
+
 using Instruction = std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape,
                                  Dequantize, Add, Multiply, Elementwise, DynamicScale, DynamicZero,
-                                 DynamicQuantize, MatMul, Softmax, LayerNorm>;
+                                 DynamicQuantize, MatMul, Softmax, LayerNorm, SpatialMean>;
 
 struct Program {
   static constexpr std::string_view name = "Program";

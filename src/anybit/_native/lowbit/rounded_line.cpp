@@ -46,6 +46,7 @@ bool is_line(const TailStep& step, std::int64_t channel) {
     case Operation::keep:
     case Operation::add_kept:
     case Operation::multiply_kept:
+    case Operation::sigmoid:
       return false;
     case Operation::divide:
       return std::isfinite(operand) && operand != 0;

@@ -159,6 +159,8 @@ std::unique_ptr<Stage> make_stage(const Softmax& at, const FloatTensor& tensor,
 std::unique_ptr<Stage> make_stage(const LayerNorm& at, const FloatTensor& tensor,
                                   const FloatPlace& source, const FloatPlace& target,
                                   const ElementLoops& loops);
+std::unique_ptr<Stage> make_stage(const SpatialMean& at, const SizedFloats& source,
+                                  const FloatPlace& target, const ElementLoops& loops);
 
 // Clears the border of a target with the first part of a row.
 inline void start_rows(const Place& target, const Memory& memory, const Part& part) {

@@ -365,6 +365,12 @@ class Verification {
     need_size(at.epsilon.size(), 1, "epsilon");
   }
 
+  void verify(const SpatialMean& at) {
+    const FloatTensor from = float_source(at.source), to = float_target(at.target);
+    need(to.height * to.width, 1, 1, "the number of pixels of the target");
+    need(to.channels, from.channels, from.channels, "the number of channels");
+  }
+
   // Returns the channels of a function of all channels of a pixel, which are contiguous.
   template <class Kind>
   std::int64_t verify_rows(const Kind& at) {

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.layer import CompiledLayer, certify
+from anybit.compiler.lower.float_functions import find_float_function
 from anybit.compiler.lower.pair_arithmetic import find_pair_arithmetic
 from anybit.compiler.lower.requantization import Requantizer
-from anybit.compiler.lower.row_functions import find_row_function
 from anybit.compiler.operators import are_increasing
 from anybit.compiler.partition.dynamic_codes import REASON, DynamicProduct
 from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
@@ -34,6 +34,7 @@ from anybit.compiler.partition.layout import Layout, make_reshape_fields
 from anybit.compiler.partition.lowering import Lowered
 from anybit.compiler.program import program as p
 from anybit.compiler.program.encoding import pack_weights
+from anybit.compiler.program.open_bits import has_open_bits
 from anybit.compiler.reason import UNSUPPORTED, Reason, Unsupported
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.names import get_label
@@ -41,6 +42,7 @@ from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
 _MOST_ENTRIES = 2**24
+_OPEN = "ONNX leaves the last bits of its Sigmoid open"
 
 
 class Lowerer:
@@ -64,6 +66,7 @@ class Lowerer:
         self._guarantee = guarantee
         self._requantizer = requantizer
         self._shared = shared
+        self._opens = Guarantee.BOUNDED.rank <= guarantee.rank
 
     def quantize_input(
         self, expression: Expression, grid: TensorGrid, layout: Layout
@@ -127,7 +130,8 @@ class Lowerer:
             return Reason(f"{first.op_type} of two inputs of float32 has no instruction")
         y, steps = self._find_longest_steps(rest, first.outputs[0], operands.layout)
         target = RegionOutput(y, operands.layout, operands.stage)
-        return Lowered(target, (_plan_elementwise(operands.arrays, target, operation, steps),))
+        elementwise = _plan_elementwise(operands.arrays, target, operation, steps, rest)
+        return Lowered(target, (elementwise,))
 
     def compute_dynamic_product(
         self, product: DynamicProduct, nodes: Sequence[ir.Node]
@@ -152,7 +156,7 @@ class Lowerer:
             target,
             (
                 _plan_product(None, root, sums, tail, layer),
-                _plan_elementwise(reads, target, p.Operation.MULTIPLY, steps),
+                _plan_elementwise(reads, target, p.Operation.MULTIPLY, steps, nodes),
             ),
         )
 
@@ -161,23 +165,21 @@ class Lowerer:
         root = expression.root
         if expression.pending is not None or not isinstance(root, AccumulatorRoot):
             return False
-        return self._requantizer.float_epilogue(expression, root) is not None
+        return self._find_float_epilogue(expression, root) is not None
 
-    def compute_rows(
+    def compute_function(
         self, node: ir.Node, source: RegionInput | RegionOutput, target: RegionOutput
     ) -> Lowered[RegionOutput] | Reason:
-        """Lower a Softmax or LayerNormalization over the channels to float32."""
+        """Lower a function of all channels, or a mean over all pixels, to float32."""
         reason = "its sums of float32 have an open order"
         if Guarantee.BOUNDED.rank > self._guarantee.rank:
             return Reason(reason)
-        rows = find_row_function(node, target.layout.channels)
-        if rows is None:
+        function = find_float_function(node, source.layout, target.layout)
+        if function is None:
             return Reason(f"{node.op_type} has no instruction with these inputs")
-        kind, fields = rows
-        output = str(node.outputs[0].name)
-        layer = LayerInfo(get_label(node), node.op_type, output, Guarantee.BOUNDED, reason, macs=0)
-        instruction = PlannedInstruction(kind, (source,), target, fields, CompiledLayer.of(layer))
-        return Lowered(target, (instruction,))
+        kind, fields = function
+        layer = _describe_function(node, reason)
+        return Lowered(target, (PlannedInstruction(kind, (source,), target, fields, layer),))
 
     def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
         """Lower a change of the order of axes; elements stay in the order of the graph."""
@@ -295,15 +297,22 @@ class Lowerer:
     def _float_product(
         self, expression: Expression, root: AccumulatorRoot, output: RegionOutput
     ) -> Lowered[RegionOutput] | Reason | None:
-        tail = self._requantizer.float_epilogue(expression, root)
+        tail = self._find_float_epilogue(expression, root)
         if tail is None:
             return None
         layer = self._shared.get(expression.value) or CompiledLayer.of(root.layer)
+        if has_open_bits(tail.steps):
+            layer = replace(layer, guarantee=Guarantee.BOUNDED, reason=_OPEN)
         assert layer.guarantee is not None, "layers with accumulators have one"
         if layer.guarantee.rank > self._guarantee.rank:
             return self._too_weak(root, layer.guarantee)
         layer = replace(layer, tail=type(tail).__name__)
         return Lowered(output, (_plan_product(expression, root, output, tail, layer),))
+
+    def _find_float_epilogue(
+        self, expression: Expression, root: AccumulatorRoot
+    ) -> p.Arithmetic | None:
+        return self._requantizer.float_epilogue(expression, root, open_functions=self._opens)
 
     def _dequantize(
         self, expression: Expression, source: IntegerTensor, output: RegionOutput
@@ -338,7 +347,7 @@ class Lowerer:
             fields = {"values": tensor.grid.values}
             instructions.append(PlannedInstruction(p.Dequantize, (tensor,), operand, fields))
             operands.append(operand)
-        whole = _plan_elementwise(operands, output, operation, steps)
+        whole = _plan_elementwise(operands, output, operation, steps, rest)
         return Lowered(output, (*instructions, whole))
 
     def _float_steps(
@@ -351,7 +360,9 @@ class Lowerer:
             steps = self._find_steps(expression.nodes, x, expression.value, expression.layout)
         if steps is None:
             return None
-        return Lowered(output, (_plan_elementwise((root.output,), output, p.Operation.ADD, steps),))
+        reads, nodes = (root.output,), expression.nodes
+        elementwise = _plan_elementwise(reads, output, p.Operation.ADD, steps, nodes)
+        return Lowered(output, (elementwise,))
 
     def _find_steps(
         self, nodes: Sequence[ir.Node], x: ir.Value, y: ir.Value, layout: Layout
@@ -360,7 +371,7 @@ class Lowerer:
         if not nodes:
             return ()
         chain = NodeChain(self._model, tuple(nodes), (x,), y, layout.rank, layout.axis)
-        return self._requantizer.float_steps(chain, layout.channels)
+        return self._requantizer.float_steps(chain, layout.channels, open_functions=self._opens)
 
     def _find_longest_steps(
         self, nodes: Sequence[ir.Node], x: ir.Value, layout: Layout
@@ -433,9 +444,29 @@ def _plan_elementwise(
     target: RegionOutput,
     operation: p.Operation,
     steps: tuple[p.Step, ...],
+    nodes: Sequence[ir.Node],
 ) -> PlannedInstruction:
+    """Return an elementwise instruction, a bounded layer if ONNX leaves bits of its steps open.
+
+    Args:
+        reads, target, operation, steps: Its operands and fields.
+        nodes: Nodes, the first of them those of the steps.
+    """
     fields = {"operation": operation, "steps": steps}
-    return PlannedInstruction(p.Elementwise, tuple(reads), target, fields)
+    layer = None
+    if has_open_bits(steps):
+        node = next(node for node in nodes if node.op_type == "Sigmoid")
+        layer = _describe_function(node, _OPEN)
+    return PlannedInstruction(p.Elementwise, tuple(reads), target, fields, layer)
+
+
+def _describe_function(node: ir.Node, reason: str) -> CompiledLayer:
+    """Return the layer of a function of floats, whose bits ONNX leaves open."""
+    output = str(node.outputs[0].name)
+    bounded = Guarantee.BOUNDED
+    return CompiledLayer.of(
+        LayerInfo(get_label(node), node.op_type, output, bounded, reason, macs=0)
+    )
 
 
 def _share_columns(values: Array, expression: Expression) -> Array:

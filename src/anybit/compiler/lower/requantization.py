@@ -36,10 +36,14 @@ class Requantizer(Protocol):
     ) -> Requantization | Reason:
         """Return the epilogue from accumulators to codes."""
 
-    def float_epilogue(self, expression: Expression, root: AccumulatorRoot) -> p.Arithmetic | None:
+    def float_epilogue(
+        self, expression: Expression, root: AccumulatorRoot, *, open_functions: bool
+    ) -> p.Arithmetic | None:
         """Return the epilogue from accumulators to float32; None if there is none."""
 
-    def float_steps(self, chain: NodeChain, channels: int) -> tuple[p.Step, ...] | None:
+    def float_steps(
+        self, chain: NodeChain, channels: int, *, open_functions: bool
+    ) -> tuple[p.Step, ...] | None:
         """Return the operations of elementwise nodes on float32; None if any is not defined."""
 
     def quantizer(

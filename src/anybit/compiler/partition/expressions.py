@@ -295,3 +295,12 @@ class Expression:
         rank, axis = self.layout.rank, self.layout.axis
         part = NodeChain(model, self.nodes, self.starts, self.value, rank, axis)
         return self.before.then(part, monotone=part.monotone, uniform=self.uniform)
+
+
+def have_one_root(first: Expression, second: Expression) -> bool:
+    """Return whether two expressions are functions of the same elements."""
+    roots = [
+        (expression.root, expression.before, expression.starts, expression.pending)
+        for expression in (first, second)
+    ]
+    return roots[0] == roots[1] and first.layout == second.layout

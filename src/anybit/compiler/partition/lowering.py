@@ -60,10 +60,10 @@ class Lowering(Protocol):
     ) -> Lowered[RegionOutput] | Reason:
         """Lower a product of codes with a computed scale, and a chain of elementwise nodes."""
 
-    def compute_rows(
+    def compute_function(
         self, node: ir.Node, source: RegionInput | RegionOutput, target: RegionOutput
     ) -> Lowered[RegionOutput] | Reason:
-        """Lower a function of all channels of a pixel in float32."""
+        """Lower a function of all channels, or of all pixels, in float32."""
 
     def change_layout(self, source: IntegerTensor, layout: Layout) -> Lowered[IntegerTensor]:
         """Lower a change of the order of axes."""

@@ -24,6 +24,7 @@ from anybit.compiler.operators import (
     get_captures,
     get_varying_inputs,
     has_two_operands,
+    is_average,
     is_quantizer,
     is_row_function,
     is_uniform,
@@ -43,6 +44,7 @@ from anybit.compiler.partition.expressions import (
     PairRoot,
     PendingMove,
     PlannedInstruction,
+    have_one_root,
 )
 from anybit.compiler.partition.integer_products import express_integer_product
 from anybit.compiler.partition.interpolation import interpolate
@@ -413,6 +415,8 @@ class Partitioner:
         sizes = self._values.sizes(y)
         axis = find_kept_axis(node, len(self._values.sizes(x)) + 1) or 1
         layout = make_layout(sizes, 1 if axis == 1 else len(sizes))
+        if self._values.grid(x) is None and is_average(node):
+            return self._values.compute_function(node, x, axis, layout)
         source = self._values.codes(x, axis)
         abstract = self._analyzed.analysis.values[x]
         root, before = accumulate_mean(
@@ -438,7 +442,7 @@ class Partitioner:
         if len(inputs) == 1:
             same = first.same and is_uniform(node)
             return replace(first, value=node.outputs[0], nodes=(*first.nodes, node), same=same)
-        if _have_one_root(*inputs):
+        if have_one_root(*inputs):
             return self._join(node, *inputs)
         if all(self._values.grid(value) is not None for value in values):
             return self._pair(node, values, first)
@@ -567,10 +571,11 @@ class Partitioner:
         )
 
     def _enter_before(self, node: ir.Node) -> None:
-        """Let floats enter a region before a quantizer whose codes nothing else computes."""
+        """Quantize floats of a region, or let them enter one, if nothing else computes codes."""
         x, nodes = split_quantizer(node)
-        self._values.require_floats(x, get_label(node))
-        self._values.set_float(x, self._values.stage(x))
+        if not self._values.compute_inside(x):
+            self._values.require_floats(x, get_label(node))
+            self._values.set_float(x, self._values.stage(x))
         for quantizer in nodes:
             expression = self._elementwise(quantizer)
             if expression is None:
@@ -588,12 +593,3 @@ class Partitioner:
             self._values.require_floats(value, get_label(node))
         for value in node.outputs:
             self._values.set_float(value, stage)
-
-
-def _have_one_root(first: Expression, second: Expression) -> bool:
-    """Return whether two expressions are functions of the same elements."""
-    roots = [
-        (expression.root, expression.before, expression.starts, expression.pending)
-        for expression in (first, second)
-    ]
-    return roots[0] == roots[1] and first.layout == second.layout

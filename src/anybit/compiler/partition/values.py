@@ -15,7 +15,7 @@ from anybit.compiler.analyze.analysis import AnalyzedModel
 from anybit.compiler.analyze.tensor_grids import explain_missing_grid
 from anybit.compiler.dynamic_quantizers import DynamicQuantizer
 from anybit.compiler.layer import CompiledLayer
-from anybit.compiler.operators import get_varying_inputs, is_uniform, split_quantizer
+from anybit.compiler.operators import get_varying_inputs, is_average, is_uniform, split_quantizer
 from anybit.compiler.partition.dynamic_codes import (
     DynamicCodes,
     DynamicProduct,
@@ -231,6 +231,19 @@ class Values:
             accept(lowered)
         self.required.add(value)
 
+    def compute_inside(self, value: ir.Value) -> bool:
+        """Compute the floats of a value for instructions of its region; False if none do."""
+        expression = self.expression(value)
+        if isinstance(expression.root, InputRoot):
+            return False
+        if value not in self._outputs:
+            lowered = self._compute_floats(value, self._from_quantized(expression))
+            if lowered is None or isinstance(lowered, Reason):
+                return False
+        root = OutputRoot(self._outputs[value])
+        self.set_expression(Expression(root, value, root.output.layout, starts=(value,)))
+        return True
+
     def float_operands(self, node: ir.Node, values: Sequence[ir.Value]) -> FloatOperands:
         """Compute both inputs of an elementwise node as float32 for one region.
 
@@ -374,19 +387,33 @@ class Values:
         return self._fuse(lowered, chain, product.codes.rows)
 
     def compute_rows(self, node: ir.Node, x: ir.Value) -> Expression:
-        """Compute a function of the last axis in float32, of results of a region or of an input.
+        """Compute a function of the last axis as `compute_function` does."""
+        layout = make_layout(self.sizes(x), len(self.sizes(x)))
+        return self.compute_function(node, x, layout.axis, layout)
+
+    def compute_function(self, node: ir.Node, x: ir.Value, axis: int, layout: Layout) -> Expression:
+        """Compute a function of all channels or of all pixels in float32.
+
+        Args:
+            node: The node.
+            x: Its input: results of a region or, of a function of channels, an input of one.
+            axis: The axis of its channels.
+            layout: The layout of its output.
 
         Raises:
             Unsupported: No instruction computes it.
             MustStayFloat: A layer of a weaker guarantee would compute its input.
         """
-        layout = make_layout(self.sizes(x), len(self.sizes(x)))
-        self._enter(x, get_label(node))
+        if not is_average(node):
+            self._enter(x, get_label(node))
         y, expression = node.outputs[0], self.expression(x)
+        if isinstance(expression.root, InputRoot) and is_average(node):
+            raise Unsupported("no region computes its input")
         stage = expression.root.stage
-        source = self._read_floats(expression, layout, stage, get_label(node))
+        before = make_layout(self.sizes(x), axis)
+        source = self._read_floats(expression, before, stage, get_label(node))
         target = RegionOutput(y, layout, stage)
-        lowered = accept(self._lowering.compute_rows(node, source, target))
+        lowered = accept(self._lowering.compute_function(node, source, target))
         self.append(*lowered.instructions)
         self._outputs[y] = target
         return Expression(OutputRoot(target), y, layout, starts=(y,))

@@ -7,10 +7,12 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
+from anybit.compiler.program.open_bits import list_steps
 from anybit.compiler.program.program import (
     FIRST_VERSION,
     INSTRUCTIONS,
     SINCE,
+    SINCE_OPERATION,
     TAILS,
     Bytes,
     Floats,
@@ -61,8 +63,13 @@ def encode(program: Program) -> Encoded:
 def _find_version(program: Program) -> int:
     """Return the least version that has all records of a program."""
     tails = [getattr(instruction, "tail", None) for instruction in program.instructions]
-    records = {type(record) for record in (*program.instructions, *tails, *program.floats)}
-    return max((SINCE.get(record, FIRST_VERSION) for record in records), default=FIRST_VERSION)
+    records = (*program.instructions, *tails, *program.floats)
+    steps = [step for instruction in program.instructions for step in list_steps(instruction)]
+    return max(
+        FIRST_VERSION,
+        *(SINCE.get(type(record), FIRST_VERSION) for record in records),
+        *(SINCE_OPERATION.get(step.operation, FIRST_VERSION) for step in steps),
+    )
 
 
 def list_fields(record: type[Any]) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-VERSION = 4  # the newest; a file has the least version that has all its records
+VERSION = 5  # the newest; a file has the least version that has all its records
 FIRST_VERSION = 2  # of records that are not in SINCE
 MOST_LEVELS = 256  # of a tensor: an index is stored in a byte
 MOST_PIECES = 512  # of a channel: two for every index
@@ -56,6 +56,8 @@ class Operation(IntEnum):
     """y + what is kept"""
     MULTIPLY_KEPT = 9
     """y * what is kept"""
+    SIGMOID = 10
+    """1 / (1 + exp(-y)), by the operations of `reference.py`. Its operand is not read"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -524,6 +526,17 @@ class LayerNorm:
     epsilon: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class SpatialMean:
+    """y = the sum of x over all pixels of a channel / their number, in the order of `reference.py`.
+
+    The target has one pixel.
+    """
+
+    source: int
+    target: int
+
+
 Instruction: TypeAlias = (
     Quantize
     | Product
@@ -542,6 +555,7 @@ Instruction: TypeAlias = (
     | MatMul
     | Softmax
     | LayerNorm
+    | SpatialMean
 )
 
 # Their places are their numbers in an encoded program.
@@ -549,23 +563,26 @@ INSTRUCTIONS: tuple[type[Any], ...] = get_args(Instruction)
 TAILS: tuple[type[Any], ...] = get_args(Tail)
 
 READS_FLOATS: tuple[type[Any], ...] = (
-    *(Quantize, Elementwise, DynamicScale, DynamicZero, DynamicQuantize, Softmax, LayerNorm),
+    *(Quantize, Elementwise, DynamicScale, DynamicZero, DynamicQuantize),
+    *(Softmax, LayerNorm, SpatialMean),
 )
 """The instructions whose sources are floats."""
 
 
 def writes_floats(at: Instruction) -> bool:
     """Return whether the target of an instruction is one of floats."""
-    kinds = Dequantize | Elementwise | DynamicScale | DynamicZero | Softmax | LayerNorm
+    kinds = Dequantize, Elementwise, DynamicScale, DynamicZero, Softmax, LayerNorm, SpatialMean
     return isinstance(at, kinds) or isinstance(getattr(at, "tail", None), Arithmetic)
 
 
 SINCE: dict[type[Any], int] = {
     **dict.fromkeys((Scaled, Piecewise, FloatTensor, Elementwise), 3),
-    **dict.fromkeys((DynamicScale, DynamicZero, DynamicQuantize), 4),
-    **dict.fromkeys((MatMul, Softmax, LayerNorm), 4),
+    **dict.fromkeys((DynamicScale, DynamicZero, DynamicQuantize, MatMul, Softmax, LayerNorm), 4),
+    SpatialMean: 5,
 }
 """The least version of a program with these records."""
+
+SINCE_OPERATION: dict[int, int] = {Operation.SIGMOID: 5}  # the same of operations in steps
 
 
 @dataclass(frozen=True, eq=False)

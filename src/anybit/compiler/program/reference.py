@@ -155,6 +155,14 @@ class _Run:
     def layernorm(self, at: p.LayerNorm) -> None:
         self.targets[at.target][:] = normalize(self._floats[at.source], at)
 
+    def spatialmean(self, at: p.SpatialMean) -> None:
+        x = self._floats[at.source]
+        rows, height, width, channels = x.shape
+        pixels = x.reshape(rows, height * width, channels).swapaxes(1, 2)
+        with np.errstate(all="ignore"):
+            mean = add_lanes(pixels, _PIXEL_LANES) / np.float32(pixels.shape[-1])
+        self.targets[at.target][:] = mean.reshape(rows, 1, 1, channels)
+
     def elementwise(self, at: p.Elementwise) -> None:
         floats, steps = self._floats, at.steps
         y = floats[at.first]
@@ -375,6 +383,8 @@ def apply_step(step: p.Step, y: Array, kept: Array) -> tuple[Array, Array]:
     operation = p.Operation(step.operation)
     if operation is p.Operation.KEEP:
         return y, y
+    if operation is p.Operation.SIGMOID:
+        return compute_sigmoid(y), kept
     operand = kept if operation in KEPT else step.operands
     return _OPERATIONS[operation](y, operand), kept
 
@@ -414,6 +424,7 @@ def normalize(x: Array, at: p.LayerNorm) -> Array:
 
 
 _LANES = 16
+_PIXEL_LANES = 4
 _LOG2_E = np.float32(1.44269504)
 # The upper bits of ln 2, whose products with exponents are exact, and the rest.
 _LN_2 = np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -424,17 +435,18 @@ _ROUNDER = np.float32(12582912)
 _EXP = [np.float32(1 / math.factorial(n)) for n in range(6, 1, -1)]
 
 
-def add_lanes(x: Array) -> Array:
+def add_lanes(x: Array, count: int = _LANES) -> Array:
     """Return sums of float32 numbers along the last axis, which has size 1 then.
 
-    Lane i of 16 adds the elements i, i + 16, ... in turn; then halves of the lanes are added.
+    Lane i of `count`, a power of two, begins with 0 and adds the elements i, i + count, ... in
+    turn; then halves of the lanes are added.
     """
-    count = x.shape[-1]
-    padded = np.zeros((*x.shape[:-1], -(-count // _LANES) * _LANES), np.float32)
-    padded[..., :count] = x
-    lanes = np.zeros((*x.shape[:-1], _LANES), np.float32)
-    for start in range(0, count, _LANES):
-        lanes = lanes + padded[..., start : start + _LANES]
+    size = x.shape[-1]
+    padded = np.zeros((*x.shape[:-1], -(-size // count) * count), np.float32)
+    padded[..., :size] = x
+    lanes = np.zeros((*x.shape[:-1], count), np.float32)
+    for start in range(0, size, count):
+        lanes = lanes + padded[..., start : start + count]
     while (half := lanes.shape[-1] // 2) > 0:
         lanes = lanes[..., :half] + lanes[..., half:]
     return lanes
@@ -445,16 +457,37 @@ def compute_exp(x: Array) -> Array:
 
     It is 0 below -87, and NaN for NaN.
     """
-    inside = np.where(x < _LOWEST_EXPONENT, _LOWEST_EXPONENT, x)
-    shifted = inside * _LOG2_E + _ROUNDER
+    below = x < _LOWEST_EXPONENT
+    return np.asarray(
+        np.where(below, np.float32(0), _compute_exp_within(np.where(below, _LOWEST_EXPONENT, x)))
+    )
+
+
+def compute_sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + exp(-x)) of float32 numbers, with an error of 4 ulp.
+
+    Numbers below -87 have the sigmoid of -87; NaN stays.
+    """
+    with np.errstate(all="ignore"):
+        negative = x < 0
+        magnitude = np.where(negative, x, -x)
+        power = _compute_exp_within(
+            np.where(magnitude < _LOWEST_EXPONENT, _LOWEST_EXPONENT, magnitude)
+        )
+        return np.asarray(np.where(negative, power, np.float32(1)) / (np.float32(1) + power))
+
+
+def _compute_exp_within(x: Array) -> Array:
+    """Return the exponential function of numbers from -87 to 0."""
+    shifted = x * _LOG2_E + _ROUNDER
     exponent = shifted - _ROUNDER
-    rest = inside - exponent * _LN_2[0] - exponent * _LN_2[1]
+    rest = x - exponent * _LN_2[0] - exponent * _LN_2[1]
     y = np.full_like(rest, _EXP[0])
     for factor in _EXP[1:]:
         y = y * rest + factor
     y = y * rest * rest + rest + np.float32(1)
     power = (shifted.view(np.int32) - _ROUNDER.view(np.int32) + 127) << 23
-    return np.asarray(np.where(x < _LOWEST_EXPONENT, np.float32(0), y * power.view(np.float32)))
+    return np.asarray(y * power.view(np.float32))
 
 
 def _look_up(entries: Array, index: Array, size: int) -> Array:

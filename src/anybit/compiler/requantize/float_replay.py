@@ -25,6 +25,7 @@ from anybit.compiler.partition.element_functions import (
 )
 from anybit.compiler.partition.expressions import AccumulatorRoot, Accumulators, IntegerRange
 from anybit.compiler.program import program as p
+from anybit.compiler.program.open_bits import has_open_bits
 from anybit.compiler.program.reference import KEPT, apply_step, compute_result, round_to_index
 from anybit.compiler.reason import UNSUPPORTED
 from anybit.compiler.requantize.epilogue import (
@@ -32,6 +33,7 @@ from anybit.compiler.requantize.epilogue import (
     find_risks_near_zero,
 )
 from anybit.compiler.requantize.replay_steps import (
+    agree,
     is_defined_by_ieee,
     make_part_steps,
     replay_steps,
@@ -52,18 +54,27 @@ _BLOCK = 2**16
 _KEEPING = (p.Operation.KEEP, *KEPT)
 
 
-def replay_floats(function: ElementFunction, root: AccumulatorRoot) -> p.Arithmetic | None:
-    """Return the epilogue to float32 of a function; None if no replay equals it."""
-    steps = replay_steps(function.parts, root)
+def replay_floats(
+    function: ElementFunction, root: AccumulatorRoot, *, open_functions: bool = False
+) -> p.Arithmetic | None:
+    """Return the epilogue to float32 of a function; None if no replay equals it.
+
+    Args:
+        function: The function.
+        root: The sum.
+        open_functions: Whether functions count whose last bits ONNX leaves open.
+    """
+    steps = replay_steps(function.parts, root, open_functions=open_functions)
     if steps is None:
         return None
     tail = p.Arithmetic(root.accumulators.scales, steps)
 
     def same(points: Array) -> bool:
-        expected, got = function(root.accumulators.values(points)), compute_result(tail, points)
-        return np.array_equal(expected, got, equal_nan=True)
+        x = root.accumulators.values(points)
+        return agree(steps, x, function(x), compute_result(tail, points))
 
-    return tail if matches_graph(same, function.parts, tail, root) else None
+    is_open = has_open_bits(steps)
+    return tail if matches_graph(same, function.parts, tail, root, is_open=is_open) else None
 
 
 def matches_graph(
@@ -71,6 +82,8 @@ def matches_graph(
     parts: Sequence[Part],
     replay: p.Arithmetic,
     root: AccumulatorRoot,
+    *,
+    is_open: bool = False,
 ) -> bool:
     """Return whether a replay equals the graph.
 
@@ -79,10 +92,11 @@ def matches_graph(
         parts: The parts that are replayed.
         replay: The replay.
         root: The sum.
+        is_open: Whether ONNX leaves the last bits of a part open.
     """
     reach = root.accumulators.reach
     count, channels = reach.longest, reach.lowest.size
-    if is_proven(parts, replay, reach):
+    if is_proven(parts, replay, reach, is_open=is_open):
         # The proof does not cover errors in this code: a sample is compared all the same.
         count = min(count, max(_SAMPLES // channels, _FEWEST_SAMPLES))
     elif count * channels > _MOST_EVALUATIONS:
@@ -90,9 +104,12 @@ def matches_graph(
     return all(map(same, iterate_blocks(reach, count)))
 
 
-def is_proven(parts: Sequence[Part], replay: p.Arithmetic, reach: IntegerRange) -> bool:
-    """Return whether IEEE 754 leaves nothing open in a replay of parts."""
-    return all(map(is_defined_by_ieee, parts)) and _stays_finite(replay, reach)
+def is_proven(
+    parts: Sequence[Part], replay: p.Arithmetic, reach: IntegerRange, *, is_open: bool = False
+) -> bool:
+    """Return whether IEEE 754 leaves nothing open in a replay of parts, or only open functions."""
+    defined = all(is_defined_by_ieee(part, open_functions=is_open) for part in parts)
+    return defined and _stays_finite(replay, reach)
 
 
 def propagate_bounds(replay: p.Arithmetic | p.Rounded, lowest: Array, highest: Array) -> Array:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from anybit.compiler.partition.element_functions import AddConstant, Mean, NodeChain, Part
 from anybit.compiler.partition.expressions import AccumulatorRoot
 from anybit.compiler.program import program as p
+from anybit.compiler.program.open_bits import has_open_bits
 from anybit.compiler.program.reference import apply_step, apply_steps
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
@@ -22,34 +23,64 @@ _SAMPLE = np.sort(np.concatenate([s * np.geomspace(1e-6, 1e6, 32) for s in (-1, 
     np.float32
 )
 _UNREAD = np.zeros(1, np.float32)
+_CLOSE = 1e-6
+"""Largest error of open functions, relative to their argument and result. That of a sigmoid in ONNX
+Runtime is absolute below -18."""
 
 
-def replay_steps(parts: Sequence[Part], root: AccumulatorRoot) -> tuple[p.Step, ...] | None:
-    """Return the steps of the parts after a sum; None if a part is not made of operations."""
+def replay_steps(
+    parts: Sequence[Part], root: AccumulatorRoot, *, open_functions: bool = False
+) -> tuple[p.Step, ...] | None:
+    """Return the steps of the parts after a sum; None if a part is not made of operations.
+
+    Args:
+        parts: The parts.
+        root: The sum.
+        open_functions: Whether functions count whose last bits ONNX leaves open.
+    """
     steps: list[p.Step] = []
     for part in parts:
-        node_steps = make_part_steps(part, root.channels)
+        node_steps = make_part_steps(part, root.channels, open_functions=open_functions)
         if node_steps is None:
             return None
         steps += node_steps
     return tuple(map(_narrow_operands, steps))
 
 
-def find_float_steps(chain: NodeChain, channels: int) -> tuple[p.Step, ...] | None:
-    """Return the steps of nodes on float32; None if they are not IEEE 754 operations."""
-    steps = make_part_steps(chain, channels) if is_defined_by_ieee(chain) else None
+def find_float_steps(
+    chain: NodeChain, channels: int, *, open_functions: bool = False
+) -> tuple[p.Step, ...] | None:
+    """Return the steps of nodes on float32; None if they are not IEEE 754 operations.
+
+    Args:
+        chain: The nodes.
+        channels: Number of channels.
+        open_functions: Whether functions count whose last bits ONNX leaves open.
+    """
+    if not is_defined_by_ieee(chain, open_functions=open_functions):
+        return None
+    steps = make_part_steps(chain, channels, open_functions=open_functions)
     if steps is None:
         return None
     # The proof does not cover errors in this code: a sample is compared all the same.
     points = np.repeat(_SAMPLE[:, None], channels, axis=1)
     with np.errstate(all="ignore"):
         y = apply_steps(steps, points)
-    same = np.array_equal(chain(points), y, equal_nan=True)
+    same = agree(steps, points, chain(points), y)
     return tuple(map(_narrow_operands, steps)) if same else None
 
 
-def is_defined_by_ieee(part: Part) -> bool:
-    """Return whether every step of a part is one IEEE 754 operation by definition."""
+def agree(steps: Sequence[p.Step], x: Array, expected: Array, y: Array) -> bool:
+    """Return whether steps from x give the expected results, up to bits that ONNX leaves open."""
+    if not has_open_bits(steps):
+        return np.array_equal(expected, y, equal_nan=True)
+    with np.errstate(all="ignore"):
+        close = np.abs(y - expected) <= _CLOSE * (np.abs(expected) + np.abs(x) + 1)
+    return bool(np.all(close | (np.isnan(y) & np.isnan(expected))))
+
+
+def is_defined_by_ieee(part: Part, *, open_functions: bool = False) -> bool:
+    """Return whether every step of a part is one IEEE 754 operation, or perhaps open."""
     match part:
         case AddConstant():
             return True
@@ -57,7 +88,10 @@ def is_defined_by_ieee(part: Part) -> bool:
             return part.is_sum
         case NodeChain():
             return all(
-                node.op_type in _RULES or _rounds_every_step(part, node) for node in part.nodes
+                node.op_type in _RULES
+                or (open_functions and node.op_type in _OPEN)
+                or _rounds_every_step(part, node)
+                for node in part.nodes
             )
     return False
 
@@ -82,7 +116,7 @@ def _rounds_every_step(part: NodeChain, node: ir.Node) -> bool:
 
 
 def make_part_steps(
-    part: Part, channels: int, *, skip_quantizers: bool = False
+    part: Part, channels: int, *, skip_quantizers: bool = False, open_functions: bool = False
 ) -> list[p.Step] | None:
     """Return the steps of a part, perhaps without quantizers; None if it has none."""
     match part:
@@ -93,7 +127,8 @@ def make_part_steps(
         case Mean():
             return [p.Step(p.Operation.DIVIDE, np.array([part.count], np.float32))]
         case NodeChain() if len(part.xs) == 1:
-            return _make_chain_steps(part, channels, skip_quantizers=skip_quantizers)
+            steps = _make_chain_steps(part, channels, skip_quantizers=skip_quantizers)
+            return None if has_open_bits(steps or ()) and not open_functions else steps
     return None
 
 
@@ -153,6 +188,8 @@ def _make_node_steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] 
         return [p.Step(p.Operation.MULTIPLY, factor), p.Step(p.Operation.ADD, offset)]
     if node.op_type in _DEFINED:
         return _DEFINED[node.op_type](node)
+    if node.op_type in _OPEN:
+        return [p.Step(_OPEN[node.op_type], _UNREAD)]
     rule = _RULES.get(node.op_type)
     others = [value for value in node.inputs if value is not None and value is not x]
     operands = {value: _read_operand(value, channels) for value in others}
@@ -220,6 +257,9 @@ _DEFINED: dict[str, Callable[[ir.Node], list[p.Step]]] = {
     ],
 }
 """Functions that ONNX defines by operations; the first two of these multiply and add."""
+
+_OPEN = {"Sigmoid": _O.SIGMOID}
+"""Functions whose last bits ONNX leaves open."""
 
 _RULES: dict[str, Callable[[Sequence[Array | None]], list[p.Step] | None]] = {
     "Add": _make_binary_rule(_O.ADD, _O.ADD),

@@ -48,17 +48,22 @@ class CachingRequantizer:
             self._epilogues[key] = requantize(function, root, grid)
         return self._epilogues[key]
 
-    def float_epilogue(self, expression: Expression, root: AccumulatorRoot) -> p.Arithmetic | None:
+    def float_epilogue(
+        self, expression: Expression, root: AccumulatorRoot, *, open_functions: bool
+    ) -> p.Arithmetic | None:
         """Return the epilogue from accumulators to float32; None if there is none."""
         try:
-            return replay_floats(expression.function(self._model), root)
+            function = expression.function(self._model)
+            return replay_floats(function, root, open_functions=open_functions)
         except UNSUPPORTED:  # its nodes cannot be evaluated on single elements
             return None
 
-    def float_steps(self, chain: NodeChain, channels: int) -> tuple[p.Step, ...] | None:
+    def float_steps(
+        self, chain: NodeChain, channels: int, *, open_functions: bool
+    ) -> tuple[p.Step, ...] | None:
         """Return the operations of elementwise nodes on float32; None if any is not defined."""
         try:
-            return find_float_steps(chain, channels)
+            return find_float_steps(chain, channels, open_functions=open_functions)
         except UNSUPPORTED:  # its nodes cannot be evaluated on single elements
             return None
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epilogues in float32 arithmetic, step by step as in the graph.
 #pragma once
+#include "_native/lowbit/exponential.hpp"
 #include "tails.hpp"
 
 namespace {
@@ -87,6 +88,8 @@ template <class Values, class Operand>
       return kept([](Reals& y, const Reals& kept) { y = y + kept; });
     case Operation::multiply_kept:
       return kept([](Reals& y, const Reals& kept) { y = y * kept; });
+    case Operation::sigmoid:
+      return kept([](Reals& y, const Reals&) { y = sigmoid_of(y); });
   }
 }
 

@@ -108,7 +108,7 @@ def _may_alias(first: CType, second: CType) -> bool:
 def list_sources(at: p.Instruction) -> tuple[int, ...]:
     """Return the tensors that an instruction reads."""
     match at:
-        case p.Quantize() | p.Elementwise() | p.Softmax() | p.LayerNorm():
+        case p.Quantize() | p.Elementwise() | p.Softmax() | p.LayerNorm() | p.SpatialMean():
             return ()
         case p.DynamicScale() | p.DynamicZero() | p.DynamicQuantize():
             return ()

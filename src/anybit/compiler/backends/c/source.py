@@ -28,6 +28,7 @@ from anybit.compiler.backends.c.types import StoredTensor, find_type, store_tens
 from anybit.compiler.backends.integer_tails import make_integer_tails
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
+from anybit.compiler.program.open_bits import is_open
 from anybit.errors import ModelError
 from anybit.text import format_count
 
@@ -94,6 +95,11 @@ def emit_c(
         raise ModelError(
             f"{name}: products of two computed tensors, as in attention, have no C code; leave "
             "the attention out of the model, and leave it to the caller"
+        )
+    if any(is_open(at) for at in program.instructions):
+        raise ModelError(
+            f"{name}: functions of floats such as Sigmoid have no C code; leave them out of the "
+            "model, and leave them to the caller"
         )
     floats = program.floats or any(
         isinstance(at, p.Quantize) and at.source >= len(program.inputs)

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exponential function and the sigmoid of float32 numbers. Operations and their order are those
+// of `anybit/compiler/program/reference.py`.
+#pragma once
+
+#include <bit>
+
+#include "lanes.hpp"
+
+namespace {
+
+// The exponential function of numbers from -87 to 0.
+[[gnu::always_inline]] inline Reals exp_within(const Reals& x) {
+  constexpr float shift = 12582912.0f;
+  const Reals shifted = x * broadcast(1.44269504f) + broadcast(shift);
+  const Reals exponent = shifted - broadcast(shift);
+  const Reals rest = x - exponent * broadcast(0.693359375f) - exponent * broadcast(-2.12194440e-4f);
+  Reals y = broadcast(static_cast<float>(1.0 / 720));
+  for (const double factor : {1.0 / 120, 1.0 / 24, 1.0 / 6, 1.0 / 2})
+    y = y * rest + broadcast(static_cast<float>(factor));
+  y = y * rest * rest + rest + broadcast(1.0f);
+  const Lanes bits = bits_of(shifted) - broadcast(std::bit_cast<std::int32_t>(shift) - 127);
+  return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
+    const UnsignedRegister power = UnsignedRegister(bits.parts[i]) << 23;
+    return y.parts[i] * reinterpret_cast<FloatRegister>(power);
+  });
+}
+
+// The exponential function of numbers up to 0; 0 below -87.
+[[gnu::always_inline]] inline Reals exp_of(const Reals& x) {
+  const Reals lowest = broadcast(-87.0f);
+  const Lanes below = x < lowest;
+  return selected(below, broadcast(0.0f), exp_within(selected(below, lowest, x)));
+}
+
+// 1 / (1 + exp(-x)), of numbers below -87 that of -87.
+[[gnu::always_inline]] inline Reals sigmoid_of(const Reals& x) {
+  const Reals lowest = broadcast(-87.0f), one = broadcast(1.0f);
+  const Lanes negative = x < broadcast(0.0f);
+  const Reals magnitude = selected(negative, x, negated(x));
+  const Reals power = exp_within(selected(magnitude < lowest, lowest, magnitude));
+  return selected(negative, power, one) / (one + power);
+}
+
+}  // namespace
