@@ -12,6 +12,7 @@ from text_models import parse
 import anybit
 from anybit.compiler.pipeline import find_regions
 from anybit.compiler.prepare.pool_codes import pool_codes
+from anybit.compiler.program import program as p
 from anybit.inspection import report_compilation, text
 from anybit.onnx.preparation import prepare_for_analysis
 from anybit.quant_types.layer_info import Guarantee
@@ -282,6 +283,45 @@ def test_hoist_quantizers_before_resize(mode, regions):
     model = network(body, y="n, 3, 10, 10")
     compiled = check(give(model, scales=np.float32([1, 1, 2, 2])), 2, regions)
     assert compiled.codes == {"a", "q"}
+
+
+@pytest.mark.parametrize(("scales", "regions"), [([1, 1, 2, 2], 1), ([1, 1.2, 2, 2], 2)])
+def test_hoist_quantizers_before_concat_and_resize(scales, regions):
+    """Move a constant per channel, too, unless the scale of that axis is not 1."""
+    body = """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        h = HardSwish (c)
+        f = Conv <pads = [1, 1, 1, 1]> (a, w, b)
+        t = Resize <mode = "nearest"> (h, , scales)
+        u = Resize <mode = "nearest"> (f, , scales2)
+        v = Concat <axis = 1> (t, u)
+        r = Mul (v, gains)
+        q = Q(r)
+        y = Conv (q, w6)"""
+    model = network(body, y="n, 2, 12, 12")
+    weights = np.random.default_rng(0).integers(-7, 8, (2, 6, 1, 1)).astype(np.float32)
+    gains = (np.arange(6, dtype=np.float32) - 2.5).reshape(6, 1, 1)
+    constants = {"scales": np.float32(scales), "scales2": np.float32([1, 1, 2, 2])}
+    check(give(model, w6=weights, gains=gains, **constants), 3, regions)
+
+
+def test_quantizers_of_floats_multiply_first():
+    """Multiply floats of a region by a number per channel before one list of thresholds."""
+    body = """
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        d = Conv <pads = [1, 1, 1, 1]> (a, w, b)
+        s = Mul (c, d)
+        r = Mul (s, gains)
+        q = Q(r)
+        y = Conv (q, w2)"""
+    model = network(body, y="n, 3, 4, 4")
+    gains = (np.arange(3, dtype=np.float32) - 1.5).reshape(3, 1, 1)
+    compiled = check(give(model, gains=gains), 3)
+    (program,) = compiled.report.programs
+    quantizers = [at for at in program.instructions if isinstance(at, p.Quantize)]
+    assert [at.factors.size for at in quantizers] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -17,24 +17,30 @@ from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 _LONGEST = 8
 """Longer chains stay: their nodes would be written once per tensor."""
 
+_MOST_MOVES = 4
+"""Most data movements that a quantizer moves before, one after another."""
+
 
 def hoist_quantizers(model: ir.Model) -> frozenset[str]:
     """Move quantizers before a Concat of channels or a nearest-neighbour Resize, in place.
 
-    The nodes between are elementwise, and the same for all channels. Before a Concat they may have
-    a constant per channel, which is split. Results stay the same, but codes are moved, even if
-    tensors of several scales are concatenated.
+    The nodes between are elementwise, and the same for all channels, or have a constant per
+    channel: it is split before a Concat, and a Resize of height and width keeps it. Results stay
+    the same, but codes are moved, even if tensors of several scales are concatenated.
 
     Returns:
         The names of the values that are new.
     """
     opset = model.graph.opset_imports.get("", 1)
-    chains = [(node, chain) for node in model.graph if (chain := _find_chain(node, opset))]
-    if not chains:
-        return frozenset()
-    editor = Editor(model)
-    added = {name for node, chain in chains for name in _hoist(node, chain, editor)}
-    InferShapes()(model)
+    added: set[str] = set()
+    for _ in range(_MOST_MOVES):
+        chains = [(node, chain) for node in model.graph if (chain := _find_chain(node, opset))]
+        if not chains:
+            break
+        editor = Editor(model)
+        for node, chain in chains:
+            added.update(_hoist(node, chain, editor))
+        InferShapes()(model)
     return frozenset(added)
 
 
@@ -81,13 +87,31 @@ def _find_chain(node: ir.Node, opset: int) -> list[tuple[ir.Node, ir.DataType]]:
 
 
 def _find_split_axes(moving: ir.Node, reader: ir.Node) -> set[int]:
-    """Return the axis along which constants of a reader can be split between inputs of a Concat."""
+    """Return the axes along which constants of a reader may vary.
+
+    They can be split between the inputs of a Concat, and a Resize does not move elements there.
+    """
+    if moving.op_type != "Concat":
+        return _find_kept_axes(moving)
     by_order = reader.op_type == "BatchNormalization" or is_multi_threshold(reader)
-    if moving.op_type != "Concat" or by_order or is_quantize(reader) or is_dequantize(reader):
+    if by_order or is_quantize(reader) or is_dequantize(reader):
         return set()
     sizes = _get_parts(moving)
     distinct = len(_get_moved_inputs(moving)) == len(sizes)
     return {_get_axis(moving)} if distinct and None not in sizes else set()
+
+
+def _find_kept_axes(resize: ir.Node) -> set[int]:
+    """Return the axes whose scale is 1, by constant scales of all axes."""
+    x = resize.inputs[0]
+    rank = 0 if x is None or x.shape is None else len(x.shape)
+    for value in resize.inputs[1:]:
+        if value is None or not is_constant(value) or value.dtype != ir.DataType.FLOAT:
+            continue
+        scales = read_array(value).ravel()
+        if len(scales) == rank:
+            return set(np.flatnonzero(scales == 1).tolist())
+    return set()
 
 
 def _get_axis(concat: ir.Node) -> int:
