@@ -11,7 +11,7 @@ from anybit.compiler.layer import CompiledLayer, certify
 from anybit.compiler.lower.float_functions import find_float_function
 from anybit.compiler.lower.pair_arithmetic import find_pair_arithmetic
 from anybit.compiler.lower.requantization import Requantizer
-from anybit.compiler.operators import are_increasing
+from anybit.compiler.operators import are_increasing, is_uniform, split_quantizer
 from anybit.compiler.partition.dynamic_codes import REASON, DynamicProduct
 from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
 from anybit.compiler.partition.element_moves import plan_moves
@@ -239,10 +239,7 @@ class Lowerer:
             case AccumulatorRoot() as root:
                 return self._product(expression, root, target)
             case OutputRoot() as root:
-                channels = 1 if expression.uniform else target.layout.channels
-                return self._quantize(
-                    root.output, expression.function(self._model), target, channels
-                )
+                return self._quantize_floats(expression, root, target)
             case TensorRoot() as root:
                 values = _share_columns(root.tensor.grid.values, expression)
                 indices = target.grid.index(expression.function(self._model)(values))
@@ -252,6 +249,33 @@ class Lowerer:
             case PairRoot() as root:
                 return self._combine(expression, root, target)
         raise AssertionError("inputs are quantized by quantize_input")
+
+    def _quantize_floats(
+        self, expression: Expression, root: OutputRoot, target: IntegerTensor
+    ) -> Lowered[IntegerTensor] | Reason:
+        """Lower a quantizer of float32 of the region.
+
+        Operations with one number per channel come first: kernels quantize whole lines if all
+        channels have the same thresholds.
+        """
+        layout, nodes = expression.layout, expression.nodes
+        if expression.uniform or expression.before.parts or layout != root.output.layout:
+            channels = 1 if expression.uniform else target.layout.channels
+            return self._quantize(root.output, expression.function(self._model), target, channels)
+        x, quantizers = split_quantizer(nodes[-1])
+        (start,), rest = expression.starts, nodes[: len(nodes) - len(quantizers)]
+        steps = self._find_steps(rest, start, x, layout)
+        if not steps or not all(map(is_uniform, quantizers)):
+            function = expression.function(self._model)
+            return self._quantize(root.output, function, target, layout.channels)
+        inner = RegionOutput(ir.Value(name=f"{x.name}_scaled"), layout, root.stage)
+        chain = NodeChain(self._model, quantizers, (x,), expression.value, layout.rank, layout.axis)
+        function = ElementFunction().then(chain, monotone=chain.monotone, uniform=True)
+        lowered = self._quantize(inner, function, target, 1)
+        if isinstance(lowered, Reason):
+            return lowered
+        first = _plan_elementwise((root.output,), inner, p.Operation.ADD, steps, rest)
+        return Lowered(lowered.target, (first, *lowered.instructions))
 
     def _combine(
         self, expression: Expression, root: PairRoot, target: IntegerTensor
