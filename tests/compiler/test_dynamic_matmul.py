@@ -155,6 +155,26 @@ def test_hostile_rows_and_columns(formats, transposed):
     assert_same_bits(run(make_model(*formats, transposed), a, factor), multiply(a, b, *formats))
 
 
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("formats", FORMATS[:3])
+def test_numbers_next_to_half_steps(formats, transposed):
+    """Round numbers at and around all boundaries of codes, of scales of any magnitude."""
+    rng = np.random.default_rng(0)
+    largest = np.float32(np.exp2(rng.uniform(-126, 120, 60)) * rng.uniform(1, 2, 60))
+    steps = np.float32(np.repeat(rng.permutation(np.arange(-127.5, 127)), 3))
+    a = largest[:, None] / np.float32(127) * steps
+    ulps = np.tile(np.int32([-1, 0, 1]), len(steps) // 3)
+    a = (a.view(np.int32) + ulps).view(np.float32)
+    a[:, 0] = largest
+    a = np.minimum(np.abs(a), largest[:, None]) * np.sign(a)
+    ones = np.eye(a.shape[1], 40, dtype=np.float32)
+    for first, second in ((a, ones), (ones.T, a.T)):
+        b = np.ascontiguousarray(second.T if transposed else second)
+        expected = multiply(first, second, *formats)
+        first = np.ascontiguousarray(first)
+        assert_same_bits(run(make_model(*formats, transposed), first, b), expected)
+
+
 def test_large_and_small_scales_do_not_overflow_between():
     """Multiply by the smaller scale first: both orders of the operands are finite."""
     a, b = np.full((1, 8), 1e38, np.float32), np.full((8, 1), 1e-34, np.float32)

@@ -243,6 +243,17 @@ def test_random_transformers(seed, tmp_path):
     check_transformer(seed, tmp_path)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, 0, 1e-41, 1e18, 1e38])
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_hostile_tokens(number, seed):
+    """Spread NaN as far as the quantized graph does, and no further."""
+    model = Builder(draw_style(seed), seed).build()
+    quantized = anybit.quantize(model, activations="int8 dynamic").model
+    feeds = make_feeds(model, seed)
+    feeds["x"][0, 1] = number
+    assert_near(anybit.compile(quantized).run(feeds), anybit.load(quantized).run(feeds))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(9, 90))
 def test_more_random_transformers(seed, tmp_path):

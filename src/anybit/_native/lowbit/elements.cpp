@@ -344,61 +344,113 @@ Reach reach(const float* x, std::int64_t n) {
   return result;
 }
 
-void quantize(const DynamicLine& line, const float* x, std::int64_t n, std::uint8_t* to) {
-  const DynamicLine at = line;
-  for (std::int64_t i = 0; i < n; ++i) {
-    float y = x[i] / at.scale + at.zero;
-    y = y == y ? y : at.nan;
-    y = y > at.lowest ? y : at.lowest;
-    y = y < at.highest ? y : at.highest;
-    to[i] =
-        static_cast<std::uint8_t>(static_cast<std::int32_t>(((y + rounder) - rounder) - at.lowest));
-  }
-}
-
-// The code of a number, less that of the zero-point.
-struct CenteredCode {
+// Codes by computed scales. The product with the reciprocal of a scale is less than 2^-13 from the
+// quotient, so that both have the same code unless the product is that near to half a step.
+struct DynamicCode {
   float lowest, highest;
-  std::int32_t operator()(float x, float scale, float zero, float nan) const {
-    float y = x / scale + zero;
+
+  // Whether the reciprocal has the relative error of a normal number.
+  static bool is_near(float reciprocal) {
+    return reciprocal >= 0x1p-126f && reciprocal <= 0x1p126f;
+  }
+
+  // Returns the number to be rounded.
+  template <bool divides>
+  float inside(float x, float scale, float zero, float nan) const {
+    float y = (divides ? x / scale : x * scale) + zero;
     y = y == y ? y : nan;
     y = y > lowest ? y : lowest;
-    y = y < highest ? y : highest;
-    return static_cast<std::int32_t>(((y + rounder) - rounder) - nan);
+    return y < highest ? y : highest;
+  }
+  static float round(float y) { return (y + rounder) - rounder; }
+  static std::int32_t is_doubtful(float y, float rounded) {
+    constexpr float limit = 0.5f - 0x1p-13f;
+    const float off = y - rounded;
+    return static_cast<std::int32_t>(off >= limit) | static_cast<std::int32_t>(-off >= limit);
   }
 };
 
-void quantize_words(const DynamicLine& line, const float* x, std::int64_t n, std::int16_t* to) {
+// Calls put(i, code) for all numbers.
+template <class Put>
+void quantize_all(const DynamicLine& line, const float* x, std::int64_t n, const Put& put) {
+  constexpr std::int64_t few = 64;
   const DynamicLine at = line;
-  const CenteredCode code{at.lowest, at.highest};
-  for (std::int64_t i = 0; i < n; ++i)
-    to[i] = static_cast<std::int16_t>(code(x[i], at.scale, at.zero, at.nan));
+  const DynamicCode code{at.lowest, at.highest};
+  const float reciprocal = 1 / at.scale;
+  const bool is_near = DynamicCode::is_near(reciprocal);
+  for (std::int64_t done = 0; done < n; done += few) {
+    const std::int64_t last = n - done < few ? n : done + few;
+    std::int32_t doubtful = is_near ? 0 : 1;
+    if (is_near)
+      for (std::int64_t i = done; i < last; ++i) {
+        const float y = code.inside<false>(x[i], reciprocal, at.zero, at.nan);
+        const float rounded = code.round(y);
+        doubtful |= code.is_doubtful(y, rounded);
+        put(i, rounded);
+      }
+    if (doubtful != 0)
+      for (std::int64_t i = done; i < last; ++i)
+        put(i, code.round(code.inside<true>(x[i], at.scale, at.zero, at.nan)));
+  }
 }
 
-void quantize_pair(const DynamicColumns& at, const float* x, const float* next, std::int32_t* to) {
-  const CenteredCode code{at.lowest, at.highest};
+void quantize(const DynamicLine& line, const float* x, std::int64_t n, std::uint8_t* to) {
+  const float lowest = line.lowest;
+  quantize_all(line, x, n, [=](std::int64_t i, float rounded) {
+    to[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(rounded - lowest));
+  });
+}
+
+void quantize_words(const DynamicLine& line, const float* x, std::int64_t n, std::int16_t* to) {
+  const float nan = line.nan;
+  quantize_all(line, x, n, [=](std::int64_t i, float rounded) {
+    to[i] = static_cast<std::int16_t>(static_cast<std::int32_t>(rounded - nan));
+  });
+}
+
+// Computes pairs of codes of two rows; returns whether some may differ from those of quotients.
+template <bool divides>
+std::int32_t quantize_pair(const DynamicColumns& at, const float* scales, const float* x,
+                           const float* next, std::int32_t* to) {
+  const DynamicCode code{at.lowest, at.highest};
+  std::int32_t doubtful = 0;
   for (std::int64_t c = 0; c < columns_together; ++c) {
-    const std::int32_t low = code(x[c], at.scales[c], at.zeros[c], at.nans[c]);
-    const std::int32_t high = code(next[c], at.scales[c], at.zeros[c], at.nans[c]);
+    const float y = code.inside<divides>(x[c], scales[c], at.zeros[c], at.nans[c]);
+    const float z = code.inside<divides>(next[c], scales[c], at.zeros[c], at.nans[c]);
+    const float rounded = code.round(y), other = code.round(z);
+    const auto low = static_cast<std::int32_t>(rounded - at.nans[c]);
+    const auto high = static_cast<std::int32_t>(other - at.nans[c]);
+    doubtful |= code.is_doubtful(y, rounded) | code.is_doubtful(z, other);
     to[c] = static_cast<std::int32_t>((static_cast<std::uint32_t>(low) & 0xffffu) |
                                       static_cast<std::uint32_t>(high) << 16);
   }
+  return doubtful;
 }
 
 void quantize_pairs(const DynamicColumns& constants, const ColumnBlock& block, std::int32_t* to) {
   const bool is_whole = block.columns == columns_together;
+  float reciprocals[columns_together];
+  bool is_near = true;
+  for (std::int64_t c = 0; c < columns_together; ++c) {
+    reciprocals[c] = 1 / constants.scales[c];
+    is_near = is_near && DynamicCode::is_near(reciprocals[c]);
+  }
+  const auto quantize_rows = [&](const float* x, const float* next, std::int32_t* pairs) {
+    if (is_near && quantize_pair<false>(constants, reciprocals, x, next, pairs) == 0) return;
+    quantize_pair<true>(constants, constants.scales, x, next, pairs);
+  };
   float room[2][columns_together] = {};
   for (std::int64_t row = 0; row < block.rows; row += 2, to += columns_together) {
     const float* const x = block.x + row * block.stride;
     const bool has_next = row + 1 < block.rows;
     if (is_whole && has_next) {
-      quantize_pair(constants, x, x + block.stride, to);
+      quantize_rows(x, x + block.stride, to);
       continue;
     }
     const std::size_t bytes = static_cast<std::size_t>(block.columns) * sizeof(float);
     std::memcpy(room[0], x, bytes);
     if (has_next) std::memcpy(room[1], x + block.stride, bytes);
-    quantize_pair(constants, room[0], room[1], to);
+    quantize_rows(room[0], room[1], to);
     if (!has_next)
       for (std::int64_t c = 0; c < columns_together; ++c) to[c] &= 0xffff;
     for (std::int64_t c = block.columns; c < columns_together; ++c) to[c] = 0;

@@ -21,6 +21,7 @@ const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::ANYBIT_ISA
     set_short_dots(kernels);
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     sums_of(kernels, Scheme::depthwise4) = depthwise_dots;
+    set_words(kernels);
 #endif
 #if defined(__AVX512VPOPCNTDQ__) || (defined(__clang__) && !defined(__ARM_NEON))
     // Clang also generates dot products from other multiply-adds.

@@ -101,6 +101,9 @@ struct Avx2Vnni : Avx2Base {
   static Vector dot(Vector sum, Vector u8, Vector s8) {
     return _mm256_dpbusd_avx_epi32(sum, u8, s8);
   }
+  static Vector dot_words(Vector sum, Vector a, Vector b) {
+    return _mm256_dpwssd_avx_epi32(sum, a, b);
+  }
 };
 #endif
 

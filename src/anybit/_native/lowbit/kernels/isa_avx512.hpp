@@ -78,6 +78,7 @@ struct Avx512Short : Avx512Base {
 struct Avx512Vnni : Avx512Base {
   static constexpr bool narrow = false;
   static Vector dot(Vector sum, Vector u8, Vector s8) { return _mm512_dpbusd_epi32(sum, u8, s8); }
+  static Vector dot_words(Vector sum, Vector a, Vector b) { return _mm512_dpwssd_epi32(sum, a, b); }
 };
 #endif
 

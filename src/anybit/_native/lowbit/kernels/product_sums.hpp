@@ -86,7 +86,11 @@ void widened_sums(const SumBlock& at) {
 
 template <class = void>
 constexpr void set_words(ProductKernels& kernels) {
-#if defined(__AVX512F__)
+#if defined(__AVX512VNNI__)
+  kernels.words = sums<Dots, Words, 8, 2, 4>;
+#elif defined(__AVXVNNI__)
+  kernels.words = sums<Dots, Words, 6, 1, 1>;
+#elif defined(__AVX512F__)
   kernels.words = sums<Wides, Words, 8, 2, 4>;
 #else
   constexpr int rows = Wides::lanes == 8 ? 6 : 2;
