@@ -20,6 +20,7 @@ class Helpers:
         windows: Whether eight channels of a depthwise product are computed together on x86.
         scalings: Whether four sums are scaled together on x86.
         searches: Types of thresholds that are searched.
+        steps: Whether thresholds at equal steps are counted.
         batches: Types of thresholds that are searched for eight numbers together on x86.
         four_bytes: Whether four bytes are read together where there are pairs of products.
         orders_floats: Whether floats are compared with thresholds.
@@ -32,6 +33,7 @@ class Helpers:
     windows: bool = False
     scalings: bool = False
     searches: set[CType] = field(default_factory=set)
+    steps: bool = False
     batches: set[CType] = field(default_factory=set)
     four_bytes: bool = False
     orders_floats: bool = False
@@ -51,6 +53,7 @@ class Helpers:
             scalings=self.scalings,
             index=index,
             searches=sorted(self.searches, key=lambda kind: kind.value),
+            steps=self.steps,
             batches=sorted(self.batches, key=lambda kind: kind.value),
             orders_floats=self.orders_floats,
             floats=self.floats,

@@ -39,6 +39,7 @@ from anybit.compiler.backends.c.weights import (
     pack_taps,
 )
 from anybit.compiler.backends.integer_pairs import IntegerPair, fit_pair
+from anybit.compiler.backends.integer_steps import EqualSteps, fit_equal_steps
 from anybit.compiler.backends.integer_tables import fit_table
 from anybit.compiler.backends.integer_tails import find_reach
 from anybit.compiler.backends.integer_thresholds import order_floats, order_thresholds
@@ -60,6 +61,9 @@ _TOGETHER, _MOST_TAPS = 8, 64
 
 _FEW_CHANNELS = 4
 """Up to this number of input channels, unequal factors and offsets become part of thresholds."""
+
+_MANY_STEPS, _MANY_ELEMENTS = 32, 512
+"""From these numbers on, thresholds at equal steps are a line; below, they are searched."""
 
 _LARGE_TABLE = 1024
 """From this number of entries on, a table of two tensors becomes arithmetic if it can."""
@@ -339,18 +343,21 @@ class LayerEmitter:
         else:
             keys, directions = order_thresholds(at, y.levels)
         steps = y.levels - 1
-        batch: Constant | None = None
+        count, batch = "0", None
         if steps:
             array = self.constants.add(f"{name}_thresholds", keys)
-            if len(keys) == 1 and at.nan < 0 and (directions > 0).all():
-                batch = array
-                self.helpers.batches.add(array.ctype)
-            self.helpers.searches.add(array.ctype)
-            place = format_offset(steps, len(keys))
-            start = array.symbol if len(keys) == 1 else f"{array.symbol} + {place}"
-            count = array.count("key", start, steps)
-        else:
-            count = "0"
+            many = steps >= _MANY_STEPS and y.elements >= _MANY_ELEMENTS
+            line = fit_equal_steps(keys[0]) if many and len(keys) == 1 else None
+            if line and array.ctype is CType.INT32:
+                count = self._emit_line(line, array, steps)
+            else:
+                if len(keys) == 1 and at.nan < 0 and (directions > 0).all():
+                    batch = array
+                    self.helpers.batches.add(array.ctype)
+                self.helpers.searches.add(array.ctype)
+                place = format_offset(steps, len(keys))
+                start = array.symbol if len(keys) == 1 else f"{array.symbol} + {place}"
+                count = array.count("key", start, steps)
         lines = [f"const int count = {count};"]
         if (directions < 0).all():
             lines = [f"const int count = {steps} - {count};"]
@@ -374,6 +381,12 @@ class LayerEmitter:
         )
         comment = f"{name}: float32 to {y.ctype.value}, {y.shape}"
         return Layer(name, FunctionForm.QUANTIZE, comment, text, refuses=at.nan < 0)
+
+    def _emit_line(self, line: EqualSteps, array: Constant, steps: int) -> str:
+        """Return the number of thresholds at equal steps that `key` reaches."""
+        self.helpers.steps = True
+        parts = [str(Parameter(getattr(line, part.name), part.name)) for part in fields(line)]
+        return f"count_steps(key, {array.symbol}, {steps}, {', '.join(parts)})"
 
     def _emit_scaling(self, at: p.Quantize, name: str) -> list[str]:
         """Return statements for a float x; stores to memory keep a compiler from contracting."""
