@@ -294,9 +294,6 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
   if (at->scheme == Scheme::wide8 && at->kernels->split_pairs != nullptr &&
       split_pairs(at->weights, static_cast<std::int64_t>(panels.size()), at->segments, task))
     at->sums = at->kernels->split_pairs;
-  else if (at->scheme == Scheme::wide8 && at->kernels->widened != nullptr &&
-           widen_weights(at->weights, static_cast<std::int64_t>(panels.size()), task))
-    at->sums = at->kernels->widened;
   fold(*at, weights, form, product.tail, task.most_bytes);
   at->tail = make_epilogue(product.tail, task.target.channels, task.target.levels, task.most_bytes);
   at->short_sums = at->kernels->short_sums[static_cast<std::size_t>(at->scheme)];

@@ -475,22 +475,6 @@ bool split_pairs(PackedWeights& weights, std::int64_t panels,
   return true;
 }
 
-bool widen_weights(PackedWeights& weights, std::int64_t panels, const ProductTask& task) {
-  constexpr std::int64_t near_bytes = 16 * 1024, least_pixels = 16;
-  if (2 * weights.panel > near_bytes || task.target.height * task.target.width < least_pixels)
-    return false;
-  Aligned<std::byte> to = room_for(2 * weights.panel * panels, task.most_bytes);
-  for (std::int64_t i = 0; i < weights.panel * panels; ++i) {
-    const std::int64_t step = i / step_bytes, lane = i % step_bytes / 4, k = i % 4;
-    const auto weight = static_cast<std::int16_t>(static_cast<std::int8_t>(weights.bytes[i]));
-    std::memcpy(to.data() + (2 * step + k % 2) * step_bytes + lane * 4 + k / 2 * 2, &weight,
-                sizeof weight);
-  }
-  weights.bytes = std::move(to);
-  weights.panel *= 2;
-  return true;
-}
-
 PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
                            const Runs& runs, const std::vector<PanelChannels>& panels,
                            const Packing& packing, std::int64_t most_bytes) {

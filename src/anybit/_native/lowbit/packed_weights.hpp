@@ -123,9 +123,4 @@ PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightFo
 bool split_pairs(PackedWeights& weights, std::int64_t panels,
                  const std::vector<std::ptrdiff_t>& segments, const ProductTask& task);
 
-// Widens 8-bit weights to 16 bits, in each step those of even activations, then those of odd ones.
-// Returns whether a panel then still fits the L1 cache, for several pixels; if not, nothing
-// changes.
-bool widen_weights(PackedWeights& weights, std::int64_t panels, const ProductTask& task);
-
 }  // namespace anybit::lowbit

@@ -237,8 +237,6 @@ struct ProductKernels {
   // `wide8` where pairs of products that may exceed 16 bits are split. Null where no instruction
   // adds pairs in 16 bits, or where none is needed.
   void (*split_pairs)(const SumBlock&) = nullptr;
-  // `wide8` with weights of 16 bits. Null where the level gains nothing by that.
-  void (*widened)(const SumBlock&) = nullptr;
   // Sums of pairs of numbers of 16 bits above -2^15: `pixels` has them as bytes, `weights` as
   // panels of vectors of 16 pairs. One segment.
   void (*words)(const SumBlock&) = nullptr;

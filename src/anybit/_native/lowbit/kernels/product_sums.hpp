@@ -10,6 +10,9 @@
 #if defined(__SSE4_1__) && !defined(__AVX512F__)
 #include "spread_sums.hpp"
 #endif
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#include "wide_sums.hpp"
+#endif
 
 namespace {
 
@@ -50,7 +53,7 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
 #if defined(__AVX512VNNI__)
   kernels.prefers_bytes = true;
 #endif
-  kernels.split_pairs = kernels.widened = nullptr;
+  kernels.split_pairs = nullptr;
 #elif defined(__AVX512F__)
   kernels.short_dots = {sums<Avx512Short, Dot8, 8, 2, 4>, sums<Avx512Short, Dot4, 8, 2, 4>,
                         sums<Avx512Short, Dot2, 8, 2, 4>};
@@ -72,18 +75,6 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
 #endif
 }
 
-#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
-// Expands the bytes of a pixel for two panels at a time.
-void widened_sums(const SumBlock& at) {
-  SumBlock some = at;
-  some.panels = at.panels / 2 * 2;
-  sums<Avx2, Widened8, 2, 2, 1>(some);
-  some.weights += some.panels * at.panel, some.sums += some.panels * panel_channels;
-  some.panels = at.panels % 2;
-  if (some.panels > 0) sums<Avx2, Widened8, 4, 1, 1>(some);
-}
-#endif
-
 template <class = void>
 constexpr void set_words(ProductKernels& kernels) {
 #if defined(__AVX512VNNI__)
@@ -102,10 +93,10 @@ template <class = void>
 constexpr void set_wides(ProductKernels& kernels) {
 #if defined(__AVX512F__)
   sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 4, 2, 2>;
+#elif defined(__AVX2__)
+  sums_of(kernels, Scheme::wide8) = wide_sums<Avx2, 2, 2>;
 #else
-  // Weights are split into 16 bits for every tile.
-  constexpr int rows = Wides::lanes == 8 ? 4 : 2;
-  sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, rows, 1, 1>;
+  sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 2, 1, 1>;
 #endif
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
   // Adds four products to 32 bits at once.
@@ -113,7 +104,6 @@ constexpr void set_wides(ProductKernels& kernels) {
   kernels.split_pairs = sums<Avx512, Split8, 8, 1, 1>;
 #elif defined(__AVX2__)
   kernels.split_pairs = sums<Avx2, Split8, 4, 1, 1>;
-  kernels.widened = widened_sums;
 #elif defined(__SSE4_1__)
   kernels.split_pairs = sums<Sse4, Split8, 2, 1, 1>;
 #endif

@@ -195,12 +195,12 @@ void sums_of_part(const SumBlock& at) {
 }
 
 // Calls `sums` on parts of the reduction axis, which add up.
-template <class Isa, class Scheme, class Sums>
+template <class Isa, class Scheme, int part_steps, class Sums>
 void sum_by_parts(const SumBlock& at, Sums&& sums) {
   constexpr std::ptrdiff_t a_step = Scheme::phases * Scheme::words * 4,
                            b_step = Scheme::vectors * vector_block;
-  const int parts = (at.steps + Isa::part_steps - 1) / Isa::part_steps;  // of a segment
-  const int together = parts > 1 ? 1 : Isa::part_steps / at.steps;       // segments
+  const int parts = (at.steps + part_steps - 1) / part_steps;  // of a segment
+  const int together = parts > 1 ? 1 : part_steps / at.steps;  // segments
   const auto start_of = [&](int i) { return static_cast<int>(std::int64_t{at.steps} * i / parts); };
   SumBlock part = at;
   for (int segment = 0; segment < at.segment_count; segment += together)
@@ -225,7 +225,7 @@ void sums(const SumBlock& at) {
   if constexpr (has_parts<Isa>)
     if (at.count >= 2 * most_rows &&
         std::int64_t{at.segment_count} * at.steps > 2 * Isa::part_steps)
-      return sum_by_parts<Isa, SchemeOf<Isa>>(at, sums_of);
+      return sum_by_parts<Isa, SchemeOf<Isa>, Isa::part_steps>(at, sums_of);
   sums_of(at);
 }
 
