@@ -121,6 +121,55 @@ def test_hostile_rows_are_those_of_the_graph(activations):
         np.testing.assert_allclose(row, other, rtol=1e-5, atol=1e-5 * np.abs(other).max())
 
 
+def make_rectified(moves=()):
+    """Return W max(x, 0), with nodes of other operators in between."""
+    names = ["r", *(f"r{i}" for i in range(len(moves)))]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        *(
+            helper.make_node(operator, [names[i]], [names[i + 1]])
+            for i, operator in enumerate(moves)
+        ),
+        helper.make_node("MatMul", [names[-1], "w"], ["y"]),
+    ]
+    w = np.random.default_rng(0).normal(size=(24, 17))
+    return make_model(nodes, {"w": w}, ("n", 24), ("n", 17))
+
+
+def find_codes(compiled):
+    """Return the ranges of the tensors of dynamic codes."""
+    tensors = [
+        program.tensors[at.target]
+        for program in compiled.report.programs
+        for at in program.instructions
+        if isinstance(at, p.DynamicQuantize)
+    ]
+    return [(tensor.lowest, tensor.lowest + tensor.levels - 1) for tensor in tensors]
+
+
+@pytest.mark.parametrize(
+    ("moves", "activations", "codes"),
+    [
+        ((), "int8 dynamic", (0, 127)),
+        (("Identity",), "int8 dynamic", (0, 127)),
+        (("Flatten",), "int4 dynamic", (0, 7)),
+        (("Neg",), "int8 dynamic", (-128, 127)),
+        ((), "uint8 dynamic", (0, 255)),
+    ],
+)
+def test_codes_after_relu_are_not_negative(moves, activations, codes):
+    model = quantize(make_rectified(moves), activations)
+    compiled = compile_all(model)
+    assert find_codes(compiled) == [codes]
+    (layer,) = compiled.report.layers
+    assert layer.layer.input_bits == int(activations.split()[0][-1])
+    x = make_hostile_rows()
+    expected, actual = run_floats(model, x), compiled.run(x)["y"]
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    for row, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(row, other, rtol=1e-5, atol=1e-5 * np.abs(other).max())
+
+
 @pytest.mark.parametrize("activations", ["int8 dynamic", "uint8 dynamic"])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_any_number_of_rows(activations, rows):

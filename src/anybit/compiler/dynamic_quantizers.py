@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.operators.registry import find_operator
 from anybit.ops.int_quant import get_codes
 from anybit.quant_types.grids import TensorGrid
@@ -60,9 +61,19 @@ class DynamicQuantizer:
     rounds_first: bool = False
 
     @property
+    def bits(self) -> int:
+        """The bits that distinguish its codes."""
+        return (len(self.codes) - 1).bit_length()
+
+    @property
     def grid(self) -> TensorGrid:
-        """The codes as a grid of the scale 1."""
-        return TensorGrid(1.0, self.codes[0], 1, len(self.codes))
+        """The codes that can occur as a grid of the scale 1.
+
+        After a Relu, codes without a zero-point are not negative: NaN has the code 0. The products
+        of 7 bits are faster than those of 8.
+        """
+        lowest = 0 if self.zero is None and _is_rectified(self.x) else self.codes[0]
+        return TensorGrid(1.0, lowest, 1, self.codes[-1] - lowest + 1)
 
     def computes_per_row(self, axis: int, rank: int) -> bool:
         """Return whether there is a scale per position or row, and channels along an axis."""
@@ -98,6 +109,16 @@ def find_dynamic_quantizer(node: ir.Node) -> DynamicQuantizer | None:
     return DynamicQuantizer(
         x, scale, zero if has_zero else None, codes, formula, frozenset(walk.nodes)
     )
+
+
+def _is_rectified(value: ir.Value) -> bool:
+    """Return whether a Relu computes all elements of a tensor, perhaps before they are moved."""
+    keeps_sign = OpTrait.DATA_MOVEMENT | OpTrait.SELECTION
+    node = value.producer()
+    while node is not None and not has_trait(node, OpTrait.RECTIFIER):
+        source = node.inputs[0] if has_trait(node, keeps_sign) else None
+        node = None if source is None else source.producer()
+    return node is not None
 
 
 def _read_axes(node: ir.Node, axes: list[ir.Value], rank: int) -> tuple[int, ...] | None:

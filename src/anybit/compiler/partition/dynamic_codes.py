@@ -41,11 +41,13 @@ class DynamicCodes:
 
     Attributes:
         tensor: The codes; channels after those of the input hold the zero-point.
+        bits: The width of the quantizer; the codes that occur may need fewer bits.
         scale: The scales.
         rows: Key of the number of rows.
     """
 
     tensor: IntegerTensor
+    bits: int
     scale: RegionInput | RegionOutput
     rows: object
 
@@ -176,7 +178,7 @@ def accumulate_dynamic_product(
     tensor = codes.tensor
     plain = replace(tensor, layout=replace(tensor.layout, channels=channels))
     assumed = replace(product, error=np.zeros(()), exact=False)
-    root, before = accumulate_product(assumed, _describe(layer, tensor), plain, y)
+    root, before = accumulate_product(assumed, _describe(layer, codes), plain, y)
     count = tensor.layout.channels - channels
     if count:
         weights = append_zero_weights(root.weights, count)
@@ -189,15 +191,15 @@ def accumulate_dynamic_product(
     return DynamicProduct(root, codes, biases[0] if biases else None, product.node.outputs[0], y)
 
 
-def _describe(layer: LayerInfo, tensor: IntegerTensor) -> LayerInfo:
+def _describe(layer: LayerInfo, codes: DynamicCodes) -> LayerInfo:
     """Return a layer as one of codes with a computed scale."""
-    bits = (tensor.grid.levels - 1).bit_length()
+    grid = codes.tensor.grid
     return replace(
         layer,
         guarantee=Guarantee.BOUNDED,
         reason=REASON,
-        input_bits=bits,
-        bops=None if layer.macs is None else layer.macs * bits * layer.weight_bits,
-        input_codes=(tensor.grid.lowest, tensor.grid.highest),
+        input_bits=codes.bits,
+        bops=None if layer.macs is None else layer.macs * codes.bits * layer.weight_bits,
+        input_codes=(grid.lowest, grid.highest),
         dynamic=True,
     )

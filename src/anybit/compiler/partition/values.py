@@ -329,7 +329,7 @@ class Values:
         value = ir.Value(name=f"{quantizer.scale.name}_codes", type=x.type)
         tensor = IntegerTensor(value, wide, quantizer.grid, stage)
         self.append(plan_codes([source, *reads], tensor, rounds_first=quantizer.rounds_first))
-        codes = DynamicCodes(tensor, reads[0], self.rows(x))
+        codes = DynamicCodes(tensor, quantizer.bits, reads[0], self.rows(x))
         self._dynamic_codes[key] = codes
         return codes
 
