@@ -33,13 +33,29 @@ namespace {
   return selected(below, broadcast(0.0f), exp_within(selected(below, lowest, x)));
 }
 
+// The larger one of -|x| and -87; NaN stays.
+[[gnu::always_inline]] inline Reals bounded_below(const Reals& x) {
+  constexpr std::int32_t sign = -0x7fffffff - 1;
+  return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
+    const FloatRegister lowest = FloatRegister{} - 87.0f;
+    const auto below =
+        reinterpret_cast<FloatRegister>(reinterpret_cast<IntRegister>(x.parts[i]) | sign);
+#if defined(__AVX512F__)
+    return FloatRegister(_mm512_max_ps(lowest, below));
+#elif defined(__AVX2__)
+    return FloatRegister(_mm256_max_ps(lowest, below));
+#elif defined(__SSE4_1__)
+    return FloatRegister(_mm_max_ps(lowest, below));
+#else
+    return lowest > below ? lowest : below;
+#endif
+  });
+}
+
 // 1 / (1 + exp(-x)), of numbers below -87 that of -87.
 [[gnu::always_inline]] inline Reals sigmoid_of(const Reals& x) {
-  const Reals lowest = broadcast(-87.0f), one = broadcast(1.0f);
-  const Lanes negative = x < broadcast(0.0f);
-  const Reals magnitude = selected(negative, x, negated(x));
-  const Reals power = exp_within(selected(magnitude < lowest, lowest, magnitude));
-  return selected(negative, power, one) / (one + power);
+  const Reals one = broadcast(1.0f), power = exp_within(bounded_below(x));
+  return selected(x < broadcast(0.0f), power, one) / (one + power);
 }
 
 }  // namespace
