@@ -19,6 +19,7 @@ from anybit.compiler.backends.c.ports import SourceNames
 from anybit.compiler.backends.c.source import emit_c
 from anybit.compiler.backends.integer_tails import make_integer_tails
 from anybit.compiler.program import program as p
+from anybit.compiler.program.open_bits import is_open
 from anybit.errors import ModelError, OptionError
 
 WARNINGS = ("-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
@@ -166,7 +167,8 @@ def test_only_programs_with_floats_or_attention_inside_are_refused(codes: bool) 
     for seed in range(40):
         program = make_program(FromGenerator(np.random.default_rng(seed)))
         integers = make_integer_tails(program).instructions
-        if program.floats or any(is_refused(at, len(program.inputs)) for at in integers):
+        opened = any(is_open(at) for at in program.instructions)
+        if program.floats or opened or any(is_refused(at, len(program.inputs)) for at in integers):
             refused += 1
             with pytest.raises(ModelError if not codes else (ModelError, OptionError)):
                 emit_c(program, "net", codes=codes)

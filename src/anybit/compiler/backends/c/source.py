@@ -22,13 +22,13 @@ from anybit.compiler.backends.c.memory import (
     plan_memory,
 )
 from anybit.compiler.backends.c.ports import Ports, SourceNames, find_outside
+from anybit.compiler.backends.c.refusals import check_integers
 from anybit.compiler.backends.c.sharing import define_layers
 from anybit.compiler.backends.c.templates import read_version, render
 from anybit.compiler.backends.c.types import StoredTensor, find_type, store_tensor
 from anybit.compiler.backends.integer_tails import make_integer_tails
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
-from anybit.compiler.program.open_bits import is_open
 from anybit.errors import ModelError
 from anybit.text import format_count
 
@@ -91,25 +91,7 @@ def emit_c(
         Network(program)
     except ValueError as error:
         raise ModelError(f"{name}: the program is damaged: {error}") from error
-    if any(isinstance(at, p.MatMul) for at in program.instructions):
-        raise ModelError(
-            f"{name}: products of two computed tensors, as in attention, have no C code; leave "
-            "the attention out of the model, and leave it to the caller"
-        )
-    if any(is_open(at) for at in program.instructions):
-        raise ModelError(
-            f"{name}: functions of floats such as Sigmoid have no C code; leave them out of the "
-            "model, and leave them to the caller"
-        )
-    floats = program.floats or any(
-        isinstance(at, p.Quantize) and at.source >= len(program.inputs)
-        for at in program.instructions
-    )
-    if floats:
-        raise ModelError(
-            f"{name}: layers compute in floats; C code has integers only. Quantize the model with "
-            "--integer-only"
-        )
+    check_integers(program, name, labels or SourceNames())
     integers = make_integer_tails(program)
     scalings: list[CommonScaling | None] = [None]
     if layout == "size" and len(_list_scaled(integers)) > 1:
