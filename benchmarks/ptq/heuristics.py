@@ -102,10 +102,10 @@ SWITCHES = {
 SPECS: dict[str, dict[str, str | None]] = {
     "int8 / uint8": {},
     "int4 / uint8": {"weights": "int4"},
-    "int4 / float": {"weights": "int4", "activations": None},
+    "int4 / float": {"weights": "int4", "activations": "float"},
     "int4 / uint4": {"weights": "int4", "activations": "uint4"},
     "int3 / uint6": {"weights": "int3", "activations": "uint6"},
-    "mxfp4 / float": {"weights": "mxfp4", "activations": None},
+    "mxfp4 / float": {"weights": "mxfp4", "activations": "float"},
 }
 
 

@@ -55,11 +55,11 @@ SPECS: dict[str, dict[str, str | None]] = {
     "int8 / uint8": {},
     "int4 / uint8": {"weights": "int4"},
     "int4 per-block 32 / uint8": {"weights": "int4 per-block 32"},
-    "int8 / float": {"activations": None},
-    "int4 / float": {"weights": "int4", "activations": None},
-    "int4 per-block 32 / float": {"weights": "int4 per-block 32", "activations": None},
-    "mxfp4 / float": {"weights": "mxfp4", "activations": None},
-    "nvfp4 / float": {"weights": "nvfp4", "activations": None},
+    "int8 / float": {"activations": "float"},
+    "int4 / float": {"weights": "int4", "activations": "float"},
+    "int4 per-block 32 / float": {"weights": "int4 per-block 32", "activations": "float"},
+    "mxfp4 / float": {"weights": "mxfp4", "activations": "float"},
+    "nvfp4 / float": {"weights": "nvfp4", "activations": "float"},
 }
 
 

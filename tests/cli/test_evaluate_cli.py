@@ -19,7 +19,7 @@ def files(shell: Shell) -> Shell:
     onnx.save(convolutions(), "net.onnx")
     rows = np.concatenate([batch["x"] for batch in data_for("convolutions")])
     np.savez("data.npz", x=rows, label=np.zeros(24, np.int64))
-    anybit.quantize("net.onnx", activations=None).save("q.onnx")
+    anybit.quantize("net.onnx", activations="float").save("q.onnx")
     return shell
 
 

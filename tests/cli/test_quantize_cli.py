@@ -46,6 +46,8 @@ def test_quantize_omits_empty_columns(files: Shell) -> None:
     assert code == 0
     assert "weights" in out
     assert not {"SQNR", "smoothed"} & set(out.split())
+    anybit.quantize("net.onnx").save("r.onnx")
+    assert Path("q.onnx").read_bytes() == Path("r.onnx").read_bytes()
 
 
 def test_quantize_prints_json(files: Shell) -> None:
@@ -146,7 +148,7 @@ def test_to_option_converts_the_result(files: Shell) -> None:
     assert (code, conversion["form"], conversion["exact"]) == (0, "qdq", True)
     assert conversion["remarks"][0].startswith("needs ONNX Runtime")
     assert "is not one of" in files.fails(*arguments[:-1], "qlinear")
-    result = anybit.quantize("net.onnx", weights="int8", activations=None)
+    result = anybit.quantize("net.onnx", weights="int8", activations="float")
     anybit.convert(result, to="qdq").save("c.onnx")
     assert Path("c.onnx").read_bytes() == Path("q.onnx").read_bytes()
 

@@ -36,7 +36,7 @@ def test_page_escapes_hostile_names() -> None:
 def test_page_escapes_the_command() -> None:
     constants = {"w": np.float32(np.random.default_rng(0).normal(size=(4, 4)))}
     proto = model([node("MatMul", "x w", domain="")], constants, inputs={"x": ["n", 4]})
-    quantized = anybit.quantize(proto, weights="int4", activations=None)
+    quantized = anybit.quantize(proto, weights="int4", activations="float")
     report = report_quantization(quantized, name=HOSTILE, command=HOSTILE)
     Tags(render_report(report))
 

@@ -50,7 +50,7 @@ def test_report_has_the_results_of_quantize(name: str) -> None:
 
 @pytest.mark.parametrize("words", ["int3 per-tensor", "int4", "fp4_e2m1", "bipolar"])
 def test_weight_statistics_match_the_tensors(words: str) -> None:
-    quantized = anybit.quantize(NETWORKS["convolutions"](), weights=words, activations=None)
+    quantized = anybit.quantize(NETWORKS["convolutions"](), weights=words, activations="float")
     report = report_quantization(quantized)
     nodes = {item.name: item for item in quantized.model.graph}
     for layer in report.layers:
@@ -124,7 +124,7 @@ def test_forms_have_equal_tensors(form: str) -> None:
 
 
 def test_stored_codes_have_the_channels_of_their_floats() -> None:
-    quantized = anybit.quantize(NETWORKS["convolutions"](), weights="int8", activations=None)
+    quantized = anybit.quantize(NETWORKS["convolutions"](), weights="int8", activations="float")
     plain, other = anybit.inspect(quantized), anybit.inspect(anybit.convert(quantized, to="qdq"))
     for one, two in zip(plain.layers, other.layers, strict=True):
         (floats,), (codes,) = one.tensors, two.tensors

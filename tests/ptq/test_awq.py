@@ -125,11 +125,11 @@ def test_awq_skips_weights_without_error() -> None:
     weights = np.random.default_rng(0).choice([-6, -3, -1.5, 1, 2, 6], (64, 40))
     data = random(50, 64)
     result = anybit.quantize(
-        product(weights.astype(np.float32)), data, weights="mxfp4", activations=None
+        product(weights.astype(np.float32)), data, weights="mxfp4", activations="float"
     )
     assert not result.layers[0].smoothed
     zeros = np.zeros((50, 64), np.float32)
-    result = anybit.quantize(product(random(64, 40)), zeros, weights="mxfp4", activations=None)
+    result = anybit.quantize(product(random(64, 40)), zeros, weights="mxfp4", activations="float")
     assert not result.layers[0].smoothed
 
 
@@ -144,7 +144,7 @@ def test_awq_shares_factors_between_layers_with_the_same_input() -> None:
         model(nodes, constants, inputs={"x": ["n", 64]}),
         random(200, 64, seed=2),
         weights="mxfp4",
-        activations=None,
+        activations="float",
     )
     assert [layer.smoothed for layer in result.layers] == [True, True]
     assert [op.op_type for op in result.model.graph].count("Mul") == 1
@@ -169,4 +169,4 @@ def _quantize(
     monkeypatch: pytest.MonkeyPatch, rescaled: object, name: str, spec: str
 ) -> anybit.QuantizationResult:
     monkeypatch.setattr(registry, "WEIGHT_SCALINGS", [rescaled])
-    return anybit.quantize(NETWORKS[name](), data_for(name, 48), weights=spec, activations=None)
+    return anybit.quantize(NETWORKS[name](), data_for(name, 48), weights=spec, activations="float")

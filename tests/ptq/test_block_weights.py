@@ -37,7 +37,7 @@ def test_quantize_writes_the_rounded_block_weights(spec: str, opset: int) -> Non
         for layer in find_targets(ir.from_proto(onnx.shape_inference.infer_shapes(proto))).layers
         for weight, array in layer.constants
     }
-    result = anybit.quantize(proto, weights=spec, activations=None)
+    result = anybit.quantize(proto, weights=spec, activations="float")
     assert len(expected) == 6
     assert not result.skipped
     weights = output_weights(result.model)
@@ -59,7 +59,7 @@ def test_quantize_writes_the_rounded_block_weights(spec: str, opset: int) -> Non
     ],
 )
 def test_quantize_with_block_weights_is_accurate(name: str, spec: str, least_sqnr: float) -> None:
-    result = anybit.quantize(NETWORKS[name](), data_for(name), weights=spec, activations=None)
+    result = anybit.quantize(NETWORKS[name](), data_for(name), weights=spec, activations="float")
     assert result.verdict is not None
     assert result.verdict.sqnr > least_sqnr
     assert {layer.weights for layer in result.layers} <= {spec, ""}
@@ -149,7 +149,7 @@ def test_result_bytes_include_block_scales() -> None:
         "uint4 per-block 16": (4, 16, 36),
     }
     for spec, (bits, block, scale) in sizes.items():
-        result = anybit.quantize(proto, weights=spec, activations=None)
+        result = anybit.quantize(proto, weights=spec, activations="float")
         saved = sum(
             summed * channels * 4
             - math.ceil((summed * channels * bits + -(-summed // block) * channels * scale) / 8)
@@ -177,12 +177,12 @@ def test_result_bytes_include_block_scales() -> None:
 )
 def test_quantize_rejects_invalid_block_specs(spec: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        anybit.quantize(layers_of_all_kinds(), weights=spec, activations=None)
+        anybit.quantize(layers_of_all_kinds(), weights=spec, activations="float")
 
 
 def test_quantize_rejects_block_weights_that_overflow() -> None:
     top = np.finfo(np.float32).max
     proto = model([node("MatMul", "x w", domain="", name="head")], {"w": np.full((32, 4), top)})
     with pytest.raises(ModelError, match="'w' has numbers so near to the end of float32"):
-        anybit.quantize(proto, weights="mxfp4 ceil", activations=None)
-    assert anybit.quantize(proto, weights="mxfp4", activations=None).layers
+        anybit.quantize(proto, weights="mxfp4 ceil", activations="float")
+    assert anybit.quantize(proto, weights="mxfp4", activations="float").layers

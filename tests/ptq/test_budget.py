@@ -222,7 +222,7 @@ def test_budget_of_noise_is_reached_with_clipped_ranges() -> None:
 
 def test_budget_of_noise_counts_bytes_without_activations() -> None:
     data = data_for("convolutions", 8)
-    result = anybit.quantize(convolutions(), data, activations=None, budget="25dB")
+    result = anybit.quantize(convolutions(), data, activations="float", budget="25dB")
     assert result.verdict.sqnr >= 25
     assert {layer.activations for layer in result.layers} == {""}
     assert result.bytes_after < result.bytes_before / 4
@@ -278,7 +278,7 @@ def test_budget_error_reports_the_least_possible(words: str, message: str) -> No
 def test_budget_needs_data_integers_and_float_outputs() -> None:
     data = data_for("convolutions", 8)
     with pytest.raises(OptionError, match="a budget needs data"):
-        anybit.quantize(convolutions(), activations=None, budget="30dB")
+        anybit.quantize(convolutions(), activations="float", budget="30dB")
     with pytest.raises(ModelError, match="chooses the widths of integers"):
         anybit.quantize(convolutions(), data, weights="fp8_e4m3", budget="30dB")
     nodes = [

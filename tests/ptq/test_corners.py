@@ -155,7 +155,7 @@ def test_quantize_rejects_weights_that_are_not_finite(value: float) -> None:
     weight = random(8, 6)
     weight[2, 3] = value
     with pytest.raises(ModelError, match="'w', a weight of 'head', holds NaN or infinity"):
-        anybit.quantize(make_gemm(weight, random(6)), activations=None)
+        anybit.quantize(make_gemm(weight, random(6)), activations="float")
 
 
 def test_quantize_handles_omitted_and_constant_outputs() -> None:
@@ -179,7 +179,7 @@ def test_result_counts_bytes_of_shared_weights_once() -> None:
         for index in range(9)
     ]
     proto = model(nodes, {"w": np.eye(8, dtype=np.float32)}, inputs={"m0": [2, 8]}, outputs=["m9"])
-    result = anybit.quantize(proto, activations=None)
+    result = anybit.quantize(proto, activations="float")
     assert (result.bytes_before, result.bytes_after) == (256, 64)
 
 
@@ -189,7 +189,7 @@ def test_quantize_explains_why_no_layer_is_quantized() -> None:
     with pytest.raises(
         ModelError, match="sum: it has weights, but the operator Einsum is not supported"
     ):
-        anybit.quantize(proto, activations=None)
+        anybit.quantize(proto, activations="float")
 
 
 @pytest.mark.parametrize("options", [{}, {"weights": "int4"}, {"weights": "mxfp4"}])
@@ -224,7 +224,7 @@ def test_quantize_handles_activations_that_are_always_empty(options: dict[str, s
     assert result.verdict.sqnr > 12
 
 
-@pytest.mark.parametrize("options", [{}, {"weights": "int4"}, {"activations": None}])
+@pytest.mark.parametrize("options", [{}, {"weights": "int4"}, {"activations": "float"}])
 def test_quantize_skips_weights_without_elements(options: dict[str, str | None]) -> None:
     nodes = [
         node("MatMul", "x none", "a", domain="", name="empty"),

@@ -198,7 +198,7 @@ def test_quantize_with_dynamic_activations_needs_no_data(spec: str) -> None:
 def test_quantize_takes_dynamic_specs_of_single_layers_and_outputs() -> None:
     network = NETWORKS["attention"]()
     layers = {"query": "int4/int6 dynamic", "key": "int8/int6 dynamic"}
-    result = anybit.quantize(network, activations=None, outputs="int8 dynamic", layers=layers)
+    result = anybit.quantize(network, activations="float", outputs="int8 dynamic", layers=layers)
     specs = {layer.name: (layer.weights, layer.activations) for layer in result.layers}
     assert specs["query"] == ("int4", "int6 dynamic")
     assert [layer.activations for layer in result.layers if layer.operator == "output"] == [

@@ -57,7 +57,7 @@ def test_effort_default_takes_more_runs_than_fast() -> None:
 def test_effort_fast_uses_whole_ranges_and_rounds_to_nearest(name: str) -> None:
     data = data_for(name, 12)
     result = anybit.quantize(NETWORKS[name](), data, weights="int4", effort="fast")
-    bare = anybit.quantize(NETWORKS[name](), weights="int4", activations=None)
+    bare = anybit.quantize(NETWORKS[name](), weights="int4", activations="float")
     stored = {value.name: value.const_value for value in result.model.graph.initializers.values()}
     for value in bare.model.graph.initializers.values():
         assert value.const_value is not None
@@ -110,7 +110,7 @@ def test_effort_fast_accepts_a_budget_and_sensitivity() -> None:
 
 def test_effort_does_not_change_weights_without_data() -> None:
     models = [
-        anybit.quantize(attention(), weights="int4", activations=None, effort=effort)
+        anybit.quantize(attention(), weights="int4", activations="float", effort=effort)
         for effort in ("fast", "default")
     ]
     assert len({bytes_of(network) for network in models}) == 1
@@ -122,7 +122,7 @@ def test_effort_suggests_the_nearest_word() -> None:
 
 
 def test_sensitivity_without_data_gives_a_remark() -> None:
-    result = anybit.quantize(attention(), activations=None, sensitivity=True)
+    result = anybit.quantize(attention(), activations="float", sensitivity=True)
     assert any("was not measured" in remark for remark in result.remarks)
 
 

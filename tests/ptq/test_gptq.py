@@ -302,8 +302,8 @@ def test_gptq_applies_to_weights_without_quantized_activations() -> None:
         opsets=OPSETS,
     )
     x = np.float32(make_correlated_rows(200, 64))
-    with_data = anybit.quantize(proto, x, weights="int4", activations=None)
-    without = anybit.quantize(proto, weights="int4", activations=None)
+    with_data = anybit.quantize(proto, x, weights="int4", activations="float")
+    without = anybit.quantize(proto, weights="int4", activations="float")
     assert with_data.layers[0].activations == ""
     assert with_data.layers[0].sqnr is not None
     y = anybit.load(proto).run(x)["y"]
@@ -313,7 +313,7 @@ def test_gptq_applies_to_weights_without_quantized_activations() -> None:
     ]
     assert errors[0] < errors[1] / 5
     assert with_data.verdict is not None
-    again = anybit.quantize(proto, x, weights="int4", activations=None)
+    again = anybit.quantize(proto, x, weights="int4", activations="float")
     a, b = (
         ir.to_proto(result.model).SerializeToString(deterministic=True)
         for result in (again, with_data)

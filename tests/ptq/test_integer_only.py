@@ -184,7 +184,7 @@ def test_integer_only_leaves_kept_sums_in_float32() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"activations": None}, "activations must be integers .*, not float"),
+        ({"activations": "float"}, "activations must be integers .*, not float"),
         ({"activations": "fp8_e4m3"}, "activations must be integers .*, not fp8_e4m3"),
         ({"activations": "mxfp8"}, "activations must be integers .*, not mxfp8"),
         ({"weights": "float"}, "weights must be integers .*, not float"),

@@ -46,7 +46,7 @@ def test_plan_applies_the_last_pattern_and_matches_names_literally() -> None:
         inputs={"x": ["rows", 4]},
         opsets={"": 17},
     )
-    kept = anybit.quantize(odd, weights="int8", activations=None, layers={"a[0]=*": "int3"})
+    kept = anybit.quantize(odd, weights="int8", activations="float", layers={"a[0]=*": "int3"})
     assert get_specs(kept) == {"a[0]=*": ("int3", "")}
 
 
@@ -93,7 +93,7 @@ def test_plan_gives_a_shared_weight_the_widest_format() -> None:
         inputs={"x": ["rows", 8]},
         opsets={"": 17},
     )
-    result = anybit.quantize(proto, weights="int8", activations=None, layers={"second": "int2"})
+    result = anybit.quantize(proto, weights="int8", activations="float", layers={"second": "int2"})
     (quantizer,) = [node for node in result.model.graph if node.op_type != "MatMul"]
     assert quantizer.inputs[3].const_value.numpy() == 8
     assert result.remarks == (

@@ -138,18 +138,27 @@ def test_bias_correction_removes_the_mean_error() -> None:
     y, q = anybit.load(proto).run(data)["y"], anybit.load(result.model).run(data)["y"]
     means = np.abs((q - y).mean(axis=(0, 2, 3)))
     assert means.max() < 0.1 * np.abs(q - y).std(axis=(0, 2, 3)).max() + 0.02
-    bare = anybit.quantize(proto, weights="int4", activations=None)
+    bare = anybit.quantize(proto, weights="int4", activations="float")
     pulled = np.abs((anybit.load(bare.model).run(data)["y"] - y).mean(axis=(0, 2, 3)))
     assert pulled.max() > 5 * means.max()
 
 
 def test_quantize_of_weights_needs_no_data() -> None:
-    result = anybit.quantize(convolutions(), weights="int4", activations=None)
+    result = anybit.quantize(convolutions(), weights="int4")
     assert result.verdict is None
     assert {layer.activations for layer in result.layers} == {""}
     assert result.bytes_after < result.bytes_before / 4
-    with pytest.raises(OptionError, match="activations need data"):
-        anybit.quantize(convolutions())
+
+
+def test_default_activations_are_uint8_with_data_and_float_without() -> None:
+    data = data_for("convolutions")
+    result = anybit.quantize(convolutions(), data, effort="fast")
+    assert {layer.activations for layer in result.layers} == {"uint8"}
+    result = anybit.quantize(convolutions(), data, activations="float", effort="fast")
+    assert {layer.activations for layer in result.layers} == {""}
+    for options in ({"activations": "uint8"}, {"integer_only": True}):
+        with pytest.raises(OptionError, match="activations need data"):
+            anybit.quantize(convolutions(), **options)
 
 
 def test_keep_skips_layers_by_name_and_pattern() -> None:
@@ -184,7 +193,7 @@ def test_quantize_of_weights_accepts_unknown_operators() -> None:
     ]
     constants = {"w": random(4, 3), "v": random(3, 5)}
     proto = model(nodes, constants, inputs={"x": ["rows", 4]}, opsets={**OPSETS, "some.where": 1})
-    result = anybit.quantize(proto, weights="int4", activations=None)
+    result = anybit.quantize(proto, weights="int4", activations="float")
     assert [layer.name for layer in result.layers] == ["first", "second"]
     assert not result.skipped
     kinds = [node.op_type for node in ir.to_proto(result.model).graph.node]
@@ -277,7 +286,7 @@ def test_quantize_rejects_models_without_float_layers() -> None:
 )
 def test_quantize_rejects_invalid_specs(words: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        anybit.quantize(convolutions(), weights=words, activations=None)
+        anybit.quantize(convolutions(), weights=words, activations="float")
     if words == "int1":
         with pytest.raises(OptionError, match="sum need one scale"):
             anybit.quantize(convolutions(), weights="int8", activations="uint8 per-channel")

@@ -26,7 +26,7 @@ def test_registry_weight_rounder_is_tried_on_layers(monkeypatch: pytest.MonkeyPa
             return runner.round_to_nearest(None)
 
     monkeypatch.setattr(registry, "WEIGHT_ROUNDERS", [NearestRounder])
-    _quantize(weights="int4", activations=None)
+    _quantize(weights="int4", activations="float")
     assert layers
 
 

@@ -109,7 +109,7 @@ def count_packed_bytes(result: anybit.QuantizationResult, original: onnx.ModelPr
 def test_byte_budget_counts_shared_weights_once(name: str) -> None:
     make, data = DATA[name]
     narrow, wide = (
-        anybit.quantize(make(), weights=weights, activations=None).bytes_after
+        anybit.quantize(make(), weights=weights, activations="float").bytes_after
         for weights in ("int4", "int8")
     )
     result = anybit.quantize(make(), data(), budget=f"{(narrow + wide) // 2}B")
@@ -148,8 +148,8 @@ def test_gptq_adds_the_moments_of_all_readers() -> None:
         name: random(256, 3, seed=at) @ random(3, size, seed=at + 1) + random(256, size) / 5
         for at, name in ((3, "x"), (6, "z"))
     }
-    together = anybit.quantize(proto, data, weights="int3", activations=None)
-    nearest = anybit.quantize(proto, weights="int3", activations=None)
+    together = anybit.quantize(proto, data, weights="int3", activations="float")
+    nearest = anybit.quantize(proto, weights="int3", activations="float")
     errors = {}
     for label, result in (("together", together), ("nearest", nearest)):
         y, expected = anybit.load(result.model).run(data), anybit.load(proto).run(data)

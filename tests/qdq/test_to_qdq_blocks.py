@@ -35,7 +35,7 @@ def size(made: ir.Model) -> int:
 
 @pytest.mark.parametrize("words", WORDS)
 def test_to_qdq_blocks_keep_their_values(words: str) -> None:
-    quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
+    quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations="float").model
     expected = anybit.load(output_weights(quantized)).run({})
     converted = anybit.convert(quantized, to="qdq")
     assert converted.exact
@@ -58,7 +58,7 @@ def test_to_qdq_blocks_keep_their_values(words: str) -> None:
 @pytest.mark.parametrize("words", NATIVE)
 def test_to_qdq_blocks_of_native_types(words: str) -> None:
     """Matrices are read by DequantizeLinear in their own shape, short last blocks included."""
-    quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
+    quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations="float").model
     made = anybit.convert(quantized, to="qdq").model
     for name, axis in (("middle", 0), ("head", 1), ("pointwise", 1), ("up", 0)):
         (layer,) = (item for item in made.graph if item.name == name)
@@ -78,7 +78,7 @@ def test_to_qdq_blocks_of_native_types(words: str) -> None:
 def test_to_qdq_default_options_keep_their_values() -> None:
     """Hide each DequantizeLinear by a Min from fusions of ONNX Runtime."""
     words = "int4 per-block 16"
-    quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations=None).model
+    quantized = anybit.quantize(layers_of_all_kinds(), weights=words, activations="float").model
     (remark,) = anybit.convert(quantized, to="qdq").remarks
     assert "default options keep its values" in remark
 
@@ -92,7 +92,7 @@ def test_to_qdq_formats_without_native_type_are_small(words: str, most: float) -
         {"w": random(512, 128)},
         inputs={"x": ["rows", 512]},
     )
-    quantized = anybit.quantize(floats, weights=words, activations=None).model
+    quantized = anybit.quantize(floats, weights=words, activations="float").model
     converted = anybit.convert(quantized, to="qdq")
     assert size(converted.model) < most * len(floats.SerializeToString())
     (step,) = converted.steps
@@ -104,7 +104,7 @@ def test_to_qdq_formats_without_native_type_are_small(words: str, most: float) -
 
 @pytest.mark.parametrize("words", ["mxfp4", "nvfp4", "int4 per-block 8"])
 def test_to_qdq_there_and_back(words: str) -> None:
-    quantized = anybit.quantize(attention(), weights=words, activations=None).model
+    quantized = anybit.quantize(attention(), weights=words, activations="float").model
     there = anybit.convert(quantized, to="qdq").model
     back = anybit.convert(there, to="qonnx").model
     x = random(2, 5, 16)
@@ -114,7 +114,7 @@ def test_to_qdq_there_and_back(words: str) -> None:
 
 
 def test_to_qdq_old_runtimes_get_floats_or_bytes() -> None:
-    quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations=None).model
+    quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations="float").model
     old = anybit.convert(quantized, to="qdq", opset_limit=20)
     assert "DequantizeLinear" not in kinds(old.model)
     assert {step.action for step in old.steps} == {"constant"}
@@ -122,7 +122,7 @@ def test_to_qdq_old_runtimes_get_floats_or_bytes() -> None:
     np.testing.assert_array_equal(
         anybit.load(old.model).run(x)["y"], anybit.load(quantized).run(x)["y"]
     )
-    quantized = anybit.quantize(attention(), weights="mxfp4", activations=None).model
+    quantized = anybit.quantize(attention(), weights="mxfp4", activations="float").model
     old = anybit.convert(quantized, to="qdq", opset_limit=20)
     stored = {
         item.inputs[0].dtype for item in old.model.graph if item.op_type == "DequantizeLinear"
@@ -152,7 +152,7 @@ def test_to_qdq_tables_give_the_type_that_the_quantizer_returns() -> None:
 
 @pytest.mark.parametrize("harm", ["axis", "block", "scale", "rank"])
 def test_to_qdq_blocks_that_do_not_fit(harm: str) -> None:
-    quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations=None).model
+    quantized = anybit.quantize(attention(), weights="int4 per-block 8", activations="float").model
     made = anybit.convert(quantized, to="qdq").model
     stored = next(item for item in made.graph if item.op_type == "DequantizeLinear")
     if harm == "axis":

@@ -198,13 +198,12 @@ def quantize(
     check_overwrites(
         [("--output", output), *report_paths(reports)], [("MODEL", model), ("--data", data)]
     )
-    activation_spec = activations or (_FLOAT if data is None else "uint8")
     with show_percentage(f"Quantizing {escape(model.name)}") as advance:
         result = anybit.quantize(
             model,
             data,
             weights=weights,
-            activations=activation_spec,
+            activations=activations,
             layers=_parse_pairs(layer or (), "--layer", "NAME=SPEC, such as 'head.*=int8'"),
             keep=keep or (),
             outputs=outputs,

@@ -11,10 +11,11 @@ from anybit.metrics.thresholds import QualityThresholds, parse_thresholds
 from anybit.ptq.budget import Budget, parse_budget
 from anybit.ptq.config import QuantizeConfig, get_preset
 from anybit.ptq.fpga_targets import check_target
-from anybit.ptq.plan import SpecOptions, is_small_integer, parse_specs
+from anybit.ptq.plan import FLOAT, SpecOptions, is_small_integer, parse_specs
 from anybit.quant_types.suggestions import describe_unknown
 
 _POWER_OF_TWO = "power-of-two"
+_DEFAULT_ACTIVATIONS = "uint8"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def parse_options(
         raise OptionError(
             f"budget: {limit.text!r} may take more than 8 bits, which integer_only excludes"
         )
+    activations = activations or (_DEFAULT_ACTIVATIONS if has_data or integer_only else FLOAT)
     specs = parse_specs(weights, activations, layers or {}, keep, outputs, scales is not None)
     if specs.outputs and not specs.outputs.dynamic and not has_data:
         raise OptionError(f"outputs: {specs.outputs.text!r} needs data to find their ranges")

@@ -44,7 +44,7 @@ def quantize(
     data: DataSource | None = None,
     *,
     weights: str = "int8",
-    activations: str | None = "uint8",
+    activations: str | None = None,
     layers: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
     outputs: str | None = None,
@@ -78,10 +78,10 @@ def quantize(
         weights: Spec of weights, such as "int8", "int4 per-tensor", "ternary", "fp8_e4m3",
             "int8 power-of-two", "int4 per-block 32", "mxfp4" or "nvfp4". By default scales are per
             channel, and integers are symmetric around 0.
-        activations: Spec of activations, or None to keep them float. Unsigned integers have a
-            zero-point. "int8 dynamic" computes a scale per row at run time, "int8 dynamic
-            per-tensor" one per tensor. Block formats are MX formats. Float, dynamic and MX
-            activations need no data.
+        activations: Spec of activations, or "float" to keep them float. By default "uint8" with
+            data and "float" without. Unsigned integers have a zero-point. "int8 dynamic" computes a
+            scale per row at run time, "int8 dynamic per-tensor" one per tensor. Block formats are
+            MX formats. Float, dynamic and MX activations need no data.
         layers: Specs of single layers by name or pattern (`head.*`): "int4" for weights,
             "int4/uint8" for weights and activations, or "float". Later entries win. An activation
             that several layers use gets the widest spec requested.

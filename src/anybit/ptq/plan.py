@@ -96,7 +96,7 @@ class QuantPlan:
 
 def parse_specs(
     weights: str,
-    activations: str | None,
+    activations: str,
     by_layer: Mapping[str, str],
     keep: Sequence[str],
     outputs: str | None,
@@ -106,7 +106,7 @@ def parse_specs(
 
     Args:
         weights: The spec of weights.
-        activations: The spec of activations; None for float.
+        activations: The spec of activations, or "float".
         by_layer: By name or pattern the spec of weights, or specs of both with a slash between.
         keep: Names and patterns of nodes that stay float.
         outputs: The spec of the model's outputs; None for float.
@@ -116,7 +116,7 @@ def parse_specs(
         OptionError: A spec has a fault.
     """
     return SpecOptions(
-        _parse_pair(weights, activations or FLOAT, power_of_two, ""),
+        _parse_pair(weights, activations, power_of_two, ""),
         {
             pattern: _parse_layer_specs(pattern, text, power_of_two)
             for pattern, text in by_layer.items()
