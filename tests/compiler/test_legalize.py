@@ -195,7 +195,7 @@ def test_legalize_reports_unsupported_layouts():
         (4,),
     )
     assert reasons(equal(proto, random_rows(proto, 6))) == {
-        "its attributes are none that are known"
+        "Gemm with alpha=2.0: only 1 is supported"
     }
 
 

@@ -98,9 +98,9 @@ class Lowerer:
         if pending.kind is p.MaxPool and not (
             grid.scale > 0 and are_increasing(expression.nodes, expression.starts[0])
         ):
-            return Reason("what follows its pooling does not rise everywhere")
+            return Reason("the function after its pooling is not increasing")
         if pending.kind is not p.MaxPool and not expression.same:
-            return Reason("what follows its data movement differs between channels")
+            return Reason("the function after its data movement has per-channel parameters")
         moved = replace(target, layout=expression.layout, identity=object())
         return Lowered(moved, (*lowered.instructions, *_plan_move(target, moved, pending)))
 

@@ -25,6 +25,8 @@ from anybit.compiler.partition.windows import (
     derive_reduced_window,
     derive_window,
     is_padded,
+    refuse_channels,
+    refuse_shape,
 )
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
@@ -107,8 +109,10 @@ def _derive_weight_window(
     split = layout.canonical(codes)
     weights = split.reshape(y.channels, split.shape[2], *((1, *kernel)[-2:] if kernel else (1, 1)))
     weights = weights.transpose(0, 2, 3, 1)
-    if window is None or weights.shape[3] * groups != source.layout.channels:
-        raise Unsupported("its sizes are not those of its attributes")
+    if window is None:
+        raise refuse_shape(y)
+    if weights.shape[3] * groups != source.layout.channels:
+        raise refuse_channels(weights.shape[3] * groups, source.layout)
     return weights, window, groups
 
 

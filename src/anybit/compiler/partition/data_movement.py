@@ -139,7 +139,10 @@ def _postpone_again(
 def _relabel(values: Values, expression: Expression, y: ir.Value, layout: Layout) -> Expression:
     function = expression.function(values.model)
     if len(function.parts) > _MOST_PARTS:
-        raise Unsupported("too many moves lie between it and its sum")
+        raise Unsupported(
+            "its epilogue alternates between elementwise operators and data movement: "
+            f"{len(function.parts)} parts, {_MOST_PARTS} at most"
+        )
     return Expression(
         expression.root,
         y,
@@ -191,15 +194,17 @@ def _concatenate(values: Values, node: ir.Node, x: ir.Value) -> Expression | Non
     sizes = values.sizes(y)
     axis = get_attribute(node, "axis", 1) % (len(sizes) + 1)
     inputs = [value for value in node.inputs if value is not None]
-    if any(is_constant(value) for value in inputs) or axis not in (1, len(sizes)):
-        raise Unsupported("it puts together something else than channels")
+    if any(is_constant(value) for value in inputs):
+        raise Unsupported("it concatenates a constant")
+    if axis not in (1, len(sizes)):
+        raise Unsupported(f"it concatenates along axis {axis}, not along channels")
     if not any(_is_computed(values, value) for value in inputs):
         return None
     sources = [values.codes(value, axis) for value in inputs]
     grid = values.grid(y)
     stages = {source.stage for source in sources}
     if grid is None or any(source.grid != grid for source in sources) or len(stages) > 1:
-        raise Unsupported("it puts together tensors of different scales")
+        raise Unsupported("it concatenates tensors of different scales")
     target = IntegerTensor(y, make_layout(sizes, axis), grid, sources[0].stage)
     first = 0
     for source in sources:
@@ -295,7 +300,7 @@ def trace_elements(
     whole = get_proven_sizes(x, model)
     rows = 1 if whole is not None and whole[0] == 1 else 2  # sizes may be those of one row
     if rows > 1 and selects_along(node, len(sizes) + 1, 0):
-        raise Unsupported(f"{node.op_type} selects rows by their numbers")
+        raise Unsupported(f"{node.op_type} selects along the batch axis")
     numbers = np.arange(1, rows * count + 1, dtype=np.float32).reshape(rows, *sizes)
     feeds = {
         str(value.name): numbers if value is x else read_array(value)
@@ -308,7 +313,7 @@ def trace_elements(
     try:
         results = evaluate(piece, feeds)
     except FAILURES as error:
-        raise Unsupported(f"{node.op_type} cannot be followed: {error}") from error
+        raise Unsupported(f"{node.op_type} cannot be evaluated on indices: {error}") from error
     for result in results.values():
         shifted = np.where(result[:1] == 0, 0, result[:1] + count)
         if len(result) != rows or not np.array_equal(result[1:], shifted[: rows - 1]):

@@ -53,7 +53,7 @@ def find_zero(grid: TensorGrid) -> int:
     """
     zero, rest = divmod(-grid.lowest, grid.step)
     if rest or not 0 <= zero < grid.levels:
-        raise Unsupported("it fills in zeros, which are none of the codes")
+        raise Unsupported("it pads with 0, which is not a code of its input")
     return zero
 
 

@@ -66,7 +66,7 @@ def interpolate(
     """
     factors = find_interpolation(node)
     if factors is None or source.grid.scale == 0:
-        raise Unsupported("it computes new elements otherwise than halfway or by quarters")
+        raise Unsupported("it is not a bilinear Resize of height and width by 1, 2 or 4")
     is_centered = (
         get_attribute(node, "coordinate_transformation_mode", "half_pixel") != "asymmetric"
     )

@@ -67,7 +67,7 @@ def accumulate_matmul(
     first = find_view(operands[0], instructions, (groups, layout.width, depth), transposed=False)
     second = find_view(operands[1], instructions, (groups, depth, layout.channels), transposed=True)
     if operands[0].stage != operands[1].stage:
-        raise Unsupported("one of its inputs waits for floats, the other does not")
+        raise Unsupported("float32 nodes lie between its two inputs: no region has both")
     sums = _accumulate(operands, layout.channels, depth, values)
     fields = {
         "groups": groups,

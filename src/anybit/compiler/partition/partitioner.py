@@ -136,7 +136,8 @@ def partition(
     invalid = shared = 0
     while True:
         if invalid == _MOST_WALKS:
-            every = dict.fromkeys(analyzed.model.graph, Reason("too much around it stays float"))
+            reason = Reason(f"{_MOST_WALKS} attempts gave no valid partition of the model")
+            every = dict.fromkeys(analyzed.model.graph, reason)
             decisions = replace(decisions, floats={**decisions.floats, **every})
         lowering = make_lowering(decisions)
         result = Partitioner(analyzed, illegal, decisions, lowering, progress).run()
@@ -352,7 +353,7 @@ class Partitioner:
         y, values = node.outputs[0], self._values
         pair = tuple(require_input(node, place) for place in (0, 1))
         if values.rows(pair[0]) != values.rows(pair[1]):
-            raise Unsupported("its two inputs differ in their rows")
+            raise Unsupported("the batch sizes of its two inputs may differ")
         sizes = [values.sizes(value) for value in (*pair, y)]
         if not 2 <= len(sizes[0]) == len(sizes[1]) == len(sizes[2]) <= 3:
             raise Unsupported("its operands have more or fewer axes than rows, groups and matrices")
@@ -461,7 +462,7 @@ class Partitioner:
             Unsupported: Their sizes differ, or no table holds all pairs of codes.
         """
         if self._values.rows(values[0]) != self._values.rows(values[1]):
-            raise Unsupported("its two inputs differ in their rows")
+            raise Unsupported("the batch sizes of its two inputs may differ")
         y = node.outputs[0]
         layout = make_layout(self._values.sizes(y), first.layout.axis)
         pair = [self._values.codes(value, first.layout.axis) for value in values]
@@ -471,7 +472,7 @@ class Partitioner:
         if pair[0].grid.levels * pair[1].grid.levels > _MOST_PAIRS:
             raise Unsupported("its two inputs have too many codes")
         if pair[0].stage != pair[1].stage:
-            raise Unsupported("one of its inputs waits for floats, the other does not")
+            raise Unsupported("float32 nodes lie between its two inputs: no region has both")
         root, starts = PairRoot(*pair), tuple(values)
         return Expression(
             root, y, pair[0].layout, starts=starts, nodes=(node,), same=is_uniform(node)
@@ -484,7 +485,7 @@ class Partitioner:
             Unsupported: It is not one operation, or no instruction gives an input.
         """
         if self._values.rows(values[0]) != self._values.rows(values[1]):
-            raise Unsupported("its two inputs differ in their rows")
+            raise Unsupported("the batch sizes of its two inputs may differ")
         operands = self._values.float_operands(node, values)
         chain = [node, *self._find_chain(node.outputs[0], operands.layout)]
         return self._values.compute_elementwise(operands, chain)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from anybit.compiler.partition.element_moves import find_zero, plan_gather
 from anybit.compiler.partition.expressions import IntegerTensor, PlannedInstruction
 from anybit.compiler.partition.layout import Layout
-from anybit.compiler.partition.windows import parse_sides
+from anybit.compiler.partition.windows import parse_sides, refuse_channels, refuse_shape
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
 from anybit.onnx.analysis.products import ProductAnalysis
@@ -99,7 +99,7 @@ def make_convolution(
     weights = layout.canonical(codes)
     weights = weights.reshape(y.channels, weights.shape[2], *(side.taps for side in sides))
     if weights.shape[1] * groups != source.layout.channels:
-        raise Unsupported("its sizes are not those of its attributes")
+        raise refuse_channels(weights.shape[1] * groups, source.layout)
     product = replace(product, layout=replace(layout, kind="Conv"))
     if as_codes and all(map(_can_group, sides)) and any(side.stride > 1 for side in sides):
         return _group_outputs(product, source, y, weights, sides)
@@ -121,7 +121,7 @@ def _derive_sides(
     for side, pad in zip(sides, pads[count:], strict=True):
         added = side.result - ((side.size - 1) * side.stride + side.reach + 1 - side.pad - pad)
         if not 0 <= added < max(side.stride, side.dilation):
-            raise Unsupported("its sizes are not those of its attributes")
+            raise refuse_shape(y)
     height, width = (_Side(1, 1, 1), *sides)[-2:]
     return height, width
 
@@ -144,7 +144,7 @@ def _spread_inputs(
         starts.append(max(start, 0))
         ends.append(max(end, 0))
     if not all(line.size for line in lines):
-        raise Unsupported("its padding cuts all of its sums")
+        raise Unsupported("its padding removes all of its outputs")
     (top, left), (bottom, right) = starts, ends
     high, wide = sides
     window = p.Window(

@@ -368,7 +368,7 @@ class Values:
         if not fits or (x.channels_first and not layout.single):
             raise Unsupported("its input has several scales in one sum")
         if self.rows(value) != self.rows(rows_of):
-            raise Unsupported("its input and the scales of it differ in their rows")
+            raise Unsupported("the batch sizes of its input and of the input's scales may differ")
         self.require_floats(value, reader)
         return RegionInput(value, layout.sizes, layout)
 

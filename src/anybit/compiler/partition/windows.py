@@ -114,5 +114,17 @@ def derive_pooling_window(node: ir.Node, x: Layout, y: Layout) -> p.Window:
         return derive_reduced_window(node, x, y)[1]
     window = derive_window(node, get_attribute(node, "kernel_shape", ()), x, y)
     if window is None:
-        raise Unsupported("its sizes are not those of its attributes")
+        raise refuse_shape(y)
     return window
+
+
+def refuse_channels(count: int, x: Layout) -> Unsupported:
+    """Return the reason not to multiply an input by weights of another number of channels."""
+    return Unsupported(f"its weights are for {count} input channels, its input has {x.channels}")
+
+
+def refuse_shape(y: Layout) -> Unsupported:
+    """Return the reason not to compute an output whose sizes contradict the attributes."""
+    return Unsupported(
+        f"its output sizes {list(y.sizes)} after the batch contradict its kernel, strides and pads"
+    )

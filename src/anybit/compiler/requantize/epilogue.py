@@ -15,7 +15,7 @@ from anybit.compiler.lower.requantization import Requantization
 from anybit.compiler.partition.element_functions import ElementFunction
 from anybit.compiler.partition.expressions import Accumulators, IntegerRange
 from anybit.compiler.program import program as p
-from anybit.compiler.reason import UNSUPPORTED, Unsupported
+from anybit.compiler.reason import UNSUPPORTED
 from anybit.compiler.requantize.affine_fit import fit_affine
 from anybit.compiler.requantize.lookup_table import evaluate_table, find_risks_in_table, refuse_size
 from anybit.compiler.requantize.piecewise import (
@@ -86,12 +86,13 @@ def requantize_exactly(
         check_steps(stairs, indices, sums.reach)
         tail = _select_cheapest(stairs, far, levels, sums.reach, shift, guess)
         return Requantization(tail, *_find_step_risks(stairs, function, index, sums))
-    if sums.reach.longest * sums.scales.size > _MOST_EVALUATIONS:
-        raise Unsupported("what follows it rises and falls, over too many accumulators")
+    count = sums.reach.longest * sums.scales.size
+    if count > _MOST_EVALUATIONS:
+        raise refuse_size(count, _MOST_ENTRIES)
     table = evaluate_table(indices, sums.reach, _MOST_ENTRIES)
     steps = read_steps(table, levels, sums.reach)
     if steps is None and table.size > _MOST_ENTRIES:
-        raise refuse_size()
+        raise refuse_size(table.size, _MOST_ENTRIES)
     risks = _find_table_risks(table, function, index, sums)
     if steps is not None:
         return Requantization(

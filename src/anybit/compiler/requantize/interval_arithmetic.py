@@ -130,7 +130,7 @@ class Enclosure:
                 case NodeChain() if len(part.xs) == 1:
                     self._parts.append((tuple(_split(part)), part.xs[0]))
                 case _:
-                    raise Unsupported("its bounds on an interval are not known")
+                    raise Unsupported("no interval bounds for its epilogue")
 
     def __call__(self, low: Array, high: Array) -> Interval:
         """Return bounds of the results for numbers from `low` to `high`."""
@@ -174,10 +174,10 @@ def _split(part: NodeChain) -> Iterator[_Step]:
         elif not node.domain and node.op_type in _PAIRS and len(node.inputs) == 2:
             xs = tuple(value for value in node.inputs if value in varying)
             if len(xs) != 2:
-                raise Unsupported(f"the bounds of {node.op_type} on an interval are not known")
+                raise Unsupported(f"no interval bounds for {node.op_type}")
             yield _Step(xs, node.outputs[0], _PAIRS[node.op_type])
         else:
-            raise Unsupported(f"the bounds of {node.op_type} on an interval are not known")
+            raise Unsupported(f"no interval bounds for {node.op_type}")
     if nodes:
         yield _make_step(part, nodes)
 

@@ -38,7 +38,7 @@ def evaluate_table(indices: Indices, reach: IntegerRange, most_bent: int) -> Arr
         few = min(count, max(2, _SAMPLES // channels))
         sample = indices(_shift_points(reach, np.linspace(0, count - 1, few).astype(np.int64)))
         if not np.logical_or(*find_directions(sample)).all():
-            raise refuse_size()
+            raise refuse_size(count * channels, most_bent)
     table = np.empty((count, channels), np.int16)
     rows = max(1, _BLOCK // channels)
     for first in range(0, count, rows):
@@ -47,9 +47,12 @@ def evaluate_table(indices: Indices, reach: IntegerRange, most_bent: int) -> Arr
     return table
 
 
-def refuse_size() -> Unsupported:
+def refuse_size(entries: int, most: int) -> Unsupported:
     """Return the reason not to use a table."""
-    return Unsupported("what follows it rises and falls, and its table would be too large")
+    return Unsupported(
+        f"its epilogue is not monotonic, and a lookup table would have {entries} entries, "
+        f"{most} at most; quantize with --integer-only"
+    )
 
 
 def find_risks_in_table(

@@ -177,11 +177,11 @@ class IndexBounds:
     def __init__(self, function: ElementFunction, index: Index, sums: Accumulators) -> None:
         self._function, self._index, self.sums = function, index, sums
         self._enclose = Enclosure(function)
-        self._left = 0
+        self._most = self._left = 0
 
     def limit(self, most: int) -> None:
         """Allow this many evaluations from now on."""
-        self._left = most
+        self._most = self._left = most
 
     def evaluate(self, points: Array) -> Array:
         """Return the indices of points x channels."""
@@ -219,7 +219,10 @@ class IndexBounds:
         """Return the results of a function of points x channels, interval by interval."""
         self._left -= len(at)
         if self._left < 0:
-            raise Unsupported("what follows it rises and falls, over too many accumulators")
+            raise Unsupported(
+                "its epilogue is not monotonic: codes of all accumulators need more than "
+                f"{self._most} evaluations; quantize with --integer-only"
+            )
         channels = self.sums.scales.size
         counts = np.bincount(at.channel, minlength=channels)
         row = np.arange(len(at)) - (np.cumsum(counts) - counts)[at.channel]

@@ -82,7 +82,7 @@ def check_steps(stairs: StepFunction, indices: Indices, reach: IntegerRange) -> 
     """
     inside = np.concatenate(list(iterate_samples(stairs.thresholds * stairs.directions, reach)))
     if not np.array_equal(stairs(inside), indices(inside)):
-        raise Unsupported("it neither rises nor falls, although its operators do")
+        raise Unsupported("its result is not monotonic, although each of its operators is")
 
 
 def iterate_samples(steps: Array, reach: IntegerRange) -> Iterator[Array]:

@@ -39,7 +39,7 @@ def find_thresholds(
         Unsupported: The function is not monotonic.
     """
     if not function.monotone:
-        raise Unsupported("what lies before it rises and falls")
+        raise Unsupported("the function before its quantizer is not monotonic")
 
     def indices(keys: Array) -> Array:
         return index(function(decode_sorted_floats(keys)))
@@ -51,7 +51,7 @@ def find_thresholds(
     ends = np.broadcast_to(np.array([[-_INFINITY], [_INFINITY]]), (2, channels))
     beyond = indices(ends)
     if not np.array_equal(beyond, stairs(np.clip(ends, -_LARGEST, _LARGEST))):
-        raise Unsupported("infinities become other values than large numbers do")
+        raise Unsupported("infinities and large finite inputs give different codes")
     falling = stairs.directions < 0
     # x counts where it reaches a threshold: for a decreasing index, those not yet passed.
     keys = np.where(falling, 1 - stairs.thresholds[::-1], stairs.thresholds)
@@ -59,7 +59,7 @@ def find_thresholds(
     keys = np.where(np.where(falling, never[::-1], always), -_INFINITY, keys)
     keys = np.where(np.where(falling, always[::-1], never), _INFINITY + 1, keys)
     if np.any(keys > _INFINITY):
-        raise Unsupported("it never takes some of the values that it is read with")
+        raise Unsupported("some codes that its consumers use can never occur")
     thresholds = decode_sorted_floats(keys)
     fields = {"directions": stairs.directions.astype(np.int32), "thresholds": thresholds.T}
     if np.all(fields["directions"] == fields["directions"][0]) and np.all(

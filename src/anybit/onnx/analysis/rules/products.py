@@ -27,6 +27,7 @@ from anybit.onnx.analysis.sums import (
 )
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, find_exponents
 from anybit.onnx.analysis.view import View, get_input
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, are_powers_of_two
 
 
@@ -46,7 +47,7 @@ def _analyze_factors(
 ) -> tuple[ProductAnalysis, AbstractValue | None]:
     node = analysis.node
     if layout is None:
-        return replace(analysis, reason="its attributes are none that are known"), None
+        return replace(analysis, reason=_explain_layout(node)), None
     x_value, weight_value = get_input(node, layout.x), get_input(node, layout.weight)
     if x_value is None or weight_value is None:
         return replace(analysis, reason="an input is missing"), None
@@ -61,6 +62,17 @@ def _analyze_factors(
     parts = WeightParts(layout.canonical(values))
     analysis = _add_codes(analysis, layout)
     return _analyze_sums(analysis, layout, values, parts, view)
+
+
+def _explain_layout(node: ir.Node) -> str:
+    """Return the reason why the layout of a node is not known."""
+    for name in ("alpha", "beta") if node.op_type == "Gemm" else ():
+        factor = get_attribute(node, name, 1.0)
+        if factor != 1:
+            return f"Gemm with {name}={factor}: only 1 is supported"
+    if get_input(node, 0) is None or get_input(node, 1) is None:
+        return "an input is missing"
+    return "its weights have no spatial axis, or an unknown rank"
 
 
 def _align_channels(x: AbstractValue | None, axis: int) -> AbstractValue | None:
