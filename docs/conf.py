@@ -35,6 +35,7 @@ NAVIGATION = {
         "Clean": "clean",
         "Convert": "convert",
         "Compile": "compile",
+        "Compile an ONNX Runtime dynamic model": "dynamic_models",
         "Run on microcontrollers": "microcontrollers",
         "Evaluate": "evaluate",
         "Find differences": "diff",
