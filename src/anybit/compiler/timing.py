@@ -193,6 +193,7 @@ _PATIENCE = 5
 _SPIN = 5e-3
 
 _STRIPPED = "float network without quantizers"
+_INTEGER = "file with integer operators"
 _DEFAULT_THREADS = 0
 
 _REFUSALS: tuple[type[Exception], ...] = (ModelError, ValueError, *FAILURES)
@@ -221,7 +222,8 @@ def measure_speed(
         compiled: The compiled model.
         model: The compiled graph, which a session with default options runs; None if none does.
         float_model: The float model; by default the file that `source` records. Where there is
-            none, the quantized network without its quantizers stands for it.
+            none, the quantized network without its quantizers stands for it, or the network itself
+            if it only has integer operators.
         seconds: About how long to measure for each number of threads.
         int8: Whether to make and measure ONNX Runtime's static int8 of the float model.
 
@@ -231,7 +233,7 @@ def measure_speed(
     quantized = prepare(source)
     feeds = generate_random_inputs(compiled.inputs)
     floats, name, note = _float_model(source, quantized, float_model)
-    peers = _make_peers(floats, feeds, int8) if floats is not None else {}
+    peers = {} if floats is None else _make_peers(floats, feeds, int8 and name != _INTEGER)
     if floats is not None and not peers:
         problem = f"{name} does not run in ONNX Runtime on the inputs of the quantized model"
         if float_model is not None:
@@ -264,10 +266,12 @@ def _float_model(
     path, missing = find_origin(quantized)
     if path is not None:
         return read(path), f"float model {path.name}", ""
+    note = f"{missing}: name it with --float"
+    if not has_quantizers(quantized):
+        return quantized.clone(), _INTEGER, note
     stripped = quantized.clone()
     thresholds = any(is_multi_threshold(node) for node in iter_nodes(read(source).graph))
     apply_passes(stripped, source, InferShapes(), RemoveQuantizers(), RemoveUnusedNodesPass())
-    note = f"{missing}: name it with --float"
     if thresholds or has_quantizers(stripped):
         return None, "", note
     return stripped, _STRIPPED, note
