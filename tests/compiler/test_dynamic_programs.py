@@ -163,6 +163,9 @@ def test_version_is_4():
         (with_tensor(step=2), "step must be 1, got 2"),
         (with_tensor(lowest=-(2**21)), "lowest must be from -1048576"),
         (with_instruction(2, rounds_first=2), "rounds_first must be from 0 to 1, got 2"),
+        (with_instruction(2, channels=ints(0, 1)), "channels must have 42 elements, got 2"),
+        (with_instruction(2, channels=ints(*[40] * 42)), "a channel must be from -1 to 39"),
+        (with_instruction(2, channels=ints(*[-2] * 42)), "a channel must be from -1 to 39"),
     ],
 )
 def test_verify_refuses_inconsistent_programs(program, message):

@@ -18,6 +18,8 @@ from anybit.compiler.pipeline import find_regions
 from anybit.compiler.rewrite.regions import replace_regions
 from anybit.compiler.selection import LeftRegion
 from anybit.errors import ModelError
+from anybit.inspection.collect import report_compilation
+from anybit.inspection.text import describe_conclusion
 from anybit.onnx.preparation import prepare_for_analysis
 from anybit.quant_types.layer_info import Guarantee
 
@@ -403,7 +405,8 @@ def test_files_of_quantize_dynamic_compile_as_a_whole(
         weight_type=quantization.QuantType[weights],
     )
     compiled = anybit.compile(file)
-    assert compiled.report.coverage == "3 of 3 layers, 100 % of MACs"
+    report = report_compilation(compiled.report, "dynamic")
+    assert describe_conclusion(report) == "3 of 3 layers, 100 % of MACs on integers: 3 exact"
     compiled.save(tmp_path / "fast.onnx")
     model, written = onnx.load(file), anybit.load(tmp_path / "fast.onnx")
     for x in make_inputs((5, 3, 8, 8)) if reduce_range or weights == "QUInt8" else ():
@@ -418,3 +421,13 @@ def test_regions_that_are_left_are_listed_once() -> None:
     left = LeftRegion(layers=("layer",), seconds=1.0, float_seconds=0.5)
     (layer,) = parts.without(dict.fromkeys(parts.regions, left)).layers
     assert (layer.name, layer.guarantee) == ("layer", None)
+
+
+def test_times_are_beside_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "dynamic.onnx"
+    onnx.save(make_product(*KINDS["uint8"]), file)
+    report = anybit.compile(file, time=True).report
+    assert report.speed is not None
+    names = [row["one row"] for row in report.speed.rows()]
+    assert names == ["compiled", "file with integer operators", "quantized graph"]
+    assert len(report.layers) == 1

@@ -216,8 +216,13 @@ class _Maker:
             channels += self._one_of((0, 1, 5, 600))
         self._tensors.append(p.Tensor(x.height, x.width, channels, lowest, 1, levels))
         target = len(self._tensors) - 1
-        rounds_first = self._integer(0, 1)
-        self._instructions.append(p.DynamicQuantize(source, read, zero, target, rounds_first))
+        order = np.zeros(0, np.int32)
+        if self._integer(0, 1):
+            first = np.arange(self._integer(0, x.channels))
+            others = [self._integer(-1, x.channels - 1) for _ in range(min(channels, 8))]
+            order = np.resize(np.concatenate([first, others]), channels).astype(np.int32)
+        quantize = p.DynamicQuantize(source, read, zero, target, self._integer(0, 1), order)
+        self._instructions.append(quantize)
 
     def _float_rows(self) -> None:
         """Normalize floats whose channels are contiguous."""

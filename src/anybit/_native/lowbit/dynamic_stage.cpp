@@ -2,6 +2,7 @@
 // Stages of scales and zero-points that are computed at run time, and of codes by these.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "dynamic_scale.hpp"
 #include "runs.hpp"
@@ -110,8 +111,15 @@ class DynamicQuantizeStage final : public TensorStage {
         one_line_(scale.sizes.height * scale.sizes.width == 1),
         rounds_first_(at.rounds_first != 0),
         lowest_(static_cast<float>(tensor.lowest)),
-        highest_(static_cast<float>(tensor.lowest + tensor.levels - 1)) {
-    whole_lines_ = one_line_ && in_bytes(to) && from.sizes.channels == channels;
+        highest_(static_cast<float>(tensor.lowest + tensor.levels - 1)),
+        order_(at.channels.begin(), at.channels.end()) {
+    if (order_.empty())
+      for (std::int64_t c = 0; c < channels; ++c)
+        order_.push_back(c < from.sizes.channels ? static_cast<std::int32_t>(c) : -1);
+    while (own_ < channels && order_[own_] == own_) ++own_;
+    zeros_ = channels;
+    while (zeros_ > own_ && order_[zeros_ - 1] < 0) --zeros_;
+    whole_lines_ = one_line_ && in_bytes(to) && from.sizes.channels == channels && own_ == channels;
   }
 
   std::string kernel() const override { return "divide to " + TensorStage::kernel(); }
@@ -123,12 +131,12 @@ class DynamicQuantizeStage final : public TensorStage {
     const float* const x = from_.place.read(memory, row) + y * width * strides.pixel;
     if (from_.place.channels_last()) return fill_pixels(memory, row, y, 0, width, x, channels_of_x);
     // Channels are not contiguous: transpose blocks of them first.
-    float room[most_floats];
     if (channels_of_x > most_floats) {
       for (std::int64_t pixel = 0; pixel < width; ++pixel)
-        fill_strided(memory, row, y, pixel, x + pixel * strides.pixel, room);
+        fill_strided(memory, row, y, pixel, x + pixel * strides.pixel);
       return;
     }
+    float room[most_floats];
     const std::int64_t together = most_floats / channels_of_x;
     for (std::int64_t pixel = 0; pixel < width; pixel += together) {
       const std::int64_t pixels = std::min(together, width - pixel);
@@ -140,7 +148,6 @@ class DynamicQuantizeStage final : public TensorStage {
 
  private:
   static constexpr std::int64_t most_floats = 1024;
-  static_assert(most_floats >= run_length);
 
   // The formula of a line, and the index of its zero-point.
   struct Line {
@@ -172,33 +179,42 @@ class DynamicQuantizeStage final : public TensorStage {
       const Line line = line_of(memory, row, y * target->storage.width + pixel + i);
       for (std::int64_t c = 0; c < channels; c += run_length)
         store(memory, row, y, {pixel + i, c, std::min(run_length, channels - c)}, line,
-              x + i * step + std::min(c, from_.sizes.channels));
+              x + i * step, 1);
     }
   }
 
   // Fills a pixel whose channels are not contiguous, in parts.
   void fill_strided(const Memory& memory, std::int64_t row, std::int64_t y, std::int64_t pixel,
-                    const float* x, float* room) const {
+                    const float* x) const {
     const Line line = line_of(memory, row, y * target->storage.width + pixel);
-    for (std::int64_t c = 0; c < channels; c += run_length) {
-      const Run run{pixel, c, std::min(run_length, channels - c)};
-      for (std::int64_t i = 0; i < run.count && c + i < from_.sizes.channels; ++i)
-        room[i] = x[(c + i) * from_.place.strides.channel];
-      store(memory, row, y, run, line, room);
-    }
+    for (std::int64_t c = 0; c < channels; c += run_length)
+      store(memory, row, y, {pixel, c, std::min(run_length, channels - c)}, line, x,
+            from_.place.strides.channel);
   }
 
-  // Stores the codes of a run; channels that the source does not have get that of the zero-point.
+  // Stores the codes of a run. x has the channels of the pixel.
   void store(const Memory& memory, std::int64_t row, std::int64_t y, const Run& run,
-             const Line& line, const float* x) const {
+             const Line& line, const float* x, std::int64_t stride) const {
     Room room;
     std::byte* const to = target->row(memory, row);
     std::uint8_t* const indices = room_for(target->storage, to, y, run, room);
-    const std::int64_t count =
-        std::clamp<std::int64_t>(from_.sizes.channels - run.channel, 0, run.count);
-    loops_.quantize(line.formula, x, count, indices);
-    std::fill_n(indices + count, run.count - count, line.zero);
+    const std::int64_t own = stride == 1 ? within(own_, run) : 0, zeros = within(zeros_, run);
+    if (own > 0) loops_.quantize(line.formula, x + run.channel, own, indices);
+    float others[run_length];
+    for (std::int64_t i = own; i < zeros; ++i) {
+      const std::int32_t channel = order_[run.channel + i];
+      others[i] = channel < 0 ? 0 : x[channel * stride];
+    }
+    loops_.quantize(line.formula, others + own, zeros - own, indices + own);
+    for (std::int64_t i = own; i < zeros; ++i)
+      if (order_[run.channel + i] < 0) indices[i] = line.zero;
+    std::fill_n(indices + zeros, run.count - zeros, line.zero);
     put_indices(target->storage, to, y, run, indices);
+  }
+
+  // Returns a channel as one of a run, from 0 to its count.
+  static std::int64_t within(std::int64_t channel, const Run& run) {
+    return std::clamp<std::int64_t>(channel - run.channel, 0, run.count);
   }
 
   const ElementLoops& loops_;
@@ -206,6 +222,10 @@ class DynamicQuantizeStage final : public TensorStage {
   const FloatPlace scale_, zero_;
   const bool has_zero_, one_line_, rounds_first_;
   const float lowest_, highest_;
+  // The channel of the source for each channel, or -1 for the zero-point. The first `own_` are
+  // those of the source in their order; from `zeros_` on there are only zero-points.
+  std::vector<std::int32_t> order_;
+  std::int64_t own_ = 0, zeros_ = 0;
   bool whole_lines_ = false;
 };
 

@@ -348,10 +348,11 @@ struct DynamicQuantize {
   static constexpr std::string_view name = "DynamicQuantize";
   static constexpr std::int64_t since = 4;
   std::int64_t source = 0, scale = 0, zero = 0, target = 0, rounds_first = 0;
+  Integers channels;
 
   void visit(auto&& field) {
     field("source", source), field("scale", scale), field("zero", zero), field("target", target);
-    field("rounds_first", rounds_first);
+    field("rounds_first", rounds_first), field("channels", channels);
   }
   bool has_zero() const { return zero >= 0; }
 };

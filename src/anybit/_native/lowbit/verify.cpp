@@ -473,6 +473,9 @@ class Verification {
     need(to.step, 1, 1, "step");
     need(to.lowest, -most_shift, most_shift, "lowest");
     need(at.rounds_first, 0, 1, "rounds_first");
+    if (at.channels.empty()) return;
+    need_size(at.channels.size(), to.channels, "channels");
+    need_within(at.channels, -1, from.channels - 1, "a channel");
   }
 
   // Throws unless there is one number for each pixel of floats, or one for all of them.

@@ -19,7 +19,7 @@ from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.shapes import get_proven_sizes, record_shape
+from anybit.onnx.graph.shapes import get_named_sizes, get_proven_sizes, record_shape
 from anybit.onnx.qdq.integer_layers import describe_integer_layer
 from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
@@ -51,6 +51,23 @@ class IntegerProduct:
     layer: LayerInfo
 
     @property
+    def groups(self) -> int:
+        """The number of groups of channels."""
+        return self._layout.groups
+
+    @property
+    def weights(self) -> Array:
+        """The weights, output channel x 1 x tap x input channel of the group, int64."""
+        assert self.product.codes is not None, "integer products have weights"
+        split = self._layout.canonical(self.product.codes.astype(np.int64)).swapaxes(2, 3)
+        return split.reshape(-1, 1, *split.shape[2:])
+
+    @property
+    def _layout(self) -> ProductLayout:
+        assert self.product.layout is not None, "integer products have a layout"
+        return self.product.layout
+
+    @property
     def result(self) -> ir.Value:
         """The sums in float32."""
         return self.cast.outputs[0]
@@ -80,7 +97,7 @@ class _Finder:
     def __init__(self, model: ir.Model) -> None:
         self._model, self._editor = model, Editor(model)
         self._quantizers: dict[ir.Node, DynamicQuantizer] = {}
-        self._sizes: dict[tuple[ir.Value, int], ir.Value] = {}
+        self._sizes: dict[tuple[object, int], ir.Value] = {}
         self._rows: dict[tuple[ir.Value, ir.Value], ir.Value] = {}
 
     def find(self, node: ir.Node) -> IntegerProduct:
@@ -109,6 +126,7 @@ class _Finder:
             layer,
             guarantee=Guarantee.EXACT,
             reason="",
+            integer=False,
             bops=None if layer.macs is None else layer.macs * layer.input_bits * layer.weight_bits,
             input_codes=(_CODES[0], _CODES[-1]),
             weight_codes=(int(weights.min()), int(weights.max())),
@@ -153,7 +171,8 @@ class _Finder:
             numbers = [size for size in own or () if size is not None]
             sizes = [1] * (rank - len(numbers)) + numbers
             is_known = own is not None and len(numbers) == len(own)
-            if is_known and len(sizes) == rank and sizes[:1] == [1]:
+            is_computed = factor.producer() is not None and factor is not y
+            if is_known and is_computed and len(sizes) == rank and sizes[:1] == [1]:
                 repeated = self._repeat(factor, x, sizes)
                 reader.replace_input_with(1 - place, repeated)
                 yield repeated
@@ -171,13 +190,12 @@ class _Finder:
         producer = value.producer()
         assert producer is not None, "it is computed from x"
         assert x.shape is not None, "its rank is known"
-        if (x, len(sizes)) not in self._sizes:
-            self._sizes[x, len(sizes)] = self._count_rows(x, len(sizes), producer)
+        target = self._count_rows(x, len(sizes), producer)
         shape = ir.Shape([x.shape[0], *sizes[1:]])
         self._rows[value, x] = repeated = self._editor.insert(
             producer,
             "Expand",
-            [value, self._sizes[x, len(sizes)]],
+            [value, target],
             f"{value.name}_of_rows",
             like=ir.Value(name=None, shape=shape),
             dtype=ir.DataType.FLOAT,
@@ -188,6 +206,17 @@ class _Finder:
 
     def _count_rows(self, x: ir.Value, rank: int, before: ir.Node) -> ir.Value:
         """Return the number of rows of x, and ones as the sizes of further axes."""
+        first = (get_named_sizes(x, self._model) or [None])[0]
+        if isinstance(first, int):
+            sizes = np.array([first, *[1] * (rank - 1)], np.int64)
+            return self._editor.share_constant("sizes", "rows", sizes)
+        key = first or x, rank
+        if key not in self._sizes:
+            self._sizes[key] = self._compute_rows(x, rank, before)
+        return self._sizes[key]
+
+    def _compute_rows(self, x: ir.Value, rank: int, before: ir.Node) -> ir.Value:
+        """Insert nodes that compute the number of rows of x, followed by ones."""
         insert, nowhere, int64 = self._editor.insert, ir.Value(name=None), ir.DataType.INT64
         name = f"{x.name}_rows"
         shape = insert(before, "Shape", [x], name, like=nowhere, dtype=int64)
@@ -212,6 +241,8 @@ def _find_source(node: ir.Node) -> ir.Node:
         raise Unsupported("its first input is not that of a DynamicQuantizeLinear")
     if len(source.outputs) != _RESULTS or zero is not source.outputs[-1]:
         raise Unsupported("its zero-point is not that of its codes")
+    if not source.outputs[1].name:
+        raise Unsupported("its DynamicQuantizeLinear does not return the scale")
     if source.inputs[0] is None or source.inputs[0].dtype != ir.DataType.FLOAT:
         raise Unsupported("its DynamicQuantizeLinear does not read float32")
     return source

@@ -93,10 +93,13 @@ def plan_zero(
 
 
 def plan_codes(
-    reads: Iterable[RegionInput | RegionOutput], target: IntegerTensor, *, rounds_first: bool
+    reads: Iterable[RegionInput | RegionOutput],
+    target: IntegerTensor,
+    rounds_first: bool,
+    order: tuple[int, ...],
 ) -> PlannedInstruction:
     """Return the instruction that quantizes floats by a scale, and a zero-point if there is one."""
-    fields = {"rounds_first": int(rounds_first)}
+    fields = {"rounds_first": int(rounds_first), "channels": np.array(order, np.int32)}
     return PlannedInstruction(p.DynamicQuantize, tuple(reads), target, fields)
 
 

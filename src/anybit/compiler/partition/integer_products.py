@@ -18,12 +18,10 @@ from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
     Expression,
     IntegerTensor,
-    PlannedInstruction,
 )
 from anybit.compiler.partition.layout import Layout, make_layout
 from anybit.compiler.partition.values import Values
 from anybit.compiler.partition.windows import is_padded
-from anybit.compiler.program import program as p
 from anybit.compiler.reason import Reason, Unsupported, accept
 from anybit.onnx.analysis.products import count_bits
 from anybit.onnx.graph.constants import Array
@@ -69,37 +67,30 @@ def express_integer_product(
     repeated = (form.quantizer.scale, form.quantizer.zero, *form.factors)
     values.set_rows((node.outputs[0], *filter(None, repeated)), x)
     readers = (products.get(reader) for reader, _ in require_input(node).uses())
-    others = [other for other in readers if isinstance(other, IntegerProduct)]
-    zeros = max(map(_count_zero_channels, others))
+    zeros = max(_count_zeros(other) for other in readers if isinstance(other, IntegerProduct))
     axis = 1 if node.op_type == "ConvInteger" else len(values.sizes(x))
-    layout = make_layout(values.sizes(result), axis)
-    tensor = values.dynamic_codes(form.quantizer, axis, zeros, get_label(node)).tensor
-    channels = tensor.layout.channels - zeros
-    root, instructions = _accumulate(form, tensor, channels, layout)
-    values.append(*instructions)
+    layout, channels = make_layout(values.sizes(result), axis), values.sizes(x)[axis - 1]
+    order = _order_channels(_fit_weights(form.weights), form.groups, channels)
+    codes = values.dynamic_codes(form.quantizer, axis, zeros, get_label(node), order)
+    root = _accumulate(form, codes.tensor, channels, layout)
     values.fuse(form.cast)
     return Expression(root, result, layout, starts=(result,))
 
 
-def _count_zero_channels(form: IntegerProduct) -> int:
-    """Return the number of channels of zero-points that the codes of a product need.
+def _count_zeros(form: IntegerProduct) -> int:
+    """Return the number of channels of zero-points after those of the input.
 
     Raises:
-        Unsupported: Its weights do not fit its groups, or need too many channels.
+        Unsupported: The weights need too many channels.
     """
-    layout, codes = form.product.layout, form.product.codes
-    assert layout is not None, "integer products have a layout"
-    assert codes is not None, "integer products have weights"
-    split = layout.canonical(codes.astype(np.int64))
-    weights = split.transpose(0, 1, 3, 2).reshape(-1, 1, split.shape[3], split.shape[2])
-    fitted = _fit_weights(weights)
-    return fitted.zeros if _is_direct(fitted, layout.groups) else min(fitted.zeros, 1)
+    fitted = _fit_weights(form.weights)
+    return fitted.zeros if _is_direct(fitted, form.groups) else 0
 
 
 def _accumulate(
     form: IntegerProduct, source: IntegerTensor, channels: int, y: Layout
-) -> tuple[AccumulatorRoot, tuple[PlannedInstruction, ...]]:
-    """Return the accumulators of a product, and the instructions that arrange its codes.
+) -> AccumulatorRoot:
+    """Return the accumulators of a product.
 
     Args:
         form: The product.
@@ -113,18 +104,14 @@ def _accumulate(
     plain = replace(source, layout=replace(source.layout, channels=channels))
     root, _ = accumulate_product(form.product, form.layer, plain, y)
     fitted = _fit_weights(root.weights)
-    arranged, weights = source, fitted.weights
-    instructions: tuple[PlannedInstruction, ...] = ()
+    weights = fitted.weights
     if _is_direct(fitted, root.groups):
         weights = append_zero_weights(root.weights, source.layout.channels - channels)
-    else:
-        arranged, instructions = _arrange(source, channels, root.groups, fitted)
     reach = compute_reach(source, weights, is_padded(root.window))
     span = int(reach.lowest.min()), int(reach.highest.max())
     layer = replace(root.layer, accumulator=span, accumulator_bits=count_bits(*span))
     sums = replace(root.accumulators, reach=reach)
-    accumulators = replace(root, source=arranged, weights=weights, accumulators=sums, layer=layer)
-    return accumulators, instructions
+    return replace(root, source=source, weights=weights, accumulators=sums, layer=layer)
 
 
 def _is_direct(fitted: _Fitted, groups: int) -> bool:
@@ -151,24 +138,20 @@ def _fit_weights(weights: Array) -> _Fitted:
     return _Fitted(append_zero_weights(fitted, zeros), np.concatenate([empty, *repeated]), zeros)
 
 
-def _arrange(
-    source: IntegerTensor, channels: int, groups: int, fitted: _Fitted
-) -> tuple[IntegerTensor, tuple[PlannedInstruction, ...]]:
-    """Return the channels of each group with those that are repeated, and of the zero-point."""
+def _order_channels(fitted: _Fitted, groups: int, channels: int) -> tuple[int, ...]:
+    """Return the channels of each group, those that are repeated, and -1 for the zero-point.
+
+    Empty if a product reads the channels of the input in their order, then zero-points.
+
+    Raises:
+        Unsupported: There are too many.
+    """
+    if _is_direct(fitted, groups):
+        return ()
     size = channels // groups
     group = np.concatenate([np.arange(size), fitted.repeated])
-    picks = np.arange(groups)[:, None] * size + group
-    zeros = np.full((groups, fitted.zeros), channels)
-    numbers = np.concatenate([picks, zeros], axis=1).ravel().astype(np.int32)
-    if numbers.size > _MOST_CHANNELS:
-        raise Unsupported(f"its zero-points need {numbers.size} channels, more than 65536")
-    layout = replace(source.layout, channels=numbers.size)
-    target = replace(source, layout=layout, identity=object())
-    fields = {
-        "rows": np.arange(layout.height, dtype=np.int32),
-        "columns": np.arange(layout.width, dtype=np.int32),
-        "channels": numbers,
-        "first_channel": 0,
-        "fill": 0,
-    }
-    return target, (PlannedInstruction(p.Gather, (source,), target, fields),)
+    numbers = np.arange(groups)[:, None] * size + group
+    order = np.pad(numbers, ((0, 0), (0, fitted.zeros)), constant_values=-1).ravel()
+    if order.size > _MOST_CHANNELS:
+        raise Unsupported(f"its zero-points need {order.size} channels, more than {_MOST_CHANNELS}")
+    return tuple(order.tolist())

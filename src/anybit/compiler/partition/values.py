@@ -295,7 +295,12 @@ class Values:
         return Expression(OutputRoot(target), target.value, target.layout, starts=(target.value,))
 
     def dynamic_codes(
-        self, quantizer: DynamicQuantizer, axis: int, zero_channels: int, reader: str
+        self,
+        quantizer: DynamicQuantizer,
+        axis: int,
+        zero_channels: int,
+        reader: str,
+        order: tuple[int, ...] = (),
     ) -> DynamicCodes:
         """Compute codes with a computed scale, with channels along an axis.
 
@@ -304,12 +309,14 @@ class Values:
             axis: The axis.
             zero_channels: The number of further channels, which hold the zero-point.
             reader: The reader, for messages.
+            order: The channel of the input for each channel, or -1 for the zero-point; empty for
+                those of the input, then zero-points.
 
         Raises:
             Unsupported: A scale differs within one sum, or floats have another layout.
             MustStayFloat: A layer of a weaker guarantee would compute its input.
         """
-        key = quantizer, axis, zero_channels
+        key = quantizer, axis, zero_channels, order
         if key in self._dynamic_codes:
             return self._dynamic_codes[key]
         x = quantizer.x
@@ -325,10 +332,10 @@ class Values:
             stage = max(self.stage(value) for value in (x, *computed))
             source = self._read_floats(expression, layout, stage, reader)
             reads = [self._read_scale(value, layout, x, reader) for value in computed]
-        wide = replace(layout, channels=layout.channels + zero_channels)
+        wide = replace(layout, channels=len(order) or layout.channels + zero_channels)
         value = ir.Value(name=f"{quantizer.scale.name}_codes", type=x.type)
         tensor = IntegerTensor(value, wide, quantizer.grid, stage)
-        self.append(plan_codes([source, *reads], tensor, rounds_first=quantizer.rounds_first))
+        self.append(plan_codes([source, *reads], tensor, quantizer.rounds_first, order))
         codes = DynamicCodes(tensor, quantizer.bits, reads[0], self.rows(x))
         self._dynamic_codes[key] = codes
         return codes

@@ -456,6 +456,8 @@ class DynamicQuantize:
         target: A tensor whose step is 1.
         rounds_first: Whether code = rint(x / scale) + the code of the zero-point, saturated, and
             NaN becomes the lowest code: ONNX's DynamicQuantizeLinear.
+        channels: The channel of the source for each channel of the target, or -1 for the
+            zero-point. Empty for the channels of the source in their order, then zero-points.
     """
 
     source: int
@@ -463,6 +465,7 @@ class DynamicQuantize:
     zero: int
     target: int
     rounds_first: int
+    channels: Integers = field(default_factory=lambda: np.zeros(0, np.int32))
 
 
 @dataclass(frozen=True, eq=False)

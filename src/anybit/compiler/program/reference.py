@@ -189,20 +189,21 @@ class _Run:
         x, scale, tensor = self._floats[at.source], self._floats[at.scale], self.tensors[at.target]
         zero = self._floats[at.zero] if at.zero >= 0 else np.zeros_like(scale)
         bounds = tensor.lowest, tensor.lowest + tensor.levels - 1
-        codes = self.indices[at.target]
-        codes[:] = _round_and_saturate(zero, 0, *bounds)
-        inside = codes[..., : x.shape[-1]]
+        origin = _round_and_saturate(zero, 0, *bounds)
+        order = at.channels
+        if not order.size:
+            order = np.pad(np.arange(x.shape[-1]), (0, tensor.channels), constant_values=-1)
+            order = order[: tensor.channels]
         with np.errstate(all="ignore"):
-            y = x / scale
+            y = x[..., order] / scale
             if at.rounds_first:
-                lowest, highest = (np.float32(bound - codes[..., :1]) for bound in bounds)
-                inside += np.rint(np.clip(np.where(y > lowest, y, lowest), None, highest)).astype(
-                    np.int64
-                )
+                lowest, highest = (np.float32(bound - origin) for bound in bounds)
+                inside = np.clip(np.where(y > lowest, y, lowest), None, highest)
+                codes = np.asarray(np.rint(inside), np.int64) + origin
             else:
                 y = y + zero
-                inside[:] = np.where(np.isnan(y), inside, _round_and_saturate(y, 0, *bounds))
-        codes -= tensor.lowest
+                codes = np.where(np.isnan(y), origin, _round_and_saturate(y, 0, *bounds))
+        self.indices[at.target][:] = np.where(order < 0, origin, codes) - tensor.lowest
 
     @property
     def _floats(self) -> list[Array]:
