@@ -431,3 +431,43 @@ def test_times_are_beside_those_of_the_file(tmp_path: Path) -> None:
     names = [row["one row"] for row in report.speed.rows()]
     assert names == ["compiled", "file with integer operators", "quantized graph"]
     assert len(report.layers) == 1
+
+
+@pytest.mark.parametrize("shape", [("n", "t", 16), (1, 5, 16), ("n", 5, 16)])
+def test_attention_of_quantize_dynamic_keeps_its_bits(
+    tmp_path: Path, shape: Sequence[int | str]
+) -> None:
+    """Products of two computed tensors stay operators of the file."""
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    random = np.random.default_rng(4)
+    constants = {f"w{name}": np.float32(random.normal(size=(16, 16)) / 4) for name in "qkvo"}
+    nodes = [helper.make_node("MatMul", ["x", f"w{n}"], [n], name=f"to_{n}") for n in "qkv"]
+    nodes += [
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "kt"], ["a"], name="scores"),
+        helper.make_node("Softmax", ["a"], ["s"], axis=-1),
+        helper.make_node("MatMul", ["s", "v"], ["o"], name="mix"),
+        helper.make_node("MatMul", ["o", "wo"], ["p"], name="out"),
+        helper.make_node("Add", ["x", "p"], ["y"]),
+    ]
+    source, file = tmp_path / "float.onnx", tmp_path / "dynamic.onnx"
+    onnx.save(make_model(nodes, constants, shape, shape), source)
+    quantization.quantize_dynamic(source, file, reduce_range=True)
+    model, compiled = onnx.load(file), anybit.compile(file)
+    exact = [layer for layer in compiled.report.layers if layer.guarantee is Guarantee.EXACT]
+    assert len(exact) == 4
+    sizes = [size if isinstance(size, int) else 3 for size in shape]
+    for x in make_inputs(sizes)[:4]:
+        assert_same_bits(compiled.run(x)["y"], run_plain(model, x))
+
+
+def test_factors_may_be_inputs() -> None:
+    model = edit(make_product(*KINDS["uint8"]), "Mul", 0, "g")
+    model.graph.input.append(helper.make_tensor_value_info("g", TensorProto.FLOAT, [1]))
+    (product,) = (node for node in model.graph.node if list(node.output) == ["m"])
+    product.input[1] = "g"
+    compiled = anybit.compile(model)
+    assert [layer.guarantee for layer in compiled.report.layers] == [Guarantee.EXACT]
+    feeds = {"x": make_inputs((5, 24))[0], "g": np.float32([0.3])}
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert_same_bits(compiled.run(feeds)["y"], session.run(None, feeds)[0])

@@ -7,12 +7,14 @@ Cast of the sums to float32, and a Mul by both scales.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.dynamic_quantizers import DynamicQuantizer, ScaleFormula
 from anybit.compiler.reason import Reason, Unsupported
+from anybit.compiler.zero_weights import FittedWeights, fit_weights
 from anybit.onnx.analysis.layouts import ProductLayout, make_weight_layout
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import get_input
@@ -55,12 +57,16 @@ class IntegerProduct:
         """The number of groups of channels."""
         return self._layout.groups
 
-    @property
-    def weights(self) -> Array:
-        """The weights, output channel x 1 x tap x input channel of the group, int64."""
+    @cached_property
+    def fitted(self) -> FittedWeights:
+        """The weights in 8 bits, output channel x 1 x tap x input channel of the group.
+
+        Raises:
+            Unsupported: The zero-point needs too many channels.
+        """
         assert self.product.codes is not None, "integer products have weights"
-        split = self._layout.canonical(self.product.codes.astype(np.int64)).swapaxes(2, 3)
-        return split.reshape(-1, 1, *split.shape[2:])
+        split = self._layout.canonical(self.product.codes).swapaxes(2, 3)
+        return fit_weights(split.reshape(-1, 1, *split.shape[2:]))
 
     @property
     def _layout(self) -> ProductLayout:
@@ -241,8 +247,6 @@ def _find_source(node: ir.Node) -> ir.Node:
         raise Unsupported("its first input is not that of a DynamicQuantizeLinear")
     if len(source.outputs) != _RESULTS or zero is not source.outputs[-1]:
         raise Unsupported("its zero-point is not that of its codes")
-    if not source.outputs[1].name:
-        raise Unsupported("its DynamicQuantizeLinear does not return the scale")
     if source.inputs[0] is None or source.inputs[0].dtype != ir.DataType.FLOAT:
         raise Unsupported("its DynamicQuantizeLinear does not read float32")
     return source

@@ -25,12 +25,10 @@ from anybit.compiler.partition.layout import Layout
 from anybit.compiler.partition.windows import is_padded
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
+from anybit.compiler.zero_weights import append_zero_weights, count_zero_weights
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.graph.constants import Array
 from anybit.quant_types.layer_info import Guarantee, LayerInfo
-
-_MOST_GROWTH = 2
-"""Most channels for zero-points, by those of the source."""
 
 REASON = "scales of its input are computed at run time, and float32 sums round in an open order"
 
@@ -122,45 +120,6 @@ def count_zero_channels(products: Iterable[ProductAnalysis]) -> int:
         weights = layout.canonical(codes.astype(np.int64))[0]
         most = max(most, count_zero_weights(weights.transpose(0, 2, 1)))
     return most
-
-
-def count_zero_weights(weights: Array) -> int:
-    """Return the number of weights that add up to the negative sum of the others.
-
-    Args:
-        weights: Integers, with the input channels along the last axis.
-
-    Raises:
-        Unsupported: Too many.
-    """
-    lowest, highest = _find_bounds(weights)
-    missing = -weights.sum(axis=-1)
-    count = max(-int(-missing.max(initial=0) // highest), -int(missing.min(initial=0) // -lowest))
-    if count > _MOST_GROWTH * weights.shape[-1]:
-        raise Unsupported("its weights have sums that are too large for their zero-points")
-    return count
-
-
-def append_zero_weights(weights: Array, count: int) -> Array:
-    """Append channels whose weights add up to the negative sum of the others.
-
-    Args:
-        weights: Integers, output channel x kernel row x kernel column x input channel.
-        count: The number of channels.
-    """
-    lowest, highest = _find_bounds(weights)
-    missing, parts = -weights.sum(axis=3, keepdims=True), [weights]
-    for _ in range(count):
-        parts.append(np.clip(missing, lowest, highest))
-        missing = missing - parts[-1]
-    assert not missing.any(), "their number was counted"
-    return np.concatenate(parts, axis=3)
-
-
-def _find_bounds(weights: Array) -> tuple[int, int]:
-    """Return the lowest and highest weight, so that one is negative and one positive."""
-    lowest, highest = int(weights.min(initial=0)), int(weights.max(initial=0))
-    return lowest or -max(highest, 1), highest or min(-lowest, 127) or 1
 
 
 def accumulate_dynamic_product(

@@ -6,14 +6,13 @@ their weights are sums of 8-bit integers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.analyze.integer_products import IntegerProduct
 from anybit.compiler.partition.accumulators import accumulate_product, compute_reach
-from anybit.compiler.partition.dynamic_codes import append_zero_weights, count_zero_weights
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
     Expression,
@@ -23,29 +22,12 @@ from anybit.compiler.partition.layout import Layout, make_layout
 from anybit.compiler.partition.values import Values
 from anybit.compiler.partition.windows import is_padded
 from anybit.compiler.reason import Reason, Unsupported, accept
+from anybit.compiler.zero_weights import FittedWeights, append_zero_weights
 from anybit.onnx.analysis.products import count_bits
-from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.require import require_input
 
-_LOWEST, _HIGHEST = -128, 127
 _MOST_CHANNELS = 2**16
-
-
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    """Weights of 8 bits that compute the sums of wider ones, and subtract the zero-point.
-
-    Attributes:
-        weights: Integers, output channel x kernel row x kernel column x input channel: the
-            channels of a group, then those that are repeated, then those of the zero-point.
-        repeated: The channels of a group that are repeated.
-        zeros: The number of channels of the zero-point.
-    """
-
-    weights: Array
-    repeated: Array
-    zeros: int
 
 
 def express_integer_product(
@@ -70,7 +52,7 @@ def express_integer_product(
     zeros = max(_count_zeros(other) for other in readers if isinstance(other, IntegerProduct))
     axis = 1 if node.op_type == "ConvInteger" else len(values.sizes(x))
     layout, channels = make_layout(values.sizes(result), axis), values.sizes(x)[axis - 1]
-    order = _order_channels(_fit_weights(form.weights), form.groups, channels)
+    order = _order_channels(form.fitted, form.groups, channels)
     codes = values.dynamic_codes(form.quantizer, axis, zeros, get_label(node), order)
     root = _accumulate(form, codes.tensor, channels, layout)
     values.fuse(form.cast)
@@ -83,8 +65,7 @@ def _count_zeros(form: IntegerProduct) -> int:
     Raises:
         Unsupported: The weights need too many channels.
     """
-    fitted = _fit_weights(form.weights)
-    return fitted.zeros if _is_direct(fitted, form.groups) else 0
+    return form.fitted.zeros if _is_direct(form.fitted, form.groups) else 0
 
 
 def _accumulate(
@@ -103,9 +84,8 @@ def _accumulate(
     """
     plain = replace(source, layout=replace(source.layout, channels=channels))
     root, _ = accumulate_product(form.product, form.layer, plain, y)
-    fitted = _fit_weights(root.weights)
-    weights = fitted.weights
-    if _is_direct(fitted, root.groups):
+    weights = form.fitted.weights.reshape(*root.weights.shape[:3], -1)
+    if _is_direct(form.fitted, root.groups):
         weights = append_zero_weights(root.weights, source.layout.channels - channels)
     reach = compute_reach(source, weights, is_padded(root.window))
     span = int(reach.lowest.min()), int(reach.highest.max())
@@ -114,31 +94,12 @@ def _accumulate(
     return replace(root, source=source, weights=weights, accumulators=sums, layer=layer)
 
 
-def _is_direct(fitted: _Fitted, groups: int) -> bool:
+def _is_direct(fitted: FittedWeights, groups: int) -> bool:
     """Return whether a product reads all channels of its codes in their order."""
     return groups == 1 and not fitted.repeated.size
 
 
-def _fit_weights(weights: Array) -> _Fitted:
-    """Return 8-bit weights of repeated channels, and of those of the zero-point.
-
-    Raises:
-        Unsupported: The zero-point needs too many channels.
-    """
-    parts, repeated = [np.clip(weights, _LOWEST, _HIGHEST)], list[Array]()
-    rest = weights - parts[0]
-    while rest.any():
-        (places,) = np.nonzero(rest.any(axis=(0, 1, 2)))
-        parts.append(np.clip(rest[..., places], _LOWEST, _HIGHEST))
-        repeated.append(places)
-        rest[..., places] -= parts[-1]
-    fitted = np.concatenate(parts, axis=3)
-    zeros = count_zero_weights(fitted)
-    empty = np.zeros(0, np.int64)
-    return _Fitted(append_zero_weights(fitted, zeros), np.concatenate([empty, *repeated]), zeros)
-
-
-def _order_channels(fitted: _Fitted, groups: int, channels: int) -> tuple[int, ...]:
+def _order_channels(fitted: FittedWeights, groups: int, channels: int) -> tuple[int, ...]:
     """Return the channels of each group, those that are repeated, and -1 for the zero-point.
 
     Empty if a product reads the channels of the input in their order, then zero-points.
