@@ -451,13 +451,10 @@ class DynamicQuantize:
 
     Attributes:
         source: Floats.
-        scale: Floats with the sizes of a `DynamicScale`.
-        zero: Floats of the same sizes; -1 for a zero of 0, without further channels.
+        scale, zero: Floats as of a `DynamicScale`; zero is -1 for 0 without further channels.
         target: A tensor whose step is 1.
-        rounds_first: Whether code = rint(x / scale) + the code of the zero-point, saturated, and
-            NaN becomes the lowest code: ONNX's DynamicQuantizeLinear.
-        channels: The channel of the source for each channel of the target, or -1 for the
-            zero-point. Empty for the channels of the source in their order, then zero-points.
+        rounds_first: Whether code = rint(x / scale) + rint(zero), saturated; NaN is the lowest.
+        channels: For each code the channel of the source, or -1 for a zero-point; or empty.
     """
 
     source: int
