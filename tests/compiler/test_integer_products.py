@@ -404,7 +404,7 @@ def test_files_of_quantize_dynamic_compile_as_a_whole(
         reduce_range=reduce_range,
         weight_type=quantization.QuantType[weights],
     )
-    compiled = anybit.compile(file)
+    compiled = anybit.compile(file, guarantee="exact")
     report = report_compilation(compiled.report, "dynamic")
     assert describe_conclusion(report) == "3 of 3 layers, 100 % of MACs on integers: 3 exact"
     compiled.save(tmp_path / "fast.onnx")
@@ -453,7 +453,7 @@ def test_attention_of_quantize_dynamic_keeps_its_bits(
     source, file = tmp_path / "float.onnx", tmp_path / "dynamic.onnx"
     onnx.save(make_model(nodes, constants, shape, shape), source)
     quantization.quantize_dynamic(source, file, reduce_range=True)
-    model, compiled = onnx.load(file), anybit.compile(file)
+    model, compiled = onnx.load(file), anybit.compile(file, guarantee="exact")
     exact = [layer for layer in compiled.report.layers if layer.guarantee is Guarantee.EXACT]
     assert len(exact) == 4
     sizes = [size if isinstance(size, int) else 3 for size in shape]
