@@ -14,12 +14,12 @@ def match_names(pattern: str, layers: Sequence[Sequence[str]], where: str) -> se
     Args:
         pattern: A name, or a pattern: `*` matches any characters, `?` one, `[ab]` a or b.
         layers: All names of every layer.
-        where: The option that holds the pattern, for the message.
+        where: The parameter and the pattern, for the message.
 
     Raises:
         ValueError: No layer matches.
 
-    >>> sorted(match_names("b*", [["a"], ["b.0", "first"], ["b.1"]], "keep"))
+    >>> sorted(match_names("b*", [["a"], ["b.0", "first"], ["b.1"]], "keep='b*'"))
     [1, 2]
     """
     matches = {
@@ -31,5 +31,5 @@ def match_names(pattern: str, layers: Sequence[Sequence[str]], where: str) -> se
         existing = [name for names in layers for name in names]
         close = difflib.get_close_matches(pattern, existing, n=3) or existing[:3]
         names = ", ".join(escape_name(name) for name in close)
-        raise ValueError(f"{where}: no layer matches {pattern!r}; there are {names}")
+        raise ValueError(f"{where}: no layer matches; there are {names}")
     return matches

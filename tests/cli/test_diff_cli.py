@@ -169,7 +169,7 @@ def test_diff_page_of_equal_models() -> None:
     [
         (["model.onnx", "up.onnx", "--with", "a,b,c"], "--with must name one runner or two"),
         (["model.onnx", "both.npz", "--with", "anybit,qonnx"], "--with must name one runner here"),
-        (["model.onnx", "up.onnx", "--with", "tensorrt"], "runner must be one of anybit"),
+        (["model.onnx", "up.onnx", "--with", "tensorrt"], "--with must be one of anybit"),
         (["model.onnx", "missing.onnx"], "missing.onnx: no such file"),
         (["model.onnx", "missing.npz"], "missing.npz: no such file"),
         (["model.onnx", "x.npy"], "x.npy is not an ONNX model"),
@@ -272,7 +272,7 @@ def test_diff_ranks_the_largest_contributions_first(shell: Shell) -> None:
 def test_unknown_runner_is_reported_without_sizes(shell: Shell) -> None:
     onnx.save(model([node("Relu", "x", domain="")], inputs={"x": ["n", 4]}), "free.onnx")
     error = shell.fails("diff", "free.onnx", "--with", "onnx")
-    assert "runner must be one of anybit" in error
+    assert "--with must be one of anybit" in error
     assert "assumed" not in error
 
 

@@ -68,7 +68,7 @@ def test_evaluate_imports_a_metric_from_the_working_directory(
         (["net.onnx", "q.onnx", "--data", "none.npz"], "none.npz: no such file"),
         (["net.onnx", "q.onnx"], "--data"),
         (["net.onnx", "--data", "data.npz", "--labels", "y"], "holds x, label, and no labels"),
-        (["net.onnx", "--data", "data.npz"], "give a second model, or labels"),
+        (["net.onnx", "--data", "data.npz"], "add a second model, or --labels 'NAME'"),
         (["net.onnx", "--data", "data.npz", "--metric", "there:f"], "there cannot be imported"),
     ],
 )

@@ -243,18 +243,23 @@ def test_quality_fits_the_terminal(columns: int, count: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--activations", "uint8"], "activations need data"),
+        (["--activations", "uint8"], "add --data 'FILE.npz'"),
         (["--weights", "int4 perchannel"], 'did you mean "per-channel"'),
+        (["--weights", "int4", "per-channel"], 'such as --weights "int4 per-channel"'),
         (["--data", "none.npz"], "none.npz: no such file"),
-        (["--data", "data.npz", "--keep", "tail"], "keep: no layer matches 'tail'"),
-        (["--data", "data.npz", "--budget", "3 dBm"], "budget '3 dBm': give a size (\"4MB\""),
-        (["--data", "data.npz", "--budget", "1B"], "budget 1B: the least possible is"),
-        (["--budget", "30dB"], "a budget needs data"),
+        (["--data", "data.npz", "--keep", "tail"], "--keep 'tail': no layer matches"),
+        (["--data", "data.npz", "--budget", "3 dBm"], "--budget '3 dBm': give a size (\"4MB\""),
+        (["--data", "data.npz", "--budget", "1B"], "--budget '1B': the least possible is"),
+        (["--data", "data.npz", "--budget", "200dB"], "an SQNR must be at most 150dB"),
+        (["--data", "data.npz", "--budget", "2000%bops"], "a share must be at most 1000%"),
+        (["--outputs", "int8"], "--outputs 'int8' needs calibration data: add --data"),
+        (["--weights", "fp8"], "--weights 'fp8': unknown format"),
+        (["--budget", "30dB"], "--budget '30dB' needs data"),
         (["--layer", "head"], "--layer 'head': use NAME=SPEC"),
         (["--data", "data.npz", "--fail-below", "10"], "--fail-below '10': give an SQNR"),
         (["--fail-below", "10dB"], "--fail-below '10dB': the check needs data"),
         (["--layer", "head=int4", "--layer", "head=int8"], "--layer: 'head' is given twice"),
-        (["--layer", "heat=int4"], "no layer matches 'heat'; there are head"),
+        (["--layer", "heat=int4"], "--layer 'heat': no layer matches; there are head"),
     ],
 )
 def test_quantize_rejects_invalid_options(files: Shell, arguments: list[str], message: str) -> None:
@@ -269,7 +274,7 @@ def test_report_holds_the_command_with_effort(files: Shell) -> None:
     assert "--effort fast" in json.loads(Path("r.json").read_text())["command"]
     code, _, err = files(*arguments, "slow")
     assert code == 2
-    assert 'unknown effort "slow"; known: fast, default' in err
+    assert "--effort 'slow': unknown value \"slow\"; known: fast, default" in err
 
 
 def test_quantize_ties_states_and_rejects_other_options(shell: Shell) -> None:
@@ -288,5 +293,5 @@ def test_quantize_ties_states_and_rejects_other_options(shell: Shell) -> None:
         assert len(set(re.findall(rf"PUT1_{number} (\S+)\n", header))) == 1
     assert "use INPUT=OUTPUT" in shell.fails(*integers, "--state", "h")
     assert "'h' is given twice" in shell.fails(*integers, "--state", "h=y", "--state", "h=state")
-    assert 'unknown states: output "z"' in shell.fails(*integers, "--state", "h=z")
-    assert "give outputs" in shell.fails(*common, "--state", "h=state")
+    assert "--state 'h': unknown output \"z\"" in shell.fails(*integers, "--state", "h=z")
+    assert "add --outputs 'int8'" in shell.fails(*common, "--state", "h=state")

@@ -118,7 +118,9 @@ def test_epilogue_uses_table_for_non_monotonic_function():
 
 def test_epilogue_refuses_too_long_table():
     bent = ElementFunction().then(np.abs, monotone=False, uniform=True)
-    with pytest.raises(Unsupported, match="rises and falls"):
+    with pytest.raises(
+        Unsupported, match="not monotonic, and a lookup table would have 33554433 entries"
+    ):
         requantize_exactly(bent, index_from(0), 8, sums([-(2**24)], [2**24]))
 
 
@@ -136,7 +138,7 @@ def wave(y):
 
 def test_epilogue_refuses_large_table_early():
     sizes = []
-    with pytest.raises(Unsupported, match="too large"):
+    with pytest.raises(Unsupported, match="a lookup table would have 8388609 entries"):
         requantize_exactly(counted(wave, sizes), index_from(0), 8, sums([-(2**22)], [2**22], 1e-6))
     assert sum(sizes) <= 2**16
 
@@ -168,7 +170,7 @@ def test_epilogue_lists_risks_of_table(slack):
 
 def test_epilogue_detects_false_monotonicity():
     bent = ElementFunction().then(lambda y: np.abs(y) // STEP * STEP, monotone=True, uniform=True)
-    with pytest.raises(Unsupported, match="neither rises nor falls"):
+    with pytest.raises(Unsupported, match="its result is not monotonic"):
         requantize_exactly(bent, index_from(0), 256, sums([-400], [500]))
 
 
@@ -274,7 +276,7 @@ def test_thresholds_detect_false_monotonicity():
 
     for function, levels in ((bent, 4), (hole, 2)):
         promised = ElementFunction().then(function, monotone=True, uniform=True)
-        with pytest.raises(Unsupported, match="neither rises nor falls"):
+        with pytest.raises(Unsupported, match="its result is not monotonic"):
             find_thresholds(promised, index_from(0), levels, 1)
 
 

@@ -90,7 +90,7 @@ def test_metric_is_a_function_or_its_path(monkeypatch: pytest.MonkeyPatch, tmp_p
         ("my_metrics:nothing", "must return finite numbers"),
         ("my_broken:f", "cannot be imported: ModuleNotFoundError: .*there_is_no_such_module"),
         ("no_such_module_at_all:f", "cannot be imported"),
-        ("accuracy", "metric must be top1, top5"),
+        ("accuracy", "metric must be one of top1, top5"),
         ("os.path:", "metric must be"),
     ):
         with pytest.raises(AnybitError, match=message):
@@ -185,9 +185,9 @@ def test_evaluate_runs_either_engine() -> None:
 @pytest.mark.parametrize(
     ("others", "arguments", "message"),
     [
-        ([], {}, "nothing to measure on one model: give a second model, or labels"),
-        ([], {"metric": "sqnr"}, "metric sqnr compares models"),
-        ([], {"metric": "top5"}, "metric top5 needs labels"),
+        ([], {}, "one model has no reference: add a second model, or labels="),
+        ([], {"metric": "sqnr"}, "metric='sqnr' compares models"),
+        ([], {"metric": "top5"}, "metric='top5' needs labels: add labels="),
         ([product()], {"engine": "fast"}, "engine must be one of onnxruntime, compiled"),
         (
             [product(name="z")],

@@ -59,14 +59,14 @@ def test_parse_thresholds_has_defaults() -> None:
     ],
 )
 def test_parse_thresholds_rejects_other_text(words: str, message: str) -> None:
-    with pytest.raises(OptionError, match=f"--fail-below .*{message}"):
+    with pytest.raises(OptionError, match=f"fail_below=.*{message}"):
         parse_thresholds(words)
 
 
 def test_parse_thresholds_needs_data() -> None:
-    with pytest.raises(OptionError, match="--fail-below '20dB': the check needs data"):
+    with pytest.raises(OptionError, match="fail_below='20dB': the check needs data"):
         parse_thresholds("20dB", has_data=False)
-    with pytest.raises(OptionError, match="must be a text, got 10"):
+    with pytest.raises(OptionError, match="fail_below=10 is not a text"):
         parse_thresholds(10)  # type: ignore[arg-type]
 
 
@@ -144,5 +144,5 @@ def test_quantize_checks_thresholds() -> None:
     assert record["passed"] is False
     assert record["thresholds"]["sqnr"] == pytest.approx(limit, abs=1e-3)
     assert record["outputs"][0]["name"] == "y"
-    with pytest.raises(OptionError, match="--fail-below"):
+    with pytest.raises(OptionError, match="fail_below="):
         anybit.quantize(proto, data, fail_below="good")

@@ -221,7 +221,7 @@ def test_convert_keeps_the_values_of_dynamic_quantizers(form: str) -> None:
 
 
 def test_quantize_needs_data_if_one_activation_is_static() -> None:
-    with pytest.raises(OptionError, match=r'compute scales at run time .*"int8 dynamic"'):
+    with pytest.raises(OptionError, match="activations='int8 dynamic'"):
         anybit.quantize(
             NETWORKS["attention"](), activations="uint8", layers={"query": "int8/int8 dynamic"}
         )
@@ -240,7 +240,7 @@ def test_quantize_needs_data_if_one_activation_is_static() -> None:
         ({"activations": "int8 dynamic", "scales": "power-of-two"}, "use mxint8 instead"),
         (
             {"activations": "int8 dynamic", "integer_only": True},
-            "integer_only: activations must be .* with static scales, not int8 dynamic",
+            "integer_only=True: activations must be .*, not int8 dynamic",
         ),
         ({"activations": "int8 dynamic", "target": "finn"}, "scales must be static; leave dynamic"),
     ],

@@ -117,7 +117,7 @@ def test_effort_does_not_change_weights_without_data() -> None:
 
 
 def test_effort_suggests_the_nearest_word() -> None:
-    with pytest.raises(OptionError, match='unknown effort "fats"; did you mean "fast"'):
+    with pytest.raises(OptionError, match='unknown value "fats"; did you mean "fast"'):
         anybit.quantize(attention(), effort="fats")
 
 

@@ -137,12 +137,15 @@ def test_quantize_for_target_does_not_scale_channels() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "tpu"}, 'unknown target "tpu"'),
+        ({"target": "tpu"}, 'target=.tpu.: unknown value "tpu"'),
         ({"target": "finn", "weights": "fp8_e4m3"}, "'fp8_e4m3' is not supported"),
         ({"target": "finn", "weights": "mxfp4"}, "'mxfp4' is not supported"),
         ({"target": "hls4ml", "weights": "bipolar"}, "'bipolar' is not supported"),
         ({"target": "hls4ml", "activations": "uint8 asymmetric"}, "zero-points must be 0"),
-        ({"target": "hls4ml", "activations": "float"}, "activations must be integers; give data"),
+        (
+            {"target": "hls4ml", "activations": "float"},
+            "activations must be integers, not float; add data=",
+        ),
         ({"target": "finn", "activations": "uint1"}, "signed activations are .*; use 2 bits"),
     ],
 )

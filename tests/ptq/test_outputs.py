@@ -118,10 +118,10 @@ def test_targets_choose_the_sign_of_output_quantizers(target: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"outputs": "int99"}, "outputs: .*int99"),
-        ({"outputs": "int16", "integer_only": True}, "outputs must be integers .*, not int16"),
-        ({"outputs": "mxfp8", "integer_only": True}, "outputs must be integers .*, not mxfp8"),
-        ({"outputs": "int8", "data": None}, "'int8' needs data"),
+        ({"outputs": "int99"}, "outputs='int99'"),
+        ({"outputs": "int16", "integer_only": True}, "outputs='int16': .* must be integers"),
+        ({"outputs": "mxfp8", "integer_only": True}, "outputs='mxfp8': .* must be integers"),
+        ({"outputs": "int8", "data": None}, "outputs='int8' needs calibration data"),
     ],
 )
 def test_unsupported_output_formats_are_rejected(options: dict, message: str) -> None:
@@ -142,5 +142,5 @@ def test_model_without_float_outputs_is_rejected() -> None:
     ]
     proto = model(nodes, {"w": random(4, 3)}, inputs={"x": ["N", 4]})
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
-    with pytest.raises(OptionError, match=r"nothing to quantize: output y .* it is int64; leave"):
+    with pytest.raises(OptionError, match=r"can be quantized: output y .* it is int64; leave out"):
         anybit.quantize(proto, random(40, 4), outputs="int8")

@@ -124,23 +124,26 @@ def test_quantize_with_power_of_two_scales_has_no_others() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layers": {"heads": "int4"}}, "layers: no layer matches 'heads'; there are head"),
-        ({"layers": {"head": "INT4"}}, "layers: 'head': weights: .*unknown format .* \"int4\""),
+        ({"layers": {"heads": "int4"}}, r"layers\['heads'\]: no layer matches; there are head"),
+        (
+            {"layers": {"head": "INT4"}},
+            r"layers\['head'\]: weights 'INT4': unknown format .* \"int4\"",
+        ),
         (
             {"layers": {"head": "int4/fp8"}},
-            "'head': activations: .*unknown format .* \"float8_e4m3fn",
+            "'head'.: activations .*unknown format .* \"float8_e4m3fn",
         ),
-        ({"layers": {"head": "int4/"}}, "'head': activations: .*unknown format"),
-        ({"layers": {"head": ""}}, "'head': weights: .*unknown format"),
+        ({"layers": {"head": "int4/"}}, "'head'.: activations .*unknown format"),
+        ({"layers": {"head": ""}}, "'head'.: weights .*unknown format"),
         ({"layers": {"head": "int4/uint8/uint8"}}, 'unknown format "uint8/uint8"'),
         ({"layers": {"head": 4}}, "use a spec like"),
-        ({"layers": {"[": "int4"}}, r"no layer matches '\['"),
+        ({"layers": {"[": "int4"}}, r"layers\['\['\]: no layer matches"),
         ({"layers": {"*" * 5000 + "x": "int4"}}, "no layer matches"),
-        ({"keep": ["softmax"]}, "keep: no layer matches 'softmax'; there are"),
+        ({"keep": ["softmax"]}, "keep='softmax': no layer matches; there are"),
         ({"scales": "powers-of-two"}, 'did you mean "power-of-two"'),
         (
             {"scales": "power-of-two", "weights": "nvfp4"},
-            "the scales of nvfp4 are not powers",
+            "scales='power-of-two': nvfp4 has other scales; use mxfp4",
         ),
         ({"weights": "4bit"}, 'did you mean "int4"'),
         ({"activations": "FP8"}, "did you mean"),
@@ -152,7 +155,7 @@ def test_plan_rejects_invalid_options(options: dict[str, object], message: str) 
 
 
 def test_plan_rejects_a_weight_spec_for_a_layer_without_weights() -> None:
-    with pytest.raises(OptionError, match="'scores' has no weights; use \"float/int4\""):
+    with pytest.raises(OptionError, match=r"'scores'\]: no match has weights; use .float/int4"):
         anybit.quantize(attention(), data_for("attention", 4), layers={"scores": "int4"})
 
 

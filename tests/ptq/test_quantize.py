@@ -157,7 +157,7 @@ def test_default_activations_are_uint8_with_data_and_float_without() -> None:
     result = anybit.quantize(convolutions(), data, activations="float", effort="fast")
     assert {layer.activations for layer in result.layers} == {""}
     for options in ({"activations": "uint8"}, {"integer_only": True}):
-        with pytest.raises(OptionError, match="activations need data"):
+        with pytest.raises(OptionError, match="activations need calibration data"):
             anybit.quantize(convolutions(), **options)
 
 
@@ -165,7 +165,7 @@ def test_keep_skips_layers_by_name_and_pattern() -> None:
     result = anybit.quantize(convolutions(), data_for("convolutions"), keep=["head", "p*wise"])
     assert result.skipped == {"head": "float was requested", "pointwise": "float was requested"}
     assert [layer.name for layer in result.layers] == ["first", "depthwise", "up"]
-    with pytest.raises(OptionError, match="keep: no layer matches 'heads'; there are head"):
+    with pytest.raises(OptionError, match="keep='heads': no layer matches; there are head"):
         anybit.quantize(convolutions(), data_for("convolutions"), keep=["heads"])
 
 
@@ -273,12 +273,12 @@ def test_quantize_rejects_models_without_float_layers() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("int5 perchannel", 'unknown option "perchannel"; did you mean "per-channel"'),
+        ("int5 perchannel", 'unknown word "perchannel"; did you mean "per-channel"'),
         ("fp8", 'did you mean "float8_e4m3fn"'),
         ("1bit", 'did you mean "bipolar" or "uint1"'),
         ("quint8", 'did you mean "uint8"'),
-        ("int4 per-group 32", 'unknown option "per-group"; did you mean "per-block NUMBER"'),
-        ("int4 block 32", 'unknown option "block"; did you mean "per-block NUMBER"'),
+        ("int4 per-group 32", 'unknown word "per-group"; did you mean "per-block NUMBER"'),
+        ("int4 block 32", 'unknown word "block"; did you mean "per-block NUMBER"'),
         ("int40", "use 1 to 16 bits"),
         ("int1", "use bipolar for -1 and 1"),
         ("bipolar asymmetric", "asymmetric is for integers"),

@@ -84,10 +84,13 @@ def test_states_do_not_share_second_moments_of_different_tensors(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"states": {"q": "state"}}, 'states: input "q"'),
-        ({"states": {"h": "q"}}, 'states: output "q"'),
-        ({"outputs": None}, "their outputs are float"),
-        ({"outputs": "int8 dynamic", "integer_only": False}, "computed at run time"),
+        ({"states": {"q": "state"}}, r'states\[.q.\]: unknown input "q"'),
+        ({"states": {"h": "q"}}, r'states\[.h.\]: unknown output "q"'),
+        ({"outputs": None}, "the outputs are float; add outputs='int8'"),
+        (
+            {"outputs": "int8 dynamic", "integer_only": False},
+            "int8 dynamic' has dynamic scales",
+        ),
     ],
 )
 def test_unknown_states_are_rejected(options: dict[str, object], message: str) -> None:

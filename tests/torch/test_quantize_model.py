@@ -292,7 +292,10 @@ def test_describe_counts_shared_weights_as_float() -> None:
         (SPEC | {"skip": None}, '"skip" must be a list of names or patterns, got None'),
         ({"weight": "int4 accumulator"}, "'lift': .* for a bias_quantizer, not for weight_quant"),
         (SPEC | {"skip": "head"}, "\"skip\" must be a list of names or patterns, got 'head'"),
-        (SPEC | {"layers": {"block.*": {}}}, "layers: no layer matches 'block.*'; there are blo"),
+        (
+            SPEC | {"layers": {"block.*": {}}},
+            r"layers\['block.\*'\]: no layer matches; there are blo",
+        ),
         (
             SPEC | {"layers": {"head": {"input": "int4"}}},
             'layers: head: unknown key "input"; known: ',

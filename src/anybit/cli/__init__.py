@@ -92,9 +92,15 @@ def _describe_error(error: Exception) -> str | None:
         command = "anybit" if context is None else context.command_path
         # Newer versions of typer keep the prefix of their validation.
         message = usage().replace("Value error, ", "")
+        if "unexpected extra argument" in message and command == "anybit quantize":
+            message += '; quote a value with spaces, such as --weights "int4 per-channel"'
         return f"{message.removesuffix('.')} (see {command} --help)"
     if isinstance(error, OSError):
         return describe_os_error(error)
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
-    return str(error) if isinstance(error, AnybitError) else None
+    if not isinstance(error, AnybitError):
+        return None
+    from anybit.cli._parameters import name_options
+
+    return name_options(str(error))

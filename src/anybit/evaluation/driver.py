@@ -189,8 +189,8 @@ def _check_comparable(models: Sequence[Source], metric: Metric | str | None) -> 
     if not models:
         raise ModelError("there is no model to evaluate")
     if len(models) == 1 and not isinstance(metric, Metric):
-        reason = f"metric {metric} compares models" if metric else "nothing to measure on one model"
-        raise ModelError(f"{reason}: give a second model, or labels")
+        reason = f"metric={metric!r} compares models" if metric else "one model has no reference"
+        raise ModelError(f"{reason}: add a second model, or labels='NAME'")
 
 
 def _name(source: Source, index: int) -> str:

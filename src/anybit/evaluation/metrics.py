@@ -66,7 +66,7 @@ def parse_metric(metric: "str | Function | None", has_labels: bool) -> Metric | 
         return metric
     if metric in ("top1", "top5"):
         if not has_labels:
-            raise OptionError(f"metric {metric} needs labels: name the array that holds them")
+            raise OptionError(f"metric={metric!r} needs labels: add labels='NAME' or a file")
         return Metric(metric, _make_top_accuracy(int(metric[3:])))
     return Metric(metric, _import_function(metric))
 
@@ -74,16 +74,16 @@ def parse_metric(metric: "str | Function | None", has_labels: bool) -> Metric | 
 def _import_function(metric: str) -> Function:
     module_name, colon, name = metric.partition(":")
     if not (module_name and colon and name):
-        raise OptionError(f"metric must be {_BUILT_IN}; got {metric!r}")
+        raise OptionError(f"metric must be one of {_BUILT_IN}; got {metric!r}")
     try:
         module: Any = importlib.import_module(module_name)
     except Exception as error:  # of a user's module
         raise OptionError(
-            f"metric {metric}: {module_name} cannot be imported: {type(error).__name__}: {error}"
+            f"metric={metric!r}: {module_name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     function = getattr(module, name, None)
     if not callable(function):
-        raise OptionError(f"metric {metric}: {module_name} has no function {name}")
+        raise OptionError(f"metric={metric!r}: {module_name} has no function {name}")
     return function  # type: ignore[no-any-return]
 
 

@@ -46,23 +46,23 @@ def parse_thresholds(words: str | None, *, has_data: bool = True) -> QualityThre
     if words is None:
         return DEFAULT_THRESHOLDS
     if not isinstance(words, str):
-        raise OptionError(f"--fail-below must be a text, got {words!r}; {_REMEDY}")
+        raise OptionError(f"fail_below={words!r} is not a text; {_REMEDY}")
     if words.strip().lower() in ("none", "0"):
         return QualityThresholds(None, None, named=True)
     if not has_data:
-        raise OptionError(f"--fail-below {words!r}: the check needs data; give some")
+        raise OptionError(f"fail_below={words!r}: the check needs data: add data='FILE.npz'")
     numbers: dict[str, float] = {}
     for item in words.split(","):
         match = _NUMBER.fullmatch(item.strip().lower())
         if match is None:
-            raise OptionError(f"--fail-below {words!r}: {_REMEDY}")
+            raise OptionError(f"fail_below={words!r}: {_REMEDY}")
         number, unit = float(match[1]), match[2]
         if unit in numbers:
-            raise OptionError(f"--fail-below {words!r}: {unit.replace('b', 'B')} is given twice")
+            raise OptionError(f"fail_below={words!r}: {unit.replace('b', 'B')} is given twice")
         if unit == "%" and not 0 <= number <= 100:
-            raise OptionError(f"--fail-below {words!r}: an agreement lies between 0 % and 100 %")
+            raise OptionError(f"fail_below={words!r}: an agreement lies between 0 % and 100 %")
         if unit == "db" and not (math.isfinite(number) and abs(number) <= _MAX_DECIBELS):
-            raise OptionError(f"--fail-below {words!r}: an SQNR lies between -300 dB and 300 dB")
+            raise OptionError(f"fail_below={words!r}: an SQNR lies between -300 dB and 300 dB")
         numbers[unit] = number
     share = numbers.get("%")
     return QualityThresholds(numbers.get("db"), None if share is None else share / 100, named=True)

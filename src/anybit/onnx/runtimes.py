@@ -48,14 +48,14 @@ def find_runtime(name: str) -> Runtime:
         return Runtime(Form.QDQ, NEWEST_OPSET, tried=True, fenced=True)
     version = re.fullmatch(r"onnxruntime=(\d+)\.(\d+)(\.\d+)?", name)
     if version is None:
-        raise OptionError(f"the runtime must be {NAMES}, got {name!r}")
+        raise OptionError(f"runtime={name!r} is unknown: use {NAMES}")
     requested = int(version[1]), int(version[2])
     opsets = [opset for release, opset in _ONNX_RUNTIME if release <= requested]
     newest = max(_LAST_MEASURED, _get_installed_version())
     if not opsets or requested > newest:
         raise OptionError(
-            f"the runtime must be onnxruntime=1.17 to {newest[0]}.{newest[1]}, the versions that "
-            f"are known, got {name!r}; without a version it is the installed one"
+            f"runtime={name!r} is unknown: use onnxruntime=1.17 to "
+            f"onnxruntime={newest[0]}.{newest[1]}, or onnxruntime for the installed version"
         )
     return Runtime(Form.QDQ, opsets[-1], tried=True, fenced=True)
 

@@ -57,16 +57,20 @@ def parse_budget(text: str) -> Budget:
     """
     match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{0,15})?)\s*(%?)\s*([a-zA-Z]*)\s*", text)
     if match is None:
-        raise OptionError(f"budget {text!r}: {_REMEDY}")
+        raise OptionError(f"budget={text!r}: {_REMEDY}")
     amount, unit = float(match[1]), match[3].lower()
     if not amount or not math.isfinite(amount):
-        raise OptionError(f"budget {text!r}: nothing is left for the model; {_REMEDY}")
+        raise OptionError(f"budget={text!r}: nothing is left for the model; {_REMEDY}")
     if match[2]:
-        if unit != "bops" or amount > _MAX_PERCENT:
-            raise OptionError(f'budget {text!r}: shares are of the work, such as "50%bops"')
+        if unit != "bops":
+            raise OptionError(f'budget={text!r}: shares are of bit operations, such as "50%bops"')
+        if amount > _MAX_PERCENT:
+            raise OptionError(f"budget={text!r}: a share must be at most {_MAX_PERCENT}%")
         return Budget(text, BudgetKind.BIT_OPERATIONS, amount / 100)
-    if unit == "db" and amount <= _MAX_DECIBELS:
+    if unit == "db":
+        if amount > _MAX_DECIBELS:
+            raise OptionError(f"budget={text!r}: an SQNR must be at most {_MAX_DECIBELS}dB")
         return Budget(text, BudgetKind.NOISE, sqnr_to_noise(amount))
     if unit in _SIZES:
         return Budget(text, BudgetKind.BYTES, amount * _SIZES[unit])
-    raise OptionError(f"budget {text!r}: {_REMEDY}")
+    raise OptionError(f"budget={text!r}: {_REMEDY}")

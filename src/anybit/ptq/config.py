@@ -259,5 +259,7 @@ def get_preset(effort: str) -> QuantizeConfig:
         OptionError: There is no such effort.
     """
     if effort not in PRESETS:
-        raise OptionError(describe_unknown("effort", str(effort), list(PRESETS)))
+        raise OptionError(
+            f"effort={effort!r}: {describe_unknown('value', str(effort), list(PRESETS))}"
+        )
     return PRESETS[effort]

@@ -47,7 +47,7 @@ def check_target(target: str | None) -> None:
         OptionError: There is no such target.
     """
     if target is not None and target not in _TARGETS:
-        raise OptionError(describe_unknown("target", target, list(_TARGETS)))
+        raise OptionError(f"target={target!r}: {describe_unknown('value', target, list(_TARGETS))}")
 
 
 def adapt_plan(plan: QuantPlan, target: str) -> QuantPlan:
@@ -64,17 +64,17 @@ def adapt_plan(plan: QuantPlan, target: str) -> QuantPlan:
     layers = {layer for activation in plan.activations for layer, _ in activation.readers}
     if any(layer.weights and layer not in layers for layer in plan.layers):
         raise OptionError(
-            f"target {target}: activations must be integers; give data, and a width such as uint8 "
-            f"instead of {FLOAT}"
+            f"target={target!r}: activations must be integers, not {FLOAT}; add data='FILE.npz' "
+            "and activations='uint8'"
         )
     weights = {
-        layer: _adapt_weight(spec, rules, f"target {target}: {layer.name}")
+        layer: _adapt_weight(spec, rules, f"target={target!r}: {layer.name}")
         for layer, spec in plan.weights.items()
     }
     activations = {}
     for activation, spec in plan.activations.items():
         moved = _move_after_relu(activation)
-        name = f"target {target}: {moved.value.name}"
+        name = f"target={target!r}: {moved.value.name}"
         activations[moved] = _adapt_activation(spec, rules, _is_rectified(moved), name)
     return replace(plan, weights=weights, activations=activations)
 

@@ -65,31 +65,41 @@ def parse_options(
         OptionError: An option has an unsupported value, or two contradict each other.
     """
     if scales not in (None, _POWER_OF_TWO):
-        raise OptionError(describe_unknown("scales", str(scales), [_POWER_OF_TWO]))
+        raise OptionError(
+            f"scales={scales!r}: {describe_unknown('value', str(scales), [_POWER_OF_TWO])}"
+        )
     check_target(target)
     if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
-        raise OptionError(f"cache {os.fspath(cache)!r} is a file; name a folder or a new path")
+        raise OptionError(f"cache={os.fspath(cache)!r} is a file; name a folder or a new path")
     limit = None if budget is None else parse_budget(budget)
     if limit is not None and not has_data:
-        raise OptionError("a budget needs data to measure the effect of layers on the outputs")
+        raise OptionError(
+            f"budget={limit.text!r} needs data, to measure the outputs: add data='FILE.npz'"
+        )
     if limit is not None and integer_only:
         raise OptionError(
-            f"budget: {limit.text!r} may take more than 8 bits, which integer_only excludes"
+            f"budget={limit.text!r} may take more than 8 bits, which integer_only=True excludes; "
+            "leave one of them out"
         )
     activations = activations or (_DEFAULT_ACTIVATIONS if has_data or integer_only else FLOAT)
     specs = parse_specs(weights, activations, layers or {}, keep, outputs, scales is not None)
     if specs.outputs and not specs.outputs.dynamic and not has_data:
-        raise OptionError(f"outputs: {specs.outputs.text!r} needs data to find their ranges")
+        raise OptionError(
+            f"outputs={specs.outputs.text!r} needs calibration data: add data='FILE.npz'"
+        )
     if states and specs.outputs is None:
-        raise OptionError("states: their outputs are float; give outputs, such as int8")
+        raise OptionError(
+            f"states[{next(iter(states))!r}]: the outputs are float; add outputs='int8'"
+        )
     if states and specs.outputs and specs.outputs.dynamic:
         raise OptionError(
-            f"states: scales of {specs.outputs.text!r} are computed at run time; use int8 instead"
+            f"states[{next(iter(states))!r}]: outputs={specs.outputs.text!r} has dynamic scales; "
+            "use outputs='int8'"
         )
     if specs.outputs and integer_only and not is_small_integer(specs.outputs):
         raise OptionError(
-            "integer_only: outputs must be integers of at most 8 bits with static scales, not "
-            f"{specs.outputs.text}"
+            f"outputs={specs.outputs.text!r}: with integer_only=True, outputs must be integers of "
+            "at most 8 bits with static scales, such as int8"
         )
     return QuantizeOptions(
         specs=replace(specs, states=states or {}),

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from anybit.errors import AnybitError, ModelError, OptionError
+from anybit.errors import ModelError, OptionError
 from anybit.name_patterns import match_names
 from anybit.onnx.graph.names import get_all_names
 from anybit.onnx.graph.walk import iter_nodes
@@ -116,33 +116,36 @@ def parse_specs(
         OptionError: A spec has a fault.
     """
     return SpecOptions(
-        _parse_pair(weights, activations, power_of_two, ""),
+        _parse_pair(weights, activations, power_of_two),
         {
             pattern: _parse_layer_specs(pattern, text, power_of_two)
             for pattern, text in by_layer.items()
         },
         [keep] if isinstance(keep, str) else keep,
-        _parse_pair(FLOAT, outputs or FLOAT, power_of_two, "outputs: ")[1],
+        _parse_pair(FLOAT, outputs or FLOAT, power_of_two, ("", "outputs="))[1],
     )
 
 
 def _parse_layer_specs(pattern: str, text: str, power_of_two: bool) -> LayerSpecs:
     if not isinstance(text, str):
-        raise OptionError(f'layers: {pattern!r}: use a spec like "int4/uint8", not {text!r}')
+        raise OptionError(f'layers[{pattern!r}]: use a spec like "int4/uint8", not {text!r}')
     weights, both, activations = text.partition("/")
-    where = f"layers: {pattern!r}: "
-    pair = _parse_pair(weights, activations if both else FLOAT, power_of_two, where)
+    labels = f"layers[{pattern!r}]: weights ", f"layers[{pattern!r}]: activations "
+    pair = _parse_pair(weights, activations if both else FLOAT, power_of_two, labels)
     return LayerSpecs(text, pair, not both and pair[0] is not None)
 
 
-def _parse_pair(weights: str, activations: str, power_of_two: bool, where: str) -> SpecPair:
-    try:
-        pair = (
-            None if weights == FLOAT else parse_quant_spec(weights, "weights"),
-            None if activations == FLOAT else parse_quant_spec(activations, "activations"),
-        )
-    except AnybitError as error:
-        raise OptionError(f"{where}{error}") from None
+def _parse_pair(
+    weights: str,
+    activations: str,
+    power_of_two: bool,
+    labels: tuple[str, str] = ("weights=", "activations="),
+) -> SpecPair:
+    """Return the specs of weights and activations. The labels stand before them in messages."""
+    pair = (
+        None if weights == FLOAT else parse_quant_spec(weights, "weights", labels[0]),
+        None if activations == FLOAT else parse_quant_spec(activations, "activations", labels[1]),
+    )
     return (_restrict_scales(pair[0]), _restrict_scales(pair[1])) if power_of_two else pair
 
 
@@ -153,12 +156,12 @@ def _restrict_scales(spec: QuantSpec | None) -> QuantSpec | None:
     if not isinstance(spec.format, BlockFormat):
         if spec.dynamic:
             raise OptionError(
-                f"scales: {spec.text!r} has no power-of-two scales; use mxint8 instead"
+                f"scales='power-of-two': {spec.text!r} has other scales; use mxint8 instead"
             )
         return replace(spec, power_of_two=True)
     if spec.format.second_scale:
         raise OptionError(
-            f"scales: the scales of {spec.format} are not powers of two; use mxfp4 instead"
+            f"scales='power-of-two': {spec.format} has other scales; use mxfp4 instead"
         )
     return spec
 
@@ -181,7 +184,9 @@ def assign_specs(model: ir.Model, targets: Targets, options: SpecOptions) -> Qua
     pairs = dict.fromkeys(layers, options.default)
     named = set(outputs)
     for pattern, specs in options.by_layer.items():
-        matched = [layers[index] for index in sorted(_match(pattern, layers, "layers"))]
+        matched = [
+            layers[index] for index in sorted(_match(pattern, layers, f"layers[{pattern!r}]"))
+        ]
         _set_specs(pairs, matched, pattern, specs)
         named.update(matched)
     for index in _match_kept(model, layers, options.keep):
@@ -229,9 +234,8 @@ def check_plan(plan: QuantPlan, name: str, *, integer_only: bool, has_data: bool
         )
     if not has_data and not all(spec.dynamic for spec in plan.activations.values()):
         raise OptionError(
-            "activations need data to find their ranges; give some, compute scales at run time "
-            '(--activations "int8 dynamic"), or quantize weights alone (--activations float; in '
-            "Python None)"
+            "activations need calibration data for their ranges: add data='FILE.npz'; or use "
+            "activations='int8 dynamic' (scales at run time) or activations='float'"
         )
     check_weights(plan.layers)
 
@@ -241,8 +245,8 @@ def _check_integers(plan: QuantPlan) -> None:
         others = [spec.text for spec in specs.values() if not is_small_integer(spec)]
         if others or not specs:
             raise OptionError(
-                f"integer_only: {name} must be integers of at most 8 bits with static scales, not "
-                f"{others[0] if others else FLOAT}"
+                f"integer_only=True: {name} must be integers of at most 8 bits with static "
+                f"scales, such as int8, not {others[0] if others else FLOAT}"
             )
 
 
@@ -262,7 +266,7 @@ def _set_specs(
     """Give layers the specs of their pattern."""
     if specs.weights_only and not any(layer.weights for layer in layers):
         raise OptionError(
-            f"layers: {pattern!r} has no weights; "
+            f"layers[{pattern!r}]: no match has weights; "
             f'use "{FLOAT}/{specs.text}" to quantize its activations'
         )
     for layer in layers:
@@ -276,16 +280,16 @@ def _match_kept(model: ir.Model, layers: Sequence[TargetNode], keep: Sequence[st
     others = [get_all_names(node) for node in iter_nodes(model.graph) if node not in layer_nodes]
     matched: set[int] = set()
     for pattern in keep:
-        matched |= _match(pattern, layers, "keep", others)
+        matched |= _match(pattern, layers, f"keep={pattern!r}", others)
     return {index for index in matched if index < len(layers)}
 
 
 def _match(
-    pattern: str, layers: Sequence[TargetNode], option: str, others: Sequence[Sequence[str]] = ()
+    pattern: str, layers: Sequence[TargetNode], where: str, others: Sequence[Sequence[str]] = ()
 ) -> set[int]:
     try:
         names = [*(get_all_names(layer.node) for layer in layers), *others]
-        return match_names(pattern, names, option)
+        return match_names(pattern, names, where)
     except ValueError as error:
         raise OptionError(str(error)) from None
 

@@ -86,7 +86,7 @@ class QuantSpec:
         return " ".join([name, *(option for option in options if option != default)])
 
 
-def parse_quant_spec(text: str, role: Role) -> QuantSpec:
+def parse_quant_spec(text: str, role: Role, label: str | None = None) -> QuantSpec:
     """Parse a quantizer spec such as "int4 per-channel narrow".
 
     Unsigned integers are asymmetric: they have a zero-point.
@@ -96,6 +96,7 @@ def parse_quant_spec(text: str, role: Role) -> QuantSpec:
             or dynamic. MX formats take floor, ceil, even or mse; nvfp4 takes absmax or mse.
         role: "weights", which are per-channel and symmetric by default, or "activations", which
             are per-tensor, and per row if dynamic.
+        label: Text before the spec in messages (default: the role as a parameter).
 
     Raises:
         OptionError: An unknown word, or one that does not fit the format or the role.
@@ -105,11 +106,12 @@ def parse_quant_spec(text: str, role: Role) -> QuantSpec:
     >>> parse_quant_spec("int4", "weights").per_channel
     True
     """
+    label = f"{role}=" if label is None else label
     try:
         number_format, options = parse_format_spec(text, _VOCABULARY)
     except ValueError as error:
-        raise OptionError(f"{role}: {error}") from None
-    where = f"{role}: {text!r}"
+        raise OptionError(f"{label}{error}") from None
+    where = f"{label}{text!r}"
     granularity = options.pop("granularity", "")
     weights = role == "weights"
     if granularity == "per-channel" and not weights:

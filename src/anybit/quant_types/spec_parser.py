@@ -13,6 +13,7 @@ Formats:
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from anybit.formats import FloatFormat
@@ -57,9 +58,10 @@ PER_BLOCK = "per-block"
 """An option that is followed by the number of elements."""
 
 _FORMAT_EXAMPLES = (
-    *("int4", "uint4", "ternary", "bipolar", "e4m3"),
-    *(*SHORT_NAMES, *FORMATS, *BLOCK_FORMATS),
+    *("intN", "uintN", "ternary", "bipolar", "eXmY", *SHORT_NAMES, *BLOCK_FORMATS),
+    "the formats of anybit.formats",
 )
+_FORMAT_NAMES = ("ternary", "bipolar", *SHORT_NAMES, *FORMATS, *BLOCK_FORMATS)
 
 
 def parse_format_spec(
@@ -108,10 +110,10 @@ def _parse_option(
         try:
             return {name: float(number)}
         except ValueError:
-            raise ValueError(f"{word!r} in {text!r}: the {name} must be a number") from None
+            raise ValueError(f"{text!r}: {word!r}: the {name} must be a number") from None
     choices = [*vocabulary, f"{PER_BLOCK} NUMBER", *(f"{option}=NUMBER" for option in numeric)]
-    message = describe_unknown("option", word, choices, suggest_options(word, choices))
-    raise ValueError(f"{message}, in {text!r}")
+    message = describe_unknown("word", word, choices, suggest_options(word, choices))
+    raise ValueError(f"{text!r}: {message}")
 
 
 def _parse_format(name: str, parameters: SpecOptions) -> tuple[NumberFormat, SpecOptions]:
@@ -125,4 +127,5 @@ def _parse_format(name: str, parameters: SpecOptions) -> tuple[NumberFormat, Spe
         return BipolarFormat(), parameters
     if number_format := BLOCK_FORMATS.get(name) or find_format(name):
         return number_format, parameters
-    raise ValueError(describe_unknown("format", name, _FORMAT_EXAMPLES, suggest_formats(name)))
+    suggestions = suggest_formats(name) or get_close_matches(name.lower(), _FORMAT_NAMES, n=1)
+    raise ValueError(describe_unknown("format", name, _FORMAT_EXAMPLES, suggestions))

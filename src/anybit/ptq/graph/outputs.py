@@ -38,9 +38,7 @@ def add_output_nodes(model: ir.Model) -> tuple[str, ...]:
         f"output {escape_name(name)} is not quantized: {reason}" for name, reason in reasons.items()
     )
     if len(reasons) == len(outputs):
-        raise OptionError(
-            f"outputs: there is nothing to quantize: {'; '.join(remarks)}; leave the option out"
-        )
+        raise OptionError(f"no output can be quantized: {'; '.join(remarks)}; leave out outputs=")
     return remarks
 
 

@@ -32,15 +32,17 @@ def tie_states(
     tied = list(tensors)
     for name, output in states.items():
         if name not in inputs:
-            raise OptionError(describe_unknown("states: input", name, list(inputs)))
+            raise OptionError(f"states[{name!r}]: {describe_unknown('input', name, list(inputs))}")
         if output not in outputs:
-            raise OptionError(describe_unknown("states: output", output, list(outputs)))
+            raise OptionError(
+                f"states[{name!r}]: {describe_unknown('output', output, list(outputs))}"
+            )
         value, target = inputs[name], outputs[output]
         first = next((tensor for tensor in tied if value in dict(_get_sites(tensor))), None)
         second = next(t for t in tied if any(layer == target for layer, _ in t.readers))
         if first is None:
             raise OptionError(
-                f"states: input {name!r} has no quantizer of its own; quantize with integer_only"
+                f"states[{name!r}]: the input has no quantizer of its own; add integer_only=True"
             )
         if first is not second:
             tied = [tensor for tensor in tied if tensor not in (first, second)]

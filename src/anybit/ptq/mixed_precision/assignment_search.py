@@ -191,8 +191,8 @@ def search_cheapest(
         if noise > budget.limit:
             reached = noise_to_sqnr(min(evaluated.values()))
             raise ModelError(
-                f"budget {budget.text}: not reached; the best of {len(evaluated)} that were tried "
-                f"gives {reached:.1f} dB"
+                f"budget={budget.text!r}: not reached; the best of {len(evaluated)} evaluated "
+                f"gives {reached:.1f} dB; lower the budget"
             )
         best = quietest
     if max_beyond > best.noise:
@@ -346,4 +346,5 @@ def _drop_infinite(options: Iterable[Assignment]) -> list[Assignment]:
 
 
 def _make_error(state: SearchState, reached: str) -> ModelError:
-    return ModelError(f"budget {state.budget.text}: the least possible is {reached}")
+    budget = state.budget.text
+    return ModelError(f"budget={budget!r}: the least possible is {reached}; raise the budget")

@@ -32,7 +32,9 @@ def plan(
     if not (isinstance(skip, list | tuple) and all(isinstance(name, str) for name in skip)):
         raise ValueError(f'"skip" must be a list of names or patterns, got {skip!r}')
     every = [*layers, *others]
-    skipped = {index for pattern in skip for index in match_names(pattern, every, "skip")}
+    skipped = {
+        index for pattern in skip for index in match_names(pattern, every, f"skip={pattern!r}")
+    }
     kept = [index for index in range(len(layers)) if index not in skipped]
     if not kept:
         raise ValueError("every layer is skipped: nothing would be quantized")
@@ -46,7 +48,7 @@ def plan(
         plans[kept[-1]] |= roles
     for pattern, value in _check_mapping(spec.get("layers", {}), '"layers"').items():
         roles = _parse_roles(value, f"layers: {pattern}")
-        matches = match_names(pattern, layers, "layers")
+        matches = match_names(pattern, layers, f"layers[{pattern!r}]")
         if matches <= skipped:
             raise ValueError(f"layers: every match of {pattern!r} is skipped")
         for index in matches - skipped:
