@@ -92,9 +92,11 @@ def test_json_is_printed_and_written(shell: Shell, file: str) -> None:
 
 
 def test_page_is_written(shell: Shell) -> None:
-    code, out, err = shell("inspect", MODEL, "--data", DATA, "-o", "page.html")
+    reports = "-o", "page.html", "--report", "page.json"
+    code, out, err = shell("inspect", MODEL, "--data", DATA, *reports)
     assert (code, err) == (0, "")
-    assert "page.html written" in out
+    assert out.endswith("page.html written\npage.json written\n")
+    assert len(json.loads(Path("page.json").read_text())["layers"]) == 3
     text = Path("page.html").read_text()
     assert text.startswith("<!DOCTYPE html>")
     assert "Proven and observed" in text

@@ -22,14 +22,14 @@ Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
 ]
 Report: TypeAlias = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.json", help="Write the result as JSON.")
+    Path | None, typer.Option("--report", metavar="FILE.json", help="Write the result as JSON to FILE.json.")
 ]
 Reports: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write the per-layer report: HTML if FILE ends in .html, JSON otherwise. Repeatable.",
+        help="Write the per-layer report to FILE.html or FILE.json. Repeatable.",
     ),
 ]
 
@@ -43,21 +43,21 @@ def check_report(path: Path | None) -> None:
     """Raise OptionError if a JSON report cannot be written. Call it before any work."""
     if path is not None:
         check_folder(path, "--report")
-        if path.suffix.lower() == ".html":
+        if path.suffix.lower() not in ("", ".json"):
             raise OptionError(f"{path}: --report writes JSON only; use FILE.json")
 
 
-def check_reports(paths: Iterable[Path], option: str = "--report") -> None:
+def check_reports(paths: Iterable[Path]) -> None:
     """Refuse reports that cannot be written, or whose suffix is neither HTML nor JSON.
 
     Raises:
         OptionError: Their folder does not exist, or their suffix is another.
     """
     for path in paths:
-        check_folder(path, option)
+        check_folder(path, "--report")
         if path.suffix.lower() not in ("", ".json", ".html"):
             raise OptionError(
-                f"{path}: {option} writes HTML to FILE.html and JSON to FILE.json or a file "
+                f"{path}: --report writes HTML to FILE.html and JSON to FILE.json or a file "
                 f"without a suffix, not {path.suffix}"
             )
 

@@ -38,7 +38,8 @@ def convert(
         typer.Option(
             "--for",
             metavar="RUNTIME",
-            help="Select form and opset for onnxruntime, onnxruntime=1.20, web, openvino or any.",
+            help="Form, opset and fences for onnxruntime, onnxruntime=1.20, web, openvino or any "
+            "(no fences). --to overrides the form.",
         ),
     ] = None,
     allow_approximate: Annotated[
@@ -50,12 +51,12 @@ def convert(
     ] = False,
     opset_limit: Annotated[
         int,
-        typer.Option(min=13, metavar="N", help="Newest opset to use; 21 avoids 2-bit types."),
+        typer.Option(min=13, metavar="N", help="Newest opset to use; 21 excludes 2-bit types."),
     ] = NEWEST_OPSET,
     as_json: Json = False,
     report: Report = None,
 ) -> None:
-    """Convert a model to another form with bit-identical results.
+    """Convert a model to another form in which its operators compute the same values.
 
     * **qonnx**: QONNX's operators under their canonical names
     * **compact**: the same, with weights stored as codes; the smallest file
@@ -64,6 +65,9 @@ def convert(
     * **qdq**: QuantizeLinear and DequantizeLinear on the narrowest native types
     * **qcdq**: the same on 8-bit types, with Clip
     * **matmulnbits**: as qdq, with ONNX Runtime's MatMulNBits for weights of up to 4 bits
+
+    Fences keep ONNX Runtime from integer operators with other values. --for any and openvino omit
+    them. Float sums, also those of MatMulNBits, may be added in another order.
     """
     console = get_stdout()
     if to is None and runtime is None:

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from anybit.cli._columns import show
 from anybit.cli._console import get_stdout, show_percentage
-from anybit.cli._files import check_folder, check_overwrites, format_file_size
+from anybit.cli._files import check_overwrites, format_file_size
 from anybit.cli._inputs import Ranges
-from anybit.cli._report import Json, check_reports, write_model_report
+from anybit.cli._report import Json, check_reports, report_paths, write_model_report
 from anybit.text import escape_name, format_count
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ def inspect(
         ),
     ] = None,
     ranges: Ranges = None,
-    output: Annotated[
-        Path | None,
+    reports: Annotated[
+        list[Path] | None,
         typer.Option(
-            "--output",
+            "--report",
             "-o",
             metavar="FILE",
-            help="Write the full report: HTML if FILE ends in .html, JSON otherwise.",
+            help="Write the full report to FILE.html or FILE.json. Repeatable.",
         ),
     ] = None,
     as_json: Json = False,
@@ -57,27 +57,25 @@ def inspect(
     from anybit.onnx.analysis.ranges import parse_ranges
 
     sources = [("--data", path) for path in data or ()]
-    if output is not None:
-        check_folder(output, "--output")
-        check_reports([output], "--output")
-    check_overwrites([("--output", output)], [("MODEL", model), *sources])
+    check_reports(reports or ())
+    check_overwrites(report_paths(reports), [("MODEL", model), *sources])
     with show_percentage(f"Inspecting {escape(model.name)}") as advance:
         report = inspect_model(
             model,
             _list_samples(data or ()),
-            layers=layers or output is not None,
+            layers=layers or bool(reports),
             input_ranges=parse_ranges(ranges or ()),
             progress=advance,
         )
-    write_model_report(report, [] if output is None else [output], printed=as_json)
+    write_model_report(report, reports or (), printed=as_json)
     if as_json:
         return
     console = get_stdout()
     _show_contents(report, model, console)
     if layers or data:
         _show_layers(report, console)
-    if output is not None:
-        console.print(f"{output} written", markup=False, soft_wrap=True)
+    for path in reports or ():
+        console.print(f"{path} written", markup=False, soft_wrap=True)
 
 
 def _list_samples(paths: Sequence[Path]) -> Any:

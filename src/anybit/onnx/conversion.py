@@ -12,7 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from anybit.errors import OptionError
 from anybit.onnx.expansion.opsets import STANDARD_OPSET, find_expansion_opset
-from anybit.onnx.fencing import Fencing, fence
+from anybit.onnx.fencing import Fencing, describe_unfenced, fence
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import ModelResult
 from anybit.onnx.forms import NEWEST_OPSET, Form
@@ -116,9 +116,10 @@ def convert(
         source: A path, the bytes of a file, an `onnx.ModelProto` or an `onnx_ir.Model`.
         to: The form: qonnx, compact, standard, portable, qdq, qcdq or matmulnbits; see `Form`.
             Default: the best form for the runtime.
-        runtime: The target: "onnxruntime", "onnxruntime=1.20" or another version from 1.17 on,
-            "web", "openvino", or "any". It limits the opset. Nothing is fenced for "openvino" and
-            "any".
+        runtime: The target: "onnxruntime" (default), "onnxruntime=1.20" or another version from
+            1.17 on, "web", "openvino", or "any". It limits the opset, also with `to`. Nothing is
+            fenced for "openvino" and "any"; for "any" a remark lists the nodes whose values ONNX
+            Runtime may change.
         allow_approximate: Also convert nodes without an exact counterpart; `steps` reports changes.
         opset_limit: The newest opset to use: 21 avoids 2-bit types, 20 also those of 4 and 16
             bits.
@@ -146,7 +147,8 @@ def convert(
     if packed:
         converted = _pack_weights(converted, source, rounded=allow_approximate)
     if not fenced:
-        return converted
+        harmful = describe_unfenced(converted.model) if form.has_pairs and runtime == "any" else ""
+        return _add_remark(converted, harmful)
     with name_errors_after(source):
         fencing = fence(converted.model)
     if properties.tried:

@@ -41,6 +41,18 @@ class Fencing:
         return "; ".join(parts)
 
 
+def describe_unfenced(model: ir.Model) -> str:
+    """Return a note on nodes that ONNX Runtime may change with default options; "" for none."""
+    harmful = [rewrite for rewrite in find_rewrites(model) if rewrite.reason is not None]
+    if not harmful:
+        return ""
+    count = format_count(len(harmful), "node")
+    return (
+        f"{count} without a fence: {', '.join(explain_rewrites(harmful))}; with default options "
+        "ONNX Runtime may give other values or fail to load the model: use --for onnxruntime there"
+    )
+
+
 def explain_rewrites(rewrites: Iterable[Rewrite]) -> Iterator[str]:
     """Yield one phrase per reason: the nodes, and the rewrite by ONNX Runtime."""
     grouped: dict[RewriteReason, list[str]] = {}
