@@ -90,7 +90,8 @@ def test_budget_option_searches_mixed_precision(files: Shell) -> None:
     assert code == 0
     assert "of MACs in more than 8 bits" in out
     assert "outputs" in out
-    assert "; int8/uint8: " in out
+    assert "; uniform int8/uint8: " in out
+    assert "predicted SQNR" in " ".join(out.split())
 
 
 def test_cluster_and_cache_options_are_passed_on(files: Shell, tmp_path: Path) -> None:

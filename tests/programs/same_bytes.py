@@ -8,7 +8,8 @@ are the first images of examples/digits.npz. A place is a runtime, an ISA level,
 tests/support/c_targets.py. The program lists the places that this machine lacks. PyTorch and JAX
 may be installed for another PYTHON, which also has anybit. The exit status is 1 if outputs differ
 from those of the first place or from docs/same_bytes.md, and with --all if a place is missing. ISA
-levels that the processor lacks are left out. --write replaces the table of the page.
+levels that the processor lacks are left out. --write replaces the tables of the page, if all places
+give the same bytes.
 """
 
 import support_path  # noqa: F401
@@ -202,26 +203,38 @@ def write_networks(folder: Path) -> list[str]:
     return names
 
 
-def show_table(table: dict[str, Digests]) -> str:
-    """Return a table of the first digits of digests, a row per place."""
-    names = list(table[REFERENCE])
-    lines = [["outputs of", *names], ["---"] * (len(names) + 1)]
-    lines += [[place, *(row[name][:DIGITS] for name in names)] for place, row in table.items()]
-    return "\n".join(f"|{'|'.join(line)}|" for line in lines)
+def show_tables(digests: Digests, places: Sequence[str]) -> str:
+    """Return a table of the first digits of digests, and one of the places that give them."""
+    digits = [digest[:DIGITS] for digest in digests.values()]
+    variants: dict[str, list[str]] = {}
+    for place in places:
+        environment, _, variant = place.rpartition(", ")
+        variants.setdefault(environment or place, []).append(variant if environment else "")
+    tables = (
+        [["network", *digests], ["SHA-256", *digits]],
+        [["environment", "variants"], *([name, ", ".join(of)] for name, of in variants.items())],
+    )
+    return "\n\n".join(map(format_table, tables))
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as a table in Markdown; the first one is the heading."""
+    head, *body = (f"|{'|'.join(row)}|" for row in rows)
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
 
 
 def read_page() -> Digests:
-    """Return the first digits of the digests of the first row of the page, by network."""
+    """Return the first digits of the digests of the page, by network."""
     text = PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
     names, _, row, *_ = (line.strip("|").split("|")[1:] for line in text.split("\n") if line)
     return dict(zip(names, row, strict=True))
 
 
-def write_page(table: dict[str, Digests]) -> None:
-    """Replace the table of the page."""
+def write_page(digests: Digests, places: Sequence[str]) -> None:
+    """Replace the tables of the page."""
     before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n{show_table(table)}\n{END}{after}", "utf-8")
+    PAGE.write_text(f"{before}{BEGIN}\n{show_tables(digests, places)}\n{END}{after}", "utf-8")
 
 
 def run_places(pythons: Sequence[str], folder: Path) -> tuple[dict[str, Digests], list[str]]:
@@ -246,7 +259,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", action="append", default=[], help="another interpreter")
     parser.add_argument("--all", action="store_true", help="fail if a place is missing")
-    parser.add_argument("--write", action="store_true", help="replace the table of the page")
+    parser.add_argument("--write", action="store_true", help="replace the tables of the page")
     parser.add_argument("--child", nargs=2, metavar=("NAME", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -259,9 +272,9 @@ def main() -> None:
     for network, digest in table[REFERENCE].items():
         print(f"{network}: {digest}")
     expected = table[REFERENCE]
-    if options.write:
-        write_page(table)
     faults = [place for place, digests in table.items() if digests != expected]
+    if options.write and not faults:
+        write_page(expected, list(table))
     if read_page() != {network: digest[:DIGITS] for network, digest in expected.items()}:
         faults.append(f"{PAGE.relative_to(ROOT)}: write it again with --write")
     if options.all:

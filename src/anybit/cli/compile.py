@@ -128,9 +128,10 @@ def compile(
     FAST.onnx is an ONNX file with one node per region of integer layers. Layers that stay float are
     listed with the reason. Every compiled layer has a guarantee:
 
-    * **exact**: the results equal those of the float graph
-    * **certified**: the codes equal those of every float32 evaluation
-    * **bounded**: the sums are exact; codes may differ at the accumulators that the report lists
+    * **exact**: equal to the float graph; its sums are exact in float32, in any order
+    * **certified**: codes equal to those of every float32 evaluation, although its sums round
+    * **bounded**: sums are exact; a float32 evaluation, which rounds them, may give other codes at
+      the accumulators that the report lists
 
     With --to c, a model that is integers from its inputs to its outputs becomes a folder of C99.
 

@@ -39,8 +39,8 @@ Runners: TypeAlias = Annotated[
     typer.Option(
         "--with",
         metavar="RUNNER[,RUNNER]",
-        help="Runners of A and B: anybit (default), compiled, onnxruntime, onnxruntime-optimized, "
-        "reference or qonnx.",
+        help="Runners of A and B: anybit, compiled, onnxruntime, onnxruntime-optimized, reference "
+        "or qonnx. One name is for both; without B, for the second run (default: onnxruntime).",
     ),
 ]
 Report: TypeAlias = Annotated[
@@ -48,7 +48,7 @@ Report: TypeAlias = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Write the report: HTML if FILE ends in .html, JSON otherwise. Repeatable.",
+        help="Write the report to FILE.html or FILE.json. Repeatable.",
     ),
 ]
 Steps: TypeAlias = Annotated[

@@ -88,8 +88,8 @@ def quantize(
         str | None,
         typer.Option(
             metavar="10dB|95%|none",
-            help="Minimum SQNR, agreement, or both: 10dB,95% (default: 10dB, and 90% for integer "
-            "and classifier outputs).",
+            help="Minimum SQNR, agreement, or both: 10dB,95% (default: 10dB, and 90% for integers "
+            "and class scores; a given share is also for other logits).",
         ),
     ] = None,
     as_json: Json = False,
@@ -98,8 +98,8 @@ def quantize(
         list[str] | None,
         typer.Option(
             metavar="NAME=SPEC",
-            help="Formats of the layers that match a pattern, as WEIGHTS[/ACTIVATIONS]: "
-            "'head.*=int4/uint8'. Repeatable.",
+            help="Formats of layers, as WEIGHTS[/ACTIVATIONS]: 'head.*=int4/uint8' (* and ? as in "
+            "a shell). Repeatable.",
             rich_help_panel=_PER_LAYER,
         ),
     ] = None,
@@ -343,7 +343,7 @@ def _describe_mix(result: QuantizationResult) -> str:
     parts = [f"{share} of MACs in more than 8 bits"]
     parts += [f"{format_amount(mix.bops)} bit operations" for mix in result.front if mix.chosen]
     parts += [
-        f"{mix.name}: {format_amount(mix.bops)}, about {mix.sqnr:.0f} dB"
+        f"uniform {mix.name}: {format_amount(mix.bops)}, predicted SQNR {mix.sqnr:.0f} dB"
         for mix in result.front
         if mix.name.startswith("int8")
     ]

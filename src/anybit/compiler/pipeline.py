@@ -71,10 +71,10 @@ def compile(
     The nodes from a sum to the next quantizer become thresholds, which are found by evaluation of
     these float nodes. A layer has one of three guarantees:
 
-    * `exact`: Its results equal those of the float graph, element for element.
-    * `certified`: Its quantized results are those of every float32 evaluation of the graph.
-    * `bounded`: Its sums are exact, and the nodes after them are those of the graph. Other float32
-      evaluations may differ, also from each other, at the accumulators that the report lists.
+    * `exact`: Equal to the float graph; its sums are exact in float32, in any order.
+    * `certified`: Codes equal to those of every float32 evaluation, although its sums round.
+    * `bounded`: Sums are exact; a float32 evaluation, which rounds them, may give other codes at
+      the accumulators that the report lists.
 
     Args:
         source: As for `anybit.load`. It is not changed.

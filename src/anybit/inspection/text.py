@@ -47,9 +47,9 @@ NUMBERS = (
 )
 """Headings of right-aligned columns."""
 MEANINGS = {
-    "exact": "equal to the float graph, element for element, in every order of summation",
-    "certified": "the quantized results are those of every float32 evaluation",
-    "bounded": "integer sums are exact; float32 rounds them, and may differ from itself",
+    "exact": "equal to the float graph; its sums are exact in float32, in any order",
+    "certified": "codes equal to those of every float32 evaluation, although its sums round",
+    "bounded": "sums are exact; a float32 evaluation, which rounds them, may give other codes",
     "integer": "an integer operator of the file",
     "float": "not on integers: computed as in the graph",
 }

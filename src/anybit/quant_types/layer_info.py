@@ -11,11 +11,11 @@ Span: TypeAlias = tuple[int, int]
 class Guarantee(StrEnum):
     """Relation between a layer on integers and the float graph.
 
-    EXACT: Equal to the float32 graph, element for element, in every order of summation.
-    CERTIFIED: The quantized results equal those of every float32 evaluation, although products or
-        sums round in float32. Only `compile` proves this.
-    BOUNDED: The integer sums are exact. Where float32 rounds a sum across the edge of a step,
-        another float32 evaluation may differ by that step.
+    EXACT: Equal to the float graph; its sums are exact in float32, in any order.
+    CERTIFIED: Codes equal to those of every float32 evaluation, although its sums round. Only
+        `compile` proves this.
+    BOUNDED: Sums are exact; a float32 evaluation, which rounds them, may give other codes where it
+        rounds a sum across the boundary of a code.
     """
 
     EXACT = "exact"

@@ -99,7 +99,7 @@ class Lifter:
                 result.name = own
 
     def _place_moves(self, node: ir.Node, trace: Trace, quantized: ir.Value) -> str:
-        """Write the data movement, now of values; return the name of its first node."""
+        """Write the data movement, now of values; return the operator that made the values."""
         producer = require_producer(quantized)
         action = producer.op_type
         result, shared = quantized, bool(quantized.uses()) or producer.graph is not node.graph

@@ -3,9 +3,9 @@
 
 Where x is float, s costs nothing, and moves weights relative to their grid. Lin et al. (2023,
 https://arxiv.org/abs/2306.00978) take s = r^a, where r is the magnitude of x per channel and a is
-one exponent for all channels. The search starts with these factors, with r^2 from the Hessian of
-GPTQ. Then it selects the s of each channel that costs least on the current grids, and fits the
-grids again:
+one exponent for all channels. The search starts with these factors, with r_k^2 the mean of c_kj
+over the weights j of channel k; c_kj is d^2 of GPTQ, the cost of an error in W_kj. Then it selects
+the s of each channel that costs least on the current grids, and fits the grids again:
 
     s_k <- argmin over s of sum_j c_kj (round(s W_kj) / s - W_kj)^2
 

@@ -21,7 +21,7 @@ class BlockLayout:
     Attributes:
         shape: Shape of the tensor.
         first, last: The axes.
-        block_size: Number of elements in a block; limited to the length of the axis.
+        block_size: Requested number of elements in a block; see `size`.
     """
 
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class BlockLayout:
 
     @property
     def size(self) -> int:
-        """Number of elements in a block."""
+        """Number of elements in a block: at most the length of the axis."""
         return max(min(self.block_size, self.length), 1)
 
     @property
@@ -96,7 +96,7 @@ class BlockLayout:
         return np.expand_dims(flat[tuple(index)], self.axis)
 
     def get_first_block(self, expanded: Array) -> Array:
-        """Return the number of the only block, broadcastable to the tensor."""
+        """Return the slice of the first element along the axes, broadcastable to the tensor."""
         axes = range(self.first, self.last + 1)
         index = tuple(slice(1) if axis in axes else slice(None) for axis in range(expanded.ndim))
         return expanded[index]
