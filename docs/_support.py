@@ -13,6 +13,13 @@ SUPPORTED = Path(__file__).resolve().parent.parent / "tests" / "matrix" / "suppo
 Verdicts: TypeAlias = dict[str, str]
 
 _OPERATORS = tuple(operator.name for operator in OPERATORS)
+# Names of rows that are not those of operators, nodes or files.
+_LABELS = {
+    "int_quant with ": "IntQuant, ",
+    "fusible with ": "fused layers, ",
+    "opset_limit=": "opset up to ",
+    "regions and float nodes": "partly compiled models",
+}
 _WORDS = {"exact": "exact", "refused": "does not load", "differs": "differs"}
 
 
@@ -64,6 +71,13 @@ def _alike(rows: dict[str, Verdicts], versions: list[str]) -> dict[tuple[str, ..
     return alike
 
 
+def _label(name: str) -> str:
+    """Return the words for a row."""
+    for part, label in _LABELS.items():
+        name = name.replace(part, label)
+    return name
+
+
 def _together(names: list[str]) -> str:
     """Return the names of rows, joining all operators, and the types of the same node."""
     types: dict[str, list[str]] = defaultdict(list)
@@ -76,5 +90,8 @@ def _together(names: list[str]) -> str:
         if linear:
             types[f"{node}Linear"].append(dtype)
         else:
-            entries.append(name)
-    return "; ".join([*entries, *(f"{node} {', '.join(names)}" for node, names in types.items())])
+            entries.append(_label(name))
+    nodes: dict[str, list[str]] = defaultdict(list)
+    for node, dtypes in types.items():
+        nodes[", ".join(dtypes)].append(node)
+    return "; ".join([*entries, *(f"{', '.join(of)} {dtypes}" for dtypes, of in nodes.items())])

@@ -70,7 +70,7 @@ def scores(seed: int) -> list[list[float]]:
 def table(accuracies: np.ndarray) -> str:
     """Return means over seeds and their standard errors, of `accuracies[seed, width, stage]`."""
     heads = ("weights", "activations", "float32", "calibrated", "one epoch", "both")
-    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     seeds = len(accuracies)
     mean = accuracies.mean(axis=0)
     error = accuracies.std(axis=0, ddof=1) / np.sqrt(seeds) if seeds > 1 else 0 * mean

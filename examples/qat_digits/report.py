@@ -53,7 +53,7 @@ def _agreement(file: "File") -> str:
     if file.equal:
         return "equal"
     steps = f", {file.steps:.0f} steps" if file.steps else ""
-    return f"to {file.tolerance:g}{steps}"
+    return f"within {file.tolerance:g}{steps}"
 
 
 def lines(outcomes: Iterable["Outcome"]) -> list[Line]:
@@ -84,12 +84,12 @@ def table(lines: Iterable[Line]) -> Table:
 def markdown(lines: Iterable[Line]) -> str:
     """Return the table as Markdown, with the specs of weights and activations."""
     rows = [[*HEADINGS[:1], "weights", "activations", *HEADINGS[1:]]]
-    rows.append(["---"] * len(rows[0]))
     for line in lines:
         name, *others = line.cells
         specs = line.variant.weight or "-", line.variant.activation or "-"
         rows.append([name, *specs, *others])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    head, *body = (f"| {' | '.join(cells)} |" for cells in rows)
+    return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
 
 
 def write(lines: list[Line]) -> None:

@@ -175,7 +175,7 @@ def test_qat_digits_table_and_plot_are_reproducible(
     ]
     lines = report.lines(outcomes)
     assert lines[0].cells[1:] == (
-        "90.5 ± 0.7", "90.0-91.0", "to 0.1, 1 steps", "29.3", "9.8", "3.9",
+        "90.5 ± 0.7", "90.0-91.0", "within 0.1, 1 steps", "29.3", "9.8", "3.9",
     )  # fmt: skip
     assert report.table(lines).row_count == len(VARIANTS)
     pictures = [tmp_path / name for name in ("one.svg", "two.svg")]

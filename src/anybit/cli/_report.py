@@ -22,7 +22,7 @@ Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
 ]
 Report: TypeAlias = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.json", help="Write the result as JSON to FILE.json.")
+    Path | None, typer.Option("--report", metavar="FILE.json", help="Write the result as JSON.")
 ]
 Reports: TypeAlias = Annotated[
     list[Path] | None,
