@@ -64,8 +64,8 @@ def shown_calls(page: Path) -> list[Snippet]:
 
 # This page has a test of its own.
 MICROCONTROLLER = ROOT / "docs" / "tutorial_microcontroller.md"
-# Pages that show the whole output of their commands; the page of `check` shows an excerpt.
-PAGES_WITH_OUTPUT = [page for page in PAGES if shown_calls(page) and page.stem != "check"]
+# Pages that show the whole output of their commands.
+PAGES_WITH_OUTPUT = [page for page in PAGES if shown_calls(page)]
 PAGES_WITH_OUTPUT.remove(MICROCONTROLLER)
 
 

@@ -74,7 +74,7 @@ PUBLIC = {
     "dynamic_quantize": PublicName(
         "anybit.ops.dynamic_quantize",
         "Operators",
-        "Quantize with scales computed from the array.",
+        "Quantize to int8 or uint8 codes with given scales.",
         "operators/dynamic_quantize.md",
     ),
     "dynamic_dequantize": PublicName(

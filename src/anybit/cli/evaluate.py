@@ -43,8 +43,8 @@ def evaluate(
     labels: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="Labels: the name of an array in the data, or FILE.npy with a label per row.",
+            metavar="NAME|FILE.npy",
+            help="Labels: an array in the data, or FILE.npy with a label per row.",
         ),
     ] = None,
     metric: Annotated[

@@ -50,8 +50,8 @@ LabelFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--labels",
-        metavar="FILE",
-        help="Class names (FILE.txt, one per line), or labels to score (FILE.npy, integers).",
+        metavar="FILE.txt|FILE.npy",
+        help="Class names (text, one per line), or labels to score (integers).",
     ),
 ]
 

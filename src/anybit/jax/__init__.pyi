@@ -179,11 +179,11 @@ def dynamic_quantize(
     arithmetic: str = "divide",
     out: None = None,
 ) -> jax.Array:
-    """Convert float32 to int8 or uint8 with scales and zero-points computed at run time.
+    """Convert float32 to int8 or uint8 with scales and zero-points that are inputs.
 
         result = saturate(round_half_even(src / scale + zp))
 
-    The scales are inputs; nothing is measured. (ONNX's DynamicQuantizeLinear computes them.)
+    Other nodes compute them at run time; ONNX's DynamicQuantizeLinear does so itself.
 
     Args:
         src: float32, any shape.
@@ -205,7 +205,7 @@ def dynamic_dequantize(
     axis: int = 1,
     out: None = None,
 ) -> jax.Array:
-    """Convert int8 or uint8 to float32 with scales and zero-points computed at run time.
+    """Convert int8 or uint8 to float32 with scales and zero-points that are inputs.
 
         result = float32(src - zp) * scale
 

@@ -60,7 +60,7 @@ def dynamic_dequantize(
     axis: int = DEFAULT_AXIS,
     out: Any = None,
 ) -> Any:
-    """Convert int8 or uint8 to float32 with scales and zero-points computed at run time.
+    """Convert int8 or uint8 to float32 with scales and zero-points that are inputs.
 
         result = float32(src - zp) * scale
 

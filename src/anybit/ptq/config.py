@@ -14,13 +14,13 @@ class CalibrationConfig:
     """The division of the calibration samples, and how much of them is kept in memory.
 
     Attributes:
-        compare_samples: Samples on which candidates of a tensor are compared.
-        confirm_samples: Further samples on which the best candidate has to win, too.
+        compare_samples: Comparison samples, on which candidates of a tensor are ranked.
+        confirm_samples: Confirmation samples, on which the best candidate has to win, too.
         small_bytes: Bytes up to which more of both are kept, if samples are small.
         most_times: The largest multiple of these sample counts that is kept then.
         rounding_samples: The most samples for weight rounding.
-        ablation_one_of: One of n calibration samples is set apart for the ablation.
-        most_ablation: The most samples that are set apart for it.
+        ablation_one_of: One of n calibration samples is an ablation sample.
+        most_ablation: The most ablation samples.
         memory_bytes: Bytes of activations kept for the layers that are tuned together.
         crop_bytes: Bytes of one activation, and of a layer's output, kept per sample.
         least_runs: The fewest runs of the model into which the samples kept are divided.
