@@ -62,8 +62,14 @@ BODY = """
 """
 
 
-def attention(split: str, rows: str = "1"):
-    """Return a block of attention whose weights are integers."""
+def attention(split: str, rows: str = "1", *, quantizes_heads: bool = False):
+    """Return a block of attention whose weights are integers.
+
+    Args:
+        split: The nodes that split queries, keys and values into heads.
+        rows: The size of the first axis.
+        quantizes_heads: Whether quantizers follow the split, and not the product before it.
+    """
     rng = np.random.default_rng(0)
     floats = {
         "gain": rng.normal(1, 0.2, CHANNELS),
@@ -83,7 +89,16 @@ def attention(split: str, rows: str = "1"):
         "merged": [0, TOKENS, CHANNELS],
     }
     text = BODY.format(split=split)
-    for name in "hmoz":
+    names = ["h", "m", "o", "z"]
+    if quantizes_heads:
+        heads = ("q4", "kt", "v4")
+        moves = split.replace("k4)", "k_moved)").replace("k4 =", "k_moved =")
+        for name in heads:
+            moves = moves.replace(f"{name} =", f"{name}_moved =")
+            moves += f"{name} = Q({name}_moved)\n"
+            names.append(f"{name}_moved")
+        text = BODY.replace("l = Q(m)", "l = Identity (m)").format(split=moves)
+    for name in names:
         text = text.replace(f"Q({name})", f"Quant <signed: int = 1> ({name}, step, none, bits)")
     text = text.replace("U(f)", "Quant <signed: int = 0> (f, part, none, bits)")
     shape = f"{rows}, {TOKENS}, {CHANNELS}"
@@ -113,6 +128,20 @@ def test_attention_is_one_program(split, rows):
     assert np.mean(expected != actual) < 0.01
     assert np.abs(expected - actual).max() <= 1 / 16
     assert np.ptp(expected) > 1
+
+
+@pytest.mark.parametrize("split", [SPLIT, HEADS_FIRST])
+def test_codes_have_the_shapes_of_the_graph(split, tmp_path):
+    compiled = anybit.compile(attention(split, quantizes_heads=True))
+    assert compiled.report.coverage == "4 of 4 layers, 100 % of MACs"
+    compiled.save(tmp_path / "m.onnx")
+    x = np.ones((1, TOKENS, CHANNELS), np.float32)
+    results = compiled.saved(tmp_path / "m.onnx").run({"x": x})
+    heads, keys = (1, HEADS, TOKENS, WIDTH), (1, HEADS, WIDTH, TOKENS)
+    shapes = {"a": x.shape, "q4": heads, "kt": keys, "v4": heads, "e": (1, HEADS, TOKENS, TOKENS)}
+    codes = compiled.codes & set(shapes)
+    assert {"a", "e"} <= codes
+    assert {name: results[name].shape for name in codes} == {name: shapes[name] for name in codes}
 
 
 def test_functions_of_floats_are_bounded_layers():

@@ -85,14 +85,14 @@ class Lowerer:
         self, expression: Expression, grid: TensorGrid
     ) -> Lowered[IntegerTensor] | Reason:
         """Lower a function of accumulators, or of one or two tensors, to codes."""
-        target = IntegerTensor(
-            expression.value, expression.root_layout, grid, expression.root.stage
-        )
+        pending, value = expression.pending, expression.value
+        # Codes before their move are not a value of the graph.
+        unmoved = value if pending is None else ir.Value(name=f"{value.name}_unmoved")
+        target = IntegerTensor(unmoved, expression.root_layout, grid, expression.root.stage)
         try:
             lowered = self._compute(expression, target)
         except UNSUPPORTED as error:
             return Reason(str(error))
-        pending = expression.pending
         if pending is None or isinstance(lowered, Reason):
             return lowered
         if pending.kind is p.MaxPool and not (
@@ -101,7 +101,7 @@ class Lowerer:
             return Reason("the function after its pooling is not increasing")
         if pending.kind is not p.MaxPool and not expression.same:
             return Reason("the function after its data movement has per-channel parameters")
-        moved = replace(target, layout=expression.layout, identity=object())
+        moved = replace(target, value=value, layout=expression.layout, identity=object())
         return Lowered(moved, (*lowered.instructions, *_plan_move(target, moved, pending)))
 
     def compute_floats(self, expression: Expression) -> Lowered[RegionOutput] | Reason | None:
