@@ -64,9 +64,9 @@ def test_run_prints_classes_and_accuracy(shell: Shell) -> None:
     np.save("floats.npy", right / 2)
     Path("three.txt").write_text("a\nb\nc\n")
     for labels, message in (
-        ("few.npy", "--labels is for 4 rows, output y has 15"),
+        ("few.npy", "--labels has 4 labels, output y has 15 rows; give one label per row"),
         ("floats.npy", "--labels must hold one array of integers"),
-        ("three.txt", "--labels has 3 names, output y 4 classes"),
+        ("three.txt", "--labels has 3 names, output y 4 classes; give one name per class"),
         ("none.txt", "none.txt: no such file"),
     ):
         assert message in shell.fails(*command, "--labels", labels, "--output", "o.npz")

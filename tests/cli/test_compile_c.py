@@ -41,8 +41,8 @@ def test_folder_holds_source_with_hash_of_model(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--limit", "flash=3KB"), "Most are of sum_1: 2."),
-        (("--limit", "flash=1MB,ram=100"), "limit of 100 bytes. Most is in use in sum_1"),
+        (("--limit", "flash=3KB"), "Largest layer: sum_1, 2."),
+        (("--limit", "flash=1MB,ram=100"), "of RAM, limit 100 bytes. Most is in use in sum_1"),
         (("--limit", ""), "write flash=64KB, ram=16KB"),
         (("--limit", "rom=3KB"), "write flash=64KB, ram=16KB"),
         (("--limit", "ram=1KB,ram=2KB"), "write flash=64KB, ram=16KB"),

@@ -112,6 +112,12 @@ def test_compile_writes_a_report(shell: Shell) -> None:
     assert (product["compiled"]["guarantee"], product["compiled"]["levels"]) == ("exact", 4)
 
 
+def test_verify_names_its_option_for_other_arrays(shell: Shell) -> None:
+    np.savez("other.npz", image=np.ones((2, 4), np.float32))
+    error = shell.fails("compile", "soft.onnx", "-o", "f.onnx", "--verify", "other.npz")
+    assert "--verify other.npz holds image; the model's inputs are " in error
+
+
 def test_verify_passes_on_equal_results(shell: Shell) -> None:
     code, out, _ = shell("compile", "soft.onnx", "-o", "f.onnx", "--verify", "rows.npy")
     assert code == 0
@@ -195,7 +201,7 @@ def test_compile_never_replaces_its_input(shell: Shell, kind: str) -> None:
     before = Path("layer.onnx").read_bytes()
     arguments = ["--verify", "rows.npy", "--time", "--report", "r.json"]
     line = shell.fails("compile", "layer.onnx", "-o", output, *arguments)
-    assert "--output would overwrite the quantized model" in line
+    assert "--output would overwrite an input (MODEL)" in line
     assert "another name" in line
     assert Path("layer.onnx").read_bytes() == before
     assert not Path("r.json").exists()

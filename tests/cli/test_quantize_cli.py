@@ -68,7 +68,7 @@ def test_quantize_prints_json(files: Shell) -> None:
 def test_quantize_never_replaces_the_float_model(files: Shell) -> None:
     before = Path("net.onnx").read_bytes()
     line = files.fails("quantize", "net.onnx", "-o", "./net.onnx", "--data", "data.npz")
-    assert "--output would overwrite the float model" in line
+    assert "--output would overwrite an input (MODEL)" in line
     assert Path("net.onnx").read_bytes() == before
 
 

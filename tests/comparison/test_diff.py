@@ -71,6 +71,14 @@ def test_diff_hints_at_the_reader_of_a_constant() -> None:
     assert difference.hints == ("IntQuant quantize_w reads it as its scale, and 1 more node",)
 
 
+def test_diff_hints_at_stored_values() -> None:
+    weights = np.linspace(-1, 1, 16, dtype=f32).reshape(4, 4)
+    difference = diff(layers(w=weights), layers(w=weights + np.eye(4, dtype=f32)), X)
+    assert difference.first is not None
+    assert difference.first.name == "w"
+    assert difference.hints == ("the stored values differ in 4 of 16 elements",)
+
+
 def test_diff_notes_parameters_that_do_not_change_the_outputs() -> None:
     one, other = layers(), layers(other=5)
     other.graph.node[3].input[3] = "other"

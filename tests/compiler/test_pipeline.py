@@ -106,7 +106,7 @@ def test_compile_exact_region_between_floats_equals_graph():
     path = MODELS / "qkeras_jettagging.onnx"
     compiled = anybit.compile(path)
     assert compiled.report.coverage == "3 of 4 layers, 75.9 % of MACs"
-    assert compiled.report.layers[0].reason == (
+    assert compiled.report.layers[0].reason.startswith(
         "its input 'global_in' is not quantized: say what it holds with --input-range global_in=..."
     )
     x = rows_of("qkeras_jettagging", 200)

@@ -210,13 +210,13 @@ def test_dataset_remarks_on_a_single_sample() -> None:
     product = [node("MatMul", "x w", domain="")]
     blank = np.ones((10, 4), np.float32)
     for graph, data, reason in (
-        (mean, ROWS, "rows do not give together what they give apart"),
-        (product, blank, "all compared rows are the same"),
+        (mean, ROWS, "the results of a row depend on the other rows"),
+        (product, blank, "all compared rows are equal"),
     ):
         network = model(graph, {"w": random(4, 3)}, inputs={"x": ("n", 4)})
         (remark,) = of_data(network, data)
         assert reason in remark
-        assert "give an item per sample" in remark
+        assert "give a folder with a file per sample, or a list" in remark
         assert not of_data(network, data[:1])
         assert not of_data(network, [data[:5], ROWS[5:]])
     free = TensorInfo("z", np.dtype(np.float32), ("others", 4))

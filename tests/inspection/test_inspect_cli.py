@@ -117,7 +117,7 @@ def test_unknown_operators_are_listed(shell: Shell) -> None:
     ("arguments", "message"),
     [
         (["--input-range", "x=int99"], "a range must be of 1 to 24 bits, got 'int99'"),
-        (["--input-range", "y=int8"], "there is no input 'y' to give a range; the inputs are x"),
+        (["--input-range", "y=int8"], "--input-range 'y': the model has no such input; inputs: x"),
         (["--input-range", "x=fast"], "a range must be such as uint8"),
         (["-o", "r.txt"], "not .txt"),
         (["-o", "no/r.html"], "folder that exists"),

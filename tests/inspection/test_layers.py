@@ -109,7 +109,7 @@ def test_input_ranges_bound_the_layers() -> None:
     assert bounded.guarantee is None
     assert bounded.reason == "its input is not on a grid"
     assert bounded.layer.sums is not None
-    with pytest.raises(OptionError, match="no input 'z'"):
+    with pytest.raises(OptionError, match=r"input_ranges\['z'\]: the model has no such"):
         anybit.inspect(proto, input_ranges={"z": "uint8"})
     with pytest.raises(OptionError, match="range must be such as"):
         anybit.inspect(proto, input_ranges="8 bits")
@@ -265,7 +265,7 @@ def test_group_reasons_joins_those_that_differ_in_numbers_or_names(template: str
     ]
     (reason,) = text.group_reasons(layers)
     first = layers[0].reason
-    assert reason == f"layer0, layer1, layer2, layer3 and 2 more: float; for layer0, {first}"
+    assert reason == f"layer0 (and layer1, layer2, layer3 and 2 more): float, {first}"
 
 
 @pytest.mark.parametrize("which", ["a tensor's neighbour is a {}; so is another's", "it is {}"])

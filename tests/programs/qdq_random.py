@@ -137,7 +137,7 @@ def judge(folder: Path) -> int:
         if tuple(map(int, facts["version"].split("."))) > installed:
             continue
         count += 1
-        fenced += "a Min keeps" in facts["remark"]
+        fenced += "a Min fences" in facts["remark"]
         share, where = difference(folder, path.stem)
         if share > TOLERANCE:
             different += 1

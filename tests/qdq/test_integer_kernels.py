@@ -189,7 +189,11 @@ def test_integer_kernels_rewrites_tell_weights_that_saturate(code: str, tmp_path
     model = rows(ROWS["MatMul"], np.full((4, 4), 127, np.int8), code)
     (rewrite,) = find_rewrites(model)
     assert rewrite.reason is RewriteReason.SATURATES
-    assert fence(model).details().startswith("a Min keeps 1 node from integer operators: ")
+    assert (
+        fence(model)
+        .details()
+        .startswith("a Min fences 1 node against fusion to integer operators: ")
+    )
     assert not optimized(model, tmp_path)
     safe = rows(ROWS["MatMul"], np.full((4, 4), -64, np.int8), code)
     proven = fence(safe).integer

@@ -65,7 +65,10 @@ def test_trial_fences_models_that_fail_to_load() -> None:
     np.testing.assert_array_equal(plain(converted, x), anybit.load(largest()).run(x)["y"])
     (remark,) = converted.remarks
     assert remark.startswith("needs ONNX Runtime 1.20 or newer; default options keep its values")
-    assert "a Min keeps 1 node from integer operators: y (has no kernels for such codes" in remark
+    assert (
+        "a Min fences 1 node against fusion to integer operators: y (has no kernels for such codes"
+        in remark
+    )
     assert kinds(converted.model).count("Min") == 1
 
 
@@ -86,7 +89,7 @@ def test_trial_bounds_moved_quantizers() -> None:
     np.testing.assert_array_equal(plain(converted, x), anybit.load(model).run(x)["y"])
     (remark,) = converted.remarks
     assert "default options keep its values" in remark
-    assert "a Min keeps 1 node from integer operators: p (has no kernels" in remark
+    assert "a Min fences 1 node against fusion to integer operators: p (has no kernels" in remark
     assert kinds(converted.model).count("Min") == 1
     back = convert(converted.model, to="qonnx")
     assert kinds(back.model) == ["MaxPool", "Reshape", "IntQuant"]
@@ -290,7 +293,7 @@ def test_trial_convert_fences_each_node_for_itself() -> None:
     converted = convert(onnx.parser.parse_model(text), to="qdq")
     (fence,) = (node for node in converted.model.graph if node.op_type == "Min")
     assert fence.outputs[0].name == "v"
-    assert "a Min keeps 1 node" in converted.remarks[-1]
+    assert "a Min fences 1 node" in converted.remarks[-1]
     assert "1 MatMul may run in integers" in converted.remarks[-1]
 
 
@@ -303,7 +306,7 @@ def test_trial_convert_fences_nothing_for_other_runtimes(runtime: str) -> None:
     assert all(remark.startswith("1 node without a fence: ") for remark in converted.remarks)
     web = convert(proto, to="qdq", runtime="web")
     assert "Min" in kinds(web.model)
-    assert web.remarks[-1].startswith("a Min keeps 1 node from integer operators")
+    assert web.remarks[-1].startswith("a Min fences 1 node against fusion to integer operators")
 
 
 def test_trial_feeds_cover_ranges_of_quantizers() -> None:

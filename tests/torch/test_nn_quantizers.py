@@ -202,7 +202,7 @@ def test_quantizers_refuse_uninitialized_scales() -> None:
     for policy in ("learned", "ema"):
         with pytest.raises(RuntimeError, match="run one batch in training mode"):
             nn.IntQuantizer(4, scale=policy).eval()(x)
-        with pytest.raises(RuntimeError, match="give channels="):
+        with pytest.raises(RuntimeError, match="unknown; pass channels="):
             nn.IntQuantizer(4, granularity="per-channel", scale=policy)(x)
     with pytest.raises(RuntimeError, match="bias_quantizer of a layer"):
         nn.IntQuantizer(16, scale="accumulator")(x)

@@ -179,7 +179,7 @@ def _show(source: CSource, report: ModelReport, folder: Path) -> None:
     lines = [
         f"flash {format_kilobytes(source.constant_bytes)} of constants, and the code; "
         f"RAM {format_kilobytes(source.arena.size)} of arena, and the stack",
-        f"{_join_guarantees(report)}; {folder}: {', '.join(source.files)}",
+        f"{_join_guarantees(report)}; written to {folder}: {', '.join(source.files)}",
     ]
     for line in lines:
         console.print(Text(line), soft_wrap=True)
@@ -188,4 +188,6 @@ def _show(source: CSource, report: ModelReport, folder: Path) -> None:
 def _join_guarantees(report: ModelReport) -> str:
     compilation = report.compilation
     counts: Iterable[tuple[Any, int]] = compilation.guarantees.items() if compilation else ()
-    return ", ".join(f"{count} {guarantee.value}" for guarantee, count in counts)
+    return ", ".join(
+        f"{format_count(count, 'layer')} {guarantee.value}" for guarantee, count in counts
+    )

@@ -52,12 +52,6 @@ def check_folder(path: Path, option: str) -> None:
         raise OptionError(f"{path}: {option} must be a file in a folder that exists")
 
 
-def check_other(path: Path, model: Path, role: str) -> None:
-    """Raise OptionError if a result would replace its source. `role` describes that model."""
-    if path.exists() and model.exists() and path.samefile(model):
-        raise OptionError(f"{path}: --output would overwrite {role}; choose another name")
-
-
 def check_overwrites(
     outputs: Sequence[tuple[str, Path | None]], inputs: Sequence[tuple[str, Path | None]]
 ) -> None:

@@ -51,8 +51,10 @@ class TakesInputs(Protocol):
     def inputs(self) -> tuple[TensorInfo, ...]: ...
 
 
-def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array]:
-    """Read the arrays that the options name, by input.
+def gather_inputs(
+    model: TakesInputs, arguments: Sequence[str], option: str = "--input"
+) -> dict[str, Array]:
+    """Read the arrays that the arguments of an option name, by input.
 
     Names in a file that are not inputs are ignored, so that one .npz may hold inputs and expected
     outputs. A model with one input takes `x`, an .npy, or the only array of an .npz.
@@ -66,25 +68,25 @@ def gather_inputs(model: TakesInputs, options: Sequence[str]) -> dict[str, Array
     names = [tensor.name for tensor in model.inputs]
     inputs = ", ".join(names)
     feeds: dict[str, Array] = {}
-    for option in options:
-        name, path = _split(option)
+    for argument in arguments:
+        name, path = _split(argument)
         arrays = read_arrays(path)
         if name is not None:
             if name not in names or len(arrays) != 1:
                 problem = f"holds {len(arrays)} arrays" if name in names else "is not an input"
-                raise DataError(f"--input {option}: {name} {problem}; inputs: {inputs}")
+                raise DataError(f"{option} {argument}: {name} {problem}; inputs: {inputs}")
             arrays = {name: next(iter(arrays.values()))}
         matches = match_arrays(names, arrays, "x")
         if not matches:
             held = ", ".join(name or "one array without a name" for name in arrays) or "nothing"
-            raise DataError(f"--input {option} holds {held}; the model's inputs are {inputs}")
+            raise DataError(f"{option} {argument} holds {held}; the model's inputs are {inputs}")
         twice = feeds.keys() & matches.keys()
         if twice:
-            raise DataError(f"--input {option}: {', '.join(sorted(twice))} is given twice")
+            raise DataError(f"{option} {argument}: {', '.join(sorted(twice))} is given twice")
         feeds |= matches
     missing = [name for name in names if name not in feeds]
     if missing:
-        raise DataError(f"no --input gives {', '.join(missing)}; pass NAME=FILE.npy")
+        raise DataError(f"no {option} gives {', '.join(missing)}; pass NAME=FILE.npy")
     return feeds
 
 

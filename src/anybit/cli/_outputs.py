@@ -73,7 +73,7 @@ def describe_top_classes(
         if labels.names and len(labels.names) != array.shape[1]:
             raise DataError(
                 f"--labels has {format_count(len(labels.names), 'name')}, "
-                f"output {name} {array.shape[1]} classes"
+                f"output {name} {array.shape[1]} classes; give one name per class"
             )
         listed = classes if whole else classes[:_MOST_ROWS]
         words = [labels.names[index] if labels.names else str(index) for index in listed]
@@ -86,8 +86,8 @@ def describe_top_classes(
 def _format_accuracy(name: str, predicted: Array, expected: Array) -> str:
     if len(expected) != len(predicted):
         raise DataError(
-            f"--labels is for {format_count(len(expected), 'row')}, "
-            f"output {name} has {len(predicted)}"
+            f"--labels has {format_count(len(expected), 'label')}, output {name} has "
+            f"{len(predicted)} rows; give one label per row"
         )
     correct = int(np.count_nonzero(predicted == expected))
     rows = len(expected)

@@ -8,13 +8,19 @@ needs two forms.
 
 import re
 
-_OPTIONS = {"layers": "layer", "states": "state", "runtime": "for", "runner": "with"}
+_OPTIONS = {
+    "layers": "layer",
+    "states": "state",
+    "runtime": "for",
+    "input_ranges": "input-range",
+    "runner": "with",
+}
 """Options with another name than their parameter."""
 
 _PARAMETERS = (
     *("weights", "activations", "layers", "keep", "outputs", "states", "scales", "integer_only"),
     *("target", "budget", "effort", "cache", "fail_below", "data", "labels", "metric", "engine"),
-    *("to", "runtime", "runner", "guarantee", "io", "layout"),
+    *("to", "runtime", "runner", "guarantee", "io", "layout", "input_ranges"),
 )
 _WRITTEN = re.compile(
     rf"(?<![\w-])({'|'.join(_PARAMETERS)})"

@@ -39,7 +39,7 @@ def read_verification_inputs(model: Path, options: Sequence[str]) -> dict[str, A
         DataError: An array is missing, or does not fit the model.
     """
     network = LoadedNetwork(model)
-    return bind_batches(network.inputs, gather_inputs(network, options))[0]
+    return bind_batches(network.inputs, gather_inputs(network, options, "--verify"))[0]
 
 
 def verify(

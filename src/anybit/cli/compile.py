@@ -14,7 +14,7 @@ from rich.text import Text
 import anybit
 from anybit.cli._columns import show
 from anybit.cli._console import get_stdout, show_percentage
-from anybit.cli._files import check_folder, check_other, check_overwrites, format_file_size
+from anybit.cli._files import check_folder, check_overwrites, format_file_size
 from anybit.cli._inputs import Ranges, get_input_paths, parse_shapes
 from anybit.cli._report import Json, Reports, check_reports, report_paths, write_model_report
 from anybit.errors import AnybitError
@@ -154,7 +154,6 @@ def compile(
     )
     if c_options is None:
         check_folder(output, "--output")
-        check_other(output, model, "the quantized model, which the result is compared with")
     check_reports(reports or ())
     read = [("MODEL", model), *get_input_paths("--verify", inputs)]
     outputs = [output] if c_options is None else c_options.paths

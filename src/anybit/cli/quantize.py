@@ -15,7 +15,7 @@ import anybit
 from anybit.cli._cluster import CLUSTER_HELP
 from anybit.cli._columns import show
 from anybit.cli._console import get_stdout, show_percentage
-from anybit.cli._files import check_folder, check_other, check_overwrites, format_file_size
+from anybit.cli._files import check_folder, check_overwrites, format_file_size
 from anybit.cli._report import (
     Json,
     Reports,
@@ -193,7 +193,6 @@ def quantize(
     A failed check does not prevent writing the file.
     """
     check_folder(output, "--output")
-    check_other(output, model, "the float model")
     check_reports(reports or ())
     check_overwrites(
         [("--output", output), *report_paths(reports)], [("MODEL", model), ("--data", data)]

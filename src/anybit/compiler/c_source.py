@@ -77,7 +77,7 @@ def make_source(
     if codes:
         _check_scales(region, ports)
     totals = {"flash": source.constant_bytes, "ram": source.arena.size}
-    check_limits(name, totals, source.layers, limits)
+    check_limits(totals, source.layers, limits)
     counts = Counter(layer.guarantee.value for layer in region.layers.values() if layer.guarantee)
     guarantees = ", ".join(f"{count} {guarantee}" for guarantee, count in counts.items())
     files = emit_project(source, codes=codes, sha256=sha256, guarantees=guarantees)

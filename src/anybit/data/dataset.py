@@ -87,7 +87,7 @@ class Dataset:
             return ()
         return (
             "All rows are treated as one sample, for calibration and evaluation alike: "
-            f"{self._reason}; give an item per sample.",
+            f"{self._reason}; give a folder with a file per sample, or a list.",
         )
 
     @property
@@ -215,12 +215,14 @@ class Dataset:
             pair = find_differing_pair(searched, self._reader.steps)
             result = pair is not None and test(*pair)
             if pair is not None:
-                self._reason = "rows do not give together what they give apart"
+                self._reason = "the results of a row depend on the other rows"
             elif any(
                 self._reader.count_samples(arrays) is not None
                 for _, arrays, _ in self._open_items()
             ):
-                self._reason = "all compared rows are the same"
+                self._reason = (
+                    "all compared rows are equal, which does not show whether they are independent"
+                )
             self._reader = replace(self._reader, rows_are_samples=result is not False)
             self._can_batch = result is True
             self._count = None

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from anybit.data.array_files import open_arrays
 from anybit.data.readers import SliceableArray
-from anybit.errors import ModelError
+from anybit.errors import DataError
 from anybit.inputs import Array
 from anybit.text import format_count
 
@@ -27,7 +27,7 @@ class SeparateLabels:
     """Labels from outside the data, one per row or one per sample.
 
     Raises:
-        ModelError: A file that cannot be read, or labels that are not an array.
+        DataError: A file that cannot be read, or labels that are not an array.
     """
 
     def __init__(self, labels: LabelSource, samples: int) -> None:
@@ -35,15 +35,17 @@ class SeparateLabels:
         if isinstance(labels, str | os.PathLike):
             arrays = open_arrays(Path(labels))
             if len(arrays) != 1:
-                raise ModelError(f"{labels} holds {format_count(len(arrays), 'array')}; give one")
+                raise DataError(
+                    f"{labels} holds {format_count(len(arrays), 'array')}; give a file with one"
+                )
             self._labels = next(iter(arrays.values()))
         else:
             try:
                 self._labels = np.asarray(labels)
             except ValueError as error:  # ragged
-                raise ModelError(f"labels are not an array: {error}") from error
+                raise DataError(f"labels are not an array: {error}") from error
         if not self._labels.shape:
-            raise ModelError("labels must be one per row or sample, got a single number")
+            raise DataError("labels must be one per row or sample, got a single number")
         self._per_sample = self._labels.shape[0] == samples
         self._used = 0
 
@@ -51,21 +53,21 @@ class SeparateLabels:
         """Return the labels of the next sample, which has that number of rows.
 
         Raises:
-            ModelError: There are too few labels.
+            DataError: There are too few labels.
         """
         start = self._used
         self._used += 1 if self._per_sample else rows
         if self._used > self._labels.shape[0]:
-            raise ModelError(
-                f"there are {format_count(self._labels.shape[0], 'label')}, "
-                "fewer than rows in the data"
+            raise DataError(
+                f"{format_count(self._labels.shape[0], 'label')}, fewer than rows in the data; "
+                "give one label per row or per sample"
             )
         return self._labels[start : self._used]
 
     def check_used(self) -> None:
-        """Raise ModelError if there are more labels than rows or samples."""
+        """Raise DataError if there are more labels than rows or samples."""
         if self._used < self._labels.shape[0]:
-            raise ModelError(
-                f"there are {format_count(self._labels.shape[0], 'label')} "
-                f"for {self._used} rows of data"
+            raise DataError(
+                f"{format_count(self._labels.shape[0], 'label')} for {self._used} rows of data; "
+                "give one label per row or per sample"
             )

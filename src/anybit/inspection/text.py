@@ -229,10 +229,10 @@ def group_reasons(layers: Iterable[LayerReport]) -> list[str]:
 
 
 def _format_reason(kind: str, layers: Sequence[LayerReport]) -> str:
-    names, first = join_names([shorten_name(layer.name) for layer in layers], 4), layers[0].reason
+    names, first = [shorten_name(layer.name) for layer in layers], layers[0].reason
     same = all(layer.reason == first for layer in layers)
-    which = "," if same else f"; for {shorten_name(layers[0].name)},"
-    return f"{names}: {kind}{which} {escape_name(first)}"
+    subject = join_names(names, 4) if same else f"{names[0]} (and {join_names(names[1:], 3)})"
+    return f"{subject}: {kind}, {escape_name(first)}"
 
 
 def describe_contents(summary: ModelSummary) -> Row:
@@ -412,7 +412,7 @@ def describe_quality(verdict: QualityMetrics) -> str:
         figures.append(f"same arg max {100 * verdict.logits_agreement:.1f} %")
     where = f"{verdict.samples} held-out {'sample' if verdict.samples == 1 else 'samples'}"
     if verdict.seen:
-        where = "the only sample, which chose the quantizers"
+        where = "the only sample, used for calibration, too (quality not measured: give hundreds)"
     elif verdict.samples < MIN_SAMPLES:
         where += " (few: give hundreds)"
     return f"On {where}: {', '.join(figures) or 'no output to compare'}"
@@ -421,7 +421,9 @@ def describe_quality(verdict: QualityMetrics) -> str:
 def describe_failure(verdict: QualityMetrics) -> str:
     """Return which figures are below their thresholds; empty if none is."""
     failures = "; ".join(verdict.failures)
-    return failures and f"quality check failed: {failures} (--fail-below)"
+    return failures and (
+        f"quality check failed: {failures}; use wider formats, or set the limit with --fail-below"
+    )
 
 
 def format_decibels(sqnr: float | None) -> str:

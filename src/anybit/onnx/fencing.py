@@ -34,7 +34,7 @@ class Fencing:
         if self.fenced:
             count = format_count(len(self.fenced), "node")
             reason = ", ".join(explain_rewrites(self.fenced))
-            parts.append(f"a Min keeps {count} from integer operators: {reason}")
+            parts.append(f"a Min fences {count} against fusion to integer operators: {reason}")
         if self.integer:
             count = format_count(len(self.integer), "MatMul")
             parts.append(f"{count} may run in integers, whose sums overflow on no CPU")

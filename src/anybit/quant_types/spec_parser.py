@@ -61,7 +61,9 @@ _FORMAT_EXAMPLES = (
     *("intN", "uintN", "ternary", "bipolar", "eXmY", *SHORT_NAMES, *BLOCK_FORMATS),
     "the formats of anybit.formats",
 )
-_FORMAT_NAMES = ("ternary", "bipolar", *SHORT_NAMES, *FORMATS, *BLOCK_FORMATS)
+_FORMAT_NAMES = (
+    *("int4", "uint4", "ternary", "bipolar", "e4m3", *SHORT_NAMES, *FORMATS, *BLOCK_FORMATS),
+)
 
 
 def parse_format_spec(

@@ -32,7 +32,7 @@ def explain_first_difference(
     node_a, node_b = (None if value is None else value.producer() for value in (a, b))
     if node_a is None:
         if a is not None:
-            yield from _describe_readers(a)
+            yield from _describe_constant(a, tensor)
         return
     if node_b is not None and node_b.op_identifier() == node_a.op_identifier():
         yield from _compare_attributes(node_a, node_b)
@@ -52,12 +52,15 @@ def compare_parameters(a: ir.Node, b: ir.Node, arrays_a: Arrays, arrays_b: Array
     yield from _compare_parameters(a, b, arrays_a, arrays_b)
 
 
-def _describe_readers(constant: ir.Value) -> Iterator[str]:
-    """Yield the first node that reads a constant."""
+def _describe_constant(constant: ir.Value, tensor: TensorDifference) -> Iterator[str]:
+    """Yield how many stored values differ, or the first node that has them as a parameter."""
     readers = [(node, index) for node, index in constant.uses() if node.name]
     if not readers:
         return
     node, index = readers[0]
+    if index == 0 and get_declared_inputs(node):
+        yield f"the stored values differ in {tensor.differing} of {tensor.a.size} elements"
+        return
     names = ["x", *(parameter.name for parameter in get_declared_inputs(node)[1:])]
     use = f" as its {names[index]}" if get_declared_inputs(node) and index < len(names) else ""
     more = f", and {format_count(len(readers) - 1, 'more node')}" if len(readers) > 1 else ""

@@ -62,8 +62,10 @@ def explain_missing_grid(value: ir.Value, analysis: Analysis) -> str:
     if codes is None and _has_computed_scale(value):
         return f"{name} has a scale computed at run time: quantize it with a static one"
     if codes is None:
-        remedy = f"say what it holds with --input-range {value.name}=..."
-        return f"{name} is not quantized: {remedy if value.is_graph_input() else 'quantize it'}"
+        remedy = "quantize with --activations uint8 and --data, or --activations 'int8 dynamic'"
+        if value.is_graph_input():
+            remedy = f"say what it holds with --input-range {value.name}=..., or {remedy}"
+        return f"{name} is not quantized: {remedy}"
     if not codes.integral:
         return f"{name} has a zero-point that is not an integer: quantize it with one that is"
     if codes.scale.min() != codes.scale.max():

@@ -17,5 +17,5 @@ def check_channels(*arrays: Array) -> int:
     """
     sizes = {array.size for array in arrays} - {1}
     if len(sizes) > 1:
-        raise Mismatch(f"tensors of {' and '.join(map(str, sorted(sizes)))} channels meet")
+        raise Mismatch(f"its operands have {' and '.join(map(str, sorted(sizes)))} channels")
     return next(iter(sizes), 1)

@@ -53,9 +53,13 @@ def make_input_values(
         chosen = next(iter(inputs_by_name)) if not name and len(inputs_by_name) == 1 else name
         if chosen not in inputs_by_name:
             names = join_names(inputs_by_name) or "none"
-            raise OptionError(f"there is no input {name!r} to give a range; the inputs are {names}")
+            raise OptionError(
+                f"input_ranges[{name!r}]: the model has no such input; inputs: {names}"
+            )
         if inputs_by_name[chosen].dtype not in (None, ir.DataType.FLOAT):
-            raise OptionError(f"input {chosen!r} does not hold float32: its type is its range")
+            raise OptionError(
+                f"input_ranges[{chosen!r}]: it is not float32, its type is its range: leave it out"
+            )
         abstracts[chosen] = to_abstract_value(spec)
     return abstracts
 

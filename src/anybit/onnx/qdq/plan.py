@@ -93,8 +93,10 @@ class QdqPlan:
         narrower = (self.grid.lowest, self.grid.highest) != (self.type.lowest, self.type.highest)
         if not narrower or self.sign:
             return ""
-        keeper = "the node's metadata" if self.limit is Limit.NOWHERE else self.limit.value
-        return f"range {self.grid.lowest} .. {self.grid.highest}, kept by {keeper}"
+        codes = f"codes {self.grid.lowest} .. {self.grid.highest}"
+        if self.limit is Limit.NOWHERE:
+            return f"{codes}, recorded in the node's metadata"
+        return f"{codes}, limited by {self.limit.value}"
 
     @property
     def opset(self) -> int:

@@ -88,7 +88,7 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
         )
     for quantizer, name in targets.items():
         if quantizer.scale.state is None:
-            raise ModelError(f"{name!r} has an unknown number of channels: pass channels=")
+            raise ModelError(f"{name}: the number of channels is unknown; pass channels=")
     layers = [part for part in module.modules() if isinstance(part, QuantizedLayer)]
     with switch_to_eval(module), _restore_random_state(module):
         scales = _select_parameter_scales(layers, targets)

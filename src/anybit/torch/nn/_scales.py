@@ -279,7 +279,7 @@ class StoredScale(Scale):
         """Store a scale of shape () or (channels,)."""
         state = self.state
         if state is None:
-            raise ValueError("the number of channels is unknown: pass channels=")
+            raise ValueError(f"{self.owner}: the number of channels is unknown; pass channels=")
         state.copy_(scale)
         if not self.is_initialized:
             self.is_initialized = True
@@ -312,9 +312,7 @@ class StoredScale(Scale):
         """Return the stored scale; RuntimeError, with the remedy, before it is initialized."""
         state = self.state
         if state is None:
-            raise RuntimeError(
-                f"{self.owner} does not know how many channels there are: give channels="
-            )
+            raise RuntimeError(f"{self.owner}: the number of channels is unknown; pass channels=")
         if not self.check_initialized():
             raise RuntimeError(
                 f"the scale of {self.owner} is not known yet: run one batch in training mode, "

@@ -38,7 +38,6 @@ class LayerFootprint:
 
 
 def check_limits(
-    network: str,
     totals: Mapping[str, int],
     layers: Sequence[LayerFootprint],
     limits: Mapping[str, int],
@@ -46,7 +45,6 @@ def check_limits(
     """Raise ModelError if a network needs more memory than a limit allows.
 
     Args:
-        network: Name of the network.
         totals: Bytes by the name of the memory: "flash" and "ram".
         layers: The sizes of its layers.
         limits: The most bytes of each memory.
@@ -55,15 +53,15 @@ def check_limits(
     if limits.get("flash", totals["flash"]) < totals["flash"]:
         largest = max(layers, key=lambda layer: layer.flash)
         raise ModelError(
-            f"{network}: the constants need {size(totals['flash'])} of flash, more than the limit "
-            f"of {size(limits['flash'])}. Most are of {largest.label}: {size(largest.flash)}. "
+            f"the constants need {size(totals['flash'])} of flash, limit {size(limits['flash'])}. "
+            f"Largest layer: {largest.label}, {size(largest.flash)}. "
             "Give its weights fewer bits (quantize --weights int4, int2, ternary) or fewer channels"
         )
     if limits.get("ram", totals["ram"]) < totals["ram"]:
         largest = max(layers, key=lambda layer: layer.ram)
         raise ModelError(
-            f"{network}: the arena needs {size(totals['ram'])} of RAM, more than the limit of "
-            f"{size(limits['ram'])}. Most is in use in {largest.label}, whose result is "
+            f"the arena needs {size(totals['ram'])} of RAM, limit {size(limits['ram'])}. "
+            f"Most is in use in {largest.label}, whose result is "
             f"{largest.shape}. Reduce its height, width or channels, or those of its input"
         )
 
