@@ -28,7 +28,7 @@ def match_names(pattern: str, layers: Sequence[Sequence[str]], where: str) -> se
         if any(name == pattern or fnmatchcase(name, pattern) for name in names)
     }
     if not matches:
-        existing = [name for names in layers for name in names]
+        existing = [name for names in layers for name in names if name]
         close = difflib.get_close_matches(pattern, existing, n=3) or existing[:3]
         names = ", ".join(escape_name(name) for name in close)
         raise ValueError(f"{where}: no layer matches; there are {names}")
