@@ -77,7 +77,7 @@ def quantize(
             if the model treats rows independently. Hundreds of samples are better than ten.
         weights: Spec of weights, such as "int8", "int4 per-tensor", "ternary", "fp8_e4m3",
             "int8 power-of-two", "int4 per-block 32", "mxfp4" or "nvfp4". By default scales are per
-            channel, and integers are symmetric around 0.
+            channel, and signed integers symmetric around 0, without the lowest code ("narrow").
         activations: Spec of activations, or "float" to keep them float. By default "uint8" with
             data and "float" without. Unsigned integers have a zero-point. "int8 dynamic" computes a
             scale per row at run time, "int8 dynamic per-tensor" one per tensor. Block formats are

@@ -40,7 +40,7 @@ class QuantSpec:
         format: Format of the codes.
         text: Spec that this was parsed from.
         per_channel: Whether each channel has its own scale.
-        narrow: Whether signed integers leave out the lowest code.
+        narrow: Whether the lowest code is left out; the highest one of unsigned integers.
         power_of_two: Whether scales are powers of two.
         asymmetric: Whether integers have a zero-point.
         block_size: Number of elements that share a scale; 0 without blocks.
@@ -89,7 +89,8 @@ class QuantSpec:
 def parse_quant_spec(text: str, role: Role, label: str | None = None) -> QuantSpec:
     """Parse a quantizer spec such as "int4 per-channel narrow".
 
-    Unsigned integers are asymmetric: they have a zero-point.
+    Unsigned integers are asymmetric: they have a zero-point. Signed weights are narrow, except in
+    blocks and with a zero-point.
 
     Args:
         text: A format, then per-tensor, per-channel, per-block N, narrow, power-of-two, asymmetric
