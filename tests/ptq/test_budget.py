@@ -302,8 +302,8 @@ def test_budget_remarks_on_replaced_ternary_layers(layers: dict[str, str], count
     assert [layer.name for layer in result.layers if layer.weights == "ternary"] == list(layers)
 
 
-@pytest.mark.parametrize("activations", ["uint8", None])
-def test_budget_of_bit_operations_keeps_its_share(activations: str | None) -> None:
+@pytest.mark.parametrize("activations", ["uint8", "float"])
+def test_budget_of_bit_operations_keeps_its_share(activations: str) -> None:
     proto, data = NETWORKS["convolutions"](), data_for("convolutions", 8)
     whole = anybit.quantize(proto, data, activations=activations, budget="100%bops")
     half = anybit.quantize(proto, data, activations=activations, budget="50%bops")
@@ -313,6 +313,6 @@ def test_budget_of_bit_operations_keeps_its_share(activations: str | None) -> No
             layer.macs * layer.weight_bits * layer.activation_bits for layer in result.layers
         )
 
-    of_int8 = 8 * (8 if activations else 32) * sum(layer.macs for layer in whole.layers)
+    of_int8 = 8 * (8 if activations == "uint8" else 32) * sum(layer.macs for layer in whole.layers)
     assert 0.9 * of_int8 < operations(whole) <= of_int8
     assert 0.4 * of_int8 < operations(half) <= 0.5 * of_int8

@@ -72,8 +72,8 @@ def test_effort_fast_uses_whole_ranges_and_rounds_to_nearest(name: str) -> None:
     assert result.verdict.samples
 
 
-@pytest.mark.parametrize("words", ["uint8", "mxfp8", "uint16", None])
-def test_effort_fast_accepts_all_activation_formats(words: str | None) -> None:
+@pytest.mark.parametrize("words", ["uint8", "mxfp8", "uint16", "float"])
+def test_effort_fast_accepts_all_activation_formats(words: str) -> None:
     data = data_for("attention", 12)
     result = anybit.quantize(attention(), data, activations=words, effort="fast")
     assert result.verdict is not None
