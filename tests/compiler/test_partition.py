@@ -306,6 +306,31 @@ def test_hoist_quantizers_before_concat_and_resize(scales, regions):
     check(give(model, w6=weights, gains=gains, **constants), 3, regions)
 
 
+@pytest.mark.parametrize(
+    ("axes", "scales", "roi"),
+    [
+        ([2, 3, 1, 0], [1, 1, 2, 1], []),  # not in the order of the axes
+        ([-1, -2, -3, -4], [1, 1, 2, 1], []),
+        ([1, 2], [2, 1], [1, 1, 1, 1]),  # a region as long as the scales of all axes
+    ],
+)
+def test_quantizers_stay_after_resize_of_channels(axes, scales, roi):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        h = HardSwish (c)
+        t = Resize <mode = "nearest", axes = {axes}> (h, roi, scales)
+        r = Add (t, offsets)
+        q = Q(r)
+        y = Conv (q, w6)"""
+    model = network(body, y="n, 2, 6, 6")
+    model.opset_import[0].version = 18
+    constants = {"scales": np.float32(scales), "roi": np.float32(roi)}
+    constants["offsets"] = np.arange(6, dtype=np.float32).reshape(6, 1, 1) / 4
+    constants["w6"] = np.random.default_rng(0).integers(-7, 8, (2, 6, 1, 1)).astype(np.float32)
+    check(give(model, **constants), 2, 2)
+
+
 def test_quantizers_of_floats_multiply_first():
     """Multiply floats of a region by a number per channel before one list of thresholds."""
     body = """

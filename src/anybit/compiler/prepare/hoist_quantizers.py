@@ -102,16 +102,19 @@ def _find_split_axes(moving: ir.Node, reader: ir.Node) -> set[int]:
 
 
 def _find_kept_axes(resize: ir.Node) -> set[int]:
-    """Return the axes whose scale is 1, by constant scales of all axes."""
-    x = resize.inputs[0]
+    """Return the axes along which a Resize or Upsample with constant scales moves no elements."""
+    x, place = resize.inputs[0], 2 if len(resize.inputs) > 2 else 1
+    value = resize.inputs[place] if place < len(resize.inputs) else None
     rank = 0 if x is None or x.shape is None else len(x.shape)
-    for value in resize.inputs[1:]:
-        if value is None or not is_constant(value) or value.dtype != ir.DataType.FLOAT:
-            continue
-        scales = read_array(value).ravel()
-        if len(scales) == rank:
-            return set(np.flatnonzero(scales == 1).tolist())
-    return set()
+    if not rank or value is None or not is_constant(value) or value.dtype != ir.DataType.FLOAT:
+        return set()
+    scales = read_array(value).ravel()
+    axes = [axis % rank for axis in get_attribute(resize, "axes", ())] or list(range(rank))
+    if len(scales) != len(axes):
+        return set()
+    return set(range(rank)).difference(
+        axis for axis, scale in zip(axes, scales, strict=True) if scale != 1
+    )
 
 
 def _get_axis(concat: ir.Node) -> int:
