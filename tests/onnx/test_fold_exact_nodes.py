@@ -99,6 +99,13 @@ def test_split_of_a_constant_is_folded(dtype: type) -> None:
     assert [part.shape for part in parts] == [(2, 3)] * 4 + [(2, 0)]
 
 
+@pytest.mark.parametrize(("count", "options"), [(5, {}), (5, {"num_outputs": 4}), (8, {})])
+def test_invalid_splits_stay(count: int, options: dict[str, int]) -> None:
+    """Leave parts of unequal sizes that nothing declares, for the runtime to refuse."""
+    x = np.arange(24, dtype=np.float32).reshape(2, 12)
+    assert fold("Split", [x], count, axis=1, **options) is None
+
+
 def test_folded_products_are_constants_of_later_nodes() -> None:
     """Fold the first step of a cell: Gemm of a zero state, Split, and an activation."""
     text = """<ir_version: 8, opset_import: ["": 17]>

@@ -118,12 +118,15 @@ def _split(node: ir.Node, arrays: Sequence[Array]) -> list[Array] | None:
     axis, count = get_attribute(node, "axis", 0), len(node.outputs)
     if not -x.ndim <= axis < x.ndim:
         return None
-    length = x.shape[axis]
-    part = -(-length // max(count, 1))
-    sizes = [min(part, max(length - part * n, 0)) for n in range(count)]
-    declared = get_attribute(node, "split", ())
+    length, declared = x.shape[axis], get_attribute(node, "split", ())
+    parts = get_attribute(node, "num_outputs", 0)
     if more or declared:
         sizes = [int(size) for size in (more[0].ravel() if more else declared)]
+    elif parts not in (0, count) or (not parts and length % count):
+        return None  # invalid
+    else:
+        part = -(-length // count)
+        sizes = [part] * (count - 1) + [length - part * (count - 1)]
     if len(sizes) != count or min(sizes) < 0 or sum(sizes) != length:
         return None
     return [np.ascontiguousarray(part) for part in np.split(x, np.cumsum(sizes)[:-1], axis)]
