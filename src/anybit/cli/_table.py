@@ -6,7 +6,7 @@ COMMANDS = {
     "inspect": "Show a model's operators, quantizers, sizes, layers and value ranges.",
     "check": "List the problems of a model, each with its remedy.",
     "clean": "Normalize a model, fold constants, remove dead nodes, infer shapes.",
-    "convert": "Convert a model to another form with bit-identical results.",
+    "convert": "Convert a model to another form in which its operators compute the same values.",
     "diff": "Find the first tensor in which two models or two runtimes differ.",
     "compile": "Compile the quantized layers of a model to integer code.",
     "quantize": "Quantize a float model and report the effect on its outputs.",
