@@ -108,3 +108,38 @@ def test_other_values_are_no_steps(shell: Shell, monkeypatch: pytest.MonkeyPatch
             code, out, _ = shell(*ARGUMENTS)
         assert code == 1
         assert "y differs" in out
+
+
+@pytest.mark.parametrize(("factor", "verified"), [(1.0, True), (1.05, False)])
+def test_exact_layers_after_open_functions_have_steps(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, factor: float, verified: bool
+) -> None:
+    """Allow steps of codes of last bits that a Sigmoid leaves open, before integer operators."""
+    random = np.random.default_rng(0)
+    constants, nodes = [from_array(np.float32(0.01), "k")], []
+    for place, (x, y, shape) in enumerate([("x", "m", (16, 3, 1, 1)), ("a", "y", (2, 16, 1, 1))]):
+        weights = random.integers(-128, 128, shape).astype(np.int8)
+        constants.append(from_array(weights, f"w{place}"))
+        q, s, z, sums, floats, scaled = (f"{name}{place}" for name in "qszifp")
+        nodes += [
+            helper.make_node("DynamicQuantizeLinear", [x], [q, s, z]),
+            helper.make_node("ConvInteger", [q, f"w{place}", z], [sums]),
+            helper.make_node("Cast", [sums], [floats], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Mul", [floats, s], [scaled]),
+            helper.make_node("Mul", [scaled, "k"], [y]),
+        ]
+        if not place:
+            nodes.append(helper.make_node("Sigmoid", ["m"], ["a"]))
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", channels, 32, 32])
+        for name, channels in (("x", 3), ("y", 2))
+    )
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "d.onnx")
+    np.save("rows.npy", random.standard_normal((16, 3, 32, 32)).astype(np.float32))
+    change_results(monkeypatch, lambda y: y * np.float32(factor))
+    code, out, _ = shell(*ARGUMENTS)
+    assert (code == 0) is verified, out
+    if verified:
+        assert "by steps of activations whose scales are computed" in " ".join(out.split())

@@ -197,7 +197,7 @@ def _find_steps(
     steps = {
         layer.output: min(2.0 ** (1 - layer.layer.input_bits), _LARGEST_STEP)
         for layer in compiled.report.layers
-        if layer.layer.dynamic and layer.guarantee is Guarantee.BOUNDED
+        if layer.layer.dynamic and layer.guarantee is not None
     }
     codes, tolerances = compiled.codes, dict[str, float]()
     for node in network.model.graph:
