@@ -205,6 +205,7 @@ def test_threads_and_blocks_do_not_change_a_bit(shapes):
         (((3, 4), (3, 4)), 0),
         (((3, 4), (4, 3)), 1),
         (((2, 3, 4), (3, 4, 2)), 0),
+        (((2**40, 1, 1, 0), (2**40, 0, 1)), 0),
         (((4,), (4, 2)), 0),
         (((3, 4), (4,)), 0),
     ],
@@ -212,6 +213,11 @@ def test_threads_and_blocks_do_not_change_a_bit(shapes):
 def test_sizes_that_do_not_fit(shapes, transposed):
     with pytest.raises(Exception, match="cannot be multiplied"):
         run(make_model(SIGNED, SIGNED, transposed), *make_factors(shapes))
+
+
+def test_empty_products_of_many_matrices():
+    a, b = np.zeros((2**36, 1, 0, 1), np.float32), np.zeros((2**20, 1, 1), np.float32)
+    assert run(make_model(SIGNED, SIGNED), a, b).shape == (2**36, 2**20, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +230,8 @@ def test_sizes_that_do_not_fit(shapes, transposed):
         ({"second_highest": 2**40}, "codes of up to 8 bits around 0"),
         ({"second_highest": None}, "second_highest"),
         ({"transposed": None}, "transposed"),
+        ({"transposed": 1.5}, "attribute transposed must be an integer"),
+        ({"first_steps": 127}, "attribute first_steps must be a number"),
     ],
 )
 def test_attributes_that_no_quantizer_has(changes, message):

@@ -27,7 +27,9 @@ struct Shapes {
   Sizes sizes;
   std::size_t rank = 0;
   std::array<std::int64_t, max_rank> y{};
+  std::int64_t groups = 1;
 
+  // Throws Error for shapes that cannot be multiplied.
   Shapes(const Description& first, const Description& second, bool transposed) {
     const auto refuse = [&] {
       throw Error(Error::Kind::value, "inputs of shapes " + format_shape(first) + " and " +
@@ -42,14 +44,18 @@ struct Shapes {
     sizes.rows = a[0], sizes.depth = a[1], sizes.columns = b[transposed ? 0 : 1];
     if (sizes.depth != b[transposed ? 1 : 0]) refuse();
     rank = std::max(first.rank, second.rank);
-    std::int64_t groups = 1;
     for (std::size_t axis = 0; axis + 2 < rank; ++axis) {
       const std::int64_t one = size_of(first, axis), other = size_of(second, axis);
       if (one != other && one != 1 && other != 1) refuse();
       y[axis] = one == 1 ? other : one;
-      groups *= y[axis];
+      if (__builtin_mul_overflow(groups, y[axis], &groups)) refuse();
     }
     y[rank - 2] = sizes.rows, y[rank - 1] = sizes.columns;
+  }
+
+  // Finds the matrices of all groups. There is an output of as many: an empty one needs none.
+  void number_matrices(const Description& first, const Description& second) {
+    if (sizes.rows == 0 || sizes.columns == 0) return;
     sizes.firsts = count(first), sizes.seconds = count(second);
     if (sizes.seconds == 1 && sizes.firsts == groups) {
       // All rows are multiplied with the same matrix.
@@ -58,8 +64,8 @@ struct Shapes {
       sizes.second_of = sizes.first_of;
       return;
     }
-    number(first, groups, sizes.first_of);
-    number(second, groups, sizes.second_of);
+    number(first, sizes.first_of);
+    number(second, sizes.second_of);
   }
 
  private:
@@ -73,7 +79,7 @@ struct Shapes {
     return matrices;
   }
   // Finds the matrix of an input for each group.
-  void number(const Description& x, std::int64_t groups, std::vector<std::int64_t>& to) const {
+  void number(const Description& x, std::vector<std::int64_t>& to) const {
     to.resize(static_cast<std::size_t>(groups));
     for (std::int64_t group = 0; group < groups; ++group) {
       std::int64_t rest = group, stride = 1, matrix = 0;
@@ -113,13 +119,15 @@ lowbit::DynamicMatMul::Operand DynamicMatMulKernel::read_operand(const OrtKernel
 std::int64_t DynamicMatMulKernel::read_integer(const OrtKernelInfo* info,
                                                const std::string& name) const {
   std::int64_t number = 0;
-  check(api(), api().KernelInfoGetAttribute_int64(info, name.c_str(), &number));
+  if (!succeeded(api(), api().KernelInfoGetAttribute_int64(info, name.c_str(), &number)))
+    throw Error(Error::Kind::value, "attribute " + name + " must be an integer");
   return number;
 }
 
 float DynamicMatMulKernel::read_float(const OrtKernelInfo* info, const std::string& name) const {
   float number = 0;
-  check(api(), api().KernelInfoGetAttribute_float(info, name.c_str(), &number));
+  if (!succeeded(api(), api().KernelInfoGetAttribute_float(info, name.c_str(), &number)))
+    throw Error(Error::Kind::value, "attribute " + name + " must be a number");
   return number;
 }
 
@@ -138,10 +146,11 @@ void DynamicMatMulKernel::run(OrtKernelContext* context) const {
     inputs[i].read(api(), value);
     from[i] = static_cast<const float*>(data_of(api(), value));
   }
-  const Shapes shapes(inputs[0], inputs[1], transposed_);
+  Shapes shapes(inputs[0], inputs[1], transposed_);
   OrtValue* value = nullptr;
   check(api(), api().KernelContext_GetOutput(context, 0, shapes.y.data(), shapes.rank, &value));
   if (value == nullptr) return;
+  shapes.number_matrices(inputs[0], inputs[1]);
   product_->run(from[0], from[1], static_cast<float*>(data_of(api(), value)), shapes.sizes,
                 SessionWorkers(api(), context));
 }
