@@ -48,7 +48,7 @@ def find_dynamic_pairs(model: ir.Model) -> Iterator[DynamicPair]:
 
 def describe_layer(layer: CompiledLayer, pair: DynamicPair) -> CompiledLayer:
     """Return the layer of a product that is computed on integers."""
-    first, second = ((len(quantizer.codes) - 1).bit_length() for quantizer in pair.quantizers)
+    first, second = (quantizer.bits for quantizer in pair.quantizers)
     codes = [(quantizer.codes[0], quantizer.codes[-1]) for quantizer in pair.quantizers]
     info = replace(
         layer.layer,
