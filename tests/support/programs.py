@@ -62,7 +62,7 @@ def make_program(choices: Choices) -> p.Program:
 
 
 def make_integer_program(choices: Choices, *, codes: bool = False) -> p.Program:
-    """Return a program without floats between its instructions, or with codes for all outputs."""
+    """Return a program that has C code, with codes for all outputs on request."""
     return _IntegerMaker(choices, codes).program()
 
 
@@ -96,6 +96,7 @@ def inputs_for(program: p.Program, rows: int, seed: int) -> list[np.ndarray]:
 class _Maker:
     codings: tuple[tuple[int, int], ...] = ((0, 1), (-1, 2), (-1, 1), (3, 5))
     excluded: tuple[str, ...] = ()
+    operations = tuple(p.Operation)
 
     def __init__(self, choices: Choices) -> None:
         self._integer = choices.integer
@@ -459,7 +460,7 @@ class _Maker:
         operands = (0.5, -3, 0.1, 7, np.inf, -0.0, 0, np.nan)
         steps = tuple(
             p.Step(
-                self._integer(0, len(p.Operation) - 1),
+                self._one_of(self.operations),
                 self._rng.choice(operands, self._one_of((1, channels))).astype(np.float32),
             )
             for _ in range(self._integer(0, 3))
@@ -588,6 +589,7 @@ class _Maker:
 class _IntegerMaker(_Maker):
     codings = (*_Maker.codings, (-100, 1), (-100, 1), (-300, 2), (100, 1), (-32768, 257))
     excluded = "_requantize", "_elementwise", "_dynamic", "_matmul", "_float_rows", "_mean"
+    operations = tuple(step for step in p.Operation if step != p.Operation.SIGMOID)
 
     def __init__(self, choices: Choices, codes: bool) -> None:
         super().__init__(choices)

@@ -112,9 +112,9 @@ def _find_unit(x: Array) -> int:
 
 
 def _split(node: ir.Node, arrays: Sequence[Array]) -> list[Array] | None:
-    x, *more = arrays
-    if x.dtype == object:  # strings
+    if not arrays or arrays[0].dtype == object:  # invalid, or strings
         return None
+    x, *more = arrays
     axis, count = get_attribute(node, "axis", 0), len(node.outputs)
     if not -x.ndim <= axis < x.ndim:
         return None
