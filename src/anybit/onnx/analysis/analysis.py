@@ -12,7 +12,7 @@ from anybit.onnx.analysis.abstract_values import MOST_CHANNELS, AbstractValue
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.rules.products import infer_product
 from anybit.onnx.analysis.rules.table import find_rule
-from anybit.onnx.analysis.view import View, is_float
+from anybit.onnx.analysis.view import View, may_be_float32
 from anybit.onnx.graph.op_traits import OpTrait, get_traits
 from anybit.onnx.graph.walk import iter_nodes
 
@@ -56,7 +56,7 @@ def analyze(model: ir.Model, inputs: Mapping[str, AbstractValue] | None = None) 
             for value, abstract in zip(
                 node.outputs, _infer_node(node, view, products), strict=False
             ):
-                if abstract is not None and (is_float(value) or value.dtype in _INTEGERS):
+                if abstract is not None and (may_be_float32(value) or value.dtype in _INTEGERS):
                     view.abstracts[value] = _limit_channels(abstract, view)
     return Analysis(view.list_values(), products)
 

@@ -120,7 +120,7 @@ class View:
         return axis % rank - rank
 
 
-def is_float(value: ir.Value) -> bool:
+def may_be_float32(value: ir.Value) -> bool:
     """Return whether a value may be a float32 tensor, which abstract values describe."""
     return value.dtype in (None, ir.DataType.FLOAT)
 

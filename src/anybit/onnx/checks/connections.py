@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs that no output needs, and outputs that are the same for every input."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, make_warning
 from anybit.onnx.checks.subject import Subject
+from anybit.onnx.graph.walk import get_inner_graphs
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -62,14 +63,6 @@ def _iter_read_values(node: ir.Node) -> Iterator[ir.Value]:
     while waiting:
         inner = waiting.pop()
         yield from (value for value in inner.inputs if value is not None)
-        for graph in _get_graphs(inner):
+        for graph in get_inner_graphs(inner):
             yield from graph.outputs
             waiting += graph
-
-
-def _get_graphs(node: ir.Node) -> Iterable[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            yield from attribute.as_graphs()

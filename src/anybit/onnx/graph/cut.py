@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from anybit.onnx.graph.walk import get_inner_graphs
+
 
 def extract_subgraph(
     model: ir.Model, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]
@@ -30,12 +32,8 @@ def _iter_inputs(nodes: Sequence[ir.Node]) -> Iterator[ir.Value]:
     """Yield the inputs of nodes, and the outer values that graphs inside them use."""
     for node in nodes:
         yield from (value for value in node.inputs if value is not None)
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-                yield from _iter_captured_values(attribute.as_graph())
-            elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-                for graph in attribute.as_graphs():
-                    yield from _iter_captured_values(graph)
+        for graph in get_inner_graphs(node):
+            yield from _iter_captured_values(graph)
 
 
 def _iter_captured_values(graph: ir.Graph) -> Iterator[ir.Value]:

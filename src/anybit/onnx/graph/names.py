@@ -62,6 +62,11 @@ def get_label(node: ir.Node) -> str:
     return node.name or next((value.name for value in node.outputs if value.name), "")
 
 
+def get_output_name(node: ir.Node) -> str:
+    """Return the name of the first output of a node, or else of the node or its operator."""
+    return node.outputs[0].name or node.name or node.op_type
+
+
 def get_source_name(value: ir.Value) -> str:
     """Return the name of a value in the source graph."""
     return str(value.metadata_props.get(SOURCE_NAME_KEY, value.name))

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.names import get_label, get_output_name
 from anybit.onnx.graph.require import require_input, require_producer
 from anybit.onnx.qdq.before_quantize import ClampLimits, find_limits, find_sign_source
 from anybit.onnx.qdq.lift_codes import (
@@ -136,7 +136,7 @@ class Lifter:
         if key not in floats:
             floats[key] = self._editor.add_constant(f"{source.name}_values", ir.tensor(values))
         result = insert_quantizer(
-            self._editor, node, quantizer, floats[key], _get_name(node), like=source
+            self._editor, node, quantizer, floats[key], get_output_name(node), like=source
         )
         if len(source.uses()) == 1:
             del self._floats[source]  # otherwise the codes stay in memory
@@ -157,7 +157,7 @@ class Lifter:
             *(part.tobytes() for part in quantizer.clip or ()),
         )
         if key not in self._quantized:
-            self._quantized[key] = self._write(quantize, x, quantizer, _get_name(node))
+            self._quantized[key] = self._write(quantize, x, quantizer, get_output_name(node))
         return self._quantized[key], quantizer
 
     def _choose_quantizer(
@@ -260,7 +260,3 @@ def _clip_span(scaling: Scaling, lowest: float, highest: float) -> tuple[int, in
     if low > high:
         raise Inexpressible("its Clip leaves no code")
     return int(low), int(high)
-
-
-def _get_name(node: ir.Node) -> str:
-    return node.outputs[0].name or node.name or node.op_type

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
@@ -22,7 +23,6 @@ from anybit.onnx.qdq.packed_weights import (
     B,
     PackedWeight,
     get_dtype_name,
-    get_input,
     is_nbits,
     read_packed_weight,
 )

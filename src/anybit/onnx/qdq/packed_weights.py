@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.require import require_input
@@ -229,10 +230,6 @@ def describe_rounding(level: int) -> str:
         return ""
     rounded = f"its input to {_LEVELS[level]}" if level in _LEVELS else "its input"
     return f"accuracy_level {level} lets a runtime round {rounded}"
-
-
-def get_input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def _get_dtype(node: ir.Node, index: int) -> ir.DataType | None:

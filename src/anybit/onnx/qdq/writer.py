@@ -10,6 +10,7 @@ from anybit.formats import FloatFormat
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.editor import Editor, is_read
+from anybit.onnx.graph.names import get_output_name
 from anybit.onnx.graph.require import require_input, require_producer
 from anybit.onnx.qdq.plan import Limit, QdqPlan
 from anybit.onnx.quantizers.grids import Inexpressible
@@ -138,7 +139,7 @@ class QdqWriter:
             if plan.limit is Limit.CODES:
                 limits = [
                     self._editor.share_parameter(
-                        _get_name(node), name, np.asarray(code), plan.type.dtype
+                        get_output_name(node), name, np.asarray(code), plan.type.dtype
                     )
                     for name, code in zip(("lowest_code", "highest_code"), span, strict=True)
                 ]
@@ -186,14 +187,14 @@ class QdqWriter:
         if scale.size < _MANY or table.size > _BYTE.highest + 1:
             return self._write_parameter(node, "scale", scale)
         tensor = ir.tensor(codes.reshape(scale.shape).astype(np.uint8))
-        stored = self._editor.add_constant(f"{_get_name(node)}_scale_codes", tensor)
+        stored = self._editor.add_constant(f"{get_output_name(node)}_scale_codes", tensor)
         return self._write_gather(node, "scale", stored, _BYTE, table)
 
     def _write_gather(
         self, node: ir.Node, column: str, codes: ir.Value, native: NativeType, table: Array
     ) -> ir.Value:
         """Return the elements of a table at the codes."""
-        names = _get_name(node)
+        names = get_output_name(node)
         one, zero, values = (
             self._editor.share_parameter(names, role, array, dtype)
             for role, array, dtype in (
@@ -219,12 +220,12 @@ class QdqWriter:
     def _write_parameters(self, node: ir.Node, plan: QdqPlan, layout: Channels) -> list[ir.Value]:
         """Return scale and zero-point; the latter always, because readers' defaults differ."""
         zeropt = self._editor.share_parameter(
-            _get_name(node), "zero_point", layout.zeropt, plan.type.dtype
+            get_output_name(node), "zero_point", layout.zeropt, plan.type.dtype
         )
         return [self._write_parameter(node, "scale", layout.scale), zeropt]
 
     def _write_parameter(self, node: ir.Node, name: str, array: Array) -> ir.Value:
-        return self._editor.share_parameter(_get_name(node), name, array, _FLOAT)
+        return self._editor.share_parameter(get_output_name(node), name, array, _FLOAT)
 
     def _insert(
         self,
@@ -246,16 +247,12 @@ class QdqWriter:
             node,
             kind,
             inputs,
-            f"{_get_name(node)}_{name}",
+            f"{get_output_name(node)}_{name}",
             like=like,
             dtype=dtype,
             attributes=attributes,
             metadata=metadata,
         )
-
-
-def _get_name(node: ir.Node) -> str:
-    return node.outputs[0].name or node.name or node.op_type
 
 
 def _make_cast_target(dtype: ir.DataType) -> ir.Attr:

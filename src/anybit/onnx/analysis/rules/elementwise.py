@@ -15,8 +15,8 @@ from anybit.onnx.analysis.view import (
     View,
     find_constant_channels,
     get_input,
-    is_float,
     make_unknown,
+    may_be_float32,
 )
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
@@ -171,7 +171,7 @@ def apply_function(
     """
     value = get_input(node, at)
     x = view.get_abstract(value)
-    if value is None or (x is None and not is_float(value)):
+    if value is None or (x is None and not may_be_float32(value)):
         return None
     if x is None:
         x = make_unknown(value)

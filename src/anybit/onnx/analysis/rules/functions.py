@@ -14,7 +14,7 @@ from anybit.onnx.analysis.abstract_values import AbstractValue, from_interval
 from anybit.onnx.analysis.points import list_points, map_points
 from anybit.onnx.analysis.rules.elementwise import get_sources
 from anybit.onnx.analysis.sums import exceeds_float32
-from anybit.onnx.analysis.view import View, get_input, is_float, make_unknown
+from anybit.onnx.analysis.view import View, get_input, make_unknown, may_be_float32
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 
@@ -90,7 +90,7 @@ def infer_smooth(node: ir.Node, view: View) -> AbstractValue | None:
     """Return the result of a function of the table."""
     value = get_input(node, 0)
     x = view.get_abstract(value)
-    if value is None or (x is None and not is_float(value)):
+    if value is None or (x is None and not may_be_float32(value)):
         return None
     if x is None:
         x = make_unknown(value)

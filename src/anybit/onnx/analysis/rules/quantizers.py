@@ -27,8 +27,8 @@ from anybit.onnx.analysis.view import (
     View,
     find_constant_channels,
     get_input,
-    is_float,
     make_unknown,
+    may_be_float32,
 )
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.constants import Array, is_constant, read_array
@@ -54,7 +54,11 @@ def infer_quantizer(node: ir.Node, view: View) -> AbstractValue | None:
         return None if stored is None else _infer_stored_codes(stored, view)
     if not isinstance(quantizer, OwnQuantizer):
         return _infer_linear(node, view, quantizer.grid)
-    if not is_float(node.outputs[0]) or not quantizer.static or quantizer.operator.result_dtype:
+    if (
+        not may_be_float32(node.outputs[0])
+        or not quantizer.static
+        or quantizer.operator.result_dtype
+    ):
         return None
     grid, allowed = _to_integer_grid(quantizer.grid)
     constant = _quantize_constant(quantizer, grid, allowed, view)
