@@ -45,7 +45,7 @@ def make_input_values(
     """Return the abstract values of inputs by name; the name "" stands for a single input.
 
     Raises:
-        ModelError: A name that is not an input, an input that is not float32, or an invalid range.
+        OptionError: A name that is not an input, an input that is not float32, or an invalid range.
     """
     inputs_by_name = {str(value.name): value for value in inputs}
     abstracts = {}
