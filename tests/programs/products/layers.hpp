@@ -395,6 +395,8 @@ float after(Operation operation, float y, float c, float& kept) {
       return y + kept;
     case Operation::multiply_kept:
       return y * kept;
+    case Operation::sigmoid:
+      break;  // in no layer of this program
   }
   return 0;
 }
