@@ -307,7 +307,10 @@ class _Work:
         self._use_standard_pair()
         self._fold_weights()
         # Again, because the IR version depends on types that were unknown the first time.
-        self._run(LiftOpset(find_function_opset(self._model)), Normalize())
+        operators = (operator for _, operator in find_operators(self._model))
+        # A node that no function can express is expanded.
+        expanded = find_expansion_opset(one for one in operators if one.block_axis is not None)
+        self._run(LiftOpset(max(find_function_opset(self._model), expanded)), Normalize())
         left = self._run_pass(AddFunctions()).left
         self._run_pass(Lower(left, only=left))
 
