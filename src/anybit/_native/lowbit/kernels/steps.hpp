@@ -172,8 +172,7 @@ template <class Store>
 
 // Stores adjacent pixels channel by channel. Lines of different channels often share a cache set:
 // all pixels of four channels are stored before the next ones.
-[[gnu::always_inline]] inline void write_lines(const TailBlock& at, const float* from, float* to,
-                                               int pixels) {
+[[gnu::noinline]] void write_lines(const TailBlock& at, const float* from, float* to, int pixels) {
   const int whole = pixels / 4 * 4;
   int channel = 0;
   for (; channel + 4 <= at.channels; channel += 4)
