@@ -56,8 +56,8 @@ DynamicLine line_of(const DynamicMatMul::Operand& at, const Reach& reach) {
 constexpr std::int64_t least_grain = 4;
 
 std::int64_t grain_of(std::int64_t numbers, std::int64_t products) {
-  const std::int64_t each = numbers * per_number + products * per_product;
-  return std::max(least_grain, grain_picoseconds / std::max<std::int64_t>(each, 1));
+  const std::int64_t picoseconds = numbers * per_number + products * per_product;
+  return std::max(least_grain, grain_picoseconds / std::max<std::int64_t>(picoseconds, 1));
 }
 
 }  // namespace

@@ -156,9 +156,9 @@ void DynamicMatMulKernel::run(OrtKernelContext* context) const {
 }
 
 DynamicMatMulOperator::DynamicMatMulOperator(const Host& host) : OrtCustomOp{} {
-  version = std::min(host.minor, newest_custom_op);
+  connect_host(*this, host.minor);
+  connect_kernel<DynamicMatMulKernel>(*this);
   GetName = [](const OrtCustomOp*) { return dynamic_matmul_name; };
-  GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
   GetInputType = [](const OrtCustomOp*, std::size_t) { return OrtElementType::float32; };
   GetInputTypeCount = [](const OrtCustomOp*) { return std::size_t{2}; };
   GetOutputType = [](const OrtCustomOp*, std::size_t) { return OrtElementType::float32; };
@@ -169,22 +169,6 @@ DynamicMatMulOperator::DynamicMatMulOperator(const Host& host) : OrtCustomOp{} {
   GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) {
     return OrtCharacteristic::required;
   };
-  GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemoryType::device; };
-  GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
-  GetStartVersion = [](const OrtCustomOp*) { return 1; };
-  GetEndVersion = [](const OrtCustomOp*) { return 1000; };
-  CreateKernelV2 = [](const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info,
-                      void** kernel) {
-    return guarded(*api, [&] { *kernel = new DynamicMatMulKernel(*api, info); });
-  };
-  KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
-    const auto& self = *static_cast<const DynamicMatMulKernel*>(kernel);
-    return guarded(self.api(), [&] { self.compute(context); });
-  };
-  KernelDestroy = [](void* kernel) { delete static_cast<DynamicMatMulKernel*>(kernel); };
 }
 
 }  // namespace anybit::ort

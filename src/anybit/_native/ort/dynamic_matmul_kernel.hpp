@@ -2,8 +2,8 @@
 // Product of two tensors with computed codes and scales, as a node of a session.
 #pragma once
 
-#include <atomic>
 #include <memory>
+#include <string>
 
 #include "_native/lowbit/dynamic_matmul.hpp"
 #include "node.hpp"

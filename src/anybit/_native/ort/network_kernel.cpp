@@ -147,9 +147,9 @@ int NetworkKernel::threads_for(OrtKernelContext* context, std::int64_t rows) con
 }
 
 NetworkOperator::NetworkOperator(const Host& host) : OrtCustomOp{} {
-  version = std::min(host.minor, newest_custom_op);
+  connect_host(*this, host.minor);
+  connect_kernel<NetworkKernel>(*this);
   GetName = [](const OrtCustomOp*) { return operator_name; };
-  GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
   GetInputType = [](const OrtCustomOp*, std::size_t i) {
     return i < program_inputs.size() ? program_inputs[i].type : OrtElementType::float32;
   };
@@ -162,22 +162,6 @@ NetworkOperator::NetworkOperator(const Host& host) : OrtCustomOp{} {
   GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) {
     return OrtCharacteristic::variadic;
   };
-  GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemoryType::device; };
-  GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
-  GetStartVersion = [](const OrtCustomOp*) { return 1; };
-  GetEndVersion = [](const OrtCustomOp*) { return 1000; };
-  CreateKernelV2 = [](const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info,
-                      void** kernel) {
-    return guarded(*api, [&] { *kernel = new NetworkKernel(*api, info); });
-  };
-  KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
-    const auto& self = *static_cast<const NetworkKernel*>(kernel);
-    return guarded(self.api(), [&] { self.compute(context); });
-  };
-  KernelDestroy = [](void* kernel) { delete static_cast<NetworkKernel*>(kernel); };
 }
 
 }  // namespace anybit::ort

@@ -23,10 +23,21 @@ std::size_t in_place(int** inputs, int** outputs) noexcept {
 
 }  // namespace
 
+void connect_host(OrtCustomOp& op, std::uint32_t minor) {
+  op.version = std::min(minor, newest_custom_op);
+  op.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+  op.GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemoryType::device; };
+  op.GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
+  op.GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
+  op.GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
+  op.GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
+  op.GetStartVersion = [](const OrtCustomOp*) { return 1; };
+  op.GetEndVersion = [](const OrtCustomOp*) { return 1000; };
+}
+
 void Signature::connect() {
-  version = std::min(host->minor, newest_custom_op);
+  connect_host(*this, host->minor);
   GetName = [](const OrtCustomOp* self) { return signature(self).name.c_str(); };
-  GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
   GetInputType = [](const OrtCustomOp* self, std::size_t i) { return signature(self).inputs[i]; };
   GetInputTypeCount = [](const OrtCustomOp* self) { return signature(self).inputs.size(); };
   GetOutputType = [](const OrtCustomOp* self, std::size_t) { return signature(self).output; };
@@ -37,13 +48,7 @@ void Signature::connect() {
     return signature(self).attributes_decide_output() ? OrtCharacteristic::optional
                                                       : OrtCharacteristic::required;
   };
-  GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemoryType::device; };
   GetVariadicInputMinArity = [](const OrtCustomOp*) { return 0; };
-  GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
-  GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
-  GetStartVersion = [](const OrtCustomOp*) { return 1; };
-  GetEndVersion = [](const OrtCustomOp*) { return 1000; };
   if (output == inputs[0]) {
     GetMayInplace = in_place;
     ReleaseMayInplace = [](int*, int*) {};

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "host.hpp"
@@ -23,6 +24,25 @@ struct Host {
   const OrtApi& api;
   std::uint32_t minor;  // minor version of 1.minor
 };
+
+// Sets the version and the callbacks that do not depend on the operator.
+void connect_host(OrtCustomOp& op, std::uint32_t minor);
+
+// Sets the callbacks of a kernel, which has `api()` and `compute(context)`. That which makes it is
+// set for a Kernel that is constructed from (api, info).
+template <class Kernel>
+void connect_kernel(OrtCustomOp& op) {
+  if constexpr (std::is_constructible_v<Kernel, const OrtApi&, const OrtKernelInfo*>)
+    op.CreateKernelV2 = [](const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info,
+                           void** kernel) {
+      return guarded(*api, [&] { *kernel = new Kernel(*api, info); });
+    };
+  op.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
+    const auto& self = *static_cast<const Kernel*>(kernel);
+    return guarded(self.api(), [&] { self.compute(context); });
+  };
+  op.KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+}
 
 // An operator name for one combination of input types; all domains share the object.
 struct Signature : OrtCustomOp {
@@ -52,8 +72,7 @@ struct Overload : Signature {
   void connect() {
     Signature::connect();
     CreateKernelV2 = make;
-    KernelComputeV2 = compute;
-    KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+    connect_kernel<Kernel>(*this);
     if (infers_shapes()) InferOutputShapeFn = infer;
   }
 
@@ -64,11 +83,6 @@ struct Overload : Signature {
                          void** kernel) noexcept {
     return guarded(*api,
                    [&] { *kernel = new Kernel(*api, info, of(op).name, of(op).declaration); });
-  }
-
-  static OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
-    const auto& self = *static_cast<const Kernel*>(kernel);
-    return guarded(self.api(), [&] { self.compute(context); });
   }
 
   // Errors are reported when the kernel is created: the host ignores statuses here.
