@@ -30,6 +30,11 @@ class NodeAttributes final : public AttributeSource {
                   "an integer");
   }
 
+  bool read(const std::string& name, float& number) const {
+    return exists(api_.KernelInfoGetAttribute_float(info_, name.c_str(), &number), name,
+                  "a number");
+  }
+
   bool read(const std::string& name, std::string& text) const override {
     std::size_t size = 0;
     if (!exists(api_.KernelInfoGetAttribute_string(info_, name.c_str(), nullptr, &size), name,
@@ -39,6 +44,14 @@ class NodeAttributes final : public AttributeSource {
       return api_.KernelInfoGetAttribute_string(info_, name.c_str(), out, length);
     });
     return true;
+  }
+
+  // Throws Error for a missing attribute.
+  template <class Value>
+  Value require(const std::string& name) const {
+    Value value{};
+    if (!read(name, value)) throw Error(Error::Kind::value, "attribute " + name + " is missing");
+    return value;
   }
 
  private:

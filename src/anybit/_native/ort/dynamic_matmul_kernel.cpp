@@ -5,6 +5,7 @@
 #include <array>
 #include <span>
 
+#include "attributes.hpp"
 #include "workers.hpp"
 
 namespace anybit::ort {
@@ -94,41 +95,30 @@ struct Shapes {
   }
 };
 
+lowbit::DynamicMatMul::Operand read_operand(const NodeAttributes& attributes,
+                                            const std::string& name) {
+  const auto integer = [&](const char* what) {
+    return attributes.require<std::int64_t>(name + what);
+  };
+  const auto number = [&](const char* what) { return attributes.require<float>(name + what); };
+  lowbit::DynamicMatMul::Operand at;
+  at.constants = {number("_steps"), number("_least"), number("_most"), integer("_asymmetric") != 0};
+  at.lowest = integer("_lowest"), at.highest = integer("_highest");
+  at.whole = integer("_whole") != 0;
+  return at;
+}
+
 }  // namespace
 
 DynamicMatMulKernel::DynamicMatMulKernel(const OrtApi& api, const OrtKernelInfo* info)
     : node_(api, info, dynamic_matmul_name) {
   located(node_.label(), [&] {
-    transposed_ = read_integer(info, "transposed") != 0;
-    product_ = std::make_unique<lowbit::DynamicMatMul>(
-        read_operand(info, "first"), read_operand(info, "second"), transposed_, selected_level());
+    const NodeAttributes attributes(api, info);
+    transposed_ = attributes.require<std::int64_t>("transposed") != 0;
+    product_ = std::make_unique<lowbit::DynamicMatMul>(read_operand(attributes, "first"),
+                                                       read_operand(attributes, "second"),
+                                                       transposed_, selected_level());
   });
-}
-
-lowbit::DynamicMatMul::Operand DynamicMatMulKernel::read_operand(const OrtKernelInfo* info,
-                                                                 const std::string& name) const {
-  lowbit::DynamicMatMul::Operand at;
-  at.constants = {read_float(info, name + "_steps"), read_float(info, name + "_least"),
-                  read_float(info, name + "_most"), read_integer(info, name + "_asymmetric") != 0};
-  at.lowest = read_integer(info, name + "_lowest");
-  at.highest = read_integer(info, name + "_highest");
-  at.whole = read_integer(info, name + "_whole") != 0;
-  return at;
-}
-
-std::int64_t DynamicMatMulKernel::read_integer(const OrtKernelInfo* info,
-                                               const std::string& name) const {
-  std::int64_t number = 0;
-  if (!succeeded(api(), api().KernelInfoGetAttribute_int64(info, name.c_str(), &number)))
-    throw Error(Error::Kind::value, "attribute " + name + " must be an integer");
-  return number;
-}
-
-float DynamicMatMulKernel::read_float(const OrtKernelInfo* info, const std::string& name) const {
-  float number = 0;
-  if (!succeeded(api(), api().KernelInfoGetAttribute_float(info, name.c_str(), &number)))
-    throw Error(Error::Kind::value, "attribute " + name + " must be a number");
-  return number;
 }
 
 void DynamicMatMulKernel::compute(OrtKernelContext* context) const {

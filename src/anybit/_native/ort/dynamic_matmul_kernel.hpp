@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "_native/lowbit/dynamic_matmul.hpp"
 #include "node.hpp"
@@ -22,10 +21,6 @@ class DynamicMatMulKernel {
   void compute(OrtKernelContext* context) const;
 
  private:
-  lowbit::DynamicMatMul::Operand read_operand(const OrtKernelInfo* info,
-                                              const std::string& name) const;
-  std::int64_t read_integer(const OrtKernelInfo* info, const std::string& name) const;
-  float read_float(const OrtKernelInfo* info, const std::string& name) const;
   void run(OrtKernelContext* context) const;
 
   Node node_;
