@@ -126,3 +126,36 @@ def test_constants_with_positions_are_not_merged():
     zeros = np.zeros((1, 3, 1, 1), np.float32)
     model.graph.initializer.append(numpy_helper.from_array(zeros, "zeros"))
     check(model, make_rows(2, 3, 4, 8), merged=0)
+
+
+HEADS = """(float[n,t,8] x, int64[2] rows) => (float[t,n,5] y) <int64[1] last = {-1}> {
+    shape = Concat<axis=0>(rows, last) s = Reshape(x, shape)
+    p = MatMul(s, w) y = Transpose<perm=[1, 0, 2]>(p)}"""
+
+
+def make_heads():
+    """Return a model with channels that inference leaves open, and inputs."""
+    model = quantize(HEADS)
+    sizes = helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, ["n", "t", 5])
+    model.graph.value_info.append(sizes)
+    return model, {"x": make_rows(2, 3, 8), "rows": np.int64([2, 3])}
+
+
+def test_channels_follow_from_the_matrix():
+    """Merge rows after a Reshape to (rows, tokens, -1)."""
+    (layer,) = check(*make_heads()).report.layers
+    assert layer.guarantee is not None
+
+
+def test_other_channels_than_rows_of_the_matrix_fail():
+    model, inputs = make_heads()
+    engine = anybit.compile(model).engine
+    with pytest.raises(Exception, match=r"[Rr]eshape"):
+        engine.run(inputs | {"rows": np.int64([1, 3])})
+
+
+def test_restored_rows_have_no_declared_names():
+    """Equal names would let ONNX Runtime merge an Add and a LayerNormalization."""
+    compiled = check(*make_heads())
+    (restored,) = [node for node in compiled.model.graph if "restored" in str(node.name)]
+    assert not {size.value for size in restored.outputs[0].shape[:2]} & {"n", "t"}

@@ -7,7 +7,7 @@ calls lowering, and lowering requantization, because only these tell whether the
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
@@ -25,6 +25,7 @@ from anybit.compiler.prepare.eligibility import explain_missing_quantizers, is_i
 from anybit.compiler.prepare.flatten_rows import flatten_rows
 from anybit.compiler.prepare.heads import simplify_heads
 from anybit.compiler.prepare.hoist_quantizers import hoist_quantizers
+from anybit.compiler.prepare.infer_channels import infer_channels
 from anybit.compiler.prepare.input_shapes import fix_shapes
 from anybit.compiler.prepare.merge_quantizers import merge_quantizers
 from anybit.compiler.prepare.pool_codes import pool_codes
@@ -40,6 +41,7 @@ from anybit.compiler.rewrite.dynamic_matmuls import (
     replace_dynamic_pairs,
 )
 from anybit.compiler.rewrite.float_weights import collect_integer_weights, store_integer_weights
+from anybit.compiler.rewrite.gelu import reorder_gelus
 from anybit.compiler.rewrite.regions import replace_regions
 from anybit.compiler.selection import LeftRegion
 from anybit.compiler.timing import add_times
@@ -160,6 +162,7 @@ def find_regions(
     simplify_heads(model)
     replace_shuffles(model)
     split_fused(model)
+    infer_channels(model)
     flatten_rows(model)
     repeat_scales(model)
     merge_quantizers(model)
@@ -193,13 +196,25 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
         left=parts.left,
     )
     weights = collect_integer_weights(parts.analyzed.analysis)
+    bounded = _list_bounded(parts.regions)
     regions = replace_regions(model, parts.regions)
     replace_dynamic_pairs(model, parts.pairs)
+    reorder_gelus(model, bounded)
     make_runnable(model, quantized)
     store_integer_weights(model, weights)
     RemoveUnusedOpsetsPass()(model)
     engine = RuntimeEngine(model, where) if network is None else network
     return CompiledModel(engine, model, report, regions)
+
+
+def _list_bounded(regions: Iterable[Region]) -> set[str]:
+    """Return the names of the outputs of regions with bounded layers."""
+    return {
+        str(value.name)
+        for region in regions
+        if any(layer.guarantee is Guarantee.BOUNDED for layer in region.layers.values())
+        for value in region.outputs
+    }
 
 
 def _hash_file(source: Source) -> str:

@@ -247,7 +247,9 @@ class _Flattening:
             "Reshape",
             [y, target],
             f"{y.name}_restored",
-            like=ir.Value(name=None, shape=ir.Shape(sizes)),
+            # Without names of sizes: ONNX Runtime would merge an Add of equal ones with a
+            # LayerNormalization, which takes several times as long.
+            like=ir.Value(name=None, shape=ir.Shape([*[None] * (len(sizes) - 1), sizes[-1]])),
             dtype=y.dtype or ir.DataType.FLOAT,
             attributes=zeros,
         )

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GELUs after compiled layers: the order of operations that ONNX Runtime fuses, the same bits."""
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+import anybit
+import anybit.onnxruntime
+from anybit.compiler.rewrite.gelu import reorder_gelus
+
+HEAD = '<ir_version: 9, opset_import: ["": 20]> g (float[n,t,8] x) => (float[n,t,8] y) '
+CONSTANTS = "<float root = {1.4142135}, float one = {1.0}, float half = {0.5}> "
+GELU = "d = Div(s, root) e = Erf(d) a = Add(e, one) "
+ORDERS = ["h = Mul(half, a) y = Mul(s, h)", "h = Mul(a, half) y = Mul(h, s)"]
+
+
+def make(last):
+    text = CONSTANTS + "{s = MatMul(x, w) " + GELU + last + "}"
+    model = onnx.parser.parse_model(HEAD + text)
+    weights = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    return model
+
+
+def list_factors(model):
+    """Return the names of the inputs of the last node."""
+    return [value.name for value in model.graph.outputs[0].producer().inputs]
+
+
+def count_operators(model):
+    return Counter(node.op_type for node in model.graph)
+
+
+@pytest.mark.parametrize("last", ORDERS)
+def test_reorder_gelus_multiplies_x_first(last):
+    compiled = anybit.compile(anybit.quantize(make(last), activations="int8 dynamic"))
+    (erf,) = [node for node in compiled.model.graph if node.op_type == "Erf"]
+    (added,) = [node for node, _ in erf.outputs[0].uses()]
+    ((product, _),) = added.outputs[0].uses()
+    assert product.op_type == "Mul"
+    factors = [value.producer().op_type for value in product.inputs]
+    assert sorted(factors) == ["Add", "Mul"]
+    assert count_operators(compiled.model)["Mul"] == 2
+
+
+def test_onnxruntime_fuses_reordered_gelus(tmp_path):
+    compiled = anybit.compile(anybit.quantize(make(ORDERS[0]), activations="int8 dynamic"))
+    compiled.save(tmp_path / "m.onnx")
+    options = onnxruntime.SessionOptions()
+    anybit.onnxruntime.register(options)
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    onnxruntime.InferenceSession(tmp_path / "m.onnx", options, providers=["CPUExecutionProvider"])
+    optimized = onnx.load(tmp_path / "optimized.onnx")
+    assert "Gelu" in {node.op_type for node in optimized.graph.node}
+
+
+def test_reorder_gelus_keeps_bits():
+    """Compare on every 2^12th float32 number, among them subnormals, infinities and NaN."""
+    text = "{" + GELU + ORDERS[0] + "}"
+    head = '<ir_version: 9, opset_import: ["": 20]> g (float[n] s) => (float[n] y) '
+    model = ir.from_proto(onnx.parser.parse_model(head + CONSTANTS + text))
+    x = np.arange(0, 2**32, 2**12, dtype=np.uint64).astype(np.uint32) | np.uint32(0x5A5)
+    tiny = np.arange(64, dtype=np.uint32)
+    x = np.concatenate([x, tiny, tiny | np.uint32(1 << 31)]).view(np.float32)
+    expected = anybit.load(ir.to_proto(model)).run({"s": x})["y"]
+    reorder_gelus(model, {"s"})
+    assert list_factors(model) == ["s_half_1", "a"]
+    actual = anybit.load(ir.to_proto(model)).run({"s": x})["y"]
+    np.testing.assert_array_equal(actual, expected)
+    numbers = ~np.isnan(expected)
+    assert (np.signbit(actual) == np.signbit(expected))[numbers].all()
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "h = Mul(half, a) y = Mul(x, h)",
+        "h = Mul(one, a) y = Mul(s, h)",
+        "h = Mul(half, d) y = Mul(s, h)",
+        "h = Mul(half, a) y = Add(s, h)",
+    ],
+)
+def test_reorder_gelus_leaves_other_functions(last):
+    model = ir.from_proto(make(last))
+    before = list_factors(model)
+    reorder_gelus(model, {"s"})
+    assert list_factors(model) == before
+
+
+def test_reorder_gelus_leaves_floats_with_defined_bits():
+    model = ir.from_proto(make(ORDERS[0]))
+    before = list_factors(model)
+    reorder_gelus(model, set())
+    assert list_factors(model) == before
