@@ -14,7 +14,7 @@ from anybit.onnx.passes import InferShapes, LiftOpset
 from anybit.onnx.preparation import apply_passes
 from anybit.onnx.process import relax_gc
 from anybit.parallel import open_executor
-from anybit.ptq.calibration.macs import count_multiplications
+from anybit.ptq.calibration.macs import count_layer_macs
 from anybit.ptq.context import Context, Progress, ignore_progress, scale_progress
 from anybit.ptq.fpga_targets import adapt_plan
 from anybit.ptq.graph.integer_only import add_elementwise_targets
@@ -158,7 +158,7 @@ def quantize(
         return results.build_unmeasured(quantize_without_data(model, plan, options.config))
 
     dataset, floats = open_dataset(data, model, name)
-    macs = count_multiplications(model, plan.layers, next(iter(dataset)), name)
+    macs = count_layer_macs(model, plan.layers, next(iter(dataset)), name)
     with open_executor(cluster) as executor:
         advance = progress or ignore_progress
         ctx = Context(model, name, dataset, executor, advance, options.config, cache)

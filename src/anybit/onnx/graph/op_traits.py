@@ -5,6 +5,7 @@ An operator without a trait may or may not have the property: nothing relies on 
 """
 
 from enum import Enum, Flag, auto
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -181,6 +182,11 @@ def get_traits(node: ir.Node, opset: int = 0) -> OpTrait:
     if node.domain != "" or (node.op_type == "Dropout" and not _is_inactive_dropout(node, opset)):
         return OpTrait.NONE
     return _TRAITS.get(node.op_type, OpTrait.NONE)
+
+
+def is_onnx_op(node: ir.Node | None, *names: str) -> TypeGuard[ir.Node]:
+    """Return whether a node is one of these operators of the domain ai.onnx."""
+    return node is not None and not node.domain and node.op_type in names
 
 
 def has_trait(node: ir.Node, traits: OpTrait, opset: int = 0) -> bool:

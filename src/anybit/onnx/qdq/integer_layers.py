@@ -10,8 +10,9 @@ import onnx_ir as ir
 from anybit import text
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.macs import count_macs
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_onnx_op
 from anybit.onnx.graph.shapes import Sizes, get_proven_sizes
 from anybit.onnx.qdq.packed_weights import describe_level, is_nbits
 from anybit.onnx.quantizers.nodes import get_dtype
@@ -111,9 +112,9 @@ def iter_code_parameters(node: ir.Node) -> Iterator[ir.Value]:
         for index, value in enumerate(node.inputs):
             if value is not None and index not in skipped:
                 yield value
-    elif (node.domain, node.op_type) == ("", "Mul"):
+    elif is_onnx_op(node, "Mul"):
         producers = [None if value is None else value.producer() for value in node.inputs]
-        if any(producer is not None and _quantizes(producer) for producer in producers):
+        if any(is_onnx_op(producer, "DynamicQuantizeLinear") for producer in producers):
             yield from (value for value in node.inputs if value is not None)
 
 
@@ -135,28 +136,11 @@ def _get_weight_sizes(node: ir.Node, weight: ir.Value | None, model: ir.Model) -
 
 
 def _count_macs(node: ir.Node, weight: Sizes | None, model: ir.Model) -> int | None:
-    """Return the multiplications per inference, with a batch size of 1; None if unknown."""
-    x, y = _count(get_input(node, 0), model), _count(node.outputs[0], model)
-    if weight is None or None in weight or node.op_type == "DynamicQuantizeLSTM":
+    if node.op_type == "DynamicQuantizeLSTM":
         return None
-    sizes = [size or 0 for size in weight]
-    if "Conv" in node.op_type:
-        return None if y is None else y * math.prod(sizes[1:])
-    if len(sizes) != 2:
-        inner = sizes[-2] if len(sizes) > 1 else math.prod(sizes)
-        return None if y is None else y * inner
-    inner, outer = reversed(sizes) if get_attribute(node, "transB", 0) else sizes
-    if x is not None:
-        return x * outer
-    return None if y is None else y * inner
-
-
-def _count(value: ir.Value | None, model: ir.Model) -> int | None:
-    """Return the number of elements, with 1 for a free batch size; None if unknown."""
-    sizes = None if value is None else get_proven_sizes(value, model)
-    if sizes is None or None in sizes[1:]:
-        return None
-    return math.prod(1 if size is None else size for size in sizes)
+    x = get_input(node, 0)
+    sizes = None if x is None else get_proven_sizes(x, model)
+    return count_macs(node, sizes, weight, get_proven_sizes(node.outputs[0], model))
 
 
 def _get_input_bits(node: ir.Node, operands: _Operands) -> int:
@@ -175,13 +159,9 @@ def _is_dynamic(value: ir.Value | None) -> bool:
         node = None if value is None else value.producer()
         if node is None:
             return False
-        if _quantizes(node):
+        if is_onnx_op(node, "DynamicQuantizeLinear"):
             return True
         if not has_trait(node, OpTrait.DATA_MOVEMENT):
             return False
         value = get_input(node, 0)
     return False
-
-
-def _quantizes(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == ("", "DynamicQuantizeLinear")

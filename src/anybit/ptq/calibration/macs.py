@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiplications of layers, counted on a sample."""
+"""Multiply-accumulate operations (MACs) of layers for a sample."""
 
 import math
 from collections.abc import Sequence
@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from anybit.data.readers import Sample
-from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.macs import count_macs
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.ptq.calibration.taps import make_tap_spec
 from anybit.ptq.graph.branches import expose_branch_tensors
 from anybit.ptq.graph.targets import TargetNode
 
 
-def count_multiplications(
+def count_layer_macs(
     model: ir.Model, layers: Sequence[TargetNode], sample: Sample, where: str
 ) -> dict[TargetNode, int]:
     """Return the multiplications of each layer for one sample, padding included."""
@@ -44,28 +45,16 @@ def _get_values(model: ir.Model) -> list[ir.Value]:
 
 
 def _count_of_layer(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) -> int:
-    node, weights = layer.node, [array for _, array in layer.constants]
-    x = _get_shape(node.inputs[layer.activations[0]], shapes)
+    node = layer.node
+    inputs = [shapes.get(str(value.name)) if value is not None else None for value in node.inputs]
     y = next((shapes[str(value.name)] for value in node.outputs if value.name in shapes), None)
-    if x is None or y is None:
+    arrays = {weight.index: array for weight, array in layer.constants}
+    if inputs[layer.activations[0]] is None or y is None:
         return 0
-    match node.op_type:
-        case "Conv" | "ConvTranspose" if weights and layer.weights[0].index == 1:
-            moved = y if node.op_type == "Conv" else x
-            return math.prod(moved) * math.prod(weights[0].shape[1:])
-        case "MatMul":
-            first = x if layer.activations[0] == 0 else weights[0].shape
-            return math.prod(y) * first[-1]
-        case "Gemm":
-            transposed = get_attribute(node, "transA", 0)
-            first = x if layer.activations[0] == 0 else weights[0].shape
-            return math.prod(y) * first[0 if transposed else -1]
-        case "GRU" | "LSTM" | "RNN":
-            return math.prod(x[:2]) * sum(array.size for array in weights)
+    for index, array in arrays.items():
+        inputs[index] = array.shape
+    if is_onnx_op(node, "Conv", "ConvTranspose", "Gemm", "MatMul"):
+        return count_macs(node, inputs[0], inputs[1], y) or 0
+    if is_onnx_op(node, "GRU", "LSTM", "RNN") and inputs[0] is not None:
+        return math.prod(inputs[0][:2]) * sum(array.size for array in arrays.values())
     return 0
-
-
-def _get_shape(
-    value: ir.Value | None, shapes: dict[str, tuple[int, ...]]
-) -> tuple[int, ...] | None:
-    return None if value is None else shapes.get(str(value.name))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conv, ConvTranspose, Gemm and MatMul."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +27,7 @@ from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, find_exponents
 from anybit.onnx.analysis.view import View, get_input
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, are_powers_of_two
+from anybit.onnx.graph.macs import count_macs
 
 
 def infer_product(node: ir.Node, view: View) -> tuple[ProductAnalysis, AbstractValue | None]:
@@ -36,7 +35,7 @@ def infer_product(node: ir.Node, view: View) -> tuple[ProductAnalysis, AbstractV
     analysis = ProductAnalysis(node, None)
     try:
         layout = find_layout(node, view)
-        analysis = replace(analysis, layout=layout, macs=count_multiplications(node, layout, view))
+        analysis = replace(analysis, layout=layout, macs=_count_macs(node, layout, view))
         return _analyze_factors(analysis, layout, view)
     except ModelError as invalid:
         return replace(analysis, reason=f"invalid: {invalid}"), None
@@ -328,32 +327,8 @@ def _encode_sums(
     return AbstractValue(ends.min(axis=0), ends.max(axis=0), axis, None, False, codes)
 
 
-def count_multiplications(node: ir.Node, layout: ProductLayout | None, view: View) -> int | None:
-    """Return the multiplications per inference, with a batch size of 1; None if unknown.
-
-    Multiplications with padding zeros count, as is usual.
-    """
-    weight = view.get_sizes(get_input(node, 1))
-    y = _get_sizes(view.get_sizes(node.outputs[0]))
-    x = _get_sizes(view.get_sizes(get_input(node, 0)))
-    if weight is None or None in weight:
-        weight = None
-    if layout is None or y is None or x is None:
+def _count_macs(node: ir.Node, layout: ProductLayout | None, view: View) -> int | None:
+    if layout is None:
         return None
-    match node.op_type:
-        case "Conv" if weight is not None:
-            return math.prod(y) * math.prod(size or 0 for size in weight[1:])
-        case "ConvTranspose" if weight is not None:
-            return math.prod(x) * math.prod(size or 0 for size in weight[1:])
-        case "MatMul":
-            return math.prod(y) * x[-1] if x else None
-        case "Gemm" if len(x) == 2:
-            return math.prod(y) * x[layout.x_axis]
-    return None
-
-
-def _get_sizes(sizes: Sequence[int | None] | None) -> list[int] | None:
-    """Return all sizes, with 1 for a free batch; None if another one is free."""
-    if sizes is None or None in sizes[1:]:
-        return None
-    return [1 if size is None else size for size in sizes]
+    x, weight = (view.get_sizes(get_input(node, index)) for index in (0, 1))
+    return count_macs(node, x, weight, view.get_sizes(node.outputs[0]))
