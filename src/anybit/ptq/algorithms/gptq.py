@@ -17,7 +17,7 @@ Babai's nearest plane algorithm. Terms with large x come last here, so they are 
 damped, more strongly for few rows.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -28,7 +28,7 @@ import numpy as np
 from anybit._native import round_terms
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
-from anybit.ptq.algorithms.hessian import HessianFactors, Moments, factorize
+from anybit.ptq.algorithms.hessian import FactorCache, HessianFactors, Moments, factorize
 from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, scale_weight
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, round_to_nearest
 from anybit.ptq.config import GptqConfig
@@ -133,7 +133,7 @@ class GptqRounder:
         self, grid: Grid | DynamicGrid | None, smoothing: Array | None, samples: Sequence[Sample]
     ) -> None:
         self._grid, self._smoothing, self._samples = grid, smoothing, samples
-        self._last: tuple[Hashable, HessianFactors] | None = None
+        self._cache = FactorCache()
 
     def round(self, runner: LayerRunner) -> tuple[QuantizedWeight, ...]:
         """Return the weights of a layer, rounded by GPTQ; none if the layer is not a product."""
@@ -167,12 +167,10 @@ class GptqRounder:
         compute_moments = make_moments(layer, self._grid, self._smoothing, self._samples)
 
         def get_factors(part: slice) -> HessianFactors:
-            """Return the factors of some terms; the last ones are cached."""
-            key = layer.runner.input_name, rows_key, part.start
-            if self._last is None or self._last[0] != key:
-                self._last = None
-                self._last = key, factorize(compute_moments(part), layer.runner.config.gptq)
-            return self._last[1]
+            return self._cache.get(
+                (layer.runner.input_name, rows_key, part.start),
+                lambda: factorize(compute_moments(part), layer.runner.config.gptq),
+            )
 
         return get_factors
 
@@ -208,13 +206,17 @@ def make_moments(
 
 
 def round_weights(
-    layer: GptqLayer, smoothing: Array | None, factors: Callable[[slice], HessianFactors]
+    layer: GptqLayer, smoothing: Array | None, compute_factors: Callable[[slice], HessianFactors]
 ) -> tuple[QuantizedWeight, ...]:
     """Round the weights of a layer by GPTQ, with Hessian factors per slice of terms."""
     runner, product = layer.runner, layer.product
     array = runner.scale_weights(smoothing)[0]
     matrix = product.to_matrix(array)
-    factors = _cache_last(factors)
+    cache = FactorCache()
+
+    def factors(part: slice) -> HessianFactors:
+        return cache.get(part.start, lambda: compute_factors(part))
+
     compute_costs = partial(_compute_element_costs, layer, factors)
     best = round_to_nearest(array, product.weight, layer.spec, runner.config.weights, compute_costs)
     rounding = make_column_rounding(product, best)
@@ -228,19 +230,6 @@ def round_weights(
         QuantizedWeight(stored, best.grid, best.blocks),
         *runner.round_to_nearest(smoothing)[1:],
     )
-
-
-def _cache_last(factors: Callable[[slice], HessianFactors]) -> Callable[[slice], HessianFactors]:
-    """Return the function with a cache of its last result; factors are large."""
-    cached: dict[int, HessianFactors] = {}
-
-    def get_factors(part: slice) -> HessianFactors:
-        if part.start not in cached:
-            cached.clear()
-            cached[part.start] = factors(part)
-        return cached[part.start]
-
-    return get_factors
 
 
 def split_terms(terms: int, config: GptqConfig) -> list[slice]:

@@ -2,7 +2,7 @@
 """Second moments of the inputs of layers (the Hessian of GPTQ), and their Cholesky factors."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -60,6 +60,20 @@ class HessianFactors:
         s = np.take_along_axis(by, self.order, axis=1)
         triangle = self.triangle * (s[:, :, None] / s[:, None])
         return HessianFactors(self.order, triangle, self.diagonal / np.square(s))
+
+
+class FactorCache:
+    """The Hessian factors that were computed last. Factors are large, so others are dropped."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Hashable, HessianFactors] | None = None
+
+    def get(self, key: Hashable, compute: Callable[[], HessianFactors]) -> HessianFactors:
+        """Return the factors of a key; compute them if another key was the last."""
+        if self._last is None or self._last[0] != key:
+            self._last = None  # before others take memory
+            self._last = key, compute()
+        return self._last[1]
 
 
 @dataclass
