@@ -4,7 +4,8 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from small_models import model_of_floats
 
 import anybit
 from anybit.compiler.program import program as p
@@ -17,20 +18,6 @@ FORMATS = (
 )
 
 
-def make_model(nodes, constants, x, y):
-    return helper.make_model(
-        helper.make_graph(
-            nodes,
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)],
-            [numpy_helper.from_array(np.float32(v), name) for name, v in constants.items()],
-        ),
-        opset_imports=[helper.make_opsetid("", 20)],
-        ir_version=9,
-    )
-
-
 def make_matmul(shape=("n", 24), outer=17):
     random = np.random.default_rng(0)
     constants = {"w": random.normal(size=(shape[-1], outer)), "b": random.normal(size=outer)}
@@ -38,7 +25,7 @@ def make_matmul(shape=("n", 24), outer=17):
         helper.make_node("MatMul", ["x", "w"], ["m"]),
         helper.make_node("Add", ["m", "b"], ["y"]),
     ]
-    return make_model(nodes, constants, shape, [*shape[:-1], outer])
+    return model_of_floats(nodes, constants, shape, [*shape[:-1], outer], opset=20)
 
 
 def make_block(shape, seed=0):
@@ -59,14 +46,14 @@ def make_block(shape, seed=0):
         helper.make_node("Add", ["m2", "b2"], ["a2"]),
         helper.make_node("Add", ["x", "a2"], ["y"]),
     ]
-    return make_model(nodes, constants, shape, shape)
+    return model_of_floats(nodes, constants, shape, shape, opset=20)
 
 
 def make_convolution(groups=1):
     random = np.random.default_rng(0)
     constants = {"w": random.normal(size=(6, 4 // groups, 3, 3)), "b": random.normal(size=6)}
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[1, 1, 1, 1], group=groups)
-    return make_model([node], constants, ("n", 4, 8, 7), ("n", 6, 8, 7))
+    return model_of_floats([node], constants, ("n", 4, 8, 7), ("n", 6, 8, 7), opset=20)
 
 
 def quantize(model, activations, weights="int8"):
@@ -133,7 +120,7 @@ def make_rectified(moves=()):
         helper.make_node("MatMul", [names[-1], "w"], ["y"]),
     ]
     w = np.random.default_rng(0).normal(size=(24, 17))
-    return make_model(nodes, {"w": w}, ("n", 24), ("n", 17))
+    return model_of_floats(nodes, {"w": w}, ("n", 24), ("n", 17), opset=20)
 
 
 def find_codes(compiled):

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
+from small_models import model
 
 from anybit.onnx.library import register
 from anybit.onnx.operators.dynamic_matmul import make_dynamic_matmul_schema
@@ -101,12 +102,8 @@ def make_model(first, second, transposed=0, **changes):
     attributes |= changes
     kept = {name: value for name, value in attributes.items() if value is not None}
     node = helper.make_node("DynamicMatMul", ["a", "b"], ["y"], domain="anybit", **kept)
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "aby"]
-    return helper.make_model(
-        helper.make_graph([node], "g", values[:2], values[2:]),
-        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("anybit", 1)],
-        ir_version=9,
-    )
+    shapes = {"a": None, "b": None}
+    return model([node], inputs=shapes, opsets={"": 18, "anybit": 1}, ir_version=9)
 
 
 def run(model, a, b, threads=1):

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from small_models import model_of_floats
 
 import anybit
 from anybit.compiler.compiled import CompiledModel
@@ -28,27 +29,6 @@ QUANTIZER = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
 # ONNX Runtime saturates sums of two products of uint8 and int8 on CPUs without VNNI.
 REDUCED = range(-64, 64)
 SCALE = np.float32(0.0123)
-
-
-def make_model(
-    nodes: Sequence[onnx.NodeProto],
-    constants: Mapping[str, Any],
-    x: Sequence[int | str],
-    y: Sequence[int | str],
-    opset: int = 17,
-) -> onnx.ModelProto:
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(
-        helper.make_graph(
-            nodes,
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)],
-            [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()],
-        ),
-        opset_imports=opsets,
-        ir_version=8,
-    )
 
 
 def make_product(
@@ -74,7 +54,7 @@ def make_product(
         helper.make_node("Add", ["m", "b"], ["a"]),
         helper.make_node("Relu", ["a"], ["y"]),
     ]
-    return make_model(nodes, constants, x, [*x[:-1], weights.shape[1]], opset)
+    return model_of_floats(nodes, constants, x, [*x[:-1], weights.shape[1]], opset)
 
 
 def make_weights(
@@ -223,7 +203,7 @@ def make_convolution(
     ]
     constants = {"w": weights, "wz": zero, "t": np.float32(0.02), "b": bias}
     x = ["n", channels, *sizes]
-    return make_model(nodes, constants, x, ["n", outer, *(f"y{i}" for i in range(len(sizes)))])
+    return model_of_floats(nodes, constants, x, ["n", outer, *(f"y{i}" for i in range(len(sizes)))])
 
 
 @pytest.mark.parametrize(
@@ -267,7 +247,7 @@ def test_products_of_one_tensor_share_its_codes() -> None:
             helper.make_node("Mul", [f"f{name}", "s"], [f"m{name}"]),
         ]
     nodes.append(helper.make_node("Sub", ["ma", "mb"], ["y"]))
-    model = make_model(nodes, constants, ("n", 24), ("n", 17))
+    model = model_of_floats(nodes, constants, ("n", 24), ("n", 17))
     compiled = compile_all(model)
     (program,) = compiled.report.programs
     names = [type(at).__name__ for at in program.instructions]
@@ -287,7 +267,7 @@ def test_fused_operators_have_the_bits_of_plain_onnxruntime(opset: int) -> None:
     inputs = ["q", "w", "s", "t", "z", "wz", "b"]
     parts = helper.make_node("MatMulIntegerToFloat", inputs, ["y"], domain="com.microsoft")
     for nodes in ([fused], [QUANTIZER, parts]):
-        model = make_model(nodes, constants, ("n", 24), ("n", 17), opset)
+        model = model_of_floats(nodes, constants, ("n", 24), ("n", 17), opset)
         compiled = compile_all(model)
         for x in make_inputs((5, 24)):
             assert_same_bits(compiled.run(x)["y"], run_plain(model, x))
@@ -346,7 +326,7 @@ def make_batch_of_matrices() -> onnx.ModelProto:
         helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
         helper.make_node("Mul", ["f", "s"], ["y"]),
     ]
-    return make_model(nodes, constants, (2, 5, 24), (2, 5, 17))
+    return model_of_floats(nodes, constants, (2, 5, 24), (2, 5, 17))
 
 
 @pytest.mark.parametrize(
@@ -396,7 +376,7 @@ def test_files_of_quantize_dynamic_compile_as_a_whole(
     ]
     floats = {name: value.astype(np.float32) for name, value in constants.items()}
     source, file = tmp_path / "float.onnx", tmp_path / "dynamic.onnx"
-    onnx.save(make_model(nodes, floats, ("n", 3, 8, 8), ("n", 6)), source)
+    onnx.save(model_of_floats(nodes, floats, ("n", 3, 8, 8), ("n", 6)), source)
     quantization.quantize_dynamic(
         source,
         file,
@@ -451,7 +431,7 @@ def test_attention_of_quantize_dynamic_keeps_its_bits(
         helper.make_node("Add", ["x", "p"], ["y"]),
     ]
     source, file = tmp_path / "float.onnx", tmp_path / "dynamic.onnx"
-    onnx.save(make_model(nodes, constants, shape, shape), source)
+    onnx.save(model_of_floats(nodes, constants, shape, shape), source)
     quantization.quantize_dynamic(source, file, reduce_range=True)
     model, compiled = onnx.load(file), anybit.compile(file, guarantee="exact")
     exact = [layer for layer in compiled.report.layers if layer.guarantee is Guarantee.EXACT]

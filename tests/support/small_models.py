@@ -16,7 +16,7 @@ def model(
     nodes: Sequence[onnx.NodeProto],
     constants: Mapping[str, Any] | None = None,
     *,
-    inputs: Mapping[str, Sequence[int | str]] | None = None,
+    inputs: Mapping[str, Sequence[int | str] | None] | None = None,
     outputs: Sequence[str] = ("y",),
     opsets: Mapping[str, int] | None = None,
     ir_version: int = 8,
@@ -41,6 +41,23 @@ def model(
         opset_imports=[helper.make_opsetid(name, version) for name, version in imports.items()],
         ir_version=ir_version,
     )
+
+
+def model_of_floats(
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, Any],
+    x: Sequence[int | str],
+    y: Sequence[int | str],
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """Return a model of standard nodes from x to y of these shapes; float64 becomes float32."""
+    arrays = {name: np.asarray(value) for name, value in constants.items()}
+    for name, value in arrays.items():
+        arrays[name] = value.astype(np.float32) if value.dtype == np.float64 else value
+    opsets = {"": opset, "com.microsoft": 1}
+    proto = model(nodes, arrays, inputs={"x": x}, opsets=opsets, ir_version=8)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, y))
+    return proto
 
 
 def array(value: Any) -> np.ndarray:
