@@ -15,9 +15,12 @@ from onnx.numpy_helper import from_array
 from shell import Shell
 from small_models import DOMAIN
 
+import anybit
 from anybit import CompiledModel, Model
+from anybit.cli.compile import compile as compile_command
 from anybit.compiler import timing
 from anybit.compiler.report import Seconds, Speed
+from anybit.quant_types.layer_info import Guarantee
 
 QUANT = {"signed": 1, "narrow": 0, "rounding_mode": "ROUND"}
 
@@ -353,3 +356,9 @@ def test_compile_warns_about_a_slower_model(
     assert ("run the model as it is" in out) == slower
     _, out, _ = shell("compile", "layer.onnx", "-o", "f.onnx")
     assert "slower" not in out
+
+
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_compile_documents_each_guarantee_by_its_meaning(guarantee: Guarantee) -> None:
+    for function in (compile_command, anybit.compile):
+        assert guarantee.meaning in " ".join(str(function.__doc__).lower().split())

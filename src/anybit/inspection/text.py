@@ -14,7 +14,7 @@ from anybit.onnx.operators.registry import find_versions
 from anybit.onnx.qdq.qlinear import is_integer_name
 from anybit.onnx.quantizer_summary import ParameterSummary, QuantizerSummary
 from anybit.onnx.summary import ModelSummary
-from anybit.quant_types.layer_info import LayerInfo, Span
+from anybit.quant_types.layer_info import Guarantee, LayerInfo, Span
 from anybit.text import (
     escape_name,
     format_amount,
@@ -47,9 +47,7 @@ NUMBERS = (
 )
 """Headings of right-aligned columns."""
 MEANINGS = {
-    "exact": "equal to the float graph; its sums are exact in float32, in any order",
-    "certified": "codes equal to those of every float32 evaluation, although its sums round",
-    "bounded": "sums are exact; a float32 evaluation, which rounds them, may give other codes",
+    **{guarantee.value: guarantee.meaning for guarantee in Guarantee},
     "integer": "an integer operator of the file",
     "float": "not on integers: computed as in the graph",
 }

@@ -9,13 +9,10 @@ Span: TypeAlias = tuple[int, int]
 
 
 class Guarantee(StrEnum):
-    """Relation between a layer on integers and the float graph.
+    """Relation between a layer on integers and the float graph; see `meaning`.
 
-    EXACT: Equal to the float graph; its sums are exact in float32, in any order.
-    CERTIFIED: Codes equal to those of every float32 evaluation, although its sums round. Only
-        `compile` proves this.
-    BOUNDED: Sums are exact; a float32 evaluation, which rounds them, may give other codes where it
-        rounds a sum across the boundary of a code.
+    Only `compile` proves that a layer is certified. Codes of bounded layers may differ where a
+    float32 evaluation rounds a sum across the boundary of a code.
     """
 
     EXACT = "exact"
@@ -23,9 +20,23 @@ class Guarantee(StrEnum):
     BOUNDED = "bounded"
 
     @property
+    def meaning(self) -> str:
+        """The guarantee in words."""
+        return _MEANINGS[self]
+
+    @property
     def rank(self) -> int:
         """Return 0 for the strongest guarantee."""
         return list(Guarantee).index(self)
+
+
+_MEANINGS = {
+    Guarantee.EXACT: "equal to the float graph; its sums are exact in float32, in any order",
+    Guarantee.CERTIFIED: "codes equal to those of every float32 evaluation, although its sums "
+    "round",
+    Guarantee.BOUNDED: "sums are exact; a float32 evaluation, which rounds them, may give other "
+    "codes",
+}
 
 
 @dataclass(frozen=True)
