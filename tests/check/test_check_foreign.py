@@ -57,7 +57,7 @@ def test_check_targets_report_operators_of_other_domains(
     operator = proto.graph.node[0].op_type
     assert finding.severity == "error"
     assert finding.operator == operator
-    assert f"{operator} of {proto.graph.node[0].domain}" in finding.problem
+    assert f"{proto.graph.node[0].domain}::{operator}" in finding.problem
     assert finding.remedy
 
 

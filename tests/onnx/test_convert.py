@@ -267,11 +267,11 @@ def test_convert_does_not_quantize(form: Form) -> None:
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form is not Form.QONNX])
 def test_convert_operators_of_others_are_named(form: Form) -> None:
-    proto = float_model("y = theirs.Strange(x)", domain=', "theirs": 1')
+    proto = float_model("y = theirs::Strange(x)", domain=', "theirs": 1')
     converted = anybit.convert(proto, to=form)
     (step,) = converted.steps
-    assert (step.operator, step.action) == ("theirs.Strange", "kept")
-    assert "operators of other domains stay: 1 theirs.Strange" in converted.remarks
+    assert (step.operator, step.action) == ("theirs::Strange", "kept")
+    assert "operators of other domains stay: 1 theirs::Strange" in converted.remarks
     assert "its runtime must have it" in step.reason
 
 

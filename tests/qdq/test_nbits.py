@@ -317,7 +317,7 @@ def test_nbits_standard_form_keeps_them_with_both_reasons() -> None:
     (step,) = converted.steps
     assert step.operator == "com.microsoft.MatMulNBits"
     assert "its runtime must have it; its channels are reordered by g_idx" in step.reason
-    assert "operators of other domains stay: 1 com.microsoft.MatMulNBits" in converted.remarks
+    assert "operators of other domains stay: 1 com.microsoft::MatMulNBits" in converted.remarks
 
 
 @pytest.mark.parametrize(

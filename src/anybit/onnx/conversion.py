@@ -17,7 +17,7 @@ from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.files.writer import ModelResult
 from anybit.onnx.forms import NEWEST_OPSET, Form
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import get_label
+from anybit.onnx.graph.names import format_operator, get_label
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.known import STANDARD_DOMAINS
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
@@ -324,7 +324,7 @@ class _Work:
             ours = find_versions(node.domain, node.op_type) or is_multi_threshold(node)
             if node.domain in STANDARD_DOMAINS or ours:
                 continue
-            operator = f"{node.domain}.{node.op_type}"
+            operator = format_operator(node)
             reason = "not an operator of ONNX or QONNX: its runtime must have it"
             if because := self._lifted.reason(node):
                 reason += f"; {because}"

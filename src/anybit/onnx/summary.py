@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from anybit import text
 from anybit.onnx.files.reader import Source, read
+from anybit.onnx.graph.names import format_operator
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import iter_initializers, iter_nodes, iter_tensors
 from anybit.onnx.operators.known import find_unknown_operators
@@ -95,7 +96,7 @@ def summarize(source: Source) -> ModelSummary:
         producer=f"{file.producer_name or ''} {file.producer_version or ''}".strip(),
         opsets=dict(file.graph.opset_imports),
         domains=dict(domains),
-        operators=dict(Counter(map(_get_operator, file.graph.all_nodes())).most_common()),
+        operators=dict(Counter(map(format_operator, file.graph.all_nodes())).most_common()),
         nodes=domains.total(),
         constant_bytes=sum(tensor.nbytes for tensor in _iter_stored(file)),
         weights={str(value.name): format_type(value) for value in weights},
@@ -105,10 +106,6 @@ def summarize(source: Source) -> ModelSummary:
         quantizers=tuple(summarize_quantizer(quantizer, origins) for quantizer in quantizers),
         unknown_operators=tuple(find_unknown_operators(file)),
     )
-
-
-def _get_operator(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def _iter_stored(model: ir.Model) -> Iterator[ir.TensorProtocol]:

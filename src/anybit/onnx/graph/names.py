@@ -78,6 +78,11 @@ def get_all_names(node: ir.Node) -> list[str]:
     return [get_label(node), *([exported] if exported else [])]
 
 
+def format_operator(node: ir.Node) -> str:
+    """Return the operator of a node with its domain: `com.microsoft::Gelu`, but `Conv` of ONNX."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
 def describe(node: ir.Node) -> str:
     """Return the form of a node in messages, also of the native library: node 'q' (IntQuant)."""
     return f"node {get_label(node)!r} ({node.op_type})"

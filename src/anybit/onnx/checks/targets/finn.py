@@ -40,9 +40,7 @@ def check(subject: Subject) -> Iterator[Finding]:
     for node in iter_nodes(subject.model.graph):
         if _is_refused(node):
             remedy = foreign.suggest_remedy(node, Form.QONNX)
-            yield make_error(
-                node, "operator", f"FINN has no {foreign.format_operator(node)}", remedy
-            )
+            yield make_error(node, "operator", f"FINN has no {foreign.name_operator(node)}", remedy)
     for quantizer in subject.quantizers:
         names = NAMES.intersection((quantizer.operator.onnx_name, *quantizer.operator.onnx_aliases))
         if not names:

@@ -9,6 +9,7 @@ from anybit.onnx.checks.finding import Finding, make_error
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.usable import UNUSABLE_DOMAIN
 from anybit.onnx.forms import Form
+from anybit.onnx.graph.names import format_operator
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.dynamic_matmul import is_dynamic_matmul
 from anybit.onnx.operators.integer_network import is_integer_network
@@ -24,7 +25,7 @@ def check(subject: Subject, form: Form) -> Iterator[Finding]:
     """Yield each operator that is not ONNX's and has no equivalent, including inner graphs."""
     for node in iter_nodes(subject.model.graph):
         if is_foreign(node) and not is_multi_threshold(node):  # becomes standard operators
-            problem = f"{format_operator(node)} is not an ONNX operator"
+            problem = f"{name_operator(node)} is not an ONNX operator"
             yield make_error(node, "foreign-operator", problem, suggest_remedy(node, form))
 
 
@@ -39,13 +40,12 @@ def is_quantized(node: ir.Node) -> bool:
     return is_quantize(node) or is_dequantize(node) or is_integer_operator(node)
 
 
-def format_operator(node: ir.Node) -> str:
-    """Return the name of an operator, with its domain unless that is ONNX's own.
+def name_operator(node: ir.Node) -> str:
+    """Return the operator of a node for a finding, without the domain that the checks set.
 
     Nothing is quoted: findings that differ only in quoted text are merged.
     """
-    own = node.domain not in ("", UNUSABLE_DOMAIN)
-    return f"{node.op_type} of {node.domain}" if own else node.op_type
+    return node.op_type if node.domain == UNUSABLE_DOMAIN else format_operator(node)
 
 
 def suggest_remedy(node: ir.Node, form: Form) -> str:

@@ -95,7 +95,7 @@ def _report_missing_layer(node: ir.Node) -> Finding:
     elif foreign.is_quantized(node):
         remedy = foreign.suggest_remedy(node, Form.QONNX)
     return make_error(
-        node, "layer", f"hls4ml has no layer for {foreign.format_operator(node)}", remedy
+        node, "layer", f"hls4ml has no layer for {foreign.name_operator(node)}", remedy
     )
 
 

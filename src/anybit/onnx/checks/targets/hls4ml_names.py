@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, make_error
 from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.text import escape_name
 
 _KEYWORDS = """
@@ -66,7 +67,7 @@ def check(graph: ir.Graph) -> Iterator[Finding]:
         "is a constant with several readers; hls4ml drops it after the first",
     )
     for node in graph:
-        if node.op_type == "Constant" and node.domain == "":
+        if is_onnx_op(node, "Constant"):
             yield make_error(node, "layer", "hls4ml reads constants from initializers only", CLEAN)
 
 
