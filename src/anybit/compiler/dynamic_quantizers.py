@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
-from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_onnx_op
 from anybit.onnx.operators.registry import find_operator
 from anybit.ops.int_quant import get_codes
 from anybit.quant_types.grids import TensorGrid
@@ -231,7 +231,7 @@ class _Walk:
     def _inputs(self, value: ir.Value, operator: str) -> Iterator[list[ir.Value]]:
         """Yield the inputs of the node that computes a value if it is of an operator."""
         node = value.producer()
-        if node is not None and (node.domain, node.op_type) == ("", operator):
+        if is_onnx_op(node, operator):
             self.nodes.add(node)
             yield [x for x in node.inputs if x is not None]
 

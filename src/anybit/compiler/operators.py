@@ -15,6 +15,7 @@ from anybit.onnx.graph.op_traits import (
     get_monotonicity,
     has_trait,
     is_identity,
+    is_onnx_op,
 )
 from anybit.onnx.graph.reductions import get_reduced_axes
 from anybit.onnx.graph.require import require_input
@@ -142,7 +143,7 @@ def is_row_function(node: ir.Node, opset: int, find_rank: Callable[[ir.Value], i
 
 def is_average(node: ir.Node) -> bool:
     """Return whether a node adds up elements and divides by their number, without a window."""
-    return not node.domain and node.op_type in ("GlobalAveragePool", "ReduceMean")
+    return is_onnx_op(node, "GlobalAveragePool", "ReduceMean")
 
 
 def selects_along(node: ir.Node, rank: int, axis: int) -> bool:
@@ -237,7 +238,7 @@ def find_interpolation(node: ir.Node) -> tuple[int, int] | None:
 
     They are 1, 2 or 4: weights are multiples of a power of two then, which float32 has exactly.
     """
-    is_linear = not node.domain and node.op_type == "Resize" and len(node.inputs) > 2
+    is_linear = is_onnx_op(node, "Resize") and len(node.inputs) > 2
     if not is_linear or get_attribute(node, "mode", "nearest") != "linear":
         return None
     places = get_attribute(node, "coordinate_transformation_mode", "half_pixel")

@@ -15,7 +15,7 @@ from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import Array, read_array
 from anybit.onnx.graph.names import describe, get_label
-from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait
+from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait, is_onnx_op
 from anybit.onnx.qdq.integer_layers import describe_integer_layer
 from anybit.onnx.quantizers.grids import GridMatch, match_grid
 from anybit.onnx.quantizers.metadata import FENCE_KEY
@@ -98,7 +98,7 @@ def find_targets(
     }
     nodes = list(model.graph.all_nodes())
     for node in nodes:
-        if node.domain == "" and node.op_type in _RECURRENT:
+        if is_onnx_op(node, *_RECURRENT):
             targets[node] = _list_recurrent_factors(node, traces)
         integer_layer = describe_integer_layer(node, model)
         if integer_layer is not None:

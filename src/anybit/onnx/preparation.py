@@ -10,6 +10,7 @@ import onnx_ir as ir
 from anybit.errors import AnybitError
 from anybit.onnx.files.reader import Source, read_copy
 from anybit.onnx.graph.constants import is_constant
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.counts import check_counts
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
@@ -104,7 +105,7 @@ def prepare_for_analysis(source: Source) -> ir.Model:
 def _computes_from_shapes(node: ir.Node) -> bool:
     """Return whether a node computes from the shape of other nodes' outputs."""
     x = node.inputs[0] if node.inputs else None
-    return (node.domain, node.op_type) == ("", "Shape") and x is not None and not x.is_graph_input()
+    return is_onnx_op(node, "Shape") and x is not None and not x.is_graph_input()
 
 
 def inline_functions(model: ir.Model, source: Source) -> None:

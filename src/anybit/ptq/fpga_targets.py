@@ -9,7 +9,7 @@ import onnx_ir as ir
 from anybit.errors import OptionError
 from anybit.onnx.checks.checking import check
 from anybit.onnx.cleaning import clean
-from anybit.onnx.graph.op_traits import OpTrait, list_operators
+from anybit.onnx.graph.op_traits import OpTrait, is_onnx_op, list_operators
 from anybit.ptq.graph.targets import ActivationTensor
 from anybit.ptq.plan import FLOAT, QuantPlan
 from anybit.quant_types.spec import QuantSpec
@@ -170,7 +170,7 @@ def _move_after_relu(activation: ActivationTensor) -> ActivationTensor:
 
 
 def _is_data_movement(node: ir.Node) -> bool:
-    return node.domain == "" and node.op_type in _DATA_MOVEMENT and len(node.outputs) == 1
+    return is_onnx_op(node, *_DATA_MOVEMENT) and len(node.outputs) == 1
 
 
 def _has_only_layers_as_readers(activation: ActivationTensor) -> bool:

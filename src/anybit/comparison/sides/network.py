@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from anybit.comparison.arrays import Array, is_number
 from anybit.errors import DataError
 from anybit.inputs import list_inputs
+from anybit.metrics.arrays import is_number
 from anybit.onnx.files.reader import Source, read_copy
-from anybit.onnx.graph.constants import is_constant, read_array
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.passes import Normalize, StandardLayout
 from anybit.onnx.preparation import apply_passes
@@ -89,7 +90,7 @@ def describe_producer(value: ir.Value) -> str:
         return ""
     operator = find_operator(node)
     quantizes = operator is not None and (operator.is_dequantizer or operator.result_dtype is None)
-    if quantizes or (node.domain == "" and node.op_type == "DequantizeLinear"):
+    if quantizes or is_onnx_op(node, "DequantizeLinear"):
         return "quantizer"
     return f"{node.domain}::{node.op_type}"
 

@@ -21,6 +21,7 @@ from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.shapes import get_named_sizes, get_proven_sizes, record_shape
 from anybit.onnx.qdq.integer_layers import describe_integer_layer
 from anybit.quant_types.layer_info import Guarantee, LayerInfo
@@ -86,7 +87,7 @@ def find_integer_products(model: ir.Model) -> dict[ir.Node, IntegerProduct | Rea
     them.
     """
     finder = _Finder(model)
-    nodes = [node for node in model.graph if not node.domain and node.op_type in _KINDS]
+    nodes = [node for node in model.graph if is_onnx_op(node, *_KINDS)]
     products: dict[ir.Node, IntegerProduct | Reason] = {}
     for node in nodes:
         try:
@@ -171,7 +172,7 @@ class _Finder:
         rank = len(get_proven_sizes(y, self._model) or ())
         for reader, place in y.uses():
             factor = get_input(reader, 1 - place) if len(reader.inputs) == _OPERANDS else None
-            if (reader.domain, reader.op_type) != ("", "Mul") or factor is None:
+            if not is_onnx_op(reader, "Mul") or factor is None:
                 continue
             own = None if is_constant(factor) else get_proven_sizes(factor, self._model)
             numbers = [size for size in own or () if size is not None]
@@ -243,7 +244,7 @@ def _find_source(node: ir.Node) -> ir.Node:
     """
     codes, zero = get_input(node, 0), get_input(node, 2)
     source = None if codes is None else codes.producer()
-    if source is None or (source.domain, source.op_type) != ("", "DynamicQuantizeLinear"):
+    if not is_onnx_op(source, "DynamicQuantizeLinear"):
         raise Unsupported("its first input is not that of a DynamicQuantizeLinear")
     if len(source.outputs) != _RESULTS or zero is not source.outputs[-1]:
         raise Unsupported("its zero-point is not that of its codes")
@@ -263,7 +264,7 @@ def _find_cast(node: ir.Node) -> ir.Node:
     if y.is_graph_output() or len(readers) != 1:
         raise Unsupported("other nodes than one Cast read its sums")
     (cast,) = readers
-    is_cast = (cast.domain, cast.op_type) == ("", "Cast")
+    is_cast = is_onnx_op(cast, "Cast")
     if not is_cast or get_attribute(cast, "to", 0) != ir.DataType.FLOAT:
         raise Unsupported("its sums are not cast to float32")
     return cast

@@ -15,6 +15,7 @@ from anybit.compiler.operators import find_constant_axes
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import SOURCE_NAME_KEY
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.reductions import get_reduced_axes
 from anybit.onnx.graph.shapes import get_named_sizes
 from anybit.onnx.passes import InferShapes
@@ -64,7 +65,7 @@ class _Flattening:
                 alike |= quantizer.nodes
             quantized.add(node.outputs[0])
         for node in self._model.graph:
-            if _is_dynamic_quantize(node) and self._is_open(node.outputs[0]):
+            if is_onnx_op(node, "DynamicQuantizeLinear") and self._is_open(node.outputs[0]):
                 quantized.add(node.outputs[0])
                 alike |= {node, *_find_casts(node.outputs[0])}
         for node in self._model.graph:
@@ -270,18 +271,14 @@ _BOUNDS = {"start": 0, "end": -1}
 
 
 def _is_product(node: ir.Node) -> bool:
-    return not node.domain and node.op_type in ("MatMul", "MatMulInteger")
-
-
-def _is_dynamic_quantize(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == ("", "DynamicQuantizeLinear")
+    return is_onnx_op(node, "MatMul", "MatMulInteger")
 
 
 def _find_casts(codes: ir.Value) -> set[ir.Node]:
     """Return the nodes that cast the sums of codes to float32."""
     products = [reader for reader, _ in codes.uses() if reader.op_type == "MatMulInteger"]
     readers = [reader for node in products for reader, _ in node.outputs[0].uses()]
-    return {reader for reader in readers if (reader.domain, reader.op_type) == ("", "Cast")}
+    return {reader for reader in readers if is_onnx_op(reader, "Cast")}
 
 
 def _is_reduction(node: ir.Node) -> bool:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_graph
 from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.passes import InferShapes
@@ -59,7 +60,7 @@ def _match_chain(node: ir.Node) -> list[ir.Node] | None:
     chain = [node]
     for kind in _KINDS:
         last = chain[-1]
-        own = not last.domain and last.op_type == kind and last.graph is node.graph
+        own = is_onnx_op(last, kind) and last.graph is node.graph
         if not own or not last.inputs or len(last.outputs) != 1:
             return None
         (y,) = last.outputs

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_graph
 from anybit.onnx.passes import InferShapes
 
@@ -46,7 +47,7 @@ def _is_split(node: ir.Node) -> bool:
         source = None if codes is None else codes.producer()
         if node.op_type != "MatMulIntegerToFloat" or source is None:
             return False
-        if (source.domain, source.op_type) != ("", "DynamicQuantizeLinear"):
+        if not is_onnx_op(source, "DynamicQuantizeLinear"):
             return False
     return scale is not None and scale.dtype == ir.DataType.FLOAT
 

@@ -24,6 +24,7 @@ from anybit.compiler.partition.element_functions import (
 )
 from anybit.compiler.reason import Unsupported
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.op_traits import is_onnx_op
 
 _EXACT = np.float32(0)
 _MARGIN = np.float32(2**-19)
@@ -156,7 +157,7 @@ def _split(part: NodeChain) -> Iterator[_Step]:
     nodes: list[ir.Node] = []
     for node in part.nodes:
         varying = get_varying_inputs(node)
-        approximated = not node.domain and node.op_type in _APPROXIMATED
+        approximated = is_onnx_op(node, *_APPROXIMATED)
         if nodes and (approximated or varying != list(nodes[-1].outputs) or reads[varying[0]] > 1):
             yield _make_step(part, nodes)
             nodes = []
@@ -168,10 +169,10 @@ def _split(part: NodeChain) -> Iterator[_Step]:
             nodes = []
         if approximated and varying == list(node.inputs):
             yield replace(_make_step(part, [node]), margin=_MARGIN)
-        elif not node.domain and node.op_type in _GATED:
+        elif is_onnx_op(node, *_GATED):
             step = _make_step(part, [node])
             yield _GatedStep(step.xs, step.y, step.apply, _MARGIN)
-        elif not node.domain and node.op_type in _PAIRS and len(node.inputs) == 2:
+        elif is_onnx_op(node, *_PAIRS) and len(node.inputs) == 2:
             xs = tuple(value for value in node.inputs if value in varying)
             if len(xs) != 2:
                 raise Unsupported(f"no interval bounds for {node.op_type}")

@@ -19,6 +19,7 @@ from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.reason import UNSUPPORTED, Unsupported
 from anybit.compiler.requantize.step_function import Index, bisect_steps, check_steps
 from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.op_traits import is_onnx_op
 
 _LARGEST = int(np.array(np.finfo(np.float32).max).view(np.int32))
 _INFINITY = _LARGEST + 1
@@ -128,7 +129,7 @@ def _split_line(function: ElementFunction) -> _Line | None:
 def _read_operand(node: ir.Node, x: ir.Value, kind: str) -> Array | None:
     """Return the constant that a node of this kind combines with x, one number or several."""
     others = [value for value in node.inputs if value is not None and value is not x]
-    if (node.domain, node.op_type) != ("", kind) or len(node.inputs) != 2 or len(others) != 1:
+    if not is_onnx_op(node, kind) or len(node.inputs) != 2 or len(others) != 1:
         return None
     array = read_array(others[0]).ravel() if is_constant(others[0]) else None
     return array if array is not None and array.dtype == np.float32 else None

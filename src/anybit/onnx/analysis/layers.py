@@ -16,7 +16,7 @@ from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_onnx_op
 from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -71,7 +71,7 @@ def _find_dequantizer(codes: ir.Value) -> ir.Node | None:
     for node, index in codes.uses():
         if index == 0 and is_dequantize(node):
             return node
-        if index == 0 and (node.domain, node.op_type) == ("", "Clip"):
+        if index == 0 and is_onnx_op(node, "Clip"):
             for reader, _ in node.outputs[0].uses():
                 if is_dequantize(reader):
                     return reader

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, read_array
+from anybit.onnx.graph.op_traits import is_onnx_op
 
 _MOST_PRODUCTS = 2**22
 _EXACT_INTEGERS = 2**24
@@ -19,7 +20,7 @@ _EXPONENTS = range(-126, 100)
 
 def is_exact_node(node: ir.Node) -> bool:
     """Return whether this module may evaluate a node."""
-    return node.domain == "" and node.op_type in ("Gemm", "MatMul", "Split")
+    return is_onnx_op(node, "Gemm", "MatMul", "Split")
 
 
 def evaluate_exactly(node: ir.Node, most_bytes: int) -> list[Array] | None:

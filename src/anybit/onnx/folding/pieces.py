@@ -18,6 +18,7 @@ from anybit.onnx.graph.constants import (
 from anybit.onnx.graph.cut import extract_subgraph
 from anybit.onnx.graph.editor import drop_if_unread, is_read, replace_value
 from anybit.onnx.graph.names import NameGenerator, make_name_generator
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_graph
 from anybit.onnx.runtime import FAILURES, evaluate
 
@@ -68,7 +69,7 @@ class FoldingSubgraph:
         return results
 
     def _bound_extent(self, node: ir.Node) -> Extent | None:
-        if node.op_type == "Constant" and node.domain == "":
+        if is_onnx_op(node, "Constant"):
             return _measure_stored(node)
         extents = [self._get_extent(value) for value in node.inputs]
         if any(extent is not None and not _is_plain(extent.array) for extent in extents):
@@ -125,7 +126,7 @@ def _evaluate_nodes(
 
 def get_inputs_read(node: ir.Node) -> Sequence[ir.Value | None]:
     """Return the inputs whose elements are used: CastLike only reads the type of its second."""
-    like = node.inputs[1:2] if (node.domain, node.op_type) == ("", "CastLike") else ()
+    like = node.inputs[1:2] if is_onnx_op(node, "CastLike") else ()
     typed = any(value is not None and value.dtype is not None for value in like)
     return node.inputs[:1] if typed else node.inputs
 

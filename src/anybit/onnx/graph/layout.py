@@ -7,6 +7,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_graph
 
 CHANNELS_LAST = "qonnx.custom_op.channels_last"
@@ -47,7 +48,7 @@ def get_layout_inputs(node: ir.Node) -> range:
 
 def get_transpose_order(node: ir.Node) -> Order | None:
     """Return the permutation of a Transpose; None for other nodes or if it is unknown."""
-    if (node.domain, node.op_type) != ("", "Transpose") or len(node.inputs) != 1:
+    if not is_onnx_op(node, "Transpose") or len(node.inputs) != 1:
         return None
     order, x = get_attribute(node, "perm", ()), node.inputs[0]
     if order:

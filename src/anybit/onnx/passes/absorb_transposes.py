@@ -13,6 +13,7 @@ from anybit.onnx.analysis.analysis import analyze
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.layout import Order, get_transpose_order, invert_order
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes._reorder import Change, change_input, get_rank, is_known
 from anybit.onnx.passes.move_transposes import is_elementwise
@@ -109,7 +110,7 @@ def _is_pointwise(node: ir.Node) -> bool:
 
 
 def _has_rows(node: ir.Node, count: int) -> bool:
-    weight = node.inputs[1] if (node.domain, node.op_type) == ("", "MatMul") else None
+    weight = node.inputs[1] if is_onnx_op(node, "MatMul") else None
     if weight is None or not is_known(weight) or get_rank(weight) != 2:
         return False
     return weight.shape is not None and weight.shape[0] == count

@@ -9,6 +9,7 @@ from anybit.onnx.folding.evaluation import evaluate_standard
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_input, require_shape
 
 # Before, attributes selected the normalized axes.
@@ -45,7 +46,7 @@ class BatchNormToAffine(InPlacePass):
 
 def read_parameters(node: ir.Node) -> list[Array] | None:
     """Return scale, bias, mean and variance; None for other nodes or unknown parameters."""
-    if (node.domain, node.op_type) != ("", "BatchNormalization") or len(node.outputs) != 1:
+    if not is_onnx_op(node, "BatchNormalization") or len(node.outputs) != 1:
         return None
     if get_attribute(node, "training_mode", 0) or len(node.inputs) != 5:
         return None

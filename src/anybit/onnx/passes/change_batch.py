@@ -14,7 +14,7 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, make_constant, read_array
 from anybit.onnx.graph.editor import drop_if_unread
 from anybit.onnx.graph.names import NameGenerator, describe, make_name_generator
-from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_onnx_op
 from anybit.onnx.graph.require import require_graph, require_input, require_shape
 from anybit.onnx.graph.rows import mixes_rows
 from anybit.onnx.graph.walk import iter_nodes
@@ -194,7 +194,7 @@ def _find_reshapes(model: ir.Model) -> list[ir.Node]:
     return [
         node
         for node in iter_nodes(model.graph)
-        if (node.domain, node.op_type) == ("", "Reshape") and len(node.inputs) == 2
+        if is_onnx_op(node, "Reshape") and len(node.inputs) == 2
     ]
 
 

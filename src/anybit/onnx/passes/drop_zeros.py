@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.constants import is_constant, read_array
-from anybit.onnx.graph.op_traits import OpTrait, get_zero_inputs, has_trait
+from anybit.onnx.graph.op_traits import OpTrait, get_zero_inputs, has_trait, is_onnx_op
 
 
 class DropZeros(InPlacePass):
@@ -49,7 +49,7 @@ def _is_zero(node: ir.Node) -> bool:
     """Return whether the output of a Constant or ConstantOfShape is zero."""
     attribute = node.attributes.get("value")
     if attribute is None:
-        return node.op_type == "ConstantOfShape" and not node.domain
+        return is_onnx_op(node, "ConstantOfShape")
     tensor = attribute.value
     return (
         isinstance(tensor, ir.TensorProtocol)

@@ -9,6 +9,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_graph, require_input
 from anybit.onnx.qdq.before_quantize import find_sign_source
 from anybit.onnx.quantizers.metadata import FENCE_KEY
@@ -89,7 +90,7 @@ def _find_quantizer(node: ir.Node) -> ir.Node | None:
     """Return the QuantizeLinear whose codes a node reads, possibly through a Clip."""
     codes = node.inputs[0]
     producer = None if codes is None else codes.producer()
-    if producer is not None and (producer.domain, producer.op_type) == ("", "Clip"):
+    if is_onnx_op(producer, "Clip"):
         codes = producer.inputs[0]
         producer = None if codes is None else codes.producer()
     return producer if is_quantize(producer) else None

@@ -10,6 +10,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.names import NameGenerator, make_name_generator
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_graph
 from anybit.onnx.graph.shapes import get_named_sizes
 from anybit.onnx.graph.sizes import SizePropagator
@@ -32,7 +33,7 @@ class FixReshapes(InPlacePass):
             sizes.evaluate(node)
             target = node.inputs[1] if len(node.inputs) == 2 else None
             x = node.inputs[0] if target is not None else None
-            if (node.domain, node.op_type) != ("", "Reshape") or target is None or x is None:
+            if not is_onnx_op(node, "Reshape") or target is None or x is None:
                 continue
             target_sizes = None if target.is_initializer() else sizes.get(target)
             if target_sizes is None or target_sizes.ndim != 1:

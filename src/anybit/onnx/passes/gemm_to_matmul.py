@@ -8,6 +8,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import are_powers_of_two
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_input, require_producer
 from anybit.onnx.passes._reorder import (
     change_value,
@@ -34,7 +35,7 @@ class GemmToMatMul(InPlacePass):
         nodes = [
             node
             for node in model.graph.all_nodes()
-            if (node.domain, node.op_type) == ("", "Gemm") and _can_be_split(node)
+            if is_onnx_op(node, "Gemm") and _can_be_split(node)
         ]
         for node in nodes:
             _split(node, editor)

@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.layout import swap_names
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_graph
 from anybit.onnx.passes._reorder import (
     change_value,
@@ -37,7 +38,7 @@ class JoinConvBias(InPlacePass):
 
 def _find_bias_add(conv: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     """Return the Add that alone reads a Conv without bias, and its constant per channel."""
-    if (conv.domain, conv.op_type) != ("", "Conv") or len(conv.outputs) != 1:
+    if not is_onnx_op(conv, "Conv") or len(conv.outputs) != 1:
         return None
     if any(value is not None for value in conv.inputs[2:]):
         return None
@@ -46,7 +47,7 @@ def _find_bias_add(conv: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     if result.is_graph_output() or len(readers) != 1 or result.shape is None:
         return None
     add, index = readers[0]
-    if (add.domain, add.op_type) != ("", "Add") or add.graph is not conv.graph:
+    if not is_onnx_op(add, "Add") or add.graph is not conv.graph:
         return None
     bias = add.inputs[1 - index]
     if bias is None or not is_known(bias) or not _is_per_channel(bias, result.shape):

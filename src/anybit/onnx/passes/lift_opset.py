@@ -7,6 +7,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.process import silence_onnx_logs
 
 # From this version on, Hardmax has one axis. The converters rewrite Softmax and LogSoftmax, which
@@ -61,7 +62,7 @@ class LiftOpset(InPlacePass):
 
 def _check_hardmax(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
-        if (node.domain, node.op_type) != ("", "Hardmax"):
+        if not is_onnx_op(node, "Hardmax"):
             continue
         x, axis = node.inputs[0], get_attribute(node, "axis", 1)
         rank = None if x is None or x.shape is None else x.shape.rank()

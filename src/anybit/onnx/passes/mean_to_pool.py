@@ -6,6 +6,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.reductions import get_reduced_axes
 from anybit.onnx.graph.require import require_input, require_producer, require_shape
 from anybit.onnx.graph.walk import iter_nodes
@@ -29,7 +30,7 @@ class MeanToPool(InPlacePass):
 
 
 def _is_global(node: ir.Node) -> bool:
-    if (node.domain, node.op_type) != ("", "ReduceMean") or not node.inputs:
+    if not is_onnx_op(node, "ReduceMean") or not node.inputs:
         return False
     x = node.inputs[0]
     if x is None or x.shape is None or len(x.shape) not in _RANKS or x.dtype != ir.DataType.FLOAT:

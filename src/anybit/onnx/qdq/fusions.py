@@ -15,7 +15,13 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.graph.constants import is_constant, read_array
-from anybit.onnx.graph.op_traits import OpTrait, get_neutral_operand, has_trait, list_operators
+from anybit.onnx.graph.op_traits import (
+    OpTrait,
+    get_neutral_operand,
+    has_trait,
+    is_onnx_op,
+    list_operators,
+)
 from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.quantizers.native_types import NativeType
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
@@ -137,9 +143,9 @@ def _iter_producers(x: ir.Value | None) -> Iterator[Neighbour]:
         elif find_operator(node) is not None or is_dequantize(node):
             yield Neighbour.QUANTIZER
         elif not _stays(node):
-            if (node.domain, node.op_type) == ("", "Relu"):
+            if is_onnx_op(node, "Relu"):
                 yield Neighbour.RELU
-            clip = (node.domain, node.op_type) == ("", "Clip")
+            clip = is_onnx_op(node, "Clip")
             if clip:
                 yield Neighbour.CLIP
             sources = node.inputs[:1] if clip else [*node.inputs, *_get_branch_outputs(node, value)]
@@ -183,7 +189,7 @@ def map_branch_results(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
     return {
         output: result
         for node in nodes
-        if (node.domain, node.op_type) == ("", "If")
+        if is_onnx_op(node, "If")
         for attribute in node.attributes.values()
         if attribute.type == ir.AttributeType.GRAPH
         for output, result in zip(attribute.value.outputs, node.outputs, strict=False)

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.graph.op_traits import OpTrait, list_operators
+from anybit.onnx.graph.op_traits import OpTrait, is_onnx_op, list_operators
 from anybit.onnx.qdq.fusions import (
     Fence,
     choose_fence,
@@ -274,7 +274,7 @@ class _Search:
 
 def _can_join(node: ir.Node) -> bool:
     """Return whether a node may become the bias of a preceding product or convolution."""
-    return not node.domain and node.op_type in _MERGED
+    return is_onnx_op(node, *_MERGED)
 
 
 def _is_complete(node: ir.Node) -> bool:

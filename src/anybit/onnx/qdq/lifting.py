@@ -8,6 +8,7 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label, get_output_name
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_input, require_producer
 from anybit.onnx.qdq.before_quantize import ClampLimits, find_limits, find_sign_source
 from anybit.onnx.qdq.lift_codes import (
@@ -84,7 +85,7 @@ class Lifter:
         result = node.outputs[0]
         uses = list(result.uses())
         fence = uses[0].node if len(uses) == 1 and not result.is_graph_output() else None
-        if fence is None or (fence.domain, fence.op_type) != ("", "Min") or len(fence.inputs) != 2:
+        if not is_onnx_op(fence, "Min") or len(fence.inputs) != 2:
             return
         bound = next((value for value in fence.inputs if value is not result), None)
         if bound is None or not is_constant(bound) or fence.graph is not node.graph:

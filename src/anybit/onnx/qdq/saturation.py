@@ -16,6 +16,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_quantize, read_scaling
 
@@ -103,7 +104,7 @@ def _find_code_span(dequantize: ir.Node) -> CodeSpan | None:
         return None
     whole = BYTES[dtype]
     clip = codes.producer()
-    if clip is None or (clip.domain, clip.op_type) != ("", "Clip") or len(clip.inputs) != 3:
+    if not is_onnx_op(clip, "Clip") or len(clip.inputs) != 3:
         return whole
     limits = [value for value in clip.inputs[1:] if value is not None and is_constant(value)]
     if len(limits) != 2:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from anybit.onnx.graph.constants import make_constant, read_array
 from anybit.onnx.graph.names import NameGenerator, make_name_generator
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.walk import get_inner_graphs, iter_graphs, iter_values
 
 _AnyGraph: TypeAlias = ir.Graph | ir.Function | None
@@ -30,7 +31,7 @@ def walk_reachable(graph: ir.Graph) -> Iterator[ir.Node]:
 
 def is_if(node: ir.Node) -> bool:
     """Return whether a node is the ONNX operator If."""
-    return (node.domain, node.op_type) == ("", "If")
+    return is_onnx_op(node, "If")
 
 
 def separate_branches(model: ir.Model) -> None:

@@ -21,7 +21,7 @@ from anybit.compiler.operators import (
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity, is_onnx_op
 from anybit.ptq.graph.branches import walk_reachable
 from anybit.ptq.graph.outputs import is_output_node
 from anybit.ptq.graph.steep_nodes import SteepNodes, find_steep_argument
@@ -160,13 +160,13 @@ class _ElementwiseTargets:
             return self._visit_elementwise(node, values)
         if has_trait(node, OpTrait.SUM) or find_interpolation(node) is not None:
             return self._visit_reduction(node)
-        if not node.domain and node.op_type == "Concat":
+        if is_onnx_op(node, "Concat"):
             return self._quantize_inputs(node, values)
         return "" if keeps_codes(node) else _UNSUPPORTED
 
     def _is_elementwise(self, node: ir.Node) -> bool:
         has_function = has_trait(node, _ONE_OR_TWO_INPUTS, self._opset)
-        is_affine = not node.domain and node.op_type == "BatchNormalization"
+        is_affine = is_onnx_op(node, "BatchNormalization")
         return len(node.outputs) == 1 and (
             has_function or is_identity(node, self._opset) or is_affine
         )

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait
+from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait, is_onnx_op
 from anybit.onnx.graph.walk import get_inner_graphs, iter_nodes
 from anybit.ptq.graph.branches import is_if, walk_reachable
 
@@ -278,7 +278,7 @@ def _explain_skip(node: ir.Node) -> str:
             return "its weights have no elements"
         constant = _get_constant(node, 0) is not None
         return "all of its factors are constant" if constant else "its weights are not constant"
-    if (node.domain, node.op_type) == ("", "Gather") and _is_table(node.inputs[0]):
+    if is_onnx_op(node, "Gather") and _is_table(node.inputs[0]):
         return "it looks up rows of a table"
     is_foreign = node.op_type == "Einsum" or node.domain not in ("", "ai.onnx.ml")
     if is_foreign and any(_is_table(value) and _get_rank(value) > 1 for value in node.inputs):

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator
 import onnx_ir as ir
 
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_onnx_op
 from anybit.ptq.graph.branches import walk_reachable
 from anybit.ptq.search.candidates import MeasuredCandidate
 from anybit.text import escape_name, join_names
@@ -47,11 +47,11 @@ def _find_nodes_before_logarithms(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _is_logarithm(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == ("", "Log")
+    return is_onnx_op(node, "Log")
 
 
 def _keeps_small(node: ir.Node) -> bool:
-    is_listed = not node.domain and node.op_type in _OPERATORS
+    is_listed = is_onnx_op(node, *_OPERATORS)
     return is_listed or has_trait(node, _EFFECTS)
 
 
