@@ -17,10 +17,10 @@ import onnx_ir as ir
 
 from anybit import text
 from anybit.errors import DataError, ModelError
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.shapes import get_sizes
 from anybit.onnx.ort_values import is_numpy_dtype
 
-Array: TypeAlias = npt.NDArray[Any]
 Feeds: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 Shape: TypeAlias = tuple[int | str | None, ...]
 

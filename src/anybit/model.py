@@ -11,7 +11,6 @@ import onnx_ir as ir
 from anybit import onnxruntime
 from anybit.errors import AnybitError, ModelError
 from anybit.inputs import (
-    Array,
     Feeds,
     TensorInfo,
     bind_batches,
@@ -21,6 +20,7 @@ from anybit.inputs import (
     select_run,
 )
 from anybit.onnx import Source, read
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.operators.opsets import find_obstacle
 from anybit.onnx.ort_values import is_numpy_dtype

@@ -14,8 +14,9 @@ import anybit
 from anybit import text
 from anybit.data.random_inputs import generate_random_inputs, override_shapes
 from anybit.errors import DataError, OptionError
-from anybit.inputs import Array, TensorInfo, count_runs, match_arrays
+from anybit.inputs import TensorInfo, count_runs, match_arrays
 from anybit.model import Model, load
+from anybit.onnx.graph.constants import Array
 
 FLOAT = np.dtype(np.float32)
 

@@ -16,8 +16,8 @@ from small_models import model, node, quantized_weight
 import anybit
 from anybit.evaluation import timing
 from anybit.evaluation.timing import _warm_model, measure_seconds_per_row
-from anybit.inputs import Array
 from anybit.model import Model
+from anybit.onnx.graph.constants import Array
 
 ROWS = random(4, 4)
 ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from pass_checks import random
 
+from anybit.metrics.arrays import is_float
 from anybit.metrics.output_parts import OutputPart
-from anybit.metrics.output_quality import OutputQuality, OutputSums, is_float
+from anybit.metrics.output_quality import OutputQuality, OutputSums
 
 Y = OutputPart("y")
 

@@ -12,7 +12,8 @@ import typer
 from anybit.errors import DataError, OptionError
 
 if TYPE_CHECKING:
-    from anybit.inputs import Array, TensorInfo
+    from anybit.inputs import TensorInfo
+    from anybit.onnx.graph.constants import Array
 
 Inputs: TypeAlias = Annotated[
     list[str] | None,

@@ -11,12 +11,13 @@ import typer
 from rich.console import Console
 
 from anybit.cli._files import replacing
-from anybit.comparison.arrays import is_number
 from anybit.comparison.measure import Tolerance, measure
 from anybit.comparison.report.wording import format_value
 from anybit.data.array_files import read_arrays, write_members
 from anybit.errors import DataError
-from anybit.inputs import Array, match_arrays, to_numpy_dtype
+from anybit.inputs import match_arrays, to_numpy_dtype
+from anybit.metrics.arrays import is_number
+from anybit.onnx.graph.constants import Array
 from anybit.text import format_count
 
 _MOST_ROWS = 12

@@ -18,9 +18,10 @@ from anybit.comparison.sides.network import LoadedNetwork, load_recorded
 from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.program.open_bits import is_open
 from anybit.errors import ModelError
-from anybit.inputs import Array, bind_batches
+from anybit.inputs import bind_batches
 from anybit.onnx.analysis.ranges import describe_violation, make_input_values
 from anybit.onnx.cleaning import clean
+from anybit.onnx.graph.constants import Array
 from anybit.quant_types.layer_info import Guarantee
 from anybit.text import escape_name, format_count, join_names
 

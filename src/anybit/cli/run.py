@@ -25,8 +25,8 @@ from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.text import escape_name, format_duration, format_shape, join_names
 
 if TYPE_CHECKING:
-    from anybit.inputs import Array
     from anybit.model import Model
+    from anybit.onnx.graph.constants import Array
 
 Expected: TypeAlias = Annotated[
     Path | None,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy.typing as npt
 
-from anybit.comparison.arrays import Array
 from anybit.comparison.difference import compare_sides
 from anybit.comparison.feeds import (
     Rows,
@@ -27,6 +26,7 @@ from anybit.data.random_inputs import (
 from anybit.errors import DataError, OptionError
 from anybit.inputs import Feeds, match_arrays
 from anybit.onnx import Source
+from anybit.onnx.graph.constants import Array
 
 # The share of the time that one run takes. Most is spent on comparing tensors.
 _SHARE_OF_A_RUN = 0.15

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from anybit.comparison.arrays import squeeze_shape
 from anybit.comparison.match import Pair, match_tensors
 from anybit.comparison.measure import Figures, Tolerance, measure
 from anybit.comparison.report.hints import compare_parameters, explain_first_difference
@@ -18,6 +17,7 @@ from anybit.comparison.results import Difference, NodeInput, Outcome, TensorDiff
 from anybit.comparison.sides.network import Side
 from anybit.comparison.steps import QuantizationStep, find_step
 from anybit.errors import ModelError
+from anybit.metrics.arrays import squeeze_shape
 from anybit.onnx.quantizers.trace import Traces
 from anybit.text import escape_name
 

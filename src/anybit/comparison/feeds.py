@@ -4,10 +4,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from anybit.comparison.arrays import Array
 from anybit.comparison.sides.network import LoadedNetwork
 from anybit.errors import ModelError, prefix_errors
 from anybit.inputs import Feeds, TensorInfo, bind_batches, check_shape, convert_array, select_run
+from anybit.onnx.graph.constants import Array
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from difflib import SequenceMatcher
 
 import onnx_ir as ir
 
-from anybit.comparison.arrays import squeeze_shape
 from anybit.comparison.results import Match
 from anybit.comparison.sides.network import Side, describe_producer
+from anybit.metrics.arrays import squeeze_shape
 
 
 @dataclass(frozen=True)

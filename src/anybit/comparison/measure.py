@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anybit.comparison.arrays import Array, is_float, same_bits
 from anybit.comparison.steps import QuantizationStep
+from anybit.metrics.arrays import is_float, same_bits
 from anybit.metrics.sqnr import compute_sqnr
+from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Spacing
 
 _MAX_SAMPLES = 5

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from anybit.comparison.arrays import Array
 from anybit.comparison.measure import ElementDifference
 from anybit.comparison.steps import QuantizationStep
+from anybit.onnx.graph.constants import Array
 
 
 class Match(StrEnum):

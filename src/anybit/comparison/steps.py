@@ -8,7 +8,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from anybit.comparison.arrays import Array, is_float
+from anybit.metrics.arrays import is_float
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.quantizers.quantizer import Quantizer, find_own_quantizer, find_quantizer
 from anybit.onnx.quantizers.trace import Traces

@@ -16,10 +16,11 @@ from anybit.compiler.encode import Region
 from anybit.compiler.report import Report
 from anybit.compiler.rewrite.regions import expose_tensors
 from anybit.errors import ModelError
-from anybit.inputs import Array, TensorInfo, get_tensor_info, list_inputs
+from anybit.inputs import TensorInfo, get_tensor_info, list_inputs
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import save
 from anybit.onnx.files.reader import read_copy
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.preparation import name_errors_after
 
 

@@ -25,11 +25,12 @@ from anybit.compiler.program.program import READS_FLOATS, Program, writes_floats
 from anybit.compiler.report import Report, Seconds, Speed
 from anybit.data.random_inputs import generate_random_inputs
 from anybit.errors import ModelError
-from anybit.inputs import Array, list_inputs
+from anybit.inputs import list_inputs
 from anybit.model import Model, RuntimeEngine
 from anybit.onnx import Source, prepare, read
 from anybit.onnx.analysis.layers import find_owners
 from anybit.onnx.files.origin import find_origin
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.ort_values import to_ort_value

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from anybit.errors import DataError
+from anybit.onnx.graph.constants import Array
 
-Array: TypeAlias = npt.NDArray[Any]
 _Opener: TypeAlias = Callable[[], BufferedIOBase]
 
 _NOT_NUMBERS = "it holds objects, and loading them (pickle) would run code from the file"

@@ -26,7 +26,8 @@ from anybit.data.readers import (
 from anybit.data.row_independence import IndependenceTest, find_differing_pair
 from anybit.data.shards import Shard, ShardPart
 from anybit.errors import DataError
-from anybit.inputs import Array, Feeds, TensorInfo
+from anybit.inputs import Feeds, TensorInfo
+from anybit.onnx.graph.constants import Array
 
 DataSource: TypeAlias = str | os.PathLike[str] | Feeds | Iterable[Feeds]
 

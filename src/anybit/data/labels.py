@@ -11,7 +11,7 @@ import numpy.typing as npt
 from anybit.data.array_files import open_arrays
 from anybit.data.readers import SliceableArray
 from anybit.errors import DataError
-from anybit.inputs import Array
+from anybit.onnx.graph.constants import Array
 from anybit.text import format_count
 
 LabelSource: TypeAlias = str | os.PathLike[str] | npt.ArrayLike

@@ -10,7 +10,8 @@ import numpy as np
 
 from anybit import text
 from anybit.errors import AnybitError, DataError, OptionError
-from anybit.inputs import Array, TensorInfo
+from anybit.inputs import TensorInfo
+from anybit.onnx.graph.constants import Array
 
 # 8 GiB of float32: more is a mistake in the model.
 _MAX_ELEMENTS = 2**31

@@ -12,7 +12,8 @@ import numpy as np
 
 from anybit.data.array_files import open_arrays, write_members
 from anybit.errors import DataError, prefix_errors
-from anybit.inputs import Array, TensorInfo, bind_inputs, check_shape, check_sizes, match_arrays
+from anybit.inputs import TensorInfo, bind_inputs, check_shape, check_sizes, match_arrays
+from anybit.onnx.graph.constants import Array
 from anybit.text import format_count, join_names
 
 Sample: TypeAlias = dict[str, Array]

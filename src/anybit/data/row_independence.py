@@ -8,7 +8,7 @@ import numpy as np
 
 from anybit.data.readers import Sample, make_batch_key
 from anybit.errors import AnybitError
-from anybit.inputs import Array
+from anybit.onnx.graph.constants import Array
 
 Run: TypeAlias = Callable[[Sample], Mapping[str, Array]]
 IndependenceTest: TypeAlias = Callable[[Sample, Sample, Sample], bool | None]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anybit.errors import DataError, ModelError, OptionError
-from anybit.inputs import Array
+from anybit.onnx.graph.constants import Array
 from anybit.text import format_shape
 
 Function: TypeAlias = Callable[[dict[str, Array], Array | None], npt.ArrayLike]

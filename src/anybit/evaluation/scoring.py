@@ -13,13 +13,13 @@ from anybit.data.readers import Sample
 from anybit.data.shards import Shard
 from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.evaluation.metrics import Function, Metric, parse_metric
-from anybit.inputs import Array
 from anybit.metrics.output_parts import OutputPart, find_output_parts
 from anybit.metrics.quality import SampleComparison, compare_outputs
 from anybit.model import Model, RuntimeEngine, load
 from anybit.onnx import Source, read
 from anybit.onnx.files.message import deserialize, serialize
 from anybit.onnx.files.reader import read_copy
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.preparation import apply_passes, inline_functions
 from anybit.text import join_names

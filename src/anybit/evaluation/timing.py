@@ -17,9 +17,9 @@ from anybit._native import num_threads
 from anybit.compiler.compiled import CompiledModel
 from anybit.data.readers import Sample
 from anybit.errors import ModelError
-from anybit.inputs import Array
 from anybit.model import Engine, Model, RuntimeEngine
 from anybit.onnx import Source, read
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.runtime import FAILURES, make_plain_session, set_threads
 

@@ -13,7 +13,6 @@ from itertools import islice
 import onnx_ir as ir
 
 from anybit.errors import ModelError
-from anybit.inputs import Array
 from anybit.metrics.class_axis import find_class_axis, find_class_region
 from anybit.metrics.regions import (
     WHOLE,
@@ -27,6 +26,7 @@ from anybit.metrics.regions import (
     split_regions,
 )
 from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 
 _MAX_PARTS = 64

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from anybit.inputs import Array
+from anybit.metrics.arrays import is_float
 from anybit.metrics.confidence import NoiseSpread
 from anybit.metrics.output_parts import OutputPart
 from anybit.metrics.sqnr import compute_sqnr, noise_to_sqnr
+from anybit.onnx.graph.constants import Array
 
 _TOLERANCE = 1e-3
 """The tolerance of row sums of 1; those of a Softmax in float16 are accurate to about 2^-11."""
@@ -227,11 +228,6 @@ class OutputSums:
         """An estimated lower bound of the SQNR on unseen data, in dB; None if undefined."""
         noise = self.spread.bound_noise()
         return None if noise is None else noise_to_sqnr(noise)
-
-
-def is_float(array: Array) -> bool:
-    """Return whether the elements are floats, including bfloat16 and float8."""
-    return array.dtype.name.startswith(("float", "bfloat"))
 
 
 def _has_unit_sums(a: Array, axis: int) -> bool:

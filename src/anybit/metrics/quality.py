@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from anybit.inputs import Array
 from anybit.metrics.output_parts import OutputPart
 from anybit.metrics.output_quality import OutputQuality, OutputSums
 from anybit.metrics.thresholds import DEFAULT_THRESHOLDS, QualityThresholds
+from anybit.onnx.graph.constants import Array
 from anybit.text import escape_name
 
 _MAX_WORST_SAMPLES = 10

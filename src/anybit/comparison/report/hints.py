@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from anybit.comparison.arrays import same_bits
 from anybit.comparison.measure import find_differing_elements
 from anybit.comparison.report.wording import format_value
 from anybit.comparison.results import TensorDifference
 from anybit.comparison.steps import Arrays
+from anybit.metrics.arrays import same_bits
 from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.quantizers.quantizer import get_declared_inputs
 from anybit.text import escape_name, format_count

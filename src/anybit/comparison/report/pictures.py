@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from anybit.comparison.arrays import Array
 from anybit.comparison.measure import subtract_arrays
 from anybit.comparison.report.wording import number
 from anybit.comparison.results import TensorDifference
 from anybit.inspection import charts
 from anybit.inspection.page import Figure
+from anybit.onnx.graph.constants import Array
 from anybit.text import format_count
 
 _MAX_BARS = 41

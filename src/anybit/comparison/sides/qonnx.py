@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from anybit.comparison.arrays import Array
 from anybit.errors import DependencyError
+from anybit.onnx.graph.constants import Array
 
 
 def run_qonnx(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -15,12 +15,12 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime  # type: ignore[import-untyped]
 
-from anybit.comparison.arrays import Array, is_number
 from anybit.comparison.sides.qonnx import run_qonnx
 from anybit.compiler import pipeline
 from anybit.errors import AnybitError, ModelError, OptionError
+from anybit.metrics.arrays import is_number
 from anybit.onnx import exact_session_options, read
-from anybit.onnx.graph.constants import is_constant, read_array
+from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.passes import FoldConstants
 from anybit.onnx.preparation import make_runnable, prepare_in_place

@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from anybit.onnx.graph.constants import Array
 from anybit.ops.expression import RecordingArray
 
-Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int | None, ...]
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from anybit.data.array_files import open_arrays, write_members
 from anybit.errors import AnybitError
-from anybit.inputs import Array
 from anybit.onnx.files.writer import name_file_in_errors
+from anybit.onnx.graph.constants import Array
 from anybit.ptq.calibration.tensor_statistics import BINS, TensorStatistics, add_arrays
 
 Extreme = tuple[float, int]

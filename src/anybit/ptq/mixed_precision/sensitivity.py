@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from anybit.data.readers import Sample
 from anybit.errors import ModelError
-from anybit.inputs import Array
 from anybit.metrics.output_parts import OutputPart
 from anybit.metrics.quality import (
     QualityAccumulator,
@@ -25,6 +24,7 @@ from anybit.metrics.quality import (
     compare_outputs,
 )
 from anybit.metrics.sqnr import sqnr_to_noise
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.editor import Editor, is_read
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.runtime import make_session, run_session

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anybit.data.readers import Sample
-from anybit.inputs import Array
 from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
+from anybit.onnx.graph.constants import Array
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.calibration.collect import split_calibration_samples
 from anybit.ptq.calibration.taps import TapSpec

@@ -2,21 +2,20 @@
 """The native kernels on CPU tensors, without copies and with PyTorch's thread limit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import empty_like
 
 from anybit import _native
 from anybit.ops import Operator
+from anybit.ops.grids import Array
 from anybit.torch.checks import check, check_backward, check_out
 from anybit.torch.dispatch.reference import make_partials_backward
 from anybit.torch.results import make_empty_result
 
-Array: TypeAlias = npt.NDArray[Any]
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # The C functions of DLPack.
 _EXCHANGE = torch.Tensor.__dlpack_c_exchange_api__

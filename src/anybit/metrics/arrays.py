@@ -2,11 +2,8 @@
 """Properties of arrays with the dtypes of NumPy and of ml_dtypes."""
 
 import math
-from typing import Any, TypeAlias
 
-import numpy.typing as npt
-
-Array: TypeAlias = npt.NDArray[Any]
+from anybit.onnx.graph.constants import Array
 
 
 def is_number(array: Array) -> bool:

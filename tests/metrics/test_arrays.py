@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of a comparison: which are bit for bit one."""
+"""Properties of arrays: floats, and equality of bits."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from anybit.comparison.arrays import same_bits
+from anybit.metrics.arrays import same_bits
 
 TYPES = [np.float32, np.float64, np.longdouble, np.int8, np.bool_, ml_dtypes.bfloat16, np.uint64]
 
