@@ -14,6 +14,8 @@ from anybit.onnx.graph.op_traits import is_onnx_op
 _MOST_PRODUCTS = 2**22
 _EXACT_INTEGERS = 2**24
 """Sums of integers up to this one are exact in float32, in any order."""
+_SIZES_ARE_INPUT = 13
+"""The first opset in which the sizes of a Split are an input, not an attribute."""
 _EXPONENTS = range(-126, 100)
 """Powers of two by which such sums may be multiplied: neither subnormal nor infinite."""
 
@@ -23,13 +25,14 @@ def is_exact_node(node: ir.Node) -> bool:
     return is_onnx_op(node, "Gemm", "MatMul", "Split")
 
 
-def evaluate_exactly(node: ir.Node, most_bytes: int) -> list[Array] | None:
+def evaluate_exactly(node: ir.Node, opset: int, most_bytes: int) -> list[Array] | None:
     """Return the outputs of a node with constant inputs.
 
     The zeros of a product are positive.
 
     Args:
         node: A Gemm, MatMul or Split whose inputs are constants.
+        opset: The opset of its model.
         most_bytes: The maximal bytes of the outputs.
 
     Returns:
@@ -41,7 +44,7 @@ def evaluate_exactly(node: ir.Node, most_bytes: int) -> list[Array] | None:
         return None
     arrays = [read_array(value) for value in values]
     if node.op_type == "Split":
-        return _split(node, arrays)
+        return _split(node, opset, arrays)
     if not 2 <= len(arrays) <= 3 or any(array.dtype != np.float32 for array in arrays):
         return None
     product = _prepare_gemm(node, arrays) if node.op_type == "Gemm" else arrays
@@ -112,7 +115,7 @@ def _find_unit(x: Array) -> int:
     return int((exponents - 24 + zeros).min())
 
 
-def _split(node: ir.Node, arrays: Sequence[Array]) -> list[Array] | None:
+def _split(node: ir.Node, opset: int, arrays: Sequence[Array]) -> list[Array] | None:
     if not arrays or arrays[0].dtype == object:  # invalid, or strings
         return None
     x, *more = arrays
@@ -121,6 +124,8 @@ def _split(node: ir.Node, arrays: Sequence[Array]) -> list[Array] | None:
         return None
     length, declared = x.shape[axis], get_attribute(node, "split", ())
     parts = get_attribute(node, "num_outputs", 0)
+    if (declared and opset >= _SIZES_ARE_INPUT) or (more and opset < _SIZES_ARE_INPUT):
+        return None  # invalid
     if more or declared:
         sizes = [int(size) for size in (more[0].ravel() if more else declared)]
     elif parts not in (0, count) or (not parts and length % count):

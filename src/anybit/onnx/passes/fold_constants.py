@@ -91,6 +91,7 @@ class _Folding:
     def __init__(self, model: ir.Model, budget: int, operators: bool, codes: bool) -> None:
         self.count = 0
         self.budget = budget
+        self._opset = model.graph.opset_imports.get("", 1)
         self._model = model
         self._operators = operators
         self._codes = codes
@@ -185,7 +186,7 @@ class _Folding:
 
     def _fold_alone(self, node: ir.Node) -> None:
         if is_exact_node(node):
-            results = evaluate_exactly(node, self.budget)
+            results = evaluate_exactly(node, self._opset, self.budget)
         else:
             result = self._evaluate_node(node)
             results = None if result is None else [result]
