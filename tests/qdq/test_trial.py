@@ -267,6 +267,14 @@ graph (float[n, 4] x) => (float[n, 1] y) <float s = {%g}, float z = {0},
 }"""
 
 
+def test_trial_names_the_output_that_changes() -> None:
+    proto = model([node("Relu", "x", "r", domain=""), node("Neg", "r", domain="")])
+    x = np.ones((1, 4), np.float32)
+    expected = {"y": np.float32([[-1, -1, -1, -2]])}
+    problem = ReferenceRun(({"x": x},), (expected,)).find_problem(ir.from_proto(proto))
+    assert problem == "changes output y of node 'the_Neg' (Neg) by up to 0.5 of its largest number"
+
+
 @pytest.mark.parametrize("scale", [1e-5, 1.0, 1e4])
 def test_trial_convert_fences_by_weights_and_not_by_inputs(scale: float) -> None:
     """Report possible saturation on any CPU, whatever this one computes."""

@@ -7,6 +7,7 @@ operators. Some of these cannot run, so the session fails; others round differen
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import onnx_ir as ir
@@ -15,12 +16,14 @@ import onnxruntime  # type: ignore[import-untyped]
 from anybit.errors import ModelError
 from anybit.onnx.fencing import Fencing, explain_rewrites
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.process import silence_onnx_logs
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_quantize, read_scaling
 from anybit.onnx.runtime import make_plain_session, make_session, run_session
 from anybit.onnx.runtimes import find_oldest_onnxruntime
+from anybit.text import escape_name
 
 # Larger models are not tried, to save time and memory.
 _MOST_BYTES = 2**28
@@ -106,15 +109,21 @@ class ReferenceRun:
             session = make_plain_session(model, entries, level, threads=_choose_threads(model))
         except Exception:  # the runtime's errors have no common base
             return "does not load it"
-        worst = 0.0
+        worst, changed = 0.0, ""
         for feeds, expected in zip(self.feeds, self.expected, strict=True):
             try:
                 actual = run_session(session, feeds)
             except Exception:  # as above
                 return "loads, but does not run it"
-            differences = (_measure_difference(actual[name], expected[name]) for name in expected)
-            worst = max(worst, *differences, 0.0)
-        return f"changes its outputs by up to {worst:.2g} of the largest" if worst > _SAME else ""
+            for name in expected:
+                difference = _measure_difference(actual[name], expected[name])
+                worst, changed = max((worst, changed), (difference, name), key=itemgetter(0))
+        if worst <= _SAME:
+            return ""
+        producers = {value.name: value.producer() for value in model.graph.outputs}
+        node = producers[changed]
+        of = "" if node is None else f" of {describe(node)}"
+        return f"changes output {escape_name(changed)}{of} by up to {worst:.2g} of its largest number"
 
 
 @silence_onnx_logs()
