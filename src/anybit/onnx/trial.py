@@ -122,8 +122,9 @@ class ReferenceRun:
             return ""
         producers = {value.name: value.producer() for value in model.graph.outputs}
         node = producers[changed]
-        of = "" if node is None else f" of {describe(node)}"
-        return f"changes output {escape_name(changed)}{of} by up to {worst:.2g} of its largest number"
+        source = "" if node is None else f" of {describe(node)}"
+        where = f"output {escape_name(changed)}{source}"
+        return f"changes {where} by up to {worst:.2g} of its largest number"
 
 
 @silence_onnx_logs()

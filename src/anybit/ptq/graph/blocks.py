@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anybit.onnx.graph.constants import Array
+from anybit.ops.blocks import merge_blocks, split_blocks
 from anybit.ptq.graph.targets import WeightInput
 
 
@@ -64,18 +65,10 @@ class BlockLayout:
         """Shape with an axis of blocks and an axis of the elements of a block."""
         return self._replace_axes(self.count, self.size)
 
-    def pad(self, array: Array) -> Array:
-        """Return the tensor in the padded shape."""
-        flat = array.reshape(self.flat_shape)
-        missing = self.count * self.size - self.length
-        if not missing:
-            return flat
-        widths = [(0, missing if axis == self.first else 0) for axis in range(flat.ndim)]
-        return np.pad(flat, widths)
-
     def split(self, array: Array) -> Array:
         """Return the tensor in the split shape."""
-        return self.pad(array).reshape(self.split_shape)
+        flat = array.reshape(self.flat_shape)
+        return np.asarray(split_blocks(flat, self.first, self.block_size))
 
     def expand(self, scales: Array) -> Array:
         """Return one number per element, from one per block."""
@@ -83,10 +76,9 @@ class BlockLayout:
 
     def merge(self, blocks: Array) -> Array:
         """Return a tensor of the split shape in its own shape."""
-        padded = blocks.reshape(self.padded_shape)
-        index = [slice(None)] * padded.ndim
-        index[self.first] = slice(self.length)
-        return padded[tuple(index)].reshape(self.shape)
+        flat = np.broadcast_to(np.zeros((), blocks.dtype), self.flat_shape)
+        merged = merge_blocks(blocks.reshape(self.split_shape), flat, self.first)
+        return np.asarray(merged.reshape(self.shape))
 
     def gather(self, expanded: Array) -> Array:
         """Return one number per block, broadcastable to the split shape: undo `expand`."""
