@@ -26,7 +26,7 @@ from anybit.quant_types.layer_info import Guarantee
 from anybit.text import escape_name, format_count, join_names
 
 _LAST_BITS = 1e-5
-"""Of the largest value of a tensor: what float32 may make of another order of summation."""
+"""Effect of the order of float32 sums, relative to the largest value of a tensor."""
 _LARGEST_STEP = 0.25
 """The same for a step of a code of few bits, which is one of many factors of a sum."""
 _FEW_STEPS = 30.0

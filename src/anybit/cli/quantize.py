@@ -243,7 +243,7 @@ def _parse_pairs(arguments: Iterable[str], option: str, usage: str) -> dict[str,
     Args:
         arguments: The arguments of the option, NAME=VALUE.
         option: The option, for messages.
-        usage: What an argument has to be, for messages.
+        usage: The expected form of an argument, for messages.
 
     Raises:
         OptionError: An argument has another form, or a name is given twice.

@@ -48,7 +48,7 @@ class TensorDifference:
 
     Attributes:
         name, other_name: The names in A and in B.
-        matched: How the two were matched.
+        matched: The rule that matched the two: name, output or position.
         node, operator: The node that computes the tensor in A; "" for a stored constant.
         shape, other_shape, dtype, other_dtype: The shapes and types in A and in B.
         elements: The number of elements in A.

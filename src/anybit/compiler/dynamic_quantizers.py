@@ -47,7 +47,7 @@ class DynamicQuantizer:
         scale: The scale.
         zero: The zero-point; None if it is 0.
         codes: The codes, zero-point included.
-        formula: How the scale follows from x.
+        formula: The formula of the scale.
         nodes: The nodes that compute scale and zero-point, and the quantizer.
         rounds_first: Whether x / scale is rounded before the zero-point is added.
     """

@@ -121,7 +121,7 @@ class LayerReport:
         tensors: Its quantized factors.
         observed: Codes and sums on data; None without data.
         quality: Quantization noise; None unless `quantize` reports it.
-        compiled: How it runs on integers; None unless `compile` reports it.
+        compiled: Its integer code; None unless `compile` reports it.
     """
 
     layer: LayerInfo

@@ -64,7 +64,7 @@ def run_on_data(
     """
     check_known(model, where)
     samples = Dataset(data, list_inputs(model.graph, where))
-    whole = make_tap_spec(model, model.graph.outputs, where).open(alone=False)
+    whole = make_tap_spec(model, model.graph.outputs, where).open(single_thread=False)
     samples.verify_row_independence(make_independence_test(whole.run))
     factors = dict.fromkeys(
         factor for target in targets for factor in target.factors if not factor.is_constant
@@ -77,7 +77,7 @@ def run_on_data(
     values = [
         value for value in values if (producer := value.producer()) is None or producer in top
     ]
-    recorder = make_tap_spec(model, list(dict.fromkeys(values)), where).open(alone=False)
+    recorder = make_tap_spec(model, list(dict.fromkeys(values)), where).open(single_thread=False)
     shortest, count = float("inf"), 0
     step = -(-len(samples) // _MAX_SAMPLES)
     for number, sample in enumerate(samples):

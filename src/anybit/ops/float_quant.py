@@ -162,7 +162,7 @@ def float_quant(
     Args:
         x: float32, float64, float16 or bfloat16, any shape. Computed in float32 (float64 for
             float64).
-        scale: What 1.0 of the format stands for. Like all parameters it broadcasts to x without
+        scale: The value of 1.0 of the format. Like all parameters it broadcasts to x without
             enlarging it, so that even the format may differ per channel.
         exponent_bitwidth: e, an integer >= 1.
         mantissa_bitwidth: m, an integer >= 0, without the leading one.

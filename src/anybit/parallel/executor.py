@@ -48,7 +48,7 @@ class Executor(Protocol):
         Args:
             make_worker: Makes the function that runs tasks, once per process and context. Other
                 machines must be able to import it.
-            context: What all tasks share, such as a model. It is sent once per process.
+            context: Data that all tasks share, such as a model. It is sent once per process.
             tasks: The arguments of that function.
 
         Raises:

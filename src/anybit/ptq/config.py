@@ -105,7 +105,7 @@ class GptqConfig:
         rows_per_term: Rows of activations per term of a sum that are looked at.
         least_rows: The fewest rows that are looked at.
         damping: The least share of the mean of the Hessian's diagonal that is added to it.
-        damping_per_term: That share times terms per row, if more: few rows know little.
+        damping_per_term: The least share per term and row: few rows give poor estimates.
     """
 
     max_bits: int = 8

@@ -107,7 +107,7 @@ def parse_specs(
     Args:
         weights: The spec of weights.
         activations: The spec of activations, or "float".
-        by_layer: By name or pattern the spec of weights, or specs of both with a slash between.
+        by_layer: Spec of weights, or of weights and activations (`a/b`), by name or pattern.
         keep: Names and patterns of nodes that stay float.
         outputs: The spec of the model's outputs; None for float.
         power_of_two: Whether all scales are powers of two.

@@ -38,7 +38,7 @@ class Interpolation:
 
     Attributes:
         root: Its accumulators.
-        instructions: What adds the borders to its source.
+        instructions: The instructions that add borders to the source.
         layout: Layout of its output.
         numbers: The number of the element of its output for each element of the Resize.
     """

@@ -95,7 +95,7 @@ class Partition:
     Attributes:
         instructions: The instructions in an order in which they can run.
         reasons: Why nodes stay float32.
-        decisions: Those that the partition is made with and those that it shows the need for.
+        decisions: Decisions it was made with, and further ones that the next walk needs.
         is_valid: Whether it keeps all decisions on float nodes.
         weakened: Layers of shared floats that float nodes read, too, with their weaker guarantee.
         outputs: The float values of regions that float nodes or the user read.

@@ -29,7 +29,7 @@ class Convolution:
     Attributes:
         product: Its analysis, with the weights and the layout of a Conv.
         source: Its activations.
-        instructions: What computes these from the activations of the ConvTranspose.
+        instructions: The instructions that compute `source` from those of the ConvTranspose.
         window: Its window.
         layout: Layout of its output.
         channels: The channel of the ConvTranspose for each of its channels.

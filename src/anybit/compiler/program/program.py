@@ -256,11 +256,11 @@ class Product:
         source: A tensor.
         target: A tensor; with an `Arithmetic` tail floats.
         window: The window; 1 x 1 for a matrix product.
-        groups: How many groups the channels are in, those of the source and of the target.
+        groups: The number of groups of channels, of the source and of the target.
         weight_bits: The size of a weight's index, 1 to 8.
         weights: The indices without gaps, the first in the lowest bits, in the order target
             channel, kernel row, kernel column, source channel of the group.
-        values: What weight each index stands for, within -128..127: at most 2^weight_bits.
+        values: The weight of each index, within -128..127: at most 2^weight_bits.
         tail: Epilogue of the accumulator.
     """
 

@@ -56,7 +56,7 @@ class Interval:
 
     Attributes:
         low, high: The ends.
-        valid: Where these are bounds: all intermediate results are finite.
+        valid: Whether the ends are bounds: all intermediate results are finite.
     """
 
     low: Array

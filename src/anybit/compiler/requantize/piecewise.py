@@ -50,7 +50,7 @@ class _Intervals:
     """Intervals of accumulators, sorted by their channels.
 
     Attributes:
-        channel: Of each interval.
+        channel: The channel of each interval.
         first, last: The accumulators at its ends.
     """
 

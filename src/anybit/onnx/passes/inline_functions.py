@@ -123,6 +123,7 @@ def _get_arguments(call: ir.Node, body: ir.Graph) -> list[ir.Value | None]:
 
 
 def _stand_in(result: ir.Value, old: ir.Value) -> None:
+    """Give a result the name, the type, the shape and the readers of another value."""
     name = old.name
     result.type = old.type if old.type is not None else result.type
     result.shape = old.shape if old.shape is not None else result.shape

@@ -73,7 +73,7 @@ INTEGERS = (
     NativeType(ir.DataType.UINT16, 21),
     NativeType(ir.DataType.INT32, 10, wide=True),
 )
-"""By width."""
+"""Integer types in order of their width."""
 
 FLOATS = (
     NativeType(ir.DataType.FLOAT8E4M3FN, 19, float8_e4m3fn),

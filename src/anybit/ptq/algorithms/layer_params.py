@@ -20,7 +20,7 @@ class LayerParams:
         grid: The activation's grid; None if it stays float.
         smoothing: Factors per channel: the activation is divided by them, and weights multiplied.
         errors: Noise over signal of each layer, as powers; empty if nothing was searched.
-        corrections: What is added to the biases of layers.
+        corrections: Corrections added to the biases of layers.
         weights: Weights of layers as they are stored, times the factors; those of other layers are
             rounded to nearest.
         tried: Other candidates, the best first, after the whole range.

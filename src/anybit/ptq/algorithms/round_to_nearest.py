@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant weights on their grids: per channel, the range with the least squared error.
+"""Rounding of constant weights to the nearest values of a grid.
 
-A range that is cut off rounds what is inside it finer. Which is better is grid by trying: shares
-of the largest magnitude, for every channel by itself.
+A smaller range clips the largest weights and rounds all others more finely. The range is the share
+of the largest magnitude that gives the least squared error, channel by channel.
 """
 
 import math
@@ -28,13 +28,13 @@ from anybit.quant_types.spec_parser import BipolarFormat
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A constant weight as it is stored, with the grid that its quantizer rounds it to.
+    """A constant weight of a file, with the grid of its quantizer.
 
     Attributes:
-        array: What is stored. It may lie on the grid already, and then need not be what was nearest
-            to the float weight.
+        array: The stored array: float weights, or values of the grid, which need not be the nearest
+            ones.
         grid: The grid; its scale has the shape of the array if there is one per block.
-        blocks: How the array is cut into blocks, if it is.
+        blocks: The layout of its blocks; None without blocks.
     """
 
     array: Array
@@ -47,8 +47,8 @@ class QuantizedWeight:
         return quantize_to_grid(self.array, self.grid)
 
     @property
-    def cut(self) -> tuple[Array, Grid]:
-        """The array and the grid, cut into blocks if there are several."""
+    def in_blocks(self) -> tuple[Array, Grid]:
+        """The array and the grid, split into blocks if there are several."""
         if self.blocks is None:
             return self.array, self.grid
         if self.blocks.count == 1:
@@ -57,7 +57,7 @@ class QuantizedWeight:
 
 
 def check_weights(layers: Sequence[TargetNode]) -> None:
-    """ModelError for weights that no grid holds."""
+    """Raise ModelError for weights with NaN or infinity."""
     for layer in layers:
         for weight, array in layer.constants:
             value = layer.node.inputs[weight.index]
@@ -87,11 +87,11 @@ def round_to_nearest(
 ) -> QuantizedWeight:
     """Round a weight to the nearest values of a grid.
 
-    The grid is that with the least error of its values, channel by channel or block by block.
+    The grid has the least error of its values, channel by channel or block by block.
 
     Args:
         array: The weight in floats.
-        weight: Which one of its layer it is.
+        weight: Its place among the inputs of its layer.
         spec: Its spec.
         config: The candidates of its range.
         compute_costs: Returns the cost of an error in each element; None for 1. It is called only

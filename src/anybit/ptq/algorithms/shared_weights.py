@@ -95,8 +95,8 @@ class SharedWeights:
 
     Attributes:
         rounded: The layers whose weight is rounded on the inputs of several layers.
-        apart: Those whose weights others multiply with other tensors. They are not scaled against
-            one of these.
+        apart: Layers that share a weight with layers of other activations. SmoothQuant does not
+            scale it against one activation.
     """
 
     def __init__(self, weights: Mapping[TargetNode, QuantSpec], config: GptqConfig) -> None:

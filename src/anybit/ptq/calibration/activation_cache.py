@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache of activations: inputs of layers for samples, in as few runs as memory allows."""
+"""Cache of activations: inputs of layers for samples, from as few runs as memory allows."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -116,7 +116,7 @@ class _Runs:
                     self.places.append(((at,), None))
                     yield ModelRun(feeds, all_names, count, numbers[0], False)
         for number, sample in self._read({*chain(*self._farthest)}):
-            tensors = tuple(at for at, those in enumerate(self._farthest) if number in those)
+            tensors = tuple(at for at, farthest in enumerate(self._farthest) if number in farthest)
             self.places.append((tensors, number))
             own_names = dict.fromkeys(chain.from_iterable(names[at] for at in tensors))
             yield ModelRun(sample, tuple(own_names), 1, number, True)

@@ -22,7 +22,7 @@ class Crop:
 
     Attributes:
         axis: The axis that is cut.
-        least: How much of it is kept at least.
+        least: The fewest elements to keep along it.
         largest: The bytes of the crop.
     """
 
@@ -35,9 +35,9 @@ class Crop:
 
         Args:
             x: The tensor.
-            samples: How many samples are joined in it.
-            number: What decides where the strip lies.
-            around_largest: Whether it is where the largest magnitude is, instead.
+            samples: The number of samples joined in it.
+            number: The index of the sample, which determines the position of the strip.
+            around_largest: Whether to take the strip around the largest magnitude instead.
         """
         if x.nbytes <= self.largest * samples or not -x.ndim <= self.axis < x.ndim:
             return x
@@ -53,7 +53,7 @@ class Crop:
 
 
 def make_crops(sources: Sequence[ActivationTensor], most: int) -> dict[str, Crop | None]:
-    """Return how tensors are cut, by name, so that all layers that read them work on the rest.
+    """Return the crops of tensors, by name, on which all layers that read them can run.
 
     Args:
         sources: The tensors.

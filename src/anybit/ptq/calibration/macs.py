@@ -31,20 +31,20 @@ def count_layer_macs(
         copy.graph.append(node)
     results = (
         make_tap_spec(copy, [node.outputs[0] for node in shapes.values()], where)
-        .open(alone=False)
+        .open(single_thread=False)
         .run(sample)
     )
     sizes = {
         name: tuple(results[str(node.outputs[0].name)].tolist()) for name, node in shapes.items()
     }
-    return {layer: _count_of_layer(layer, sizes) for layer in layers}
+    return {layer: _count_macs_of_layer(layer, sizes) for layer in layers}
 
 
 def _get_values(model: ir.Model) -> list[ir.Value]:
     return [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
 
 
-def _count_of_layer(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) -> int:
+def _count_macs_of_layer(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) -> int:
     node = layer.node
     inputs = [shapes.get(str(value.name)) if value is not None else None for value in node.inputs]
     y = next((shapes[str(value.name)] for value in node.outputs if value.name in shapes), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taps on activations: inner tensors of a model, computed for samples."""
+"""Taps on activations: sessions that return inner tensors of a model for samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,23 +23,23 @@ class ActivationTap:
     """A session of a model with some of its tensors for outputs.
 
     Args:
-        of: The model and the tensors.
-        alone: Whether each run takes one thread. How a runtime divides sums among threads
-            determines their last bits, and these should not depend on the machine.
+        spec: The model and the tensors.
+        single_thread: Whether each run takes one thread. The division of sums among threads
+            determines their last bits, which should not depend on the machine.
 
     Raises:
         ModelError: The model cannot be loaded.
     """
 
-    def __init__(self, of: "TapSpec", alone: bool) -> None:
-        self._where, self._names = of.where, of.names
-        trim_heap(of.nbytes)  # an earlier session
+    def __init__(self, spec: "TapSpec", single_thread: bool) -> None:
+        self._where, self._names = spec.where, spec.names
+        trim_heap(spec.nbytes)  # an earlier session
         try:
             self._session = make_session_from_message(
-                of.message, of.tensors, of.nodes, threads=int(alone)
+                spec.message, spec.tensors, spec.nodes, threads=int(single_thread)
             )
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"{of.where} cannot be loaded: {extract_reason(error)}") from error
+            raise ModelError(f"{spec.where} cannot be loaded: {extract_reason(error)}") from error
 
     def run(
         self, sample: Sample, names: Sequence[str] | None = None, *, kept: bool = True
@@ -65,7 +65,7 @@ class TapSpec:
 
     Attributes:
         names: The names of the tensors.
-        where: What to call the model in messages.
+        where: The name of the model in messages.
         message, tensors: The model, as a runtime takes it.
         nodes: The number of nodes.
     """
@@ -76,13 +76,13 @@ class TapSpec:
     tensors: Mapping[str, Array]
     nodes: int
 
-    def open(self, alone: bool = True) -> ActivationTap:
-        """Open the tap, for one thread at a time.
+    def open(self, *, single_thread: bool = True) -> ActivationTap:
+        """Open the tap, which one thread may use at a time.
 
         Raises:
             ModelError: The model cannot be loaded.
         """
-        return ActivationTap(self, alone)
+        return ActivationTap(self, single_thread)
 
     @property
     def nbytes(self) -> int:

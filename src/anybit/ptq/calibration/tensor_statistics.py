@@ -29,10 +29,10 @@ class TensorStatistics:
     Attributes:
         name: The tensor's, for messages.
         axis: The axis of its channels, from the end; None without statistics of channels.
-        count: How many values there were.
+        count: The number of values.
         lowest, highest: The extremes.
         channels: The extremes per channel, two rows of them; None until there are some.
-        counts: How many values fell into each bin of the float32 numbers.
+        counts: The number of values in each bin of the float32 numbers.
     """
 
     name: str

@@ -174,7 +174,7 @@ class _Inserter:
                 f"{value.name!r} has numbers so near to the end of float32 that they become "
                 f"infinite; keep {get_label(before)!r} in floats"
             )
-        array, grid = rounded.cut
+        array, grid = rounded.in_blocks
         original = read_array(value)
         is_same = array.shape == original.shape and array.tobytes() == original.tobytes()
         stored = (

@@ -67,7 +67,7 @@ def open_dataset(data: DataSource, model: ir.Model, name: str) -> tuple[Dataset,
     """
     dataset = Dataset(data, list_inputs(model.graph, name))
     floats = record_outputs(model, name)
-    run = floats.recording.open(alone=False).run
+    run = floats.recording.open(single_thread=False).run
     dataset.verify_row_independence(make_independence_test(run))
     return dataset, floats
 

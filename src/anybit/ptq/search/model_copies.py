@@ -36,11 +36,11 @@ def map_on_copies(
     """Yield the result of each task on a model, in order.
 
     Args:
-        executor: What runs the tasks.
+        executor: The executor of the tasks.
         model: The model. The names of its values are unique.
         make_worker: Makes the function that runs tasks, from the model and the context. Other
             machines must be able to import it.
-        context: What all tasks share.
+        context: Data that all tasks share.
         tasks: The arguments of that function, taken as workers become free.
     """
     if executor.is_local:

@@ -17,7 +17,7 @@ from anybit.errors import ModelError
 from anybit.text import format_count
 
 Shapes: TypeAlias = dict[str, Any]
-"""By argument of forward: a dict from axis to `torch.export.Dim` for each tensor, or None."""
+"""Free sizes by argument of forward: a dict from axis to `torch.export.Dim`, or None."""
 
 # Warnings of the exporter about PyTorch itself, and about its recurrent layers.
 _IGNORED_WARNINGS = (

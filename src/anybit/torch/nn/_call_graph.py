@@ -18,9 +18,9 @@ class CallGraph:
     """Pairs of modules in which the second is the only user of the first one's output.
 
     Attributes:
-        producers: By module, the one whose output it alone uses. Both are called once, and their
+        producers: The first module of each pair, by the second. Both are called once, and their
             parameters are used nowhere else.
-        reasons: By module without a producer, the reason.
+        reasons: The reason why a module has no producer, by module.
         functional: The modules, by name, whose forward calls batch normalization as a function.
     """
 
