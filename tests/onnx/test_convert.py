@@ -267,7 +267,7 @@ def test_convert_does_not_quantize(form: Form) -> None:
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form is not Form.QONNX])
 def test_convert_operators_of_others_are_named(form: Form) -> None:
-    proto = float_model("y = theirs::Strange(x)", domain=', "theirs": 1')
+    proto = float_model("y = theirs.Strange(x)", domain=', "theirs": 1')
     converted = anybit.convert(proto, to=form)
     (step,) = converted.steps
     assert (step.operator, step.action) == ("theirs::Strange", "kept")

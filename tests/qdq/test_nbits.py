@@ -315,7 +315,7 @@ def test_nbits_attributes_of_other_types_are_errors() -> None:
 def test_nbits_standard_form_keeps_them_with_both_reasons() -> None:
     converted = anybit.convert(changed({"g": np.zeros(40, np.int32)}), to="standard")
     (step,) = converted.steps
-    assert step.operator == "com.microsoft.MatMulNBits"
+    assert step.operator == "com.microsoft::MatMulNBits"
     assert "its runtime must have it; its channels are reordered by g_idx" in step.reason
     assert "operators of other domains stay: 1 com.microsoft::MatMulNBits" in converted.remarks
 
