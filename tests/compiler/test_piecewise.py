@@ -125,6 +125,46 @@ def test_swish_keeps_network_in_one_region(level, pads):
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
 
 
+def test_pieces_next_to_each_other_are_searched(level):
+    """Rounding makes codes alternate where a tie is next to the minimum of the function."""
+    random = np.random.default_rng(0)
+    # The minimum of the function is -0.27846455; its tie is the twelfth below zero.
+    constants = {"s": 2.0**-10, "t": 2.0**-8, "low": -1.278, "u": 0.27846455 / 12.5}
+    constants |= {"z": 20, "none": 0, "b": 8}
+    for name, shape in (("w", (40, 8, 3, 3)), ("v", (3, 40, 1, 1))):
+        constants[name] = (random.integers(-127, 128, shape) * 2.0**-8).astype(np.float32)
+    proto = parse(
+        """g (float[n, 8, 9, 9] x) => (float[n, 3, 7, 7] y, float[n, 40, 7, 7] dq) {
+            wq = Quant(w, t, none, b)
+            vq = Quant(v, t, none, b)
+            xq = Quant<signed: int = 0>(x, s, none, b)
+            h = Conv(xq, wq)
+            a = Add(h, low)
+            g = Sigmoid(a)
+            d = Mul(a, g)
+            dq = Quant<signed: int = 0>(d, u, z, b)
+            y = Conv(dq, vq)
+        }""",
+        constants,
+        version=1,
+    )
+    compiled = anybit.compile(proto)
+    assert compiled.report.layers[0].tail == "Piecewise"
+    x = np.abs(random.normal(0, 0.01, (200, 8, 9, 9))).astype(np.float32)
+    result, expected = compiled.run(x), anybit.load(proto).run(x)
+    np.testing.assert_array_equal(result["dq"], expected["dq"])
+
+
+@pytest.mark.parametrize(("clusters", "fast"), [(1, True), (40, False)])
+def test_pieces_are_fast_with_few_clusters_of_steps(clusters, fast):
+    first = np.arange(64) * 2**12
+    ends = first[:: 64 // clusters][:clusters, None] + [5, 6, 7]
+    first = np.sort(np.append(first, ends))
+    index = 100 + np.abs(np.arange(len(first)) - 20)
+    pieces = piecewise.PiecewiseConstant(1, np.zeros(len(first), int), first, index)
+    assert pieces.is_fast == fast
+
+
 def test_encode_writes_least_version():
     port, tensor = p.Port(np.int32([1]), 1, 1, 1, 0), p.Tensor(1, 1, 1, 0, 1, 2)
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)

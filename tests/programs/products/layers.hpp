@@ -170,15 +170,21 @@ void fill_scaled(Layer& at, const std::vector<std::int64_t>& sums) {
 }
 
 // Pieces of random codes, or a function that falls and rises; sums are in the border of some.
+// Starts are random, or far from each other but for some.
 void fill_pieces(Layer& at, const std::vector<std::int64_t>& sums) {
   const std::int64_t most = at.target.levels - 1, count = number(1, one_of({3, 40, 512}));
-  const bool bends = number(0, 2) > 0;
+  const bool bends = number(0, 2) > 0, is_even = number(0, 2) == 0;
   const auto [least, largest] = std::minmax_element(sums.begin(), sums.end());
   for (std::int64_t c = 0; c < at.target.channels; ++c) {
     std::vector<std::int32_t> starts;
-    for (std::int64_t i = 1; i < count; ++i)
-      starts.push_back(static_cast<std::int32_t>(
-          one_of({number(*least, *largest), number(*least, *largest), *least + i * 7})));
+    for (std::int64_t i = 1; i < count; ++i) {
+      const std::int64_t even = *least + (*largest - *least) * i / count;
+      const std::int64_t beside = starts.empty() ? even : starts.back() + 1;
+      const std::int64_t start =
+          is_even ? (number(0, 99) > 0 ? even : beside)
+                  : one_of({number(*least, *largest), number(*least, *largest), *least + i * 7});
+      starts.push_back(static_cast<std::int32_t>(start));
+    }
     if (number(0, 3) == 0 && count > 2) starts[0] = INT32_MIN, starts[1] = INT32_MAX;
     std::sort(starts.begin(), starts.end());
     at.integers[0].insert(at.integers[0].end(), starts.begin(), starts.end());

@@ -331,7 +331,8 @@ TailBlock make_tail_block(const Epilogue& tail, Coding coding, std::int64_t leve
 
 void set_chunk(TailBlock& block, const Epilogue& tail, std::int64_t channel) {
   block.first_channel = channel;
-  const std::int64_t thresholds = tail.kind == TailKind::pieces    ? most_pieces
+  const bool has_pieces = tail.kind == TailKind::pieces || tail.kind == TailKind::packed_pieces;
+  const std::int64_t thresholds = has_pieces                       ? most_pieces
                                   : has_many_thresholds(tail.kind) ? 256
                                                                    : block.levels - 1;
   block.thresholds = tail.thresholds.from(channel * thresholds);

@@ -72,8 +72,8 @@ void check_saturation(Epilogue& tail, std::int64_t channels, std::int64_t levels
 void pack_steps(Epilogue& tail, std::int64_t channels, std::int64_t levels,
                 std::int64_t most_bytes);
 
-// Replaces a search of pieces by packed buckets, if the index falls and then rises, and there is at
-// most one start in each bucket. Results do not change.
+// Replaces a search of pieces by packed buckets, if few buckets have several starts: these are
+// searched. Results do not change.
 void pack_pieces(Epilogue& tail, std::int64_t channels, std::int64_t most_bytes);
 
 // Divides the sums between many thresholds into buckets. Results do not change.

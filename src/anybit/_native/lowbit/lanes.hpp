@@ -285,6 +285,16 @@ template <class Use>
 #endif
 }
 
+// Whether any lane is negative: of a comparison, whether it holds anywhere.
+[[gnu::always_inline]] inline bool has_negative(const Lanes& lanes) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const IntRegister both = lanes.parts[0] | lanes.parts[1];
+  return _mm256_movemask_ps(_mm256_castsi256_ps(__m256i(both))) != 0;
+#else
+  return reached(broadcast(-1), lanes) != 0;
+#endif
+}
+
 // count + 1 where a >= b
 [[gnu::always_inline]] inline Lanes counted(const Lanes& count, const Lanes& a, const Lanes& b) {
 #if defined(__AVX512F__)

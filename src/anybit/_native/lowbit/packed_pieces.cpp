@@ -41,13 +41,17 @@ std::vector<Change> changes_of(const Epilogue& tail, std::int64_t channel) {
   return changes;
 }
 
-// More buckets leave the caches. The compiler knows this number.
+// More buckets leave the caches. The compiler knows this number, and those below.
 constexpr std::int64_t most_buckets = 2048;
 
-// Distances are added to the lower 24 bits of an entry.
-constexpr std::int64_t most_distance = (1 << 24) - 1;
+// Distances are added to the lower 23 bits of an entry.
+constexpr int distance_bits = 23;
+constexpr std::int64_t most_distance = (1 << distance_bits) - 1;
 
-// The sums before or after the pivot by their distance from it, with which the index rises.
+// One of this many buckets may have several starts: fewer save no time, more cost too much.
+constexpr std::int64_t few_searched = 512, many_searched = 64;
+
+// The sums before or after the pivot by their distance from it.
 struct Side {
   std::vector<Change> changes;
   std::int64_t end = 0;  // the largest distance
@@ -59,40 +63,54 @@ struct Side {
     return shift;
   }
 
-  // Whether each bucket has at most one change, by 1 or at its start.
-  bool is_fine(std::int64_t buckets) const {
-    const int shift = shift_of(buckets);
-    std::int64_t last = -1;
-    for (const Change& change : changes) {
-      const std::int64_t bucket = change.start >> shift;
-      const bool at_start = bucket << shift == change.start;
-      if (bucket == last || (!at_start && change.after != change.before + 1)) return false;
-      last = bucket;
+  // Calls use(bucket, change, several) for the buckets with changes: the last change, and whether
+  // an entry cannot hold them. It holds one change by 1, or at the start of the bucket.
+  template <class Use>
+  void for_each_changed(int shift, Use&& use) const {
+    for (auto at = changes.begin(), next = at; at != changes.end(); at = next) {
+      const std::int64_t bucket = at->start >> shift;
+      while (next != changes.end() && next->start >> shift == bucket) ++next;
+      const bool is_plain = at->after == at->before + 1 || bucket << shift == at->start;
+      use(bucket, *(next - 1), next - at > 1 || !is_plain);
     }
-    return true;
   }
 
-  // Writes the entries, which are a panel apart. A distance that reaches the change of its bucket
-  // carries into the code.
-  void fill(std::int32_t* entries, std::int64_t buckets, int shift) const {
-    auto next = changes.begin();
+  // Whether less than one of this many buckets needs a search.
+  bool has_few_searched(std::int64_t buckets, std::int64_t one_of) const {
+    const int shift = shift_of(buckets);
+    std::int64_t searched = 0;
+    for_each_changed(shift,
+                     [&](std::int64_t, const Change&, bool several) { searched += several; });
+    return searched * one_of <= end >> shift;
+  }
+
+  // Writes the entries, which are a panel apart. Returns whether some of them need a search.
+  bool fill(std::int32_t* entries, std::int64_t buckets, int shift) const {
+    const auto entry = [&](std::int64_t bucket) -> std::int32_t& {
+      return entries[bucket * panel_channels];
+    };
+    bool searches = false;
+    std::int64_t done = 0;
     int now = code;
-    for (std::int64_t bucket = 0; bucket < buckets; ++bucket, entries += panel_channels) {
-      std::int64_t carry = 0;
-      int before = now;
-      if (next != changes.end() && next->start >> shift == bucket) {
-        const bool at_start = bucket << shift == next->start;
-        carry = at_start ? 0 : most_distance + 1 - next->start;
-        now = next++->after;
-        if (at_start) before = now;
+    const auto fill_up_to = [&](std::int64_t bucket) {
+      for (; done < bucket; ++done) entry(done) = now << distance_bits;
+    };
+    for_each_changed(shift, [&](std::int64_t bucket, const Change& change, bool several) {
+      fill_up_to(bucket);
+      if (several) {
+        entry(done++) = Int::min(), searches = true;
+      } else if (bucket << shift != change.start) {
+        const std::int64_t carry = most_distance + 1 - change.start;
+        entry(done++) = (change.before << distance_bits) + static_cast<std::int32_t>(carry);
       }
-      *entries = static_cast<std::int32_t>((static_cast<std::uint32_t>(before) << 24) +
-                                           static_cast<std::uint32_t>(carry));
-    }
+      now = change.after;
+    });
+    fill_up_to(buckets);
+    return searches;
   }
 };
 
-// A channel whose index falls and then rises.
+// The sides of the smallest index of a channel.
 struct Valley {
   std::int64_t pivot = 0;
   Side before, after;
@@ -102,10 +120,7 @@ struct Valley {
     Valley valley;
     valley.before.code = valley.after.code = first_code(tail, channel);
     if (changes.empty()) return valley;
-    const auto rises = [](const Change& change) { return change.after > change.before; };
-    auto pivot = std::find_if(changes.begin(), changes.end(), rises);
-    if (pivot == changes.end()) --pivot;
-    if (!std::all_of(pivot + 1, changes.end(), rises)) return std::nullopt;
+    const auto pivot = end_of_lowest(changes);
     valley.pivot = pivot->start;
     valley.before.code = pivot->before, valley.after.code = pivot->after;
     for (auto at = pivot; at != changes.begin();) {
@@ -120,6 +135,20 @@ struct Valley {
     }
     return valley;
   }
+
+ private:
+  // The change after the longest piece with the smallest index, or before the last piece.
+  static std::vector<Change>::const_iterator end_of_lowest(const std::vector<Change>& changes) {
+    auto lowest = changes.begin();
+    const auto length = [&](std::vector<Change>::const_iterator end) {
+      return end == changes.begin() ? Int::max() : end->start - (end - 1)->start;
+    };
+    for (auto at = changes.begin() + 1; at != changes.end(); ++at)
+      if (at->before < lowest->before ||
+          (at->before == lowest->before && length(at) > length(lowest)))
+        lowest = at;
+    return changes.back().after < lowest->before ? changes.end() - 1 : lowest;
+  }
 };
 
 // Buckets of a side of all channels.
@@ -128,9 +157,13 @@ struct SideBuckets {
   std::int64_t most = 16;  // the next power of two, which determines the shift of a channel
 
   SideBuckets(const std::vector<Valley>& channels, Side Valley::* side) {
-    const auto is_coarse = [&](const Valley& own) { return !(own.*side).is_fine(most); };
-    while (std::any_of(channels.begin(), channels.end(), is_coarse))
-      if ((most *= 2) > most_buckets) return;
+    const auto have_few_searched = [&](std::int64_t one_of) {
+      return std::all_of(channels.begin(), channels.end(), [&](const Valley& own) {
+        return (own.*side).has_few_searched(most, one_of);
+      });
+    };
+    while (most < most_buckets && !have_few_searched(few_searched)) most *= 2;
+    if (!have_few_searched(many_searched)) return;
     for (const Valley& own : channels)
       count = std::max(count, ((own.*side).end >> (own.*side).shift_of(most)) + 1);
   }
@@ -152,6 +185,7 @@ void pack_pieces(Epilogue& tail, std::int64_t channels, std::int64_t most_bytes)
   if (before.count == 0 || after.count == 0 || padded * buckets * 4 > most_bytes) return;
   tail.packed = {Aligned<std::int32_t>(padded * buckets), static_cast<int>(buckets)};
   tail.side_buckets = static_cast<int>(after.count);
+  bool searches = false;
   tail.piece_panels.resize(static_cast<std::size_t>(padded / panel_channels));
   for (std::int64_t channel = 0; channel < channels; ++channel) {
     const Valley& own = valleys[static_cast<std::size_t>(channel)];
@@ -164,10 +198,10 @@ void pack_pieces(Epilogue& tail, std::int64_t channels, std::int64_t most_bytes)
     to.shifts[lane] = shift, to.more[lane] = other - shift;
     std::int32_t* const entries =
         tail.packed.entries.data() + panel * panel_channels * buckets + lane;
-    own.after.fill(entries, after.count, shift);
-    own.before.fill(entries + after.count * panel_channels, before.count, other);
+    searches |= own.after.fill(entries, after.count, shift);
+    searches |= own.before.fill(entries + after.count * panel_channels, before.count, other);
   }
-  tail.thresholds = {}, tail.piece_codes = {};
+  if (!searches) tail.thresholds = {}, tail.piece_codes = {};
   tail.kind = TailKind::packed_pieces;
 }
 

@@ -88,9 +88,10 @@ enum class Settling : std::uint8_t {
   raw,      // sum ^ scale, which is 0 or -1; the rest is folded into thresholds
 };
 
-// Constants of a panel of packed pieces. The index rises with the distance of a sum from the pivot,
-// on both sides: the sum less the pivot, with all bits inverted where it is negative. Sums are
-// clamped to [low, high]. Buckets before the pivot are larger or smaller by `more` bits.
+// Constants of a panel of packed pieces. The distance of a sum from the pivot, the sum less the
+// pivot with all bits inverted where it is negative, is added to the entry of its bucket: the bits
+// above the lower 23 are the index. Pieces are searched if the result is negative. Sums are clamped
+// to [low, high]. Buckets before the pivot are larger or smaller by `more` bits.
 struct PiecePanel {
   alignas(64) std::int32_t lows[panel_channels];
   std::int32_t highs[panel_channels], pivots[panel_channels], shifts[panel_channels],
@@ -194,7 +195,7 @@ enum class TailKind : std::uint8_t {
   rounded_lines,  // rounded, and a line fit that avoids most replays
   packed_steps,   // many thresholds, at most one per bucket of sums
   pieces,
-  packed_pieces,  // pieces that fall and then rise, at most one start per bucket of sums
+  packed_pieces,  // pieces by buckets of sums, few of which have several starts
 };
 inline constexpr int tail_count = 11;
 

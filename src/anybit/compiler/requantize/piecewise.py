@@ -38,11 +38,11 @@ _SAMPLED = 4
 _BUCKET_BITS = 11
 """Kernels have at most this power of two of buckets before, and after, the lowest index."""
 
-_MOST_DISTANCE = 2**24 - 1
+_MOST_DISTANCE = 2**23 - 1
 """Most accumulators that kernels divide into these buckets."""
 
-_MOST_BUCKETS = 2048
-"""Most buckets of kernels before and after the lowest index, each with one step."""
+_MOST_SEARCHED = 64
+"""One of this many buckets may need a search."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,23 +115,26 @@ class PiecewiseConstant:
 
     @property
     def is_fast(self) -> bool:
-        """True if kernels find pieces by buckets with one step each.
+        """True if kernels look most accumulators up.
 
-        The index falls, then rises, one by one, with steps that are far enough apart.
+        They divide the reach before, and after, the lowest index into buckets, and search the
+        pieces where a bucket has several steps, or one that is not 1 away from the lowest index.
         """
-        inside = np.diff(self.channel) == 0
-        channel, start, change = (
-            array[inside] for array in (self.channel[1:], self.first[1:], np.diff(self.index))
+        return all(self._is_fast(channel) for channel in range(self.channels))
+
+    def _is_fast(self, channel: int) -> bool:
+        own = self.channel == channel
+        first, index = self.first[own], self.index[own]
+        if len(first) == 1:
+            return True
+        length = np.append(np.diff(first), 0)  # the last piece counts if no other is as low
+        lowest = np.flatnonzero(index == index.min())
+        pivot = min(lowest[np.argmax(length[lowest])] + 1, len(first) - 1)
+        before, after = first[pivot] - first[1:pivot], first[pivot + 1 :] - first[pivot]
+        steps = np.diff(index)
+        return _has_few_searched(before[::-1], -steps[: pivot - 1][::-1]) and _has_few_searched(
+            after, steps[pivot:]
         )
-        same, falls = np.diff(channel) == 0, change < 0
-        if np.any(np.abs(change) != 1) or np.any(same & ~falls[:-1] & falls[1:]):
-            return False
-        gap, side = np.diff(start)[same], (2 * channel[:-1] + falls[:-1])[same]
-        reach = np.bincount(side, gap, minlength=2 * self.channels)
-        least = np.full(reach.shape, np.inf)
-        np.minimum.at(least, side, gap)
-        size = np.exp2(np.maximum(np.frexp(reach)[1] - _BUCKET_BITS, 0))
-        return bool(np.all(least >= size) and np.all(reach <= _MOST_DISTANCE))
 
     def __call__(self, points: Array) -> Array:
         """Return the indices of points x channels."""
@@ -237,6 +240,17 @@ class IndexBounds:
             for start in range(0, len(first), size)
         ]
         return [np.concatenate(arrays)[row, at.channel] for arrays in zip(*parts, strict=True)]
+
+
+def _has_few_searched(distance: Array, step: Array) -> bool:
+    """Return whether few of the buckets of a side need a search, by its steps."""
+    end = int(distance[-1]) if len(distance) else 0
+    shift = max(end.bit_length() - _BUCKET_BITS, 0)
+    bucket = distance >> shift
+    changed, counts = np.unique(bucket, return_counts=True)
+    is_plain = (step == 1) | (bucket << shift == distance)
+    searched = np.union1d(changed[counts > 1], bucket[~is_plain])
+    return end <= _MOST_DISTANCE and len(searched) * _MOST_SEARCHED <= end >> shift
 
 
 def find_pieces(bounds: IndexBounds) -> PiecewiseConstant:

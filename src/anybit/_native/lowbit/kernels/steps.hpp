@@ -267,7 +267,7 @@ template <Settling settling>
     const Lanes sum = accumulators<settling>(at, pixel, lane);
     Lanes doubtful = broadcast(0);
     const Lanes index = line_indices(at, sum, lane, doubtful);
-    if (!has_any(doubtful)) return index;
+    if (!has_negative(doubtful)) return index;
     alignas(64) std::int32_t sums[lane_count], indices[lane_count];
     write(sums, sum);
     replay_panel(at, sums, lane, indices);
@@ -285,7 +285,7 @@ void some_rounded_lines(const TailBlock& block) {
     store_pixel(at, pixel, whole, [&](int, int lane) __attribute__((always_inline)) {
       return line_indices<saturates>(at, accumulators<settling>(at, pixel, lane), lane, doubtful);
     });
-    if (has_any(doubtful)) replay_doubtful<settling>(at, pixel);
+    if (has_negative(doubtful)) replay_doubtful<settling>(at, pixel);
   }
 }
 

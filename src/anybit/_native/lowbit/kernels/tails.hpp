@@ -187,20 +187,23 @@ void many_thresholds(const TailBlock& at) {
 }
 
 // Branchless binary search in the starts of pieces.
+[[gnu::always_inline]] inline Lanes piece_codes(const TailBlock& at, const Lanes& sum, int lane) {
+  using anybit::lowbit::most_pieces;
+  const Lanes own = read<Lanes>(lane_numbers) * broadcast(std::int32_t{most_pieces});
+  const std::int32_t* const starts = at.thresholds + std::ptrdiff_t{lane} * most_pieces;
+  Lanes count = broadcast(0);
+  for (int half = most_pieces / 2; half > 0; half /= 2) {
+    const Lanes middle = gathered(starts, own + count + broadcast(half - 1));
+    count = count + ((sum >= middle) & broadcast(half));
+  }
+  return gathered(at.piece_codes + std::ptrdiff_t{lane} * most_pieces, own + count);
+}
+
 template <Settling settling>
 void search_pieces(const TailBlock& block) {
-  using anybit::lowbit::most_pieces;
   const TailBlock at = block;
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
-    const Lanes sum = accumulators<settling>(at, pixel, lane);
-    const Lanes own = read<Lanes>(lane_numbers) * broadcast(std::int32_t{most_pieces});
-    const std::int32_t* const starts = at.thresholds + std::ptrdiff_t{lane} * most_pieces;
-    Lanes count = broadcast(0);
-    for (int half = most_pieces / 2; half > 0; half /= 2) {
-      const Lanes middle = gathered(starts, own + count + broadcast(half - 1));
-      count = count + ((sum >= middle) & broadcast(half));
-    }
-    return gathered(at.piece_codes + std::ptrdiff_t{lane} * most_pieces, own + count);
+    return piece_codes(at, accumulators<settling>(at, pixel, lane), lane);
   });
 }
 
@@ -233,11 +236,27 @@ void pieces(const TailBlock& at) {
 
 #endif
 
-// Returns the upper 8 bits.
-[[gnu::always_inline]] inline Lanes upper_bytes(const Lanes& lanes) {
+// Shifts zeros in.
+template <int bits>
+[[gnu::always_inline]] inline Lanes shifted_right(const Lanes& lanes) {
   return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
-    return IntRegister(wrapping(lanes.parts[i]) >> 24);
+    return IntRegister(wrapping(lanes.parts[i]) >> bits);
   });
+}
+
+// Stores the codes of the channels of a panel.
+[[gnu::always_inline]] inline void store_panel(const TailBlock& at, int pixel, int lane,
+                                               const ByteLanes& codes) {
+  std::byte* const target = at.targets[pixel] + lane;
+  const int channels = at.channels - lane;
+  if (channels >= lane_count) write(target, codes);
+  else std::memcpy(target, &codes, static_cast<std::size_t>(channels));
+}
+
+template <Settling settling>
+[[gnu::noinline]] void search_panel(const TailBlock& at, int pixel, int lane) {
+  const Lanes sum = accumulators<settling>(at, pixel, lane);
+  store_panel(at, pixel, lane, narrowed(piece_codes(at, sum, lane)));
 }
 
 // Pieces by bucket: see PiecePanel.
@@ -251,7 +270,6 @@ void some_packed_pieces(const TailBlock& block) {
     const auto pivot = read<Lanes>(own.pivots), shift = read<Lanes>(own.shifts),
                more = read<Lanes>(own.more);
     const std::int32_t* const entries = at.packed_steps + std::ptrdiff_t{lane} * at.packed_count;
-    const int channels = at.channels - lane < lane_count ? at.channels - lane : lane_count;
     for (int pixel = 0; pixel < at.count; ++pixel) {
       const Lanes sum = accumulators<settling>(at, pixel, lane);
       const Lanes far = smaller(larger(sum, read<Lanes>(own.lows)), read<Lanes>(own.highs)) - pivot;
@@ -259,10 +277,9 @@ void some_packed_pieces(const TailBlock& block) {
       const Lanes distance = far ^ is_before;
       const Lanes bucket = distance >> (shift + (is_before & more));
       const Lanes place = bucket * broadcast(lane_count) + (is_before & before_pivot) + numbers;
-      const ByteLanes codes = narrowed(upper_bytes(loaded(entries, place) + distance));
-      std::byte* const target = at.targets[pixel] + lane;
-      if (channels == lane_count) write(target, codes);
-      else std::memcpy(target, &codes, static_cast<std::size_t>(channels));
+      const Lanes reached_by = loaded(entries, place) + distance;
+      if (has_negative(reached_by)) search_panel<settling>(at, pixel, lane);
+      else store_panel(at, pixel, lane, narrowed(shifted_right<23>(reached_by)));
     }
   }
 }
@@ -285,7 +302,6 @@ void packed_steps(const TailBlock& block) {
     const auto shift = read<Lanes>(at.bucket_shifts + lane), numbers = read<Lanes>(lane_numbers);
     const Lanes below_bucket = below_code >> (broadcast(24) - shift);
     const std::int32_t* const entries = at.packed_steps + std::ptrdiff_t{lane} * at.packed_count;
-    const int channels = at.channels - lane < lane_count ? at.channels - lane : lane_count;
     for (int pixel = 0; pixel < at.count; ++pixel) {
       const Lanes sum = accumulators<Settling::raw>(at, pixel, lane);
       const Lanes offset = smaller(larger(sum, low), high) - low;
@@ -294,10 +310,7 @@ void packed_steps(const TailBlock& block) {
         return IntRegister(_mm256_slli_epi32(bucket, 4)) + numbers.parts[i];
       });
       const Lanes reached = loaded(entries, place) + (offset & below_bucket);
-      const ByteLanes codes = narrowed(upper_bytes(reached));
-      std::byte* const target = at.targets[pixel] + lane;
-      if (channels == lane_count) write(target, codes);
-      else std::memcpy(target, &codes, static_cast<std::size_t>(channels));
+      store_panel(at, pixel, lane, narrowed(shifted_right<24>(reached)));
     }
   }
 }
@@ -311,10 +324,6 @@ constexpr float raise = 12582912.0f;
 // The integers of raised numbers, plus a constant.
 [[gnu::always_inline]] inline Lanes index_of(const Reals& y, std::int32_t more = 0) {
   return bits_of(y) + broadcast(more - 0x4b400000);
-}
-
-[[gnu::always_inline]] inline bool has_any(const Lanes& mask) {
-  return reached(broadcast(-1), mask) != 0;
 }
 
 // Rounds numbers below 2^22 to integers, plus a constant.
@@ -371,7 +380,7 @@ void some_lines(const TailBlock& block) {
     const Lanes doubtful = (off >= limit) | (negated(off) >= limit) |
                            (sum < read<Lanes>(at.lows + lane)) |
                            (sum >= read<Lanes>(at.highs + lane));
-    if (!has_any(doubtful)) return index;
+    if (!has_negative(doubtful)) return index;
     return searched(at, sum, lane);
   });
 }
