@@ -111,7 +111,7 @@ def test_convert_keeps_the_pair_where_the_opset_is_limited() -> None:
     converted = anybit.convert(proto, to="qdq", opset_limit=20)
     assert converted.model.graph.opset_imports[""] == 17
     kept = {step.operator for step in converted.steps if step.action == "kept"}
-    assert kept == {"com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"}
+    assert kept == {"com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
 
 
 def test_convert_keeps_the_pair_of_a_model_that_cannot_be_lifted() -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multiply-accumulate operations (MACs) of MatMul-like operators."""
 
-import math
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -56,6 +55,10 @@ def _count_elements(sizes: Sequence[int | None] | None, batch: int | None = 1) -
     """Return the product of sizes, with a number for a free batch size; None if unknown."""
     if sizes is None:
         return None
-    counts = [batch if size is None else size for size in sizes[:1]] + list(sizes[1:])
-    known = [count for count in counts if count is not None]
-    return math.prod(known) if len(known) == len(counts) else None
+    product = 1
+    for axis, size in enumerate(sizes):
+        count = batch if size is None and axis == 0 else size
+        if count is None:
+            return None
+        product *= count
+    return product
