@@ -195,7 +195,7 @@ enum class TailKind : std::uint8_t {
   rounded_lines,  // rounded, and a line fit that avoids most replays
   packed_steps,   // many thresholds, at most one per bucket of sums
   pieces,
-  packed_pieces,  // pieces by buckets of sums, few of which have several starts
+  packed_pieces,  // pieces, by buckets of sums; few have several starts
 };
 inline constexpr int tail_count = 11;
 
