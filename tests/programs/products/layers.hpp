@@ -170,7 +170,7 @@ void fill_scaled(Layer& at, const std::vector<std::int64_t>& sums) {
 }
 
 // Pieces of random codes, or a function that falls and rises; sums are in the border of some.
-// Starts are random, or far from each other but for some.
+// Starts are random, or far from each other except some.
 void fill_pieces(Layer& at, const std::vector<std::int64_t>& sums) {
   const std::int64_t most = at.target.levels - 1, count = number(1, one_of({3, 40, 512}));
   const bool bends = number(0, 2) > 0, is_even = number(0, 2) == 0;

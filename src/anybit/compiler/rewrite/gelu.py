@@ -31,7 +31,7 @@ def reorder_gelus(model: ir.Model, bounded: Collection[str]) -> None:
     editor, count = Editor(model), 0
     for node in list(model.graph):
         parts = _match(node)
-        if parts is None or not _is_view_of(parts[0], bounded):
+        if parts is None or not _reshapes(parts[0], bounded):
             continue
         x, half, added = parts
         scaled = editor.insert(
@@ -79,7 +79,7 @@ def _split(
     return None
 
 
-def _is_view_of(value: ir.Value | None, names: Collection[str]) -> bool:
+def _reshapes(value: ir.Value | None, names: Collection[str]) -> bool:
     """Return whether a value moves the numbers of a value with one of the names."""
     while value is not None:
         if value.name in names:
