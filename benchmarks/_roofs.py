@@ -94,7 +94,7 @@ def roofs(level: str) -> dict[str, float]:
     letter, loops = LEVELS[level]
     source = "\n".join(_function(f"loop{i}", letter, loop) for i, loop in enumerate(loops.values()))
     with tempfile.TemporaryDirectory() as folder:
-        library = _assembled(source, Path(folder))
+        library = assembled(source, Path(folder))
         if library is None:
             return {}
         calls = {name: getattr(library, f"loop{i}") for i, name in enumerate(loops)}
@@ -129,7 +129,7 @@ def _function(name: str, letter: str, loop: Loop) -> str:
     return f".globl {name}\n{name}:\nmov ${REPEATS},%ecx\n1:\n{body}\ndec %ecx\njnz 1b\nret\n"
 
 
-def _assembled(source: str, folder: Path) -> ctypes.CDLL | None:
+def assembled(source: str, folder: Path) -> ctypes.CDLL | None:
     """Return a shared library of assembly, or None without a compiler."""
     text, library = folder / "loops.s", folder / "loops.so"
     text.write_text(source + '.section .note.GNU-stack,"",@progbits\n')

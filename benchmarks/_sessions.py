@@ -18,9 +18,11 @@ def session(
     )
 
 
-def bound_run(model: onnx.ModelProto, x: np.ndarray) -> Call:
+def bound_run(
+    model: onnx.ModelProto, x: np.ndarray, options: onnxruntime.SessionOptions | None = None
+) -> Call:
     """Return a run of the model that neither looks names up nor allocates its output."""
-    runner = session(model)
+    runner = session(model, options)
     (source,), (target,) = runner.get_inputs(), runner.get_outputs()
     binding = runner.io_binding()
     binding.bind_ortvalue_input(source.name, onnxruntime.OrtValue.ortvalue_from_numpy(x))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed of transformers with dynamic activations, relative to ONNX Runtime.
 
-    python benchmarks/transformers.py [NAME ...]
+    python benchmarks/transformers.py [NAME ...] [--weights "int4 per-block 32"]
 
 Transformers are exported from PyTorch with random weights (`_torch_transformers.py`), quantized
 with `int8 dynamic` activations, and compiled. Sessions have default options and one thread, and
@@ -28,11 +28,11 @@ from anybit._native import set_num_threads
 COLUMNS = ("transformer", "float32", "compiled", "ratio", "layers on integers")
 
 
-def measure(name: str, folder: Path, rounds: int) -> list[tuple[str, ...]]:
+def measure(name: str, folder: Path, rounds: int, weights: str) -> list[tuple[str, ...]]:
     """Return a row of the table per set of sizes."""
     path, compiled_path = folder / f"{name}.onnx", folder / f"{name}_compiled.onnx"
     transformer = export_transformer(name, path)
-    compiled = anybit.compile(anybit.quantize(path, activations="int8 dynamic"))
+    compiled = anybit.compile(anybit.quantize(path, weights=weights, activations="int8 dynamic"))
     compiled.save(compiled_path)
     options = onnxruntime.SessionOptions()
     anybit.onnxruntime.register(options)
@@ -63,6 +63,7 @@ def main() -> None:
     """Measure all transformers, or those that are named."""
     parser = arguments(__doc__)
     parser.add_argument("name", nargs="*", help="transformers (default: all)")
+    parser.add_argument("--weights", default="int8", help="format of weights (default: int8)")
     options = parser.parse_args()
     set_num_threads(1)
     torch.set_num_threads(1)
@@ -70,7 +71,7 @@ def main() -> None:
         rows = [
             row
             for name in options.name or TRANSFORMERS
-            for row in measure(name, Path(folder), options.rounds)
+            for row in measure(name, Path(folder), options.rounds, options.weights)
         ]
     title = f"{machine()}, {versions('onnxruntime', 'torch')}, one thread"
     show(title, COLUMNS, rows, options.markdown)

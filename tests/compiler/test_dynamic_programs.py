@@ -9,6 +9,7 @@ import pytest
 from programs import FromGenerator, change_record, inputs_for, make_program
 
 from anybit.compiler.program import program as p
+from anybit.compiler.program import versions
 from anybit.compiler.program.encoding import encode
 from anybit.compiler.program.network import Network
 from anybit.compiler.program.reference import run
@@ -134,7 +135,7 @@ def test_zero_points_of_zero_have_the_sign_of_the_reference():
 
 
 def test_version_is_4():
-    assert encode(SOUND).words[0] == p.SINCE[p.DynamicScale] == 4
+    assert encode(SOUND).words[0] == versions.SINCE[p.DynamicScale] == 4
 
 
 @pytest.mark.parametrize(

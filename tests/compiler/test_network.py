@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anybit._native import _core
-from anybit.compiler.program import encoding, reference
+from anybit.compiler.program import encoding, reference, versions
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
 
@@ -24,7 +24,7 @@ def same(actual, expected):
 
 def test_records_equal_native_declarations():
     native = _core.program
-    assert native["version"] == p.VERSION
+    assert native["version"] == versions.VERSION
     assert native["most_levels"] == p.MOST_LEVELS
     assert native["instructions"] == [item.__name__ for item in p.INSTRUCTIONS]
     assert native["tails"] == [item.__name__ for item in p.TAILS]

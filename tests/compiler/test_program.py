@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from anybit.compiler.program import encoding, reference
+from anybit.compiler.program import encoding, reference, versions
 from anybit.compiler.program import program as p
 
 ONE = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
@@ -63,7 +63,7 @@ def test_reference_scales_down():
 def test_encode_writes_words():
     encoded = encoding.encode(bipolar_layer())
     port, tensor = [0, 1, 1, 1, 4, 0], [1, 1, 4, -1, 2, 2]
-    assert encoded.words[: 2 + len(port)].tolist() == [p.FIRST_VERSION, 1, *port]
+    assert encoded.words[: 2 + len(port)].tolist() == [versions.FIRST_VERSION, 1, *port]
     assert encoded.words[15 : 15 + 1 + len(tensor)].tolist() == [1, *tensor]
     assert encoded.bytes.tolist() == [0b11111010]
 

@@ -11,6 +11,7 @@ import pytest
 from programs import change_record
 
 from anybit.compiler.program import program as p
+from anybit.compiler.program import versions
 from anybit.compiler.program.encoding import Encoded, encode
 from anybit.compiler.program.network import Network
 
@@ -233,8 +234,8 @@ def with_words(edit):
         (lambda words: words.__setitem__(2, -1), "an array of 3 elements from -1 on"),
         (lambda words: words.__setitem__(3, 2**63 - 1), "an array of 9223372036854775807 elements"),
         (
-            lambda words: words.__setitem__(0, p.VERSION + 1),
-            f"has version {p.VERSION + 1}, .* runs versions 2 to {p.VERSION}; install a newer",
+            lambda words: words.__setitem__(0, versions.VERSION + 1),
+            f"has version {versions.VERSION + 1}, .* 2 to {versions.VERSION}; install a newer",
         ),
         (lambda words: words.__setitem__(0, 0), "has version 0, .* compile the model again"),
     ],
@@ -308,12 +309,12 @@ def test_verify_limits_memory_of_small_programs(make, size, message):
 
 def test_version_is_least_that_has_all_records():
     earlier = replace(SOUND, instructions=INSTRUCTIONS[:-1], floats=())
-    assert encode(earlier).words[0] == p.FIRST_VERSION
+    assert encode(earlier).words[0] == versions.FIRST_VERSION
     product = replace(PRODUCT, tail=scaled())
     instructions = (QUANTIZE, product, *INSTRUCTIONS[2:-1])
     encoded = encode(replace(earlier, instructions=instructions))
-    assert encoded.words[0] == p.SINCE[p.Scaled]
+    assert encoded.words[0] == versions.SINCE[p.Scaled]
     Network(encoded)
-    encoded.words[0] = p.FIRST_VERSION
+    encoded.words[0] = versions.FIRST_VERSION
     with pytest.raises(ValueError, match="version 2 has no Scaled"):
         Network(encoded)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import anybit.onnxruntime
 from anybit.compiler.program import program as p
-from anybit.compiler.program import reference
+from anybit.compiler.program import reference, versions
 from anybit.compiler.program.encoding import Encoded, encode
 
 PARTS = ("words", "bytes", "integers", "floats")
@@ -95,7 +95,7 @@ def test_damaged_program_does_not_load() -> None:
     with pytest.raises(Exception, match=r"the_node.*damaged.*compile the model again"):
         session(Encoded(words, encoded.bytes, encoded.integers, encoded.floats))
     words = encoded.words.copy()
-    words[0] = p.VERSION + 1
+    words[0] = versions.VERSION + 1
     with pytest.raises(Exception, match=r"the_node.*install a newer anybit"):
         session(Encoded(words, encoded.bytes, encoded.integers, encoded.floats))
 

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from anybit.compiler.program import program as p
+from anybit.compiler.program.encoding import pack_indices
 from anybit.compiler.program.reference import split_words
 
 T = TypeVar("T")
@@ -113,7 +114,7 @@ class _Maker:
             *(self._product, self._product, self._product, self._maxpool, self._lookup),
             *(self._combine, self._add, self._multiply, self._gather, self._reshape, self._concat),
             *(self._requantize, self._elementwise, self._dynamic, self._matmul, self._float_rows),
-            self._mean,
+            *(self._mean, self._blocks),
         )
         kinds = tuple(kind for kind in kinds if kind.__name__ not in self.excluded)
         for _ in range(self._integer(0, 6)):
@@ -151,6 +152,9 @@ class _Maker:
                 case p.Elementwise():
                     reads = {"first": source(at.first), "second": source(at.second)}
                     return replace(at, target=target(at.target), **reads)
+                case p.BlockProduct():
+                    zero = source(at.zero) if at.zero >= 0 else at.zero
+                    return replace(at, zero=zero, target=target(at.target))
                 case p.DynamicScale():
                     return replace(at, source=source(at.source), target=target(at.target))
                 case p.DynamicZero():
@@ -252,6 +256,29 @@ class _Maker:
         source = self._integer(0, len(floats) - 1)
         target = self._float_target(1, 1, floats[source].channels)
         self._instructions.append(p.SpatialMean(source, target))
+
+    def _blocks(self) -> None:
+        """Multiply codes in steps of 1 with weights that have a scale per block."""
+        source = self._source()
+        x, inputs = self._tensors[source], len(self._inputs)
+        if x.step != 1:
+            return
+        bits, channels = self._integer(1, 8), self._one_of((1, 16, 17, 65))
+        block, lowest = self._one_of((1, 16, 32, 33)), self._one_of((0, -(2 ** (bits - 1)), -255))
+        zeros = [
+            inputs + number
+            for number, floats in enumerate(self._targets)
+            if (floats.height, floats.width) in ((x.height, x.width), (1, 1))
+            and floats.channels == 1
+        ]
+        zero = self._one_of((-1, *zeros))
+        indices = self._rng.integers(0, 2**bits, channels * x.channels).astype(np.uint8)
+        scales = self._rng.normal(0, 1, channels * -(-x.channels // block)).astype(np.float32)
+        target = self._float_target(x.height, x.width, channels)
+        weights = pack_indices(indices, bits)
+        self._instructions.append(
+            p.BlockProduct(source, zero, target, block, lowest, bits, weights, scales)
+        )
 
     def _matmul(self) -> None:
         """Multiply views of two tensors whose codes fit 16 bits."""
@@ -588,7 +615,15 @@ class _Maker:
 
 class _IntegerMaker(_Maker):
     codings = (*_Maker.codings, (-100, 1), (-100, 1), (-300, 2), (100, 1), (-32768, 257))
-    excluded = "_requantize", "_elementwise", "_dynamic", "_matmul", "_float_rows", "_mean"
+    excluded = (
+        "_requantize",
+        "_elementwise",
+        "_dynamic",
+        "_matmul",
+        "_float_rows",
+        "_mean",
+        "_blocks",
+    )
     operations = tuple(step for step in p.Operation if step != p.Operation.SIGMOID)
 
     def __init__(self, choices: Choices, codes: bool) -> None:

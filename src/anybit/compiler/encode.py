@@ -23,7 +23,11 @@ from anybit.compiler.program.network import Network
 from anybit.onnx.graph.names import get_source_name
 
 _SOURCES = {1: ("source",), 2: ("first", "second")}
-_SOURCES_OF = {p.DynamicZero: ("source", "scale"), p.DynamicQuantize: ("source", "scale", "zero")}
+_SOURCES_OF = {
+    p.DynamicZero: ("source", "scale"),
+    p.DynamicQuantize: ("source", "scale", "zero"),
+    p.BlockProduct: ("source", "zero"),
+}
 _MISSING = -1
 
 

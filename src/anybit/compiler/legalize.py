@@ -6,21 +6,24 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from anybit.compiler.analyze.analysis import AnalyzedModel
-from anybit.compiler.analyze.unknown_shapes import RowShapes
+from anybit.compiler.analyze.block_weights import BlockWeights
 from anybit.compiler.operators import find_kept_axis, has_two_operands
 from anybit.compiler.reason import Reason
 from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.require import require_input
 
 _WEIGHTS = range(-128, 128)
+_LEAST_BLOCK, _MOST_BITS = 8, 8
+_LARGEST_INDEX = 2**_MOST_BITS - 1
 
 
 def legalize(analyzed: AnalyzedModel) -> Mapping[ir.Node, Reason]:
     """Return the reason for each product and mean that has to stay float32."""
     reasons: dict[ir.Node, Reason] = {}
     for product in analyzed.analysis.products:
-        reason = _check_product(product, analyzed.shapes)
+        reason = _check_product(product, analyzed)
         if reason is not None:
             reasons[product.node] = reason
     products = {product.node for product in analyzed.analysis.products}
@@ -35,14 +38,30 @@ def is_mean(node: ir.Node) -> bool:
     return has_trait(node, OpTrait.SUM)
 
 
-def _check_product(product: ProductAnalysis, shapes: RowShapes) -> Reason | None:
+def _check_product(product: ProductAnalysis, analyzed: AnalyzedModel) -> Reason | None:
     """Return why no kernel computes a product; None if one does."""
     if has_two_operands(product.node):
         return None
     if product.layout is not None and product.sum is None and product.x is not None:
         return Reason(f"{product.reason}; kernels multiply with constants")
-    sizes = shapes.sizes(require_input(product.node))
-    return sizes if isinstance(sizes, Reason) else check_weights(product, len(sizes) + 1)
+    sizes = analyzed.shapes.sizes(require_input(product.node))
+    if isinstance(sizes, Reason):
+        return sizes
+    blocks = analyzed.block_weights.get(product.node)
+    rank = len(sizes) + 1
+    return check_weights(product, rank) if blocks is None else _check_blocks(product, blocks, rank)
+
+
+def _check_blocks(product: ProductAnalysis, blocks: BlockWeights, rank: int) -> Reason | None:
+    """Return why weights with a scale per block do not fit a kernel; None if they do."""
+    if blocks.block < _LEAST_BLOCK:
+        return Reason(
+            f"its weights have blocks of {blocks.block} with one scale: "
+            f"quantize them per block of at least {_LEAST_BLOCK}"
+        )
+    return _check_axis(product, rank) or _check_range(
+        blocks.codes, range(-_LARGEST_INDEX, _LARGEST_INDEX + 1), blocks.bits
+    )
 
 
 def check_weights(product: ProductAnalysis, rank: int) -> Reason | None:
@@ -61,13 +80,22 @@ def check_weights(product: ProductAnalysis, rank: int) -> Reason | None:
         )
     if layout.x != 0 or layout.weight != 1 or product.codes.ndim < 2:
         return Reason("its weights are not its second input")
-    axis = layout.x_axis % rank
+    if node.op_type == "MatMul" and product.codes.ndim != 2:
+        return _check_axis(product, rank) or Reason("its weights are a batch of matrices")
+    return _check_axis(product, rank) or _check_range(product.codes, _WEIGHTS)
+
+
+def _check_axis(product: ProductAnalysis, rank: int) -> Reason | None:
+    node, layout = product.node, product.layout
+    axis = 0 if layout is None else layout.x_axis % rank
     if axis != (1 if has_trait(node, OpTrait.CONVOLUTION) else rank - 1) or axis == 0:
         return Reason("it sums over another axis than the channels")
-    if node.op_type == "MatMul" and product.codes.ndim != 2:
-        return Reason("its weights are a batch of matrices")
-    lowest, highest = product.codes.min(initial=0), product.codes.max(initial=0)
-    if lowest not in _WEIGHTS or highest not in _WEIGHTS:
+    return None
+
+
+def _check_range(codes: Array, weights: range, bits: int = _MOST_BITS) -> Reason | None:
+    lowest, highest = codes.min(initial=0), codes.max(initial=0)
+    if lowest not in weights or highest not in weights or bits > _MOST_BITS:
         return Reason(
             f"its weights go from {lowest:g} to {highest:g}, beyond 8 bits: quantize them to fewer"
         )

@@ -21,6 +21,7 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.legalize import legalize
 from anybit.compiler.lower.lowerer import Lowerer
 from anybit.compiler.partition.partitioner import Partition, partition
+from anybit.compiler.prepare.dynamic_nbits import lift_dynamic_nbits
 from anybit.compiler.prepare.eligibility import explain_missing_quantizers, is_integer_only
 from anybit.compiler.prepare.flatten_rows import flatten_rows
 from anybit.compiler.prepare.heads import simplify_heads
@@ -159,6 +160,7 @@ def find_regions(
         ranges: Values of inputs without quantizers, by name.
         progress: Called with the share that is done, from 0 to 1.
     """
+    lift_dynamic_nbits(model)
     simplify_heads(model)
     replace_shuffles(model)
     split_fused(model)

@@ -84,6 +84,16 @@ class StageMaker {
     return make_stage(at, {floats(source), sizes_of(program_, source)},
                       floats(float_target(program_, at.target)), loops_);
   }
+  std::unique_ptr<Stage> operator()(const BlockProduct& at) const {
+    const FloatNumber target = float_target(program_, at.target);
+    BlockTask task{&at, tensor(at.source), &at_place(at.source), {}, false, most_bytes_};
+    if (at.has_zero()) {
+      const FloatNumber zero = float_source(program_, at.zero);
+      const FloatTensor sizes = sizes_of(program_, zero);
+      task.zero = floats(zero), task.one_zero = sizes.height * sizes.width == 1;
+    }
+    return make_stage(task, {floats(target), sizes_of(program_, target)}, level_);
+  }
   std::unique_ptr<Stage> operator()(const MaxPool& at) const {
     return make_stage(at, at_place(at.source), at_place(at.target), loops_);
   }

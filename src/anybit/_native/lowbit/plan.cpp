@@ -99,6 +99,10 @@ std::vector<Life> lives_of(const Program& program) {
               read(at.source), read(at.scale), meet(at.target);
               if (at.has_zero()) read(at.zero);
             },
+            [&](const BlockProduct& at) {
+              meet(at.source), write(at.target);
+              if (at.has_zero()) read(at.zero);
+            },
             [&](const Combine& at) { meet(at.first), meet(at.second), meet(at.target); },
             [&](const Add& at) { meet(at.first), meet(at.second), meet(at.target); },
             [&](const Multiply& at) { meet(at.first), meet(at.second), meet(at.target); },
@@ -161,6 +165,7 @@ void Plan::choose_storage(const Program& program, Level level) {
               if (!std::holds_alternative<Arithmetic>(product.tail))
                 votes[place(product.target)].bytes = true;
             },
+            [&](const BlockProduct& product) { votes[place(product.source)].bytes = true; },
             [&](const MaxPool& pool) { votes[place(pool.source)].add(coding_of(pool.target)); },
             [&](const Reshape& reshape) {
               votes[place(reshape.source)].add(coding_of(reshape.target));

@@ -70,6 +70,25 @@ struct SumBlock {
   bool adds = false;   // whether to add to the sums that are stored; only within a kernel
 };
 
+// A block of pixels times adjacent panels of weights that have a scale per block of channels.
+// Groups of `block_panels` panels, the last one of fewer, have their blocks in turn, see
+// block_stage.cpp.
+struct BlockSums {
+  const std::byte* const* pixels;  // indices of each pixel
+  int count;
+  std::uint8_t offset;               // which turns indices into signed bytes
+  const std::byte* weights;          // of the first panel
+  std::ptrdiff_t bytes, last_bytes;  // of a panel, in a block and in the last one
+  int panels;
+  std::ptrdiff_t block;                  // channels
+  int blocks, steps, last_steps;         // steps of the last block
+  const std::int32_t *ones, *last_ones;  // four bytes per step: 1 for the channels of the block
+  std::int32_t lowest;                   // weight of the index 0
+  const std::int32_t* zeros;             // per pixel: subtracted from the bytes; null for 0
+  float* sums;                           // [pixel][stride]
+  std::ptrdiff_t stride;
+};
+
 inline constexpr int most_block_pixels = 64;
 
 // Epilogues work on [pixel][channel] of a chunk, which begins at a multiple of 64 channels.
@@ -247,6 +266,10 @@ struct ProductKernels {
   // Sums whose low 16 bits are exact, and their epilogue. Null where the level computes in 32 bits.
   std::array<void (*)(const SumBlock&), scheme_count> short_sums{};
   void (*short_tail)(const ShortTailBlock&) = nullptr;
+  // Panels of weights in blocks that are stored together.
+  int block_panels = 1;
+  // Sums of weights in blocks, by their bits less 1.
+  std::array<void (*)(const BlockSums&), 8> blocks{};
   // For `signs12`, per pixel: minus the number of nonzero activations in its window, including the
   // padding after the last channel.
   void (*less_signs)(const SumBlock&, std::int32_t* addends) = nullptr;

@@ -12,7 +12,7 @@
 namespace anybit::lowbit {
 
 // Versions of programs that this library runs. Records with a `since` are not in earlier ones.
-inline constexpr std::int64_t program_version = 5, first_version = 2;
+inline constexpr std::int64_t program_version = 6, first_version = 2;
 
 inline constexpr std::int64_t most_levels = 256;
 inline constexpr std::int64_t most_pieces = 512;
@@ -402,9 +402,25 @@ struct SpatialMean {
   void visit(auto&& field) { field("source", source), field("target", target); }
 };
 
-using Instruction = std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape,
-                                 Dequantize, Add, Multiply, Elementwise, DynamicScale, DynamicZero,
-                                 DynamicQuantize, MatMul, Softmax, LayerNorm, SpatialMean>;
+struct BlockProduct {
+  static constexpr std::string_view name = "BlockProduct";
+  static constexpr std::int64_t since = 6;
+  std::int64_t source = 0, zero = 0, target = 0, block = 0, lowest = 0, weight_bits = 0;
+  Bytes weights;
+  Floats scales;
+
+  void visit(auto&& field) {
+    field("source", source), field("zero", zero), field("target", target), field("block", block);
+    field("lowest", lowest), field("weight_bits", weight_bits), field("weights", weights);
+    field("scales", scales);
+  }
+  bool has_zero() const { return zero >= 0; }
+};
+
+using Instruction =
+    std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape, Dequantize, Add,
+                 Multiply, Elementwise, DynamicScale, DynamicZero, DynamicQuantize, MatMul, Softmax,
+                 LayerNorm, SpatialMean, BlockProduct>;
 
 struct Program {
   static constexpr std::string_view name = "Program";

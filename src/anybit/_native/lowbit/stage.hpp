@@ -162,6 +162,17 @@ std::unique_ptr<Stage> make_stage(const LayerNorm& at, const FloatTensor& tensor
 std::unique_ptr<Stage> make_stage(const SpatialMean& at, const SizedFloats& source,
                                   const FloatPlace& target, const ElementLoops& loops);
 
+// A verified BlockProduct instruction with its operands.
+struct BlockTask {
+  const BlockProduct* product = nullptr;
+  Tensor tensor;
+  const Place* source = nullptr;
+  FloatPlace zero;
+  bool one_zero = false;        // for all pixels of a row
+  std::int64_t most_bytes = 0;  // limit of the packed size
+};
+std::unique_ptr<Stage> make_stage(const BlockTask& task, const SizedFloats& target, Level level);
+
 // Clears the border of a target with the first part of a row.
 inline void start_rows(const Place& target, const Memory& memory, const Part& part) {
   if (part.first_line == 0 && part.first_channel == 0 && !target.storage.border.empty())

@@ -11,6 +11,7 @@
 #include "damage.hpp"
 #include "program.hpp"
 #include "taps.hpp"
+#include "verify_blocks.hpp"
 #include "verify_matmul.hpp"
 
 namespace anybit::lowbit {
@@ -67,7 +68,6 @@ void need_same_codes(const Tensor& source, const Tensor& target) {
 }
 
 constexpr std::int64_t largest_in_window = std::int64_t{1} << 20;
-constexpr std::int64_t most_weights = std::int64_t{1} << 32;
 
 void verify_axis(std::int64_t size, std::int64_t windows, std::int64_t kernel, std::int64_t stride,
                  std::int64_t dilation, std::int64_t pads) {
@@ -349,6 +349,16 @@ class Verification {
     else verify_product(at, codes, tensor(at.target), target(at.target).levels);
   }
 
+  void verify(const BlockProduct& at) {
+    const Tensor& from = source(at.source);
+    if (at.has_zero()) verify_statistic(from, float_source(at.zero), "the zero");
+    else need(at.zero, -1, -1, "the zero");
+    const FloatTensor to = float_target(at.target);
+    if (from.height != to.height || from.width != to.width)
+      refuse("source and target differ in their sizes");
+    verify_blocks(at, from, to.channels);
+  }
+
   void verify(const MatMul& at) {
     const Tensor &first = source(at.first), &second = source(at.second);
     if (std::holds_alternative<Arithmetic>(at.tail))
@@ -479,7 +489,8 @@ class Verification {
   }
 
   // Throws unless there is one number for each pixel of floats, or one for all of them.
-  static void verify_statistic(const FloatTensor& from, const FloatTensor& to, const char* what) {
+  template <class Source>
+  static void verify_statistic(const Source& from, const FloatTensor& to, const char* what) {
     need(to.channels, 1, 1, what);
     const bool one_pixel = to.height == 1 && to.width == 1;
     if (!one_pixel && (to.height != from.height || to.width != from.width))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from anybit.compiler.analyze.block_weights import BlockWeights, find_block_weights
 from anybit.compiler.analyze.integer_products import IntegerProduct, find_integer_products
 from anybit.compiler.analyze.tensor_grids import choose_tensor_grids
 from anybit.compiler.analyze.unknown_shapes import RowShapes
@@ -31,6 +32,7 @@ class AnalyzedModel:
         layers: The layers of the graph by the names of their outputs.
         kept: The layers that stay as they are: in branches and loops, and operators on codes.
         integer_products: The products that the file stores as integer operators, or why one stays.
+        block_weights: The weights with a scale per block, by the products that read them.
         grids: The grid of each value that can be a tensor of codes.
         shapes: Sizes of values.
     """
@@ -40,6 +42,7 @@ class AnalyzedModel:
     layers: Mapping[str, LayerInfo]
     kept: tuple[CompiledLayer, ...]
     integer_products: Mapping[ir.Node, IntegerProduct | Reason]
+    block_weights: Mapping[ir.Node, BlockWeights]
     grids: Mapping[ir.Value, TensorGrid]
     shapes: RowShapes
 
@@ -63,13 +66,17 @@ def analyze_model(
     """
     analysis = analyze(model, ranges)
     layers, kept = _collect_layers(model, analysis)
+    named_blocks = find_block_weights(analysis.products)
     top_level = set(iter_values(model.graph))
     FoldConstants(codes=True)(model)
     InferShapes()(model)
     integer_products = find_integer_products(model)
     values = _map_to_folded(analysis, top_level, model)
     grids = choose_tensor_grids(model, values)
-    return AnalyzedModel(model, values, layers, kept, integer_products, grids, RowShapes(model))
+    named = {str(product.node.outputs[0].name): product.node for product in values.products}
+    blocks = {named[name]: own for name, own in named_blocks.items() if name in named}
+    shapes = RowShapes(model)
+    return AnalyzedModel(model, values, layers, kept, integer_products, blocks, grids, shapes)
 
 
 def _collect_layers(

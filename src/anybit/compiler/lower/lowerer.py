@@ -12,7 +12,7 @@ from anybit.compiler.lower.float_functions import find_float_function
 from anybit.compiler.lower.pair_arithmetic import find_pair_arithmetic
 from anybit.compiler.lower.requantization import Requantizer
 from anybit.compiler.operators import are_increasing, is_uniform, split_quantizer
-from anybit.compiler.partition.dynamic_codes import REASON, DynamicProduct
+from anybit.compiler.partition.dynamic_codes import REASON, DynamicProduct, plan_block_product
 from anybit.compiler.partition.element_functions import ElementFunction, NodeChain
 from anybit.compiler.partition.element_moves import plan_moves
 from anybit.compiler.partition.expressions import (
@@ -138,7 +138,8 @@ class Lowerer:
     ) -> Lowered[RegionOutput] | Reason:
         """Lower a product of codes with a computed scale, and nodes after it as far as possible.
 
-        The accumulator is multiplied by the scale of the weights, then by that of the activations.
+        The accumulator, or that of a block, is multiplied by the scale of the weights, then the
+        result by that of the activations.
         """
         root, layout = product.root, product.layout
         guarantee = root.layer.guarantee
@@ -152,13 +153,12 @@ class Lowerer:
             steps = (p.Step(p.Operation.ADD, product.bias), *steps)
         target = RegionOutput(y, layout, root.stage)
         reads = sums, product.codes.scale
-        return Lowered(
-            target,
-            (
-                _plan_product(None, root, sums, tail, layer),
-                _plan_elementwise(reads, target, p.Operation.MULTIPLY, steps, nodes),
-            ),
-        )
+        if product.blocks is None:
+            first = _plan_product(None, root, sums, tail, layer)
+        else:
+            first = plan_block_product(product, sums, layer)
+        scaled = _plan_elementwise(reads, target, p.Operation.MULTIPLY, steps, nodes)
+        return Lowered(target, (first, scaled))
 
     def gives_floats(self, expression: Expression) -> bool:
         """Return whether a function of accumulators can be computed in float32."""

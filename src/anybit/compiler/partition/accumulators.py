@@ -130,18 +130,29 @@ def _compute_scales(
 
 
 def _append_bias(product: ProductAnalysis, count: int, channels: Array) -> ElementFunction:
+    bias = read_bias(product, count)
+    if bias is None:
+        return ElementFunction()
+    return ElementFunction().then(AddConstant(bias[channels]), monotone=True, uniform=False)
+
+
+def read_bias(product: ProductAnalysis, count: int) -> Array | None:
+    """Return the bias of a product, a number per channel; None without one.
+
+    Raises:
+        Unsupported: It is not a constant of float32, or has another size.
+    """
     at = product.layout.bias if product.layout is not None else None
     inputs = product.node.inputs
     value = inputs[at] if at is not None and at < len(inputs) else None
     if value is None:
-        return ElementFunction()
+        return None
     if not is_constant(value) or read_array(value).dtype != np.float32:
         raise Unsupported("its bias is not a constant of float32")
     bias = read_array(value)
     if bias.size != 1 and not bias.size == bias.shape[-1] == count:
         raise Unsupported("its bias is not one number per channel")
-    part = AddConstant(np.broadcast_to(bias.reshape(-1), (count,))[channels])
-    return ElementFunction().then(part, monotone=True, uniform=False)
+    return np.broadcast_to(bias.reshape(-1), (count,))
 
 
 def compute_reach(source: IntegerTensor, weights: Array, padded: bool) -> IntegerRange:
@@ -172,7 +183,26 @@ def _check_floats(scales: Array, weights: Array, source: IntegerTensor) -> None:
     Raises:
         Unsupported: Some become infinity or 0 in the float graph.
     """
-    code = max(abs(source.grid.lowest), abs(source.grid.highest))
+    _check_units(scales, weights, max(abs(source.grid.lowest), abs(source.grid.highest)))
+
+
+def check_block_floats(scales: Array, weights: Array, code: int) -> None:
+    """Check that no product or sum of weights in blocks is too large or too small for float32.
+
+    Args:
+        scales: One per output channel and block.
+        weights: The sums of the magnitudes of the weights of these.
+        code: The largest magnitude of a code.
+
+    Raises:
+        Unsupported: Some become infinity or 0 in the float graph.
+    """
+    _check_units(np.where(weights == 0, 0.0, scales), weights, code)
+    total = np.sum(np.abs(scales.astype(np.float64)) * weights, axis=1)
+    _check_units(np.ones(len(total)), total, code)
+
+
+def _check_units(scales: Array, weights: Array, code: int) -> None:
     units = np.abs(scales.astype(np.float64))
     if not np.all(units * weights * code < _LARGEST_FLOAT):
         raise Unsupported("its sums are beyond the numbers of float32")

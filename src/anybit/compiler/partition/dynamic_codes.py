@@ -11,22 +11,33 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from anybit.compiler.analyze.block_weights import BlockWeights
 from anybit.compiler.dynamic_quantizers import ScaleFormula
-from anybit.compiler.partition.accumulators import accumulate_product, compute_reach
+from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.partition.accumulators import (
+    accumulate_product,
+    bound_sums,
+    check_block_floats,
+    compute_reach,
+    read_bias,
+)
 from anybit.compiler.partition.element_functions import AddConstant
 from anybit.compiler.partition.expressions import (
     AccumulatorRoot,
+    Accumulators,
+    IntegerRange,
     IntegerTensor,
     PlannedInstruction,
     RegionInput,
     RegionOutput,
 )
 from anybit.compiler.partition.layout import Layout
-from anybit.compiler.partition.windows import is_padded
+from anybit.compiler.partition.windows import SINGLE, is_padded, refuse_channels
 from anybit.compiler.program import program as p
+from anybit.compiler.program.encoding import pack_indices
 from anybit.compiler.reason import Unsupported
 from anybit.compiler.zero_weights import append_zero_weights, count_zero_weights
-from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.analysis.products import ProductAnalysis, count_bits
 from anybit.onnx.graph.constants import Array
 from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
@@ -41,12 +52,14 @@ class DynamicCodes:
         tensor: The codes; channels after those of the input hold the zero-point.
         bits: The width of the quantizer; the codes that occur may need fewer bits.
         scale: The scales.
+        zero: The zero-points; None for 0.
         rows: Key of the number of rows.
     """
 
     tensor: IntegerTensor
     bits: int
     scale: RegionInput | RegionOutput
+    zero: RegionInput | RegionOutput | None
     rows: object
 
 
@@ -60,6 +73,7 @@ class DynamicProduct:
         bias: A number per channel; None without a bias.
         y: The output of the node.
         layout: Its layout.
+        blocks: Its weights if they have a scale per block: those of the root are 1 then.
     """
 
     root: AccumulatorRoot
@@ -67,6 +81,7 @@ class DynamicProduct:
     bias: Array | None
     y: ir.Value
     layout: Layout
+    blocks: BlockWeights | None = None
 
 
 def plan_scale(
@@ -123,7 +138,12 @@ def count_zero_channels(products: Iterable[ProductAnalysis]) -> int:
 
 
 def accumulate_dynamic_product(
-    product: ProductAnalysis, layer: LayerInfo, codes: DynamicCodes, channels: int, y: Layout
+    product: ProductAnalysis,
+    layer: LayerInfo,
+    codes: DynamicCodes,
+    channels: int,
+    y: Layout,
+    blocks: BlockWeights | None = None,
 ) -> DynamicProduct:
     """Return the accumulators of a product of codes with a computed scale.
 
@@ -133,10 +153,13 @@ def accumulate_dynamic_product(
         codes: Its activations.
         channels: The channels of these without zero-points.
         y: Layout of its output.
+        blocks: Its weights if they have a scale per block.
 
     Raises:
         Unsupported: A window that does not fit, or sums of more than 32 bits.
     """
+    if blocks is not None:
+        return _accumulate_blocks(product, blocks, layer, codes, y)
     tensor = codes.tensor
     plain = replace(tensor, layout=replace(tensor.layout, channels=channels))
     assumed = replace(product, error=np.zeros(()), exact=False)
@@ -151,6 +174,75 @@ def accumulate_dynamic_product(
         root = replace(root, source=tensor)
     biases = [part.bias for part in before.parts if isinstance(part, AddConstant)]
     return DynamicProduct(root, codes, biases[0] if biases else None, product.node.outputs[0], y)
+
+
+def _accumulate_blocks(
+    product: ProductAnalysis,
+    blocks: BlockWeights,
+    layer: LayerInfo,
+    codes: DynamicCodes,
+    y: Layout,
+) -> DynamicProduct:
+    """Return the accumulators of weights with a scale per block.
+
+    Raises:
+        Unsupported: Scales that are too large or too small.
+    """
+    channels, depth = blocks.codes.shape
+    source = codes.tensor
+    if source.layout.channels != depth:
+        raise refuse_channels(depth, source.layout)
+    first, last = source.grid.lowest, source.grid.highest
+    lowest, highest = (first, last) if codes.zero is None else (first - last, last - first)
+    starts = np.arange(0, depth, blocks.block)
+    spans, sizes = [], []
+    for start in starts:
+        part = blocks.codes[:, start : start + blocks.block]
+        sums = bound_sums(part, lowest, highest, padded=False)
+        spans.append((int(sums.lowest.min()), int(sums.highest.max())))
+        sizes.append(np.abs(part).sum(axis=1))
+    check_block_floats(blocks.scales, np.stack(sizes, axis=1), max(abs(lowest), abs(highest)))
+    span = min(low for low, _ in spans), max(high for _, high in spans)
+    bits, ends = blocks.bits, (int(blocks.codes.min()), int(blocks.codes.max()))
+    info = replace(
+        layer,
+        accumulator=span,
+        accumulator_bits=count_bits(*span),
+        weight_bits=bits,
+        weight_codes=ends,
+        parameters=blocks.codes.size,
+        sparsity=float(1 - np.count_nonzero(blocks.codes) / blocks.codes.size),
+    )
+    ones, zeros = np.ones(channels, np.float32), np.zeros(channels)
+    root = AccumulatorRoot(
+        node=product.node,
+        source=source,
+        window=SINGLE,
+        groups=1,
+        weights=blocks.codes.reshape(channels, 1, 1, depth),
+        accumulators=Accumulators(ones, IntegerRange(zeros, zeros), zeros),
+        layer=_describe(info, codes),
+    )
+    bias = read_bias(product, channels)
+    return DynamicProduct(root, codes, bias, product.node.outputs[0], y, blocks)
+
+
+def plan_block_product(
+    product: DynamicProduct, target: RegionOutput, layer: CompiledLayer
+) -> PlannedInstruction:
+    """Return the instruction that adds up the scaled accumulators of blocks."""
+    blocks, codes = product.blocks, product.codes
+    assert blocks is not None, "it has blocks"
+    lowest = int(blocks.codes.min())
+    fields = {
+        "block": blocks.block,
+        "lowest": lowest,
+        "weight_bits": blocks.bits,
+        "weights": pack_indices((blocks.codes - lowest).ravel().astype(np.uint8), blocks.bits),
+        "scales": blocks.scales.astype(np.float32),
+    }
+    reads = [codes.tensor, *([] if codes.zero is None else [codes.zero])]
+    return PlannedInstruction(p.BlockProduct, tuple(reads), target, fields, layer)
 
 
 def _describe(layer: LayerInfo, codes: DynamicCodes) -> LayerInfo:

@@ -287,14 +287,17 @@ class Partitioner:
             is_conv = has_trait(node, OpTrait.CONVOLUTION)
             layout = make_layout(sizes, 1 if is_conv else len(sizes))
             axis = 1 if is_conv else len(x_sizes)
+            blocks = self._analyzed.block_weights
             more = 0
-            if quantizer.zero is not None:
-                readers = [reader for reader, _ in require_input(node).uses()]
+            if quantizer.zero is not None and node not in blocks:
+                readers = {reader for reader, _ in require_input(node).uses()} - blocks.keys()
                 more = count_zero_channels(self._products[reader] for reader in readers)
             codes = self._values.dynamic_codes(quantizer, axis, more, get_label(node))
             channels = codes.tensor.layout.channels - more
             layer = self._analyzed.layers[str(y.name)]
-            dynamic = accumulate_dynamic_product(product, layer, codes, channels, layout)
+            dynamic = accumulate_dynamic_product(
+                product, layer, codes, channels, layout, blocks.get(node)
+            )
             return self._values.compute_dynamic_product(dynamic, self._find_chain(y, layout))
         except (Unsupported, ModelError) as error:
             raise MustStayFloat(node, str(error)) from error

@@ -336,7 +336,9 @@ class Values:
         value = ir.Value(name=f"{quantizer.scale.name}_codes", type=x.type)
         tensor = IntegerTensor(value, wide, quantizer.grid, stage)
         self.append(plan_codes([source, *reads], tensor, quantizer.rounds_first, order))
-        codes = DynamicCodes(tensor, quantizer.bits, reads[0], self.rows(x))
+        scale, zero, *_ = (*reads, None)
+        assert scale is not None, "it is computed"
+        codes = DynamicCodes(tensor, quantizer.bits, scale, zero, self.rows(x))
         self._dynamic_codes[key] = codes
         return codes
 

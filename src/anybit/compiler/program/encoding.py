@@ -9,10 +9,7 @@ import numpy as np
 
 from anybit.compiler.program.open_bits import list_steps
 from anybit.compiler.program.program import (
-    FIRST_VERSION,
     INSTRUCTIONS,
-    SINCE,
-    SINCE_OPERATION,
     TAILS,
     Bytes,
     Floats,
@@ -22,6 +19,7 @@ from anybit.compiler.program.program import (
     Program,
     Tail,
 )
+from anybit.compiler.program.versions import FIRST_VERSION, SINCE, SINCE_OPERATION
 from anybit.onnx.graph.constants import Array
 
 
@@ -66,7 +64,6 @@ def _find_version(program: Program) -> int:
     records = (*program.instructions, *tails, *program.floats)
     steps = [step for instruction in program.instructions for step in list_steps(instruction)]
     return max(
-        FIRST_VERSION,
         *(SINCE.get(type(record), FIRST_VERSION) for record in records),
         *(SINCE_OPERATION.get(step.operation, FIRST_VERSION) for step in steps),
     )
@@ -167,10 +164,10 @@ def pack_weights(weights: Array) -> tuple[int, Array, Array]:
         values = signed
     indices_of = np.zeros(256, np.uint8)
     indices_of[values] = np.arange(len(values))
-    return bits, _concatenate_bits(indices_of[shifted], bits), (values - 128).astype(np.int32)
+    return bits, pack_indices(indices_of[shifted], bits), (values - 128).astype(np.int32)
 
 
-def _concatenate_bits(indices: Array, bits: int) -> Array:
+def pack_indices(indices: Array, bits: int) -> Array:
     """Concatenate numbers of `bits` bits, the first in the lowest bits."""
     count = 8 // bits
     if count * bits != 8:

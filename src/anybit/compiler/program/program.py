@@ -20,8 +20,6 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-VERSION = 5  # the newest; a file has the least version that has all its records
-FIRST_VERSION = 2  # of records that are not in SINCE
 MOST_LEVELS = 256  # of a tensor: an index is stored in a byte
 MOST_PIECES = 512  # of a channel: two for every index
 MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
@@ -310,8 +308,7 @@ class Combine:
 class Gather:
     """target[h, w, first_channel + c] = source[rows[h], columns[w], channels[c]].
 
-    An index of -1 takes the element `fill`. Source and target have the same codes. Several of these
-    may fill one target: a concatenation.
+    An index of -1 takes the element `fill`. The codes are the same. Several may fill one target.
     """
 
     source: int
@@ -327,8 +324,7 @@ class Gather:
 class Reshape:
     """The same elements in the same order with other sizes; the codes are the same, too.
 
-    The order is that of channels x height x width where `channels_first` says so of the source or
-    of the target, otherwise height x width x channels.
+    The order is channels x height x width with `channels_first`, else height x width x channels.
     """
 
     source: int
@@ -528,13 +524,37 @@ class LayerNorm:
 
 @dataclass(frozen=True, eq=False)
 class SpatialMean:
-    """y = the sum of x over all pixels of a channel / their number, in the order of `reference.py`.
-
-    The target has one pixel.
-    """
+    """y = the sum of x over all pixels / their number, as in `reference.py`: one pixel."""
 
     source: int
     target: int
+
+
+@dataclass(frozen=True, eq=False)
+class BlockProduct:
+    """y = 0 + float32(accumulator) * scale + ..., block by block of the channels of a pixel.
+
+    The accumulator of a block is the sum of (code - zero) * weight over its channels. Blocks follow
+    in ascending order, and each product and each sum is rounded to float32.
+
+    Attributes:
+        source: A tensor whose step is 1.
+        zero: Floats of zero-points as of a `DynamicQuantize`, of the tensor's codes; -1 for 0.
+        target: Floats with the height and width of the source.
+        block: The channels of a block; the last one may have fewer.
+        lowest: The weight of the index 0; others follow in steps of 1.
+        weight_bits, weights: Indices as of a `Product`: target channel, source channel.
+        scales: One per target channel and block.
+    """
+
+    source: int
+    zero: int
+    target: int
+    block: int
+    lowest: int
+    weight_bits: int
+    weights: Bytes
+    scales: Floats
 
 
 Instruction: TypeAlias = (
@@ -556,33 +576,12 @@ Instruction: TypeAlias = (
     | Softmax
     | LayerNorm
     | SpatialMean
+    | BlockProduct
 )
 
 # Their places are their numbers in an encoded program.
 INSTRUCTIONS: tuple[type[Any], ...] = get_args(Instruction)
 TAILS: tuple[type[Any], ...] = get_args(Tail)
-
-READS_FLOATS: tuple[type[Any], ...] = (
-    *(Quantize, Elementwise, DynamicScale, DynamicZero, DynamicQuantize),
-    *(Softmax, LayerNorm, SpatialMean),
-)
-"""The instructions whose sources are floats."""
-
-
-def writes_floats(at: Instruction) -> bool:
-    """Return whether the target of an instruction is one of floats."""
-    kinds = Dequantize, Elementwise, DynamicScale, DynamicZero, Softmax, LayerNorm, SpatialMean
-    return isinstance(at, kinds) or isinstance(getattr(at, "tail", None), Arithmetic)
-
-
-SINCE: dict[type[Any], int] = {
-    **dict.fromkeys((Scaled, Piecewise, FloatTensor, Elementwise), 3),
-    **dict.fromkeys((DynamicScale, DynamicZero, DynamicQuantize, MatMul, Softmax, LayerNorm), 4),
-    SpatialMean: 5,
-}
-"""The least version of a program with these records."""
-
-SINCE_OPERATION: dict[int, int] = {Operation.SIGMOID: 5}  # the same of operations in steps
 
 
 @dataclass(frozen=True, eq=False)

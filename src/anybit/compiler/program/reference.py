@@ -82,6 +82,22 @@ class _Run:
             at.tail, sums, 0 if arithmetic else self.tensors[at.target].levels
         )
 
+    def blockproduct(self, at: p.BlockProduct) -> None:
+        source, y = self.tensors[at.source], self.targets[at.target]
+        codes = source.lowest + self.indices[at.source]
+        if at.zero >= 0:
+            bounds = source.lowest, source.lowest + source.levels - 1
+            codes = codes - _round_and_saturate(self._floats[at.zero], 0, *bounds)
+        shape = y.shape[-1], source.channels
+        weights = at.lowest + unpack_indices(at.weights, at.weight_bits, shape)
+        starts = range(0, source.channels, at.block)
+        y[:] = 0
+        for start, scales in zip(starts, at.scales.reshape(len(weights), -1).T, strict=True):
+            block = slice(start, start + at.block)
+            sums = codes[..., block] @ weights[:, block].T
+            with np.errstate(all="ignore"):
+                y += sums.astype(np.float32) * scales
+
     def maxpool(self, at: p.MaxPool) -> None:
         largest = self.indices[at.target]
         largest[:] = -1
@@ -222,16 +238,22 @@ class _Run:
 
 def unpack_weights(product: p.Product, channels: int, source_channels: int) -> Array:
     """Return the weights, target channel x kernel row x kernel column x source channel."""
-    window, bits = product.window, product.weight_bits
+    window = product.window
     shape = (
         channels,
         window.kernel_height,
         window.kernel_width,
         source_channels // product.groups,
     )
-    flags = np.unpackbits(product.weights, count=int(np.prod(shape)) * bits, bitorder="little")
+    indices = unpack_indices(product.weights, product.weight_bits, shape)
+    return np.asarray(product.values.astype(np.int64)[indices])
+
+
+def unpack_indices(packed: Array, bits: int, shape: tuple[int, ...]) -> Array:
+    """Return indices of few bits that lie without gaps, the first in the lowest bits."""
+    flags = np.unpackbits(packed, count=math.prod(shape) * bits, bitorder="little")
     indices = flags.reshape(-1, bits).astype(np.int64) @ (1 << np.arange(bits))
-    return product.values.astype(np.int64)[indices].reshape(shape)
+    return np.asarray(indices.reshape(shape))
 
 
 def _iterate_windows(codes: Array, window: p.Window, sizes: tuple[int, ...], outside: int) -> Any:

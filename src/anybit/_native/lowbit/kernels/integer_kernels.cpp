@@ -8,6 +8,7 @@
 #endif
 #include "_native/isa/levels.hpp"
 #include "_native/lowbit/product_kernels.hpp"
+#include "block_sums.hpp"
 #include "product_sums.hpp"
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #include "depthwise_dots.hpp"
@@ -19,6 +20,7 @@ const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::ANYBIT_ISA
     auto kernels = compiled<ProductKernels, without_integer_extensions(Level::ANYBIT_ISA)>();
     set_dots(kernels);
     set_short_dots(kernels);
+    set_blocks(kernels);
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     sums_of(kernels, Scheme::depthwise4) = depthwise_dots;
     set_words(kernels);

@@ -9,6 +9,7 @@
 #include "_native/lowbit/product_kernels.hpp"
 
 #include "_native/isa/levels.hpp"
+#include "block_sums.hpp"
 #include "product_sums.hpp"
 #if defined(__SSE4_1__) && !defined(__AVX512F__)
 #include "short_tails.hpp"
@@ -32,6 +33,7 @@ constexpr ProductKernels all = [] {
   set_wides(kernels);
   set_words(kernels);
   set_bits(kernels);
+  set_blocks(kernels);
   kernels.tails = {thresholds, many_thresholds, lines,   affine, table,        arithmetic,
                    rounded,    rounded_lines,   nullptr, pieces, packed_pieces};
 #if defined(__AVX2__) && !defined(__AVX512BW__)

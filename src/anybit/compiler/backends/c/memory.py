@@ -10,7 +10,7 @@ from anybit.compiler.backends.c.layers import Layer
 from anybit.compiler.backends.c.literals import parenthesize
 from anybit.compiler.backends.c.types import CType, StoredTensor
 from anybit.compiler.program import program as p
-from anybit.compiler.program.program import writes_floats
+from anybit.compiler.program.float_arrays import writes_floats
 
 Step = tuple[p.Instruction, Layer]
 """An instruction and its function."""
@@ -115,6 +115,8 @@ def list_sources(at: p.Instruction) -> tuple[int, ...]:
         case p.Combine() | p.Add() | p.Multiply() | p.MatMul():
             return at.first, at.second
         case p.Product() | p.MaxPool() | p.Lookup() | p.Gather() | p.Reshape() | p.Dequantize():
+            return (at.source,)
+        case p.BlockProduct():
             return (at.source,)
 
 

@@ -59,7 +59,7 @@ def _find_reason(at: p.Instruction, inputs: int) -> str:
     match at:
         case p.MatMul():
             return _PRODUCTS
-        case p.DynamicScale() | p.DynamicZero() | p.DynamicQuantize():
+        case p.DynamicScale() | p.DynamicZero() | p.DynamicQuantize() | p.BlockProduct():
             return _DYNAMIC
         case p.Quantize():
             return _FLOATS if at.source >= inputs else ""

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums over blocks of channels: exact in 32 bits within a block, then scaled and added in float32.
+#pragma once
+#include "_native/lowbit/lanes.hpp"
+#include "_native/lowbit/product_kernels.hpp"
+#include "instructions.hpp"
+#include "tile.hpp"
+
+namespace {
+
+using anybit::lowbit::BlockSums;
+
+// How a level multiplies indices of weights, 0..2^bits - 1, with signed bytes.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+template <int bits>
+using BlockDots = Dots;
+#elif defined(__AVX512F__)
+template <int bits>
+using BlockDots = std::conditional_t<(bits <= 4), Avx512Short, Avx512>;
+#elif defined(__AVX2__)
+template <int bits>
+using BlockDots = std::conditional_t<(bits <= 4), Avx2Short, Avx2>;
+#elif defined(__SSE4_1__)
+template <int bits>
+using BlockDots = std::conditional_t<(bits <= 4), Sse4Short, Sse4>;
+#elif defined(__ARM_NEON)
+template <int bits>
+using BlockDots = std::conditional_t<(bits < 8), Neon, Portable>;
+#else
+template <int bits>
+using BlockDots = Portable;
+#endif
+
+template <class Isa>
+constexpr bool has_dot = requires(typename Isa::Vector v) { Isa::dot(v, v, v); };
+
+// sum + the products of four unsigned and four signed bytes per lane.
+template <int bits, class Vector>
+[[gnu::always_inline]] inline Vector block_dot(const Vector& sum, const Vector& u8,
+                                               const Vector& s8) {
+  using Isa = BlockDots<bits>;
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+  constexpr bool is_exact = true;
+#else
+  constexpr bool is_exact = bits < 8;  // sums of two products may exceed 16 bits
+#endif
+  if constexpr (has_dot<Isa> && is_exact) return Isa::dot(sum, u8, s8);
+  else
+    return Isa::dot16(Isa::dot16(sum, Isa::even_u8(u8), Isa::even_s8(s8)), Isa::odd_u8(u8),
+                      Isa::odd_s8(s8));
+}
+
+using ByteRegister [[gnu::vector_size(register_bytes)]] = std::uint8_t;
+
+// Bits [from, from + bits) of each byte, moved to bit `to`.
+template <int from, int bits, int to, class Vector>
+[[gnu::always_inline]] inline Vector moved_bits(const Vector& packed) {
+  constexpr std::uint16_t mask = ((1 << bits) - 1) << to;
+  const auto halves = UnsignedShortRegister(packed);
+  const UnsignedShortRegister masks = UnsignedShortRegister{} + std::uint16_t(mask << 8 | mask);
+  if constexpr (from >= to) return Vector((halves >> (from - to)) & masks);
+  else return Vector((halves << (to - from)) & masks);
+}
+
+// Vectors of a plane of some bits for a group of steps.
+constexpr int plane_vectors(int bits, int steps) { return (bits * steps + 7) / 8; }
+
+constexpr int low_plane(int bits) { return bits >= 8 ? 8 : bits >= 4 ? 4 : bits >= 2 ? 2 : 1; }
+
+constexpr int group_vectors(int bits, int steps) {
+  int vectors = 0;
+  for (; bits > 0; bits -= low_plane(bits)) vectors += plane_vectors(low_plane(bits), steps);
+  return vectors;
+}
+
+// The indices of weights of a step in a group of `steps`; `load(v)` returns vector v.
+template <int bits, int steps, int step, int to = 0, int first = 0, class Load>
+[[gnu::always_inline]] inline auto block_weights(Load&& load) {
+  constexpr int plane = low_plane(bits), phases = 8 / plane;
+  const auto packed = load(first + step / phases);
+  if constexpr (plane == 8) return packed;
+  else {
+    const auto low = moved_bits<step % phases * plane, plane, to>(packed);
+    if constexpr (bits == plane) return low;
+    else {
+      constexpr int next = first + plane_vectors(plane, steps);
+      const auto high = block_weights<bits - plane, steps, step, to + plane, next>(load);
+      return decltype(low)(low | high);
+    }
+  }
+}
+
+// wide + the sums of 16 bits in narrow, of levels that have some.
+template <class Isa, class Vector>
+[[gnu::always_inline]] inline void add_narrow([[maybe_unused]] Vector& wide,
+                                              [[maybe_unused]] const Vector& narrow) {
+  if constexpr (Isa::narrow) wide = Isa::add(wide, Isa::widened(narrow));
+}
+
+// Panels of a group that a tile multiplies.
+struct PanelRange {
+  const std::byte* group;
+  int count;  // of the group
+  int first;
+};
+
+// Sums of `rows` pixels times `panels` panels.
+template <int bits, int rows, int panels>
+[[gnu::noinline]] void block_tile(const BlockSums& block, int first, const PanelRange& range,
+                                  float* out) {
+  using Isa = BlockDots<bits>;
+  using Vector = typename Isa::Vector;
+  constexpr int parts = panel_channels / Isa::lanes, columns = panels * parts;
+  const BlockSums at = block;
+  const std::byte* a[rows];
+  repeat<rows>([&](int i) __attribute__((always_inline)) { a[i] = at.pixels[first + i]; });
+  // Bytes ahead of the weights in use that are read to the caches.
+  constexpr std::ptrdiff_t ahead = 2048;
+  const std::byte* b = range.group + range.first * at.bytes;
+  const std::byte* next = b;
+  const std::byte* const last =
+      range.group + (at.blocks - 1) * range.count * at.bytes + range.first * at.last_bytes;
+  std::ptrdiff_t panel = at.bytes;
+  const auto place = [&](int j) __attribute__((always_inline)) {
+    return b + j / parts * panel + j % parts * static_cast<int>(sizeof(Vector));
+  };
+  const ByteRegister offset = ByteRegister{} + at.offset;
+  FloatRegister totals[rows][columns] = {};
+  for (int number = 0; number < at.blocks; ++number) {
+    const bool is_last = number + 1 == at.blocks;
+    const int steps = is_last ? at.last_steps : at.steps;
+    const std::int32_t* ones = is_last ? at.last_ones : at.ones;
+    const std::ptrdiff_t start = number * at.block;
+    if (is_last) panel = at.last_bytes, b = last;
+    std::ptrdiff_t done = 0;
+    Vector sums[rows][columns] = {}, codes[rows] = {};
+    const auto add_group = [&]<int count>() __attribute__((always_inline)) {
+      Vector some[rows][columns] = {}, some_codes[rows] = {};
+      const auto target = [&](Vector& wide, Vector& narrow)
+                              __attribute__((always_inline)) -> Vector& {
+        if constexpr (Isa::narrow) return narrow;
+        else return wide;
+      };
+      unroll<count>([&](auto step) __attribute__((always_inline)) {
+        Vector row[rows];
+        const Vector one = Isa::broadcast(ones + step);
+        repeat<rows>([&](int i) __attribute__((always_inline)) {
+          const Vector indices = Isa::broadcast(a[i] + start + done + step * 4);
+          row[i] = Vector(ByteRegister(indices) + offset);
+          Vector& sum = target(codes[i], some_codes[i]);
+          sum = block_dot<bits>(sum, one, row[i]);
+        });
+        repeat<columns>([&](int j) __attribute__((always_inline)) {
+          const Vector column =
+              block_weights<bits, count, step>([&](int v) __attribute__((always_inline)) {
+                return Isa::load(place(j) + v * vector_block);
+              });
+          repeat<rows>([&](int i) __attribute__((always_inline)) {
+            Vector& sum = target(sums[i][j], some[i][j]);
+            sum = block_dot<bits>(sum, column, row[i]);
+          });
+        });
+      });
+      repeat<rows>([&](int i) __attribute__((always_inline)) {
+        add_narrow<Isa>(codes[i], some_codes[i]);
+        repeat<columns>(
+            [&](int j) __attribute__((always_inline)) { add_narrow<Isa>(sums[i][j], some[i][j]); });
+      });
+      if constexpr (rows == 1)
+        repeat<panels * group_vectors(bits, count)>([&](int v) __attribute__((always_inline)) {
+          constexpr int vectors = group_vectors(bits, count);
+          __builtin_prefetch(b + v / vectors * panel + v % vectors * vector_block + ahead);
+        });
+      b += group_vectors(bits, count) * vector_block;
+      done += count * 4, ones += count;
+    };
+    for (int k = steps; k >= 8; k -= 8) add_group.template operator()<8>();
+    if (steps % 8 != 0) add_group.template operator()<4>();
+    if constexpr (rows == 1)
+      repeat<panels>(
+          [&](int j) __attribute__((always_inline)) { __builtin_prefetch(b + j * panel + ahead); });
+    repeat<rows>([&](int i) __attribute__((always_inline)) {
+      const UnsignedRegister lows =
+          wrapping(IntRegister(codes[i])) * static_cast<std::uint32_t>(at.lowest);
+      repeat<columns>([&](int j) __attribute__((always_inline)) {
+        UnsignedRegister sum = wrapping(IntRegister(sums[i][j])) + lows;
+        if (at.zeros != nullptr)
+          sum -= wrapping(read<IntRegister>(place(j) + vector_block)) *
+                 static_cast<std::uint32_t>(at.zeros[first + i]);
+        const FloatRegister scales = read<FloatRegister>(place(j));
+        totals[i][j] += __builtin_convertvector(IntRegister(sum), FloatRegister) * scales;
+      });
+    });
+    next += range.count * at.bytes, b = next;
+  }
+  repeat<rows>([&](int i) __attribute__((always_inline)) {
+    repeat<columns>([&](int j) __attribute__((always_inline)) {
+      write(out + i * at.stride + j * Isa::lanes, totals[i][j]);
+    });
+  });
+}
+
+#if defined(__AVX512F__)
+constexpr int most_block_rows = 4, most_row_panels = 2, most_block_panels = 4;
+#elif defined(__AVX2__)
+constexpr int most_block_rows = 2, most_row_panels = 1, most_block_panels = 2;
+#else
+constexpr int most_block_rows = 1, most_row_panels = 1, most_block_panels = 1;
+#endif
+
+// Sums of the panels of a group from `first` on, `panels` at a time and then fewer.
+template <int bits, int rows, int panels>
+[[gnu::always_inline]] inline void block_group(const BlockSums& at, int row, PanelRange range) {
+  float* const out = at.sums + row * at.stride;
+  for (; range.first + panels <= range.count; range.first += panels)
+    block_tile<bits, rows, panels>(at, row, range, out + range.first * panel_channels);
+  if constexpr (panels > 1) block_group<bits, rows, panels / 2>(at, row, range);
+}
+
+template <int bits>
+void block_sums(const BlockSums& block) {
+  BlockSums at = block;
+  for (int panel = 0; panel < block.panels; panel += most_block_panels) {
+    const PanelRange range{at.weights, std::min(most_block_panels, block.panels - panel), 0};
+    int row = 0;
+    if constexpr (most_block_rows > 1)
+      for (; row + most_block_rows <= at.count; row += most_block_rows)
+        block_group<bits, most_block_rows, most_row_panels>(at, row, range);
+    for (; row < at.count; ++row) block_group<bits, 1, most_block_panels>(at, row, range);
+    at.weights += range.count * ((at.blocks - 1) * at.bytes + at.last_bytes);
+    at.sums += range.count * panel_channels;
+  }
+}
+
+template <class = void>
+constexpr void set_blocks(anybit::lowbit::ProductKernels& kernels) {
+  kernels.block_panels = most_block_panels;
+  kernels.blocks = {block_sums<1>, block_sums<2>, block_sums<3>, block_sums<4>,
+                    block_sums<5>, block_sums<6>, block_sums<8>, block_sums<8>};
+}
+
+}  // namespace

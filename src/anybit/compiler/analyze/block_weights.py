@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constant weights with a scale per block of the reduction axis."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.errors import ModelError
+from anybit.onnx.analysis.mismatch import Mismatch
+from anybit.onnx.analysis.products import ProductAnalysis
+from anybit.onnx.analysis.view import get_input
+from anybit.onnx.folding.evaluation import evaluate_operator
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.nodes import get_dtype, is_dequantize, read_scaling
+from anybit.onnx.quantizers.quantizer import OwnQuantizer, find_own_quantizer
+from anybit.ops.grids import IntegerGrid
+
+_KINDS = ("MatMul", "Gemm")
+_MATRIX = 2
+
+
+@dataclass(frozen=True, eq=False)
+class BlockWeights:
+    """The weights of a product.
+
+    Attributes:
+        codes: Integers less their zero-points, output channel x input channel.
+        scales: float32, output channel x block.
+        block: The input channels of a block; the last one may have fewer.
+    """
+
+    codes: Array
+    scales: Array
+    block: int
+
+    @property
+    def bits(self) -> int:
+        """The bits of the indices above the lowest code."""
+        return max(1, int(self.codes.max() - self.codes.min()).bit_length())
+
+
+def find_block_weights(products: Iterable[ProductAnalysis]) -> dict[str, BlockWeights]:
+    """Return the weights of products that have several scales per channel, by their outputs."""
+    weights = {}
+    for product in products:
+        own = _find_weights(product) if product.codes is None else None
+        if own is not None:
+            weights[str(product.node.outputs[0].name)] = own
+    return weights
+
+
+def _find_weights(product: ProductAnalysis) -> BlockWeights | None:
+    layout = product.layout
+    if layout is None or layout.kind not in _KINDS or (layout.x, layout.weight) != (0, 1):
+        return None
+    weight = get_input(product.node, layout.weight)
+    try:
+        parts = None if weight is None else _read(weight)
+        if parts is None or parts[0].ndim != _MATRIX:
+            return None
+        codes, scales = (layout.canonical(part)[0, ..., 0] for part in parts)
+    except (Inexpressible, ModelError, Mismatch, ValueError):  # analyses and runtimes report it
+        return None
+    if not np.isfinite(scales).all():
+        return None
+    (starts,) = np.nonzero(np.any(scales[:, 1:] != scales[:, :-1], axis=0))
+    block = math.gcd(*(starts + 1).tolist()) or codes.shape[1]
+    return BlockWeights(codes, np.ascontiguousarray(scales[:, ::block]), block)
+
+
+def _read(value: ir.Value) -> tuple[Array, Array] | None:
+    """Return the codes of a constant, and the scale of each of them.
+
+    Raises:
+        Inexpressible: Its parameters are rare.
+        ModelError: They are invalid.
+        ValueError: Its values are not on the grid of its quantizer.
+    """
+    node = value.producer()
+    x = None if node is None else get_input(node, 0)
+    if node is None or x is None:
+        return None
+    if is_dequantize(node):
+        if not is_constant(x):
+            return None
+        grid = read_scaling(node, get_dtype(x), blocks=True).grid
+        return _split(grid, read_array(x)) if isinstance(grid, IntegerGrid) else None
+    own = find_own_quantizer(node)
+    if own is not None:
+        return _quantize(own)
+    move = _find_move(node, value)
+    parts = None if move is None else _read(x)
+    return None if move is None or parts is None else (move(parts[0]), move(parts[1]))
+
+
+def _quantize(own: OwnQuantizer) -> tuple[Array, Array] | None:
+    """Return the codes of the results of a quantizer; None unless all of its inputs are constant.
+
+    Raises:
+        ModelError, ValueError: As for `_read`.
+    """
+    grid = own.check_grid() if own.constant and not own.operator.is_dequantizer else None
+    if not isinstance(grid, IntegerGrid):
+        return None
+    arrays = [None if part is None else read_array(part) for part in own.node.inputs]
+    return _split(grid, grid.encode(evaluate_operator(own.node, own.operator, arrays), np.int32))
+
+
+def _split(grid: IntegerGrid, codes: Array) -> tuple[Array, Array] | None:
+    """Return codes less their zero-points, and a scale for each; None without integers."""
+    zeros = np.rint(grid.zeropt).astype(np.int32)
+    if not np.array_equal(zeros, grid.zeropt):
+        return None
+    wide = codes.astype(np.int32) - zeros
+    return wide, np.broadcast_to(grid.scale, codes.shape)
+
+
+def _find_move(node: ir.Node, y: ir.Value) -> Callable[[Array], Array] | None:
+    """Return the data movement of a node with constants; None for other nodes."""
+    if node.domain:
+        return None
+    if node.op_type == "Transpose":
+        return lambda x: x.transpose(get_attribute(node, "perm", ()) or None)
+    if node.op_type == "Reshape" and y.shape is not None and y.shape.is_static():
+        return lambda x: x.reshape([int(str(size)) for size in y.shape or ()])
+    if node.op_type != "Slice":
+        return None
+    parts = [None if part is None else read_array(part).tolist() for part in node.inputs[1:]]
+    starts, ends, axes, steps = (*parts, None, None)[:4]
+    if starts is None or ends is None or any(step != 1 for step in steps or ()):
+        return None
+    ranges = dict(
+        zip(axes or range(len(starts)), map(slice, starts, ends), strict=True),
+    )
+    return lambda x: x[tuple(ranges.get(axis, slice(None)) for axis in range(x.ndim))]

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX Runtime's MatMulNBits on codes with computed scales, as a MatMul of quantized weights."""
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.dynamic_quantizers import find_dynamic_quantizer
+from anybit.onnx.analysis.view import get_input
+from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.require import require_input
+from anybit.onnx.graph.shapes import record_shape
+from anybit.onnx.passes import InferShapes
+from anybit.onnx.qdq.packed_weights import BIAS, A, PackedWeight, is_nbits, read_packed_weight
+from anybit.onnx.quantizers.grids import Inexpressible
+
+_FLOAT = ir.DataType.FLOAT
+
+
+def lift_dynamic_nbits(model: ir.Model) -> None:
+    """Replace each MatMulNBits that reads a quantizer with a computed scale, in place.
+
+    A DequantizeLinear of int8 codes with a scale per block, MatMul and perhaps Add take its place.
+    Nodes that may round their input again stay, as do those on floats.
+    """
+    editor, nodes = Editor(model), [node for node in model.graph if is_nbits(node)]
+    for node in nodes:
+        if not _reads_dynamic_codes(node):
+            continue
+        try:
+            packed = read_packed_weight(node)
+            if not packed.difference and packed.dtype == _FLOAT:
+                _replace(node, packed, editor)
+        except Inexpressible:  # it runs as it is
+            continue
+    if nodes:
+        InferShapes()(model)
+
+
+def _reads_dynamic_codes(node: ir.Node) -> bool:
+    x = get_input(node, A)
+    producer = None if x is None else x.producer()
+    return producer is not None and find_dynamic_quantizer(producer) is not None
+
+
+def _replace(node: ir.Node, packed: PackedWeight, editor: Editor) -> None:
+    """Replace a node.
+
+    Raises:
+        Inexpressible: The weights are not integers of 8 bits.
+    """
+    grid, values = packed.weight(node)
+    codes = grid.encode(values, np.int32) - grid.zeropt
+    limits = np.iinfo(np.int8)
+    if np.any(codes != np.clip(np.rint(codes), limits.min, limits.max)):
+        raise Inexpressible("its weights less their zero-points do not fit 8 bits")
+    y, name = node.outputs[0], str(node.outputs[0].name)
+    flat = codes.reshape(-1, packed.n)[: packed.k].astype(np.int8)
+    scales = np.broadcast_to(grid.scale, (packed.blocks, 1, packed.n))[:, 0]
+    constants = [
+        editor.add_constant(f"{name}_{part}", ir.Tensor(np.ascontiguousarray(array)))
+        for part, array in (("codes", flat), ("scales", scales))
+    ]
+    sizes = [ir.AttrInt64("axis", 0), ir.AttrInt64("block_size", packed.block)]
+    weight = editor.insert(
+        node,
+        "DequantizeLinear",
+        constants,
+        f"{name}_weight",
+        like=constants[0],
+        dtype=_FLOAT,
+        attributes=sizes,
+    )
+    record_shape(weight, ir.Shape(flat.shape))
+    x = require_input(node, A)
+    result = editor.insert(node, "MatMul", [x, weight], f"{name}_product", like=y, dtype=_FLOAT)
+    product, bias = result.producer(), get_input(node, BIAS)
+    if bias is not None:
+        result = editor.insert(node, "Add", [result, bias], f"{name}_sum", like=y, dtype=_FLOAT)
+    label = node.name
+    editor.replace(node, result)
+    if product is not None:
+        product.name = label

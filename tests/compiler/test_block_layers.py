@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights with a scale per block after dynamic quantizers, against the quantized graph."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from nbits_models import NBits
+from onnx import TensorProto, helper, numpy_helper
+
+import anybit
+from anybit.compiler.program import program as p
+from anybit.compiler.program.reference import unpack_indices
+
+ROUNDING = 2.0**-24
+FORMATS = "int8 dynamic", "uint8 dynamic", "uint8 dynamic per-tensor"
+CHAIN = ["DynamicScale", "DynamicQuantize", "BlockProduct", "Elementwise"]
+
+
+def make_model(depth, columns=20, operator="MatMul", shape=("n",)):
+    """Return x W + b."""
+    random = np.random.default_rng(0)
+    constants = {
+        "w": random.normal(size=(depth, columns)),
+        "b": random.normal(size=columns),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["y"]),
+    ]
+    if operator == "Gemm":
+        nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"])]
+    return helper.make_model(
+        helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*shape, depth])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [*shape, columns])],
+            [numpy_helper.from_array(np.float32(v), name) for name, v in constants.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 21)],
+        ir_version=10,
+    )
+
+
+def quantize(model, activations="int8 dynamic", weights="int4 per-block 32"):
+    return anybit.quantize(model, weights=weights, activations=activations).model
+
+
+def find_product(compiled):
+    (program,) = compiled.report.programs
+    (product,) = [at for at in program.instructions if isinstance(at, p.BlockProduct)]
+    return program, product
+
+
+def check_floats(model, compiled, x):
+    """Compare with the graph; both round sums of as many products."""
+    expected, actual = anybit.load(model).run(x)["y"], compiled.run(x)["y"]
+    assert actual.shape == expected.shape
+    reach = np.abs(x).sum(axis=-1, keepdims=True) * 5
+    assert np.all(np.abs(actual - expected) <= (x.shape[-1] + 8) * ROUNDING * reach)
+
+
+@pytest.mark.parametrize("activations", FORMATS)
+@pytest.mark.parametrize("weights", ["int2", "int3", "int4", "uint4", "int5", "int8"])
+@pytest.mark.parametrize(("depth", "block"), [(64, 16), (96, 32), (70, 32), (200, 64)])
+@pytest.mark.sample(8)
+def test_layers_run_on_integers(activations, weights, depth, block):
+    model = quantize(make_model(depth), activations, f"{weights} per-block {block}")
+    compiled = anybit.compile(model)
+    (layer,) = compiled.report.layers
+    assert layer.guarantee == "bounded"
+    assert layer.kernel == "blocks"
+    # Zero-points differ between blocks: codes less these have a bit more.
+    assert layer.layer.weight_bits == int(weights[-1]) + weights.startswith("uint")
+    _, product = find_product(compiled)
+    assert product.block == block
+    check_floats(model, compiled, np.random.default_rng(1).normal(size=(9, depth)).astype("f"))
+
+
+@pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("shape", [("n",), ("n", "t"), ("n", 2, 3)])
+def test_shapes(operator, shape):
+    if operator == "Gemm" and len(shape) > 1:
+        pytest.skip("Gemm multiplies matrices")
+    model = quantize(make_model(64, operator=operator, shape=shape))
+    compiled = anybit.compile(model)
+    (program,) = compiled.report.programs
+    assert [type(at).__name__ for at in program.instructions] == CHAIN
+    sizes = [4 if isinstance(size, str) else size for size in shape]
+    check_floats(model, compiled, np.random.default_rng(1).normal(size=(*sizes, 64)).astype("f"))
+
+
+def test_results_are_those_of_the_documented_order():
+    """Blocks are added in ascending order, then come the scale of the row and the bias."""
+    source = make_model(96)
+    model = quantize(source)
+    compiled = anybit.compile(model)
+    _, product = find_product(compiled)
+    weights = product.lowest + unpack_indices(product.weights, product.weight_bits, (20, 96))
+    scales = product.scales.reshape(20, 3)
+    x = np.random.default_rng(1).normal(size=(7, 96)).astype(np.float32)
+    step = np.maximum(np.abs(x).max(axis=1, keepdims=True), np.float32(2.0**-119)) / np.float32(127)
+    codes = np.clip(np.rint(x / step), -128, 127).astype(np.int64)
+    y = np.zeros((7, 20), np.float32)
+    for block in range(3):
+        part = slice(32 * block, 32 * block + 32)
+        sums = codes[:, part] @ weights[:, part].T
+        y = y + sums.astype(np.float32) * scales[:, block]
+    (bias,) = [numpy_helper.to_array(x) for x in source.graph.initializer if x.name == "b"]
+    np.testing.assert_array_equal(compiled.run(x)["y"], y * step + bias)
+
+
+def test_stronger_guarantees_leave_floats():
+    model = quantize(make_model(64))
+    compiled = anybit.compile(model, guarantee="certified")
+    (layer,) = compiled.report.layers
+    assert layer.guarantee is None
+    assert "only certified was asked for" in layer.reason
+
+
+def test_two_formats_of_weights_read_one_tensor():
+    """Zero-points are channels for weights per channel, and not for those in blocks."""
+    model = make_model(64)
+    model.graph.node.append(helper.make_node("MatMul", ["x", "v"], ["z"]))
+    v = np.random.default_rng(1).normal(size=(64, 9)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(v, "v"))
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", 9]))
+    model.graph.node[0].name, model.graph.node[-1].name = "first", "second"
+    quantized = anybit.quantize(
+        model,
+        weights="int8",
+        activations="uint8 dynamic",
+        layers={"first": "int4 per-block 32/uint8 dynamic"},
+    ).model
+    compiled = anybit.compile(quantized)
+    assert [layer.guarantee for layer in compiled.report.layers] == ["bounded"] * 2
+    x = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
+    expected, actual = anybit.load(quantized).run(x), compiled.run(x)
+    for name in ("y", "z"):
+        np.testing.assert_allclose(actual[name], expected[name], rtol=0, atol=2e-5)
+
+
+def make_dynamic_nbits(packed, *, bias=False, **attributes):
+    """Return a MatMulNBits after a quantizer with computed scales."""
+    weight = packed.weight.astype(np.float32)
+    model = make_model(packed.k, packed.n)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    del model.graph.node[1:]
+    model.graph.node[0].output[0] = "y"
+    quantized = ir.to_proto(quantize(model, weights="int8"))
+    (node,) = [node for node in quantized.graph.node if node.op_type == "MatMul"]
+    tensors, names = packed.tensors, ["b", "s", "z", "", "bias"]
+    if bias:
+        tensors["bias"] = np.arange(packed.n, dtype=np.float32)
+    names = [node.input[0], *(name if name in tensors else "" for name in names)]
+    del node.input[:]
+    node.input.extend(names)
+    node.op_type, node.domain = "MatMulNBits", "com.microsoft"
+    node.attribute.extend(
+        helper.make_attribute(*item) for item in {**packed.sizes, **attributes}.items()
+    )
+    quantized.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in tensors.items()
+    )
+    quantized.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return quantized
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeropts", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("k", [16, 72])
+def test_nbits_after_dynamic_quantizers(bits, zeropts, bias, k):
+    packed = NBits(k=k, n=20, bits=bits, block=16, zeropts=zeropts)
+    model = make_dynamic_nbits(packed, bias=bias)
+    compiled = anybit.compile(model)
+    (layer,) = compiled.report.layers
+    if bits == 8 and zeropts:  # 9 bits less the zero-points
+        assert layer.guarantee is None
+        return
+    assert layer.guarantee == "bounded"
+    x = np.random.default_rng(0).normal(size=(5, k)).astype(np.float32)
+    expected, actual = anybit.load(model).run(x)["y"], compiled.run(x)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_nbits_that_round_their_input_again_stay():
+    model = make_dynamic_nbits(NBits(k=64, n=20), accuracy_level=4)
+    compiled = anybit.compile(model)
+    assert not compiled.report.programs
+    operators = [node.op_type for node in compiled.model.graph]
+    assert "MatMulNBits" in operators
+
+
+def test_nbits_on_floats_stay():
+    model = NBits(k=64, n=20).model()
+    with pytest.raises(anybit.ModelError, match="no quantizers"):
+        anybit.compile(model)
+    assert isinstance(model, onnx.ModelProto)
