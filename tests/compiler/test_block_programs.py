@@ -118,6 +118,19 @@ def test_kernels_equal_reference(bits, seed):
         assert actual.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("depth", "block"), [(1000, 1), (1100, 1), (3000, 20), (8192, 32), (8200, 32)]
+)
+@pytest.mark.usefixtures("level")
+def test_rows_that_share_a_buffer(depth, block):
+    program, *_ = make_program(
+        depth=depth, channels=50, block=block, bits=4, lowest=-8, codes=(-128, 256)
+    )
+    x = np.random.default_rng(0).integers(-128, 128, (13, 1, 1, depth)).astype(np.float32)
+    (expected,), (actual,) = run(program, [x]), Network(program).run([x])
+    assert actual.tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3e38, -0.0, 2.5])
 @pytest.mark.usefixtures("level")
 def test_any_zero_point_is_one_of_the_codes(number):

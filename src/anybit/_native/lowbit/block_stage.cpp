@@ -131,7 +131,8 @@ class BlockStage final : public Stage {
         one_zero_(task.one_zero),
         low_code_(static_cast<float>(task.tensor.lowest)),
         high_code_(static_cast<float>(task.tensor.lowest + task.tensor.levels - 1)),
-        width_(task.tensor.width) {
+        width_(task.tensor.width),
+        kernels_(kernels_of<ProductKernels>(level)) {
     name = BlockProduct::name;
     source = task.source;
     lines = to.sizes.height;
@@ -145,13 +146,13 @@ class BlockStage final : public Stage {
     origin_ = is_signed ? 0 : static_cast<std::int32_t>(task.tensor.lowest) + 128;
     const bool has_zeros = has_zero_ || origin_ != 0;
     const BlockProduct& product = *task.product;
-    const ProductKernels& kernels = kernels_of<ProductKernels>(level);
-    const BlockPacking packing(product, channels_of_sum, channels, has_zeros, kernels.block_panels);
+    const BlockPacking packing(product, channels_of_sum, channels, has_zeros,
+                               kernels_.block_panels);
     weights_ = room_for(packing.panels() * packing.panel_bytes(), task.most_bytes);
     packing.write(weights_.data());
     ones_ = ones_of(packing.size_of(0)),
     last_ones_ = ones_of(packing.size_of(packing.blocks() - 1));
-    sums_ = kernels.blocks[static_cast<std::size_t>(product.weight_bits - 1)];
+    sums_ = kernels_.blocks[static_cast<std::size_t>(product.weight_bits - 1)];
     block_.offset = static_cast<std::uint8_t>(task.tensor.lowest - origin_);
     panel_bytes_ = packing.panel_bytes();
     block_.bytes = packing.block_bytes(0);
@@ -163,6 +164,12 @@ class BlockStage final : public Stage {
     block_.lowest = static_cast<std::int32_t>(product.lowest);
     block_.stride = chunk_channels;
     has_zeros_ = has_zeros;
+    const std::int64_t fitting =
+        std::min(most_prepared / channels_of_sum, most_sums / packing.blocks());
+    prepares_ = kernels_.block_rows > 1 && fitting >= kernels_.block_rows;
+    if (prepares_)
+      together_ = static_cast<int>(
+          std::min<std::int64_t>(most_pixels, fitting / kernels_.block_rows * kernels_.block_rows));
   }
 
   std::string kernel() const override { return "blocks"; }
@@ -174,13 +181,15 @@ class BlockStage final : public Stage {
       for (std::int64_t y = part.first_line; y < part.last_line; ++y)
         for (std::int64_t x = 0; x < width_; ++x) {
           pixels.add(*this, memory, row, y, x);
-          if (pixels.count == most_pixels) run_pixels(pixels, part, memory.backwards);
+          if (pixels.count == together_) run_pixels(pixels, part, memory.backwards);
         }
     if (pixels.count > 0) run_pixels(pixels, part, memory.backwards);
   }
 
  private:
   static constexpr int most_pixels = 32;
+  // Numbers of the buffers of a thread, which are on its stack.
+  static constexpr std::int64_t most_prepared = 32 * 1024, most_sums = 4 * 1024;
 
   struct Pixels {
     const std::byte* sources[most_pixels];
@@ -207,14 +216,22 @@ class BlockStage final : public Stage {
     // Weights that exceed the caches are read in reverse order by every other call.
     const std::int64_t first = part.first_channel / chunk_channels,
                        last = (part.last_channel + chunk_channels - 1) / chunk_channels;
+    alignas(64) std::byte prepared[most_prepared + slack];
+    std::int32_t sums[most_sums];
+    BlockSums block = block_;
+    if (prepares_ && pixels.count >= kernels_.block_rows) {
+      for (int i = 0; i < pixels.count; ++i)
+        kernels_.prepare_blocks(block, pixels.sources[i], channels_of_sum,
+                                prepared + i * channels_of_sum, sums + i * block.blocks);
+      block.prepared = prepared, block.prepared_bytes = channels_of_sum, block.code_sums = sums;
+    }
     for (std::int64_t i = first; i < last; ++i)
-      run_chunk(pixels, (backwards ? first + last - 1 - i : i) * chunk_channels);
+      run_chunk(pixels, block, (backwards ? first + last - 1 - i : i) * chunk_channels);
     pixels.count = 0;
   }
 
-  void run_chunk(const Pixels& pixels, std::int64_t channel) const {
+  void run_chunk(const Pixels& pixels, BlockSums block, std::int64_t channel) const {
     alignas(64) float room[most_pixels * chunk_channels];
-    BlockSums block = block_;
     const std::int64_t count = std::min<std::int64_t>(chunk_channels, channels - channel);
     block.pixels = pixels.sources, block.count = pixels.count;
     block.panels = static_cast<int>((count + panel_channels - 1) / panel_channels);
@@ -236,6 +253,9 @@ class BlockStage final : public Stage {
   const bool has_zero_, one_zero_;
   const float low_code_, high_code_;
   const std::int64_t width_;
+  const ProductKernels& kernels_;
+  int together_ = most_pixels;  // pixels
+  bool prepares_ = false;
   std::int64_t panel_bytes_ = 0;
   std::int32_t origin_ = 0;
   bool has_zeros_ = false;

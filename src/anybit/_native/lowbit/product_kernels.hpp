@@ -85,6 +85,9 @@ struct BlockSums {
   const std::int32_t *ones, *last_ones;  // four bytes per step: 1 for the channels of the block
   std::int32_t lowest;                   // weight of the index 0
   const std::int32_t* zeros;             // per pixel: subtracted from the bytes; null for 0
+  const std::byte* prepared;             // signed bytes of all pixels; null if there are none
+  std::ptrdiff_t prepared_bytes;         // from one pixel to the next
+  const std::int32_t* code_sums;         // [pixel][block]: the sums of these bytes
   float* sums;                           // [pixel][stride]
   std::ptrdiff_t stride;
 };
@@ -266,8 +269,12 @@ struct ProductKernels {
   // Sums whose low 16 bits are exact, and their epilogue. Null where the level computes in 32 bits.
   std::array<void (*)(const SumBlock&), scheme_count> short_sums{};
   void (*short_tail)(const ShortTailBlock&) = nullptr;
-  // Panels of weights in blocks that are stored together.
-  int block_panels = 1;
+  // Panels of weights in blocks that are stored together, and pixels that are multiplied together
+  // if they are prepared.
+  int block_panels = 1, block_rows = 1;
+  // Turns indices into signed bytes, and adds these up by blocks.
+  void (*prepare_blocks)(const BlockSums&, const std::byte* indices, std::int64_t depth,
+                         std::byte* to, std::int32_t* sums) = nullptr;
   // Sums of weights in blocks, by their bits less 1.
   std::array<void (*)(const BlockSums&), 8> blocks{};
   // For `signs12`, per pixel: minus the number of nonzero activations in its window, including the

@@ -104,7 +104,7 @@ struct PanelRange {
   int first;
 };
 
-// Sums of `rows` pixels times `panels` panels.
+// Sums of `rows` pixels times `panels` panels. Several pixels are prepared.
 template <int bits, int rows, int panels>
 [[gnu::noinline]] void block_tile(const BlockSums& block, int first, const PanelRange& range,
                                   float* out) {
@@ -113,7 +113,10 @@ template <int bits, int rows, int panels>
   constexpr int parts = panel_channels / Isa::lanes, columns = panels * parts;
   const BlockSums at = block;
   const std::byte* a[rows];
-  repeat<rows>([&](int i) __attribute__((always_inline)) { a[i] = at.pixels[first + i]; });
+  constexpr bool prepared = rows > 1;
+  repeat<rows>([&](int i) __attribute__((always_inline)) {
+    a[i] = prepared ? at.prepared + (first + i) * at.prepared_bytes : at.pixels[first + i];
+  });
   // Bytes ahead of the weights in use that are read to the caches.
   constexpr std::ptrdiff_t ahead = 2048;
   const std::byte* b = range.group + range.first * at.bytes;
@@ -143,12 +146,13 @@ template <int bits, int rows, int panels>
       };
       unroll<count>([&](auto step) __attribute__((always_inline)) {
         Vector row[rows];
-        const Vector one = Isa::broadcast(ones + step);
         repeat<rows>([&](int i) __attribute__((always_inline)) {
-          const Vector indices = Isa::broadcast(a[i] + start + done + step * 4);
-          row[i] = Vector(ByteRegister(indices) + offset);
-          Vector& sum = target(codes[i], some_codes[i]);
-          sum = block_dot<bits>(sum, one, row[i]);
+          row[i] = Isa::broadcast(a[i] + start + done + step * 4);
+          if constexpr (!prepared) {
+            row[i] = Vector(ByteRegister(row[i]) + offset);
+            Vector& sum = target(codes[i], some_codes[i]);
+            sum = block_dot<bits>(sum, Isa::broadcast(ones + step), row[i]);
+          }
         });
         repeat<columns>([&](int j) __attribute__((always_inline)) {
           const Vector column =
@@ -180,8 +184,10 @@ template <int bits, int rows, int panels>
       repeat<panels>(
           [&](int j) __attribute__((always_inline)) { __builtin_prefetch(b + j * panel + ahead); });
     repeat<rows>([&](int i) __attribute__((always_inline)) {
-      const UnsignedRegister lows =
-          wrapping(IntRegister(codes[i])) * static_cast<std::uint32_t>(at.lowest);
+      UnsignedRegister lows = wrapping(IntRegister(codes[i]));
+      if constexpr (prepared)
+        lows += static_cast<std::uint32_t>(at.code_sums[(first + i) * at.blocks + number]);
+      lows *= static_cast<std::uint32_t>(at.lowest);
       repeat<columns>([&](int j) __attribute__((always_inline)) {
         UnsignedRegister sum = wrapping(IntRegister(sums[i][j])) + lows;
         if (at.zeros != nullptr)
@@ -217,6 +223,22 @@ template <int bits, int rows, int panels>
   if constexpr (panels > 1) block_group<bits, rows, panels / 2>(at, row, range);
 }
 
+// Turns the indices of a pixel into signed bytes, and adds these up by blocks.
+void prepare_blocks(const BlockSums& at, const std::byte* indices, std::int64_t depth,
+                    std::byte* to, std::int32_t* sums) {
+  const auto* const from = reinterpret_cast<const std::uint8_t*>(indices);
+  auto* const bytes = reinterpret_cast<std::int8_t*>(to);
+  const std::uint8_t offset = at.offset;
+  for (std::int64_t i = 0; i < depth; ++i)
+    bytes[i] = static_cast<std::int8_t>(static_cast<std::uint8_t>(from[i] + offset));
+  for (std::int64_t start = 0; start < depth; start += at.block) {
+    const std::int64_t end = std::min<std::int64_t>(start + at.block, depth);
+    std::int32_t sum = 0;
+    for (std::int64_t i = start; i < end; ++i) sum += bytes[i];
+    *sums++ = sum;
+  }
+}
+
 template <int bits>
 void block_sums(const BlockSums& block) {
   BlockSums at = block;
@@ -224,7 +246,7 @@ void block_sums(const BlockSums& block) {
     const PanelRange range{at.weights, std::min(most_block_panels, block.panels - panel), 0};
     int row = 0;
     if constexpr (most_block_rows > 1)
-      for (; row + most_block_rows <= at.count; row += most_block_rows)
+      for (; at.prepared != nullptr && row + most_block_rows <= at.count; row += most_block_rows)
         block_group<bits, most_block_rows, most_row_panels>(at, row, range);
     for (; row < at.count; ++row) block_group<bits, 1, most_block_panels>(at, row, range);
     at.weights += range.count * ((at.blocks - 1) * at.bytes + at.last_bytes);
@@ -234,7 +256,8 @@ void block_sums(const BlockSums& block) {
 
 template <class = void>
 constexpr void set_blocks(anybit::lowbit::ProductKernels& kernels) {
-  kernels.block_panels = most_block_panels;
+  kernels.block_panels = most_block_panels, kernels.block_rows = most_block_rows;
+  kernels.prepare_blocks = prepare_blocks;
   kernels.blocks = {block_sums<1>, block_sums<2>, block_sums<3>, block_sums<4>,
                     block_sums<5>, block_sums<6>, block_sums<8>, block_sums<8>};
 }
