@@ -13,6 +13,7 @@ from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.program import program as p
 from anybit.compiler.program import reference
 from anybit.compiler.program.network import Network
+from anybit.compiler.requantize.affine_fit import locate_steps
 from anybit.compiler.requantize.scaled_fit import fit_scaled
 from anybit.compiler.requantize.step_function import StepFunction, bisect_steps
 
@@ -48,6 +49,23 @@ def test_scaled_equals_affine_on_all_accumulators(levels, kind, late):
     got = reference.apply_epilogue(scaled, all_points(reach), levels)
     np.testing.assert_array_equal(got, expected)
     assert levels < 16 or bool(scaled.late.size) == late
+
+
+@pytest.mark.parametrize("farthest", [0, 2, 3, 10**4])
+def test_bisect_steps_gives_same_steps_with_any_guess(farthest):
+    random = np.random.default_rng(farthest)
+    lowest = -random.integers(1, 3000, 40)
+    reach = IntegerRange(lowest, lowest + random.integers(0, 6000, 40))
+    gains, offsets = random.normal(0, 0.1, 40), random.normal(0, 100, 40)
+    gains[0] = 0
+    tail = p.Affine(gains.astype(np.float32), offsets.astype(np.float32), 128)
+    guess = locate_steps(tail, 256) + random.integers(-farthest, farthest + 1, (255, 40))
+    bisected, guessed = (
+        bisect_steps(lambda x: reference.apply_epilogue(tail, x, 256), 256, reach, near)
+        for near in (None, guess)
+    )
+    np.testing.assert_array_equal(guessed.directions, bisected.directions)
+    np.testing.assert_array_equal(guessed.thresholds, bisected.thresholds)
 
 
 def test_no_scaled_equals_curve():

@@ -10,6 +10,7 @@ from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.partition.windows import is_padded
 from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import apply_epilogue, unpack_weights
+from anybit.compiler.requantize.affine_fit import locate_steps
 from anybit.compiler.requantize.scaled_fit import fit_scaled
 from anybit.compiler.requantize.step_function import StepFunction, bisect_steps, read_steps
 from anybit.onnx.graph.constants import Array
@@ -77,7 +78,8 @@ def _find_steps(
             if reach.longest * reach.lowest.size > _MOST_EVALUATIONS:
                 return None
             return read_steps(_evaluate(tail, levels, reach), levels, reach)
-    return bisect_steps(lambda points: apply_epilogue(tail, points, levels), levels, reach)
+    guess = locate_steps(tail, levels) if isinstance(tail, p.Affine) else None
+    return bisect_steps(lambda points: apply_epilogue(tail, points, levels), levels, reach, guess)
 
 
 def _is_monotonic(tail: p.Rounded) -> bool:

@@ -15,7 +15,10 @@ from anybit.compiler.program.reference import compute_index
 from anybit.compiler.requantize.step_function import StepFunction, orient
 from anybit.onnx.graph.constants import Array
 
-_ROUNDS = 60
+_ROUNDS, _FIRST_ROUNDS = 60, 10
+_FEW = 24
+_FARTHEST = 2.0**40
+_ROUNDING = 2.0**-48
 _NEIGHBOURS = 8
 _TRIALS = 41
 _GOLDEN = (np.sqrt(5.0) - 1) / 2
@@ -65,6 +68,17 @@ def fit_affine(
     return None if missed(fitted).any() else fitted
 
 
+def locate_steps(affine: Affine, levels: int) -> Array:
+    """Return about where the indices of an affine epilogue begin, levels - 1 x channels.
+
+    These are thresholds of direction * accumulator; 0 where an epilogue is constant.
+    """
+    starts = np.arange(1, levels)[:, None] - 0.5 - affine.shift - affine.offsets.astype(np.float64)
+    with np.errstate(all="ignore"):
+        places = np.ceil(starts / np.abs(affine.gains.astype(np.float64)))
+    return np.where(np.abs(places) < _FARTHEST, places, 0).astype(np.int64)
+
+
 def _fit_middle(
     wide: StepFunction, far: IntegerRange, stairs: StepFunction, reach: IntegerRange, shift: int
 ) -> Affine:
@@ -112,21 +126,62 @@ def _fit_line(points: Array, used: Array) -> tuple[Array, Array]:
     The largest distance is convex in the slope, so that a golden section search finds its minimum.
     """
     at = np.arange(1, len(points) + 1)[:, None]
-
-    def spread(slope: Array) -> tuple[Array, Array, Array]:
-        rest = points - slope * at
-        top = np.where(used, rest, -np.inf).max(axis=0)
-        bottom = np.where(used, rest, np.inf).min(axis=0)
-        return top - bottom, top, bottom
-
     low, high = _bound_slope(points, at, used)
-    for _ in range(_ROUNDS):
-        inner = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        left = spread(inner[0])[0] <= spread(inner[1])[0]
-        low, high = np.where(left, low, inner[0]), np.where(left, inner[1], high)
+    low, high = _narrow(points, at, used, low, high, _FIRST_ROUNDS)
+    outermost = _find_outermost(points, at, used, low, high)
+    few = outermost.sum(axis=0) <= _FEW
+    rows = np.argsort(~outermost[:, few], axis=0, kind="stable")[:_FEW]
+    parts = (
+        (few, *(np.take_along_axis(part[:, few], rows, 0) for part in (points, used)), rows + 1),
+        (~few, points[:, ~few], used[:, ~few], at),
+    )
+    for channels, some, used_some, places in parts:
+        low[channels], high[channels] = _narrow(
+            some, places, used_some, low[channels], high[channels], _ROUNDS - _FIRST_ROUNDS
+        )
     slope = (low + high) / 2
-    _, top, bottom = spread(slope)
+    top, bottom = _find_ends(points, at, used, slope)
     return slope, (top + bottom) / 2
+
+
+def _narrow(
+    points: Array, at: Array, used: Array, low: Array, high: Array, rounds: int
+) -> tuple[Array, Array]:
+    """Return bounds of the slopes after rounds of golden-section search."""
+
+    def spread(slope: Array) -> Array:
+        top, bottom = _find_ends(points, at, used, slope)
+        return top - bottom
+
+    for _ in range(rounds):
+        inner = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        left = spread(inner[0]) <= spread(inner[1])
+        low, high = np.where(left, low, inner[0]), np.where(left, inner[1], high)
+    return low, high
+
+
+def _find_ends(points: Array, at: Array, used: Array, slope: Array) -> tuple[Array, Array]:
+    """Return the largest and the least distance from a line through 0."""
+    rest = points - slope * at
+    top = np.where(used, rest, -np.inf).max(axis=0)
+    return top, np.where(used, rest, np.inf).min(axis=0)
+
+
+def _find_outermost(points: Array, at: Array, used: Array, low: Array, high: Array) -> Array:
+    """Return which points can be an end for slopes of an interval.
+
+    Distances are linear in the slope: a point that another one exceeds at both bounds is no end.
+    """
+    middle = points - (low + high) / 2 * at
+    first = np.where(used, middle, -np.inf).argmax(axis=0)[None]
+    last = np.where(used, middle, np.inf).argmin(axis=0)[None]
+    rounding = _ROUNDING * (np.abs(points).max(axis=0) + np.abs(high) * len(points))
+    outermost = np.zeros(used.shape, bool)
+    for slope in (low, high):
+        rest = points - slope * at
+        outermost |= used & (rest >= np.take_along_axis(rest, first, 0) - rounding)
+        outermost |= used & (rest <= np.take_along_axis(rest, last, 0) + rounding)
+    return outermost
 
 
 def _bound_slope(points: Array, at: Array, used: Array) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from anybit.compiler.partition.element_functions import ElementFunction
 from anybit.compiler.partition.expressions import Accumulators, IntegerRange
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import UNSUPPORTED
-from anybit.compiler.requantize.affine_fit import fit_affine
+from anybit.compiler.requantize.affine_fit import fit_affine, locate_steps
 from anybit.compiler.requantize.lookup_table import evaluate_table, find_risks_in_table, refuse_size
 from anybit.compiler.requantize.piecewise import (
     IndexBounds,
@@ -82,7 +82,7 @@ def requantize_exactly(
         return index(function(sums.values(points)))
 
     if function.monotone:
-        stairs, far = _find_steps(indices, levels, sums.reach)
+        stairs, far = _find_steps(indices, levels, sums.reach, guess)
         check_steps(stairs, indices, sums.reach)
         tail = _select_cheapest(stairs, far, levels, sums.reach, shift, guess)
         return Requantization(tail, *_find_step_risks(stairs, function, index, sums))
@@ -175,20 +175,21 @@ def _select_cheapest(
 
 
 def _find_steps(
-    indices: Callable[[Array], Array], levels: int, reach: IntegerRange
+    indices: Callable[[Array], Array], levels: int, reach: IntegerRange, guess: p.Affine | None
 ) -> tuple[StepFunction, IntegerRange]:
     """Return the step function of a monotonic function, and the range on which it is found.
 
     With many levels, steps are also searched far beyond the reachable accumulators: more steps
     determine an affine fit better.
     """
+    near = None if guess is None else locate_steps(guess, levels)
     if levels > _FEW_LEVELS:
         far = IntegerRange(np.minimum(reach.lowest, -_WIDE), np.maximum(reach.highest, _WIDE))
         try:
-            return bisect_steps(indices, levels, far), far
+            return bisect_steps(indices, levels, far, near), far
         except UNSUPPORTED:  # the function has no values there
             pass
-    return bisect_steps(indices, levels, reach), reach
+    return bisect_steps(indices, levels, reach, near), reach
 
 
 def _find_step_risks(
@@ -218,6 +219,8 @@ def _find_step_risks(
         for side in (starts + distance, starts - 1 - distance):
             points = np.clip(side, ends[0], ends[1]) * inside.directions
             moved = _is_at_risk(points, function, index, sums) & tested
+            if not moved.any():
+                continue
             channels = np.broadcast_to(np.arange(points.shape[1]), points.shape)[moved]
             risky = np.union1d(risky, (channels << 32) + points[moved] + 2**31)
         distance += 1

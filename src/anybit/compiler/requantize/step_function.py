@@ -14,6 +14,8 @@ from anybit.onnx.graph.constants import Array
 _SAMPLES = 2**17
 _FEWEST_SAMPLES = 128
 _NEIGHBOURS = range(-2, 3)
+_NEAR = 2
+"""Distance from a guess within which steps are expected."""
 
 Index: TypeAlias = Callable[[Array], Array]
 """From float32 values, elements x channels, to indices; raises OffGridError off the grid."""
@@ -54,8 +56,17 @@ def orient(reach: IntegerRange, directions: Array) -> tuple[Array, Array]:
     return np.minimum(*ends), np.maximum(*ends)
 
 
-def bisect_steps(indices: Indices, levels: int, reach: IntegerRange) -> StepFunction:
-    """Return the steps of a monotonic function, found in log2(range) evaluations."""
+def bisect_steps(
+    indices: Indices, levels: int, reach: IntegerRange, guess: Array | None = None
+) -> StepFunction:
+    """Return the steps of a monotonic function, found in log2(range) evaluations at most.
+
+    Args:
+        indices: The function.
+        levels: Number of indices.
+        reach: The points.
+        guess: Thresholds, levels - 1 x channels: steps near them are found in few evaluations.
+    """
     ends = indices(np.stack([reach.lowest, reach.highest]))
     directions = np.where(ends[1] >= ends[0], 1, -1)
     lowest, highest = orient(reach, directions)
@@ -63,8 +74,11 @@ def bisect_steps(indices: Indices, levels: int, reach: IntegerRange) -> StepFunc
     start, end = np.minimum(ends[0], ends[1]), np.maximum(ends[0], ends[1])
     below, above = np.broadcast_arrays(lowest, highest, np.empty(targets.shape))[:2]
     below, above = below.copy(), above.copy()
+    middles = [] if guess is None else [guess - 1 - _NEAR, guess + _NEAR, guess - 1, guess]
     while np.any(above - below > 1):
         middle = below + (above - below) // 2
+        if middles:
+            middle = np.clip(middles.pop(0), below, above)
         reached = indices(middle * directions) >= targets
         above = np.where(reached, middle, above)
         below = np.where(reached, below, middle)

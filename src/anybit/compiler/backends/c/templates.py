@@ -34,6 +34,7 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
+        optimized=False,
     )
     environment.filters.update(FILTERS)
     environment.globals.update(FUNCTIONS)

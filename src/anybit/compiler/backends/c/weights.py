@@ -102,7 +102,7 @@ def interleave_rows(rows: Array, together: int, *, fill: bool = True) -> Array:
 
 def _find_digits(weights: Array) -> tuple[int, int, int]:
     """Return low, step and the number of digits of weights `low + step * n`."""
-    values = np.unique(weights)
+    values = np.flatnonzero(np.bincount((weights + 128).ravel())) - 128
     low = int(values[0])
     step = int(np.gcd.reduce(values - low)) or 1
     return low, step, int(values[-1] - low) // step + 1
