@@ -21,9 +21,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "vectors of the compiler": ("-U__SSE2__", "-D__ARM_NEON"),
     "pairs of products": PAIRS,
     "pairs of products, unaligned words": (*PAIRS, "-D__ARM_FEATURE_UNALIGNED"),
-    "SSE2": ("-march=x86-64",),
+    "SSE2": ("-march=x86-64", "-DONLY_SSE2"),
+    "SSE2, and more at run time": ("-march=x86-64",),
     "popcnt": ("-march=x86-64", "-mpopcnt"),
-    "avx2": ("-march=x86-64-v3",),
+    "avx2": ("-march=x86-64-v3", "-DNO_AVX512"),
     "avx512_vnni": ("-march=x86-64-v4", "-mavx512vnni"),
 }
 """Options by names; those that a CPU may lack have the names of its flags in /proc/cpuinfo."""

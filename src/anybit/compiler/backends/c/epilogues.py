@@ -42,7 +42,7 @@ class WideScaling:
         scales: The array of three words per channel: multiplier and term.
         shift: The shift of a channel.
         lowest, highest: The least element, and the largest index.
-        late: Whether the function has late steps, as an expression.
+        late: Whether any of four channels from one on has late steps, as an expression.
     """
 
     scales: str
@@ -186,7 +186,7 @@ def _emit_scaled(
         f"    return {target.highest};",
         "}",
     ]
-    late = common or tail.late.any()
+    late = bool(common or tail.late.any())
     index = f"{upper} >> {shift}"
     if upper == "y" and wide is CType.INT64:
         index = f"(int32_t)({index})"
@@ -211,16 +211,14 @@ def _emit_scaled(
         ]
     scaling = None
     if scales and upper != "y" and target.ctype.size == 1 and target.step == 1:
-        count = Parameter(int(np.count_nonzero(_unpack_late(tail, target))), "late_count")
-        is_late = str(count) if searched else "1" if late else "0"
+        four = "0"
+        if late:
+            listed = _list_late(tail, target, name, constants, common)
+            four = _has_late_of_four(listed, target.levels)
         scaling = WideScaling(
-            scales.symbol, shift_of_channel, target.lowest, target.levels - 1, is_late
+            scales.symbol, shift_of_channel, target.lowest, target.levels - 1, four
         )
     return Epilogue((*lines, return_element(target, "index")), searched, scaling)
-
-
-def _unpack_late(tail: p.Scaled, target: StoredTensor) -> Array:
-    return unpack_late(tail, target.levels) if tail.late.size else np.zeros(0)
 
 
 def _read_shift(
@@ -281,16 +279,38 @@ def _emit_late(
 
     Return the type of the list, too.
     """
-    bits = _unpack_late(tail, target)
-    keys = np.flatnonzero(bits)
+    listed = _list_late(tail, target, name, constants, common)
+    if listed is None:
+        return constants.add(f"{name}_late", tail.late, CType.UINT8).bit("step"), None
+    keys, count = listed
+    return keys.has("step", count), keys.ctype
+
+
+def _list_late(
+    tail: p.Scaled,
+    target: StoredTensor,
+    name: str,
+    constants: Constants,
+    common: CommonScaling | None,
+) -> tuple[Constant, Parameter] | None:
+    """Return the list of late steps and its length; None if a bit per step is smaller."""
+    late = unpack_late(tail, target.levels) if tail.late.size else np.zeros(0)
+    keys = np.flatnonzero(late)
     ctype = common.keys if common else find_type(0, int(keys.max()))
     if keys.size and keys.size * ctype.size >= tail.late.size:
-        return constants.add(f"{name}_late", tail.late, CType.UINT8).bit("step"), None
-    if keys.size:
-        array = constants.add(f"{name}_late", keys, ctype)
-    else:
-        array = Constant("0", ctype, "late")
-    return array.has("step", Parameter(keys.size, "late_count")), ctype
+        return None
+    stored = constants.add(f"{name}_late", keys, ctype) if keys.size else None
+    return stored or Constant("0", ctype, "late"), Parameter(keys.size, "late_count")
+
+
+def _has_late_of_four(listed: tuple[Constant, Parameter] | None, levels: int) -> str:
+    """Return the expression of whether any of four channels has late steps."""
+    if listed is None:
+        return "1"
+    keys, count = listed
+    ends = ("channel", "(channel + 4)")
+    counts = (keys.count(f"{end} * (int32_t){levels} - 1", keys.symbol, count) for end in ends)
+    return " != ".join(counts)
 
 
 def _find_width(multipliers: Array, terms: Sequence[int], sums: Sums) -> CType:
