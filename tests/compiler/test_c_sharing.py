@@ -113,7 +113,7 @@ def test_layout_decides_whether_functions_are_shared() -> None:
     program = make_blocks(np.random.default_rng(2), 0, 256)
     source, fast = (emit_c(program, "net", layout=layout) for layout in ("size", "speed"))
     shared = re.findall(r"^static void (\w+)\(const struct", source.files["net.c"], re.MULTILINE)
-    assert {"convolve", "find_maxima", "multiply"} <= set(shared)
+    assert {"convolve", "convolve_channels", "find_maxima", "multiply"} <= set(shared)
     assert "READ_LAYER" not in fast.files["net.c"]
     for layer in source.layers:
         assert layer.function in source.files["net.c"]

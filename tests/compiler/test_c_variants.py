@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from c_batches import Case, make_case, run_batch
-from c_networks import WIDTHS, make_network, make_windows
+from c_networks import WIDTHS, make_network, make_tiles, make_windows
 from c_targets import PAIRS, SANITIZERS, WARNINGS
 
 from anybit.compiler.backends.c.source import emit_c
@@ -36,7 +36,8 @@ ROWS = 3
 def make_cases() -> list[Case]:
     cases = []
     for number, (name, width) in enumerate(WIDTHS.items()):
-        for make in (make_network, make_windows):
+        wide = len(width.values) == 256
+        for make in (make_network, make_windows, *((make_tiles,) if wide else ())):
             program = make(width, np.random.default_rng(len(name) + 1))
             x = np.random.default_rng(number).normal(0, 1, (ROWS, program.inputs[0].sizes[0]))
             inputs = [x.astype(np.float32)]

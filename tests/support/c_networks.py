@@ -99,6 +99,32 @@ def make_windows(width: Width, rng: np.random.Generator) -> p.Program:
     return make_program(tensors, products, rng)
 
 
+def make_tiles(width: Width, rng: np.random.Generator) -> p.Program:
+    """Return convolutions whose pixels are multiplied together: 16, fewer, and one by one.
+
+    Windows overlap, are dilated, and are too large.
+    """
+    channels = (4, 8, 128, 8, 520, 4, 12)
+    sizes = ((5, 22), (5, 22), (3, 11), (3, 11), (3, 11), (3, 11), (3, 4))
+    tensors = [
+        p.Tensor(*size, count, width.lowest, 1, width.levels)
+        for size, count in zip(sizes, channels, strict=True)
+    ]
+    padded = p.Window(3, 3, 1, 1, 1, 1, 1, 1, 1, 1)
+    windows = (
+        padded,
+        p.Window(3, 3, 2, 2, 1, 1, 1, 1, 1, 1),
+        padded,
+        p.Window(3, 3, 1, 1, 2, 2, 2, 2, 2, 2),
+        padded,
+        p.Window(2, 3, 1, 3, 1, 1, 0, 1, 1, 1),
+    )
+    products = [
+        make_product(tensors, i, i + 1, window, width, rng) for i, window in enumerate(windows)
+    ]
+    return make_program(tensors, products, rng)
+
+
 def make_program(
     tensors: Sequence[p.Tensor], layers: Sequence[p.Instruction], rng: np.random.Generator
 ) -> p.Program:

@@ -121,7 +121,7 @@ class LayerEmitter:
         program: The program.
         tensors: Its tensors as C stores them.
         index: The type of indices: int, or int32_t where 16 bits are too few.
-        ternary: Whether five weights with three values share a byte.
+        small: Whether layers share functions, and five weights with three values a byte.
         constants: The arrays of the file.
         helpers: The shared functions of the file.
         common: A form for all multiplications and shifts, if layers share functions.
@@ -130,7 +130,7 @@ class LayerEmitter:
     program: p.Program
     tensors: Sequence[StoredTensor]
     index: str
-    ternary: bool
+    small: bool
     constants: Constants = field(default_factory=Constants)
     helpers: Helpers = field(default_factory=Helpers)
     common: CommonScaling | None = None
@@ -206,7 +206,7 @@ class LayerEmitter:
         x: StoredTensor = values["x"]
         rows = weights.reshape(len(weights), -1)
         largest = max(abs(x.lowest), abs(x.highest), abs(x.zero))
-        packed = pack_rows(rows, largest, ternary=self.ternary)
+        packed = pack_rows(rows, largest, ternary=self.small)
         size = len(weights) // at.groups
         together = next(count for count in _ROWS if size % count == 0)
         fill = packed.packing is not Packing.TERNARY
@@ -278,7 +278,7 @@ class LayerEmitter:
         element = f"((int32_t)from[place] + {bias})" if x.bias else "(int32_t)from[place]"
         if alike and weight == 1 and not x.bias:
             element = "from[place]"
-        together = next((n for n in (16, 8, 4) if channels % n == 0), 0)
+        together = self._select_block(channels)
         vectors = together if blocks and packed.packing is Packing.INT8 else 0
         y_step = find_channel_step(values["y"])
         windows = vectors >= _TOGETHER and taps <= _MOST_TAPS and x.ctype.size == 1
@@ -305,6 +305,12 @@ class LayerEmitter:
             windows=windows,
         )
         return text, 0
+
+    def _select_block(self, channels: int) -> int:
+        """Return how many channels of a depthwise product vectors have; layers share a function."""
+        others = [t.channels for t in self.tensors if t.channels % _TOGETHER == 0]
+        most = 16 if not self.small or all(n % 16 == 0 for n in others) else _TOGETHER
+        return next((n for n in (16, 8, 4) if channels % n == 0 and n <= most), 0)
 
     def _add_weights(self, name: str, rows: Array, packing: Packing) -> Any:
         ctype = CType.INT8 if packing is Packing.INT8 else CType.UINT8

@@ -119,7 +119,7 @@ class _Emission:
         tensors = [store_tensor(tensor) for tensor in program.tensors]
         index = _select_index(program, tensors)
         small = layout == "size"
-        self.emitter = LayerEmitter(program, tensors, index, ternary=small, common=common)
+        self.emitter = LayerEmitter(program, tensors, index, small=small, common=common)
         self.roots = find_roots(program, tensors)
         outside = find_outside(program, self.roots, names) if codes else {}
         self.ports = Ports(program, tensors, names, outside)
