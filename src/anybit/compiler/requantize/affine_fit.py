@@ -170,7 +170,7 @@ def _find_ends(points: Array, at: Array, used: Array, slope: Array) -> tuple[Arr
 def _find_outermost(points: Array, at: Array, used: Array, low: Array, high: Array) -> Array:
     """Return which points can be an end for slopes of an interval.
 
-    Distances are linear in the slope: a point that another one exceeds at both bounds is no end.
+    Distances are linear in the slope: a point exceeded by another one at both bounds is not an end.
     """
     middle = points - (low + high) / 2 * at
     first = np.where(used, middle, -np.inf).argmax(axis=0)[None]
