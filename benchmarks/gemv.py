@@ -5,9 +5,10 @@
 
 Weights of 8 to 1 bits and in blocks, with `int8 dynamic` activations, compiled by anybit, beside
 ONNX Runtime's MatMulNBits. All run in sessions on one thread, in turns; the shortest processor time
-of that thread counts. Weights come from memory where a read of other memory precedes each call. The
-share is that of a loop that only reads as many bytes as the weights and their scales have. It is
-compiled with the C compiler of the system. ANYBIT_ISA selects an ISA level.
+of that thread counts. Weights come from memory where a read of other memory precedes each call, and
+a call of a small matrix, which brings the code back to the caches. The share is that of a loop that
+only reads as many bytes as the weights and their scales have. It is compiled with the C compiler of
+the system. ANYBIT_ISA selects an ISA level.
 """
 
 import ctypes
@@ -30,6 +31,7 @@ import anybit.onnxruntime
 from anybit._native import set_num_threads
 
 SHAPES = ((8192, 2048), (4096, 4096))
+SMALL = (64, 64)
 BLOCK = 32
 FORMATS = {
     "W8": ("int8", 8.0),
@@ -114,13 +116,14 @@ def make_calls(depth: int, columns: int, folder: Path) -> dict[str, Call]:
 
 
 def time_from_memory(
-    calls: Mapping[str, Call], rounds: int, evict: Call, clock: Call
+    calls: Mapping[str, Call], small: Mapping[str, Call], rounds: int, evict: Call, clock: Call
 ) -> dict[str, float]:
-    """Return the shortest time of a call after others were read to the caches."""
+    """Return the shortest time of a call after other memory was read to the caches."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():
             evict()
+            small[name]()
             start = clock()
             call()
             best[name] = min(best[name], clock() - start)
@@ -143,8 +146,13 @@ def measure(
         )
         for size in sorted(set(sizes.values()))
     }
+    small = make_calls(*SMALL, folder)
+    small |= {
+        name: partial(read.read, ctypes.c_void_p(own.ctypes.data), ctypes.c_size_t(128))
+        for name in reads
+    }
     near = best_times(calls, rounds, clock=time.thread_time)
-    far = time_from_memory({**calls, **reads}, rounds, evict, time.thread_time)
+    far = time_from_memory({**calls, **reads}, small, rounds, evict, time.thread_time)
     return [
         (
             f"{depth} x {columns}",
