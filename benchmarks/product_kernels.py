@@ -138,7 +138,7 @@ def _quantize(codes: Codes) -> p.Quantize:
     return p.Quantize(0, 0, np.ones(1, np.int32), thresholds, 0)
 
 
-def _requantization(weights: np.ndarray, codes: Codes) -> p.Tail:
+def _requantization(weights: np.ndarray, codes: Codes) -> p.Epilogue:
     """Return thresholds, or an affine function, over the likely range of the sums."""
     deviation = np.abs(codes.values).mean() * np.sqrt(np.square(weights).sum(1))
     middle = codes.values.mean() * weights.sum(1)

@@ -58,12 +58,12 @@ def journey_figure() -> str:
     quantize, product, _ = compiled.report.programs[0].instructions
     assert isinstance(quantize, Quantize)
     assert isinstance(product, Product)
-    assert isinstance(product.tail, Thresholds)
+    assert isinstance(product.epilogue, Thresholds)
     codes = np.searchsorted(quantize.thresholds, _X, side="right")
     packed = np.unpackbits(product.weights, bitorder="little").reshape(4, 8)
     sums = (2 * packed.astype(int) - 1) @ codes
-    thresholds = product.tail.thresholds.reshape(4, 3)
-    results = (product.tail.directions[:, None] * sums[:, None] >= thresholds).sum(axis=1)
+    thresholds = product.epilogue.thresholds.reshape(4, 3)
+    results = (product.epilogue.directions[:, None] * sums[:, None] >= thresholds).sum(axis=1)
     np.testing.assert_array_equal(results * np.float32(0.5), compiled.run(_X[None])["y"][0])
     edges = ", ".join(f"{edge:.3g}" for edge in quantize.thresholds)
     steps = [
@@ -88,7 +88,7 @@ def journey_figure() -> str:
                 "IntQuant together, found by",
                 "evaluating them on every sum",
             ),
-            _lines(sums, product.tail.directions, thresholds, results),
+            _lines(sums, product.epilogue.directions, thresholds, results),
         ),
         (56, ("4. Codes", "of four channels"), _cells(results)),
         (48, ("packed", "input of the next layer"), _planes(results)),
@@ -130,7 +130,7 @@ def _graph() -> Iterator[str]:
         x += wide + 26
     start, end = begins[3][0], begins[5][1]
     yield f'<path class="tail" d="M{start:g} 46v6H{end:g}v-6"/>'
-    yield _text((start + end) / 2, 67, "the tail: per channel a function of one number", "tail")
+    yield _text((start + end) / 2, 67, "the epilogue: per channel a function of one number", "tail")
 
 
 def _cells(values: Iterable[object]) -> Iterator[str]:

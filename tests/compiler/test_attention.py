@@ -231,8 +231,14 @@ def test_matmul_multiplies_views():
         ({"second_view": -VIEW}, "number of a view must be from 0 to 8, got -4"),
         ({"second_view": VIEW * 2**29}, "number of a view must be from 0 to 8"),
         ({"second": 1}, "tensor 1 is read before it is written"),
-        ({"tail": p.Table(np.int32([-4, -4]), np.zeros(8, np.uint8))}, "accumulators from -4 to 8"),
-        ({"tail": p.Arithmetic(np.float32([1, 1]), ())}, "number of the floats must be 0, got 1"),
+        (
+            {"epilogue": p.Table(np.int32([-4, -4]), np.zeros(8, np.uint8))},
+            "accumulators from -4 to 8",
+        ),
+        (
+            {"epilogue": p.Arithmetic(np.float32([1, 1]), ())},
+            "number of the floats must be 0, got 1",
+        ),
     ],
 )
 def test_verify_refuses_inconsistent_products(fields, message):
@@ -307,7 +313,7 @@ def test_views_repeat_no_elements_along_the_depth():
     assert matrix_products.find_view(operand, moves, (1, 2, 8), transposed=False)[0] is operand
 
 
-def make_repeated(rows, columns, depth, tail, levels=2):
+def make_repeated(rows, columns, depth, epilogue, levels=2):
     """Return a product whose views repeat one element, or few."""
     view = np.int32([0, 0, 0, 1])
     return p.Program(
@@ -316,7 +322,7 @@ def make_repeated(rows, columns, depth, tail, levels=2):
         (p.Tensor(1, 1, depth, 0, 1, 2), p.Tensor(1, rows, columns, 0, 1, levels)),
         (
             p.Quantize(0, 0, np.int32([1]), np.float32([0]), 0),
-            p.MatMul(0, 0, 1, 1, rows, columns, depth, view, view, 0, tail),
+            p.MatMul(0, 0, 1, 1, rows, columns, depth, view, view, 0, epilogue),
             p.Dequantize(1, 0, np.arange(levels, dtype=np.float32)),
         ),
     )
@@ -324,19 +330,19 @@ def make_repeated(rows, columns, depth, tail, levels=2):
 
 def test_verify_limits_multiplications():
     side = 2**14
-    tail = p.Thresholds(np.ones(side, np.int32), np.ones(side, np.int32))
+    epilogue = p.Thresholds(np.ones(side, np.int32), np.ones(side, np.int32))
     message = f"number of multiplications must be from 1 to {2**44}, got {2**52}"
     with pytest.raises(ValueError, match=f"MatMul.*damaged.*{message}"):
-        Network(make_repeated(side, side, 2**24, tail))
+        Network(make_repeated(side, side, 2**24, epilogue))
 
 
 def test_verify_limits_thresholds_before_they_are_made():
     channels = 2**19
     rows = np.zeros(channels, np.int32), np.zeros(2 * channels, np.int32)
-    tail = p.Scaled(*rows, np.zeros(channels, np.uint8), np.zeros(0, np.uint8))
+    epilogue = p.Scaled(*rows, np.zeros(channels, np.uint8), np.zeros(0, np.uint8))
     at_least = channels * (256 * 4 + 512)
     with pytest.raises(ValueError, match=f"at least {at_least} for one instruction"):
-        Network(make_repeated(1, channels, 1, tail, levels=18))
+        Network(make_repeated(1, channels, 1, epilogue, levels=18))
 
 
 def make_rows(at, floats, channels_first=0):

@@ -41,7 +41,7 @@ def damage(value: Any, rng: np.random.Generator, spare: Sequence[Any]) -> Any:
                 records[place] = damage(records[place], rng, spare)
         return tuple(records)
     assert is_dataclass(value)
-    if type(value) in p.TAILS and rng.integers(3) == 0:
+    if type(value) in p.EPILOGUES and rng.integers(3) == 0:
         return spare[rng.integers(len(spare))]
     name = rng.choice([field.name for field in fields(value)])
     return replace(value, **{name: damage(getattr(value, name), rng, spare)})  # type: ignore[type-var]
@@ -98,12 +98,14 @@ def test_damaged_programs_are_refused_or_equal_reference(seed: int, tmp_path: Pa
     codes = bool(seed % 3 == 1)
     sound = make_integer_program(choices, codes=codes) if seed % 2 else make_program(choices)
     others = [make_program(FromGenerator(np.random.default_rng(other))) for other in range(8)]
-    tails = [at.tail for other in others for at in other.instructions if isinstance(at, p.Product)]
+    epilogues = [
+        at.epilogue for other in others for at in other.instructions if isinstance(at, p.Product)
+    ]
     cases = []
     for number in range(DAMAGES):
         program = sound
         for _ in range(rng.integers(1, 3)):
-            program = damage(program, rng, tails)
+            program = damage(program, rng, epilogues)
         case = make_damaged_case(program, 1000 * seed + number, codes=codes)
         if case is not None and len(cases) < MOST_COMPILED:
             cases.append(case)

@@ -61,9 +61,9 @@ def make_blocks(rng: np.random.Generator, lowest: int, levels: int) -> p.Program
         weights = rng.integers(0, 256, size * channels).astype(np.uint8)
         reach = size * 128 * max(-lowest, lowest + levels)
         gains = rng.normal(0, 6 * levels / reach, channels).astype(np.float32)
-        tail = p.Affine(gains, rng.normal(0, 1, channels).astype(np.float32), levels // 2)
+        epilogue = p.Affine(gains, rng.normal(0, 1, channels).astype(np.float32), levels // 2)
         values = np.arange(-128, 128, dtype=np.int32)
-        steps.append(p.Product(source, target, window, groups, 8, weights, values, tail))
+        steps.append(p.Product(source, target, window, groups, 8, weights, values, epilogue))
 
     for stride, channels in ((1, 8), (2, 16)):
         add_product(p.Window(3, 3, stride, stride, 1, 1, *pads), channels)

@@ -17,7 +17,7 @@ from programs import FromGenerator, inputs_for, make_integer_program, make_progr
 from anybit.compiler.backends.c.identifiers import make_comment, make_identifier
 from anybit.compiler.backends.c.ports import SourceNames
 from anybit.compiler.backends.c.source import emit_c
-from anybit.compiler.backends.integer_tails import make_integer_tails
+from anybit.compiler.backends.integer_epilogues import make_integer_epilogues
 from anybit.compiler.program import program as p
 from anybit.compiler.program.open_bits import is_open
 from anybit.errors import ModelError, OptionError
@@ -106,7 +106,7 @@ def make_product(rng: np.random.Generator, bits: int) -> p.Program:
     flags = indices[:, None] >> np.arange(bits) & 1
     weights = np.packbits(flags.ravel(), bitorder="little")
     reach = float(max(abs(first[0]), abs(first[0] + first[1] * first[2]))) * count / channels * 128
-    tails = (
+    epilogues = (
         p.Affine(
             *rng.normal(0, 4 * last[2] / reach, (1, channels)).astype(np.float32),
             rng.normal(last[2] / 2, 2, channels).astype(np.float32),
@@ -121,14 +121,14 @@ def make_product(rng: np.random.Generator, bits: int) -> p.Program:
             (p.Step(p.Operation.ADD, rng.normal(0, 9, channels).astype(np.float32)),),
         ),
     )
-    tail = pick(*tails)
+    epilogue = pick(*epilogues)
     input_port, output_port = (
         p.Port(np.int32([h * w * c]), h, w, c, int(rng.integers(2)))
         for h, w, c in ((*sizes, source_channels), (*target_sizes, channels))
     )
     thresholds = np.linspace(-2, 2, first[2] - 1).astype(np.float32)
-    floats = isinstance(tail, p.Arithmetic)
-    product = p.Product(0, 0 if floats else 1, window, groups, bits, weights, values, tail)
+    floats = isinstance(epilogue, p.Arithmetic)
+    product = p.Product(0, 0 if floats else 1, window, groups, bits, weights, values, epilogue)
     steps: list[p.Instruction] = [p.Quantize(0, 0, np.int32([1]), thresholds, 0), product]
     if not floats:
         steps.append(p.Dequantize(1, 0, rng.normal(0, 1, last[2]).astype(np.float32)))
@@ -152,10 +152,10 @@ def test_products_match_reference(seed: int, tmp_path: Path) -> None:
 
 
 def is_refused(at: p.Instruction, inputs: int) -> bool:
-    """Return whether an instruction of a program with integer tails has no C code."""
+    """Return whether an instruction of a program with integer epilogues has no C code."""
     match at:
         case p.Product():
-            return isinstance(at.tail, p.Affine | p.Rounded)
+            return isinstance(at.epilogue, p.Affine | p.Rounded)
         case p.Quantize():
             return at.source >= inputs
     return isinstance(at, p.Elementwise | p.MatMul | p.DynamicQuantize)
@@ -166,7 +166,7 @@ def test_only_programs_with_floats_or_attention_inside_are_refused(codes: bool) 
     refused = 0
     for seed in range(40):
         program = make_program(FromGenerator(np.random.default_rng(seed)))
-        integers = make_integer_tails(program).instructions
+        integers = make_integer_epilogues(program).instructions
         opened = any(is_open(at) for at in program.instructions)
         if program.floats or opened or any(is_refused(at, len(program.inputs)) for at in integers):
             refused += 1

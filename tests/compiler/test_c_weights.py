@@ -32,9 +32,9 @@ def make_network(values: np.ndarray, rng: np.random.Generator) -> p.Program:
         codes = rng.integers(0, len(values), count)
         codes[: len(values)] = range(len(values))
         scales = np.full(y.channels, 0.01, np.float32)
-        tail = p.Affine(scales, np.zeros(y.channels, np.float32), 0)
+        epilogue = p.Affine(scales, np.zeros(y.channels, np.float32), 0)
         product = p.Product(
-            *(source, source + 1, window, groups, 8, codes.astype(np.uint8)), values, tail
+            *(source, source + 1, window, groups, 8, codes.astype(np.uint8)), values, epilogue
         )
         steps.append(product)
     steps.append(p.Dequantize(4, 0, np.float32([0, 1, 2, 3])))

@@ -40,10 +40,12 @@ def sums(low, high, scale=0.125, slack=0.0):
     )
 
 
-def differing(tail, function, index, levels, of):
+def differing(epilogue, function, index, levels, of):
     offsets = np.minimum(np.arange(of.reach.longest)[:, None], of.reach.highest - of.reach.lowest)
     points = of.reach.lowest + offsets
-    return int((apply_epilogue(tail, points, levels) != index(function(of.values(points)))).sum())
+    return int(
+        (apply_epilogue(epilogue, points, levels) != index(function(of.values(points)))).sum()
+    )
 
 
 @pytest.mark.parametrize("monotone", [True, False])
@@ -56,8 +58,8 @@ def test_epilogue_equals_function_everywhere(levels, monotone):
     function = affine(gains, offsets, lowest, levels, monotone=monotone)
     of = sums(np.arange(-24, 0) * 30, np.arange(24) * 40)
     result = requantize_exactly(function, index_from(lowest), levels, of)
-    assert differing(result.tail, function, index_from(lowest), levels, of) == 0
-    assert isinstance(result.tail, p.Thresholds if levels <= 4 else p.Affine)
+    assert differing(result.epilogue, function, index_from(lowest), levels, of) == 0
+    assert isinstance(result.epilogue, p.Thresholds if levels <= 4 else p.Affine)
 
 
 def test_epilogue_rounds_ties_to_even_code():
@@ -65,9 +67,9 @@ def test_epilogue_rounds_ties_to_even_code():
     function = affine([1.0], [0.0], -8, 16)
     of = sums([-16], [16])
     result = requantize_exactly(function, index_from(-8), 16, of)
-    assert differing(result.tail, function, index_from(-8), 16, of) == 0
+    assert differing(result.epilogue, function, index_from(-8), 16, of) == 0
     # One line does that because it rounds ties as the function does.
-    assert (result.tail.gains, result.tail.offsets) == (np.float32([0.5]), np.float32([8]))
+    assert (result.epilogue.gains, result.epilogue.offsets) == (np.float32([0.5]), np.float32([8]))
 
 
 @pytest.mark.parametrize("lowest", [-127, -128])
@@ -76,10 +78,10 @@ def test_epilogue_rounds_ties_to_even_code_with_any_lowest(lowest):
     function = affine([1.0, -1.0, 0.5], [0.0, 0.25, 0.0], lowest, 255)
     index, of = index_from(lowest), sums([-600] * 3, [600])
     result = requantize_exactly(function, index, 255, of, -lowest)
-    assert differing(result.tail, function, index, 255, of) == 0
-    assert (result.tail.gains == np.float32([0.5, -0.5, 0.25])).all()
+    assert differing(result.epilogue, function, index, 255, of) == 0
+    assert (result.epilogue.gains == np.float32([0.5, -0.5, 0.25])).all()
     # Rounded after the shift, odd codes would be even indices.
-    assert isinstance(requantize_exactly(function, index, 255, of).tail, p.Affine) == (
+    assert isinstance(requantize_exactly(function, index, 255, of).epilogue, p.Affine) == (
         lowest == -128
     )
 
@@ -90,8 +92,8 @@ def test_epilogue_supports_constant_and_decreasing_channels():
     function = affine(gains, offsets, -1, 3)
     of = sums([-50] * 5, [50])
     result = requantize_exactly(function, index_from(-1), 3, of)
-    assert result.tail.directions.tolist() == [1, 1, -1, 1, 1]
-    thresholds = result.tail.thresholds.reshape(5, 2)
+    assert result.epilogue.directions.tolist() == [1, 1, -1, 1, 1]
+    thresholds = result.epilogue.thresholds.reshape(5, 2)
     assert thresholds[0].tolist() == [-50, -50]
     assert thresholds[3].tolist() == [51, 51]
     assert thresholds[4].tolist() == [-50, 51]
@@ -101,7 +103,7 @@ def test_epilogue_supports_constant_and_decreasing_channels():
 def test_epilogue_moves_unreached_steps_out_of_range():
     function = affine([0.001], [0.0], 0, 4)
     result = requantize_exactly(function, index_from(0), 4, sums([-5], [5]))
-    assert result.tail.thresholds.tolist() == [6, 6, 6]
+    assert result.epilogue.thresholds.tolist() == [6, 6, 6]
     assert result.steps == 0
 
 
@@ -112,8 +114,8 @@ def test_epilogue_uses_table_for_non_monotonic_function():
     bent = ElementFunction().then(function, monotone=False, uniform=True)
     of = sums([-40, -3], [40, 90])
     result = requantize_exactly(bent, index_from(0), 8, of)
-    assert isinstance(result.tail, p.Table)
-    assert differing(result.tail, bent, index_from(0), 8, of) == 0
+    assert isinstance(result.epilogue, p.Table)
+    assert differing(result.epilogue, bent, index_from(0), 8, of) == 0
 
 
 def test_epilogue_refuses_too_long_table():
@@ -147,7 +149,7 @@ def test_evaluate_table_works_in_blocks():
     sizes = []
     of = sums([-(2**20)] * 2, [2**20 - 1], 1e-6)
     result = requantize_exactly(counted(wave, sizes), index_from(0), 8, of)
-    assert isinstance(result.tail, p.Table)
+    assert isinstance(result.epilogue, p.Table)
     assert sum(sizes) == 2**22
     assert max(sizes) <= 2**18
 
@@ -178,10 +180,10 @@ def test_epilogue_bisects_long_ranges():
     function = affine([1e-4, -1e-4], [0.0, 0.3], -128, 256)
     of = sums([-(2**27)] * 2, [2**27])
     result = requantize_exactly(function, index_from(-128), 256, of)
-    tail = result.tail
+    epilogue = result.epilogue
     near = np.random.default_rng(0).integers(-(2**27), 2**27, (2000, 2))
     expected = index_from(-128)(function(of.values(near)))
-    np.testing.assert_array_equal(apply_epilogue(tail, near, 256), expected)
+    np.testing.assert_array_equal(apply_epilogue(epilogue, near, 256), expected)
 
 
 def test_epilogue_lists_risks():

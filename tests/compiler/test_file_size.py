@@ -68,9 +68,11 @@ def test_file_size_is_within_a_tenth_of_weights(
 
     monkeypatch.setattr(requantizer, "_MANY_LEVELS", 256)
     thresholds = anybit.compile(quantized)
-    tails = [[layer.tail for layer in item.report.layers] for item in (compiled, thresholds)]
-    assert "Thresholds" not in tails[0]
-    assert "Thresholds" in tails[1]
+    epilogues = [
+        [layer.epilogue for layer in item.report.layers] for item in (compiled, thresholds)
+    ]
+    assert "Thresholds" not in epilogues[0]
+    assert "Thresholds" in epilogues[1]
     (mine,), (its,) = (item.run(data).values() for item in (compiled, thresholds))
     assert mine.tobytes() == its.tobytes()
 
@@ -135,7 +137,7 @@ def test_requantize_replays_monotonic_functions_of_long_sums() -> None:
         scale=0.0123,
     )
     compiled = anybit.compile(model)
-    assert [layer.tail for layer in compiled.report.layers] == ["Rounded"]
+    assert [layer.epilogue for layer in compiled.report.layers] == ["Rounded"]
     x = rng.integers(-127, 128, (200, 1000)).astype(np.float32)
     x[:20] = np.sign(rng.normal(size=(20, 1))) * 127
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(model).run(x)["y"])

@@ -83,10 +83,10 @@ FUNCTIONS = ["HardSwish(x)", "HardSigmoid(x)", "HardSigmoid<alpha: float = -0.3>
 @pytest.mark.parametrize("line", FUNCTIONS)
 def test_replay_supports_functions_defined_by_operations(line):
     function, of = chain(f"y = {line}"), root(-(2**28), 2**28, scale=2.0**-26)
-    tail = replay_floats(function, of)
+    epilogue = replay_floats(function, of)
     points = np.random.default_rng(0).integers(-(2**28), 2**28, (10_000, 1))
     np.testing.assert_array_equal(
-        compute_result(tail, points), function(of.accumulators.values(points))
+        compute_result(epilogue, points), function(of.accumulators.values(points))
     )
 
 

@@ -89,6 +89,6 @@ def test_guarantee_keeps_affine_epilogue_for_eight_bits():
     model = parse(WIDE, {name: np.float32(value) for name, value in constants.items()})
     compiled = anybit.compile(model)
     (layer,) = compiled.report.layers
-    assert (layer.guarantee, layer.levels, layer.tail) == (Guarantee.EXACT, 256, "Affine")
+    assert (layer.guarantee, layer.levels, layer.epilogue) == (Guarantee.EXACT, 256, "Affine")
     x = (random.integers(0, 256, (500, size)) / 16).astype(np.float32)
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(model).run(x)["y"])

@@ -27,10 +27,10 @@ def test_records_equal_native_declarations():
     assert native["version"] == versions.VERSION
     assert native["most_levels"] == p.MOST_LEVELS
     assert native["instructions"] == [item.__name__ for item in p.INSTRUCTIONS]
-    assert native["tails"] == [item.__name__ for item in p.TAILS]
+    assert native["epilogues"] == [item.__name__ for item in p.EPILOGUES]
     assert native["operations"] == [item.name for item in sorted(p.Operation)]
     parts = [p.Program, p.Port, p.Tensor, p.FloatTensor, p.Window, p.Step]
-    records = [*p.INSTRUCTIONS, *p.TAILS, *parts]
+    records = [*p.INSTRUCTIONS, *p.EPILOGUES, *parts]
     layouts = {item.__name__: encoding.list_fields(item) for item in records}
     assert native["layouts"] == layouts
 
@@ -104,8 +104,8 @@ def layers(width, depth, seed=0, bits=4, levels=16, values=None):
         packed = np.packbits(flags.ravel(), bitorder="little")
         own = np.int32(values or range(-(2 ** (bits - 1)), 2 ** (bits - 1)))
         steps = np.sort(rng.normal(0, width, (width, levels - 1))).round().astype(np.int32)
-        tail = p.Thresholds(np.ones(width, np.int32), steps.ravel())
-        instructions.append(p.Product(i, i + 1, window, 1, bits, packed, own, tail))
+        epilogue = p.Thresholds(np.ones(width, np.int32), steps.ravel())
+        instructions.append(p.Product(i, i + 1, window, 1, bits, packed, own, epilogue))
     tensors = tuple(p.Tensor(1, 1, width, 0, 1, levels) for _ in range(depth + 1))
     instructions.append(p.Dequantize(depth, 0, np.arange(levels, dtype=np.float32)))
     port = p.Port(np.int32([width]), 1, 1, width, 0)

@@ -57,9 +57,9 @@ def test_piecewise_equals_function_everywhere(body):
     function, sums = function_of(body), sums_of()
     levels = 15 if "low" in body else GRID.levels  # few are compared faster
     result = requantize_piecewise(function, GRID.index, levels, sums)
-    assert isinstance(result.tail, p.Piecewise) == (levels == GRID.levels)
+    assert isinstance(result.epilogue, p.Piecewise) == (levels == GRID.levels)
     points, expected = indices_of(function, sums)
-    np.testing.assert_array_equal(apply_epilogue(result.tail, points, levels), expected)
+    np.testing.assert_array_equal(apply_epilogue(result.epilogue, points, levels), expected)
     assert result.steps == np.count_nonzero(np.diff(expected, axis=0))
     assert (result.risks, result.more_risks) == ((), False)
 
@@ -120,7 +120,7 @@ def test_swish_keeps_network_in_one_region(level, pads):
     )
     compiled = anybit.compile(proto)
     assert len(compiled.report.programs) == 1
-    assert compiled.report.layers[0].tail == "Piecewise"
+    assert compiled.report.layers[0].epilogue == "Piecewise"
     x = random.normal(2, 3, (3, 8, 9, 9)).astype(np.float32)
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
 
@@ -149,7 +149,7 @@ def test_pieces_next_to_each_other_are_searched(level):
         version=1,
     )
     compiled = anybit.compile(proto)
-    assert compiled.report.layers[0].tail == "Piecewise"
+    assert compiled.report.layers[0].epilogue == "Piecewise"
     x = np.abs(random.normal(0, 0.01, (200, 8, 9, 9))).astype(np.float32)
     result, expected = compiled.run(x), anybit.load(proto).run(x)
     np.testing.assert_array_equal(result["dq"], expected["dq"])
@@ -169,9 +169,9 @@ def test_encode_writes_least_version():
     port, tensor = p.Port(np.int32([1]), 1, 1, 1, 0), p.Tensor(1, 1, 1, 0, 1, 2)
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
     one, none = np.ones(1, np.int32), np.zeros(0, np.int32)
-    for tail, version in (
+    for epilogue, version in (
         (p.Table(one, np.zeros(9, np.uint8)), 2),
         (p.Piecewise(none, np.zeros(1, np.uint8)), 3),
     ):
-        product = p.Product(0, 1, window, 1, 1, np.ones(1, np.uint8), one, tail)
+        product = p.Product(0, 1, window, 1, 1, np.ones(1, np.uint8), one, epilogue)
         assert encode(p.Program((port,), (port,), (tensor,), (product,))).words[0] == version

@@ -72,7 +72,13 @@ def tensor_of(random: Random, height: int, width: int, channels: int, levels: in
 
 
 def product_of(
-    random: Random, source: p.Tensor, groups: int, channels: int, name: str, bits: int, tail: p.Tail
+    random: Random,
+    source: p.Tensor,
+    groups: int,
+    channels: int,
+    name: str,
+    bits: int,
+    epilogue: p.Epilogue,
 ) -> p.Product:
     window = p.Window(*WINDOWS[name])
     values = values_of(random, bits)
@@ -82,7 +88,7 @@ def product_of(
         indices[:] = np.argmax(np.abs(values))  # sums as large as they get
     flags = (indices[:, None] >> np.arange(bits) & 1).astype(np.uint8)
     weights = np.packbits(flags.reshape(-1), bitorder="little")
-    return p.Product(0, 0, window, groups, bits, weights, values, tail)
+    return p.Product(0, 0, window, groups, bits, weights, values, epilogue)
 
 
 def outer(source: p.Tensor, name: str) -> tuple[int, int]:
@@ -119,13 +125,15 @@ def program_of(
     target = p.Tensor(height, width, channels, 0, 1, target_levels)
     changed = p.Product(
         0, 1, product.window, groups, bits, product.weights, product.values,
-        tail_of(random, kind, reached, channels, target_levels),
+        epilogue_of(random, kind, reached, channels, target_levels),
     )  # fmt: skip
     shown = p.Dequantize(1, 0, np.arange(target_levels, dtype=np.float32))
     return p.Program((inside,), (outside,), (source, target), (quantize, changed, shown))
 
 
-def tail_of(random: Random, kind: str, sums: np.ndarray, channels: int, levels: int) -> p.Tail:
+def epilogue_of(
+    random: Random, kind: str, sums: np.ndarray, channels: int, levels: int
+) -> p.Epilogue:
     low, high = int(sums.min()), int(sums.max())
     if kind == "affine":
         gain = levels / (high - low + 1)
@@ -228,13 +236,13 @@ def test_depthwise_product_equals_reference_for_wide_factors(name: str, levels: 
             check(program, inputs_for(random, program, 2), levels)
 
 
-TAILS = (
+EPILOGUES = (
     *("thresholds", "even thresholds", "thresholds on ties", "thresholds near lines"),
     *("affine", "affine on ties", "rounded", "scaled"),
 )
 
 
-@pytest.mark.parametrize("kind", TAILS)
+@pytest.mark.parametrize("kind", EPILOGUES)
 def test_product_equals_reference_for_all_epilogues(kind: str, levels: list[str]) -> None:
     random = np.random.default_rng(len(kind))
     for widths in ((1, 1), (2, 2), (1, 2), (4, 4), (8, 8), (3, 5)):
@@ -253,12 +261,12 @@ def test_product_target_is_source_of_next(out_levels: int, levels: list[str]) ->
         quantize, product, _ = first.instructions
         assert isinstance(product, p.Product)
         thresholds = np.sort(random.integers(-60, 60, (channels, out_levels - 1)), axis=1)
-        tail = p.Thresholds(
+        epilogue = p.Thresholds(
             random.choice([-1, 1], channels).astype(np.int32),
             thresholds.astype(np.int32).reshape(-1),
         )
         product = p.Product(
-            0, 1, product.window, 1, 1, product.weights, integers(-1, 1), tail
+            0, 1, product.window, 1, 1, product.weights, integers(-1, 1), epilogue
         )  # fmt: skip
         sums = p.Arithmetic(np.ones(48, np.float32), ())
         last = product_of(random, middle, 1, 48, "ordinary", 1, sums)

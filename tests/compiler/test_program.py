@@ -18,18 +18,18 @@ def floats(*values):
     return np.array(values, np.float32)
 
 
-def bipolar_layer(tail=None, nan=-1):
+def bipolar_layer(epilogue=None, nan=-1):
     """Four signs times the weights -1 1 -1 1 and 1 1 1 1."""
     weights = np.packbits([0, 1, 0, 1, 1, 1, 1, 1], bitorder="little")
     half = p.Step(p.Operation.ADD, floats(0.5))
-    tail = p.Arithmetic(floats(1, 2), (half,)) if tail is None else tail
+    epilogue = p.Arithmetic(floats(1, 2), (half,)) if epilogue is None else epilogue
     return p.Program(
         inputs=(p.Port(integers(4), 1, 1, 4, 0),),
         outputs=(p.Port(integers(2), 1, 1, 2, 0),),
         tensors=(p.Tensor(1, 1, 4, -1, 2, 2),),
         instructions=(
             p.Quantize(0, 0, integers(1), floats(0), nan),
-            p.Product(0, 0, ONE, 1, 1, weights, integers(-1, 1), tail),
+            p.Product(0, 0, ONE, 1, 1, weights, integers(-1, 1), epilogue),
         ),
     )
 
@@ -55,8 +55,8 @@ def test_reference_refuses_nan_or_gives_index():
 def test_reference_scales_down():
     """Shifts round down, terms have 64 bits, and index 1 of the second channel is one late."""
     terms = reference.split_words(np.array([2**40 + 2, 3]))
-    tail = p.Scaled(integers(2**31 - 1, -1), terms, np.uint8([40, 1]), np.uint8([0b1000000]))
-    index = reference.apply_epilogue(tail, np.array([[0, 4], [-600, 1], [600, 0], [5, -9]]), 5)
+    epilogue = p.Scaled(integers(2**31 - 1, -1), terms, np.uint8([40, 1]), np.uint8([0b1000000]))
+    index = reference.apply_epilogue(epilogue, np.array([[0, 4], [-600, 1], [600, 0], [5, -9]]), 5)
     np.testing.assert_array_equal(index, [[1, 0], [0, 0], [2, 1], [1, 4]])
 
 

@@ -107,8 +107,8 @@ def words_of(levels, direction, channels, nan=0):
     first = network_of(np.array([-1.5, 0, 2])[: levels - 1], levels, direction, 0, channels, nan)
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
     identity = np.packbits(np.eye(channels, dtype=np.uint8).ravel(), bitorder="little")
-    tail = p.Arithmetic(np.ones(channels, np.float32), ())
-    product = p.Product(0, 0, window, 1, 1, identity, np.int32([0, 1]), tail)
+    epilogue = p.Arithmetic(np.ones(channels, np.float32), ())
+    product = p.Product(0, 0, window, 1, 1, identity, np.int32([0, 1]), epilogue)
     return p.Program(first.inputs, first.outputs, first.tensors, (first.instructions[0], product))
 
 

@@ -71,12 +71,12 @@ def root(reach, scale=1e-5, slack=0.0):
 def test_rounded_replay_equals_function_everywhere(body, zero, codes):
     function, of = function_of(body, zero), root(2**26)
     result = requantize_by_replay(function, of, codes)
-    assert isinstance(result.tail, p.Rounded)
+    assert isinstance(result.epilogue, p.Rounded)
     points = np.random.default_rng(0).integers(3 - 2**26, 2**26 - 9, (20_000, 2))
     points = np.concatenate([points, points // 256, [[-(2**26), 3 - 2**26]]])
     expected = codes.index(function(of.accumulators.values(points)))
     assert len(np.unique(expected)) > 50
-    np.testing.assert_array_equal(apply_epilogue(result.tail, points, codes.levels), expected)
+    np.testing.assert_array_equal(apply_epilogue(result.epilogue, points, codes.levels), expected)
 
 
 @pytest.mark.parametrize("mode", ["FLOOR", "CEIL", "DOWN", "HALF_UP"])
@@ -112,7 +112,7 @@ def test_add_all_risks_does_not_certify_unproven_functions(slack, more):
     result = requantize(
         function, root(20, scale=0.37, slack=slack), TensorGrid(SCALE, -128, 1, 256)
     )
-    assert isinstance(result.tail, p.Table)
+    assert isinstance(result.epilogue, p.Table)
     assert (result.risks, result.more_risks) == ((), more)
 
 
@@ -140,8 +140,8 @@ def test_add_all_risks_lists_all_accumulators(slack):
 STEPS = "a = Add(h, three) e = Clip(a, none, six) m = Mul(h, e) d = Div(m, six)"
 
 
-@pytest.mark.parametrize(("largest", "tail"), [(7, "Table"), (127, "Rounded")])
-def test_requantize_prefers_replay_to_large_table(largest, tail):
+@pytest.mark.parametrize(("largest", "epilogue"), [(7, "Table"), (127, "Rounded")])
+def test_requantize_prefers_replay_to_large_table(largest, epilogue):
     """Give the same codes as the table, certified."""
     random = np.random.default_rng(0)
     weights = random.integers(-largest, largest + 1, (4, 8)).astype(np.float32)
@@ -159,7 +159,7 @@ def test_requantize_prefers_replay_to_large_table(largest, tail):
     )
     compiled = anybit.compile(proto)
     (layer,) = compiled.report.layers
-    assert (layer.tail, layer.guarantee) == (tail, Guarantee.EXACT)
+    assert (layer.epilogue, layer.guarantee) == (epilogue, Guarantee.EXACT)
     x = random.normal(0, 0.3, (500, 4)).astype(np.float32)
     expected = anybit.load(proto).run(x)["y"]
     assert len(np.unique(expected)) > 5
@@ -187,7 +187,7 @@ def test_rounded_replay_keeps_network_in_one_region(steps):
     )
     compiled = anybit.compile(proto)
     first = compiled.report.layers[0]
-    assert (len(compiled.report.programs), first.tail) == (1, "Rounded")
+    assert (len(compiled.report.programs), first.epilogue) == (1, "Rounded")
     assert first.guarantee is Guarantee.BOUNDED
     x = random.normal(0, 2, (3, 64, 6, 6)).astype(np.float32)
     expected = anybit.load(proto).run(x)["y"]

@@ -63,8 +63,8 @@ with_tensor = partial(change_record, SOUND, "tensors")
 with_port = partial(change_record, SOUND, "inputs", 0)
 
 
-def with_tail(tail):
-    return with_instruction(1, tail=tail)
+def with_epilogue(epilogue):
+    return with_instruction(1, epilogue=epilogue)
 
 
 def scaled(**fields):
@@ -121,39 +121,63 @@ ROWS = [
     (with_instruction(1, window=replace(WINDOW, dilation_width=HUGE)), "dilation_width must be"),
     (with_instruction(1, window=replace(WINDOW, dilation_width=9)), "a window of 19 over 6"),
     (with_tensor(0, lowest=-(2**23), step=2**22), "accumulators of channel 0 go beyond 32"),
-    (with_tail(p.Thresholds(ints(1), ints(*range(6)))), "directions must have 2 elements, got 1"),
-    (with_tail(p.Thresholds(ints(1, 2), ints(*range(6)))), "a direction is 2"),
-    (with_tail(p.Thresholds(ints(1, -(2**31)), ints(*range(6)))), "a direction is -2147483648"),
-    (with_tail(p.Thresholds(ints(1, 1), ints(*range(5)))), "must have 6 elements, got 5"),
-    (with_tail(p.Thresholds(ints(1, 1), ints(0, 2, 1, 0, 0, 0))), "thresholds descend"),
-    (with_tail(p.Affine(np.float32([1, 1]), np.float32([0]), 0)), "offsets must have 2 elements"),
-    (with_tail(p.Affine(np.float32([1, np.inf]), np.float32([0, 0]), 0)), "is not finite"),
     (
-        with_tail(p.Affine(np.float32([1, 1]), np.float32([0, 0]), 2**20 + 1)),
+        with_epilogue(p.Thresholds(ints(1), ints(*range(6)))),
+        "directions must have 2 elements, got 1",
+    ),
+    (with_epilogue(p.Thresholds(ints(1, 2), ints(*range(6)))), "a direction is 2"),
+    (with_epilogue(p.Thresholds(ints(1, -(2**31)), ints(*range(6)))), "a direction is -2147483648"),
+    (with_epilogue(p.Thresholds(ints(1, 1), ints(*range(5)))), "must have 6 elements, got 5"),
+    (with_epilogue(p.Thresholds(ints(1, 1), ints(0, 2, 1, 0, 0, 0))), "thresholds descend"),
+    (
+        with_epilogue(p.Affine(np.float32([1, 1]), np.float32([0]), 0)),
+        "offsets must have 2 elements",
+    ),
+    (with_epilogue(p.Affine(np.float32([1, np.inf]), np.float32([0, 0]), 0)), "is not finite"),
+    (
+        with_epilogue(p.Affine(np.float32([1, 1]), np.float32([0, 0]), 2**20 + 1)),
         "the shift must be from",
     ),
-    (with_tail(scaled(terms=ints(0, 0))), "terms must have 4 elements, got 2"),
-    (with_tail(scaled(terms=ints(1, 2**30, 0, 0))), "a term must be from"),
-    (with_tail(scaled(right_shifts=bytes_of(0, 52))), "a right shift must be from 0 to 51, got 52"),
-    (with_tail(scaled(late=bytes_of(0, 0))), "late must have 1 elements, got 2"),
-    (with_tail(p.Rounded(np.float32([1]), (), 0)), "scales must have 2 elements, got 1"),
-    (with_tail(p.Rounded(np.float32([1, 1]), (), 2**20 + 1)), "the shift must be from"),
+    (with_epilogue(scaled(terms=ints(0, 0))), "terms must have 4 elements, got 2"),
+    (with_epilogue(scaled(terms=ints(1, 2**30, 0, 0))), "a term must be from"),
     (
-        with_tail(p.Rounded(np.float32([1, 1]), (p.Step(11, np.zeros(1, np.float32)),), 0)),
+        with_epilogue(scaled(right_shifts=bytes_of(0, 52))),
+        "a right shift must be from 0 to 51, got 52",
+    ),
+    (with_epilogue(scaled(late=bytes_of(0, 0))), "late must have 1 elements, got 2"),
+    (with_epilogue(p.Rounded(np.float32([1]), (), 0)), "scales must have 2 elements, got 1"),
+    (with_epilogue(p.Rounded(np.float32([1, 1]), (), 2**20 + 1)), "the shift must be from"),
+    (
+        with_epilogue(p.Rounded(np.float32([1, 1]), (p.Step(11, np.zeros(1, np.float32)),), 0)),
         "an operation must be from 0 to 10, got 11",
     ),
-    (with_tail(p.Table(ints(-90, -90), np.zeros(300, np.uint8))), "accumulators from -.* to .*"),
-    (with_tail(p.Table(ints(-900, 900), np.zeros(3000, np.uint8))), "channel 1 has accumulators"),
-    (with_tail(p.Table(ints(-900, -900), np.full(3600, 4, np.uint8))), "an entry must be from 0"),
-    (with_tail(p.Table(ints(0, 0), np.zeros(3, np.uint8))), "3 entries for 2 channels"),
-    (with_tail(p.Table(ints(0, 0), bytes_of())), "0 entries for 2 channels"),
-    (with_tail(p.Piecewise(ints(), bytes_of(0, 1, 2))), "3 entries for 2 channels"),
-    (with_tail(p.Piecewise(ints(), bytes_of())), "number of pieces must be from 1 to 512, got 0"),
-    (with_tail(p.Piecewise(ints(), np.zeros(1026, np.uint8))), "to 512, got 513"),
-    (with_tail(p.Piecewise(ints(1), bytes_of(0, 1, 1, 0))), "starts must have 2 elements, got 1"),
-    (with_tail(p.Piecewise(ints(*(2, 1), *(0, 0)), bytes_of(*[0] * 6))), "starts descend"),
-    (with_tail(p.Piecewise(ints(1, 1), bytes_of(0, 1, 4, 0))), "an entry must be from 0 to 3"),
-    (with_tail(p.Arithmetic(np.float32([1, 1]), ())), "differ|number of windows must be"),
+    (
+        with_epilogue(p.Table(ints(-90, -90), np.zeros(300, np.uint8))),
+        "accumulators from -.* to .*",
+    ),
+    (
+        with_epilogue(p.Table(ints(-900, 900), np.zeros(3000, np.uint8))),
+        "channel 1 has accumulators",
+    ),
+    (
+        with_epilogue(p.Table(ints(-900, -900), np.full(3600, 4, np.uint8))),
+        "an entry must be from 0",
+    ),
+    (with_epilogue(p.Table(ints(0, 0), np.zeros(3, np.uint8))), "3 entries for 2 channels"),
+    (with_epilogue(p.Table(ints(0, 0), bytes_of())), "0 entries for 2 channels"),
+    (with_epilogue(p.Piecewise(ints(), bytes_of(0, 1, 2))), "3 entries for 2 channels"),
+    (
+        with_epilogue(p.Piecewise(ints(), bytes_of())),
+        "number of pieces must be from 1 to 512, got 0",
+    ),
+    (with_epilogue(p.Piecewise(ints(), np.zeros(1026, np.uint8))), "to 512, got 513"),
+    (
+        with_epilogue(p.Piecewise(ints(1), bytes_of(0, 1, 1, 0))),
+        "starts must have 2 elements, got 1",
+    ),
+    (with_epilogue(p.Piecewise(ints(*(2, 1), *(0, 0)), bytes_of(*[0] * 6))), "starts descend"),
+    (with_epilogue(p.Piecewise(ints(1, 1), bytes_of(0, 1, 4, 0))), "an entry must be from 0 to 3"),
+    (with_epilogue(p.Arithmetic(np.float32([1, 1]), ())), "differ|number of windows must be"),
     (with_instruction(2, window=replace(POOL, pad_top=4)), "number of windows must be 4, got 2"),
     (
         replace(
@@ -270,8 +294,8 @@ def test_verify_includes_padding_in_ranges():
     quantize = p.Quantize(0, 0, ints(1), np.float32([0]), 0)
     last = p.Dequantize(1, 0, np.float32([0, 1, 2, 3]))
     for first, fits in ((0, True), (1, False)):
-        tail = p.Table(ints(first), np.zeros(5 - first, np.uint8))
-        product = p.Product(0, 1, window, 1, 1, bytes_of(0), ints(1), tail)
+        epilogue = p.Table(ints(first), np.zeros(5 - first, np.uint8))
+        product = p.Product(0, 1, window, 1, 1, bytes_of(0), ints(1), epilogue)
         program = p.Program((port,), (out,), tensors, (quantize, product, last))
         if fits:
             Network(program).run([np.zeros((1, 2), np.float32)])
@@ -310,7 +334,7 @@ def test_verify_limits_memory_of_small_programs(make, size, message):
 def test_version_is_least_that_has_all_records():
     earlier = replace(SOUND, instructions=INSTRUCTIONS[:-1], floats=())
     assert encode(earlier).words[0] == versions.FIRST_VERSION
-    product = replace(PRODUCT, tail=scaled())
+    product = replace(PRODUCT, epilogue=scaled())
     instructions = (QUANTIZE, product, *INSTRUCTIONS[2:-1])
     encoded = encode(replace(earlier, instructions=instructions))
     assert encoded.words[0] == versions.SINCE[p.Scaled]

@@ -32,9 +32,9 @@ def program(inputs: int = 1, nan: int = -1) -> p.Program:
         ports.append(p.Port(ints(5, 2, 3), 2, 3, 5, 1))
         quantizers.append(p.Quantize(i, i, ints(1), np.float32([0]), nan))
         weights = rng.integers(0, 256, 5, np.uint8)
-        tail = p.Arithmetic(np.float32([1, 0.5, 2, 0.1]), (p.Step(0, np.float32([0.3])),))
+        epilogue = p.Arithmetic(np.float32([1, 0.5, 2, 0.1]), (p.Step(0, np.float32([0.3])),))
         window = p.Window(1, 2, 1, 1, 1, 1, 0, 0, 0, 1)
-        products.append(p.Product(i, i, window, 1, 1, weights, ints(-1, 1), tail))
+        products.append(p.Product(i, i, window, 1, 1, weights, ints(-1, 1), epilogue))
     outputs = [p.Port(ints(4, 2, 3), 2, 3, 4, 1)] * inputs + [p.Port(ints(30), 2, 3, 5, 1)]
     last = p.Dequantize(inputs - 1, inputs, np.float32([-1, 1]))
     tensors = (p.Tensor(2, 3, 5, -1, 2, 2),) * inputs
@@ -117,9 +117,9 @@ def convolutions() -> p.Program:
     instructions: list[Any] = [p.Quantize(0, 0, ints(1), np.float32([-1, 0, 1]), 0)]
     for i in range(3):
         thresholds = np.sort(rng.integers(-99, 99, (64, 3)).astype(np.int32)).ravel()
-        tail = p.Thresholds(np.ones(64, np.int32), thresholds)
+        epilogue = p.Thresholds(np.ones(64, np.int32), thresholds)
         weights, values = rng.integers(0, 256, 64 * 9 * 64 // 4, np.uint8), ints(-2, -1, 0, 1)
-        instructions.append(p.Product(i, i + 1, window, 1, 2, weights, values, tail))
+        instructions.append(p.Product(i, i + 1, window, 1, 2, weights, values, epilogue))
     instructions.append(p.Dequantize(3, 0, np.arange(4, dtype=np.float32)))
     port = p.Port(ints(64, 20, 20), 20, 20, 64, 1)
     tensors = (p.Tensor(20, 20, 64, 0, 1, 4),) * 4

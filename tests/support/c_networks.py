@@ -50,9 +50,9 @@ def make_product(
     reach = rows * max(map(abs, width.values)) * max(-width.lowest, width.lowest + width.levels)
     gains = rng.normal(0, 6 * width.levels / reach, y.channels).astype(np.float32)
     offsets = rng.normal(0, 1, y.channels).astype(np.float32)
-    tail = p.Affine(gains, offsets, width.levels // 2)
+    epilogue = p.Affine(gains, offsets, width.levels // 2)
     values = np.array(width.values, np.int32)
-    return p.Product(source, target, window, groups, 8, weights, values, tail)
+    return p.Product(source, target, window, groups, 8, weights, values, epilogue)
 
 
 def make_network(width: Width, rng: np.random.Generator) -> p.Program:

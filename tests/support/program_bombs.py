@@ -47,8 +47,8 @@ def chain(tensors: list[p.Tensor], instructions: list[p.Instruction]) -> p.Progr
 def product(source: int, window: p.Window, weights: int, channels: int) -> p.Product:
     """Make a product with weights 0 and 1, in one bit."""
     bits = np.full(-(-weights // 8), 0b0110, np.uint8)
-    tail = p.Thresholds(np.ones(channels, np.int32), np.tile(np.int32([1, 2, 3]), channels))
-    return p.Product(source, source + 1, window, 1, 1, bits, np.int32([0, 1]), tail)
+    epilogue = p.Thresholds(np.ones(channels, np.int32), np.tile(np.int32([1, 2, 3]), channels))
+    return p.Product(source, source + 1, window, 1, 1, bits, np.int32([0, 1]), epilogue)
 
 
 def wide_kernel(side: int) -> p.Program:
@@ -122,8 +122,8 @@ def many_steps(count: int) -> p.Program:
     """Make steps with one operand each, shared by all channels."""
     window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
     steps = (p.Step(p.Operation.ADD, np.float32([1])),) * count
-    tail = p.Rounded(np.ones(count, np.float32), steps, 0)
-    many = replace(product(0, window, count, count), tail=tail)
+    epilogue = p.Rounded(np.ones(count, np.float32), steps, 0)
+    many = replace(product(0, window, count, count), epilogue=epilogue)
     return chain([with_codes(1, 1, 1), with_codes(1, 1, count)], [many])
 
 

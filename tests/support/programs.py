@@ -54,7 +54,7 @@ class _Drawn:
 
 @st.composite
 def programs(draw: Callable[..., Any]) -> p.Program:
-    """Whole programs: every instruction, tail and coding, small and odd sizes."""
+    """Whole programs: every instruction, epilogue and coding, small and odd sizes."""
     return make_program(_Drawn(draw))
 
 
@@ -143,7 +143,7 @@ class _Maker:
             match at:
                 case p.Quantize():
                     return replace(at, source=source(at.source))
-                case p.Product(tail=p.Arithmetic()) | p.MatMul(tail=p.Arithmetic()):
+                case p.Product(epilogue=p.Arithmetic()) | p.MatMul(epilogue=p.Arithmetic()):
                     return replace(at, target=target(at.target))
                 case p.Dequantize():
                     return replace(at, target=target(at.target))
@@ -301,15 +301,15 @@ class _Maker:
         merges = self._integer(0, 1)
         sizes = (1, rows, groups * columns) if merges else (groups, rows, columns)
         reach = depth * largest[0] * largest[1]
-        tail: p.Tail
+        epilogue: p.Epilogue
         if self._integer(0, 1):
             target = self._float_target(*sizes)
-            tail = self._arithmetic(sizes[-1])
+            epilogue = self._arithmetic(sizes[-1])
         else:
             target = self._tensor(*sizes)
-            tail = self._tail(sizes[-1], self._tensors[target].levels, reach)
+            epilogue = self._epilogue(sizes[-1], self._tensors[target].levels, reach)
         self._instructions.append(
-            p.MatMul(first, second, target, groups, rows, columns, depth, *views, merges, tail)
+            p.MatMul(first, second, target, groups, rows, columns, depth, *views, merges, epilogue)
         )
 
     def _view(self, elements: int, sizes: tuple[int, ...]) -> np.ndarray:
@@ -428,15 +428,15 @@ class _Maker:
         reach = size * int(np.abs(values).max()) * largest
         if result:
             target = self._float_target(h, w, outer)
-            tail: p.Tail = self._arithmetic(outer)
+            epilogue: p.Epilogue = self._arithmetic(outer)
         else:
             target = self._tensor(h, w, outer)
-            tail = self._tail(outer, self._tensors[target].levels, reach)
+            epilogue = self._epilogue(outer, self._tensors[target].levels, reach)
         self._instructions.append(
-            p.Product(source, target, window, groups, bits, weights, values, tail)
+            p.Product(source, target, window, groups, bits, weights, values, epilogue)
         )
 
-    def _tail(self, channels: int, levels: int, reach: int) -> p.Tail:
+    def _epilogue(self, channels: int, levels: int, reach: int) -> p.Epilogue:
         kind = self._integer(0, 5)
         if kind == 4:
             return self._scaled(channels, levels, reach)

@@ -15,7 +15,7 @@ class CompiledLayer:
         layer: The layer as the value analysis describes it.
         guarantee: Guarantee of the compiled layer; None if it stays float32.
         reason: Why it stays float32, or is not exact.
-        tail: Epilogue of its accumulators: the name of a record of the program.
+        epilogue: Epilogue of its accumulators: the name of a record of the program.
         kernel: Kernel that computes it on this machine.
         levels: Number of values of its results; 0 for float32.
         steps: Number of accumulators at which the result changes, in all channels.
@@ -29,7 +29,7 @@ class CompiledLayer:
     layer: LayerInfo
     guarantee: Guarantee | None = None
     reason: str = ""
-    tail: str = ""
+    epilogue: str = ""
     kernel: str = ""
     levels: int = 0
     steps: int = 0

@@ -175,7 +175,7 @@ def _make_compiled_cells(layer: CompiledLayer | None) -> Row:
         return {}
     results = f"{layer.levels} codes" if layer.levels else "floats"
     return {
-        "results": f"{results} by {_EPILOGUES[layer.tail]}" if layer.tail else "",
+        "results": f"{results} by {_EPILOGUES[layer.epilogue]}" if layer.epilogue else "",
         "at risk": format_risk_count(layer),
         "kernel": layer.kernel,
         "time": "" if layer.seconds is None else format_duration(layer.seconds),

@@ -139,7 +139,7 @@ void fill_quantizer(Layer& at, const std::vector<std::int64_t>& sums) {
   for (std::int64_t i = number(0, 2); i > 0; --i) steps.push_back({number(5, 6), at.floats[4]});
   steps.push_back({4, at.floats[2]});
   steps.push_back({0, at.floats[3]});
-  at.product.tail = Rounded{at.floats[0], std::move(steps), number(-3, 20)};
+  at.product.epilogue = Rounded{at.floats[0], std::move(steps), number(-3, 20)};
 }
 
 // A multiplication and a shift that spread the levels over the sums, or over a part of them.
@@ -166,7 +166,7 @@ void fill_scaled(Layer& at, const std::vector<std::int64_t>& sums) {
   if (number(0, 1) == 0)
     for (std::size_t i = 0; i < (bits + 7) / 8; ++i)
       at.late.push_back(static_cast<std::uint8_t>(number(0, 255)));
-  at.product.tail = Scaled{at.integers[0], at.integers[1], at.entries, at.late};
+  at.product.epilogue = Scaled{at.integers[0], at.integers[1], at.entries, at.late};
 }
 
 // Pieces of random codes, or a function that falls and rises; sums are in the border of some.
@@ -197,10 +197,10 @@ void fill_pieces(Layer& at, const std::vector<std::int64_t>& sums) {
                 : number(0, most)));
     }
   }
-  at.product.tail = Piecewise{at.integers[0], at.entries};
+  at.product.epilogue = Piecewise{at.integers[0], at.entries};
 }
 
-void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
+void random_epilogue(Layer& at, const std::vector<std::int64_t>& sums) {
   const auto channels = static_cast<std::size_t>(at.target.channels);
   const auto some_sum = [&] {
     return static_cast<std::int32_t>(
@@ -239,13 +239,14 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
       at.integers[0].push_back(direction);
       at.integers[1].insert(at.integers[1].end(), own.begin(), own.end());
     }
-    at.product.tail = Thresholds{at.integers[0], at.integers[1]};
+    at.product.epilogue = Thresholds{at.integers[0], at.integers[1]};
   } else if (kind == 1) {
     for (std::size_t c = 0; c < channels; ++c) {
       at.floats[0].push_back(one_of({0.5f, -0.25f, 0.0113f, 0.0f, 3e38f, -1e-30f}));
       at.floats[1].push_back(one_of({0.5f, 0.0f, -7.3f, 12.0f, -3e38f}));
     }
-    at.product.tail = Affine{at.floats[0], at.floats[1], one_of<std::int64_t>({0, 0, 1, 127, -3})};
+    at.product.epilogue =
+        Affine{at.floats[0], at.floats[1], one_of<std::int64_t>({0, 0, 1, 127, -3})};
   } else if (kind == 2) {
     const std::int64_t lowest = *std::min_element(sums.begin(), sums.end());
     const std::int64_t length = *std::max_element(sums.begin(), sums.end()) - lowest + 1;
@@ -253,7 +254,7 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
       at.integers[0].assign(channels, static_cast<std::int32_t>(lowest));
       for (std::int64_t i = 0; i < length * at.target.channels; ++i)
         at.entries.push_back(static_cast<std::uint8_t>(number(0, at.target.levels - 1)));
-      at.product.tail = Table{at.integers[0], at.entries};
+      at.product.epilogue = Table{at.integers[0], at.entries};
       return;
     }
   }
@@ -261,12 +262,12 @@ void random_tail(Layer& at, const std::vector<std::int64_t>& sums) {
     for (std::size_t c = 0; c < channels; ++c)
       at.floats[0].push_back(one_of({0.1f, 1.0f, -2.5f})), at.floats[1].push_back(0.3f * c);
     at.floats[2] = {1.5f};
-    Arithmetic tail{at.floats[0], {}};
+    Arithmetic epilogue{at.floats[0], {}};
     for (std::int64_t i = number(0, 7); i > 0; --i)
-      tail.steps.push_back(
+      epilogue.steps.push_back(
           {number(0, 9), number(0, 1) == 0 ? Floats(at.floats[1]) : Floats(at.floats[2])});
-    if (kind == 2 || number(0, 1) == 0) at.product.tail = tail;
-    else at.product.tail = Rounded{tail.scales, tail.steps, number(-3, 200)};
+    if (kind == 2 || number(0, 1) == 0) at.product.epilogue = epilogue;
+    else at.product.epilogue = Rounded{epilogue.scales, epilogue.steps, number(-3, 200)};
   }
 }
 
@@ -344,7 +345,7 @@ void edge_layer(Layer& at, std::vector<std::uint8_t>& indices) {
 }
 
 // Epilogues close to a line, with steps between the least and the largest sum.
-void edge_tail(Layer& at, const std::vector<std::int64_t>& sums) {
+void edge_epilogue(Layer& at, const std::vector<std::int64_t>& sums) {
   const auto [least, largest] = std::minmax_element(sums.begin(), sums.end());
   const auto spread = static_cast<double>(*largest - *least + 1);
   at.target.levels = one_of<std::int64_t>({2, 3, 4, 7, 15, 16, 16, 17, 18, 100, 256});
@@ -375,8 +376,8 @@ void edge_tail(Layer& at, const std::vector<std::int64_t>& sums) {
     at.integers[0].push_back(direction);
     at.integers[1].insert(at.integers[1].end(), own.begin(), own.end());
   }
-  if (is_affine) at.product.tail = Affine{at.floats[0], at.floats[1], shift};
-  else at.product.tail = Thresholds{at.integers[0], at.integers[1]};
+  if (is_affine) at.product.epilogue = Affine{at.floats[0], at.floats[1], shift};
+  else at.product.epilogue = Thresholds{at.integers[0], at.integers[1]};
 }
 
 float after(Operation operation, float y, float c, float& kept) {
@@ -407,22 +408,22 @@ float after(Operation operation, float y, float c, float& kept) {
   return 0;
 }
 
-float after(const auto& tail, std::int64_t sum, std::size_t channel) {
-  float y = static_cast<float>(sum) * tail.scales[channel], kept = 0;
-  for (const Step& step : tail.steps)
+float after(const auto& epilogue, std::int64_t sum, std::size_t channel) {
+  float y = static_cast<float>(sum) * epilogue.scales[channel], kept = 0;
+  for (const Step& step : epilogue.steps)
     y = after(step.kind(), y, step.operands[step.operands.size() == 1 ? 0 : channel], kept);
   return y;
 }
 
 int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
-  if (const auto* t = std::get_if<Thresholds>(&at.product.tail)) {
+  if (const auto* t = std::get_if<Thresholds>(&at.product.epilogue)) {
     int count = 0;
     const auto levels = static_cast<std::size_t>(at.target.levels - 1);
     for (std::size_t i = 0; i < levels; ++i)
       count += sum * t->directions[channel] >= t->thresholds[channel * levels + i];
     return count;
   }
-  if (const auto* s = std::get_if<Scaled>(&at.product.tail)) {
+  if (const auto* s = std::get_if<Scaled>(&at.product.epilogue)) {
     const std::int64_t multiplier = s->multipliers[channel],
                        y = sum * multiplier + s->term(channel);
     const int shift = s->right_shifts[channel];
@@ -433,27 +434,27 @@ int index_of(const Layer& at, std::int64_t sum, std::size_t channel) {
                           static_cast<std::size_t>(index));
     return static_cast<int>(std::clamp<std::int64_t>(index, 0, at.target.levels - 1));
   }
-  if (const auto* a = std::get_if<Affine>(&at.product.tail)) {
+  if (const auto* a = std::get_if<Affine>(&at.product.epilogue)) {
     float y = static_cast<float>(sum) * a->gains[channel];
     y = y + a->offsets[channel];
     return static_cast<int>(std::clamp(std::nearbyint(y) + static_cast<float>(a->shift), 0.0f,
                                        static_cast<float>(at.target.levels - 1)));
   }
-  if (const auto* r = std::get_if<Rounded>(&at.product.tail)) {
+  if (const auto* r = std::get_if<Rounded>(&at.product.epilogue)) {
     const auto bottom = static_cast<float>(-r->shift);
     const float y = after(*r, sum, channel);
     const float top = bottom + static_cast<float>(at.target.levels - 1);
     const float inside = y > bottom ? std::min(y, top) : bottom;
     return static_cast<int>(std::nearbyint(inside)) + static_cast<int>(r->shift);
   }
-  if (const auto* pieces = std::get_if<Piecewise>(&at.product.tail)) {
+  if (const auto* pieces = std::get_if<Piecewise>(&at.product.epilogue)) {
     const auto channels = static_cast<std::size_t>(at.target.channels);
     const std::size_t starts = pieces->starts.size() / channels;
     std::size_t piece = channel * (starts + 1);
     for (std::size_t i = 0; i < starts; ++i) piece += sum >= pieces->starts[channel * starts + i];
     return pieces->entries[piece];
   }
-  const auto& table = std::get<Table>(at.product.tail);
+  const auto& table = std::get<Table>(at.product.epilogue);
   const std::size_t length = table.entries.size() / table.first.size();
   return table.entries[channel * length + static_cast<std::size_t>(sum - table.first[channel])];
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of every kind at every level that this processor supports, against plain loops:
-//   products test [SEED [COUNT]]      random layers, odd sizes, all tails
+//   products test [SEED [COUNT]]      random layers, odd sizes, all epilogues
 //   products time LEVEL [FILTER]      some layers of well-known networks
 //   products costs LEVEL              cycles of the kinds of kernels
 #include "../levels.hpp"
@@ -52,12 +52,12 @@ bool same_floats(const Layer& at, const PackedProduct& packed, const Memory& sou
                  FloatStrides strides, const std::vector<std::int64_t>& sums) {
   std::vector<float> target(sums.size(), -77.0f);
   run_all(at, packed, source.data, target.data());
-  const auto& tail = std::get<Arithmetic>(at.product.tail);
+  const auto& epilogue = std::get<Arithmetic>(at.product.epilogue);
   const std::int64_t pixels = at.target.height * at.target.width;
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const auto c = i % static_cast<std::size_t>(at.target.channels);
     const auto pixel = static_cast<std::int64_t>(i / static_cast<std::size_t>(at.target.channels));
-    const float y = after(tail, sums[i], c);
+    const float y = after(epilogue, sums[i], c);
     const float got = target[static_cast<std::size_t>(
         pixel / pixels * strides.row + pixel % pixels * strides.pixel +
         static_cast<std::int64_t>(c) * strides.channel)];
@@ -83,13 +83,13 @@ bool holds(const Layer& at, const std::vector<std::uint8_t>& indices,
     const Storage from(coding, at.source, border);
     const Memory source = stored(from, indices, at.rows);
     const auto describe = [&](std::string_view kernel) {
-      std::printf("  %.*s, kernel %.*s, coding %d, tail %d\n", int(name_of(level).size()),
+      std::printf("  %.*s, kernel %.*s, coding %d, epilogue %d\n", int(name_of(level).size()),
                   name_of(level).data(), int(kernel.size()), kernel.data(), int(coding),
-                  int(at.product.tail.index()));
+                  int(at.product.epilogue.index()));
       return false;
     };
     try {
-      if (std::holds_alternative<Arithmetic>(at.product.tail)) {
+      if (std::holds_alternative<Arithmetic>(at.product.epilogue)) {
         const std::int64_t pixels = at.target.height * at.target.width;
         for (const FloatStrides strides :
              {FloatStrides{pixels * at.target.channels, at.target.channels, 1},
@@ -157,8 +157,8 @@ int test(unsigned seed, int count) {
           for (std::int64_t c = 0; c < at.target.channels; ++c)
             sums.push_back(at.sum(indices.data(), row, y, x, c));
     const std::vector<std::int64_t> none{0};
-    if (at_edges) edge_tail(at, sums);
-    else random_tail(at, sums.empty() ? none : sums);
+    if (at_edges) edge_epilogue(at, sums);
+    else random_epilogue(at, sums.empty() ? none : sums);
     for (const std::string_view name : all_levels) {
       try {
         select_level(name);

@@ -54,7 +54,7 @@ void fill_thresholds(Layer& at, const std::function<std::int32_t(std::int64_t)>&
   at.integers[0].assign(static_cast<std::size_t>(at.target.channels), 1);
   for (std::int64_t i = 0; i < at.target.channels * count; ++i)
     at.integers[1].push_back(threshold(i % count));
-  at.product.tail = Thresholds{at.integers[0], at.integers[1]};
+  at.product.epilogue = Thresholds{at.integers[0], at.integers[1]};
 }
 
 // First sum of code i + 1 after Swish: the inverse of y = x / (1 + exp(-x)) by bisection. The sum
@@ -84,23 +84,23 @@ void fill_epilogue(Layer& at, Curve curve) {
           at.integers[0].push_back(i <= 0 ? swish_threshold(-i, -30, code)
                                           : swish_threshold(i - 1, 30, code));
       }
-    at.product.tail = Piecewise{at.integers[0], at.entries};
+    at.product.epilogue = Piecewise{at.integers[0], at.entries};
     return;
   }
   if (curve == Curve::steps) {
     static constexpr float scale[] = {0.001f}, bias[] = {0.3f}, step[] = {0.0997f}, zero[] = {8};
-    at.product.tail = Rounded{scale, {{0, bias}, {4, step}, {0, zero}}, 0};
+    at.product.epilogue = Rounded{scale, {{0, bias}, {4, step}, {0, zero}}, 0};
     return;
   }
   if (curve == Curve::line) {
     at.floats[0].assign(static_cast<std::size_t>(at.target.channels), 0.01f);
     at.floats[1].assign(static_cast<std::size_t>(at.target.channels), 1.0f);
-    at.product.tail = Affine{at.floats[0], at.floats[1], 0};
+    at.product.epilogue = Affine{at.floats[0], at.floats[1], 0};
     return;
   }
   static constexpr float scale[] = {0.001f}, bias[] = {0.5f}, sixth[] = {1.0f / 6}, half[] = {0.5f},
                          zero[] = {0}, one[] = {1}, codes[] = {20};
-  at.product.tail = Rounded{
+  at.product.epilogue = Rounded{
       scale,
       {{0, bias}, {7, zero}, {3, sixth}, {0, half}, {5, zero}, {6, one}, {9, zero}, {3, codes}},
       8};

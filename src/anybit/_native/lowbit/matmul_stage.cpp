@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "damage.hpp"
-#include "epilogue.hpp"
+#include "packed_epilogue.hpp"
 #include "rounded_line.hpp"
 #include "scaled_steps.hpp"
 #include "tensor_stage.hpp"
@@ -102,15 +102,15 @@ class MatMulStage final : public Stage {
     elements = lines * width * channels;
     channels_of_sum = depth_;
     multiplications = elements * depth_;
-    make_tail(task.product->tail, task.most_bytes);
+    make_epilogue(task.product->epilogue, task.most_bytes);
   }
 
   std::string kernel() const override { return "words"; }
   std::int64_t bytes() const override {
-    return static_cast<std::int64_t>(scales_.bytes() + tail_.thresholds.bytes() +
-                                     tail_.buckets.codes.bytes() + tail_.packed.entries.bytes() +
-                                     tail_.piece_codes.bytes() + tail_.entries.size() +
-                                     tail_.operands.size() * tail_.gains.bytes());
+    return static_cast<std::int64_t>(
+        scales_.bytes() + epilogue_.thresholds.bytes() + epilogue_.buckets.codes.bytes() +
+        epilogue_.packed.entries.bytes() + epilogue_.piece_codes.bytes() +
+        epilogue_.entries.size() + epilogue_.operands.size() * epilogue_.gains.bytes());
   }
 
   void run(const Memory& memory, const Part& part) const override {
@@ -133,37 +133,38 @@ class MatMulStage final : public Stage {
     Columns pieces[chunk_channels] = {};
   };
 
-  void make_tail(const Tail& tail, std::int64_t most_bytes) {
-    if (const auto* const scaled = std::get_if<Scaled>(&tail)) {
+  void make_epilogue(const Epilogue& epilogue, std::int64_t most_bytes) {
+    if (const auto* const scaled = std::get_if<Scaled>(&epilogue)) {
       need_room(channels * levels_ * 4, most_bytes);
       const ScaledSteps steps(*scaled, levels_);
-      return make_tail(steps.tail(), most_bytes);
+      return make_epilogue(steps.epilogue(), most_bytes);
     }
-    tail_ = make_epilogue(tail, channels, levels_, most_bytes);
-    const bool has_pieces = tail_.kind == TailKind::pieces;
-    const bool compares =
-        has_pieces || tail_.kind == TailKind::thresholds || tail_.kind == TailKind::many_thresholds;
+    epilogue_ = pack_epilogue(epilogue, channels, levels_, most_bytes);
+    const bool has_pieces = epilogue_.kind == EpilogueKind::pieces;
+    const bool compares = has_pieces || epilogue_.kind == EpilogueKind::thresholds ||
+                          epilogue_.kind == EpilogueKind::many_thresholds;
     const std::int64_t padded = (channels + chunk_channels - 1) / chunk_channels * chunk_channels;
     scales_ = Aligned<std::int32_t>(padded);
     constants_ = Aligned<std::int32_t>(padded);
     std::fill_n(scales_.data(), padded, compares ? 0 : 1);
     if (compares) {
-      const auto* const thresholds = std::get_if<Thresholds>(&tail);
+      const auto* const thresholds = std::get_if<Thresholds>(&epilogue);
       for (std::int64_t channel = 0; channel < channels; ++channel) {
         const std::int64_t sign =
             thresholds == nullptr ? 1 : thresholds->directions[static_cast<std::size_t>(channel)];
-        fold_into_thresholds(tail_, channel, has_pieces ? most_pieces - 1 : levels_ - 1, sign, 0);
+        fold_into_thresholds(epilogue_, channel, has_pieces ? most_pieces - 1 : levels_ - 1, sign,
+                             0);
         scales_[channel] = sign < 0 ? -1 : 0;
       }
       settling_ = Settling::raw;
-      if (kernels_.tails[static_cast<std::size_t>(TailKind::packed_steps)] != nullptr)
-        pack_steps(tail_, channels, levels_, most_bytes);
+      if (kernels_.epilogues[static_cast<std::size_t>(EpilogueKind::packed_steps)] != nullptr)
+        pack_steps(epilogue_, channels, levels_, most_bytes);
     }
-    if (target != nullptr) pack_pieces(tail_, channels, most_bytes);
-    make_buckets(tail_, channels, levels_);
-    fit_lines(tail_, channels, levels_);
-    fit_rounded_lines(tail_, channels, levels_);
-    check_saturation(tail_, channels, levels_);
+    if (target != nullptr) pack_pieces(epilogue_, channels, most_bytes);
+    make_buckets(epilogue_, channels, levels_);
+    fit_lines(epilogue_, channels, levels_);
+    fit_rounded_lines(epilogue_, channels, levels_);
+    check_saturation(epilogue_, channels, levels_);
   }
 
   // Fills the channels of a chunk of pixels [first, last).
@@ -310,13 +311,13 @@ class MatMulStage final : public Stage {
     const std::int32_t addends[most_block_pixels] = {};
     std::fill_n(constants, count, constants_.data());
     const Coding coding = target != nullptr ? target->storage.coding : Coding::bytes;
-    TailBlock then = make_tail_block(tail_, coding, levels_);
+    EpilogueBlock then = make_epilogue_block(epilogue_, coding, levels_);
     then.settling = settling_, then.float_channel = floats_.strides.channel;
     then.sums = sums, then.stride = stride, then.count = count;
     then.channels = static_cast<int>(block.channels), then.scales = scales_.data() + block.chunk;
     then.targets = targets, then.floats = outputs;
     then.constants = constants, then.addends = addends;
-    set_chunk(then, tail_, block.chunk);
+    set_chunk(then, epilogue_, block.chunk);
     for (int i = 0; i < count; ++i) {
       const std::int64_t pixel = first + i;
       if (target != nullptr)
@@ -326,7 +327,7 @@ class MatMulStage final : public Stage {
         outputs[i] = floats_.write(block.memory, block.row) + pixel * floats_.strides.pixel +
                      block.chunk * floats_.strides.channel;
     }
-    kernels_.tails[static_cast<std::size_t>(tail_.kind)](then);
+    kernels_.epilogues[static_cast<std::size_t>(epilogue_.kind)](then);
   }
 
   const ProductKernels& kernels_;
@@ -335,7 +336,7 @@ class MatMulStage final : public Stage {
   const FloatPlace floats_;
   const std::int64_t rows_, columns_, depth_, width_, levels_;
   const bool merges_;
-  Epilogue tail_;
+  PackedEpilogue epilogue_;
   Aligned<std::int32_t> scales_, constants_;
   Settling settling_ = Settling::bare;
 };

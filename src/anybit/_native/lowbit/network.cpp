@@ -55,7 +55,7 @@ class StageMaker {
   std::unique_ptr<Stage> operator()(const Product& at) const {
     ProductTask task = task_of(program_, at);
     task.most_bytes = most_bytes_;
-    if (std::holds_alternative<Arithmetic>(at.tail))
+    if (std::holds_alternative<Arithmetic>(at.epilogue))
       return make_stage(task, at_place(at.source), floats(float_target(program_, at.target)),
                         level_);
     return make_stage(task, at_place(at.source), at_place(at.target), level_);
@@ -64,7 +64,7 @@ class StageMaker {
     const MatMulTask task{
         &at,        tensor(at.first), tensor(at.second), &at_place(at.first), &at_place(at.second),
         most_bytes_};
-    if (!std::holds_alternative<Arithmetic>(at.tail))
+    if (!std::holds_alternative<Arithmetic>(at.epilogue))
       return make_stage(task, tensor(at.target), at_place(at.target), level_);
     const FloatNumber target = float_target(program_, at.target);
     return make_stage(task, sizes_of(program_, target), floats(target), level_);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "epilogue.hpp"
+#include "packed_epilogue.hpp"
 
 namespace anybit::lowbit {
 
@@ -20,18 +20,18 @@ struct Change {
 using Int = std::numeric_limits<std::int32_t>;
 
 // The index of the smallest sums. Starts at the ends of int32 are reached always, and never.
-int first_code(const Epilogue& tail, std::int64_t channel) {
-  const std::int32_t* const starts = tail.thresholds.data() + channel * most_pieces;
+int first_code(const PackedEpilogue& epilogue, std::int64_t channel) {
+  const std::int32_t* const starts = epilogue.thresholds.data() + channel * most_pieces;
   const auto reached = std::upper_bound(starts, starts + most_pieces, Int::min()) - starts;
-  return tail.piece_codes[channel * most_pieces + reached];
+  return epilogue.piece_codes[channel * most_pieces + reached];
 }
 
 // The changes of a channel that some sums reach.
-std::vector<Change> changes_of(const Epilogue& tail, std::int64_t channel) {
-  const std::int32_t* const starts = tail.thresholds.data() + channel * most_pieces;
-  const std::uint8_t* const codes = tail.piece_codes.data() + channel * most_pieces;
+std::vector<Change> changes_of(const PackedEpilogue& epilogue, std::int64_t channel) {
+  const std::int32_t* const starts = epilogue.thresholds.data() + channel * most_pieces;
+  const std::uint8_t* const codes = epilogue.piece_codes.data() + channel * most_pieces;
   std::vector<Change> changes;
-  int before = first_code(tail, channel);
+  int before = first_code(epilogue, channel);
   for (std::int64_t i = 0; i < most_pieces - 1; ++i) {
     if (starts[i] == Int::min() || starts[i] == Int::max() || starts[i] == starts[i + 1]) continue;
     if (codes[i + 1] == before) continue;
@@ -115,10 +115,10 @@ struct Valley {
   std::int64_t pivot = 0;
   Side before, after;
 
-  static std::optional<Valley> of(const Epilogue& tail, std::int64_t channel) {
-    const std::vector<Change> changes = changes_of(tail, channel);
+  static std::optional<Valley> of(const PackedEpilogue& epilogue, std::int64_t channel) {
+    const std::vector<Change> changes = changes_of(epilogue, channel);
     Valley valley;
-    valley.before.code = valley.after.code = first_code(tail, channel);
+    valley.before.code = valley.after.code = first_code(epilogue, channel);
     if (changes.empty()) return valley;
     const auto pivot = end_of_lowest(changes);
     valley.pivot = pivot->start;
@@ -171,38 +171,38 @@ struct SideBuckets {
 
 }  // namespace
 
-void pack_pieces(Epilogue& tail, std::int64_t channels, std::int64_t most_bytes) {
-  if (tail.kind != TailKind::pieces) return;
-  const std::int64_t padded = tail.thresholds.size() / most_pieces;
+void pack_pieces(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t most_bytes) {
+  if (epilogue.kind != EpilogueKind::pieces) return;
+  const std::int64_t padded = epilogue.thresholds.size() / most_pieces;
   std::vector<Valley> valleys;
   for (std::int64_t channel = 0; channel < channels; ++channel) {
-    const auto own = Valley::of(tail, channel);
+    const auto own = Valley::of(epilogue, channel);
     if (!own) return;
     valleys.push_back(*own);
   }
   const SideBuckets before(valleys, &Valley::before), after(valleys, &Valley::after);
   const std::int64_t buckets = before.count + after.count;
   if (before.count == 0 || after.count == 0 || padded * buckets * 4 > most_bytes) return;
-  tail.packed = {Aligned<std::int32_t>(padded * buckets), static_cast<int>(buckets)};
-  tail.side_buckets = static_cast<int>(after.count);
+  epilogue.packed = {Aligned<std::int32_t>(padded * buckets), static_cast<int>(buckets)};
+  epilogue.side_buckets = static_cast<int>(after.count);
   bool searches = false;
-  tail.piece_panels.resize(static_cast<std::size_t>(padded / panel_channels));
+  epilogue.piece_panels.resize(static_cast<std::size_t>(padded / panel_channels));
   for (std::int64_t channel = 0; channel < channels; ++channel) {
     const Valley& own = valleys[static_cast<std::size_t>(channel)];
     const std::int64_t panel = channel / panel_channels, lane = channel % panel_channels;
-    PiecePanel& to = tail.piece_panels[static_cast<std::size_t>(panel)];
+    PiecePanel& to = epilogue.piece_panels[static_cast<std::size_t>(panel)];
     to.lows[lane] = static_cast<std::int32_t>(own.pivot - 1 - own.before.end);
     to.highs[lane] = static_cast<std::int32_t>(own.pivot + own.after.end);
     to.pivots[lane] = static_cast<std::int32_t>(own.pivot);
     const int shift = own.after.shift_of(after.most), other = own.before.shift_of(before.most);
     to.shifts[lane] = shift, to.more[lane] = other - shift;
     std::int32_t* const entries =
-        tail.packed.entries.data() + panel * panel_channels * buckets + lane;
+        epilogue.packed.entries.data() + panel * panel_channels * buckets + lane;
     searches |= own.after.fill(entries, after.count, shift);
     searches |= own.before.fill(entries + after.count * panel_channels, before.count, other);
   }
-  if (!searches) tail.thresholds = {}, tail.piece_codes = {};
-  tail.kind = TailKind::packed_pieces;
+  if (!searches) epilogue.thresholds = {}, epilogue.piece_codes = {};
+  epilogue.kind = EpilogueKind::packed_pieces;
 }
 
 }  // namespace anybit::lowbit

@@ -79,7 +79,7 @@ std::pair<AxisClasses, AxisClasses> classify_windows(const State& at) {
            w.pad_left}};
 }
 
-void fold(State& at, const Weights& weights, const WeightForm& form, const Tail& tail,
+void fold(State& at, const Weights& weights, const WeightForm& form, const Epilogue& epilogue,
           std::int64_t most_bytes) {
   auto [lines, columns] = classify_windows(at);
   at.padded = (weights.channels + chunk_channels - 1) / chunk_channels * chunk_channels;
@@ -88,7 +88,7 @@ void fold(State& at, const Weights& weights, const WeightForm& form, const Tail&
   need_room(constants * 4, most_bytes);
   at.constants = Aligned<std::int32_t>(constants);
   at.scales = Aligned<std::int32_t>(at.padded);
-  const auto* const thresholds = std::get_if<Thresholds>(&tail);
+  const auto* const thresholds = std::get_if<Thresholds>(&epilogue);
   const bool two_bits = at.scheme == Scheme::and21 || at.scheme == Scheme::and22 ||
                         (at.scheme == Scheme::rows22 && !form.ternary);
   TapSums sums(at.window);
@@ -215,9 +215,9 @@ int block_pixels_of(const State& at) {
 // Folds scale and constants into the thresholds, or omits them where they are 1 and 0.
 void simplify(State& at, std::int64_t largest_weight) {
   if (at.scheme == Scheme::signs12) return;
-  const bool has_pieces = at.tail.kind == TailKind::pieces;
-  const bool compares = has_pieces || at.tail.kind == TailKind::thresholds ||
-                        at.tail.kind == TailKind::many_thresholds;
+  const bool has_pieces = at.epilogue.kind == EpilogueKind::pieces;
+  const bool compares = has_pieces || at.epilogue.kind == EpilogueKind::thresholds ||
+                        at.epilogue.kind == EpilogueKind::many_thresholds;
   // All factors are small: no intermediate product overflows.
   const std::int64_t largest_code =
       at.source.step * (at.source.levels - 1) + std::abs(at.source.lowest);
@@ -238,7 +238,7 @@ void simplify(State& at, std::int64_t largest_weight) {
   const std::int64_t count = has_pieces ? most_pieces - 1 : at.target.levels - 1;
   for (std::int64_t channel = 0; channel < at.target.channels; ++channel) {
     std::int32_t& scale = at.scales[channel];
-    fold_into_thresholds(at.tail, channel, count, scale, at.constants[channel]);
+    fold_into_thresholds(at.epilogue, channel, count, scale, at.constants[channel]);
     scale = scale < 0 ? -1 : 0;
   }
   at.settling = Settling::raw;
@@ -294,26 +294,28 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
   if (at->scheme == Scheme::wide8 && at->kernels->split_pairs != nullptr &&
       split_pairs(at->weights, static_cast<std::int64_t>(panels.size()), at->segments, task))
     at->sums = at->kernels->split_pairs;
-  fold(*at, weights, form, product.tail, task.most_bytes);
-  at->tail = make_epilogue(product.tail, task.target.channels, task.target.levels, task.most_bytes);
+  fold(*at, weights, form, product.epilogue, task.most_bytes);
+  at->epilogue =
+      pack_epilogue(product.epilogue, task.target.channels, task.target.levels, task.most_bytes);
   at->short_sums = at->kernels->short_sums[static_cast<std::size_t>(at->scheme)];
   const bool is_exact = at->scheme != Scheme::depthwise || at->tap_order == TapOrder::byte_pairs;
   if (at->short_sums != nullptr && is_exact)
-    at->short_tail = make_short_tail(
+    at->short_epilogue = make_short_epilogue(
         task, weights, {at->scales, at->constants, at->padded, at->scheme == Scheme::signs12},
         target.coding);
   simplify(*at, form.largest);
   // For few pixels the entries take more memory than they save time.
   const bool packs = at->settling == Settling::raw && at->to.coding == Coding::bytes &&
                      task.target.height * task.target.width >= 16;
-  if (packs && at->kernels->tails[static_cast<std::size_t>(TailKind::packed_steps)] != nullptr)
-    pack_steps(at->tail, task.target.channels, task.target.levels, task.most_bytes);
+  if (packs &&
+      at->kernels->epilogues[static_cast<std::size_t>(EpilogueKind::packed_steps)] != nullptr)
+    pack_steps(at->epilogue, task.target.channels, task.target.levels, task.most_bytes);
   if (at->to.coding == Coding::bytes && task.target.height * task.target.width >= 16)
-    pack_pieces(at->tail, task.target.channels, task.most_bytes);
-  make_buckets(at->tail, task.target.channels, task.target.levels);
-  fit_lines(at->tail, task.target.channels, task.target.levels);
-  fit_rounded_lines(at->tail, task.target.channels, task.target.levels);
-  check_saturation(at->tail, task.target.channels, task.target.levels);
+    pack_pieces(at->epilogue, task.target.channels, task.most_bytes);
+  make_buckets(at->epilogue, task.target.channels, task.target.levels);
+  fit_lines(at->epilogue, task.target.channels, task.target.levels);
+  fit_rounded_lines(at->epilogue, task.target.channels, task.target.levels);
+  check_saturation(at->epilogue, task.target.channels, task.target.levels);
   at->multiplications =
       static_cast<std::int64_t>(weights.values.size()) * task.target.height * task.target.width;
   return at;
@@ -322,26 +324,26 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
 // A `Scaled` runs as thresholds: the fastest kernel of these is found for them.
 std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source,
                                   const Storage& target, FloatStrides floats, Level level) {
-  const auto* const scaled = std::get_if<Scaled>(&task.product->tail);
+  const auto* const scaled = std::get_if<Scaled>(&task.product->epilogue);
   if (scaled == nullptr) return make_plain_state(task, source, target, floats, level);
   need_room(task.target.channels * task.target.levels * 4, task.most_bytes);
   const ScaledSteps steps(*scaled, task.target.levels);
   Product product = *task.product;
-  product.tail = steps.tail();
+  product.epilogue = steps.epilogue();
   ProductTask same = task;
   same.product = &product;
   return make_plain_state(same, source, target, floats, level);
 }
 
 // Runs the short epilogue of a chunk on the pixels of the target.
-void run_short_tail(const State& at, const Pixels& pixels, const std::int16_t* sums,
-                    ShortTailBlock& block) {
+void run_short_epilogue(const State& at, const Pixels& pixels, const std::int16_t* sums,
+                        ShortEpilogueBlock& block) {
   for (int r = 0; r < pixels.run_count; ++r) {
     const auto [first, count] = pixels.runs[r];
     block.count = count, block.sums = sums + first * block.stride;
     block.classes = pixels.constants + first, block.addends = pixels.addends + first;
     block.targets = pixels.targets + first;
-    at.kernels->short_tail(block);
+    at.kernels->short_epilogue(block);
   }
 }
 
@@ -360,7 +362,7 @@ void gather_windows(const State::Gathered& gathered, Pixels& pixels, std::byte* 
 
 void run_part(const State& at, const Part& part, const std::byte* source, std::byte* target,
               float* floats) {
-  const auto tail = at.kernels->tails[static_cast<std::size_t>(at.tail.kind)];
+  const auto epilogue = at.kernels->epilogues[static_cast<std::size_t>(at.epilogue.kind)];
   // Panels at the end of a group are written whole; the next group overwrites the excess.
   constexpr std::ptrdiff_t stride = chunk_channels + panel_channels;
   alignas(64) std::int32_t scratch[most_block_pixels * stride];
@@ -376,11 +378,12 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   sum.most_extras = at.weights.most_extras;
   sum.values = at.weights.values, sum.rows = at.rows;
   sum.stride = stride, sum.fresh_weights = true;
-  TailBlock then = make_tail_block(at.tail, at.to.coding, at.target.levels);
+  EpilogueBlock then = make_epilogue_block(at.epilogue, at.to.coding, at.target.levels);
   then.settling = at.settling, then.float_channel = at.floats.channel;
   then.stride = stride, then.targets = targets, then.floats = outputs;
   auto* const shorts = reinterpret_cast<std::int16_t*>(scratch);
-  ShortTailBlock short_then = at.short_tail.block(at.to.coding, at.target.levels, at.tail.shift);
+  ShortEpilogueBlock short_then =
+      at.short_epilogue.block(at.to.coding, at.target.levels, at.epilogue.shift);
   short_then.stride = stride, short_then.first_class = at.constants.data();
 
   Pixels pixels;
@@ -394,7 +397,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
     for (std::int64_t channel = part.first_channel; channel < part.last_channel;
          channel += chunk_channels) {
       const auto chunk = static_cast<std::size_t>(channel / chunk_channels);
-      const bool is_short = at.short_tail.covers(chunk);
+      const bool is_short = at.short_epilogue.covers(chunk);
       const auto sums = is_short ? at.short_sums : at.sums;
       const auto channels =
           static_cast<int>(std::min<std::int64_t>(chunk_channels, part.last_channel - channel));
@@ -414,13 +417,13 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
       const std::int64_t place =
           at.to.coding == Coding::bytes ? channel : channel / 32 * word_bytes(at.to.coding);
       if (is_short) {
-        at.short_tail.set_chunk(short_then, at.tail, channel);
+        at.short_epilogue.set_chunk(short_then, at.epilogue, channel);
         short_then.place = place, short_then.channels = channels;
-        run_short_tail(at, pixels, shorts, short_then);
+        run_short_epilogue(at, pixels, shorts, short_then);
         continue;
       }
       then.channels = channels, then.scales = at.scales.data() + channel;
-      set_chunk(then, at.tail, channel);
+      set_chunk(then, at.epilogue, channel);
       for (int r = 0; r < pixels.run_count; ++r) {
         const auto [first, count] = pixels.runs[r];
         for (int i = 0; i < count; ++i) {
@@ -429,7 +432,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
         }
         then.count = count, then.sums = scratch + first * stride;
         then.constants = pixels.constants + first, then.addends = pixels.addends + first;
-        tail(then);
+        epilogue(then);
       }
     }
   }
@@ -481,12 +484,13 @@ std::string_view PackedProduct::kernel() const {
 
 std::int64_t PackedProduct::bytes() const {
   const State& at = *state_;
-  return static_cast<std::int64_t>(
-      at.weights.bytes.bytes() + at.constants.bytes() + at.scales.bytes() +
-      at.tail.thresholds.bytes() + at.short_tail.bytes() + at.tail.buckets.codes.bytes() +
-      at.tail.packed.entries.bytes() + at.tail.piece_codes.bytes() + at.tail.entries.size() +
-      at.tail.operands.size() * at.tail.gains.bytes() +
-      (at.line_class.size() + at.column_class.size()) * 4);
+  return static_cast<std::int64_t>(at.weights.bytes.bytes() + at.constants.bytes() +
+                                   at.scales.bytes() + at.epilogue.thresholds.bytes() +
+                                   at.short_epilogue.bytes() + at.epilogue.buckets.codes.bytes() +
+                                   at.epilogue.packed.entries.bytes() +
+                                   at.epilogue.piece_codes.bytes() + at.epilogue.entries.size() +
+                                   at.epilogue.operands.size() * at.epilogue.gains.bytes() +
+                                   (at.line_class.size() + at.column_class.size()) * 4);
 }
 
 std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }

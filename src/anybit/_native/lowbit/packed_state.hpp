@@ -4,10 +4,10 @@
 
 #include <vector>
 
-#include "epilogue.hpp"
+#include "packed_epilogue.hpp"
 #include "packed_product.hpp"
 #include "packed_weights.hpp"
-#include "short_tail.hpp"
+#include "short_epilogue.hpp"
 
 namespace anybit::lowbit {
 
@@ -56,9 +56,9 @@ struct PackedProduct::State {
   std::vector<std::int32_t> line_class, column_class;  // per line and column of the target
   std::int32_t column_classes = 1;
 
-  Epilogue tail;
-  ShortTail short_tail;
-  void (*short_sums)(const SumBlock&) = nullptr;  // for chunks that the short tail covers
+  PackedEpilogue epilogue;
+  ShortEpilogue short_epilogue;
+  void (*short_sums)(const SumBlock&) = nullptr;  // for chunks that the short epilogue covers
   std::int64_t multiplications = 0;
 };
 

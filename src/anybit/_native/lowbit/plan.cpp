@@ -78,7 +78,7 @@ std::vector<Life> lives_of(const Program& program) {
             [&](const Quantize& at) { read(at.source), meet(at.target); },
             [&](const Product& at) {
               meet(at.source);
-              if (std::holds_alternative<Arithmetic>(at.tail)) write(at.target);
+              if (std::holds_alternative<Arithmetic>(at.epilogue)) write(at.target);
               else meet(at.target);
             },
             [&](const Elementwise& at) {
@@ -87,7 +87,7 @@ std::vector<Life> lives_of(const Program& program) {
             },
             [&](const MatMul& at) {
               meet(at.first), meet(at.second);
-              if (std::holds_alternative<Arithmetic>(at.tail)) write(at.target);
+              if (std::holds_alternative<Arithmetic>(at.epilogue)) write(at.target);
               else meet(at.target);
             },
             [&](const Softmax& at) { read(at.source), write(at.target); },
@@ -118,7 +118,7 @@ std::vector<Life> lives_of(const Program& program) {
 
 ProductTask task_of(const Program& program, const Product& product) {
   ProductTask task{&product, program.tensors[place(product.source)], {}};
-  if (std::holds_alternative<Arithmetic>(product.tail)) {
+  if (std::holds_alternative<Arithmetic>(product.epilogue)) {
     const FloatTensor sizes = sizes_of(program, float_target(program, product.target));
     task.target = {sizes.height, sizes.width, sizes.channels, 0, 1, 1};
   } else {
@@ -162,7 +162,7 @@ void Plan::choose_storage(const Program& program, Level level) {
             },
             [&](const MatMul& product) {
               votes[place(product.first)].bytes = votes[place(product.second)].bytes = true;
-              if (!std::holds_alternative<Arithmetic>(product.tail))
+              if (!std::holds_alternative<Arithmetic>(product.epilogue))
                 votes[place(product.target)].bytes = true;
             },
             [&](const BlockProduct& product) { votes[place(product.source)].bytes = true; },

@@ -97,7 +97,7 @@ inline constexpr int most_block_pixels = 64;
 // Epilogues work on [pixel][channel] of a chunk, which begins at a multiple of 64 channels.
 inline constexpr int chunk_channels = 64;
 
-struct TailStep {
+struct EpilogueStep {
   Operation operation;
   const float* operands;  // per channel, from channel 0
 };
@@ -121,7 +121,7 @@ struct PiecePanel {
 };
 
 // Arguments of an epilogue. Arrays start at the chunk and are padded to panels.
-struct TailBlock {
+struct EpilogueBlock {
   const std::int32_t* sums;
   std::ptrdiff_t stride;
   int count;
@@ -135,7 +135,7 @@ struct TailBlock {
   std::byte* const* targets;  // per pixel: at the first channel of the chunk
   Coding coding;
   int levels;
-  bool saturates;  // see Epilogue
+  bool saturates;  // see PackedEpilogue
 
   // [panel][threshold][16], [channel][256] where there are many, or [channel][512] starts of pieces
   const std::int32_t* thresholds;
@@ -160,7 +160,7 @@ struct TailBlock {
   std::int32_t shift;
   const std::int64_t* first;  // per channel: start of its table minus its first accumulator
   const std::uint8_t* entries;
-  const TailStep* steps;
+  const EpilogueStep* steps;
   int step_count;
   float* const* floats;  // per pixel
   std::ptrdiff_t float_channel;
@@ -177,7 +177,7 @@ inline constexpr int short_channels = 32;  // of a block
 
 // Arguments of an epilogue on the low 16 bits of sums. Arrays start at the chunk and are padded to
 // chunks. The accumulator less its center is x = (sum + addend) * scale + constant.
-struct ShortTailBlock {
+struct ShortEpilogueBlock {
   const std::int16_t* sums;
   std::ptrdiff_t stride;
   int count;
@@ -206,7 +206,7 @@ struct ShortTailBlock {
   std::int32_t shift;
 };
 
-enum class TailKind : std::uint8_t {
+enum class EpilogueKind : std::uint8_t {
   thresholds,
   many_thresholds,
   lines,  // many thresholds, and a line fit that avoids most searches
@@ -219,10 +219,10 @@ enum class TailKind : std::uint8_t {
   pieces,
   packed_pieces,  // pieces, by buckets of sums; few have several starts
 };
-inline constexpr int tail_count = 11;
+inline constexpr int epilogue_count = 11;
 
-constexpr bool has_many_thresholds(TailKind kind) {
-  return kind == TailKind::many_thresholds || kind == TailKind::lines;
+constexpr bool has_many_thresholds(EpilogueKind kind) {
+  return kind == EpilogueKind::many_thresholds || kind == EpilogueKind::lines;
 }
 
 // Buckets per channel of many thresholds.
@@ -265,10 +265,10 @@ struct ProductKernels {
   void (*words)(const SumBlock&) = nullptr;
   // Null for schemes that the level lacks.
   std::array<void (*)(const SumBlock&), scheme_count> sums{};
-  std::array<void (*)(const TailBlock&), tail_count> tails{};
+  std::array<void (*)(const EpilogueBlock&), epilogue_count> epilogues{};
   // Sums whose low 16 bits are exact, and their epilogue. Null where the level computes in 32 bits.
   std::array<void (*)(const SumBlock&), scheme_count> short_sums{};
-  void (*short_tail)(const ShortTailBlock&) = nullptr;
+  void (*short_epilogue)(const ShortEpilogueBlock&) = nullptr;
   // Panels of weights in blocks that are stored together, and pixels that are multiplied together
   // if they are prepared.
   int block_panels = 1, block_rows = 1;

@@ -165,7 +165,7 @@ struct Piecewise {
 };
 
 // Positions in this list, and in that of instructions, are the numbers in an encoded program.
-using Tail = std::variant<Thresholds, Affine, Table, Arithmetic, Rounded, Scaled, Piecewise>;
+using Epilogue = std::variant<Thresholds, Affine, Table, Arithmetic, Rounded, Scaled, Piecewise>;
 
 struct Window {
   static constexpr std::string_view name = "Window";
@@ -204,12 +204,12 @@ struct Product {
   std::int64_t groups = 0, weight_bits = 0;
   Bytes weights;
   Integers values;
-  Tail tail;
+  Epilogue epilogue;
 
   void visit(auto&& field) {
     field("source", source), field("target", target), field("window", window);
     field("groups", groups), field("weight_bits", weight_bits), field("weights", weights);
-    field("values", values), field("tail", tail);
+    field("values", values), field("epilogue", epilogue);
   }
 };
 
@@ -364,13 +364,13 @@ struct MatMul {
   std::int64_t groups = 0, rows = 0, columns = 0, depth = 0;
   Integers first_view, second_view;
   std::int64_t merges = 0;
-  Tail tail;
+  Epilogue epilogue;
 
   void visit(auto&& field) {
     field("first", first), field("second", second), field("target", target);
     field("groups", groups), field("rows", rows), field("columns", columns);
     field("depth", depth), field("first_view", first_view), field("second_view", second_view);
-    field("merges", merges), field("tail", tail);
+    field("merges", merges), field("epilogue", epilogue);
   }
 };
 

@@ -40,7 +40,7 @@ bool is_bound(Operation operation) {
   return operation == Operation::maximum || operation == Operation::minimum;
 }
 
-bool is_line(const TailStep& step, std::int64_t channel) {
+bool is_line(const EpilogueStep& step, std::int64_t channel) {
   const float operand = step.operands[channel];
   switch (step.operation) {
     case Operation::keep:
@@ -55,7 +55,7 @@ bool is_line(const TailStep& step, std::int64_t channel) {
   }
 }
 
-RealLine then(RealLine line, const TailStep& step, std::int64_t channel) {
+RealLine then(RealLine line, const EpilogueStep& step, std::int64_t channel) {
   const double operand = step.operands[channel];
   switch (step.operation) {
     case Operation::add:
@@ -74,7 +74,7 @@ RealLine then(RealLine line, const TailStep& step, std::int64_t channel) {
 }
 
 // One step in float32, as kernels compute it.
-float replay(float y, const TailStep& step, std::int64_t channel) {
+float replay(float y, const EpilogueStep& step, std::int64_t channel) {
   const float operand = step.operands[channel];
   switch (step.operation) {
     case Operation::add:
@@ -99,8 +99,8 @@ float replay(float y, const TailStep& step, std::int64_t channel) {
 // Computes the line of a channel.
 class Fit {
  public:
-  Fit(const Epilogue& tail, std::int64_t channel, std::int64_t levels)
-      : tail_(tail), channel_(channel), levels_(levels) {}
+  Fit(const PackedEpilogue& epilogue, std::int64_t channel, std::int64_t levels)
+      : epilogue_(epilogue), channel_(channel), levels_(levels) {}
 
   bool run(RoundedLine& to) {
     if (!compose()) return false;
@@ -116,14 +116,14 @@ class Fit {
   // indices to spare on both sides. False if the steps do not form a line, or may overflow.
   bool compose() {
     const double most_sum = 0x1p31;
-    RealLine line{tail_.gains[channel_], 0};
+    RealLine line{epilogue_.gains[channel_], 0};
     if (!(std::abs(line.gain) * most_sum < most_value)) return false;
-    for (const TailStep& step : tail_.steps) {
+    for (const EpilogueStep& step : epilogue_.steps) {
       if (!is_line(step, channel_)) return false;
       line = then(line, step, channel_);
       if (!(std::abs(line.gain) * most_sum + std::abs(line.offset) < most_value)) return false;
     }
-    real_ = {line.gain, line.offset + tail_.shift};
+    real_ = {line.gain, line.offset + epilogue_.shift};
     first_ = -most_sum, last_ = most_sum;
     if (real_.gain == 0) return true;
     double ends[] = {(-2 - real_.offset) / real_.gain,
@@ -139,10 +139,10 @@ class Fit {
   }
 
   double error_of_replay() const {
-    RealLine line{tail_.gains[channel_], 0};
+    RealLine line{epilogue_.gains[channel_], 0};
     // The sum is rounded to float32, then multiplied.
     double error = 2.01 * half_ulp * largest(line) + least;
-    for (const TailStep& step : tail_.steps) {
+    for (const EpilogueStep& step : epilogue_.steps) {
       if (is_bound(step.operation)) continue;
       line = then(line, step, channel_);
       const double operand = std::abs(static_cast<double>(step.operands[channel_]));
@@ -165,8 +165,8 @@ class Fit {
 
   // Index of a value after the steps from `step` on; NaN if one overflows.
   float index_after(float y, std::size_t step) const {
-    for (; step < tail_.steps.size(); ++step) y = replay(y, tail_.steps[step], channel_);
-    const auto shift = static_cast<float>(tail_.shift), last = static_cast<float>(levels_ - 1);
+    for (; step < epilogue_.steps.size(); ++step) y = replay(y, epilogue_.steps[step], channel_);
+    const auto shift = static_cast<float>(epilogue_.shift), last = static_cast<float>(levels_ - 1);
     return std::isfinite(y) ? std::nearbyint(std::clamp(y, -shift, last - shift)) + shift
                             : std::numeric_limits<float>::quiet_NaN();
   }
@@ -176,8 +176,8 @@ class Fit {
   bool set_bounds(RoundedLine& to) const {
     to.bottom = 0, to.top = static_cast<float>(levels_ - 1);
     bool rises = true;
-    for (std::size_t i = tail_.steps.size(); i-- > 0;) {
-      const TailStep& step = tail_.steps[i];
+    for (std::size_t i = epilogue_.steps.size(); i-- > 0;) {
+      const EpilogueStep& step = epilogue_.steps[i];
       const float operand = step.operands[channel_];
       if (is_bound(step.operation)) {
         const float index = index_after(operand, i + 1);
@@ -196,7 +196,7 @@ class Fit {
     return true;
   }
 
-  const Epilogue& tail_;
+  const PackedEpilogue& epilogue_;
   const std::int64_t channel_, levels_;
   RealLine real_;
   double first_ = 0, last_ = 0;
@@ -204,14 +204,14 @@ class Fit {
 
 }  // namespace
 
-void fit_rounded_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
-  if (tail.kind != TailKind::rounded) return;
-  const std::int64_t padded = tail.gains.size();
+void fit_rounded_lines(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t levels) {
+  if (epilogue.kind != EpilogueKind::rounded) return;
+  const std::int64_t padded = epilogue.gains.size();
   Aligned<float> gains(padded), offsets(padded), limits(padded), bottoms(padded), tops(padded);
   std::int64_t without = 0;
   for (std::int64_t channel = 0; channel < padded; ++channel) {
     RoundedLine line;
-    if (channel < channels && !Fit(tail, channel, levels).run(line)) {
+    if (channel < channels && !Fit(epilogue, channel, levels).run(line)) {
       line.limit = -1;  // its bits are negative: always replayed
       ++without;
     }
@@ -219,10 +219,10 @@ void fit_rounded_lines(Epilogue& tail, std::int64_t channels, std::int64_t level
     bottoms[channel] = line.bottom, tops[channel] = line.top;
   }
   if (without * 8 > channels) return;
-  tail.kind = TailKind::rounded_lines;
-  tail.slopes = std::move(gains), tail.offsets = std::move(offsets);
-  tail.limits = std::move(limits);
-  tail.bottoms = std::move(bottoms), tail.tops = std::move(tops);
+  epilogue.kind = EpilogueKind::rounded_lines;
+  epilogue.slopes = std::move(gains), epilogue.offsets = std::move(offsets);
+  epilogue.limits = std::move(limits);
+  epilogue.bottoms = std::move(bottoms), epilogue.tops = std::move(tops);
 }
 
 }  // namespace anybit::lowbit

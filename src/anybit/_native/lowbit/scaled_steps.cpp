@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "epilogue.hpp"
+#include "packed_epilogue.hpp"
 
 namespace anybit::lowbit {
 
@@ -29,19 +29,19 @@ struct Line {
 
 }  // namespace
 
-ScaledSteps::ScaledSteps(const Scaled& tail, std::int64_t levels) {
-  const std::size_t channels = tail.multipliers.size();
+ScaledSteps::ScaledSteps(const Scaled& epilogue, std::int64_t levels) {
+  const std::size_t channels = epilogue.multipliers.size();
   thresholds_.reserve(channels * static_cast<std::size_t>(levels - 1));
   for (std::size_t channel = 0; channel < channels; ++channel) {
-    const std::int64_t multiplier = tail.multipliers[channel];
-    const Line line{std::abs(multiplier), tail.term(channel), tail.right_shifts[channel]};
+    const std::int64_t multiplier = epilogue.multipliers[channel];
+    const Line line{std::abs(multiplier), epilogue.term(channel), epilogue.right_shifts[channel]};
     directions_.push_back(multiplier < 0 ? -1 : 1);
     for (std::int64_t index = 1; index < levels; ++index) {
       std::int64_t start = line.start_of(index);
       const std::size_t bit =
           channel * static_cast<std::size_t>(levels) + static_cast<std::size_t>(index);
       constexpr std::int64_t last = std::numeric_limits<std::int32_t>::max();
-      if (tail.is_late(bit) && line.multiplier != 0 && start < last &&
+      if (epilogue.is_late(bit) && line.multiplier != 0 && start < last &&
           line.index_of(start) == index)
         ++start;
       thresholds_.push_back(static_cast<std::int32_t>(start));

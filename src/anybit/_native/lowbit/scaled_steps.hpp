@@ -11,9 +11,9 @@ namespace anybit::lowbit {
 
 class ScaledSteps {
  public:
-  ScaledSteps(const Scaled& tail, std::int64_t levels);
+  ScaledSteps(const Scaled& epilogue, std::int64_t levels);
 
-  Thresholds tail() const { return {directions_, thresholds_}; }
+  Thresholds epilogue() const { return {directions_, thresholds_}; }
 
  private:
   std::vector<std::int32_t> directions_, thresholds_;

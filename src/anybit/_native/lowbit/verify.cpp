@@ -104,29 +104,29 @@ void need_ascending(Integers numbers, std::int64_t count, const std::string& nam
       refuse(name + " descend");
 }
 
-void verify_tail(const Thresholds& tail, std::int64_t channels, std::int64_t levels) {
-  need_size(tail.directions.size(), channels, "directions");
-  for (const std::int32_t direction : tail.directions)
+void verify_epilogue(const Thresholds& epilogue, std::int64_t channels, std::int64_t levels) {
+  need_size(epilogue.directions.size(), channels, "directions");
+  for (const std::int32_t direction : epilogue.directions)
     if (direction != 1 && direction != -1) refuse("a direction is " + text(direction));
-  need_size(tail.thresholds.size(), channels * (levels - 1), "thresholds");
-  need_ascending(tail.thresholds, levels - 1, "thresholds");
+  need_size(epilogue.thresholds.size(), channels * (levels - 1), "thresholds");
+  need_ascending(epilogue.thresholds, levels - 1, "thresholds");
 }
 
-void verify_tail(const Affine& tail, std::int64_t channels, std::int64_t) {
-  need_size(tail.gains.size(), channels, "gains");
-  need_size(tail.offsets.size(), channels, "offsets");
-  for (const Floats& numbers : {tail.gains, tail.offsets})
+void verify_epilogue(const Affine& epilogue, std::int64_t channels, std::int64_t) {
+  need_size(epilogue.gains.size(), channels, "gains");
+  need_size(epilogue.offsets.size(), channels, "offsets");
+  for (const Floats& numbers : {epilogue.gains, epilogue.offsets})
     for (const float number : numbers)
       if (!std::isfinite(number)) refuse("a gain or an offset is not finite");
-  need(tail.shift, -most_shift, most_shift, "the shift");
+  need(epilogue.shift, -most_shift, most_shift, "the shift");
 }
 
-void verify_tail(const Table& tail, std::int64_t channels, std::int64_t levels) {
-  need_size(tail.first.size(), channels, "first");
-  if (tail.entries.empty() || tail.entries.size() % static_cast<std::size_t>(channels) != 0)
-    refuse(text(static_cast<std::int64_t>(tail.entries.size())) + " entries for " + text(channels) +
-           " channels");
-  need_within(tail.entries, 0, levels - 1, "an entry");
+void verify_epilogue(const Table& epilogue, std::int64_t channels, std::int64_t levels) {
+  need_size(epilogue.first.size(), channels, "first");
+  if (epilogue.entries.empty() || epilogue.entries.size() % static_cast<std::size_t>(channels) != 0)
+    refuse(text(static_cast<std::int64_t>(epilogue.entries.size())) + " entries for " +
+           text(channels) + " channels");
+  need_within(epilogue.entries, 0, levels - 1, "an entry");
 }
 
 void verify_steps(const std::vector<Step>& steps, std::int64_t channels) {
@@ -136,45 +136,47 @@ void verify_steps(const std::vector<Step>& steps, std::int64_t channels) {
   }
 }
 
-void verify_tail(const Arithmetic& tail, std::int64_t channels, std::int64_t) {
-  need_size(tail.scales.size(), channels, "scales");
-  verify_steps(tail.steps, channels);
+void verify_epilogue(const Arithmetic& epilogue, std::int64_t channels, std::int64_t) {
+  need_size(epilogue.scales.size(), channels, "scales");
+  verify_steps(epilogue.steps, channels);
 }
 
-void verify_tail(const Rounded& tail, std::int64_t channels, std::int64_t) {
-  need_size(tail.scales.size(), channels, "scales");
-  verify_steps(tail.steps, channels);
-  need(tail.shift, -most_shift, most_shift, "the shift");
+void verify_epilogue(const Rounded& epilogue, std::int64_t channels, std::int64_t) {
+  need_size(epilogue.scales.size(), channels, "scales");
+  verify_steps(epilogue.steps, channels);
+  need(epilogue.shift, -most_shift, most_shift, "the shift");
 }
 
 // No intermediate result exceeds 64 bits: accumulators and multipliers have 32.
-void verify_tail(const Scaled& tail, std::int64_t channels, std::int64_t levels) {
-  need_size(tail.multipliers.size(), channels, "multipliers");
-  need_size(tail.terms.size(), 2 * channels, "terms");
-  need_size(tail.right_shifts.size(), channels, "right_shifts");
-  need_within(tail.right_shifts, 0, most_right_shift, "a right shift");
-  for (std::size_t channel = 0; channel < tail.multipliers.size(); ++channel)
-    need(tail.term(channel), -most_term, most_term, "a term");
-  if (!tail.late.empty()) need_size(tail.late.size(), (channels * levels + 7) / 8, "late");
+void verify_epilogue(const Scaled& epilogue, std::int64_t channels, std::int64_t levels) {
+  need_size(epilogue.multipliers.size(), channels, "multipliers");
+  need_size(epilogue.terms.size(), 2 * channels, "terms");
+  need_size(epilogue.right_shifts.size(), channels, "right_shifts");
+  need_within(epilogue.right_shifts, 0, most_right_shift, "a right shift");
+  for (std::size_t channel = 0; channel < epilogue.multipliers.size(); ++channel)
+    need(epilogue.term(channel), -most_term, most_term, "a term");
+  if (!epilogue.late.empty()) need_size(epilogue.late.size(), (channels * levels + 7) / 8, "late");
 }
 
-void verify_tail(const Piecewise& tail, std::int64_t channels, std::int64_t levels) {
-  const auto entries = static_cast<std::int64_t>(tail.entries.size());
+void verify_epilogue(const Piecewise& epilogue, std::int64_t channels, std::int64_t levels) {
+  const auto entries = static_cast<std::int64_t>(epilogue.entries.size());
   if (entries % channels != 0)
     refuse(text(entries) + " entries for " + text(channels) + " channels");
   const std::int64_t pieces = entries / channels;
   need(pieces, 1, most_pieces, "the number of pieces");
-  need_size(tail.starts.size(), channels * (pieces - 1), "starts");
-  need_ascending(tail.starts, pieces - 1, "starts");
-  need_within(tail.entries, 0, levels - 1, "an entry");
+  need_size(epilogue.starts.size(), channels * (pieces - 1), "starts");
+  need_ascending(epilogue.starts, pieces - 1, "starts");
+  need_within(epilogue.entries, 0, levels - 1, "an entry");
 }
 
 // Throws unless a table has an entry for every sum of the channel, and a threshold can exceed all
 // sums of a `Scaled`.
-void verify_sums(const Tail& tail, std::int64_t channels, std::int64_t channel, const Sums& sums) {
-  if (std::holds_alternative<Scaled>(tail) && std::max(sums.highest, -sums.lowest) >= largest_sum)
+void verify_sums(const Epilogue& epilogue, std::int64_t channels, std::int64_t channel,
+                 const Sums& sums) {
+  if (std::holds_alternative<Scaled>(epilogue) &&
+      std::max(sums.highest, -sums.lowest) >= largest_sum)
     refuse("accumulators of channel " + text(channel) + " reach the largest threshold");
-  const auto* const table = std::get_if<Table>(&tail);
+  const auto* const table = std::get_if<Table>(&epilogue);
   if (table == nullptr) return;
   const std::int64_t first = table->first[static_cast<std::size_t>(channel)];
   const auto length = static_cast<std::int64_t>(table->entries.size()) / channels;
@@ -203,7 +205,8 @@ template <class Target>
 void verify_product(const Product& at, const Tensor& from, const Target& to, std::int64_t levels) {
   verify_window(at.window, from, to);
   verify_weights(at, from, to);
-  std::visit([&](const auto& tail) { verify_tail(tail, to.channels, levels); }, at.tail);
+  std::visit([&](const auto& epilogue) { verify_epilogue(epilogue, to.channels, levels); },
+             at.epilogue);
   const std::int64_t largest = from.step * (from.levels - 1) + std::abs(from.lowest);
   Accumulators accumulators(at, from, to);
   for (std::int64_t channel = 0; channel < to.channels; ++channel) {
@@ -211,7 +214,7 @@ void verify_product(const Product& at, const Tensor& from, const Target& to, std
     // Kernels sum indices; the lowest code enters as a constant.
     if (sums.magnitude > largest_sum / std::max<std::int64_t>(largest, 1))
       refuse("accumulators of channel " + text(channel) + " go beyond 32 bits");
-    verify_sums(at.tail, to.channels, channel, sums);
+    verify_sums(at.epilogue, to.channels, channel, sums);
   }
 }
 
@@ -226,9 +229,10 @@ void verify_product(const MatMul& at, const Tensor& first, const Tensor& second,
   need(to.height * to.width, pixels, pixels, "the number of pixels");
   need(to.channels, channels, channels, "the number of channels");
   need(to.elements() * at.depth, 1, most_multiplications, "the number of multiplications");
-  std::visit([&](const auto& tail) { verify_tail(tail, channels, levels); }, at.tail);
+  std::visit([&](const auto& epilogue) { verify_epilogue(epilogue, channels, levels); },
+             at.epilogue);
   for (std::int64_t channel = 0; channel < channels; ++channel)
-    verify_sums(at.tail, channels, channel, sums);
+    verify_sums(at.epilogue, channels, channel, sums);
 }
 
 class Verification {
@@ -344,7 +348,7 @@ class Verification {
 
   void verify(const Product& at) {
     const Tensor& codes = source(at.source);
-    if (std::holds_alternative<Arithmetic>(at.tail))
+    if (std::holds_alternative<Arithmetic>(at.epilogue))
       verify_product(at, codes, float_target(at.target), 0);
     else verify_product(at, codes, tensor(at.target), target(at.target).levels);
   }
@@ -361,7 +365,7 @@ class Verification {
 
   void verify(const MatMul& at) {
     const Tensor &first = source(at.first), &second = source(at.second);
-    if (std::holds_alternative<Arithmetic>(at.tail))
+    if (std::holds_alternative<Arithmetic>(at.epilogue))
       verify_product(at, first, second, float_target(at.target), 0);
     else verify_product(at, first, second, tensor(at.target), target(at.target).levels);
   }

@@ -20,7 +20,7 @@ nb::list layout_of() {
     else if constexpr (std::is_same_v<Field, lowbit::Bytes>) kind = "bytes";
     else if constexpr (std::is_same_v<Field, lowbit::Integers>) kind = "integers";
     else if constexpr (std::is_same_v<Field, lowbit::Floats>) kind = "floats";
-    else if constexpr (std::is_same_v<Field, lowbit::Tail>) kind = "tail";
+    else if constexpr (std::is_same_v<Field, lowbit::Epilogue>) kind = "epilogue";
     else if constexpr (std::is_same_v<Field, std::vector<lowbit::Instruction>>)
       kind = "instructions";
     else if constexpr (requires { Field::name; }) kind = Field::name;
@@ -46,11 +46,11 @@ nb::list add_family(nb::dict& layouts, std::type_identity<std::variant<Records..
 // Version, records with their fields, and the order of instructions, epilogues and operations.
 inline nb::dict describe_records() {
   nb::dict layouts, description;
-  using lowbit::Instruction, lowbit::Tail;
+  using lowbit::Instruction, lowbit::Epilogue;
   description["version"] = lowbit::program_version;
   description["most_levels"] = lowbit::most_levels;
   description["instructions"] = add_family(layouts, std::type_identity<Instruction>());
-  description["tails"] = add_family(layouts, std::type_identity<Tail>());
+  description["epilogues"] = add_family(layouts, std::type_identity<Epilogue>());
   using Parts = std::variant<lowbit::Program, lowbit::Port, lowbit::Tensor, lowbit::FloatTensor,
                              lowbit::Window, lowbit::Step>;
   add_family(layouts, std::type_identity<Parts>());

@@ -145,8 +145,8 @@ class Lowerer:
         guarantee = root.layer.guarantee
         if guarantee is None or guarantee.rank > self._guarantee.rank:
             return Reason(f"{guarantee}, and only {self._guarantee} was asked for: {REASON}")
-        tail = p.Arithmetic(root.accumulators.scales, ())
-        layer = replace(CompiledLayer.of(root.layer), tail=type(tail).__name__)
+        epilogue = p.Arithmetic(root.accumulators.scales, ())
+        layer = replace(CompiledLayer.of(root.layer), epilogue=type(epilogue).__name__)
         sums = RegionOutput(ir.Value(name=f"{product.y.name}_sums"), layout, root.stage)
         y, steps = self._find_longest_steps(nodes, product.y, layout)
         if product.bias is not None:
@@ -154,7 +154,7 @@ class Lowerer:
         target = RegionOutput(y, layout, root.stage)
         reads = sums, product.codes.scale
         if product.blocks is None:
-            first = _plan_product(None, root, sums, tail, layer)
+            first = _plan_product(None, root, sums, epilogue, layer)
         else:
             first = plan_block_product(product, sums, layer)
         scaled = _plan_elementwise(reads, target, p.Operation.MULTIPLY, steps, nodes)
@@ -308,30 +308,30 @@ class Lowerer:
         layer = replace(
             CompiledLayer.of(root.layer),
             guarantee=guarantee,
-            tail=type(requantization.tail).__name__,
+            epilogue=type(requantization.epilogue).__name__,
             levels=target.grid.levels,
             steps=requantization.steps,
             risks=requantization.risks,
             more_risks=requantization.more_risks,
         )
         return Lowered(
-            target, (_plan_product(expression, root, target, requantization.tail, layer),)
+            target, (_plan_product(expression, root, target, requantization.epilogue, layer),)
         )
 
     def _float_product(
         self, expression: Expression, root: AccumulatorRoot, output: RegionOutput
     ) -> Lowered[RegionOutput] | Reason | None:
-        tail = self._find_float_epilogue(expression, root)
-        if tail is None:
+        epilogue = self._find_float_epilogue(expression, root)
+        if epilogue is None:
             return None
         layer = self._shared.get(expression.value) or CompiledLayer.of(root.layer)
-        if has_open_bits(tail.steps):
+        if has_open_bits(epilogue.steps):
             layer = replace(layer, guarantee=Guarantee.BOUNDED, reason=_OPEN)
         assert layer.guarantee is not None, "layers with accumulators have one"
         if layer.guarantee.rank > self._guarantee.rank:
             return self._too_weak(root, layer.guarantee)
-        layer = replace(layer, tail=type(tail).__name__)
-        return Lowered(output, (_plan_product(expression, root, output, tail, layer),))
+        layer = replace(layer, epilogue=type(epilogue).__name__)
+        return Lowered(output, (_plan_product(expression, root, output, epilogue, layer),))
 
     def _find_float_epilogue(
         self, expression: Expression, root: AccumulatorRoot
@@ -427,12 +427,12 @@ def _plan_product(
     expression: Expression | None,
     root: AccumulatorRoot,
     target: IntegerTensor | RegionOutput,
-    tail: p.Tail,
+    epilogue: p.Epilogue,
     layer: CompiledLayer,
 ) -> PlannedInstruction:
     if isinstance(root, MatMulRoot):
         operands = root.source, root.second
-        fields = {**root.fields, "tail": tail}
+        fields = {**root.fields, "epilogue": epilogue}
         return PlannedInstruction(p.MatMul, operands, target, fields, layer, expression)
     bits, weights, values = pack_weights(root.weights)
     fields = {
@@ -441,7 +441,7 @@ def _plan_product(
         "weight_bits": bits,
         "weights": weights,
         "values": values,
-        "tail": tail,
+        "epilogue": epilogue,
     }
     return PlannedInstruction(p.Product, (root.source,), target, fields, layer, expression)
 

@@ -16,13 +16,13 @@ class Requantization:
     """An epilogue that equals a function of accumulators everywhere.
 
     Attributes:
-        tail: The epilogue.
+        epilogue: The epilogue.
         steps: Number of accumulators, in all channels, at which the index changes.
         risks: Pairs of channel and accumulator whose float32 sum may round to another index.
         more_risks: Whether there may be more, farther from the steps than these.
     """
 
-    tail: p.Tail
+    epilogue: p.Epilogue
     steps: int
     risks: tuple[tuple[int, int], ...] = ()
     more_risks: bool = False

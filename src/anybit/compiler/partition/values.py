@@ -558,9 +558,14 @@ class Values:
 
 def _has_large_table(instructions: Sequence[PlannedInstruction]) -> bool:
     """Return whether instructions look up pairs of codes, or have many numbers per channel."""
-    tails = [instruction.fields.get("tail") for instruction in instructions]
+    epilogues = [instruction.fields.get("epilogue") for instruction in instructions]
     return (
         any(instruction.kind is p.Combine for instruction in instructions)
-        or any(isinstance(tail, p.Table) and tail.entries.size > _MOST_ENTRIES for tail in tails)
-        or any(isinstance(t, p.Thresholds) and t.thresholds.size > _MOST_THRESHOLDS for t in tails)
+        or any(
+            isinstance(epilogue, p.Table) and epilogue.entries.size > _MOST_ENTRIES
+            for epilogue in epilogues
+        )
+        or any(
+            isinstance(t, p.Thresholds) and t.thresholds.size > _MOST_THRESHOLDS for t in epilogues
+        )
     )

@@ -9,15 +9,15 @@ import numpy as np
 
 from anybit.compiler.program.open_bits import list_steps
 from anybit.compiler.program.program import (
+    EPILOGUES,
     INSTRUCTIONS,
-    TAILS,
     Bytes,
+    Epilogue,
     Floats,
     FloatTensor,
     Instruction,
     Integers,
     Program,
-    Tail,
 )
 from anybit.compiler.program.versions import FIRST_VERSION, SINCE, SINCE_OPERATION
 from anybit.onnx.graph.constants import Array
@@ -30,8 +30,8 @@ class Encoded:
     Attributes:
         words: int64: the version, then the records of the program, field by field. A number is one
             word. An array is two: its start in its store, and its length. A list of records is
-            their number and then all of them. An instruction or a tail begins with its number
-            in INSTRUCTIONS or TAILS.
+            their number and then all of them. An instruction or an epilogue begins with its number
+            in INSTRUCTIONS or EPILOGUES.
         bytes, integers, floats: The stores.
     """
 
@@ -60,8 +60,8 @@ def encode(program: Program) -> Encoded:
 
 def _find_version(program: Program) -> int:
     """Return the least version that has all records of a program."""
-    tails = [getattr(instruction, "tail", None) for instruction in program.instructions]
-    records = (*program.instructions, *tails, *program.floats)
+    epilogues = [getattr(instruction, "epilogue", None) for instruction in program.instructions]
+    records = (*program.instructions, *epilogues, *program.floats)
     steps = [step for instruction in program.instructions for step in list_steps(instruction)]
     return max(
         *(SINCE.get(type(record), FIRST_VERSION) for record in records),
@@ -80,8 +80,8 @@ def _name_kind(hint: Any) -> str:
         return "integer"
     if hint in _STORES:
         return _STORES[hint]
-    if hint == Tail:
-        return "tail"
+    if hint == Epilogue:
+        return "epilogue"
     if is_dataclass(hint):
         return hint.__name__  # type: ignore[union-attr]
     (element, _) = get_args(hint)  # tuple[X, ...]
@@ -137,7 +137,7 @@ def _encode_field(value: Any, kind: str, stores: _Stores) -> Iterator[int]:
 
 
 def _encode_tagged(record: Any, stores: _Stores) -> Iterator[int]:
-    for family in (INSTRUCTIONS, TAILS):
+    for family in (INSTRUCTIONS, EPILOGUES):
         if type(record) in family:
             yield family.index(type(record))
     yield from _encode_record(record, stores)

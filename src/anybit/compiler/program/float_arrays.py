@@ -19,5 +19,5 @@ _WRITES_FLOATS = (
 
 def writes_floats(at: p.Instruction) -> bool:
     """Return whether the target of an instruction is one of floats."""
-    has_floats = isinstance(getattr(at, "tail", None), p.Arithmetic)
+    has_floats = isinstance(getattr(at, "epilogue", None), p.Arithmetic)
     return isinstance(at, _WRITES_FLOATS) or has_floats

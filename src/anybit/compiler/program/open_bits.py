@@ -19,6 +19,6 @@ def has_open_bits(steps: Iterable[p.Step]) -> bool:
 
 
 def list_steps(at: p.Instruction) -> list[p.Step]:
-    """Return the steps of an instruction and of its tail."""
-    records = (at, getattr(at, "tail", None))
+    """Return the steps of an instruction and of its epilogue."""
+    records = (at, getattr(at, "epilogue", None))
     return [step for record in records if isinstance(record, _HAS_STEPS) for step in record.steps]

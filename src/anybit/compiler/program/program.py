@@ -198,7 +198,7 @@ class Piecewise:
     entries: Bytes
 
 
-Tail: TypeAlias = Thresholds | Affine | Table | Arithmetic | Rounded | Scaled | Piecewise
+Epilogue: TypeAlias = Thresholds | Affine | Table | Arithmetic | Rounded | Scaled | Piecewise
 """Epilogue of an accumulator."""
 
 
@@ -252,14 +252,14 @@ class Product:
 
     Attributes:
         source: A tensor.
-        target: A tensor; with an `Arithmetic` tail floats.
+        target: A tensor; with an `Arithmetic` epilogue floats.
         window: The window; 1 x 1 for a matrix product.
         groups: The number of groups of channels, of the source and of the target.
         weight_bits: The size of a weight's index, 1 to 8.
         weights: The indices without gaps, the first in the lowest bits, in the order target
             channel, kernel row, kernel column, source channel of the group.
         values: The weight of each index, within -128..127: at most 2^weight_bits.
-        tail: Epilogue of the accumulator.
+        epilogue: Epilogue of the accumulator.
     """
 
     source: int
@@ -269,7 +269,7 @@ class Product:
     weight_bits: int
     weights: Bytes
     values: Integers
-    tail: Tail
+    epilogue: Epilogue
 
 
 @dataclass(frozen=True, eq=False)
@@ -471,12 +471,12 @@ class MatMul:
 
     Attributes:
         first, second: Tensors whose codes fit 16 bits.
-        target: A tensor; with an `Arithmetic` tail floats. It holds groups x rows x columns, with
-            the columns as channels.
+        target: A tensor; with an `Arithmetic` epilogue floats. It holds groups x rows x columns,
+            with the columns as channels.
         groups, rows, columns, depth: The sizes: groups of rows x depth times depth x columns.
         first_view, second_view: The views of the operands, four numbers each.
         merges: Whether the target holds rows x groups x columns, with the last two as channels.
-        tail: Epilogue of the accumulator.
+        epilogue: Epilogue of the accumulator.
     """
 
     first: int
@@ -489,7 +489,7 @@ class MatMul:
     first_view: Integers
     second_view: Integers
     merges: int
-    tail: Tail
+    epilogue: Epilogue
 
 
 @dataclass(frozen=True, eq=False)
@@ -581,7 +581,7 @@ Instruction: TypeAlias = (
 
 # Their places are their numbers in an encoded program.
 INSTRUCTIONS: tuple[type[Any], ...] = get_args(Instruction)
-TAILS: tuple[type[Any], ...] = get_args(Tail)
+EPILOGUES: tuple[type[Any], ...] = get_args(Epilogue)
 
 
 @dataclass(frozen=True, eq=False)

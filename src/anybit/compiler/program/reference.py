@@ -66,7 +66,7 @@ class _Run:
     def product(self, at: p.Product) -> None:
         source = self.tensors[at.source]
         codes = source.lowest + source.step * self.indices[at.source]
-        arithmetic = isinstance(at.tail, p.Arithmetic)
+        arithmetic = isinstance(at.epilogue, p.Arithmetic)
         target = self.targets if arithmetic else self.indices
         channels = target[at.target].shape[-1]
         weights = unpack_weights(at, channels, source.channels)
@@ -79,7 +79,7 @@ class _Run:
                 inner = slice(group * inside, (group + 1) * inside)
                 sums[..., outer] += taken[..., inner] @ weights[outer, row, column].T
         target[at.target][:] = apply_epilogue(
-            at.tail, sums, 0 if arithmetic else self.tensors[at.target].levels
+            at.epilogue, sums, 0 if arithmetic else self.tensors[at.target].levels
         )
 
     def blockproduct(self, at: p.BlockProduct) -> None:
@@ -152,10 +152,10 @@ class _Run:
         sums = first @ second.swapaxes(-1, -2)
         if at.merges:
             sums = sums.swapaxes(1, 2)
-        arithmetic = isinstance(at.tail, p.Arithmetic)
+        arithmetic = isinstance(at.epilogue, p.Arithmetic)
         target = (self.targets if arithmetic else self.indices)[at.target]
         levels = 0 if arithmetic else self.tensors[at.target].levels
-        target[:] = apply_epilogue(at.tail, sums.reshape(target.shape), levels)
+        target[:] = apply_epilogue(at.epilogue, sums.reshape(target.shape), levels)
 
     def _view(self, number: int, view: Array, sizes: tuple[int, ...]) -> Array:
         """Return the codes of a view of a tensor: rows of the batch x groups x lines x depth."""
@@ -280,46 +280,46 @@ def _iterate_windows(codes: Array, window: p.Window, sizes: tuple[int, ...], out
             )
 
 
-def apply_epilogue(tail: p.Tail, sums: Array, levels: int) -> Array:
-    match tail:
+def apply_epilogue(epilogue: p.Epilogue, sums: Array, levels: int) -> Array:
+    match epilogue:
         case p.Thresholds():
-            thresholds = tail.thresholds.reshape(sums.shape[-1], levels - 1)
-            reached = (sums * tail.directions)[..., None] >= thresholds
+            thresholds = epilogue.thresholds.reshape(sums.shape[-1], levels - 1)
+            reached = (sums * epilogue.directions)[..., None] >= thresholds
             return np.asarray(reached.sum(axis=-1))
         case p.Affine():
-            return compute_index(tail, sums, levels)
+            return compute_index(epilogue, sums, levels)
         case p.Table():
-            entries = tail.entries.reshape(sums.shape[-1], -1)
-            chosen = entries[np.arange(sums.shape[-1]), sums - tail.first]
+            entries = epilogue.entries.reshape(sums.shape[-1], -1)
+            chosen = entries[np.arange(sums.shape[-1]), sums - epilogue.first]
             return np.asarray(chosen, np.int64)
         case p.Arithmetic():
-            return compute_result(tail, sums)
+            return compute_result(epilogue, sums)
         case p.Rounded():
-            return round_to_index(compute_result(tail, sums), tail.shift, levels)
+            return round_to_index(compute_result(epilogue, sums), epilogue.shift, levels)
         case p.Scaled():
-            return scale_down(tail, sums, levels)
+            return scale_down(epilogue, sums, levels)
         case p.Piecewise():
-            return _select_pieces(tail, sums)
+            return _select_pieces(epilogue, sums)
 
 
-def scale_down(tail: p.Scaled, sums: Array, levels: int) -> Array:
+def scale_down(epilogue: p.Scaled, sums: Array, levels: int) -> Array:
     """Return the indices of accumulators; channels lie along the last axis."""
-    shifts = tail.right_shifts.astype(np.int64)
-    y = sums.astype(np.int64) * tail.multipliers + join_words(tail.terms)
+    shifts = epilogue.right_shifts.astype(np.int64)
+    y = sums.astype(np.int64) * epilogue.multipliers + join_words(epilogue.terms)
     index = y >> shifts
-    if tail.late.size:
-        first = y - (index << shifts) < np.abs(tail.multipliers.astype(np.int64))
-        late = unpack_late(tail, levels)
+    if epilogue.late.size:
+        first = y - (index << shifts) < np.abs(epilogue.multipliers.astype(np.int64))
+        late = unpack_late(epilogue, levels)
         inside = np.clip(index, 0, levels - 1)
         bits = late[np.arange(sums.shape[-1]), inside]
         index = index - (bits & first & (index == inside))
     return np.asarray(np.clip(index, 0, levels - 1))
 
 
-def unpack_late(tail: p.Scaled, levels: int) -> Array:
+def unpack_late(epilogue: p.Scaled, levels: int) -> Array:
     """Return the late bits, channels x levels."""
-    channels = tail.multipliers.size
-    bits = np.unpackbits(tail.late, count=channels * levels, bitorder="little")
+    channels = epilogue.multipliers.size
+    bits = np.unpackbits(epilogue.late, count=channels * levels, bitorder="little")
     return bits.reshape(channels, levels)
 
 
@@ -335,9 +335,9 @@ def split_words(numbers: Array) -> Array:
     return np.asarray(pairs.astype(np.uint32).view(np.int32).ravel())
 
 
-def _select_pieces(tail: p.Piecewise, sums: Array) -> Array:
+def _select_pieces(epilogue: p.Piecewise, sums: Array) -> Array:
     channels = sums.shape[-1]
-    starts, entries = tail.starts.reshape(channels, -1), tail.entries.reshape(channels, -1)
+    starts, entries = epilogue.starts.reshape(channels, -1), epilogue.entries.reshape(channels, -1)
     indices = np.empty(sums.shape, np.int64)
     for channel in range(channels):
         piece = np.searchsorted(starts[channel], sums[..., channel], side="right")
@@ -345,11 +345,11 @@ def _select_pieces(tail: p.Piecewise, sums: Array) -> Array:
     return indices
 
 
-def compute_index(tail: p.Affine, sums: Array, levels: int) -> Array:
+def compute_index(epilogue: p.Affine, sums: Array, levels: int) -> Array:
     """Return the indices of accumulators; channels lie along the last axis."""
     with np.errstate(all="ignore"):
-        y = sums.astype(np.float32) * tail.gains + tail.offsets
-    return np.asarray(np.clip(np.rint(y) + np.float32(tail.shift), 0, levels - 1), np.int64)
+        y = sums.astype(np.float32) * epilogue.gains + epilogue.offsets
+    return np.asarray(np.clip(np.rint(y) + np.float32(epilogue.shift), 0, levels - 1), np.int64)
 
 
 def round_to_index(y: Array, shift: int, levels: int) -> Array:
@@ -387,10 +387,10 @@ def _round_and_saturate(y: Array, shift: int, lowest: int, highest: int) -> Arra
     return np.asarray(np.rint(inside) + np.float32(shift), np.int64)
 
 
-def compute_result(tail: p.Arithmetic | p.Rounded, sums: Array) -> Array:
+def compute_result(epilogue: p.Arithmetic | p.Rounded, sums: Array) -> Array:
     """Return the float32 results of accumulators; channels lie along the last axis."""
     with np.errstate(all="ignore"):
-        return apply_steps(tail.steps, sums.astype(np.float32) * tail.scales)
+        return apply_steps(epilogue.steps, sums.astype(np.float32) * epilogue.scales)
 
 
 def apply_steps(steps: Sequence[p.Step], y: Array) -> Array:

@@ -84,8 +84,8 @@ def requantize_exactly(
     if function.monotone:
         stairs, far = _find_steps(indices, levels, sums.reach, guess)
         check_steps(stairs, indices, sums.reach)
-        tail = _select_cheapest(stairs, far, levels, sums.reach, shift, guess)
-        return Requantization(tail, *_find_step_risks(stairs, function, index, sums))
+        epilogue = _select_cheapest(stairs, far, levels, sums.reach, shift, guess)
+        return Requantization(epilogue, *_find_step_risks(stairs, function, index, sums))
     count = sums.reach.longest * sums.scales.size
     if count > _MOST_EVALUATIONS:
         raise refuse_size(count, _MOST_ENTRIES)
@@ -116,19 +116,19 @@ def requantize_piecewise(
     try:
         bounds = IndexBounds(function, index, sums)
         pieces = find_pieces(bounds)
-        tail = _select_for_pieces(pieces, levels, sums.reach, shift)
-        if tail is None:
+        epilogue = _select_for_pieces(pieces, levels, sums.reach, shift)
+        if epilogue is None:
             return None
         risks, more_risks = find_risks_of_pieces(bounds, pieces, MOST_RISKS)
     except UNSUPPORTED:
         return None
     changes = len(pieces.channel) - pieces.channels
-    return Requantization(tail, changes, risks, more_risks)
+    return Requantization(epilogue, changes, risks, more_risks)
 
 
 def _select_for_pieces(
     pieces: PiecewiseConstant, levels: int, reach: IntegerRange, shift: int
-) -> p.Tail | None:
+) -> p.Epilogue | None:
     """Return an epilogue that costs less than a replay in floats would; None if there is none."""
     many = levels > _SEVERAL_LEVELS
     if many and pieces.is_fast and pieces.counts.max() <= p.MOST_PIECES:
@@ -137,8 +137,8 @@ def _select_for_pieces(
     steps = pieces.find_steps(levels, reach)
     if steps is None:
         return None
-    tail = _select_cheapest(steps, reach, levels, reach, shift, None)
-    return None if many and isinstance(tail, p.Thresholds) else tail
+    epilogue = _select_cheapest(steps, reach, levels, reach, shift, None)
+    return None if many and isinstance(epilogue, p.Thresholds) else epilogue
 
 
 def _select_cheapest(
@@ -148,7 +148,7 @@ def _select_cheapest(
     reach: IntegerRange,
     shift: int,
     guess: p.Affine | None,
-) -> p.Tail:
+) -> p.Epilogue:
     """Return the cheapest epilogue that equals a step function on `reach`.
 
     Args:
@@ -245,7 +245,7 @@ def _find_table_risks(
 
 
 def find_risks_near_zero(
-    tail: p.Tail, function: ElementFunction, index: Index, sums: Accumulators
+    epilogue: p.Epilogue, function: ElementFunction, index: Index, sums: Accumulators
 ) -> Requantization:
     """Return an epilogue with its steps and risks nearest to 0, for too many accumulators."""
     far = max(1, _MOST_NEAR // sums.scales.size // 2)
@@ -256,7 +256,7 @@ def find_risks_near_zero(
         lambda points: index(function(sums.values(points))), near.reach, 2 * _MOST_NEAR
     )
     steps, risks, _ = _find_table_risks(table, function, index, near)
-    return Requantization(tail, steps, risks, bool(np.any(sums.slack > 0)))
+    return Requantization(epilogue, steps, risks, bool(np.any(sums.slack > 0)))
 
 
 def _bound_error(sums: Accumulators) -> int:

@@ -67,14 +67,16 @@ def replay_floats(
     steps = replay_steps(function.parts, root, open_functions=open_functions)
     if steps is None:
         return None
-    tail = p.Arithmetic(root.accumulators.scales, steps)
+    epilogue = p.Arithmetic(root.accumulators.scales, steps)
 
     def same(points: Array) -> bool:
         x = root.accumulators.values(points)
-        return agree(steps, x, function(x), compute_result(tail, points))
+        return agree(steps, x, function(x), compute_result(epilogue, points))
 
     is_open = has_open_bits(steps)
-    return tail if matches_graph(same, function.parts, tail, root, is_open=is_open) else None
+    return (
+        epilogue if matches_graph(same, function.parts, epilogue, root, is_open=is_open) else None
+    )
 
 
 def matches_graph(
@@ -200,11 +202,11 @@ class Replay:
     """An epilogue that replays a function and rounds.
 
     Attributes:
-        tail: The epilogue.
+        epilogue: The epilogue.
         proven: Whether IEEE 754 leaves nothing open in it; else all results were compared.
     """
 
-    tail: p.Rounded
+    epilogue: p.Rounded
     proven: bool
 
 
@@ -215,14 +217,14 @@ def requantize_by_replay(
     replay = find_replay(function, root, grid)
     if replay is None:
         return None
-    return find_risks_near_zero(replay.tail, function, grid.index, root.accumulators)
+    return find_risks_near_zero(replay.epilogue, function, grid.index, root.accumulators)
 
 
 def find_replay(
     function: ElementFunction,
     root: AccumulatorRoot,
     grid: TensorGrid,
-    stairs: p.Tail | None = None,
+    stairs: p.Epilogue | None = None,
 ) -> Replay | None:
     """Return the replay of a function; None if no replay equals it.
 
@@ -235,15 +237,17 @@ def find_replay(
     if split is None or steps is None or ending is None:
         return None
     before = p.Arithmetic(root.accumulators.scales, steps)
-    tail = p.Rounded(root.accumulators.scales, (*steps, *ending.steps), ending.shift)
+    epilogue = p.Rounded(root.accumulators.scales, (*steps, *ending.steps), ending.shift)
 
     def same(points: Array) -> bool:
         expected = grid.index(function(root.accumulators.values(points)))
-        got = round_to_index(compute_result(tail, points), tail.shift, grid.levels)
+        got = round_to_index(compute_result(epilogue, points), epilogue.shift, grid.levels)
         return np.array_equal(expected, got)
 
     points = (
-        _find_neighbors(stairs, root, grid) if function.monotone and _is_monotone(tail) else None
+        _find_neighbors(stairs, root, grid)
+        if function.monotone and _is_monotone(epilogue)
+        else None
     )
     try:
         if points is not None:
@@ -253,15 +257,17 @@ def find_replay(
             return None
     except UNSUPPORTED:
         return None
-    return Replay(tail, is_proven(split[0], before, root.accumulators.reach))
+    return Replay(epilogue, is_proven(split[0], before, root.accumulators.reach))
 
 
-def _is_monotone(tail: p.Rounded) -> bool:
+def _is_monotone(epilogue: p.Rounded) -> bool:
     """Return whether all steps are monotonic: those that read the kept value need not be."""
-    return all(step.operation not in (p.Operation.KEEP, *KEPT) for step in tail.steps)
+    return all(step.operation not in (p.Operation.KEEP, *KEPT) for step in epilogue.steps)
 
 
-def _find_neighbors(stairs: p.Tail | None, root: AccumulatorRoot, grid: TensorGrid) -> Array | None:
+def _find_neighbors(
+    stairs: p.Epilogue | None, root: AccumulatorRoot, grid: TensorGrid
+) -> Array | None:
     """Return the accumulators on both sides of all thresholds, and the ends, per channel."""
     if not isinstance(stairs, p.Thresholds):
         return None
@@ -284,8 +290,8 @@ def add_all_risks(
         return replace(requantization, more_risks=True)
     risks: list[tuple[int, int]] = []
     for points in iterate_blocks(sums.reach, sums.reach.longest):
-        bounds = propagate_bounds(replay.tail, *sums.bounds(points))
-        lowest, highest = round_to_index(bounds, replay.tail.shift, levels)
+        bounds = propagate_bounds(replay.epilogue, *sums.bounds(points))
+        lowest, highest = round_to_index(bounds, replay.epilogue.shift, levels)
         risky = (lowest != highest) | np.isnan(bounds).any(axis=0)
         rows, channels = np.nonzero(risky & (sums.slack > 0))
         risks += zip(channels.tolist(), points[rows, channels].tolist(), strict=True)

@@ -96,20 +96,22 @@ def requantize(
         )
     except UNSUPPORTED as error:
         return requantize_by_replay(function, root, grid) or Reason(str(error))
-    is_large = _is_large(requantization.tail, grid.levels)
+    is_large = _is_large(requantization.epilogue, grid.levels)
     bends &= bool(np.any(sums.slack > 0))
-    replay = find_replay(function, root, grid, requantization.tail) if is_large or bends else None
+    replay = (
+        find_replay(function, root, grid, requantization.epilogue) if is_large or bends else None
+    )
     if bends:
         requantization = add_all_risks(requantization, replay, sums, grid.levels)
     return (
         requantization
         if replay is None or not is_large
-        else replace(requantization, tail=replay.tail)
+        else replace(requantization, epilogue=replay.epilogue)
     )
 
 
-def _is_large(tail: p.Tail, levels: int) -> bool:
+def _is_large(epilogue: p.Epilogue, levels: int) -> bool:
     """Return whether an epilogue takes more bytes per channel than a replay."""
-    if isinstance(tail, p.Table):
-        return tail.entries.size > _NEAR_ENTRIES
-    return isinstance(tail, p.Thresholds) and levels > _MANY_LEVELS
+    if isinstance(epilogue, p.Table):
+        return epilogue.entries.size > _NEAR_ENTRIES
+    return isinstance(epilogue, p.Thresholds) and levels > _MANY_LEVELS

@@ -52,7 +52,7 @@ def fit_scaled(stairs: StepFunction, reach: IntegerRange) -> Scaled | None:
         lines.replace(rest, steps.fit_lines())
     if not lines.exist.all():
         return None
-    tail = Scaled(
+    epilogue = Scaled(
         (lines.multipliers * stairs.directions).astype(np.int32),
         split_words(lines.terms),
         lines.shifts.astype(np.uint8),
@@ -60,8 +60,8 @@ def fit_scaled(stairs: StepFunction, reach: IntegerRange) -> Scaled | None:
     )
     near = np.concatenate([thresholds, thresholds - 1, [lowest, highest]])
     points = np.clip(near, lowest, highest) * stairs.directions
-    same = np.array_equal(scale_down(tail, points, len(thresholds) + 1), stairs(points))
-    return tail if same else None
+    same = np.array_equal(scale_down(epilogue, points, len(thresholds) + 1), stairs(points))
+    return epilogue if same else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ def describe_layer(layer: CompiledLayer, pair: DynamicPair) -> CompiledLayer:
         weight_codes=codes[1],
         dynamic=True,
     )
-    return replace(CompiledLayer.of(info), tail="Arithmetic", kernel=_KERNEL)
+    return replace(CompiledLayer.of(info), epilogue="Arithmetic", kernel=_KERNEL)
 
 
 def replace_dynamic_pairs(model: ir.Model, outputs: Collection[str]) -> None:

@@ -12,10 +12,10 @@
 #include "block_sums.hpp"
 #include "product_sums.hpp"
 #if defined(__SSE4_1__) && !defined(__AVX512F__)
-#include "short_tails.hpp"
+#include "short_epilogues.hpp"
 #endif
+#include "epilogues.hpp"
 #include "steps.hpp"
-#include "tails.hpp"
 #if defined(__AVX2__) && !defined(__AVX512BW__)
 #include "depthwise_pairs.hpp"
 #else
@@ -24,7 +24,7 @@
 
 namespace {
 
-using anybit::lowbit::TailKind;
+using anybit::lowbit::EpilogueKind;
 
 constexpr ProductKernels all = [] {
   ProductKernels kernels{};
@@ -34,8 +34,8 @@ constexpr ProductKernels all = [] {
   set_words(kernels);
   set_bits(kernels);
   set_blocks(kernels);
-  kernels.tails = {thresholds, many_thresholds, lines,   affine, table,        arithmetic,
-                   rounded,    rounded_lines,   nullptr, pieces, packed_pieces};
+  kernels.epilogues = {thresholds, many_thresholds, lines,   affine, table,        arithmetic,
+                       rounded,    rounded_lines,   nullptr, pieces, packed_pieces};
 #if defined(__AVX2__) && !defined(__AVX512BW__)
   sums_of(kernels, Scheme::depthwise) = depthwise_pairs<WideTaps>;
   kernels.short_tap_pairs = depthwise_pairs<ShortTaps>;
@@ -44,10 +44,10 @@ constexpr ProductKernels all = [] {
   sums_of(kernels, Scheme::depthwise) = depthwise;
 #endif
 #if defined(__SSE4_1__) && !defined(__AVX512F__)
-  kernels.short_tail = short_tail;
+  kernels.short_epilogue = short_epilogue;
 #endif
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  kernels.tails[static_cast<std::size_t>(TailKind::packed_steps)] = packed_steps;
+  kernels.epilogues[static_cast<std::size_t>(EpilogueKind::packed_steps)] = packed_steps;
 #endif
   return kernels;
 }();

@@ -2,13 +2,13 @@
 // Epilogues in float32 arithmetic, step by step as in the graph.
 #pragma once
 #include "_native/lowbit/exponential.hpp"
-#include "tails.hpp"
+#include "epilogues.hpp"
 
 namespace {
 
+using anybit::lowbit::EpilogueStep;
 using anybit::lowbit::most_block_pixels;
 using anybit::lowbit::Operation;
-using anybit::lowbit::TailStep;
 
 // Panels per step: dispatching a step takes longer than computing it for one panel.
 #if defined(__AVX512F__)
@@ -96,7 +96,7 @@ template <class Values, class Operand>
 #if defined(__AVX512F__)
 // Calls store(pixel, lane, y) for all panels of all pixels.
 template <class Store>
-[[gnu::always_inline]] inline void each_stepped(const TailBlock& at, Store&& store) {
+[[gnu::always_inline]] inline void each_stepped(const EpilogueBlock& at, Store&& store) {
   constexpr int step_panels = Stepped<true>::panels;
   const int panels = (at.channels + lane_count - 1) / lane_count, all = at.count * panels;
   int pixel = 0, panel = 0;
@@ -116,7 +116,7 @@ template <class Store>
       stepped.kept[i] = broadcast(0.0f);
     });
     for (int i = 0; i < at.step_count; ++i) {
-      const TailStep& step = at.steps[i];
+      const EpilogueStep& step = at.steps[i];
       apply(step.operation, stepped, [&](int panel) __attribute__((always_inline)) {
         return read<Reals>(step.operands + channels[panel]);
       });
@@ -128,8 +128,8 @@ template <class Store>
 #else
 // Calls store(pixel, lane, y) for all panels of all pixels. Pixels share the operands of a step.
 template <bool keeps, Settling settling, class Store>
-[[gnu::always_inline]] inline void each_stepped(const TailBlock& block, Store&& store) {
-  const TailBlock at = block;
+[[gnu::always_inline]] inline void each_stepped(const EpilogueBlock& block, Store&& store) {
+  const EpilogueBlock at = block;
   for (int lane = 0; lane < at.channels; lane += lane_count)
     for (int first = 0; first < at.count; first += Stepped<keeps>::panels) {
       Stepped<keeps> stepped;
@@ -151,14 +151,14 @@ template <bool keeps, Settling settling, class Store>
 }
 
 template <bool keeps, class Store>
-[[gnu::always_inline]] inline void each_settled(const TailBlock& at, Store&& store) {
+[[gnu::always_inline]] inline void each_settled(const EpilogueBlock& at, Store&& store) {
   if (at.settling == Settling::bare) each_stepped<keeps, Settling::bare>(at, store);
   else if (at.settling == Settling::plain) each_stepped<keeps, Settling::plain>(at, store);
   else each_stepped<keeps, Settling::general>(at, store);
 }
 
 template <class Store>
-[[gnu::always_inline]] inline void each_stepped(const TailBlock& at, Store&& store) {
+[[gnu::always_inline]] inline void each_stepped(const EpilogueBlock& at, Store&& store) {
   for (int i = 0; i < at.step_count; ++i)
     if (at.steps[i].operation >= Operation::keep) return each_settled<true>(at, store);
   each_settled<false>(at, store);
@@ -166,13 +166,14 @@ template <class Store>
 #endif
 
 // Number of channels of a panel.
-[[gnu::always_inline]] inline int here(const TailBlock& at, int lane) {
+[[gnu::always_inline]] inline int here(const EpilogueBlock& at, int lane) {
   return at.channels - lane < lane_count ? at.channels - lane : lane_count;
 }
 
 // Stores adjacent pixels channel by channel. Lines of different channels often share a cache set:
 // all pixels of four channels are stored before the next ones.
-[[gnu::noinline]] void write_lines(const TailBlock& at, const float* from, float* to, int pixels) {
+[[gnu::noinline]] void write_lines(const EpilogueBlock& at, const float* from, float* to,
+                                   int pixels) {
   const int whole = pixels / 4 * 4;
   int channel = 0;
   for (; channel + 4 <= at.channels; channel += 4)
@@ -188,7 +189,7 @@ template <class Store>
   if (whole < pixels) copy(0, whole);
 }
 
-void arithmetic(const TailBlock& at) {
+void arithmetic(const EpilogueBlock& at) {
   if (at.float_channel == 1)
     return each_stepped(at,
                         [&](int pixel, int lane, const Reals& y) __attribute__((always_inline)) {
@@ -205,7 +206,7 @@ void arithmetic(const TailBlock& at) {
   }
 }
 
-void rounded(const TailBlock& at) {
+void rounded(const EpilogueBlock& at) {
   const Reals bottom = broadcast(-static_cast<float>(at.shift));
   const Reals top = bottom + broadcast(static_cast<float>(at.levels - 1));
   alignas(64) std::uint8_t room[most_block_pixels][chunk_channels];
@@ -224,12 +225,12 @@ void rounded(const TailBlock& at) {
 }
 
 // Replays the steps for one panel.
-[[gnu::noinline]] void replay_panel(const TailBlock& at, const std::int32_t* sums, int lane,
+[[gnu::noinline]] void replay_panel(const EpilogueBlock& at, const std::int32_t* sums, int lane,
                                     std::int32_t* indices) {
   Stepped<true, 1> stepped{{to_reals(read<Lanes>(sums)) * read<Reals>(at.gains + lane)},
                            {broadcast(0.0f)}};
   for (int i = 0; i < at.step_count; ++i) {
-    const TailStep& step = at.steps[i];
+    const EpilogueStep& step = at.steps[i];
     apply(step.operation, stepped, [&](int) __attribute__((always_inline)) {
       return read<Reals>(step.operands + at.first_channel + lane);
     });
@@ -241,8 +242,8 @@ void rounded(const TailBlock& at) {
 
 // Returns the indices of a panel by lines, and marks those that may be next to a tie.
 template <bool saturates = false>
-[[gnu::always_inline]] inline Lanes line_indices(const TailBlock& at, const Lanes& sum, int lane,
-                                                 Lanes& doubtful) {
+[[gnu::always_inline]] inline Lanes line_indices(const EpilogueBlock& at, const Lanes& sum,
+                                                 int lane, Lanes& doubtful) {
   Reals y = to_reals(sum) * read<Reals>(at.slopes + lane);
   y = y + read<Reals>(at.offsets + lane);
 #if defined(ANYBIT_PACKING_SATURATES)
@@ -262,7 +263,7 @@ template <bool saturates = false>
 }
 
 template <Settling settling>
-[[gnu::noinline]] void replay_doubtful(const TailBlock& at, int pixel) {
+[[gnu::noinline]] void replay_doubtful(const EpilogueBlock& at, int pixel) {
   store_pixel(at, pixel, has_whole_bytes(at), [&](int, int lane) __attribute__((always_inline)) {
     const Lanes sum = accumulators<settling>(at, pixel, lane);
     Lanes doubtful = broadcast(0);
@@ -277,8 +278,8 @@ template <Settling settling>
 
 // Most pixels have no number that may be next to a tie.
 template <Settling settling, bool saturates = false>
-void some_rounded_lines(const TailBlock& block) {
-  const TailBlock at = block;
+void some_rounded_lines(const EpilogueBlock& block) {
+  const EpilogueBlock at = block;
   const bool whole = has_whole_bytes(at);
   for (int pixel = 0; pixel < at.count; ++pixel) {
     Lanes doubtful = broadcast(0);
@@ -289,7 +290,7 @@ void some_rounded_lines(const TailBlock& block) {
   }
 }
 
-void rounded_lines(const TailBlock& at) {
+void rounded_lines(const EpilogueBlock& at) {
 #if defined(ANYBIT_PACKING_SATURATES)
   if (at.saturates) {
     if (at.settling == Settling::bare) return some_rounded_lines<Settling::bare, true>(at);

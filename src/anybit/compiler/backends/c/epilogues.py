@@ -81,7 +81,7 @@ class CommonScaling:
 
 
 def emit_epilogue(
-    tail: p.Tail,
+    epilogue: p.Epilogue,
     sums: Sums,
     target: StoredTensor | None,
     name: str,
@@ -91,7 +91,7 @@ def emit_epilogue(
     """Emit an epilogue to elements of a target, or to float32 without one.
 
     Args:
-        tail: The epilogue.
+        epilogue: The epilogue.
         sums: The sums that it reads.
         target: The tensor that it writes.
         name: Name of the layer.
@@ -101,17 +101,17 @@ def emit_epilogue(
     Raises:
         ModelError: It computes codes in floats.
     """
-    match tail:
+    match epilogue:
         case p.Arithmetic():
-            return Epilogue(tuple(_emit_arithmetic(tail, sums, name, constants)))
+            return Epilogue(tuple(_emit_arithmetic(epilogue, sums, name, constants)))
         case p.Thresholds() if target:
-            return _emit_thresholds(tail, sums, target, name, constants)
+            return _emit_thresholds(epilogue, sums, target, name, constants)
         case p.Scaled() if target:
-            return _emit_scaled(tail, sums, target, name, constants, common)
+            return _emit_scaled(epilogue, sums, target, name, constants, common)
         case p.Table() if target:
-            return Epilogue(tuple(_emit_table(tail, sums, target, name, constants)))
+            return Epilogue(tuple(_emit_table(epilogue, sums, target, name, constants)))
         case p.Piecewise() if target:
-            return _emit_pieces(tail, sums, target, name, constants)
+            return _emit_pieces(epilogue, sums, target, name, constants)
     raise ModelError(
         f"{name}: its results rise and fall over too many sums for a table, and C code has no "
         "floats between layers; use ReLU or HardSigmoid in place of the function after the sum"
@@ -119,16 +119,16 @@ def emit_epilogue(
 
 
 def _emit_thresholds(
-    tail: p.Thresholds, sums: Sums, target: StoredTensor, name: str, constants: Constants
+    epilogue: p.Thresholds, sums: Sums, target: StoredTensor, name: str, constants: Constants
 ) -> Epilogue:
     count = target.levels - 1
     if not count:
         return Epilogue(("(void)sum;", "(void)channel;", f"return {target.lowest};"))
-    directions = tail.directions.astype(np.int64)
+    directions = epilogue.directions.astype(np.int64)
     ends = np.stack([sums.reach.lowest, sums.reach.highest]) * directions
     # A threshold that no sum reaches, or all do, may be as small as a type holds it.
     limits = ends.min(axis=0)[:, None], ends.max(axis=0)[:, None] + 1
-    thresholds = np.clip(tail.thresholds.reshape(-1, count), *limits)
+    thresholds = np.clip(epilogue.thresholds.reshape(-1, count), *limits)
     thresholds = thresholds - (directions * sums.bias)[:, None]
     array = constants.add(f"{name}_thresholds", thresholds)
     lines = []
@@ -145,19 +145,21 @@ def _emit_thresholds(
 
 
 def _emit_scaled(
-    tail: p.Scaled,
+    epilogue: p.Scaled,
     sums: Sums,
     target: StoredTensor,
     name: str,
     constants: Constants,
     common: CommonScaling | None,
 ) -> Epilogue:
-    multipliers = tail.multipliers.astype(np.int64)
+    multipliers = epilogue.multipliers.astype(np.int64)
     terms = [
         int(term) + int(factor) * int(bias)
-        for term, factor, bias in zip(join_words(tail.terms), multipliers, sums.bias, strict=True)
+        for term, factor, bias in zip(
+            join_words(epilogue.terms), multipliers, sums.bias, strict=True
+        )
     ]
-    shifts = tail.right_shifts.astype(np.int64)
+    shifts = epilogue.right_shifts.astype(np.int64)
     wide = _find_width(multipliers, terms, sums)
     upper = "y"
     if wide is CType.INT32:
@@ -186,14 +188,14 @@ def _emit_scaled(
         f"    return {target.highest};",
         "}",
     ]
-    late = bool(common or tail.late.any())
+    late = bool(common or epilogue.late.any())
     index = f"{upper} >> {shift}"
     if upper == "y" and wide is CType.INT64:
         index = f"(int32_t)({index})"
     lines.append(f"{'' if late else 'const '}int32_t index = {index};")
     searched = None
     if late:
-        is_late, searched = _emit_late(tail, target, name, constants, common)
+        is_late, searched = _emit_late(epilogue, target, name, constants, common)
         magnitude = multiplier
         if common and common.negative:
             magnitude = "(multiplier < 0 ? 0u - (uint32_t)multiplier : (uint32_t)multiplier)"
@@ -213,7 +215,7 @@ def _emit_scaled(
     if scales and upper != "y" and target.ctype.size == 1 and target.step == 1:
         four = "0"
         if late:
-            listed = _list_late(tail, target, name, constants, common)
+            listed = _list_late(epilogue, target, name, constants, common)
             four = _has_late_of_four(listed, target.levels)
         scaling = WideScaling(
             scales.symbol, shift_of_channel, target.lowest, target.levels - 1, four
@@ -269,7 +271,7 @@ def _raise_shifts(
 
 
 def _emit_late(
-    tail: p.Scaled,
+    epilogue: p.Scaled,
     target: StoredTensor,
     name: str,
     constants: Constants,
@@ -279,25 +281,25 @@ def _emit_late(
 
     Return the type of the list, too.
     """
-    listed = _list_late(tail, target, name, constants, common)
+    listed = _list_late(epilogue, target, name, constants, common)
     if listed is None:
-        return constants.add(f"{name}_late", tail.late, CType.UINT8).bit("step"), None
+        return constants.add(f"{name}_late", epilogue.late, CType.UINT8).bit("step"), None
     keys, count = listed
     return keys.has("step", count), keys.ctype
 
 
 def _list_late(
-    tail: p.Scaled,
+    epilogue: p.Scaled,
     target: StoredTensor,
     name: str,
     constants: Constants,
     common: CommonScaling | None,
 ) -> tuple[Constant, Parameter] | None:
     """Return the list of late steps and its length; None if a bit per step is smaller."""
-    late = unpack_late(tail, target.levels) if tail.late.size else np.zeros(0)
+    late = unpack_late(epilogue, target.levels) if epilogue.late.size else np.zeros(0)
     keys = np.flatnonzero(late)
     ctype = common.keys if common else find_type(0, int(keys.max()))
-    if keys.size and keys.size * ctype.size >= tail.late.size:
+    if keys.size and keys.size * ctype.size >= epilogue.late.size:
         return None
     stored = constants.add(f"{name}_late", keys, ctype) if keys.size else None
     return stored or Constant("0", ctype, "late"), Parameter(keys.size, "late_count")
@@ -326,21 +328,21 @@ def _find_width(multipliers: Array, terms: Sequence[int], sums: Sums) -> CType:
 
 
 def _emit_table(
-    tail: p.Table, sums: Sums, target: StoredTensor, name: str, constants: Constants
+    epilogue: p.Table, sums: Sums, target: StoredTensor, name: str, constants: Constants
 ) -> list[str]:
-    entries = tail.entries.astype(np.int64).reshape(tail.first.size, -1)
+    entries = epilogue.entries.astype(np.int64).reshape(epilogue.first.size, -1)
     elements = constants.add(
         f"{name}_elements", target.lowest + target.step * entries, target.ctype
     )
-    first = _read(constants, f"{name}_first", tail.first.astype(np.int64) - sums.bias)
+    first = _read(constants, f"{name}_first", epilogue.first.astype(np.int64) - sums.bias)
     place = f"channel * (int32_t){entries.shape[1]} + (sum - {first})"
     return [f"return {elements.at(f'({place})')};"]
 
 
 def _emit_pieces(
-    tail: p.Piecewise, sums: Sums, target: StoredTensor, name: str, constants: Constants
+    epilogue: p.Piecewise, sums: Sums, target: StoredTensor, name: str, constants: Constants
 ) -> Epilogue:
-    entries = tail.entries.astype(np.int64).reshape(len(sums.bias), -1)
+    entries = epilogue.entries.astype(np.int64).reshape(len(sums.bias), -1)
     elements = constants.add(
         f"{name}_elements", target.lowest + target.step * entries, target.ctype
     )
@@ -348,7 +350,7 @@ def _emit_pieces(
     if not count:
         return Epilogue(("(void)sum;", f"return {elements.at('channel')};"))
     limits = sums.reach.lowest[:, None], sums.reach.highest[:, None] + 1
-    starts = np.clip(tail.starts.reshape(-1, count).astype(np.int64), *limits)
+    starts = np.clip(epilogue.starts.reshape(-1, count).astype(np.int64), *limits)
     array = constants.add(f"{name}_starts", starts - sums.bias[:, None])
     start = f"{array.symbol} + {format_offset(count, len(starts))}"
     reached = array.count("sum", start, count)
@@ -356,17 +358,19 @@ def _emit_pieces(
     return Epilogue((f"return {elements.at(f'({place})')};",), array.ctype)
 
 
-def _emit_arithmetic(tail: p.Arithmetic, sums: Sums, name: str, constants: Constants) -> list[str]:
+def _emit_arithmetic(
+    epilogue: p.Arithmetic, sums: Sums, name: str, constants: Constants
+) -> list[str]:
     """Emit the steps of a float result; stores to memory keep a compiler from contracting them."""
     lines = []
     if sums.bias.any():
         lines.append(f"sum += {_read(constants, f'{name}_bias', sums.bias)};")
-    scale = _read_floats(constants, f"{name}_scales", tail.scales)
+    scale = _read_floats(constants, f"{name}_scales", epilogue.scales)
     lines.append(f"volatile float y = (float)sum * {scale};")
-    is_read = any(step.operation in _KEPT for step in tail.steps)
+    is_read = any(step.operation in _KEPT for step in epilogue.steps)
     if is_read:
         lines.append("float kept = 0.0f;")
-    for number, step in enumerate(tail.steps):
+    for number, step in enumerate(epilogue.steps):
         operand = ""
         if step.operation == p.Operation.KEEP and not is_read:
             continue

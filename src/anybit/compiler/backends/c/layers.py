@@ -38,10 +38,10 @@ from anybit.compiler.backends.c.weights import (
     pack_rows,
     pack_taps,
 )
+from anybit.compiler.backends.integer_epilogues import find_reach
 from anybit.compiler.backends.integer_pairs import IntegerPair, fit_pair
 from anybit.compiler.backends.integer_steps import EqualSteps, fit_equal_steps
 from anybit.compiler.backends.integer_tables import fit_table
-from anybit.compiler.backends.integer_tails import find_reach
 from anybit.compiler.backends.integer_thresholds import order_floats, order_thresholds
 from anybit.compiler.backends.shared_rows import share_rows
 from anybit.compiler.partition.windows import is_padded
@@ -150,7 +150,7 @@ class LayerEmitter:
     @emit.register
     def _(self, at: p.Product, name: str) -> Layer:
         x = self.tensors[at.source]
-        floats = isinstance(at.tail, p.Arithmetic)
+        floats = isinstance(at.epilogue, p.Arithmetic)
         y = self.program.outputs[at.target] if floats else self.tensors[at.target]
         weights = unpack_weights(at, y.channels, x.channels)
         source = self.program.tensors[at.source]
@@ -160,7 +160,7 @@ class LayerEmitter:
             bias = x.bias * weights.sum(axis=(1, 2, 3))
         sums = Sums(find_reach(at, source, y.channels), bias)
         target = None if isinstance(y, p.Port) else y
-        epilogue = emit_epilogue(at.tail, sums, target, name, self.constants, self.common)
+        epilogue = emit_epilogue(at.epilogue, sums, target, name, self.constants, self.common)
         self._note(epilogue)
         result = "float" if target is None else target.ctype.value
         lines = _mention_channel(epilogue.lines)

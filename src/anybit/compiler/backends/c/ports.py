@@ -148,7 +148,7 @@ def find_outside(program: p.Program, roots: Sequence[int], names: SourceNames) -
                     "read it"
                 )
             outside[at.target] = expression
-        if isinstance(at, p.Product) and isinstance(at.tail, p.Arithmetic):
+        if isinstance(at, p.Product) and isinstance(at.epilogue, p.Arithmetic):
             raise OptionError(
                 f"{_label('output', at.target, names.outputs)} has no quantizer, so it has no "
                 "codes: use --io floats, or quantize the float model with --integer-only "

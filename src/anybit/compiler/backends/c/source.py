@@ -26,7 +26,7 @@ from anybit.compiler.backends.c.refusals import check_integers
 from anybit.compiler.backends.c.sharing import define_layers
 from anybit.compiler.backends.c.templates import read_version, render
 from anybit.compiler.backends.c.types import StoredTensor, find_type, store_tensor
-from anybit.compiler.backends.integer_tails import make_integer_tails
+from anybit.compiler.backends.integer_epilogues import make_integer_epilogues
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
 from anybit.errors import ModelError
@@ -92,7 +92,7 @@ def emit_c(
     except ValueError as error:
         raise ModelError(f"{name}: the program is damaged: {error}") from error
     check_integers(program, name, labels or SourceNames())
-    integers = make_integer_tails(program)
+    integers = make_integer_epilogues(program)
     scalings: list[CommonScaling | None] = [None]
     if layout == "size" and len(_list_scaled(integers)) > 1:
         scalings.append(_find_common(integers))
@@ -246,8 +246,8 @@ class _Emission:
 
 
 def _list_scaled(program: p.Program) -> list[p.Scaled]:
-    tails = [at.tail for at in program.instructions if isinstance(at, p.Product)]
-    return [tail for tail in tails if isinstance(tail, p.Scaled)]
+    epilogues = [at.epilogue for at in program.instructions if isinstance(at, p.Product)]
+    return [epilogue for epilogue in epilogues if isinstance(epilogue, p.Scaled)]
 
 
 def _find_common(program: p.Program) -> CommonScaling:
@@ -255,7 +255,7 @@ def _find_common(program: p.Program) -> CommonScaling:
     tensors = program.tensors
     channels = max(tensor.channels for tensor in tensors)
     keys = max(tensor.channels * tensor.levels for tensor in tensors)
-    negative = any(bool(np.any(tail.multipliers < 0)) for tail in _list_scaled(program))
+    negative = any(bool(np.any(epilogue.multipliers < 0)) for epilogue in _list_scaled(program))
     return CommonScaling(channels, find_type(0, keys - 1), negative)
 
 

@@ -9,13 +9,13 @@ namespace {
 
 using anybit::lowbit::chunk_channels;
 using anybit::lowbit::Coding;
+using anybit::lowbit::EpilogueBlock;
 using anybit::lowbit::few_levels;
 using anybit::lowbit::Settling;
-using anybit::lowbit::TailBlock;
 
 // Computes the accumulators of a panel; `lane` is its first channel in the chunk.
 template <Settling settling = Settling::general>
-[[gnu::always_inline]] inline Lanes accumulators(const TailBlock& at, int pixel, int lane) {
+[[gnu::always_inline]] inline Lanes accumulators(const EpilogueBlock& at, int pixel, int lane) {
   const auto sums = read<Lanes>(at.sums + pixel * at.stride + lane);
   if constexpr (settling == Settling::bare) return sums;
   if constexpr (settling == Settling::raw) return sums ^ read<Lanes>(at.scales + lane);
@@ -28,7 +28,7 @@ template <Settling settling = Settling::general>
 // Calls word(pixel, lane, mask) for blocks of 32 channels of a pixel. Channels after the last one
 // are readable, and masked.
 template <class Word>
-[[gnu::always_inline]] inline void each_word(const TailBlock& at, Word&& word) {
+[[gnu::always_inline]] inline void each_word(const EpilogueBlock& at, Word&& word) {
   for (int pixel = 0; pixel < at.count; ++pixel) {
     int lane = 0;
     for (; lane + 32 <= at.channels; lane += 32) word(pixel, lane, ~0u);
@@ -36,13 +36,13 @@ template <class Word>
   }
 }
 
-[[gnu::always_inline]] inline bool has_whole_bytes(const TailBlock& at) {
+[[gnu::always_inline]] inline bool has_whole_bytes(const EpilogueBlock& at) {
   return at.coding == Coding::bytes && at.channels == chunk_channels;
 }
 
 // Stores the indices of the channels of a pixel; `index(pixel, lane)` returns those of a panel.
 template <class Index>
-[[gnu::always_inline]] inline void store_pixel(const TailBlock& at, int pixel, bool whole,
+[[gnu::always_inline]] inline void store_pixel(const EpilogueBlock& at, int pixel, bool whole,
                                                Index&& index) {
   std::byte* const target = at.targets[pixel];
   if (whole) {
@@ -69,13 +69,13 @@ template <class Index>
 // The same for all pixels. `at` is a copy, so that the compiler need not assume that stores change
 // it.
 template <class Index>
-[[gnu::always_inline]] inline void store_indices(const TailBlock& at, Index&& index) {
+[[gnu::always_inline]] inline void store_indices(const EpilogueBlock& at, Index&& index) {
   const bool whole = has_whole_bytes(at);
   for (int pixel = 0; pixel < at.count; ++pixel) store_pixel(at, pixel, whole, index);
 }
 
 template <Settling settling>
-[[gnu::always_inline]] inline void to_bits(const TailBlock& at) {
+[[gnu::always_inline]] inline void to_bits(const EpilogueBlock& at) {
   each_word(at, [&](int pixel, int lane, std::uint32_t mask) __attribute__((always_inline)) {
     const auto half = [&](int from) __attribute__((always_inline)) {
       return reached(accumulators<settling>(at, pixel, from), read<Lanes>(at.thresholds + from));
@@ -87,7 +87,7 @@ template <Settling settling>
 
 // For three or four levels; with three, the last threshold is unreachable.
 template <Settling settling, Coding coding>
-[[gnu::always_inline]] inline void to_planes(const TailBlock& at) {
+[[gnu::always_inline]] inline void to_planes(const EpilogueBlock& at) {
   each_word(at, [&](int pixel, int lane, std::uint32_t mask) __attribute__((always_inline)) {
     std::uint32_t low = 0, high = 0;
     repeat<2>([&](int i) __attribute__((always_inline)) {
@@ -110,8 +110,8 @@ template <Settling settling, Coding coding>
 }
 
 template <Settling settling>
-void some_thresholds(const TailBlock& block) {
-  const TailBlock at = block;
+void some_thresholds(const EpilogueBlock& block) {
+  const EpilogueBlock at = block;
   if (at.coding == Coding::bits && at.levels == 2) return to_bits<settling>(at);
   if (at.coding == Coding::planes && at.levels >= 3) return to_planes<settling, Coding::planes>(at);
   if (at.coding == Coding::nibbles && at.levels >= 3)
@@ -129,7 +129,7 @@ void some_thresholds(const TailBlock& block) {
   });
 }
 
-void thresholds(const TailBlock& at) {
+void thresholds(const EpilogueBlock& at) {
   if (at.settling == Settling::raw) some_thresholds<Settling::raw>(at);
   else some_thresholds<Settling::general>(at);
 }
@@ -138,7 +138,7 @@ alignas(64) constexpr std::int32_t lane_numbers[lane_count] = {0, 1, 2,  3,  4, 
                                                                8, 9, 10, 11, 12, 13, 14, 15};
 
 // Searches 256 thresholds from a bucket of sums on.
-[[gnu::always_inline]] inline Lanes search_in_buckets(const TailBlock& at, const Lanes& sum,
+[[gnu::always_inline]] inline Lanes search_in_buckets(const EpilogueBlock& at, const Lanes& sum,
                                                       int lane) {
   using anybit::lowbit::bucket_count;
   const auto numbers = read<Lanes>(lane_numbers), low = read<Lanes>(at.bucket_lows + lane);
@@ -156,7 +156,7 @@ alignas(64) constexpr std::int32_t lane_numbers[lane_count] = {0, 1, 2,  3,  4, 
 }
 
 // Branchless binary search in 256 thresholds.
-[[gnu::always_inline]] inline Lanes search_by_halving(const TailBlock& at, const Lanes& sum,
+[[gnu::always_inline]] inline Lanes search_by_halving(const EpilogueBlock& at, const Lanes& sum,
                                                       int lane) {
   const Lanes own = read<Lanes>(lane_numbers) * broadcast(256);
   const std::int32_t* const thresholds = at.thresholds + std::ptrdiff_t{lane} * 256;
@@ -168,26 +168,27 @@ alignas(64) constexpr std::int32_t lane_numbers[lane_count] = {0, 1, 2,  3,  4, 
   return smaller(count, broadcast(at.levels - 1));
 }
 
-[[gnu::always_inline]] inline Lanes searched(const TailBlock& at, const Lanes& sum, int lane) {
+[[gnu::always_inline]] inline Lanes searched(const EpilogueBlock& at, const Lanes& sum, int lane) {
   return at.bucket_codes != nullptr ? search_in_buckets(at, sum, lane)
                                     : search_by_halving(at, sum, lane);
 }
 
 template <Settling settling>
-void search_thresholds(const TailBlock& block) {
-  const TailBlock at = block;
+void search_thresholds(const EpilogueBlock& block) {
+  const EpilogueBlock at = block;
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     return searched(at, accumulators<settling>(at, pixel, lane), lane);
   });
 }
 
-void many_thresholds(const TailBlock& at) {
+void many_thresholds(const EpilogueBlock& at) {
   if (at.settling == Settling::raw) search_thresholds<Settling::raw>(at);
   else search_thresholds<Settling::general>(at);
 }
 
 // Branchless binary search in the starts of pieces.
-[[gnu::always_inline]] inline Lanes piece_codes(const TailBlock& at, const Lanes& sum, int lane) {
+[[gnu::always_inline]] inline Lanes piece_codes(const EpilogueBlock& at, const Lanes& sum,
+                                                int lane) {
   using anybit::lowbit::most_pieces;
   const Lanes own = read<Lanes>(lane_numbers) * broadcast(std::int32_t{most_pieces});
   const std::int32_t* const starts = at.thresholds + std::ptrdiff_t{lane} * most_pieces;
@@ -200,14 +201,14 @@ void many_thresholds(const TailBlock& at) {
 }
 
 template <Settling settling>
-void search_pieces(const TailBlock& block) {
-  const TailBlock at = block;
+void search_pieces(const EpilogueBlock& block) {
+  const EpilogueBlock at = block;
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     return piece_codes(at, accumulators<settling>(at, pixel, lane), lane);
   });
 }
 
-void pieces(const TailBlock& at) {
+void pieces(const EpilogueBlock& at) {
   if (at.settling == Settling::raw) search_pieces<Settling::raw>(at);
   else search_pieces<Settling::general>(at);
 }
@@ -245,7 +246,7 @@ template <int bits>
 }
 
 // Stores the codes of the channels of a panel.
-[[gnu::always_inline]] inline void store_panel(const TailBlock& at, int pixel, int lane,
+[[gnu::always_inline]] inline void store_panel(const EpilogueBlock& at, int pixel, int lane,
                                                const ByteLanes& codes) {
   std::byte* const target = at.targets[pixel] + lane;
   const int channels = at.channels - lane;
@@ -254,15 +255,15 @@ template <int bits>
 }
 
 template <Settling settling>
-[[gnu::noinline]] void search_panel(const TailBlock& at, int pixel, int lane) {
+[[gnu::noinline]] void search_panel(const EpilogueBlock& at, int pixel, int lane) {
   const Lanes sum = accumulators<settling>(at, pixel, lane);
   store_panel(at, pixel, lane, narrowed(piece_codes(at, sum, lane)));
 }
 
 // Pieces by bucket: see PiecePanel.
 template <Settling settling>
-void some_packed_pieces(const TailBlock& block) {
-  const TailBlock at = block;
+void some_packed_pieces(const EpilogueBlock& block) {
+  const EpilogueBlock at = block;
   const Lanes before_pivot = broadcast(at.side_buckets * lane_count);
   const auto numbers = read<Lanes>(lane_numbers);
   for (int lane = 0; lane < at.channels; lane += lane_count) {
@@ -284,7 +285,7 @@ void some_packed_pieces(const TailBlock& block) {
   }
 }
 
-void packed_pieces(const TailBlock& at) {
+void packed_pieces(const EpilogueBlock& at) {
   if (at.settling == Settling::raw) some_packed_pieces<Settling::raw>(at);
   else if (at.settling == Settling::bare) some_packed_pieces<Settling::bare>(at);
   else if (at.settling == Settling::plain) some_packed_pieces<Settling::plain>(at);
@@ -294,8 +295,8 @@ void packed_pieces(const TailBlock& at) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // Thresholds by bucket: see PackedSteps. Adding the distance from the start of the bucket carries
 // into the code where the threshold is reached.
-void packed_steps(const TailBlock& block) {
-  const TailBlock at = block;
+void packed_steps(const EpilogueBlock& block) {
+  const EpilogueBlock at = block;
   const Lanes below_code = broadcast(0xffffff);
   for (int lane = 0; lane < at.channels; lane += lane_count) {
     const auto low = read<Lanes>(at.bucket_lows + lane), high = read<Lanes>(at.bucket_highs + lane);
@@ -341,8 +342,8 @@ constexpr float raise = 12582912.0f;
 }
 
 template <Settling settling>
-void saturating_affine(const TailBlock& block) {
-  const TailBlock at = block;
+void saturating_affine(const EpilogueBlock& block) {
+  const EpilogueBlock at = block;
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     Reals y = to_reals(accumulators<settling>(at, pixel, lane)) * read<Reals>(at.gains + lane);
     y = y + read<Reals>(at.offsets + lane);
@@ -352,8 +353,8 @@ void saturating_affine(const TailBlock& block) {
 #endif
 
 template <Settling settling>
-void some_affine(const TailBlock& block) {
-  const TailBlock at = block;
+void some_affine(const EpilogueBlock& block) {
+  const EpilogueBlock at = block;
   const Reals bottom = broadcast(-static_cast<float>(at.shift));
   const Reals top = bottom + broadcast(static_cast<float>(at.levels - 1));
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
@@ -367,8 +368,8 @@ void some_affine(const TailBlock& block) {
 
 // If one sum is close to a threshold, all are searched.
 template <Settling settling>
-void some_lines(const TailBlock& block) {
-  const TailBlock at = block;
+void some_lines(const EpilogueBlock& block) {
+  const EpilogueBlock at = block;
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     const Lanes sum = accumulators<settling>(at, pixel, lane);
     Reals y = to_reals(sum) * read<Reals>(at.gains + lane);
@@ -385,12 +386,12 @@ void some_lines(const TailBlock& block) {
   });
 }
 
-void lines(const TailBlock& at) {
+void lines(const EpilogueBlock& at) {
   if (at.settling == Settling::raw) some_lines<Settling::raw>(at);
   else some_lines<Settling::general>(at);
 }
 
-void affine(const TailBlock& at) {
+void affine(const EpilogueBlock& at) {
 #if defined(ANYBIT_PACKING_SATURATES)
   if (at.saturates) {
     if (at.settling == Settling::bare) return saturating_affine<Settling::bare>(at);
@@ -403,7 +404,7 @@ void affine(const TailBlock& at) {
   else some_affine<Settling::general>(at);
 }
 
-void table(const TailBlock& at) {
+void table(const EpilogueBlock& at) {
   store_indices(at, [&](int pixel, int lane) __attribute__((always_inline)) {
     alignas(64) std::int32_t sums[lane_count], indices[lane_count] = {};
     write(sums, accumulators(at, pixel, lane));

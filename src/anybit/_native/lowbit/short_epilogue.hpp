@@ -5,13 +5,13 @@
 
 #include <vector>
 
-#include "epilogue.hpp"
+#include "packed_epilogue.hpp"
 #include "packed_weights.hpp"
 
 namespace anybit::lowbit {
 
-// Arrays are per channel, padded to whole chunks; see ShortTailBlock.
-struct ShortTail {
+// Arrays are per channel, padded to whole chunks; see ShortEpilogueBlock.
+struct ShortEpilogue {
   std::vector<ShortForm> forms;      // per block of 32 channels
   std::vector<std::uint8_t> chunks;  // per chunk: whether all its blocks have a form
   Settling settling = Settling::general;
@@ -24,8 +24,9 @@ struct ShortTail {
   std::size_t bytes() const;
 
   // Arguments of the kernel; `set_chunk` sets those of the chunk that starts at a channel.
-  ShortTailBlock block(Coding target, std::int64_t levels, std::int32_t shift) const;
-  void set_chunk(ShortTailBlock& block, const Epilogue& epilogue, std::int64_t channel) const;
+  ShortEpilogueBlock block(Coding target, std::int64_t levels, std::int32_t shift) const;
+  void set_chunk(ShortEpilogueBlock& block, const PackedEpilogue& epilogue,
+                 std::int64_t channel) const;
 };
 
 // What the sums of a product become: accumulator = (sum + addend) * scale + constant, times the
@@ -39,7 +40,7 @@ struct Accumulation {
 
 // Finds the forms for accumulators that fit 16 bits. Throws Error if the constants exceed
 // `most_bytes`.
-ShortTail make_short_tail(const ProductTask& task, const Weights& weights, const Accumulation& from,
-                          Coding target);
+ShortEpilogue make_short_epilogue(const ProductTask& task, const Weights& weights,
+                                  const Accumulation& from, Coding target);
 
 }  // namespace anybit::lowbit

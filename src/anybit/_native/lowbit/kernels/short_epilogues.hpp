@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epilogues on sums of 16 bits: 32 channels at once.
 #pragma once
-#include "tails.hpp"
+#include "epilogues.hpp"
 
 namespace {
 
 using anybit::lowbit::short_channels;
+using anybit::lowbit::ShortEpilogueBlock;
 using anybit::lowbit::ShortForm;
-using anybit::lowbit::ShortTailBlock;
 
 [[gnu::always_inline]] inline Shorts broadcast_short(std::int32_t number) {
   return map_registers<Shorts>([&](int) __attribute__((always_inline)) {
@@ -82,7 +82,7 @@ using ShortIntrinsic = __m128i;
 
 // Accumulators of a block of channels less their centers; `lane` is its first channel.
 template <Settling settling>
-[[gnu::always_inline]] inline Shorts short_accumulators(const ShortTailBlock& at, int pixel,
+[[gnu::always_inline]] inline Shorts short_accumulators(const ShortEpilogueBlock& at, int pixel,
                                                         int lane) {
   const auto sums = read<Shorts>(at.sums + pixel * at.stride + lane);
   if constexpr (settling == Settling::bare) return sums;
@@ -93,7 +93,8 @@ template <Settling settling>
 
 // Stores the indices of a block of channels for all pixels; `index(x)` computes them.
 template <Settling settling, class Index>
-[[gnu::always_inline]] inline void store_short(const ShortTailBlock& at, int lane, Index&& index) {
+[[gnu::always_inline]] inline void store_short(const ShortEpilogueBlock& at, int lane,
+                                               Index&& index) {
   const int channels = at.channels - lane;
   if (at.coding == Coding::bytes && channels >= short_channels) {
     for (int pixel = 0; pixel < at.count; ++pixel)
@@ -110,8 +111,8 @@ template <Settling settling, class Index>
 }
 
 template <Settling settling>
-void short_scaled(const ShortTailBlock& block, int lane) {
-  const ShortTailBlock at = block;
+void short_scaled(const ShortEpilogueBlock& block, int lane) {
+  const ShortEpilogueBlock at = block;
   const auto low = read<Shorts>(at.lows + lane), high = read<Shorts>(at.highs + lane),
              factor = read<Shorts>(at.factors + lane), term = read<Shorts>(at.terms + lane),
              multiplier = read<Shorts>(at.multipliers + lane);
@@ -122,7 +123,7 @@ void short_scaled(const ShortTailBlock& block, int lane) {
 
 // Stores bits (2 levels), or planes or nibbles (3 or 4 levels) for all pixels.
 template <Settling settling, Coding coding>
-[[gnu::always_inline]] inline void short_bits(const ShortTailBlock& at, int lane,
+[[gnu::always_inline]] inline void short_bits(const ShortEpilogueBlock& at, int lane,
                                               const std::int16_t* thresholds) {
   const auto one = read<Shorts>(thresholds);
   constexpr int planes = coding == Coding::bits ? 1 : 2;
@@ -145,8 +146,8 @@ template <Settling settling, Coding coding>
 }
 
 template <Settling settling>
-void short_thresholds(const ShortTailBlock& block, int lane) {
-  const ShortTailBlock at = block;
+void short_thresholds(const ShortEpilogueBlock& block, int lane) {
+  const ShortEpilogueBlock at = block;
   const std::int16_t* const thresholds = at.thresholds + lane * (at.levels - 1);
   if (at.coding == Coding::bits) return short_bits<settling, Coding::bits>(at, lane, thresholds);
   if (at.coding == Coding::planes)
@@ -183,8 +184,8 @@ void short_thresholds(const ShortTailBlock& block, int lane) {
 }
 
 template <Settling settling>
-void short_affine(const ShortTailBlock& block, int lane) {
-  const ShortTailBlock at = block;
+void short_affine(const ShortEpilogueBlock& block, int lane) {
+  const ShortEpilogueBlock at = block;
   const Reals bottom = broadcast(-static_cast<float>(at.shift));
   const Reals top = bottom + broadcast(static_cast<float>(at.levels - 1));
   store_short<settling>(at, lane, [&](const Shorts& x) __attribute__((always_inline)) {
@@ -201,7 +202,7 @@ void short_affine(const ShortTailBlock& block, int lane) {
 }
 
 template <Settling settling>
-void short_block(const ShortTailBlock& at) {
+void short_block(const ShortEpilogueBlock& at) {
   for (int lane = 0; lane < at.channels; lane += short_channels) switch (at.forms[lane / 32]) {
       case ShortForm::none:
         break;
@@ -217,7 +218,7 @@ void short_block(const ShortTailBlock& at) {
     }
 }
 
-void short_tail(const ShortTailBlock& at) {
+void short_epilogue(const ShortEpilogueBlock& at) {
   if (at.settling == Settling::bare) short_block<Settling::bare>(at);
   else if (at.settling == Settling::plain) short_block<Settling::plain>(at);
   else short_block<Settling::general>(at);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "epilogue.hpp"
+#include "packed_epilogue.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -25,13 +25,14 @@ Aligned<float> per_channel(Floats values, std::int64_t channels) {
   return all;
 }
 
-void fill(Epilogue& to, const Thresholds& tail, std::int64_t channels, std::int64_t levels) {
+void fill(PackedEpilogue& to, const Thresholds& epilogue, std::int64_t channels,
+          std::int64_t levels) {
   const std::int64_t count = levels - 1, padded = whole_chunks(channels);
   const auto threshold = [&](std::int64_t channel, std::int64_t i) {
-    return tail.thresholds[static_cast<std::size_t>(channel * count + i)];
+    return epilogue.thresholds[static_cast<std::size_t>(channel * count + i)];
   };
   if (levels <= few_levels) {
-    to.kind = TailKind::thresholds;
+    to.kind = EpilogueKind::thresholds;
     to.thresholds = Aligned<std::int32_t>(padded * count);
     for (std::int64_t channel = 0; channel < channels; ++channel)
       for (std::int64_t i = 0; i < count; ++i)
@@ -39,7 +40,7 @@ void fill(Epilogue& to, const Thresholds& tail, std::int64_t channels, std::int6
                       channel % panel_channels] = threshold(channel, i);
     return;
   }
-  to.kind = TailKind::many_thresholds;
+  to.kind = EpilogueKind::many_thresholds;
   to.thresholds = Aligned<std::int32_t>(padded * 256);
   for (std::int64_t channel = 0; channel < padded; ++channel)
     for (std::int64_t i = 0; i < 256; ++i)
@@ -48,34 +49,34 @@ void fill(Epilogue& to, const Thresholds& tail, std::int64_t channels, std::int6
                                              : std::numeric_limits<std::int32_t>::max();
 }
 
-void fill(Epilogue& to, const Affine& tail, std::int64_t channels, std::int64_t) {
-  to.kind = TailKind::affine;
-  to.gains = per_channel(tail.gains, channels);
-  to.offsets = per_channel(tail.offsets, channels);
-  to.shift = static_cast<std::int32_t>(tail.shift);
+void fill(PackedEpilogue& to, const Affine& epilogue, std::int64_t channels, std::int64_t) {
+  to.kind = EpilogueKind::affine;
+  to.gains = per_channel(epilogue.gains, channels);
+  to.offsets = per_channel(epilogue.offsets, channels);
+  to.shift = static_cast<std::int32_t>(epilogue.shift);
 }
 
-void fill(Epilogue& to, const Table& tail, std::int64_t channels, std::int64_t) {
-  to.kind = TailKind::table;
-  to.entries.assign(tail.entries.begin(), tail.entries.end());
+void fill(PackedEpilogue& to, const Table& epilogue, std::int64_t channels, std::int64_t) {
+  to.kind = EpilogueKind::table;
+  to.entries.assign(epilogue.entries.begin(), epilogue.entries.end());
   to.first = Aligned<std::int64_t>(whole_chunks(channels));
-  const auto length = static_cast<std::int64_t>(tail.entries.size()) / channels;
+  const auto length = static_cast<std::int64_t>(epilogue.entries.size()) / channels;
   for (std::int64_t channel = 0; channel < channels; ++channel)
-    to.first[channel] = channel * length - tail.first[static_cast<std::size_t>(channel)];
+    to.first[channel] = channel * length - epilogue.first[static_cast<std::size_t>(channel)];
 }
 
-void fill(Epilogue& to, const Piecewise& tail, std::int64_t channels, std::int64_t) {
-  to.kind = TailKind::pieces;
+void fill(PackedEpilogue& to, const Piecewise& epilogue, std::int64_t channels, std::int64_t) {
+  to.kind = EpilogueKind::pieces;
   const std::int64_t padded = whole_chunks(channels);
-  const auto count = static_cast<std::int64_t>(tail.entries.size()) / channels;
+  const auto count = static_cast<std::int64_t>(epilogue.entries.size()) / channels;
   to.thresholds = Aligned<std::int32_t>(padded * most_pieces);
   to.piece_codes = Aligned<std::uint8_t>(padded * most_pieces);
   std::fill_n(to.thresholds.data(), to.thresholds.size(), std::numeric_limits<std::int32_t>::max());
   for (std::int64_t channel = 0; channel < channels; ++channel) {
-    const auto starts = tail.starts.subspan(static_cast<std::size_t>(channel * (count - 1)),
-                                            static_cast<std::size_t>(count - 1));
-    const auto entries = tail.entries.subspan(static_cast<std::size_t>(channel * count),
-                                              static_cast<std::size_t>(count));
+    const auto starts = epilogue.starts.subspan(static_cast<std::size_t>(channel * (count - 1)),
+                                                static_cast<std::size_t>(count - 1));
+    const auto entries = epilogue.entries.subspan(static_cast<std::size_t>(channel * count),
+                                                  static_cast<std::size_t>(count));
     std::copy(starts.begin(), starts.end(), &to.thresholds[channel * most_pieces]);
     std::uint8_t* const codes = &to.piece_codes[channel * most_pieces];
     // The last piece has no end: a sum may have to be less than the largest after folding.
@@ -84,36 +85,36 @@ void fill(Epilogue& to, const Piecewise& tail, std::int64_t channels, std::int64
   }
 }
 
-void fill_steps(Epilogue& to, const auto& tail, std::int64_t channels) {
-  to.gains = per_channel(tail.scales, channels);
-  for (const Step& step : tail.steps) {
+void fill_steps(PackedEpilogue& to, const auto& epilogue, std::int64_t channels) {
+  to.gains = per_channel(epilogue.scales, channels);
+  for (const Step& step : epilogue.steps) {
     to.operands.push_back(per_channel(step.operands, channels));
     to.steps.push_back({step.kind(), to.operands.back().data()});
   }
 }
 
-void fill(Epilogue& to, const Arithmetic& tail, std::int64_t channels, std::int64_t) {
-  to.kind = TailKind::arithmetic;
-  fill_steps(to, tail, channels);
+void fill(PackedEpilogue& to, const Arithmetic& epilogue, std::int64_t channels, std::int64_t) {
+  to.kind = EpilogueKind::arithmetic;
+  fill_steps(to, epilogue, channels);
 }
 
-void fill(Epilogue& to, const Rounded& tail, std::int64_t channels, std::int64_t) {
-  to.kind = TailKind::rounded;
-  fill_steps(to, tail, channels);
-  to.shift = static_cast<std::int32_t>(tail.shift);
+void fill(PackedEpilogue& to, const Rounded& epilogue, std::int64_t channels, std::int64_t) {
+  to.kind = EpilogueKind::rounded;
+  fill_steps(to, epilogue, channels);
+  to.shift = static_cast<std::int32_t>(epilogue.shift);
 }
 
-void fill(Epilogue& to, const Scaled& tail, std::int64_t channels, std::int64_t levels) {
-  fill(to, ScaledSteps(tail, levels).tail(), channels, levels);
+void fill(PackedEpilogue& to, const Scaled& epilogue, std::int64_t channels, std::int64_t levels) {
+  fill(to, ScaledSteps(epilogue, levels).epilogue(), channels, levels);
 }
 
-std::int32_t& threshold_of(const Epilogue& tail, std::int64_t channel, std::int64_t i,
+std::int32_t& threshold_of(const PackedEpilogue& epilogue, std::int64_t channel, std::int64_t i,
                            std::int64_t count) {
-  return tail.kind == TailKind::many_thresholds ? tail.thresholds[channel * 256 + i]
-         : tail.kind == TailKind::pieces
-             ? tail.thresholds[channel * most_pieces + i]
-             : tail.thresholds[(channel / panel_channels * count + i) * panel_channels +
-                               channel % panel_channels];
+  return epilogue.kind == EpilogueKind::many_thresholds ? epilogue.thresholds[channel * 256 + i]
+         : epilogue.kind == EpilogueKind::pieces
+             ? epilogue.thresholds[channel * most_pieces + i]
+             : epilogue.thresholds[(channel / panel_channels * count + i) * panel_channels +
+                                   channel % panel_channels];
 }
 
 // Line fit of many thresholds: a multiplication and an addition give the index, except close to a
@@ -247,29 +248,29 @@ struct Division {
 
 }  // namespace
 
-void check_saturation(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
-  const bool has_lines = tail.kind == TailKind::rounded_lines;
-  if (levels != 256 || (!has_lines && tail.kind != TailKind::affine)) return;
+void check_saturation(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t levels) {
+  const bool has_lines = epilogue.kind == EpilogueKind::rounded_lines;
+  if (levels != 256 || (!has_lines && epilogue.kind != EpilogueKind::affine)) return;
   // Sums are below 2^31, and results below 2^31 with the shift, which is at most 2^20.
   constexpr float most_gain = 0.25f, most_offset = 0x1p29f;
-  const Aligned<float>& gains = has_lines ? tail.slopes : tail.gains;
+  const Aligned<float>& gains = has_lines ? epilogue.slopes : epilogue.gains;
   for (std::int64_t channel = 0; channel < gains.size(); ++channel)
     if (!(std::abs(gains[channel]) <= most_gain) ||
-        !(std::abs(tail.offsets[channel]) <= most_offset))
+        !(std::abs(epilogue.offsets[channel]) <= most_offset))
       return;
   for (std::int64_t channel = 0; channel < channels && has_lines; ++channel) {
-    const bool is_replayed = tail.limits[channel] < 0;
-    if (!is_replayed && (tail.bottoms[channel] != 0 || tail.tops[channel] != 255)) return;
+    const bool is_replayed = epilogue.limits[channel] < 0;
+    if (!is_replayed && (epilogue.bottoms[channel] != 0 || epilogue.tops[channel] != 255)) return;
   }
-  tail.saturates = true;
+  epilogue.saturates = true;
 }
 
-void pack_steps(Epilogue& tail, std::int64_t channels, std::int64_t levels,
+void pack_steps(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t levels,
                 std::int64_t most_bytes) {
-  if (tail.kind != TailKind::many_thresholds) return;
-  const std::int64_t padded = tail.thresholds.size() / 256;
+  if (epilogue.kind != EpilogueKind::many_thresholds) return;
+  const std::int64_t padded = epilogue.thresholds.size() / 256;
   const auto division = [&](std::int64_t channel, std::int64_t buckets) {
-    return Division(tail.thresholds.data() + channel * 256, levels - 1, buckets);
+    return Division(epilogue.thresholds.data() + channel * 256, levels - 1, buckets);
   };
   const auto fits = [&](std::int64_t buckets) {
     for (std::int64_t channel = 0; channel < channels; ++channel)
@@ -278,90 +279,92 @@ void pack_steps(Epilogue& tail, std::int64_t channels, std::int64_t levels,
   };
   const std::int64_t buckets = fits(bucket_count) ? bucket_count : 2 * bucket_count;
   if (buckets > bucket_count && !fits(buckets)) return;
-  tail.packed = {Aligned<std::int32_t>(padded * buckets), static_cast<int>(buckets)};
+  epilogue.packed = {Aligned<std::int32_t>(padded * buckets), static_cast<int>(buckets)};
   for (Aligned<std::int32_t>* array :
-       {&tail.buckets.lows, &tail.buckets.highs, &tail.buckets.shifts})
+       {&epilogue.buckets.lows, &epilogue.buckets.highs, &epilogue.buckets.shifts})
     *array = Aligned<std::int32_t>(padded);
   for (std::int64_t channel = 0; channel < channels; ++channel) {
     const Division own = division(channel, buckets);
-    tail.buckets.lows[channel] = static_cast<std::int32_t>(own.low);
-    tail.buckets.highs[channel] = static_cast<std::int32_t>(own.low + own.span());
-    tail.buckets.shifts[channel] = static_cast<std::int32_t>(own.shift);
-    own.fill(tail.packed.entries.data() + channel / panel_channels * panel_channels * buckets +
+    epilogue.buckets.lows[channel] = static_cast<std::int32_t>(own.low);
+    epilogue.buckets.highs[channel] = static_cast<std::int32_t>(own.low + own.span());
+    epilogue.buckets.shifts[channel] = static_cast<std::int32_t>(own.shift);
+    own.fill(epilogue.packed.entries.data() + channel / panel_channels * panel_channels * buckets +
                  channel % panel_channels,
              buckets);
   }
-  tail.thresholds = {};
-  tail.kind = TailKind::packed_steps;
+  epilogue.thresholds = {};
+  epilogue.kind = EpilogueKind::packed_steps;
 }
 
-Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t levels,
-                       std::int64_t most_bytes) {
+PackedEpilogue pack_epilogue(const Epilogue& epilogue, std::int64_t channels, std::int64_t levels,
+                             std::int64_t most_bytes) {
   // A scalar operand of a step is expanded to one per channel.
   const auto steps = std::visit(
-      [](const auto& epilogue) -> std::size_t {
-        if constexpr (requires { epilogue.steps; }) return epilogue.steps.size();
+      [](const auto& record) -> std::size_t {
+        if constexpr (requires { record.steps; }) return record.steps.size();
         return 0;
       },
-      tail);
+      epilogue);
   constexpr std::int64_t operand = sizeof(float);
   need_room(static_cast<std::int64_t>(steps) * whole_chunks(channels) * operand, most_bytes);
   const bool has_thresholds =
-      std::holds_alternative<Thresholds>(tail) || std::holds_alternative<Scaled>(tail);
+      std::holds_alternative<Thresholds>(epilogue) || std::holds_alternative<Scaled>(epilogue);
   if (has_thresholds && levels > few_levels)  // rows of thresholds and of buckets
     need_room(whole_chunks(channels) * (256 * 4 + bucket_count), most_bytes);
-  if (std::holds_alternative<Piecewise>(tail))  // rows of starts and codes
+  if (std::holds_alternative<Piecewise>(epilogue))  // rows of starts and codes
     need_room(whole_chunks(channels) * most_pieces * 5, most_bytes);
-  Epilogue state;
-  std::visit([&](const auto& epilogue) { fill(state, epilogue, channels, levels); }, tail);
+  PackedEpilogue state;
+  std::visit([&](const auto& record) { fill(state, record, channels, levels); }, epilogue);
   return state;
 }
 
-TailBlock make_tail_block(const Epilogue& tail, Coding coding, std::int64_t levels) {
-  TailBlock block;  // uninitialized: zeroing takes longer than a small epilogue
+EpilogueBlock make_epilogue_block(const PackedEpilogue& epilogue, Coding coding,
+                                  std::int64_t levels) {
+  EpilogueBlock block;  // uninitialized: zeroing takes longer than a small epilogue
   block.coding = coding;
   block.levels = static_cast<int>(levels);
-  block.shift = tail.shift;
-  block.saturates = tail.saturates;
-  block.entries = tail.entries.data();
-  block.steps = tail.steps.data();
-  block.step_count = static_cast<int>(tail.steps.size());
+  block.shift = epilogue.shift;
+  block.saturates = epilogue.saturates;
+  block.entries = epilogue.entries.data();
+  block.steps = epilogue.steps.data();
+  block.step_count = static_cast<int>(epilogue.steps.size());
   return block;
 }
 
-void set_chunk(TailBlock& block, const Epilogue& tail, std::int64_t channel) {
+void set_chunk(EpilogueBlock& block, const PackedEpilogue& epilogue, std::int64_t channel) {
   block.first_channel = channel;
-  const bool has_pieces = tail.kind == TailKind::pieces || tail.kind == TailKind::packed_pieces;
-  const std::int64_t thresholds = has_pieces                       ? most_pieces
-                                  : has_many_thresholds(tail.kind) ? 256
-                                                                   : block.levels - 1;
-  block.thresholds = tail.thresholds.from(channel * thresholds);
-  block.gains = tail.gains.from(channel);
-  block.offsets = tail.offsets.from(channel);
-  block.slopes = tail.slopes.from(channel);
-  block.limits = tail.limits.from(channel);
-  block.bottoms = tail.bottoms.from(channel), block.tops = tail.tops.from(channel);
-  block.lows = tail.lows.from(channel), block.highs = tail.highs.from(channel);
-  const Buckets& buckets = tail.buckets;
+  const bool has_pieces =
+      epilogue.kind == EpilogueKind::pieces || epilogue.kind == EpilogueKind::packed_pieces;
+  const std::int64_t thresholds = has_pieces                           ? most_pieces
+                                  : has_many_thresholds(epilogue.kind) ? 256
+                                                                       : block.levels - 1;
+  block.thresholds = epilogue.thresholds.from(channel * thresholds);
+  block.gains = epilogue.gains.from(channel);
+  block.offsets = epilogue.offsets.from(channel);
+  block.slopes = epilogue.slopes.from(channel);
+  block.limits = epilogue.limits.from(channel);
+  block.bottoms = epilogue.bottoms.from(channel), block.tops = epilogue.tops.from(channel);
+  block.lows = epilogue.lows.from(channel), block.highs = epilogue.highs.from(channel);
+  const Buckets& buckets = epilogue.buckets;
   block.bucket_codes = buckets.codes.from(channel * bucket_count);
   block.bucket_lows = buckets.lows.from(channel);
   block.bucket_highs = buckets.highs.from(channel);
   block.bucket_shifts = buckets.shifts.from(channel), block.bucket_steps = buckets.steps;
-  block.packed_steps = tail.packed.entries.from(channel * tail.packed.count);
-  block.packed_count = tail.packed.count;
-  block.piece_codes = tail.piece_codes.from(channel * most_pieces);
-  if (tail.kind == TailKind::packed_pieces)
-    block.piece_panels = &tail.piece_panels[static_cast<std::size_t>(channel / panel_channels)];
-  block.side_buckets = tail.side_buckets;
-  block.first = tail.first.from(channel);
+  block.packed_steps = epilogue.packed.entries.from(channel * epilogue.packed.count);
+  block.packed_count = epilogue.packed.count;
+  block.piece_codes = epilogue.piece_codes.from(channel * most_pieces);
+  if (epilogue.kind == EpilogueKind::packed_pieces)
+    block.piece_panels = &epilogue.piece_panels[static_cast<std::size_t>(channel / panel_channels)];
+  block.side_buckets = epilogue.side_buckets;
+  block.first = epilogue.first.from(channel);
 }
 
-void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t count,
+void fold_into_thresholds(PackedEpilogue& epilogue, std::int64_t channel, std::int64_t count,
                           std::int64_t scale, std::int64_t constant) {
   constexpr std::int64_t never = std::numeric_limits<std::int32_t>::max();
   constexpr std::int64_t always = std::numeric_limits<std::int32_t>::min();
   for (std::int64_t i = 0; i < count; ++i) {
-    std::int32_t& threshold = threshold_of(tail, channel, i, count);
+    std::int32_t& threshold = threshold_of(epilogue, channel, i, count);
     const std::int64_t rest = threshold - constant;
     // For a negative scale: -sum >= t is ~sum >= t - 1.
     const std::int64_t own = scale > 0   ? quotient_up(rest, scale)
@@ -372,11 +375,11 @@ void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t cou
   }
 }
 
-void make_buckets(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
-  if (!has_many_thresholds(tail.kind)) return;
+void make_buckets(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t levels) {
+  if (!has_many_thresholds(epilogue.kind)) return;
   // Each step is as expensive as one of the eight steps of a search by halving.
   constexpr int most_steps = 4;
-  const std::int64_t padded = tail.thresholds.size() / 256;
+  const std::int64_t padded = epilogue.thresholds.size() / 256;
   Buckets buckets;
   // A gather of bytes reads three more.
   buckets.codes = Aligned<std::uint8_t>(padded * bucket_count + 4);
@@ -384,26 +387,26 @@ void make_buckets(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
     *array = Aligned<std::int32_t>(padded);
   for (std::int64_t channel = 0; channel < channels; ++channel) {
     const int steps =
-        fill_buckets(tail.thresholds.data() + channel * 256, levels - 1,
+        fill_buckets(epilogue.thresholds.data() + channel * 256, levels - 1,
                      buckets.codes.data() + channel * bucket_count, buckets.lows[channel],
                      buckets.highs[channel], buckets.shifts[channel]);
     buckets.steps = std::max(buckets.steps, steps);
     if (buckets.steps > most_steps) return;
   }
-  tail.buckets = std::move(buckets);
+  epilogue.buckets = std::move(buckets);
 }
 
-void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
-  if (tail.kind != TailKind::many_thresholds) return;
-  const std::int64_t padded = tail.thresholds.size() / 256;
-  Epilogue lined;
+void fit_lines(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t levels) {
+  if (epilogue.kind != EpilogueKind::many_thresholds) return;
+  const std::int64_t padded = epilogue.thresholds.size() / 256;
+  PackedEpilogue lined;
   for (Aligned<float>* array :
        {&lined.gains, &lined.offsets, &lined.limits, &lined.bottoms, &lined.tops})
     *array = Aligned<float>(padded);
   lined.lows = Aligned<std::int32_t>(padded), lined.highs = Aligned<std::int32_t>(padded);
   std::int64_t without = 0;
   for (std::int64_t channel = 0; channel < padded; ++channel) {
-    const std::int32_t* const thresholds = tail.thresholds.data() + channel * 256;
+    const std::int32_t* const thresholds = epilogue.thresholds.data() + channel * 256;
     const auto fitted = channel < channels ? fit_inner_line(thresholds, levels - 1) : Line{};
     const Line line = fitted.value_or(Line{});
     without += fitted ? 0 : 1;
@@ -415,9 +418,9 @@ void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels) {
     lined.highs[channel] = line.last < levels - 1 ? thresholds[line.last] : Int::max();
   }
   if (without * 8 > channels) return;
-  lined.kind = TailKind::lines;
-  lined.thresholds = std::move(tail.thresholds), lined.buckets = std::move(tail.buckets);
-  tail = std::move(lined);
+  lined.kind = EpilogueKind::lines;
+  lined.thresholds = std::move(epilogue.thresholds), lined.buckets = std::move(epilogue.buckets);
+  epilogue = std::move(lined);
 }
 
 }  // namespace anybit::lowbit

@@ -33,11 +33,11 @@ struct PackedSteps {
 };
 
 // Constants of an epilogue. Arrays are per channel, padded to whole chunks.
-struct Epilogue {
-  TailKind kind = TailKind::thresholds;
+struct PackedEpilogue {
+  EpilogueKind kind = EpilogueKind::thresholds;
   Aligned<std::int32_t> thresholds;
   Aligned<float> gains, offsets;
-  Aligned<float> limits, bottoms, tops;  // for lines, see TailBlock
+  Aligned<float> limits, bottoms, tops;  // for lines, see EpilogueBlock
   Aligned<float> slopes;                 // gains of rounded lines
   Aligned<std::int32_t> lows, highs;
   Buckets buckets;     // of many thresholds and lines, where few thresholds share one
@@ -52,41 +52,42 @@ struct Epilogue {
   Aligned<std::int64_t> first;
   std::vector<std::uint8_t> entries;
   std::vector<Aligned<float>> operands;
-  std::vector<TailStep> steps;
+  std::vector<EpilogueStep> steps;
 };
 
 // Solves scale * sum + constant >= threshold for the sum, for the thresholds of a channel. Sums are
 // far from the limits of int32; for a negative scale the thresholds are those of ~sum.
-void fold_into_thresholds(Epilogue& tail, std::int64_t channel, std::int64_t count,
+void fold_into_thresholds(PackedEpilogue& epilogue, std::int64_t channel, std::int64_t count,
                           std::int64_t scale, std::int64_t constant);
 
 // Replaces a search of many thresholds by a line fit per channel, if the thresholds are close to a
 // line. Results do not change.
-void fit_lines(Epilogue& tail, std::int64_t channels, std::int64_t levels);
+void fit_lines(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t levels);
 
-// Finds out whether a tail saturates, see Epilogue.
-void check_saturation(Epilogue& tail, std::int64_t channels, std::int64_t levels);
+// Finds out whether an epilogue saturates, see PackedEpilogue.
+void check_saturation(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t levels);
 
 // Replaces many thresholds by packed steps, if there is at most one in each bucket. Sums must be
 // smaller than the largest int32. Results do not change.
-void pack_steps(Epilogue& tail, std::int64_t channels, std::int64_t levels,
+void pack_steps(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t levels,
                 std::int64_t most_bytes);
 
 // Replaces a search of pieces by packed buckets, if few buckets have several starts: these are
 // searched. Results do not change.
-void pack_pieces(Epilogue& tail, std::int64_t channels, std::int64_t most_bytes);
+void pack_pieces(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t most_bytes);
 
 // Divides the sums between many thresholds into buckets. Results do not change.
-void make_buckets(Epilogue& tail, std::int64_t channels, std::int64_t levels);
+void make_buckets(PackedEpilogue& epilogue, std::int64_t channels, std::int64_t levels);
 
 // Returns the arguments of an epilogue that are those of all chunks.
-TailBlock make_tail_block(const Epilogue& tail, Coding coding, std::int64_t levels);
+EpilogueBlock make_epilogue_block(const PackedEpilogue& epilogue, Coding coding,
+                                  std::int64_t levels);
 
 // Sets the constants of the chunk that begins at a channel.
-void set_chunk(TailBlock& block, const Epilogue& tail, std::int64_t channel);
+void set_chunk(EpilogueBlock& block, const PackedEpilogue& epilogue, std::int64_t channel);
 
 // Throws Error if the constants exceed `most_bytes`.
-Epilogue make_epilogue(const Tail& tail, std::int64_t channels, std::int64_t levels,
-                       std::int64_t most_bytes);
+PackedEpilogue pack_epilogue(const Epilogue& epilogue, std::int64_t channels, std::int64_t levels,
+                             std::int64_t most_bytes);
 
 }  // namespace anybit::lowbit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs with integer tails equal those with floats on every accumulator."""
+"""Programs with integer epilogues equal those with floats on every accumulator."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import programs as made
 import pytest
 
 import anybit
-from anybit.compiler.backends.integer_tails import make_integer_tails
+from anybit.compiler.backends.integer_epilogues import make_integer_epilogues
 from anybit.compiler.partition.expressions import IntegerRange
 from anybit.compiler.program import program as p
 from anybit.compiler.program import reference
@@ -24,8 +24,8 @@ def all_points(reach):
     return np.minimum(reach.lowest + np.arange(reach.longest)[:, None], reach.highest)
 
 
-def fit(tail, levels, reach):
-    stairs = bisect_steps(lambda x: reference.apply_epilogue(tail, x, levels), levels, reach)
+def fit(epilogue, levels, reach):
+    stairs = bisect_steps(lambda x: reference.apply_epilogue(epilogue, x, levels), levels, reach)
     return fit_scaled(stairs, reach)
 
 
@@ -43,9 +43,9 @@ def test_scaled_equals_affine_on_all_accumulators(levels, kind, late):
         offsets -= 2**14
     offsets[0] = 1e9
     shift = {"random": levels // 2, "ties": 1, "rounded products": 2**14}[kind]
-    tail = p.Affine(gains.astype(np.float32), offsets.astype(np.float32), shift)
-    scaled = fit(tail, levels, reach)
-    expected = reference.apply_epilogue(tail, all_points(reach), levels)
+    epilogue = p.Affine(gains.astype(np.float32), offsets.astype(np.float32), shift)
+    scaled = fit(epilogue, levels, reach)
+    expected = reference.apply_epilogue(epilogue, all_points(reach), levels)
     got = reference.apply_epilogue(scaled, all_points(reach), levels)
     np.testing.assert_array_equal(got, expected)
     assert levels < 16 or bool(scaled.late.size) == late
@@ -58,10 +58,10 @@ def test_bisect_steps_gives_same_steps_with_any_guess(farthest):
     reach = IntegerRange(lowest, lowest + random.integers(0, 6000, 40))
     gains, offsets = random.normal(0, 0.1, 40), random.normal(0, 100, 40)
     gains[0] = 0
-    tail = p.Affine(gains.astype(np.float32), offsets.astype(np.float32), 128)
-    guess = locate_steps(tail, 256) + random.integers(-farthest, farthest + 1, (255, 40))
+    epilogue = p.Affine(gains.astype(np.float32), offsets.astype(np.float32), 128)
+    guess = locate_steps(epilogue, 256) + random.integers(-farthest, farthest + 1, (255, 40))
     bisected, guessed = (
-        bisect_steps(lambda x: reference.apply_epilogue(tail, x, 256), 256, reach, near)
+        bisect_steps(lambda x: reference.apply_epilogue(epilogue, x, 256), 256, reach, near)
         for near in (None, guess)
     )
     np.testing.assert_array_equal(guessed.directions, bisected.directions)
@@ -75,20 +75,24 @@ def test_no_scaled_equals_curve():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_integer_tails_give_same_outputs(seed):
+def test_integer_epilogues_give_same_outputs(seed):
     program = made.make_program(made.FromGenerator(np.random.default_rng(seed)))
-    changed = make_integer_tails(program)
+    changed = make_integer_epilogues(program)
     inputs = made.inputs_for(program, 3, seed)
     expected = reference.run(program, inputs)
     for outputs in reference.run(changed, inputs), Network(changed).run(inputs):
         for y, other in zip(outputs, expected, strict=True):
             np.testing.assert_array_equal(y, other)
     for before, after in zip(program.instructions, changed.instructions, strict=True):
-        if isinstance(before, p.Product) and isinstance(before.tail, p.Affine):
-            assert isinstance(after.tail, p.Scaled | p.Thresholds)
+        if isinstance(before, p.Product) and isinstance(before.epilogue, p.Affine):
+            assert isinstance(after.epilogue, p.Scaled | p.Thresholds)
 
 
-def test_quantized_network_has_no_float_tails():
+def test_quantized_network_has_no_float_epilogues():
     (program,) = anybit.compile(EXAMPLES / "digits_w4a4.onnx").report.programs
-    tails = [at.tail for at in make_integer_tails(program).instructions if hasattr(at, "tail")]
-    assert {type(tail) for tail in tails[:-1]} == {p.Scaled}
+    epilogues = [
+        at.epilogue
+        for at in make_integer_epilogues(program).instructions
+        if hasattr(at, "epilogue")
+    ]
+    assert {type(epilogue) for epilogue in epilogues[:-1]} == {p.Scaled}

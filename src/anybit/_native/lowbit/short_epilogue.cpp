@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "short_tail.hpp"
+#include "short_epilogue.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -41,12 +41,12 @@ struct Staircase {
 };
 
 // Thresholds of a channel, in accumulators.
-Staircase staircase_of(const Thresholds& tail, std::int64_t channel, std::int64_t count,
+Staircase staircase_of(const Thresholds& epilogue, std::int64_t channel, std::int64_t count,
                        const Range& range) {
   Staircase stairs;
   stairs.range = range;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t start = tail.thresholds[static_cast<std::size_t>(channel * count + i)];
+    const std::int64_t start = epilogue.thresholds[static_cast<std::size_t>(channel * count + i)];
     if (start <= range.low) ++stairs.first;
     else if (start <= range.high) stairs.starts.push_back(start);
   }
@@ -57,12 +57,12 @@ Staircase staircase_of(const Thresholds& tail, std::int64_t channel, std::int64_
 // An affine epilogue of a channel, as kernels compute it.
 class AffineIndex {
  public:
-  AffineIndex(const Affine& tail, std::int64_t channel, std::int64_t levels)
-      : gain_(of(tail.gains, channel)),
-        offset_(of(tail.offsets, channel)),
-        bottom_(-static_cast<float>(tail.shift)),
+  AffineIndex(const Affine& epilogue, std::int64_t channel, std::int64_t levels)
+      : gain_(of(epilogue.gains, channel)),
+        offset_(of(epilogue.offsets, channel)),
+        bottom_(-static_cast<float>(epilogue.shift)),
         top_(bottom_ + static_cast<float>(levels - 1)),
-        shift_(static_cast<int>(tail.shift)) {}
+        shift_(static_cast<int>(epilogue.shift)) {}
 
   float gain() const { return gain_; }
   bool falls() const { return gain_ < 0; }
@@ -205,13 +205,13 @@ std::int16_t low_bits(std::int64_t number) {
   return static_cast<std::int16_t>(static_cast<std::uint16_t>(static_cast<std::uint64_t>(number)));
 }
 
-// Fills the constants of a product's short tail, block by block.
-class ShortTailMaker {
+// Fills the constants of a product's short epilogue, block by block.
+class ShortEpilogueMaker {
  public:
-  ShortTailMaker(const ProductTask& task, const Weights& weights, const Accumulation& from,
-                 Coding target)
+  ShortEpilogueMaker(const ProductTask& task, const Weights& weights, const Accumulation& from,
+                     Coding target)
       : task_(task),
-        tail_(task.product->tail),
+        epilogue_(task.product->epilogue),
         weights_(weights),
         from_(from),
         levels_(task.target.levels),
@@ -219,7 +219,7 @@ class ShortTailMaker {
         counts_(target != Coding::bytes),
         ranges_(static_cast<std::size_t>(weights.channels)) {}
 
-  ShortTail make() {
+  ShortEpilogue make() {
     const std::int64_t channels = weights_.channels;
     bool any = false;
     for (std::int64_t first = 0; first < channels; first += chunk_channels) {
@@ -241,7 +241,7 @@ class ShortTailMaker {
 
  private:
   std::int64_t sign_of(std::int64_t channel) const {
-    const auto* const thresholds = std::get_if<Thresholds>(&tail_);
+    const auto* const thresholds = std::get_if<Thresholds>(&epilogue_);
     return thresholds == nullptr ? 1 : thresholds->directions[static_cast<std::size_t>(channel)];
   }
 
@@ -284,23 +284,23 @@ class ShortTailMaker {
   }
 
   bool compares() const {
-    return std::holds_alternative<Thresholds>(tail_) && levels_ <= few_levels;
+    return std::holds_alternative<Thresholds>(epilogue_) && levels_ <= few_levels;
   }
 
   ShortForm form_of(std::int64_t first, std::int64_t last) {
     if (counts_ && compares()) return fill_thresholds(first, last), ShortForm::thresholds;
     if (is_scaled(first, last)) return ShortForm::scaled;
     if (compares()) return fill_thresholds(first, last), ShortForm::thresholds;
-    return std::holds_alternative<Affine>(tail_) ? ShortForm::affine : ShortForm::none;
+    return std::holds_alternative<Affine>(epilogue_) ? ShortForm::affine : ShortForm::none;
   }
 
   void fill_thresholds(std::int64_t first, std::int64_t last) {
-    const auto& tail = std::get<Thresholds>(tail_);
+    const auto& epilogue = std::get<Thresholds>(epilogue_);
     const std::int64_t count = levels_ - 1;
     for (std::int64_t channel = first; channel < last; ++channel)
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t threshold =
-            tail.thresholds[static_cast<std::size_t>(channel * count + i)];
+            epilogue.thresholds[static_cast<std::size_t>(channel * count + i)];
         // No number is -32768: that bound is always exceeded, and 32767 never.
         const std::int64_t bound =
             std::clamp<std::int64_t>(threshold - 1 - to_.centers[channel], -32768, 32767);
@@ -331,41 +331,42 @@ class ShortTailMaker {
   // Null for epilogues that need not be monotone.
   std::optional<Staircase> staircase(std::int64_t channel, bool& falls) const {
     const Range& range = ranges_[static_cast<std::size_t>(channel)];
-    if (const auto* const tail = std::get_if<Thresholds>(&tail_))
-      return staircase_of(*tail, channel, levels_ - 1, range);
-    const auto* const tail = std::get_if<Affine>(&tail_);
-    if (tail == nullptr) return std::nullopt;
-    const AffineIndex index(*tail, channel, levels_);
+    if (const auto* const epilogue = std::get_if<Thresholds>(&epilogue_))
+      return staircase_of(*epilogue, channel, levels_ - 1, range);
+    const auto* const epilogue = std::get_if<Affine>(&epilogue_);
+    if (epilogue == nullptr) return std::nullopt;
+    const AffineIndex index(*epilogue, channel, levels_);
     falls = index.falls();
     return staircase_of(index, range);
   }
 
   const ProductTask& task_;
-  const Tail& tail_;
+  const Epilogue& epilogue_;
   const Weights& weights_;
   const Accumulation& from_;
   const std::int64_t levels_;
   const bool counts_;
   std::vector<Range> ranges_;
-  ShortTail to_;
+  ShortEpilogue to_;
 };
 
 }  // namespace
 
-std::size_t ShortTail::bytes() const {
+std::size_t ShortEpilogue::bytes() const {
   return scales.bytes() + constants.bytes() + lows.bytes() + highs.bytes() + factors.bytes() +
          terms.bytes() + multipliers.bytes() + thresholds.bytes() + centers.bytes();
 }
 
-ShortTailBlock ShortTail::block(Coding target, std::int64_t levels, std::int32_t shift) const {
-  ShortTailBlock block;
+ShortEpilogueBlock ShortEpilogue::block(Coding target, std::int64_t levels,
+                                        std::int32_t shift) const {
+  ShortEpilogueBlock block;
   block.coding = target, block.levels = static_cast<int>(levels), block.shift = shift;
   block.settling = settling, block.right_shift = right_shift;
   return block;
 }
 
-void ShortTail::set_chunk(ShortTailBlock& block, const Epilogue& epilogue,
-                          std::int64_t channel) const {
+void ShortEpilogue::set_chunk(ShortEpilogueBlock& block, const PackedEpilogue& epilogue,
+                              std::int64_t channel) const {
   block.forms = forms.data() + channel / short_channels;
   block.scales = scales.from(channel), block.centers = centers.from(channel);
   block.constants = constants.from(channel);
@@ -376,12 +377,13 @@ void ShortTail::set_chunk(ShortTailBlock& block, const Epilogue& epilogue,
   block.gains = epilogue.gains.from(channel), block.offsets = epilogue.offsets.from(channel);
 }
 
-ShortTail make_short_tail(const ProductTask& task, const Weights& weights, const Accumulation& from,
-                          Coding target) {
-  const Tail& tail = task.product->tail;
-  if (!std::holds_alternative<Thresholds>(tail) && !std::holds_alternative<Affine>(tail)) return {};
+ShortEpilogue make_short_epilogue(const ProductTask& task, const Weights& weights,
+                                  const Accumulation& from, Coding target) {
+  const Epilogue& epilogue = task.product->epilogue;
+  if (!std::holds_alternative<Thresholds>(epilogue) && !std::holds_alternative<Affine>(epilogue))
+    return {};
   need_room(from.constants.size() * 2, task.most_bytes);
-  return ShortTailMaker(task, weights, from, target).make();
+  return ShortEpilogueMaker(task, weights, from, target).make();
 }
 
 }  // namespace anybit::lowbit
