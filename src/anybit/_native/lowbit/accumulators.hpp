@@ -9,8 +9,8 @@
 
 #include "damage.hpp"
 #include "program.hpp"
-#include "taps.hpp"
 #include "verify_matmul.hpp"
+#include "window_taps.hpp"
 
 namespace anybit::lowbit {
 

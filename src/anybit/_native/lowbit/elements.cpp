@@ -9,12 +9,12 @@
 #include <cstring>
 
 #include "_native/isa/levels.hpp"
-#include "compared.hpp"
 #include "float_pixels.hpp"
 #include "float_rows.hpp"
 #include "lookup.hpp"
+#include "threshold_packer.hpp"
 #if defined(__AVX2__) && !defined(__AVX512F__)
-#include "guess_avx2.hpp"
+#include "affine_avx2.hpp"
 #include "pairs_avx2.hpp"
 #define ANYBIT_PACKS_NUMBERS
 #endif
@@ -62,13 +62,13 @@ struct Guess {
 };
 
 template <bool divides>
-void guess(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
+void compute_affine(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
   const Guess<divides> index(levels);
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<std::uint8_t>(index(x[i]));
 }
 
 // Whether an index may be wrong: its rounding error reaches the limit.
-bool guess_near(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
+bool compute_near(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
   const Guess<false> index(levels);
   const float limit = levels.limit;
   std::int32_t doubtful = 0;
@@ -96,7 +96,7 @@ void correct(const Levels& levels, const float* x, std::int64_t n, std::uint8_t*
   constexpr std::int64_t few = 64;
   for (std::int64_t done = 0; done < n; done += few) {
     const std::int64_t here = n - done < few ? n - done : few;
-    if (guess_near(levels, x + done, here, to + done))
+    if (compute_near(levels, x + done, here, to + done))
       correct_all(levels, x + done, here, to + done);
   }
 }
@@ -121,21 +121,23 @@ bool rising_indices(const Levels& levels, const float* x, std::int64_t n, std::u
   };
   using Way = Levels::Way;
   if (packs(levels)) {
-    if (levels.way == Way::guess) return guess_packed<Way::guess>(levels, x, n, to, correct_some);
-    if (levels.way == Way::divide) return guess_packed<Way::divide>(levels, x, n, to, correct_some);
+    if (levels.way == Way::affine)
+      return compute_packed<Way::affine>(levels, x, n, to, correct_some);
+    if (levels.way == Way::divide)
+      return compute_packed<Way::divide>(levels, x, n, to, correct_some);
     if (levels.way == Way::correct)
-      return guess_packed<Way::correct>(levels, x, n, to, correct_some);
+      return compute_packed<Way::correct>(levels, x, n, to, correct_some);
   }
 #endif
   switch (levels.way) {
     case Levels::Way::count:
       count(levels, x, n, to);
       break;
-    case Levels::Way::guess:
-      guess<false>(levels, x, n, to);
+    case Levels::Way::affine:
+      compute_affine<false>(levels, x, n, to);
       break;
     case Levels::Way::divide:
-      guess<true>(levels, x, n, to);
+      compute_affine<true>(levels, x, n, to);
       break;
     case Levels::Way::correct:
       correct(levels, x, n, to);

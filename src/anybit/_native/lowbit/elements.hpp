@@ -16,9 +16,9 @@ namespace anybit::lowbit {
 struct Levels {
   enum class Way : std::uint8_t {
     count,    // compare with all thresholds
-    guess,    // rint(clamp(x * gain + offset)), exact
+    affine,   // rint(clamp(x * gain + offset)), exact
     divide,   // rint(clamp(x / gain)), exact
-    correct,  // as `guess`, off by one only where rounding moves by `limit` or more
+    correct,  // as `affine`, off by one only where rounding moves by `limit` or more
     search,   // binary search of the thresholds
   };
   Way way = Way::search;

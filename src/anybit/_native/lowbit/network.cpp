@@ -11,9 +11,9 @@
 
 #include "_native/isa/ieee_arithmetic.hpp"
 #include "_native/isa/tiles.hpp"
-#include "cut.hpp"
 #include "damage.hpp"
 #include "ops/types.hpp"
+#include "stage_split.hpp"
 #include "tensor_stage.hpp"
 
 namespace anybit::lowbit {
@@ -321,19 +321,19 @@ void Network::run_in_rows(const Call& call, const Workers& workers, int threads)
 // Runs all threads on the same rows, stage by stage.
 void Network::run_in_stages(const Call& call, const Workers& workers, int threads) const {
   const Scratch scratch(*this);
-  std::vector<Cut> cuts(stages_.size());
+  std::vector<StageSplit> splits(stages_.size());
   std::vector<int> pieces(stages_.size());
   for (std::int64_t row = 0; row < call.rows; row += plan_->rows) {
     const Memory memory = call.memory(scratch, row);
     const std::int64_t rows = std::min(plan_->rows, call.rows - row);
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       const std::int64_t worth = rows * stages_[i]->nanoseconds() / workers.piece_nanoseconds();
-      cuts[i] = Cut(*stages_[i], rows, std::clamp<std::int64_t>(worth, 1, threads));
-      pieces[i] = cuts[i].pieces();
+      splits[i] = StageSplit(*stages_[i], rows, std::clamp<std::int64_t>(worth, 1, threads));
+      pieces[i] = splits[i].pieces();
     }
     workers.run_stages(pieces, nanoseconds(rows), [&](int stage, int piece) noexcept {
       const IeeeArithmetic ieee;
-      cuts[static_cast<std::size_t>(stage)].run(memory, piece);
+      splits[static_cast<std::size_t>(stage)].run(memory, piece);
     });
   }
 }

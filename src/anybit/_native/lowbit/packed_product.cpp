@@ -12,7 +12,7 @@
 #include "rows.hpp"
 #include "scaled_steps.hpp"
 #include "tap_sums.hpp"
-#include "taps.hpp"
+#include "window_taps.hpp"
 
 namespace anybit::lowbit {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stage of a MaxPool instruction.
 #include "runs.hpp"
-#include "taps.hpp"
 #include "tensor_stage.hpp"
+#include "window_taps.hpp"
 
 namespace anybit::lowbit {
 

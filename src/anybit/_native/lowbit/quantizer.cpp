@@ -117,14 +117,14 @@ void Quantizer::choose_way(Levels& levels, float lowest_code) {
   float up = scale, down = scale;
   for (int step = 0; step < 6 && least_error > 0; ++step) {
     for (const float near : {up, down}) {
-      look(Levels::Way::guess, 1 / near, 0, lowest);
+      look(Levels::Way::affine, 1 / near, 0, lowest);
       look(Levels::Way::divide, near, 0, lowest);
       // Images are mapped to codes by a factor and an offset.
-      look(Levels::Way::guess, 1 / near, lowest_code - lowest, lowest_code);
+      look(Levels::Way::affine, 1 / near, lowest_code - lowest, lowest_code);
     }
     up = std::nextafter(up, infinity), down = std::nextafter(down, 0.0f);
   }
-  look(Levels::Way::guess, 1 / scale, 0.5f - first / scale, 0);
+  look(Levels::Way::affine, 1 / scale, 0.5f - first / scale, 0);
   levels = best;
 }
 

@@ -8,7 +8,7 @@
 
 #include "packed_weights.hpp"
 #include "program.hpp"
-#include "taps.hpp"
+#include "window_taps.hpp"
 
 namespace anybit::lowbit {
 

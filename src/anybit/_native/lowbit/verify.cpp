@@ -10,9 +10,9 @@
 #include "accumulators.hpp"
 #include "damage.hpp"
 #include "program.hpp"
-#include "taps.hpp"
 #include "verify_blocks.hpp"
 #include "verify_matmul.hpp"
+#include "window_taps.hpp"
 
 namespace anybit::lowbit {
 

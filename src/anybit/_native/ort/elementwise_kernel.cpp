@@ -136,7 +136,7 @@ void ElementwiseKernel::run(OrtKernelContext* context) const {
                    nullptr,
                    true,
                    false};
-  Computation(*op_, attributes_.get(), {inputs.data(), node_.inputs()}, out)
+  AnyApplication(*op_, attributes_.get(), {inputs.data(), node_.inputs()}, out)
       .run(SessionWorkers(api(), context));
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "_native/engine/computation.hpp"
+#include "_native/engine/any_application.hpp"
 #include "attributes.hpp"
 #include "node.hpp"
 

@@ -8,14 +8,14 @@
 
 #include <type_traits>
 
-#include "_native/engine/computation.hpp"
+#include "_native/engine/any_application.hpp"
 #include "_native/threads/pool.hpp"
 #include "_native/threads/processors.hpp"
 #include "_native/xla/handler.hpp"
 #include "arguments.hpp"
 #include "backward.hpp"
 #include "matrices.hpp"
-#include "network.hpp"
+#include "network_object.hpp"
 #include "ops/operators.hpp"
 #include "plain.hpp"
 #include "statistics.hpp"
@@ -37,10 +37,10 @@ nb::object call(const Call& call) {
 
   std::array<Tensor, Op::inputs.size()> tensors;
   for (std::size_t i = 0; i < operands.size(); ++i) tensors[i] = operands[i].tensor();
-  const Computation computation(op, &arguments.attributes, tensors, out.tensor());
+  const AnyApplication application(op, &arguments.attributes, tensors, out.tensor());
   {
-    const WithoutGil unlocked(computation.size());
-    computation.run(pool());
+    const WithoutGil unlocked(application.size());
+    application.run(pool());
   }
   return out.object();
 }

@@ -9,7 +9,7 @@
 #include <typeinfo>
 #include <vector>
 
-#include "_native/engine/computation.hpp"
+#include "_native/engine/any_application.hpp"
 #include "ops/operators.hpp"
 
 #define ANYBIT_EXPORT(name) extern "C" [[clang::export_name(#name)]]
@@ -87,7 +87,7 @@ ElementType call(std::span<const Tensor> inputs, std::string_view text, void* ou
   Tensor result = inputs[0];
   result.data = out;
   result.type = result_type(op, &attributes, result.type);
-  Computation(op, &attributes, inputs, result).run(Workers());
+  AnyApplication(op, &attributes, inputs, result).run(Workers());
   return result.type;
 }
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
+#include "_native/engine/any_application.hpp"
 #include "_native/engine/backward.hpp"
-#include "_native/engine/computation.hpp"
 #include "_native/threads/pool.hpp"
 #include "host.hpp"
 #include "ops/operators.hpp"
@@ -108,7 +108,7 @@ void compute(const CallFrame& frame) {
   inputs[0] = x.tensor();
   if (out.type != result_type(op, &attributes, inputs[0].type))
     fail("the result cannot be " + std::string(name_of(out.type)));
-  Computation(op, &attributes, inputs, out).run(pool());
+  AnyApplication(op, &attributes, inputs, out).run(pool());
 }
 
 bool same_shape(const Tensor& a, const Tensor& b) {

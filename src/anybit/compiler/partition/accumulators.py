@@ -19,7 +19,7 @@ from anybit.compiler.partition.expressions import (
     IntegerTensor,
 )
 from anybit.compiler.partition.layout import Layout
-from anybit.compiler.partition.transposed import Convolution
+from anybit.compiler.partition.transposed_convolutions import Convolution
 from anybit.compiler.partition.windows import (
     SINGLE,
     derive_reduced_window,

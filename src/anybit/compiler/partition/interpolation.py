@@ -21,7 +21,7 @@ from anybit.compiler.partition.expressions import (
     PlannedInstruction,
 )
 from anybit.compiler.partition.layout import Layout
-from anybit.compiler.partition.transposed import number_groups
+from anybit.compiler.partition.transposed_convolutions import number_groups
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import Unsupported
 from anybit.onnx.analysis.sums import bound_error

@@ -52,7 +52,7 @@ from anybit.compiler.partition.layout import Layout, make_layout
 from anybit.compiler.partition.lowering import Lowering
 from anybit.compiler.partition.matrix_products import accumulate_matmul, leads_to_merge
 from anybit.compiler.partition.sharing import find_shared_values
-from anybit.compiler.partition.transposed import make_convolution
+from anybit.compiler.partition.transposed_convolutions import make_convolution
 from anybit.compiler.partition.values import Values
 from anybit.compiler.program import program as p
 from anybit.compiler.reason import MustStayFloat, Reason, Unsupported

@@ -79,11 +79,11 @@ void store(std::byte* to, std::uint32_t mask) {
 // decreasing index the masks are inverted and the last threshold comes first, so that each mask is
 // again a subset of the previous one.
 template <int count, Coding coding, bool falls>
-class Compared {
+class ThresholdPacker {
   static constexpr int planes = coding == Coding::bits ? 1 : 2;
 
  public:
-  explicit Compared(const Levels& levels) {
+  explicit ThresholdPacker(const Levels& levels) {
     for (int k = 0; k < count; ++k)
       limits_[k] = part_of(levels.thresholds[falls ? count - k : k + 1]);
   }
@@ -178,8 +178,8 @@ class Compared {
 
 template <int count, Coding coding>
 bool packed(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
-  return levels.falls ? Compared<count, coding, true>(levels).write(x, n, to)
-                      : Compared<count, coding, false>(levels).write(x, n, to);
+  return levels.falls ? ThresholdPacker<count, coding, true>(levels).write(x, n, to)
+                      : ThresholdPacker<count, coding, false>(levels).write(x, n, to);
 }
 
 template <Coding coding>

@@ -9,10 +9,11 @@
 namespace anybit::lowbit {
 
 // A stage over some rows of the batch, split into pieces of about equal size.
-class Cut {
+class StageSplit {
  public:
-  Cut() = default;
-  Cut(const Stage& stage, std::int64_t rows, std::int64_t pieces) : stage_(&stage), rows_(rows) {
+  StageSplit() = default;
+  StageSplit(const Stage& stage, std::int64_t rows, std::int64_t pieces)
+      : stage_(&stage), rows_(rows) {
     const std::int64_t lines = rows * stage.lines;
     const std::int64_t tiles = (stage.channels + channel_grain - 1) / channel_grain;
     by_channels_ = stage.by_channels && lines < pieces && tiles > lines;

@@ -9,12 +9,12 @@
 
 namespace anybit {
 
-class Computation {
+class AnyApplication {
  public:
   // Throws Error for invalid inputs. `inputs[0]` is x; `out` has x's shape and the result type, and
   // is x itself or does not overlap any input. Arrays and attributes must outlive the object.
-  Computation(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs,
-              const Tensor& out) {
+  AnyApplication(const OperatorInfo& op, const void* attributes, std::span<const Tensor> inputs,
+                 const Tensor& out) {
     if (op.blocks == nullptr) plan_.emplace<Application>(op, attributes, inputs, out);
     else plan_.emplace<BlockApplication>(op, attributes, inputs, out);
   }

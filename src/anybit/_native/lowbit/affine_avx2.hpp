@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantization by a formula, 32 numbers at a time with AVX2. Part of elements.cpp.
+// Quantization by an affine formula, 32 numbers at a time with AVX2. Part of elements.cpp.
 #pragma once
 
 #include <immintrin.h>
@@ -20,11 +20,11 @@ bool packs(const Levels& levels) {
 }
 
 template <Levels::Way way>
-class Packed {
+class AffineQuantizer {
  public:
   static constexpr std::int64_t together = 32;
 
-  explicit Packed(const Levels& levels)
+  explicit AffineQuantizer(const Levels& levels)
       : gain_(_mm256_set1_ps(levels.gain)),
         offset_(_mm256_set1_ps(levels.offset)),
         bottom_(_mm256_set1_ps(levels.lowest)),
@@ -76,26 +76,26 @@ class Packed {
 
 // Returns whether a number is NaN. `correct_all(x, n, to)` corrects indices.
 template <Levels::Way way, class Correct>
-bool guess_packed(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to,
-                  Correct&& correct_all) {
-  constexpr std::int64_t together = Packed<way>::together;
-  Packed<way> packed(levels);
+bool compute_packed(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to,
+                    Correct&& correct_all) {
+  constexpr std::int64_t together = AffineQuantizer<way>::together;
+  AffineQuantizer<way> quantizer(levels);
   const auto write = [&](const float* numbers, std::uint8_t* indices) {
-    if (packed.write(numbers, indices)) correct_all(numbers, together, indices);
+    if (quantizer.write(numbers, indices)) correct_all(numbers, together, indices);
   };
   std::int64_t done = 0;
   for (; done + together <= n; done += together) write(x + done, to + done);
-  if (done == n) return packed.has_nan();
+  if (done == n) return quantizer.has_nan();
   if (n >= together) {  // computes some again
     write(x + n - together, to + n - together);
-    return packed.has_nan();
+    return quantizer.has_nan();
   }
   float few[together] = {};
   std::uint8_t indices[together];
   std::memcpy(few, x, static_cast<std::size_t>(n) * sizeof(float));
   write(few, indices);
   std::memcpy(to, indices, static_cast<std::size_t>(n));
-  return packed.has_nan();
+  return quantizer.has_nan();
 }
 
 }  // namespace
