@@ -67,7 +67,8 @@ def quantize(
         typer.Option(
             metavar="SPEC",
             help="Format of activations, or float (default: uint8 with --data, else float). "
-            "'int8 dynamic' computes scales at run time, without data.",
+            "'int8 dynamic' computes scales at run time, without data; auto selects uint8 or "
+            "'uint8 dynamic' by layer.",
         ),
     ] = None,
     outputs: Annotated[

@@ -82,6 +82,23 @@ class ScalingConfig:
 
 
 @dataclass(frozen=True)
+class DynamicConfig:
+    """Choice between static and dynamic scales (`activations="auto"`).
+
+    Attributes:
+        least_gain: Noise power of a layer with static scales over that with dynamic ones, from
+            which dynamic scales are chosen.
+        least_noise: Noise over signal of a layer below which static scales stay.
+        least_network_gain: Gain of the SQNR of the outputs in dB below which all scales stay
+            static; also that of dynamic scales in all layers over those in the chosen ones.
+    """
+
+    least_gain: float = 1.5
+    least_noise: float = 1e-5
+    least_network_gain: float = 0.5
+
+
+@dataclass(frozen=True)
 class WeightConfig:
     """Range candidates of weights.
 
@@ -239,6 +256,7 @@ class QuantizeConfig:
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
     ranges: RangeConfig = field(default_factory=RangeConfig)
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
+    dynamic: DynamicConfig = field(default_factory=DynamicConfig)
     weights: WeightConfig = field(default_factory=WeightConfig)
     gptq: GptqConfig = field(default_factory=GptqConfig)
     awq: AwqConfig = field(default_factory=AwqConfig)

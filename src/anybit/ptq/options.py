@@ -12,10 +12,13 @@ from anybit.ptq.budget import Budget, parse_budget
 from anybit.ptq.config import QuantizeConfig, get_preset
 from anybit.ptq.fpga_targets import check_target
 from anybit.ptq.plan import FLOAT, SpecOptions, is_small_integer, parse_specs
+from anybit.quant_types.spec import QuantSpec, parse_quant_spec
 from anybit.quant_types.suggestions import describe_unknown
 
 _POWER_OF_TWO = "power-of-two"
 _DEFAULT_ACTIVATIONS = "uint8"
+_AUTO = "auto"
+"""Activations with `_DEFAULT_ACTIVATIONS`, or with dynamic scales where these pay."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class QuantizeOptions:
 
     Attributes:
         specs: The specs of weights, activations and outputs.
+        dynamic: The spec of dynamic scales of activations to try; None for none.
         integer_only: Whether elementwise and pooling operators are quantized, too.
         target: The FPGA compiler that is to support the result; None for none.
         budget: The budget of the mixed-precision search; None for none.
@@ -33,6 +37,7 @@ class QuantizeOptions:
     """
 
     specs: SpecOptions
+    dynamic: QuantSpec | None
     integer_only: bool
     target: str | None
     budget: Budget | None
@@ -81,6 +86,17 @@ def parse_options(
             f"budget={limit.text!r} may take more than 8 bits, which integer_only=True excludes; "
             "leave one of them out"
         )
+    dynamic = None
+    if activations == _AUTO:
+        contradictions = {
+            "integer_only=True": integer_only,
+            f"target={target!r}": target is not None,
+            f"scales={scales!r}": scales is not None,
+            f"budget={budget!r}": budget is not None,
+            f"effort={effort!r}": not get_preset(effort).searches,
+        }
+        dynamic = _parse_auto(contradictions, has_data=has_data)
+        activations = _DEFAULT_ACTIVATIONS
     activations = activations or (_DEFAULT_ACTIVATIONS if has_data or integer_only else FLOAT)
     specs = parse_specs(weights, activations, layers or {}, keep, outputs, scales is not None)
     if specs.outputs and not specs.outputs.dynamic and not has_data:
@@ -103,6 +119,7 @@ def parse_options(
         )
     return QuantizeOptions(
         specs=replace(specs, states=states or {}),
+        dynamic=dynamic,
         integer_only=integer_only,
         target=target,
         budget=limit,
@@ -110,3 +127,24 @@ def parse_options(
         config=get_preset(effort),
         thresholds=parse_thresholds(fail_below, has_data=has_data),
     )
+
+
+def _parse_auto(contradictions: Mapping[str, bool], *, has_data: bool) -> QuantSpec:
+    """Return the spec of dynamic scales that `auto` tries.
+
+    Args:
+        contradictions: Options that exclude it, and whether they are in use.
+        has_data: Whether there are data.
+    """
+    if not has_data:
+        raise OptionError(
+            f"activations={_AUTO!r} needs data, to compare static and dynamic scales: add "
+            "data='FILE.npz', or use activations='uint8 dynamic'"
+        )
+    for option, is_set in contradictions.items():
+        if is_set:
+            raise OptionError(
+                f"activations={_AUTO!r} cannot be combined with {option}; use "
+                f"activations={_DEFAULT_ACTIVATIONS!r}"
+            )
+    return parse_quant_spec(f"{_DEFAULT_ACTIVATIONS} dynamic", "activations", "activations=")

@@ -31,6 +31,7 @@ from anybit.ptq.plan import assign_specs, check_plan
 from anybit.ptq.result import QuantizationResult
 from anybit.ptq.result_builder import ResultBuilder
 from anybit.ptq.search.candidates import CandidateBuilder, quantize_without_data
+from anybit.ptq.search.dynamic_choice import select_dynamic_scales
 from anybit.ptq.search.evaluate import open_dataset
 from anybit.ptq.specs.dynamic_grid import DYNAMIC_GRID_OPSET
 
@@ -79,9 +80,10 @@ def quantize(
             "int8 power-of-two", "int4 per-block 32", "mxfp4" or "nvfp4". By default scales are per
             channel, and signed integers symmetric around 0, without the lowest code ("narrow").
         activations: Spec of activations, or "float" to keep them float. By default "uint8" with
-            data and "float" without. Unsigned integers have a zero-point. "int8 dynamic" computes a
-            scale per row at run time, "int8 dynamic per-tensor" one per tensor. Block formats are
-            MX formats. Float, dynamic and MX activations need no data.
+            data and "float" without. "auto" takes "uint8" or, where that lowers the noise on
+            samples enough, "uint8 dynamic". Unsigned integers have a zero-point. "int8 dynamic"
+            computes a scale per row at run time, "int8 dynamic per-tensor" one per tensor. Block
+            formats are MX formats. Float, dynamic and MX activations need no data.
         layers: Specs of single layers by name or pattern (`head.*`): "int4" for weights,
             "int4/uint8" for weights and activations, or "float". Later entries win. An activation
             that several layers use gets the widest spec requested.
@@ -145,7 +147,7 @@ def quantize(
     )
     model, remarks = prepare(source, name)
     origin = describe_origin(source) if isinstance(source, str | os.PathLike) else {}
-    if options.specs.has_dynamic_integers:
+    if options.specs.has_dynamic_integers or options.dynamic is not None:
         apply_passes(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
     if options.specs.outputs:
         remarks += add_output_nodes(model)
@@ -166,7 +168,11 @@ def quantize(
         if options.budget is not None:
             search = search_mixed_precision(options.budget, plan, builder, macs, results.sizes)
         else:
-            candidate = builder.build(plan, scale_progress(advance, 0, _SEARCHED))
+            searched = scale_progress(advance, 0, _SEARCHED)
+            if options.dynamic is not None:
+                plan = select_dynamic_scales(builder, plan, options.dynamic, searched)
+                searched = ignore_progress
+            candidate = builder.build(plan, searched)
             search = SearchResult(candidate)
             if sensitivity and candidate.verdict.sqnr is not None:
                 search = SearchResult(candidate, measure_layer_noise(candidate, builder))

@@ -12,7 +12,7 @@ from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, round_to_nearest
 from anybit.ptq.calibration.taps import TapSpec, make_tap_spec
 from anybit.ptq.config import QuantizeConfig, WeightConfig
-from anybit.ptq.context import Context, Progress
+from anybit.ptq.context import Context, Progress, ignore_progress
 from anybit.ptq.graph.targets import ActivationTensor, TargetNode
 from anybit.ptq.insertion.insert import insert_quantizers
 from anybit.ptq.plan import QuantPlan
@@ -104,6 +104,11 @@ class CandidateBuilder:
             for activation, params in choose_params(self.ctx, plan, new, progress).items():
                 self._params[keys[activation]] = params
         return {activation: self._params[key] for activation, key in keys.items()}
+
+    def measure_ablation(self, plan: QuantPlan) -> float | None:
+        """Return the SQNR of the worst output on the ablation samples, with chosen parameters."""
+        model = self.insert(plan, self.choose(plan, ignore_progress))
+        return self._ablation_set.evaluate(self._record_outputs(model)).sqnr
 
     def insert(self, plan: QuantPlan, params: Mapping[ActivationTensor, LayerParams]) -> ir.Model:
         """Return the model with quantizers."""
