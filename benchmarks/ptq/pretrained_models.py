@@ -55,6 +55,13 @@ SPECS: dict[str, dict[str, str | None]] = {
     "int8 / uint8": {},
     "int4 / uint8": {"weights": "int4"},
     "int4 per-block 32 / uint8": {"weights": "int4 per-block 32"},
+    "int8 / auto": {"activations": "auto"},
+    "int8 / int8 dynamic": {"activations": "int8 dynamic"},
+    "int8 / uint8 dynamic": {"activations": "uint8 dynamic"},
+    "int4 per-block 32 / int8 dynamic": {
+        "weights": "int4 per-block 32",
+        "activations": "int8 dynamic",
+    },
     "int8 / float": {"activations": "float"},
     "int4 / float": {"weights": "int4", "activations": "float"},
     "int4 per-block 32 / float": {"weights": "int4 per-block 32", "activations": "float"},

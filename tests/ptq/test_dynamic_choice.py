@@ -89,15 +89,28 @@ def test_auto_gives_both_factors_of_a_product_the_same_scales():
     assert product.activations == "uint8 dynamic"
 
 
-def test_auto_leaves_convolutions_static():
+@pytest.mark.parametrize(
+    ("text", "specs"),
+    [
+        ("y = Conv(x, w)", ["uint8 dynamic"]),
+        ("a = Conv(x, w) b = Relu(a) y = Conv(b, w)", ["uint8 dynamic", "uint8"]),
+        ("a = Conv(x, w) b = Mul(a, a) s = Sqrt(b) y = Conv(s, w)", ["uint8 dynamic"] * 2),
+        ("y = Conv<group=2>(x, v)", ["uint8"]),
+    ],
+)
+def test_auto_selects_dynamic_scales_of_convolutions_that_read_floats(text, specs):
+    """Convolutions that exchange codes keep static scales, and those with groups."""
     random = np.random.default_rng(0)
-    text = '<ir_version: 9, opset_import: ["": 20]> g (float[n,2,8,8] x) => (float[n,3,6,6] y) '
-    model = onnx.parser.parse_model(text + "{ y = Conv(x, w) }")
-    weight = random.normal(size=(3, 2, 3, 3)).astype(np.float32)
-    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-    x = random.normal(size=(100, 2, 8, 8)) * 10 ** random.uniform(-2, 2, size=(100, 1, 1, 1))
-    result = anybit.quantize(model, x.astype(np.float32), activations="auto")
-    assert list_activations(result) == ["uint8"]
+    head = '<ir_version: 9, opset_import: ["": 20]> g (float[n,2,8,8] x, float[n,1,1,1] gain) '
+    body = text.replace("y =", "z =") + " y = Div(z, gain)"
+    model = onnx.parser.parse_model(f"{head} => (float[n,2,h,v2] y) {{ {body} }}")
+    for name, shape in (("w", (2, 2, 3, 3)), ("v", (2, 1, 3, 3))):
+        weight = random.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    gain = 10 ** random.uniform(-2, 2, size=(ROWS, 1, 1, 1))
+    x = random.normal(size=(ROWS, 2, 8, 8)) * gain
+    data = {"x": x.astype(np.float32), "gain": gain.astype(np.float32)}
+    assert list_activations(anybit.quantize(model, data, activations="auto")) == specs
 
 
 def test_auto_takes_one_sample():

@@ -8,10 +8,13 @@ the SQNR of the whole network on the ablation samples, too.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
+import onnx_ir as ir
+
 from anybit.errors import ModelError
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.ptq.algorithms.layer_params import LayerParams
 from anybit.ptq.algorithms.shared_weights import group_linked
 from anybit.ptq.config import DynamicConfig
@@ -23,8 +26,10 @@ from anybit.ptq.specs.dynamic_grid import make_dynamic_grid
 from anybit.quant_types.spec import QuantSpec
 from anybit.text import format_count
 
-# Convolutions exchange codes with static scales; rows of these layers are floats between them.
 _ROW_OPERATORS = "MatMul", "Gemm"
+_CONVOLUTION = "Conv"
+# Between layers, these compute floats from floats, whatever the scales are.
+_FLOAT_OPERATORS = frozenset({"LayerNormalization", "Softmax", "Sqrt", "Erf"})
 
 
 def select_dynamic_scales(
@@ -77,17 +82,42 @@ def _list_products(activation: ActivationTensor) -> list[TargetNode]:
 
 
 def _may_be_dynamic(activation: ActivationTensor, plan: QuantPlan, spec: QuantSpec) -> bool:
-    """Return whether all readers multiply matrices, and none has specs by name."""
+    """Return whether all readers can have dynamic scales, and none has specs by name.
+
+    Convolutions that exchange codes with static scales keep these.
+    """
     layers = [layer for layer, _ in activation.readers]
     if activation.sites or not plan.named.isdisjoint(layers):
         return False
-    if any(layer.node.op_type not in _ROW_OPERATORS for layer in layers):
+    nodes = [layer.node for layer in layers]
+    if any(node.op_type not in (*_ROW_OPERATORS, _CONVOLUTION) for node in nodes):
+        return False
+    convolutions = [node for node in nodes if node.op_type == _CONVOLUTION]
+    if any(get_attribute(node, "group", 1) != 1 for node in convolutions):
+        return False
+    if convolutions and _reads_codes(activation, {layer.node for layer in plan.layers}):
         return False
     try:
         make_dynamic_grid(activation, spec)
     except ModelError:  # an unknown rank, or readers with several reduction axes
         return False
     return True
+
+
+def _reads_codes(activation: ActivationTensor, layers: Set[ir.Node]) -> bool:
+    """Return whether a compiled layer before the activation gives codes, not floats, to it."""
+    waiting, between = [activation.value.producer()], set[ir.Node]()
+    after_layer = False
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in between:
+            continue
+        if node in layers:
+            after_layer = True
+            continue
+        between.add(node)
+        waiting += [value.producer() for value in node.inputs if value is not None]
+    return after_layer and not any(node.op_type in _FLOAT_OPERATORS for node in between)
 
 
 def _is_worth_time(
