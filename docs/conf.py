@@ -21,6 +21,7 @@ NAVIGATION = {
     "Tutorials": {
         "From a float model to 4 bits": "tutorial",
         "Run and convert a QONNX model": "tutorial_qonnx",
+        "A sentence encoder in 8 bits": "tutorial_encoder",
         "Train and compile": "tutorial_training",
         "From PyTorch to a microcontroller": "tutorial_microcontroller",
         "Find a difference": "tutorial_difference",

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from arduino import RAM, run_sketch
 from c_targets import TARGETS
 from places import ROOT
 from scripts import load_module
+from small_encoder import make_encoder, make_sentences
 from typer.testing import CliRunner
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
@@ -62,8 +64,10 @@ def shown_calls(page: Path) -> list[Snippet]:
     return [snippet for snippet in snippets(page) if snippet.code.startswith("$ anybit ")]
 
 
-# This page has a test of its own.
+# These pages have tests of their own.
 MICROCONTROLLER = ROOT / "docs" / "tutorial_microcontroller.md"
+ENCODER = ROOT / "docs" / "tutorial_encoder.md"
+OWN_TESTS = MICROCONTROLLER, ENCODER
 # Pages that show the whole output of their commands.
 PAGES_WITH_OUTPUT = [page for page in PAGES if shown_calls(page)]
 PAGES_WITH_OUTPUT.remove(MICROCONTROLLER)
@@ -102,7 +106,7 @@ def test_docs_blocks_name_a_language() -> None:
 @pytest.mark.usefixtures("copy_of_examples")
 @pytest.mark.parametrize(
     "page",
-    [page for page in pages_with("python") if page not in (*PAGES_WITH_OUTPUT, MICROCONTROLLER)],
+    [page for page in pages_with("python") if page not in (*PAGES_WITH_OUTPUT, *OWN_TESTS)],
     ids=name_and_packages,
 )
 def test_docs_python_snippets_run(page: Path) -> None:
@@ -140,7 +144,9 @@ def run_session(snippet: Snippet, names: dict[str, object]) -> None:
 
 @pytest.mark.usefixtures("copy_of_examples")
 @pytest.mark.parametrize(
-    "page", [page for page in pages_with("bash") if page not in PAGES_WITH_OUTPUT], ids=name
+    "page",
+    [page for page in pages_with("bash") if page not in (*PAGES_WITH_OUTPUT, ENCODER)],
+    ids=name,
 )
 def test_docs_commands_run(page: Path) -> None:
     for snippet in snippets(page):
@@ -235,6 +241,20 @@ def test_docs_microcontroller_tutorial_runs(
     printed, static_bytes = run_sketch(sketch, tmp_path / "net", tmp_path, 4)
     assert printed == [0, 7, 4, 1]
     assert static_bytes < RAM / 2
+
+
+@pytest.mark.usefixtures("copy_of_examples")
+def test_docs_encoder_tutorial_runs() -> None:
+    """Run the page on a small encoder in place of its example."""
+    onnx.save(make_encoder(), "minilm.onnx")
+    np.savez("sentences.npz", **make_sentences())
+    names: dict[str, object] = {}
+    for snippet in snippets(ENCODER):
+        if snippet.language == "bash":
+            run_calls(snippet)
+        elif snippet.language == "python":
+            run(snippet, names)
+    assert names["session"].run(None, make_sentences())[0].shape == (8, 16)  # type: ignore[attr-defined]
 
 
 def run_commands(snippet: Snippet) -> None:
