@@ -106,18 +106,18 @@ def _may_be_dynamic(activation: ActivationTensor, plan: QuantPlan, spec: QuantSp
 
 def _reads_codes(activation: ActivationTensor, layers: Set[ir.Node]) -> bool:
     """Return whether a compiled layer before the activation gives codes, not floats, to it."""
-    waiting, between = [activation.value.producer()], set[ir.Node]()
+    waiting, intermediate = [activation.value.producer()], set[ir.Node]()
     after_layer = False
     while waiting:
         node = waiting.pop()
-        if node is None or node in between:
+        if node is None or node in intermediate:
             continue
         if node in layers:
             after_layer = True
             continue
-        between.add(node)
+        intermediate.add(node)
         waiting += [value.producer() for value in node.inputs if value is not None]
-    return after_layer and not any(node.op_type in _FLOAT_OPERATORS for node in between)
+    return after_layer and not any(node.op_type in _FLOAT_OPERATORS for node in intermediate)
 
 
 def _is_worth_time(
