@@ -59,8 +59,10 @@ def _find_reason(at: p.Instruction, inputs: int) -> str:
     match at:
         case p.MatMul():
             return _PRODUCTS
-        case p.DynamicScale() | p.DynamicZero() | p.DynamicQuantize() | p.BlockProduct():
+        case p.DynamicScale() | p.DynamicZero() | p.DynamicQuantize():
             return _DYNAMIC
+        case p.BlockProduct():
+            return _FLOATS
         case p.Quantize():
             return _FLOATS if at.source >= inputs else ""
     return _OPEN if is_open(at) else ""
