@@ -44,7 +44,7 @@ def speed_table() -> str:
     lines += [
         "",
         "Networks of 8 bits are about as fast as int8. Small float networks (under 1 ms) gain "
-        "mostly with `quantize --integer-only`, and some do not gain: see "
+        "mainly from `quantize --integer-only`; some do not gain: see "
         f"[float networks](docs/performance.md#float-networks). Machines: {machine}",
     ]
     return "\n".join(lines)

@@ -22,7 +22,7 @@ from anybit.onnx.checks.checking import TARGETS, check
 
 def test_check_prints_findings(shell: Shell) -> None:
     onnx.save(quantizer(), "good.onnx")
-    assert shell("check", "good.onnx") == (0, "nothing wrong\n", "")
+    assert shell("check", "good.onnx") == (0, "no problems found\n", "")
     onnx.save(quantizer(bitwidth=1), "warned.onnx")
     code, out, err = shell("check", "warned.onnx")
     assert (code, err) == (0, "")

@@ -194,7 +194,7 @@ def test_clean_command(shell: Shell) -> None:
     code, out, err = shell("clean", "model.onnx", "-o", "out.onnx")
     assert (code, err) == (0, "")
     assert out.startswith("out.onnx written: 1 node (was 1), ")
-    assert shell("check", "out.onnx") == (0, "nothing wrong\n", "")
+    assert shell("check", "out.onnx") == (0, "no problems found\n", "")
     assert shell("clean", "model.onnx", "--batch", "dynamic", "--output", "free.onnx")[0] == 0
     assert load("free.onnx").inputs[0].shape == ("batch", 4)
     assert shell("clean", "free.onnx", "--batch", "2", "-o", "free.onnx")[0] == 0
@@ -202,7 +202,7 @@ def test_clean_command(shell: Shell) -> None:
     code, out, _ = shell("clean", "model.onnx", "--target", "finn", "-o", "finn.onnx")
     assert code == 0
     assert out.splitlines()[1] == (
-        "It takes x: float32[1, 4]. anybit check finn.onnx --target finn: nothing wrong."
+        "It takes x: float32[1, 4]. anybit check finn.onnx --target finn: no problems found."
     )
     assert onnx.load("finn.onnx").graph.node[0].op_type == "Quant"
     assert not list(Path().glob(".*"))

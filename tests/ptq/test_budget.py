@@ -25,10 +25,11 @@ from anybit.ptq.mixed_precision.noise_model import interpolate_noise
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("4MB", ("bytes", 4e6)),
+        ("4MB", ("bytes", 4 * 2**20)),
+        ("500KB", ("bytes", 500 * 2**10)),
         (" 1.5 KiB ", ("bytes", 1536)),
         ("10 bytes", ("bytes", 10)),
-        ("2gb", ("bytes", 2e9)),
+        ("2gb", ("bytes", 2 * 2**30)),
         ("30dB", ("noise", 1e-3)),
         ("20 DB", ("noise", 1e-2)),
         ("50%bops", ("bops", 0.5)),

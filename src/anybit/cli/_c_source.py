@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"(\d{1,12})\s*(B|KB|KiB|MB|MiB)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20}
-_NUMBERS = "MACs", "bits", "flash", "RAM"
+_NUMBERS = "MACs", "bits", "constants", "RAM"
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _show(source: CSource, report: ModelReport, folder: Path) -> None:
             "result": layer.shape,
             "MACs": format_amount(layer.macs) if layer.macs else "",
             "bits": str(layer.weight_bits) if layer.weight_bits else "-",
-            "flash": format_kilobytes(layer.flash) if layer.flash else "",
+            "constants": format_kilobytes(layer.flash) if layer.flash else "",
             "RAM": format_kilobytes(layer.ram),
         }
         for layer in source.layers
@@ -171,14 +171,14 @@ def _show(source: CSource, report: ModelReport, folder: Path) -> None:
     totals = {
         "layer": format_count(len(rows), "function"),
         "MACs": format_amount(source.macs),
-        "flash": format_kilobytes(source.constant_bytes),
+        "constants": format_kilobytes(source.constant_bytes),
         "RAM": format_kilobytes(source.arena.size),
     }
     rows.append({heading: totals.get(heading, "") for heading in rows[0]})
     show(rows, ("result", "MACs"), ("layer",), _NUMBERS, console)
     lines = [
-        f"flash {format_kilobytes(source.constant_bytes)} of constants, and the code; "
-        f"RAM {format_kilobytes(source.arena.size)} of arena, and the stack",
+        f"flash: {format_kilobytes(source.constant_bytes)} of constants, plus code; "
+        f"RAM: {format_kilobytes(source.arena.size)} of arena, plus stack",
         f"{_join_guarantees(report)}; written to {folder}: {', '.join(source.files)}",
     ]
     for line in lines:

@@ -71,7 +71,7 @@ def _join_lines(text: str) -> str:
 
 def _format_counts(findings: tuple[Finding, ...]) -> str:
     if not findings:
-        return "[green]nothing wrong[/green]"
+        return "[green]no problems found[/green]"
     errors = sum(finding.severity == "error" for finding in findings)
     counts = ((errors, "error"), (len(findings) - errors, "warning"))
     return ", ".join(f"{count} {word}{'s' * (count != 1)}" for count, word in counts)

@@ -61,7 +61,7 @@ def clean(
     if target is not None:
         takes = ", ".join(map(str, list_inputs(cleaned.model.graph, str(output))))
         count = len(anybit.check(cleaned, target))
-        findings = format_count(count, "finding") if count else "nothing wrong"
+        findings = format_count(count, "finding") if count else "no problems found"
         _print(f"It takes {takes}. anybit check {output} --target {target}: {findings}.")
 
 

@@ -84,7 +84,8 @@ def compile(
         typer.Option(
             "--float",
             metavar="FLOAT.onnx",
-            help="Float model for --time (default: the source recorded in MODEL).",
+            help="Float model for --time (default: the source recorded in MODEL, else its graph "
+            "without quantizers).",
         ),
     ] = None,
     as_json: Json = False,
@@ -110,7 +111,7 @@ def compile(
         str | None,
         typer.Option(
             metavar="size|speed",
-            help="The smallest code and weights (default), or faster ones.",
+            help="Smallest code and weights (default), or faster code.",
             rich_help_panel=_C_SOURCE,
         ),
     ] = None,

@@ -38,8 +38,8 @@ def convert(
         typer.Option(
             "--for",
             metavar="RUNTIME",
-            help="Form, opset and fences for onnxruntime, onnxruntime=1.20, web, openvino or any "
-            "(no fences). --to overrides the form.",
+            help="Target that sets form (unless --to does), opset and fences: onnxruntime, "
+            "onnxruntime=1.20, web, openvino or any (default with --to: onnxruntime).",
         ),
     ] = None,
     allow_approximate: Annotated[
@@ -66,8 +66,8 @@ def convert(
     * **qcdq**: the same on 8-bit types, with Clip
     * **matmulnbits**: as qdq, with ONNX Runtime's MatMulNBits for weights of up to 4 bits
 
-    Fences keep ONNX Runtime from integer operators with other values. --for any and openvino omit
-    them. Float sums, also those of MatMulNBits, may be added in another order.
+    Fences (Min nodes without effect) keep ONNX Runtime from fusing to integer operators with other
+    values; --for any and openvino omit them. Float sums may change order.
     """
     console = get_stdout()
     if to is None and runtime is None:

@@ -60,8 +60,8 @@ def evaluate(
 ) -> None:
     """Measure models on data: metric, similarity to the first, time, size.
 
-    Data are read in batches; each sample runs separately. A metric module:function is called with
-    the outputs of a sample, by name, and with its label.
+    Samples are not batched. A metric module:function gets the outputs of a sample by name, and its
+    labels or None.
     """
     if metric is not None and ":" in metric and "" not in sys.path:
         sys.path.append("")  # modules in the current folder, after all others

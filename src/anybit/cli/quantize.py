@@ -89,8 +89,8 @@ def quantize(
         str | None,
         typer.Option(
             metavar="10dB|95%|none",
-            help="Minimum SQNR, agreement, or both: 10dB,95% (default: 10dB, and 90% for integers "
-            "and class scores; a given share is also for other logits).",
+            help="Minimum SQNR, agreement, or both: 10dB,95% (default: 10dB,90%; other logits are "
+            "checked only if you set a share).",
         ),
     ] = None,
     as_json: Json = False,
@@ -116,7 +116,8 @@ def quantize(
         str | None,
         typer.Option(
             metavar="4MB|30dB|50%bops",
-            help="Search mixed precision within a budget: size, SQNR or bit operations.",
+            help="Search mixed precision within a budget: size (1 KB is 1024 bytes), SQNR or bit "
+            "operations.",
             rich_help_panel=_PER_LAYER,
         ),
     ] = None,
@@ -149,8 +150,8 @@ def quantize(
         list[str] | None,
         typer.Option(
             metavar="INPUT=OUTPUT",
-            help="One scale for an input and the output that it takes from the step before; with "
-            "--outputs. Repeatable.",
+            help="Recurrent state: share one scale between INPUT and the OUTPUT fed back to it; "
+            "needs --outputs. Repeatable.",
             rich_help_panel=_RUNTIMES,
         ),
     ] = None,

@@ -77,7 +77,7 @@ def run(
 ) -> None:
     """Run a model on given or random inputs and check its outputs.
 
-    If the model has a fixed batch size, inputs with a multiple of it run in several calls.
+    If the batch size is fixed, inputs with n times as many rows run in n calls.
     """
     from anybit.cli._outputs import (
         Labels,
@@ -256,8 +256,6 @@ def _describe_storage(outputs: dict[str, Array]) -> str:
 
 def _describe_timing(times: list[float]) -> str:
     if len(times) == 1:
-        return (
-            f"1 run, {format_duration(times[0])} (the first is the slowest; --repeat N times more)"
-        )
+        return f"1 run, {format_duration(times[0])} (includes warm-up; see --repeat)"
     fastest, middle = format_duration(min(times)), format_duration(median(times))
     return f"{len(times)} runs, fastest {fastest}, median {middle}"

@@ -13,8 +13,11 @@ _SIZES = {
     "b": 1,
     "byte": 1,
     "bytes": 1,
-    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmg", 1)},
-    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmg", 1)},
+    **{
+        f"{prefix}{suffix}": 1024**power
+        for power, prefix in enumerate("kmg", 1)
+        for suffix in ("b", "ib")
+    },
 }
 _MAX_PERCENT, _MAX_DECIBELS = 1000, 150
 _REMEDY = 'give a size ("4MB", "500KiB"), an SQNR ("30dB") or a share of the work ("50%bops")'
@@ -53,7 +56,7 @@ def parse_budget(text: str) -> Budget:
         OptionError: The text is not a budget.
 
     >>> parse_budget("4 MB").limit, parse_budget("30dB").limit, parse_budget("50%bops").limit
-    (4000000.0, 0.001, 0.5)
+    (4194304.0, 0.001, 0.5)
     """
     match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{0,15})?)\s*(%?)\s*([a-zA-Z]*)\s*", text)
     if match is None:
