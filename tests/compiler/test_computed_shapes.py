@@ -152,24 +152,24 @@ LEFT = {
         more = Cast(none) to=7
         t = Add(more, whole)""",
         "f = Reshape(p, t)",
-        "node 'n7' (Reshape) takes them from node 'n5' (Cast), which computes them",
+        "node 'n7' (Reshape) takes it from node 'n5' (Cast), which computes it",
     ),
     "of an existing tensor": (
         "k = Reshape(p, whole)",
         "f = Compress(k, mask) axis=1",
-        "nothing says what sizes node 'n4' (Compress) gives",
+        "shape inference fails at node 'n4' (Compress)",
     ),
 }
 
 
 @pytest.mark.parametrize("case", LEFT)
-def test_shape_blame_names_node_and_remedy(case: str) -> None:
+def test_shape_diagnosis_names_node_and_remedy(case: str) -> None:
     chain, reshape, words = LEFT[case]
     proto = network(chain, reshape)
     compiled = anybit.compile(proto)
     *_, left = compiled.report.layers
     assert left.reason == (
-        f"its sizes are not known before it runs: {words}; they may follow where rows are fixed: "
+        f"its shape is unknown at compile time: {words}; fixing the batch size may help: "
         "anybit clean --batch 1"
     )
     for count in (1, 3):

@@ -251,7 +251,7 @@ def test_fix_shapes_sets_free_sizes() -> None:
         result = anybit.compile(item).report
         assert result.has_free_sizes
         assert {layer.reason for layer in result.layers} == {
-            "its sizes are not known before it runs: those of inputs are free; give sizes such as "
+            "its shape is unknown at compile time: input sizes are dynamic; give sizes such as "
             f"--shape {shape}"
         }
         actual = anybit.compile(item, shapes={"x": (1, 3, 7, 9)})

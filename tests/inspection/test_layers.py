@@ -253,7 +253,7 @@ def test_inputs_are_the_preceding_layers() -> None:
     [
         "a step of {0}.5 is not a power of two: products round",
         "its input {0!r} is not quantized: quantize it",
-        "node 'to {0}' (Reshape) takes them from node 'of {0}' (Mul), which computes them",
+        "node 'to {0}' (Reshape) takes it from node 'of {0}' (Mul), which computes it",
         'its input "the layer\'s {0}" is not quantized: quantize it',
         "its input 'the \"layer\\'s\" {0}' is not quantized: quantize it",
     ],

@@ -159,8 +159,8 @@ def test_plan_merges_contiguous_axes() -> None:
     def sizes(x: Any, *parameters: Any) -> list[int]:
         rest = (torch.zeros(()), torch.tensor(4))
         plan = make_forward_plan(BY_NAME["int_quant"], [x, *parameters, *rest], {})
-        size_n, size_m, _, _, *leads = plan.numbers
-        return [*leads[: plan.text.count("size_0)") and 1], size_m, size_n]
+        size_n, size_m, _, _, *outer = plan.numbers
+        return [*outer[: plan.text.count("size_0)") and 1], size_m, size_n]
 
     x = torch.zeros(8, 3, 5, 7)
     channels_last = x.to(memory_format=torch.channels_last)

@@ -17,7 +17,7 @@ from anybit.metrics.output_quality import OutputQuality
 from anybit.ptq import QualityMetrics
 
 _MOST_ROWS = 12
-_SPARED = ("kind", "correlation")
+_OMITTED_FIRST = ("kind", "correlation")
 _NUMBERS = ("SQNR", "correlation", "agreement")
 
 
@@ -29,7 +29,7 @@ def show_quality(verdict: QualityMetrics, console: Console) -> None:
         alike = {"kind"} if len({row["kind"] for row in rows}) == 1 else set()
         columns = [name for name in rows[0] if name not in alike and any(row[name] for row in rows)]
         rows = [{name: row[name] for name in columns} for row in rows]
-        show(rows, _SPARED, ("output",), _NUMBERS, console)
+        show(rows, _OMITTED_FIRST, ("output",), _NUMBERS, console)
         if len(rows) < len(verdict.outputs):
             every = f"{len(verdict.outputs)} outputs and parts"
             console.print(Text(f"the {len(rows)} worst of {every}: --json has all", style="dim"))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
 ]
-Report: TypeAlias = Annotated[
+JsonReportOption: TypeAlias = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.json", help="Write the result as JSON.")
 ]
 Reports: TypeAlias = Annotated[
@@ -93,8 +93,8 @@ def write_model_report(
         print(record(), end="")
 
 
-def deliver(record: Any, as_json: bool, report: Path | None) -> None:
-    """Print a record as JSON and write it to a file, as the options say."""
+def write_json_result(record: Any, as_json: bool, report: Path | None) -> None:
+    """Print a result as JSON with --json, and write it to the file of --report."""
     if not as_json and report is None:
         return
     text = json.dumps(replace_nonfinite(record), indent=2, allow_nan=False)

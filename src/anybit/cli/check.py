@@ -13,7 +13,7 @@ from rich.text import Text
 import anybit
 from anybit.cli._console import get_stdout
 from anybit.cli._files import check_overwrites
-from anybit.cli._report import Json, Report, check_report, deliver
+from anybit.cli._report import Json, JsonReportOption, check_report, write_json_result
 from anybit.text import escape_name
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def check(
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     as_json: Json = False,
-    report: Report = None,
+    report: JsonReportOption = None,
 ) -> None:
     """List the problems of a model, each with its remedy.
 
@@ -44,7 +44,7 @@ def check(
     check_report(report)
     check_overwrites([("--report", report)], [("MODEL", model)])
     findings = anybit.check(model, target)
-    deliver([dataclasses.asdict(finding) for finding in findings], as_json, report)
+    write_json_result([dataclasses.asdict(finding) for finding in findings], as_json, report)
     if not as_json:
         console = get_stdout()
         for finding in findings:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Seconds for the timing without --time.
 _SHORT_TIMING = 0.15
 # The columns that a narrow terminal omits, in this order.
-_SPARED = ("operator", "kernel", "results", "MACs", "float time", "acc. bits")
+_OMITTED_FIRST = ("operator", "kernel", "results", "MACs", "float time", "acc. bits")
 _C_SOURCE = "C source (--to c)"
 
 
@@ -229,7 +229,7 @@ def _show(report: ModelReport, compiled: CompiledModel, model: Path, output: Pat
 
     console = get_stdout()
     if report.layers:
-        show(text.make_layer_rows(report), _SPARED, ("layer",), text.NUMBERS, console)
+        show(text.make_layer_rows(report), _OMITTED_FIRST, ("layer",), text.NUMBERS, console)
     for reason in text.group_reasons(report.layers):
         console.print(Text(reason))
     console.print(Text(text.describe_conclusion(report), style="bold"))

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from anybit.comparison.sides.network import LoadedNetwork, Side
 
 # The columns that a narrow terminal omits, in this order.
-_SPARED = ("node", "elements", "quantizer", "ulps", "tolerated", "operator", "relative", "steps")
+_OMITTED_FIRST = (
+    "node",
+    "elements",
+    "quantizer",
+    "ulps",
+    "tolerated",
+    "operator",
+    "relative",
+    "steps",
+)
 _NAMES = ("tensor", "operator", "node", "in B", "quantizer")
 
 Other: TypeAlias = Annotated[
@@ -43,7 +52,7 @@ Runners: TypeAlias = Annotated[
         "or qonnx. One name is for both; without B, for the second run (default: onnxruntime).",
     ),
 ]
-Report: TypeAlias = Annotated[
+ReportsOption: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
         "--report",
@@ -59,7 +68,7 @@ Steps: TypeAlias = Annotated[
         help="Tolerance in quantization steps.",
     ),
 ]
-Tolerance: TypeAlias = Annotated[
+AtolOption: TypeAlias = Annotated[
     float, typer.Option(min=0, metavar="X", help="Absolute tolerance.")
 ]
 
@@ -71,12 +80,12 @@ def diff(
     shapes: Shapes = None,
     runners: Runners = None,
     steps: Steps = 0.0,
-    atol: Tolerance = 0.0,
+    atol: AtolOption = 0.0,
     show_all: Annotated[
         bool, typer.Option("--all", help="List all tensors, in the order of execution of A.")
     ] = False,
     as_json: Json = False,
-    reports: Report = None,
+    reports: ReportsOption = None,
 ) -> None:
     """Find the first tensor in which two models or two runtimes differ.
 
@@ -87,7 +96,7 @@ def diff(
     """
     from anybit.comparison import render_page
     from anybit.comparison.compare import compare
-    from anybit.comparison.measure import Tolerance as Tolerances
+    from anybit.comparison.measure import Tolerance
 
     check_reports(reports or ())
     check_overwrites(
@@ -97,7 +106,7 @@ def diff(
     feeds = gather_inputs(first, inputs) if inputs else None
     with show_percentage(f"Comparing {escape(a.name)}") as advance:
         difference = compare(
-            first, second, feeds, names, Tolerances(steps, atol), advance, parse_shapes(shapes)
+            first, second, feeds, names, Tolerance(steps, atol), advance, parse_shapes(shapes)
         )
     write_reports(reports or (), lambda: _make_json(difference), lambda: render_page(difference))
     if as_json:
@@ -146,7 +155,7 @@ def show(difference: Difference, show_all: bool) -> None:
     tensors = difference.tensors if show_all else difference.ranked[: wording.MAX_ROWS]
     if tensors:
         rows = wording.make_rows(tensors, shapes=False)
-        show_rows(rows, _SPARED, _NAMES, wording.NUMBERS, console)
+        show_rows(rows, _OMITTED_FIRST, _NAMES, wording.NUMBERS, console)
     if not show_all and len(difference.different) > len(tensors):
         more = len(difference.different) - len(tensors)
         console.print(

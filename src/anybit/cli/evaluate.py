@@ -16,7 +16,7 @@ from anybit.cli._cluster import Cluster
 from anybit.cli._columns import show
 from anybit.cli._console import get_stdout, show_percentage
 from anybit.cli._engines import Engine, RunBy
-from anybit.cli._report import Json, deliver
+from anybit.cli._report import Json, write_json_result
 from anybit.text import escape_name, format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from anybit.metrics.output_quality import OutputQuality
 
 _SHARES = ("top1", "top5")
-_SPARED = ("agreement", "correlation", "size", "per row")
+_OMITTED_FIRST = ("agreement", "correlation", "size", "per row")
 _DEFAULT_COLUMNS = ("sqnr", "agreement")
 
 
@@ -75,7 +75,7 @@ def evaluate(
             cluster=cluster,
             progress=advance,
         )
-    deliver(evaluation.to_json(), as_json, None)
+    write_json_result(evaluation.to_json(), as_json, None)
     if not as_json:
         _show(evaluation)
 
@@ -88,7 +88,7 @@ def _show(evaluation: Evaluation) -> None:
         del row["correlation" if has_agreement else "agreement"]
     if len(rows) == 1:
         rows = [{name: text for name, text in row.items() if text} for row in rows]
-    show(rows, _SPARED, ("model",), tuple(rows[0])[1:], console)
+    show(rows, _OMITTED_FIRST, ("model",), tuple(rows[0])[1:], console)
     for model in evaluation.models:
         if len(model.outputs) > 1:
             worst = min(

@@ -23,7 +23,7 @@ from anybit.text import escape_name, format_count
 if TYPE_CHECKING:
     from anybit.inspection import ModelReport
 
-_QUANTIZERS_SPARED = ("rounding", "zero-points", "codes", "per")
+_QUANTIZERS_OMITTED_FIRST = ("rounding", "zero-points", "codes", "per")
 
 
 def inspect(
@@ -103,7 +103,7 @@ def _show_contents(report: ModelReport, model: Path, console: Console) -> None:
     rows = text.make_quantizer_rows(report.summary.quantizers)
     if rows:
         numbers = ("bits", "scales")
-        show(rows, _QUANTIZERS_SPARED, ("quantizers",), numbers, console)
+        show(rows, _QUANTIZERS_OMITTED_FIRST, ("quantizers",), numbers, console)
     for note in text.make_quantizer_notes(report.summary):
         console.print(Text(escape_name(note)))
 
@@ -112,11 +112,11 @@ def _show_layers(report: ModelReport, console: Console) -> None:
     from anybit.inspection import text
 
     if report.layers:
-        show(text.make_layer_rows(report), text.SPARED, ("layer",), text.NUMBERS, console)
+        show(text.make_layer_rows(report), text.OMITTED_FIRST, ("layer",), text.NUMBERS, console)
     observed = text.make_observed_rows(report)
     if observed and report.data is not None:
         console.print(Text(f"Observed on {format_count(report.data.observed, 'sample')}:"))
-        show(observed, text.OBSERVED_SPARED, ("layer",), text.NUMBERS, console)
+        show(observed, text.OBSERVED_OMITTED_FIRST, ("layer",), text.NUMBERS, console)
     for reason in text.group_reasons(report.layers):
         console.print(Text(reason))
     for advice in report.advice:

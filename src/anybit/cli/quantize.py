@@ -20,9 +20,9 @@ from anybit.cli._report import (
     Json,
     Reports,
     check_reports,
-    deliver,
     format_command,
     report_paths,
+    write_json_result,
     write_model_report,
 )
 from anybit.cli.convert import show_remarks
@@ -40,7 +40,7 @@ _FLOAT = "float"
 _PER_LAYER = "Single layers and mixed precision"
 _RUNTIMES = "Runtimes and hardware"
 _LARGE = "Large models and data"
-_SPARED = ("operator", "parameters", "smoothed")
+_OMITTED_FIRST = ("operator", "parameters", "smoothed")
 _NUMBERS = ("parameters", "SQNR", "outputs")
 
 
@@ -232,7 +232,7 @@ def quantize(
             result, model, data, reports, format_command(context, "reports", "as_json")
         )
     conversion = None if converted is None else converted.to_json()
-    deliver(result.to_json() | {"conversion": conversion}, as_json, None)
+    write_json_result(result.to_json() | {"conversion": conversion}, as_json, None)
     if not as_json:
         _show(result, model, output, converted, advice)
     if result.verdict is not None and not result.verdict.passed:
@@ -285,7 +285,7 @@ def _show(
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     show(
         [{name: row[name] for name in columns} for row in rows],
-        _SPARED,
+        _OMITTED_FIRST,
         ("layer",),
         _NUMBERS,
         console,

@@ -39,7 +39,7 @@ Output: TypeAlias = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="OUT.npz", help="Write the outputs, by name."),
 ]
-Tolerance: TypeAlias = Annotated[
+ExpectedAtolOption: TypeAlias = Annotated[
     float, typer.Option(min=0, metavar="X", help="Absolute tolerance of --expect.")
 ]
 
@@ -62,7 +62,7 @@ def run(
     shapes: Shapes = None,
     output: Output = None,
     expect: Expected = None,
-    atol: Tolerance = 0.0,
+    atol: ExpectedAtolOption = 0.0,
     top1: Top1 = False,
     labels: LabelFile = None,
     engine: Engine = RunBy.ONNXRUNTIME,
@@ -205,16 +205,19 @@ def _measure_runs(
     with show_percentage("Running") as advance:
         for index in range(repeat):
             start = time.perf_counter()
-            outputs = network.run(feeds, progress=partial(_share, advance, index / repeat, repeat))
+            outputs = network.run(
+                feeds, progress=partial(_advance_within_run, advance, index / repeat, repeat)
+            )
             times.append(time.perf_counter() - start)
             check_time()
             advance((index + 1) / repeat)
     return times, outputs
 
 
-def _share(
+def _advance_within_run(
     advance: Callable[[float], None], before: float, repeat: int, slices: int, of: int
 ) -> None:
+    """Report the progress of all runs after some slices of the current run."""
     advance(before + slices / of / repeat)
 
 

@@ -160,7 +160,7 @@ def float_quant(
 def _apply_overflow(
     x: Any, scale: Any, widths: tuple[Any, ...], attributes: dict[str, Any], has_inf: bool
 ) -> Any:
-    """float_quant with infinities or NaN for what the limits of the format would clip."""
+    """Return float_quant of x, with overflow as infinity or NaN."""
     xp = arrays.get_namespace(x)
     _, mantissa_bitwidth, exponent_bias, _ = widths
     with np.errstate(all="ignore"):

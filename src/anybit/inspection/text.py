@@ -64,12 +64,12 @@ QUANTIZED_COLUMNS = (
     *("noise", "acc. bits", "sums", "zeros", "result"),
 )
 # The first of these are left out where a terminal is narrow.
-SPARED = (
+OMITTED_FIRST = (
     *("weight codes", "weight", "operator", "kernel", "results", "sums", "codes in", "any weights"),
     *("codes out", "result", "zeros", "BOPs", "accumulator", "bytes", "MACs", "float time"),
     "acc. bits",
 )
-OBSERVED_SPARED = ("most frequent codes", "codes in", "in seen", "sums", "codes out")
+OBSERVED_OMITTED_FIRST = ("most frequent codes", "codes in", "in seen", "sums", "codes out")
 _MAX_CODES, _MAX_WEIGHTS = 4, 12
 # How accumulators become results, by the record of the program.
 _EPILOGUES = {

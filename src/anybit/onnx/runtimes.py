@@ -40,7 +40,7 @@ def find_runtime(name: str) -> Runtime:
     """Return the runtime of a name.
 
     Raises:
-        OptionError: There is none of that name, or nothing is known of its version.
+        OptionError: The name is unknown, or its version was not measured.
     """
     if name in _OTHERS:
         return Runtime(*_OTHERS[name], tried=False, fenced=name == "web")
@@ -67,6 +67,6 @@ def _get_installed_version() -> tuple[int, int]:
 
 def find_oldest_onnxruntime(opset: int) -> str:
     """Return the oldest version of ONNX Runtime that loads an opset, as measured."""
-    newest = _ONNX_RUNTIME[-1][0]
-    version = next((release for release, newest in _ONNX_RUNTIME if opset <= newest), newest)
+    last = _ONNX_RUNTIME[-1][0]
+    version = next((release for release, limit in _ONNX_RUNTIME if opset <= limit), last)
     return ".".join(map(str, version))

@@ -16,7 +16,7 @@ from anybit.ops.rounding import RoundingMode, round_to_integer
 
 
 def get_codes(bitwidth: int, signed: bool, narrow: bool) -> range:
-    """Return the integers of that many bits."""
+    """Return the range of codes of a bit width."""
     if signed:
         return range(-(2 ** (bitwidth - 1)) + narrow, 2 ** (bitwidth - 1))
     return range(2**bitwidth - narrow)
@@ -147,7 +147,7 @@ def int_quant(
     rounding_mode: str = "ROUND",
     out: Any = None,
 ) -> Any:
-    """Quantize x to integers of any width and return the values those integers stand for.
+    """Quantize x to integers of any width and dequantize them.
 
         y = clip(x / scale + zeropt, lowest, highest)
         result = (round(y) - zeropt) * scale
@@ -164,7 +164,7 @@ def int_quant(
         bitwidth: The number of bits b, an integer >= 1 of any dtype. b = 1 signed gives {-1, 0};
             for +-1 see `bipolar_quant`.
         signed: Whether one bit is the sign.
-        narrow: Whether the range is one value shorter.
+        narrow: Whether to drop one code: the lowest if signed, else the highest.
         rounding_mode: One of the seven modes of `RoundingMode`, in any case.
         out: An array of x's shape and dtype to write to; x itself is allowed.
 
@@ -192,7 +192,7 @@ def int_quant(
 
 
 def get_integer_range(bitwidth: Any, signed: bool, narrow: bool, dtype: Any) -> tuple[Any, Any]:
-    """Return the lowest and the highest integer of that many bits, rounded to the dtype."""
+    """Return the lowest and the highest code of a bit width, rounded to the dtype."""
     if signed:
         magnitude = power_of_two(bitwidth - 1, dtype)
         return -magnitude + int(narrow), magnitude - 1

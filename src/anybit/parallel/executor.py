@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from anybit._native import num_threads
 
-Context = TypeVar("Context")
+TaskContext = TypeVar("TaskContext")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Handle = TypeVar("Handle")
@@ -39,8 +39,8 @@ class Executor(Protocol):
 
     def map(
         self,
-        make_worker: Callable[[Context], Callable[[Task], Result]],
-        context: Context,
+        make_worker: Callable[[TaskContext], Callable[[Task], Result]],
+        context: TaskContext,
         tasks: Iterable[Task],
     ) -> Iterator[Result]:
         """Yield the result of each task, in order.
@@ -70,8 +70,8 @@ class ThreadExecutor:
 
     def map(
         self,
-        make_worker: Callable[[Context], Callable[[Task], Result]],
-        context: Context,
+        make_worker: Callable[[TaskContext], Callable[[Task], Result]],
+        context: TaskContext,
         tasks: Iterable[Task],
     ) -> Iterator[Result]:
         """Yield the result of each task, in order. See `Executor.map`."""

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from anybit.errors import DependencyError, ModelError
-from anybit.parallel.executor import Context, Result, Task, iterate_ordered
+from anybit.parallel.executor import Result, Task, TaskContext, iterate_ordered
 
 # How often Ray repeats a task whose process ended.
 _RETRIES = 3
@@ -65,8 +65,8 @@ class RayExecutor:
 
     def map(
         self,
-        make_worker: Callable[[Context], Callable[[Task], Result]],
-        context: Context,
+        make_worker: Callable[[TaskContext], Callable[[Task], Result]],
+        context: TaskContext,
         tasks: Iterable[Task],
     ) -> Iterator[Result]:
         """Yield the result of each task, in order. See `Executor.map`."""

@@ -76,16 +76,7 @@ def parse_options(
     check_target(target)
     if cache is not None and Path(cache).exists() and not Path(cache).is_dir():
         raise OptionError(f"cache={os.fspath(cache)!r} is a file; name a folder or a new path")
-    limit = None if budget is None else parse_budget(budget)
-    if limit is not None and not has_data:
-        raise OptionError(
-            f"budget={limit.text!r} needs data, to measure the outputs: add data='FILE.npz'"
-        )
-    if limit is not None and integer_only:
-        raise OptionError(
-            f"budget={limit.text!r} may take more than 8 bits, which integer_only=True excludes; "
-            "leave one of them out"
-        )
+    limit = _parse_budget(budget, has_data=has_data, integer_only=integer_only)
     dynamic = None
     if activations == _AUTO:
         contradictions = {
@@ -99,24 +90,7 @@ def parse_options(
         activations = _DEFAULT_ACTIVATIONS
     activations = activations or (_DEFAULT_ACTIVATIONS if has_data or integer_only else FLOAT)
     specs = parse_specs(weights, activations, layers or {}, keep, outputs, scales is not None)
-    if specs.outputs and not specs.outputs.dynamic and not has_data:
-        raise OptionError(
-            f"outputs={specs.outputs.text!r} needs calibration data: add data='FILE.npz'"
-        )
-    if states and specs.outputs is None:
-        raise OptionError(
-            f"states[{next(iter(states))!r}]: the outputs are float; add outputs='int8'"
-        )
-    if states and specs.outputs and specs.outputs.dynamic:
-        raise OptionError(
-            f"states[{next(iter(states))!r}]: outputs={specs.outputs.text!r} has dynamic scales; "
-            "use outputs='int8'"
-        )
-    if specs.outputs and integer_only and not is_small_integer(specs.outputs):
-        raise OptionError(
-            f"outputs={specs.outputs.text!r}: with integer_only=True, outputs must be integers of "
-            "at most 8 bits with static scales, such as int8"
-        )
+    _check_outputs(specs.outputs, states, has_data=has_data, integer_only=integer_only)
     return QuantizeOptions(
         specs=replace(specs, states=states or {}),
         dynamic=dynamic,
@@ -127,6 +101,23 @@ def parse_options(
         config=get_preset(effort),
         thresholds=parse_thresholds(fail_below, has_data=has_data),
     )
+
+
+def _parse_budget(budget: str | None, *, has_data: bool, integer_only: bool) -> Budget | None:
+    """Return the budget of the mixed-precision search, checked; None for none."""
+    if budget is None:
+        return None
+    limit = parse_budget(budget)
+    if not has_data:
+        raise OptionError(
+            f"budget={limit.text!r} needs data, to measure the outputs: add data='FILE.npz'"
+        )
+    if integer_only:
+        raise OptionError(
+            f"budget={limit.text!r} may take more than 8 bits, which integer_only=True excludes; "
+            "leave one of them out"
+        )
+    return limit
 
 
 def _parse_auto(contradictions: Mapping[str, bool], *, has_data: bool) -> QuantSpec:
@@ -148,3 +139,29 @@ def _parse_auto(contradictions: Mapping[str, bool], *, has_data: bool) -> QuantS
                 f"activations={_DEFAULT_ACTIVATIONS!r}"
             )
     return parse_quant_spec(f"{_DEFAULT_ACTIVATIONS} dynamic", "activations", "activations=")
+
+
+def _check_outputs(
+    outputs: QuantSpec | None,
+    states: Mapping[str, str] | None,
+    *,
+    has_data: bool,
+    integer_only: bool,
+) -> None:
+    """Check that the spec of the outputs suits the data, the states and `integer_only`."""
+    if outputs and not outputs.dynamic and not has_data:
+        raise OptionError(f"outputs={outputs.text!r} needs calibration data: add data='FILE.npz'")
+    if states and outputs is None:
+        raise OptionError(
+            f"states[{next(iter(states))!r}]: the outputs are float; add outputs='int8'"
+        )
+    if states and outputs and outputs.dynamic:
+        raise OptionError(
+            f"states[{next(iter(states))!r}]: outputs={outputs.text!r} has dynamic scales; "
+            "use outputs='int8'"
+        )
+    if outputs and integer_only and not is_small_integer(outputs):
+        raise OptionError(
+            f"outputs={outputs.text!r}: with integer_only=True, outputs must be integers of "
+            "at most 8 bits with static scales, such as int8"
+        )

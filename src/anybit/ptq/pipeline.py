@@ -20,14 +20,14 @@ from anybit.ptq.fpga_targets import adapt_plan
 from anybit.ptq.graph.integer_only import add_elementwise_targets
 from anybit.ptq.graph.outputs import add_output_nodes, find_output_targets
 from anybit.ptq.graph.prepare import prepare
-from anybit.ptq.graph.targets import Targets, find_targets
+from anybit.ptq.graph.targets import TargetNode, Targets, find_targets
 from anybit.ptq.mixed_precision.budget_search import (
     SearchResult,
     measure_layer_noise,
     search_mixed_precision,
 )
-from anybit.ptq.options import parse_options
-from anybit.ptq.plan import assign_specs, check_plan
+from anybit.ptq.options import QuantizeOptions, parse_options
+from anybit.ptq.plan import QuantPlan, assign_specs, check_plan
 from anybit.ptq.result import QuantizationResult
 from anybit.ptq.result_builder import ResultBuilder
 from anybit.ptq.search.candidates import CandidateBuilder, quantize_without_data
@@ -165,19 +165,29 @@ def quantize(
         advance = progress or ignore_progress
         ctx = Context(model, name, dataset, executor, advance, options.config, cache)
         builder = CandidateBuilder(ctx, floats)
-        if options.budget is not None:
-            search = search_mixed_precision(options.budget, plan, builder, macs, results.sizes)
-        else:
-            searched = scale_progress(advance, 0, _SEARCHED)
-            if options.dynamic is not None:
-                plan = select_dynamic_scales(builder, plan, options.dynamic, searched)
-                searched = ignore_progress
-            candidate = builder.build(plan, searched)
-            search = SearchResult(candidate)
-            if sensitivity and candidate.verdict.sqnr is not None:
-                search = SearchResult(candidate, measure_layer_noise(candidate, builder))
+        search = _search(builder, plan, options, macs, results)
     advance(1.0)
     return results.build(search, dataset, macs)
+
+
+def _search(
+    builder: CandidateBuilder,
+    plan: QuantPlan,
+    options: QuantizeOptions,
+    macs: Mapping[TargetNode, int],
+    results: ResultBuilder,
+) -> SearchResult:
+    """Return the candidate of a plan, or of the best mixed precision within the budget."""
+    if options.budget is not None:
+        return search_mixed_precision(options.budget, plan, builder, macs, results.sizes)
+    searched = scale_progress(builder.ctx.progress, 0, _SEARCHED)
+    if options.dynamic is not None:
+        plan = select_dynamic_scales(builder, plan, options.dynamic, searched)
+        searched = ignore_progress
+    candidate = builder.build(plan, searched)
+    if options.sensitivity and candidate.verdict.sqnr is not None:
+        return SearchResult(candidate, measure_layer_noise(candidate, builder))
+    return SearchResult(candidate)
 
 
 def _find_targets(model: ir.Model, integer_only: bool) -> Targets:

@@ -42,7 +42,7 @@ def int_quant(
     rounding_mode: str = "ROUND",
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Quantize x to integers of any width and return the values those integers stand for.
+    """Quantize x to integers of any width and dequantize them.
 
         y = clip(x / scale + zeropt, lowest, highest)
         result = (round(y) - zeropt) * scale
@@ -59,7 +59,7 @@ def int_quant(
         bitwidth: The number of bits b, an integer >= 1 of any dtype. b = 1 signed gives {-1,
             0}; for +-1 see `bipolar_quant`.
         signed: Whether one bit is the sign.
-        narrow: Whether the range is one value shorter.
+        narrow: Whether to drop one code: the lowest if signed, else the highest.
         rounding_mode: One of the seven modes of `RoundingMode`, in any case.
     """
 

@@ -11,7 +11,7 @@ from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.shapes import get_named_sizes, get_proven_sizes, has_free_sizes
 from anybit.onnx.graph.sizes import SizePropagator
-from anybit.text import format_shape as sizes_in_words
+from anybit.text import format_shape as format_sizes
 
 _IMAGE_AXES = 3  # besides the rows
 _MOST_INPUTS = 3
@@ -23,13 +23,13 @@ class RowShapes:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._blame = ShapeBlame(model)
+        self._diagnosis = ShapeDiagnosis(model)
 
     def sizes(self, value: ir.Value) -> tuple[int, ...] | Reason:
         """Return the sizes after the rows, or why a program cannot hold the value."""
         sizes = get_proven_sizes(value, self._model)
         if sizes is None or None in sizes[1:]:
-            return Reason(self._blame.explain(value))
+            return Reason(self._diagnosis.explain(value))
         if len(sizes) < 2:
             return Reason(f"{value.name!r} has no axis after that of its rows")
         inner = tuple(size for size in sizes[1:] if size is not None)
@@ -38,11 +38,11 @@ class RowShapes:
         if min(inner) < 1:
             return Reason("it has no elements: the sizes before it are too small")
         if len(inner) > 3:
-            return Reason("it has more axes than rows, height, width and channels")
+            return Reason("it has more than 4 axes: rows, channels, height and width")
         return inner
 
 
-class ShapeBlame:
+class ShapeDiagnosis:
     """Reasons for unknown sizes in one graph, whose shapes have been inferred."""
 
     def __init__(self, model: ir.Model) -> None:
@@ -52,11 +52,11 @@ class ShapeBlame:
     def explain(self, value: ir.Value) -> str:
         """Return the node that stops inference, or the inputs that do, and the remedy."""
         node = self._find_stop(value)
-        cause = "those of inputs are free" if node is None else self._describe(node)
-        return f"its sizes are not known before it runs: {cause}{self._remedy}"
+        cause = "input sizes are dynamic" if node is None else self._describe(node)
+        return f"its shape is unknown at compile time: {cause}{self._remedy}"
 
     def _find_stop(self, value: ir.Value) -> ir.Node | None:
-        """Return the node from known to unknown sizes; None if inputs are free."""
+        """Return the first node with unknown output sizes; None if inputs have dynamic sizes."""
         path: list[ir.Value] = []
         stop = None
         while value not in self._stopped:
@@ -86,14 +86,14 @@ class ShapeBlame:
             sizes = self._sizes.get(value)
             if sizes is not None and any(size is not None for size in sizes.flat):
                 return (
-                    f"{describe(node)} computes {sizes_in_words(sizes.flat)}, "
+                    f"{describe(node)} computes {format_sizes(sizes.flat)}, "
                     "and more than one of these is free"
                 )
             origin = self._origin(value)
             if origin is not None:
-                return f"{describe(node)} takes them from {describe(origin)}, which computes them"
-            return f"{describe(node)} takes them from the input {value.name!r}"
-        return f"nothing says what sizes {describe(node)} gives"
+                return f"{describe(node)} takes it from {describe(origin)}, which computes it"
+            return f"{describe(node)} takes it from the input {value.name!r}"
+        return f"shape inference fails at {describe(node)}"
 
     def _origin(self, value: ir.Value) -> ir.Node | None:
         """Return the node that computes integers of unknown values; None if an input has them."""
@@ -135,7 +135,7 @@ class ShapeBlame:
             )
             return f"; give sizes such as {options}{' ...' if len(free) > _MOST_INPUTS else ''}"
         fixed = all(x.shape is not None and x.shape.is_static() for x in inputs)
-        return "" if fixed else "; they may follow where rows are fixed: anybit clean --batch 1"
+        return "" if fixed else "; fixing the batch size may help: anybit clean --batch 1"
 
 
 def _describe_sizes(value: ir.Value) -> str:

@@ -338,6 +338,6 @@ def _check_sizes(piece: ir.Model, feeds: Mapping[str, Array], x: ir.Value) -> No
     for y in piece.graph.outputs:
         sizes = get_proven_sizes(y, piece)
         if sizes is None or None in sizes:
-            raise Unsupported("its sizes are not known before it runs")
+            raise Unsupported("its shape is unknown at compile time")
         if math.prod(size for size in sizes if size is not None) > 2 * _MOST_ELEMENTS:
             raise Unsupported("its result has too many elements")

@@ -18,7 +18,7 @@ from anybit.onnx.passes import InferShapes
 
 _MOST_ELEMENTS = 2**22
 _IMAGE_AXES = 3  # besides the rows
-_KINDS = ["Reshape", "Transpose", "Reshape"]
+_CHAIN_OPS = ["Reshape", "Transpose", "Reshape"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +58,13 @@ def replace_shuffles(model: ir.Model) -> None:
 def _match_chain(node: ir.Node) -> list[ir.Node] | None:
     """Return a Reshape and its only readers, a Transpose and a Reshape; None for other nodes."""
     chain = [node]
-    for kind in _KINDS:
+    for kind in _CHAIN_OPS:
         last = chain[-1]
         own = is_onnx_op(last, kind) and last.graph is node.graph
         if not own or not last.inputs or len(last.outputs) != 1:
             return None
         (y,) = last.outputs
-        if len(chain) == len(_KINDS):
+        if len(chain) == len(_CHAIN_OPS):
             return chain
         if len(y.uses()) != 1 or y.is_graph_output():
             return None
@@ -90,24 +90,25 @@ def _trace(chain: list[ir.Node], model: ir.Model) -> _Shuffle | None:
     numbers = elements.reshape(after[0], -1)
     shuffle = None
     if before == after:
-        channels = _find_channels(np.arange(count).reshape(before[0], -1), numbers)
+        channels = _find_permutation(np.arange(count).reshape(before[0], -1), numbers)
         shuffle = None if channels is None else _Shuffle(channels=channels)
     elif len(before) == len(after) == _IMAGE_AXES:
-        shuffle = _match_blocks(before, after, numbers) or _match_depth(before, after, numbers)
+        shuffle = _match_depth_to_space(before, after, numbers)
+        shuffle = shuffle or _match_space_to_depth(before, after, numbers)
     if shuffle is None and len(split) > _IMAGE_AXES >= max(len(before), len(after)):
         return _Shuffle(elements=numbers.ravel())
     return shuffle
 
 
-def _find_channels(source: Array, numbers: Array) -> Array | None:
-    """Return the row of a matrix for each row of another one; None if there is none."""
+def _find_permutation(source: Array, numbers: Array) -> Array | None:
+    """Return the permutation of rows from source to numbers; None if there is none."""
     order = np.argsort(source[:, 0])
     places = np.searchsorted(source[order, 0], numbers[:, 0]).clip(max=len(order) - 1)
     channels = order[places]
     return channels if np.array_equal(source[channels], numbers) else None
 
 
-def _match_blocks(
+def _match_depth_to_space(
     before: tuple[int, ...], after: tuple[int, ...], numbers: Array
 ) -> _Shuffle | None:
     """Return a DepthToSpace; None if it moves elements otherwise."""
@@ -126,7 +127,7 @@ def _match_blocks(
     return None
 
 
-def _match_depth(
+def _match_space_to_depth(
     before: tuple[int, ...], after: tuple[int, ...], numbers: Array
 ) -> _Shuffle | None:
     """Return a SpaceToDepth, perhaps with channels in another order; None for other moves."""
@@ -135,7 +136,7 @@ def _match_depth(
     if (height, width) != (after[1] * size, after[2] * size):
         return None
     blocks = np.arange(numbers.size).reshape(channels, after[1], size, after[2], size)
-    order = _find_channels(blocks.transpose(2, 4, 0, 1, 3).reshape(numbers.shape), numbers)
+    order = _find_permutation(blocks.transpose(2, 4, 0, 1, 3).reshape(numbers.shape), numbers)
     if order is None:
         return None
     is_identity = np.array_equal(order, np.arange(len(order)))

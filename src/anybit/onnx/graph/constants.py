@@ -53,7 +53,7 @@ def are_powers_of_two(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
 
 
 def load_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return a tensor that a message can hold: data that lie in a file are read."""
+    """Return a tensor with its external data read into memory."""
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)

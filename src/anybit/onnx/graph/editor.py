@@ -115,7 +115,7 @@ class Editor:
 def replace_value(old: ir.Value, new: ir.Value) -> None:
     """Redirect all readers of a value, and the outputs it stands for, to another value.
 
-    `replace_graph_outputs` walks through all outputs: a comparison has thousands.
+    onnx_ir's `replace_graph_outputs` scans all outputs, and a diff has thousands.
     """
     while old.graph is not None and old.is_graph_output():
         outputs = old.graph.outputs

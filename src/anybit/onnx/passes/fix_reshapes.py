@@ -49,13 +49,13 @@ class FixReshapes(InPlacePass):
 
 
 def _resolve_target(
-    target: list[Size], input_sizes: Sequence[Size], empty: bool
+    target: list[Size], input_sizes: Sequence[Size], allowzero: bool
 ) -> list[int] | None:
-    """Return a target in numbers; None if there is none.
+    """Return a constant target with 0 and -1; None if it cannot be constant.
 
-    `input_sizes` are the sizes of the input, which zeros copy unless they denote `empty` axes.
+    `input_sizes` are the sizes of the input, which zeros copy without `allowzero`.
     """
-    if 0 in target and empty:  # without elements nothing follows
+    if 0 in target and allowzero:  # with allowzero, 0 is an empty axis
         return None
     own = [*input_sizes[: len(target)], *[None] * (len(target) - len(input_sizes))]
     target = [own_size if size == 0 else size for size, own_size in zip(target, own, strict=True)]

@@ -97,7 +97,7 @@ class _Folding:
         self._codes = codes
         self._shapes: dict[ir.Value, Shape | None] = {}
         self._sizes = SizePropagator(self._get_known_sizes)
-        self._piece = FoldingSubgraph(model)
+        self._subgraph = FoldingSubgraph(model)
         self._results = FoldedValues(model)
 
     def fold(self, nodes: Sequence[ir.Node]) -> None:
@@ -112,7 +112,7 @@ class _Folding:
     def _fold_round(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Fold nodes; return those that must wait for results of this round."""
         waiting: list[ir.Node] = []
-        late: set[ir.Value] = set()
+        deferred_values: set[ir.Value] = set()
         for node in nodes:
             single = len(node.outputs) == 1
             if node.graph is None or not (single or (node.outputs and is_exact_node(node))):
@@ -120,16 +120,20 @@ class _Folding:
             if single and self._fold_sizes(node):
                 continue
             read = [value for value in get_inputs_read(node) if value is not None]
-            coming = [value for value in read if value in late or value in self._piece.extents]
-            if not all(is_constant(value) or value in coming for value in read):
+            pending = [
+                value
+                for value in read
+                if value in deferred_values or value in self._subgraph.extents
+            ]
+            if not all(is_constant(value) or value in pending for value in read):
                 continue
-            if self._must_wait(node, coming, late):
+            if self._must_wait(node, pending, deferred_values):
                 waiting.append(node)
-                late.update(node.outputs)
-            elif _is_alone(node):
-                self._fold_alone(node)
+                deferred_values.update(node.outputs)
+            elif _is_evaluated_directly(node):
+                self._fold_directly(node)
             else:
-                self._gather(node, read)
+                self._add_to_subgraph(node, read)
         self._evaluate()
         return waiting
 
@@ -141,13 +145,16 @@ class _Folding:
         self._shapes[node.outputs[0]] = infer_elementwise_shape(node, self._get_shape)
         return False
 
-    def _must_wait(self, node: ir.Node, coming: Sequence[ir.Value], late: set[ir.Value]) -> bool:
-        if not coming or not (is_bounded(node) or _is_alone(node)):
+    def _must_wait(
+        self, node: ir.Node, pending: Sequence[ir.Value], deferred_values: set[ir.Value]
+    ) -> bool:
+        """Return whether a node can be folded only after this round, with its results."""
+        if not pending or not (is_bounded(node) or _is_evaluated_directly(node)):
             return False
         if is_exact_node(node):
             return True
-        gathers = is_bounded(node) and find_deciding_input(node) not in coming
-        return not gathers or any(value in late for value in coming)
+        joins = is_bounded(node) and find_deciding_input(node) not in pending
+        return not joins or any(value in deferred_values for value in pending)
 
     def _get_known_sizes(self, value: ir.Value) -> Sequence[int | None] | None:
         shape = self._shapes.get(value)
@@ -162,7 +169,7 @@ class _Folding:
         fixed = tuple(size for size in sizes if size is not None)
         return fixed if len(fixed) == len(sizes) else self._shapes.get(value)
 
-    def _gather(self, node: ir.Node, read: Sequence[ir.Value]) -> None:
+    def _add_to_subgraph(self, node: ir.Node, read: Sequence[ir.Value]) -> None:
         """Add a standard node to the subgraph, if it can be folded."""
         tensor = node.attributes.get("value") if node.op_type == "Constant" else None
         if isinstance(tensor, ir.Attr) and isinstance(tensor.value, ir.TensorProtocol):
@@ -174,17 +181,17 @@ class _Folding:
             return
         if not read and node.op_type != "Constant":
             return
-        if not self._piece.can_take(node, self._largest_piece()):
+        if not self._subgraph.can_take(node, self._largest_piece()):
             self._evaluate()
             constant = all(value is None or is_constant(value) for value in get_inputs_read(node))
-            if not constant or not self._piece.can_take(node, self.budget):
+            if not constant or not self._subgraph.can_take(node, self.budget):
                 return
-        self._piece.add(node)
+        self._subgraph.add(node)
 
     def _largest_piece(self) -> int:
         return min(_LARGEST_PIECE, self.budget)
 
-    def _fold_alone(self, node: ir.Node) -> None:
+    def _fold_directly(self, node: ir.Node) -> None:
         if is_exact_node(node):
             results = evaluate_exactly(node, self._opset, self.budget)
         else:
@@ -210,22 +217,24 @@ class _Folding:
         return evaluate_operator(node, operator, arrays)
 
     def _evaluate(self) -> None:
-        for value, array in self._piece.evaluate().items():
+        for value, array in self._subgraph.evaluate().items():
             self.budget -= array.nbytes
             self._replace(require_producer(value), ir.Tensor(array))
-        self._piece = FoldingSubgraph(self._model)
+        self._subgraph = FoldingSubgraph(self._model)
 
     def _replace(self, node: ir.Node, *tensors: ir.TensorProtocol) -> None:
         self._results.put(node, tensors)
         self.count += 1
 
 
-def _is_alone(node: ir.Node) -> bool:
+def _is_evaluated_directly(node: ir.Node) -> bool:
     """Return whether a node is evaluated by its own function, not in a session."""
-    return find_operator(node) is not None or _is_linear(node) or is_exact_node(node)
+    return (
+        find_operator(node) is not None or _is_quantize_or_dequantize(node) or is_exact_node(node)
+    )
 
 
-def _is_linear(node: ir.Node) -> bool:
+def _is_quantize_or_dequantize(node: ir.Node) -> bool:
     return is_quantize(node) or is_dequantize(node)
 
 
@@ -235,7 +244,7 @@ def _gives_scales(node: ir.Node) -> bool:
     Scales of blocks are quantized themselves.
     """
     uses = node.outputs[0].uses()
-    return bool(uses) and all(at == 1 and _is_linear(reader) for reader, at in uses)
+    return bool(uses) and all(at == 1 and _is_quantize_or_dequantize(reader) for reader, at in uses)
 
 
 def _count_bytes(model: ir.Model) -> int:

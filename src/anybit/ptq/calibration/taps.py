@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taps on activations: sessions that return inner tensors of a model for samples."""
+"""Inference sessions whose outputs are inner tensors of a model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from anybit.ptq.graph.branches import expose_branch_tensors
 
 
 class ActivationTap:
-    """A session of a model with some of its tensors for outputs.
+    """Inference session whose outputs are inner tensors of a model.
 
     Args:
         spec: The model and the tensors.
@@ -32,14 +32,14 @@ class ActivationTap:
     """
 
     def __init__(self, spec: "TapSpec", single_thread: bool) -> None:
-        self._where, self._names = spec.where, spec.names
+        self._label, self._names = spec.label, spec.names
         trim_heap(spec.nbytes)  # an earlier session
         try:
             self._session = make_session_from_message(
                 spec.message, spec.tensors, spec.nodes, threads=int(single_thread)
             )
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"{spec.where} cannot be loaded: {extract_reason(error)}") from error
+            raise ModelError(f"{spec.label} cannot be loaded: {extract_reason(error)}") from error
 
     def run(
         self, sample: Sample, names: Sequence[str] | None = None, *, kept: bool = True
@@ -49,12 +49,12 @@ class ActivationTap:
         Without `kept`, arrays are views of the memory of the runtime.
 
         Raises:
-            ModelError: What the runtime reports.
+            ModelError: ONNX Runtime fails.
         """
         try:
             outputs = run_session(self._session, sample, names, kept=kept)
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"{self._where} cannot be run: {extract_reason(error)}") from error
+            raise ModelError(f"{self._label} cannot be run: {extract_reason(error)}") from error
         tensors = sample | outputs
         return {name: tensors[name] for name in names or self._names if name in tensors}
 
@@ -65,13 +65,13 @@ class TapSpec:
 
     Attributes:
         names: The names of the tensors.
-        where: The name of the model in messages.
+        label: The name of the model in messages.
         message, tensors: The model, as a runtime takes it.
         nodes: The number of nodes.
     """
 
     names: tuple[str, ...]
-    where: str
+    label: str
     message: bytes
     tensors: Mapping[str, Array]
     nodes: int
@@ -100,12 +100,12 @@ class TapSpec:
         return state.digest()
 
 
-def make_tap_spec(model: ir.Model, values: Sequence[ir.Value], where: str) -> TapSpec:
+def make_tap_spec(model: ir.Model, values: Sequence[ir.Value], label: str) -> TapSpec:
     """Return the specification of a tap on some tensors of a model."""
     names = tuple(str(value.name) for value in values)
     copy = _extract(model, names)
     make_runnable(copy, copy)
-    return TapSpec(names, where, *serialize(copy, spare=True), len(copy.graph))
+    return TapSpec(names, label, *serialize(copy, spare=True), len(copy.graph))
 
 
 def _extract(model: ir.Model, names: Sequence[str]) -> ir.Model:

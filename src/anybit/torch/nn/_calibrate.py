@@ -94,7 +94,7 @@ def calibrate(model: torch.nn.Module, batches: Any) -> torch.nn.Module:
         scales = _select_parameter_scales(layers, targets)
         inputs = {quantizer: name for quantizer, name in targets.items() if quantizer not in scales}
         taps = {
-            quantizer: _ActivationTap(quantizer, name, _CONFIG.memory_bytes // len(inputs))
+            quantizer: _CalibrationHook(quantizer, name, _CONFIG.memory_bytes // len(inputs))
             for quantizer, name in inputs.items()
         }
         _run(module, quantizers, taps, batches)
@@ -115,7 +115,7 @@ def _has_free_scale(quantizer: Quantizer) -> bool:
     return not (is_fixed or scale.frozen)
 
 
-class _ActivationTap:
+class _CalibrationHook:
     """Statistics and samples of the inputs of one quantizer."""
 
     def __init__(self, quantizer: Quantizer, name: str, memory: int) -> None:
@@ -185,7 +185,7 @@ def _return_unchanged(x: torch.Tensor) -> torch.Tensor:
 def _run(
     model: torch.nn.Module,
     quantizers: Mapping[Quantizer, str],
-    taps: Mapping[Quantizer, _ActivationTap],
+    taps: Mapping[Quantizer, _CalibrationHook],
     batches: Any,
 ) -> None:
     """Run all batches with the quantizers off, and add their inputs to the taps."""

@@ -69,7 +69,7 @@ class ParameterSums:
     def __init__(self, axes: Axes, tiles: Tiles, strides: Sizes, shape: Sizes) -> None:
         rows = axes.sizes[-2] if strides[-2] else tiles.blocks_m
         columns = axes.sizes[-1] if strides[-1] else tiles.blocks_n
-        self.partial_shape = (*axes.leads, rows, columns)
+        self.partial_shape = (*axes.outer, rows, columns)
         self._repeated = tuple(axis for axis, step in enumerate(strides) if not step)
         self._kept = tuple(
             size if step else 1 for size, step in zip(axes.sizes, strides, strict=True)
@@ -156,14 +156,14 @@ class Plan:
             else None
             for output, result in zip(outputs, self._results, strict=True)
         ]
-        form = Shape(len(axes.leads), axes.sizes[-2] > 1, self.tiles.uneven)
+        form = Shape(len(axes.outer), axes.sizes[-2] > 1, self.tiles.uneven)
         self.text = generate_kernel(self.name, form, pointers, outputs)
-        self.numbers = [*axes.sizes[:-3:-1], self.tiles.blocks_n, self.tiles.blocks_m, *axes.leads]
+        self.numbers = [*axes.sizes[:-3:-1], self.tiles.blocks_n, self.tiles.blocks_m, *axes.outer]
         for pointer in (*pointers, *outputs):
             if pointer is not None:
-                self.numbers += pointer.numbers
+                self.numbers += pointer.stride_values
         self.numbers += [self.tiles.tile_m, self.tiles.tile_n]
-        self._grid = (self.tiles.blocks_n * self.tiles.blocks_m * math.prod(axes.leads), 1, 1)
+        self._grid = (self.tiles.blocks_n * self.tiles.blocks_m * math.prod(axes.outer), 1, 1)
 
     def run(self, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """Return the results for tensors of these layouts."""

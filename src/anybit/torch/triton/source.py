@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Source of Triton kernels that compute expressions, one statement per operation.
 
-A tile has up to two axes, n (the fastest) and m. Further axes, the leads, have one index per tile.
+A tile has up to two axes, n (the fastest) and m. The outer axes have one index per tile.
 A pointer has the axes along which an array varies; along the others an element is loaded once.
 
 The source consists of text in this file, of names of our parameters and of numbers.
@@ -44,7 +44,7 @@ _DIVISIONS = {"float32": "divide({0}, {1})", "float64": "{0} / {1}"}
 
 @dataclass(frozen=True)
 class Pointer:
-    """An array in memory: its name and its strides along the leads, m and n.
+    """An array in memory: its name and its strides along the outer axes, m and n.
 
     Along axes of stride 0 the array is repeated.
     """
@@ -67,12 +67,12 @@ class Pointer:
         return [name for name, stride in zip(names, self.strides, strict=True) if stride]
 
     @property
-    def parameters(self) -> list[str]:
+    def stride_names(self) -> list[str]:
         """The names of the strides that a kernel takes."""
         return [f"{self.name}_stride_{axis}" for axis in self.axes]
 
     @property
-    def numbers(self) -> list[int]:
+    def stride_values(self) -> list[int]:
         """The strides that a kernel takes."""
         return [stride for stride in self.strides if stride]
 
@@ -90,19 +90,19 @@ class Output:
     summed: bool
 
     @property
-    def parameters(self) -> list[str]:
-        return [] if self.summed else self.pointer.parameters
+    def stride_names(self) -> list[str]:
+        return [] if self.summed else self.pointer.stride_names
 
     @property
-    def numbers(self) -> list[int]:
-        return [] if self.summed else self.pointer.numbers
+    def stride_values(self) -> list[int]:
+        return [] if self.summed else self.pointer.stride_values
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Properties of the shape in the source: leads, one or two tile axes, uneven ends."""
+    """Properties of the shape in the source: outer axes, one or two tile axes, uneven ends."""
 
-    leads: int
+    outer_axes: int
     two_axes: bool
     uneven: bool
 
@@ -113,8 +113,8 @@ def generate_kernel(
     """Return the source of a kernel.
 
     Its parameters are pointers, sizes and strides, in this order: inputs that are not None,
-    outputs; size_n, size_m, blocks_n, blocks_m, the sizes of leads; the strides of each pointer;
-    the tile sizes TILE_M and TILE_N. It calls `add`, and `divide` for float32.
+    outputs; size_n, size_m, blocks_n, blocks_m, the sizes of outer axes; the strides of each
+    pointer; the tile sizes TILE_M and TILE_N. It calls `add`, and `divide` for float32.
     """
     return _Writer(name, shape, list(inputs), outputs).text()
 
@@ -136,11 +136,11 @@ class _Writer:
         parameters = [pointer.name for pointer in inputs]
         parameters += [output.pointer.name for output in self._outputs]
         parameters += ["size_n", "size_m", "blocks_n", "blocks_m"]
-        parameters += [f"size_{lead}" for lead in range(self._shape.leads)]
+        parameters += [f"size_{axis}" for axis in range(self._shape.outer_axes)]
         for pointer in inputs:
-            parameters += pointer.parameters
+            parameters += pointer.stride_names
         for output in self._outputs:
-            parameters += output.parameters
+            parameters += output.stride_names
         parameters += ["TILE_M: tl.constexpr", "TILE_N: tl.constexpr"]
         self._write_offsets()
         for output in self._outputs:
@@ -153,28 +153,28 @@ class _Writer:
         write = self._lines.append
         # Arrays may have more elements than 32 bits count.
         write("rest = tl.program_id(0).to(tl.int64)")
-        if not self._shape.two_axes and not self._shape.leads:
+        if not self._shape.two_axes and not self._shape.outer_axes:
             write("block_n = rest")
         else:
             write("block_n = rest % blocks_n")
             write("rest = rest // blocks_n")
             write("block_m = rest % blocks_m")
             write("rest = rest // blocks_m")
-        for lead in reversed(range(self._shape.leads)):
-            write(f"lead_{lead} = rest % size_{lead}")
-            write(f"rest = rest // size_{lead}")
+        for axis in reversed(range(self._shape.outer_axes)):
+            write(f"outer_{axis} = rest % size_{axis}")
+            write(f"rest = rest // size_{axis}")
         write("n = block_n * TILE_N + tl.arange(0, TILE_N)")
         write("in_n = n < size_n")
         if self._shape.two_axes:
             write("m = block_m * TILE_M + tl.arange(0, TILE_M)")
             write("in_m = m < size_m")
 
-    def _at(self, pointer: Pointer) -> str:
+    def _format_address(self, pointer: Pointer) -> str:
         """Return the addresses of an array's elements in the tile."""
         places = {"m": "m[:, None]", "n": "n[None, :]"} if self._shape.two_axes else {"n": "n"}
         terms = [
-            f"{places.get(axis, f'lead_{axis}')} * {stride}"
-            for axis, stride in zip(pointer.axes, pointer.parameters, strict=True)
+            f"{places.get(axis, f'outer_{axis}')} * {stride}"
+            for axis, stride in zip(pointer.axes, pointer.stride_names, strict=True)
         ]
         return " + ".join([pointer.name, *terms])
 
@@ -190,7 +190,8 @@ class _Writer:
     def _load(self, place: int) -> str:
         pointer = self._inputs[place]
         assert pointer is not None
-        return f"tl.load({self._at(pointer)}{self._mask(pointer.along_m, pointer.along_n)})"
+        mask = self._mask(pointer.along_m, pointer.along_n)
+        return f"tl.load({self._format_address(pointer)}{mask})"
 
     def _store(self, output: Output) -> None:
         value, pointer = self.name_of(output.value), output.pointer
@@ -198,7 +199,9 @@ class _Writer:
             self._store_sum(pointer, value)
             return
         stored = f"{value}.to({pointer.name}.dtype.element_ty)"
-        self._lines.append(f"tl.store({self._at(pointer)}, {stored}{self._mask(True, True)})")
+        self._lines.append(
+            f"tl.store({self._format_address(pointer)}, {stored}{self._mask(True, True)})"
+        )
 
     def _store_sum(self, pointer: Pointer, value: str) -> None:
         two = self._shape.two_axes
@@ -220,9 +223,9 @@ class _Writer:
         if whole:
             row, column = "m[:, None]", "n[None, :]"
         at = "0"
-        for lead in range(self._shape.leads):
-            at = f"({at} * size_{lead} + lead_{lead})"
-        if two or self._shape.leads:
+        for axis in range(self._shape.outer_axes):
+            at = f"({at} * size_{axis} + outer_{axis})"
+        if two or self._shape.outer_axes:
             at = f"({at} * {rows} + {row}) * {columns}"
         at = f"{pointer.name} + {at} + {column}"
         mask = self._mask(pointer.along_m, pointer.along_n, flat=not whole)

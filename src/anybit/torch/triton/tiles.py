@@ -3,7 +3,7 @@
 
 Axes that are contiguous to one another in every array are merged: a tensor with one scale becomes a
 row, one with a scale per channel becomes rows. The fastest axis of the result is n, the next m, the
-others are leads.
+others are outer axes.
 """
 
 import math
@@ -26,13 +26,13 @@ _WASTE = 1.125
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of all arrays after merging: leads, m and n; m has one element if there is none."""
+    """The axes of all arrays after merging: outer axes, m (one element if there is none) and n."""
 
     sizes: Sizes
     strides: tuple[Sizes, ...]
 
     @property
-    def leads(self) -> Sizes:
+    def outer(self) -> Sizes:
         return self.sizes[:-2]
 
 
